@@ -1,0 +1,1 @@
+"""Where jobs live and how their workers are reached."""

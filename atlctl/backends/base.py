@@ -1,0 +1,215 @@
+"""The seams between commands and the places where jobs live.
+
+A job found through one of them may be reached through another, and a worker that can no longer be
+reached still has a log: hence four small protocols instead of one large one.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from atlctl.jobs.model import Job, RankMap, Worker
+
+Stream = Literal["stdout", "stderr"]
+
+
+@dataclass(frozen=True, slots=True)
+class Argv:
+    """An argument vector. Words reach the command exactly as they are."""
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A text for `sh -c`. Built from an `Argv` only by `quoted`."""
+
+    text: str
+
+
+def quoted(argv: Argv) -> Script:
+    """The one place where an argument vector becomes a shell text: every word quoted exactly once."""
+    return Script(shlex.join(argv.words))
+
+
+def as_argv(script: Script) -> Argv:
+    """The argument vector that hands `script` to a POSIX shell."""
+    return Argv(("/bin/sh", "-c", script.text))
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalSize:
+    """Size of a terminal in character cells."""
+
+    columns: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecRequest:
+    """One command for one worker.
+
+    `stdin`: the caller will write to the command (else it reads /dev/null). `tty`: give it a
+    terminal of this size; its output then arrives on stdout alone. `connect_timeout`: seconds until
+    `Started` is due, None for no limit.
+    """
+
+    argv: Argv
+    stdin: bool = False
+    tty: TerminalSize | None = None
+    connect_timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The command runs. `guarded`: it is ended when this client dies, whatever way it dies."""
+
+    guarded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Bytes as they came, at no particular boundary."""
+
+    stream: Stream
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The command ended and said how: exactly one of `exit_code` and `signal` is set.
+
+    `truncated`: a child of it still held its output open, and what came later was not waited for.
+    """
+
+    exit_code: int | None = None
+    signal: int | None = None
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FailedToStart:
+    """The command never ran: 127 not found, 126 not executable, 125 any other reason, 255 no such worker alive."""
+
+    exit_code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The connection ended without a word on how the command ended. Never a success."""
+
+    reason: str
+
+
+Event = Started | Output | Exited | FailedToStart | Lost
+
+
+class Execution(Protocol):
+    """One command on one worker: an iterator of events, and what can be done to it meanwhile.
+
+    The iterator ends after the first `Exited`, `FailedToStart` or `Lost`. Bytes are read only when the
+    iterator is asked for the next event: a slow consumer slows the command, not the client's memory.
+    """
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+
+    async def write(self, data: bytes) -> bool:
+        """Write all of `data` to the command's stdin; False when it no longer reads."""
+
+    async def close_stdin(self) -> None:
+        """End of input."""
+
+    def resize(self, size: TerminalSize) -> None:
+        """Tell the command's terminal its new size."""
+
+    async def end(self, grace: float) -> bool:
+        """End the command and what it started: SIGTERM, after `grace` seconds SIGKILL.
+
+        Discards output meanwhile. True when its end is proven, False when it may still run. Safe to call twice,
+        and before `Started`.
+        """
+
+    async def aclose(self) -> None:
+        """Give back descriptors. What still runs is left to the guard."""
+
+
+class Executor(Protocol):
+    """Runs commands on workers."""
+
+    def run(self, worker: Worker, request: ExecRequest) -> Execution: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Inventory(Protocol):
+    """Finds jobs and their workers."""
+
+    async def list_jobs(self) -> Sequence[Job]: ...
+
+    async def get_job(self, name: str) -> Job:
+        """The job of that name. Raises NothingMatched with the names that exist."""
+
+    async def ranks(self, job: Job) -> RankMap | None:
+        """Which worker holds which global rank, None where nothing tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRequest:
+    """What to read of a log. `tail`: the last N lines. `since`: nothing older (seconds since the epoch)."""
+
+    follow: bool = False
+    tail: int | None = None
+    since: float | None = None
+    previous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a worker's log. `time` is nanoseconds since the epoch, None where the log has no stamps.
+
+    `data` is without the newline; `complete` is False for a last line that ended without one.
+    """
+
+    time: int | None
+    stream: Stream
+    data: bytes
+    complete: bool = True
+
+
+class LogSource(Protocol):
+    """Yields logs of workers, living or ended."""
+
+    def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]:
+        """Batches of lines in order, never an empty batch except to say "nothing new yet" while following."""
+
+    async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
+        """Up to `limit` bytes of a regular file as the worker sees it, None where it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopResult:
+    """How a worker's stop went. `how`: terminated, killed, already ended, or not stopped (with `reason`)."""
+
+    worker: str
+    how: Literal["terminated", "killed", "already-ended", "not-stopped"]
+    processes: int = 0
+    reason: str = ""
+
+
+class Controller(Protocol):
+    """Stops jobs."""
+
+    async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> Sequence[StopResult]:
+        """End `workers` of exactly this `job` (its uid must still match); SIGTERM, `grace` seconds, SIGKILL."""
+
+
+class Backend(Inventory, LogSource, Controller, Protocol):
+    """A place where jobs live, with a way to reach their workers."""
+
+    name: str
+
+    def executor(self, job: Job) -> Executor: ...

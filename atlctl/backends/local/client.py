@@ -1,0 +1,139 @@
+"""The client's end of a supervisor's control socket: one connection a command, for all workers of the job.
+
+Whatever this connection had started is ended by the supervisor when the connection ends, however that
+comes about: that is the lifeline of local commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from atlctl.jobs.errors import AtlctlError, NotAllowed, Unreachable
+from atlctl.jobs.model import Job
+
+Listener = Callable[[dict[str, Any] | None], None]
+
+
+class ControlClient:
+    """Sends requests in order and hands each answer to the listener of its number.
+
+    A listener gets None when the connection is lost.
+    """
+
+    def __init__(self, job: Job, folder: str) -> None:
+        self._job = job
+        self._folder = folder
+        self._sock: socket.socket | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._sending = asyncio.Lock()
+        self._listeners: dict[int, Listener] = {}
+        self._count = 0
+
+    async def connect(self) -> None:
+        """Connect once; later calls share it. Raises Unreachable where no supervisor listens."""
+        if self._connecting is None:
+            self._connecting = asyncio.ensure_future(self._connect())
+        # One worker's cancellation must not cost the others their connection.
+        await asyncio.shield(self._connecting)
+
+    async def _connect(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            # By way of a descriptor, since socket addresses are shorter than paths may be.
+            folder = os.open(self._folder, os.O_PATH | os.O_CLOEXEC)
+            try:
+                await asyncio.get_running_loop().sock_connect(sock, f"/proc/self/fd/{folder}/control.sock")
+            finally:
+                os.close(folder)
+        except OSError as error:
+            sock.close()
+            if isinstance(error, PermissionError):
+                raise NotAllowed(f"the supervisor of job {self._job.name} is not yours to talk to") from error
+            raise Unreachable(
+                f"job {self._job.name}: its supervisor cannot be reached: {error.strerror}",
+                f"see what is left of it: atlctl ps {self._job.name}",
+            ) from error
+        self._sock = sock
+        self._reader = asyncio.create_task(self._read(sock))
+
+    def listen(self, listener: Listener) -> int:
+        """A new request number whose answers go to `listener`."""
+        self._count += 1
+        self._listeners[self._count] = listener
+        return self._count
+
+    def forget(self, number: int) -> None:
+        self._listeners.pop(number, None)
+
+    async def send(self, number: int, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Send one request with descriptors beside it. Raises Unreachable when the connection has ended."""
+        sock = self._sock
+        if sock is None:
+            raise Unreachable(f"job {self._job.name}: the connection to its supervisor was lost")
+        body = {"id": number, "uid": self._job.uid, "fds": len(descriptors), **message}
+        data = memoryview(json.dumps(body).encode() + b"\n")
+        async with self._sending:
+            try:
+                while data:
+                    try:
+                        sent = socket.send_fds(sock, [data], list(descriptors))
+                    except BlockingIOError:
+                        await writable(sock.fileno())
+                        continue
+                    data, descriptors = data[sent:], ()
+            except OSError as error:
+                raise Unreachable(
+                    f"job {self._job.name}: the connection to its supervisor was lost: {error.strerror}"
+                ) from error
+
+    async def _read(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        buffer = b""
+        try:
+            while True:
+                try:
+                    data = await loop.sock_recv(sock, 1 << 18)
+                except OSError:
+                    return
+                if not data:
+                    return
+                *lines, buffer = (buffer + data).split(b"\n")
+                for line in lines:
+                    message = json.loads(line)
+                    listener = self._listeners.get(message.get("id"))
+                    if listener is not None:
+                        listener(message)
+        finally:
+            self._sock = None
+            sock.close()
+            for listener in list(self._listeners.values()):
+                listener(None)
+
+    async def aclose(self) -> None:
+        """End the connection, and with it what still runs of it."""
+        if self._connecting is not None:
+            with contextlib.suppress(AtlctlError, asyncio.CancelledError):
+                await self._connecting
+        if self._reader is not None:
+            self._reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reader
+
+
+async def writable(descriptor: int) -> None:
+    """Wait until `descriptor` takes bytes."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_writer(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_writer(descriptor)

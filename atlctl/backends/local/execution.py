@@ -1,0 +1,307 @@
+"""One command in a local worker. The supervisor starts it on pipes of ours: its bytes pass through nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import struct
+import termios
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+from atlctl.backends.base import (
+    Event,
+    ExecRequest,
+    Exited,
+    FailedToStart,
+    Lost,
+    Output,
+    Started,
+    Stream,
+    TerminalSize,
+)
+from atlctl.backends.local.client import ControlClient, writable
+from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.model import Worker
+
+READ_SIZE = 256 * 1024
+#: After the command's exit, seconds without output until pipes that a child of it keeps open are given up on.
+LINGER_SECONDS = 0.3
+#: The supervisor's own limit for an end is the grace and 5 s; then its answer is due.
+END_MARGIN_SECONDS = 6.0
+
+
+class LocalExecution:
+    """See `atlctl.backends.base.Execution`."""
+
+    def __init__(
+        self, client: ControlClient, worker: Worker, request: ExecRequest, token: str, refusal: str | None
+    ) -> None:
+        """`refusal`: why it will not be started, None to start it. `token`: the same for all commands of a run."""
+        self._client = client
+        self._refusal = refusal
+        self._worker = worker
+        self._request = request
+        self._token = token
+        self._number = 0
+        self._streams: dict[int, Stream] = {}
+        self._stdin: int | None = None
+        self._news: list[dict[str, Any] | None] = []
+        self._wake: asyncio.Future[None] | None = None
+        self._ended: asyncio.Event = asyncio.Event()
+        self._proven = False
+        self._asked_to_end = False
+        self._exit: Event | None = None
+        self._discarding = False
+        #: Bytes that may still be the command's own after its exit: what its pipes could hold.
+        self._owed: dict[int, int] = {}
+
+    def _hear(self, message: dict[str, Any] | None) -> None:
+        if message is not None and message["event"] == "ended":
+            self._proven = bool(message["proven"])
+            self._ended.set()
+            return
+        if message is None:
+            self._ended.set()
+        self._news.append(message)
+        self._nudge()
+
+    def _nudge(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        if self._refusal is not None:
+            yield FailedToStart(255, self._refusal)
+            return
+        try:
+            await self._client.connect()
+            await self._begin()
+        except AtlctlError as error:
+            yield FailedToStart(255, error.message)
+            return
+        quiet_since = 0.0
+        started = False
+        while True:
+            for message in self._take_news():
+                event = self._event(message)
+                if isinstance(event, Started):
+                    started = True
+                    yield event
+                elif event is not None:
+                    self._exit = event
+                    self._owed = {descriptor: _capacity(descriptor) for descriptor in self._streams}
+                    quiet_since = time.monotonic()
+            if isinstance(self._exit, FailedToStart) or (self._exit is not None and self._discarding):
+                break
+            got = False
+            for descriptor, stream in list(self._streams.items()):
+                data = self._read(descriptor) if started and not self._discarding else b""
+                if data:
+                    got = True
+                    yield Output(stream, data)
+            if got:
+                quiet_since = time.monotonic()
+                continue
+            if self._exit is not None and (not self._streams or time.monotonic() - quiet_since > LINGER_SECONDS):
+                break
+            if not self._news:
+                await self._wait(started, LINGER_SECONDS if self._exit is not None else None)
+        assert self._exit is not None
+        if isinstance(self._exit, Exited) and self._streams:
+            # A child of it still holds the pipes: what that one writes is not the command's.
+            self._exit = replace(self._exit, truncated=True)
+        yield self._exit
+
+    def _take_news(self) -> list[dict[str, Any] | None]:
+        news, self._news = self._news, []
+        return news
+
+    def _event(self, message: dict[str, Any] | None) -> Event | None:
+        if self._exit is not None:
+            return None
+        if message is None:
+            return Lost("the job's supervisor went away")
+        match message["event"]:
+            case "started":
+                return Started(guarded=True)
+            case "exited":
+                return Exited(message.get("exit_code"), message.get("signal"))
+            case "failed":
+                return FailedToStart(int(message["exit_code"]), message["reason"])
+            case "wrong-job":
+                return FailedToStart(255, "the job was replaced by another of the same name")
+            case other:
+                return Lost(f"the supervisor answered {other!r}")
+
+    async def _begin(self) -> None:
+        ours, theirs = self._terminal() if self._request.tty else self._pipes()
+        self._streams = ours
+        try:
+            self._number = self._client.listen(self._hear)
+            message = {
+                "op": "exec",
+                "worker": self._worker.name,
+                "argv": list(self._request.argv.words),
+                "token": self._token,
+                "tty": self._request.tty is not None,
+                "term": os.environ.get("TERM", ""),
+            }
+            await self._client.send(self._number, message, theirs)
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+
+    def _pipes(self) -> tuple[dict[int, Stream], list[int]]:
+        opened: list[int] = []
+        try:
+            if self._request.stdin:
+                reader, self._stdin = os.pipe2(os.O_CLOEXEC)
+                os.set_blocking(self._stdin, False)
+                opened.append(reader)
+            else:
+                opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            ours: dict[int, Stream] = {}
+            streams: tuple[Stream, Stream] = ("stdout", "stderr")
+            for stream in streams:
+                reader, writer = os.pipe2(os.O_CLOEXEC)
+                os.set_blocking(reader, False)
+                ours[reader] = stream
+                opened.append(writer)
+        except OSError as error:
+            for descriptor in opened:
+                os.close(descriptor)
+            raise AtlctlError(f"no pipe to the command: {error.strerror}", "raise the limit: ulimit -n") from error
+        return ours, opened
+
+    def _terminal(self) -> tuple[dict[int, Stream], list[int]]:
+        master, slave = os.openpty()
+        os.set_blocking(master, False)
+        self._stdin = os.dup(master)
+        if self._request.tty is not None:
+            _set_size(master, self._request.tty)
+        return {master: "stdout"}, [slave]
+
+    def _read(self, descriptor: int) -> bytes:
+        size = READ_SIZE
+        if self._exit is not None:
+            size = min(size, self._owed[descriptor])
+            if size == 0:
+                return b""
+        try:
+            data = os.read(descriptor, size)
+        except BlockingIOError:
+            return b""
+        except OSError:  # EIO: the terminal's other end is closed
+            data = b""
+        if not data:
+            os.close(descriptor)
+            del self._streams[descriptor]
+        if self._exit is not None:
+            self._owed[descriptor] -= len(data)
+        return data
+
+    async def _wait(self, reading: bool, seconds: float | None) -> None:
+        """Until there is something to read or to hear, or `seconds` have passed."""
+        loop = asyncio.get_running_loop()
+        self._wake = loop.create_future()
+        watched = [d for d in self._streams if self._owed.get(d, 1)] if reading and not self._discarding else []
+        for descriptor in watched:
+            loop.add_reader(descriptor, self._nudge)
+        timer = loop.call_later(seconds, self._nudge) if seconds is not None else None
+        try:
+            await self._wake
+        finally:
+            self._wake = None
+            if timer is not None:
+                timer.cancel()
+            for descriptor in [] if self._discarding else watched:
+                loop.remove_reader(descriptor)
+
+    async def write(self, data: bytes) -> bool:
+        view = memoryview(data)
+        while view:
+            if self._stdin is None:
+                return False
+            try:
+                view = view[os.write(self._stdin, view) :]
+            except BlockingIOError:
+                await writable(self._stdin)
+            except OSError:
+                await self.close_stdin()
+                return False
+        return True
+
+    async def close_stdin(self) -> None:
+        if self._stdin is not None:
+            if self._request.tty is not None:
+                with contextlib.suppress(OSError):  # it has ended: nobody waits for the end of input
+                    os.write(self._stdin, b"\x04")
+            os.close(self._stdin)
+            self._stdin = None
+
+    def resize(self, size: TerminalSize) -> None:
+        if self._request.tty is not None and self._stdin is not None:
+            _set_size(self._stdin, size)
+
+    async def end(self, grace: float) -> bool:
+        if self._number == 0:
+            return True
+        if not self._asked_to_end:
+            self._asked_to_end = True
+            try:
+                await self._client.send(self._number, {"op": "end", "grace": grace})
+            except AtlctlError:
+                self._ended.set()
+        self._discard()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), grace + END_MARGIN_SECONDS)
+        return self._proven
+
+    def _discard(self) -> None:
+        """Read on into nothing, so that a command that reports its end is not held up by a full pipe."""
+        if self._discarding:
+            return
+        self._discarding = True
+        loop = asyncio.get_running_loop()
+
+        def drop(descriptor: int) -> None:
+            try:
+                data = os.read(descriptor, READ_SIZE)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._close(descriptor)
+
+        for descriptor in self._streams:
+            loop.add_reader(descriptor, drop, descriptor)
+
+    def _close(self, descriptor: int) -> None:
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
+        del self._streams[descriptor]
+
+    async def aclose(self) -> None:
+        self._client.forget(self._number)
+        for descriptor in list(self._streams):
+            self._close(descriptor)
+        if self._stdin is not None:
+            os.close(self._stdin)
+            self._stdin = None
+
+
+def _capacity(descriptor: int) -> int:
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ)
+    except OSError:
+        return READ_SIZE  # a terminal
+
+
+def _set_size(descriptor: int, size: TerminalSize) -> None:
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("4H", size.rows, size.columns, 0, 0))

@@ -1,0 +1,253 @@
+"""Start a job on this machine: its folder, its environment contract, its supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from atlctl.backends.base import Argv
+from atlctl.backends.local import registry
+from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
+from atlctl.jobs.naming import check_job_name
+from atlctl.jobs.statedir import ensure_dir, file_error, state_dir, write_atomic
+
+MAX_WORKERS = 4096
+#: torchrun's and the platform's port.
+DEFAULT_PORT = 29500
+START_SECONDS = 60.0
+
+#: A worker's log is rotated at this size and this many files are kept (the kubelet keeps 5 of 10 MiB).
+LOG_MAX_BYTES = 64 * 1024 * 1024
+LOG_MAX_FILES = 5
+
+#: Variables of a torchrun or platform around this command. Inherited, they would hijack the job's own torchrun.
+_LEAKING = re.compile(
+    r"PET_\w+|TORCHELASTIC_\w+|MASTER_(ADDR|PORT)|WORLD_SIZE|RANK|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE|NAME)"
+    r"|ATLCTL_(JOB|WORKER|EXEC|STATE_DIR)"
+)
+_CONTRACT = ("RANK", "WORLD_SIZE", "MASTER_PORT", "ATLCTL_JOB", "ATLCTL_WORKER", "ATLCTL_STATE_DIR", "ATLCTL_EXEC")
+
+
+class CannotStartError(AtlctlError):
+    """The command of a job could not be started; carries the exit code that a shell would give."""
+
+    def __init__(self, message: str, hint: str | None, code: int) -> None:
+        super().__init__(message, hint)
+        self.exit_code = code  # type: ignore[misc]  # the class's code is the default, this one was observed
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """What to start. `master_port` None: 29500 if it is free, else another. `failure_markers`: byte strings, as text,
+    whose presence in a worker's log says that its trainer has failed."""
+
+    argv: Argv
+    workers: int
+    name: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    master_port: int | None = None
+    failure_markers: Sequence[str] = ()
+
+
+def launch(spec: LaunchSpec) -> str:
+    """Start the job and return its name as soon as all its workers run.
+
+    Raises UsageError, CannotStartError, AtlctlError for a full disk or a living job of that name; then nothing is left.
+    """
+    _check(spec)
+    with registry.locked() as root:
+        name = spec.name or _free_name(root)
+        _give_way(name)
+        folder = os.path.join(root, name)
+        port = _port(spec.master_port)
+        try:
+            _write(folder, name, port, spec)
+            _start_supervisor(folder, spec)
+        except BaseException:
+            # Ctrl-C included: no half-made state. The supervisor ends what it had begun when its folder goes.
+            registry.remove(folder)
+            raise
+    return name
+
+
+def _check(spec: LaunchSpec) -> None:
+    if not 1 <= spec.workers <= MAX_WORKERS:
+        raise UsageError(f"--workers must be from 1 to {MAX_WORKERS}, not {spec.workers}")
+    if spec.name is not None:
+        check_job_name(spec.name)
+    if not spec.argv.words or not spec.argv.words[0]:
+        raise UsageError("no command to run", "atlctl local run --workers 4 -- python train.py")
+    for key, value in spec.env.items():
+        if key in _CONTRACT:
+            hint = "use --master-port" if key == "MASTER_PORT" else "it belongs to the contract with the workers"
+            raise UsageError(f"--env {key}: this variable is set by atlctl", hint)
+        if not key or "=" in key or "\0" in key + value:
+            raise UsageError(f"--env {key}={value}: not a variable", "write --env NAME=VALUE")
+
+
+def _free_name(root: str) -> str:
+    taken = set(os.listdir(root))
+    return next(name for name in (f"local-{number}" for number in range(1, len(taken) + 2)) if name not in taken)
+
+
+def _give_way(name: str) -> None:
+    """A dead job's entry gives way to a new one of its name; a living one, or one out of sight, does not."""
+    folder = os.path.join(registry.root(), name)
+    if os.path.exists(f"{folder}/job.json"):
+        entry = registry.load(name)
+        if entry.presence == "alive":
+            raise AtlctlError(f"job {name} is still running", f"atlctl stop {name}, or choose another name with --name")
+        if entry.presence == "elsewhere":
+            raise AtlctlError(
+                f"job {name} {entry.job.reason}: it cannot be seen from here whether it still runs",
+                "choose another name with --name",
+            )
+    if os.path.lexists(folder):
+        registry.remove(folder)
+
+
+def _port(wanted: int | None) -> int:
+    taken = {entry.master_port for entry in registry.load_all()[0] if entry.presence == "alive"}
+    if wanted is not None:
+        if not 1 <= wanted <= 65535:
+            raise UsageError(f"--master-port must be from 1 to 65535, not {wanted}")
+        if not _is_free(wanted):
+            raise AtlctlError(f"port {wanted} is in use", "leave out --master-port to have a free one chosen")
+        return wanted
+    if DEFAULT_PORT not in taken and _is_free(DEFAULT_PORT):
+        return DEFAULT_PORT
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port not in taken:
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As torch's store does: a port that only waits out old connections is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def worker_names(count: int) -> list[str]:
+    """`worker-0` and so on."""
+    return [f"worker-{index}" for index in range(count)]
+
+
+def _write(folder: str, name: str, port: int, spec: LaunchSpec) -> None:
+    workers = worker_names(spec.workers)
+    env = {key: value for key, value in os.environ.items() if not _LEAKING.fullmatch(key)}
+    env |= {"MASTER_ADDR": "127.0.0.1", **spec.env, "MASTER_PORT": str(port), "WORLD_SIZE": str(spec.workers)}
+    env |= {"ATLCTL_JOB": name, "ATLCTL_STATE_DIR": state_dir()}
+    env.pop("PWD", None)
+    env.pop("OLDPWD", None)
+    ensure_dir(folder)
+    for worker in workers:
+        for part in ("work", "log"):
+            ensure_dir(f"{folder}/workers/{worker}/{part}")
+    record = {
+        "name": name,
+        "uid": str(uuid.uuid4()),
+        "created": time.time(),
+        "argv": list(spec.argv.words),
+        "master_port": port,
+        "umask": _umask(),
+        "workers": [
+            {"name": worker, "env": {"RANK": str(index), "ATLCTL_WORKER": worker}}
+            for index, worker in enumerate(workers)
+        ],
+        "failure_markers": list(spec.failure_markers),
+        "log_max_bytes": LOG_MAX_BYTES,
+        "log_max_files": LOG_MAX_FILES,
+    }
+    write_atomic(f"{folder}/spec.json", json.dumps(record).encode())
+    write_atomic(f"{folder}/env.json", json.dumps(env).encode())
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _start_supervisor(folder: str, spec: LaunchSpec) -> None:
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)))
+    program = "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.boot import main; "
+    program += "main(sys.argv[2], int(sys.argv[3]))"
+    reading, writing = os.pipe()
+    try:
+        log = os.open(f"{folder}/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", program, here, folder, str(writing)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(writing,),
+                cwd="/",
+            )
+        except OSError as error:
+            raise file_error(error, sys.executable) from error
+        finally:
+            os.close(log)
+    except OSError as error:
+        raise file_error(error, folder) from error
+    finally:
+        os.close(writing)
+    # It outlives this command: no zombie of ours, no warning about it.
+    process.returncode = 0
+    try:
+        answer = _answer(reading, folder)
+    finally:
+        os.close(reading)
+    if not answer.get("ok"):
+        code = int(answer.get("exit_code", ExitCode.FAILED))
+        hint = None
+        if code in (ExitCode.NOT_FOUND, ExitCode.NOT_EXECUTABLE):
+            hint = f"workers run in folders of their own: give a program in PATH or an absolute path{_near(spec.argv)}"
+        raise CannotStartError(f"the workers could not be started: {answer.get('message')}", hint, code)
+
+
+def _near(argv: Argv) -> str:
+    here = os.path.abspath(argv.words[0])
+    return f" (here: {here})" if os.path.isfile(here) else ""
+
+
+def _answer(reading: int, folder: str) -> dict[str, Any]:
+    data = b""
+    deadline = time.monotonic() + START_SECONDS
+    while not data.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([reading], [], [], left)[0]:
+            raise AtlctlError(
+                f"the supervisor did not start within {START_SECONDS:.0f} s", "try again; is the machine overloaded?"
+            )
+        chunk = os.read(reading, 65536)
+        if not chunk:
+            raise AtlctlError(f"the supervisor ended at once: {_last_line(folder)}")
+        data += chunk
+    found = json.loads(data)
+    return found if isinstance(found, dict) else {}
+
+
+def _last_line(folder: str) -> str:
+    with open(f"{folder}/supervisor.log", encoding="utf-8", errors="replace") as file:
+        lines: Iterable[str] = [line.strip() for line in file if line.strip()]
+    return next(reversed(list(lines)), "it said nothing")

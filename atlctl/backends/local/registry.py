@@ -1,0 +1,291 @@
+"""The registry of local jobs: one folder a job under `STATE/local/`, 0700, locked while it changes.
+
+    STATE/local/.lock                    held while an entry is made or removed
+    STATE/local/JOB/spec.json            what was asked for
+    STATE/local/JOB/env.json             the environment the workers were started with, 0600
+    STATE/local/JOB/job.json             spec.json and who supervises; written by the supervisor when all workers run
+    STATE/local/JOB/control.sock         the supervisor's socket
+    STATE/local/JOB/supervisor.log       what the supervisor had to say
+    STATE/local/JOB/workers/NAME/work/   the worker's working folder
+    STATE/local/JOB/workers/NAME/log/    its log (CRI format)
+    STATE/local/JOB/workers/NAME/*.json  proc: pid and start; trainer: its trainer failed; exit: how it ended
+
+A folder without `job.json` is no job: its start was never finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from atlctl.backends.local.supervisor import processes
+from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched
+from atlctl.jobs.model import Job, State, Worker
+from atlctl.jobs.naming import check_job_name, fold_names, natural_key
+from atlctl.jobs.statedir import ensure_dir, file_error, read_bytes, state_dir
+
+#: No file of an entry is larger; an environment of this size could not be started.
+MAX_FILE = 16 * 1024 * 1024
+
+#: Programs that do no training: what is left of a launch script that sleeps on after its trainer has ended.
+IDLE_PROGRAMS = frozenset(
+    {"sh", "bash", "dash", "ash", "zsh", "sleep", "tail", "tee", "cat", "tini", "dumb-init", "pause", "timeout"}
+)
+
+Presence = Literal["alive", "gone", "elsewhere"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One job as the registry has it. `job.workers` are complete, in order of their index."""
+
+    job: Job
+    folder: str
+    presence: Presence
+    master_port: int | None
+
+
+def root() -> str:
+    """The folder of all entries. Nothing is created."""
+    return os.path.join(state_dir(), "local")
+
+
+@contextlib.contextmanager
+def locked(wait: float = 30.0) -> Iterator[str]:
+    """The registry's folder, made if needed, with its lock held. Raises AtlctlError after `wait` seconds."""
+    folder = root()
+    ensure_dir(folder)
+    path = os.path.join(folder, ".lock")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise file_error(error, path) from error
+    try:
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise AtlctlError(
+                        "another atlctl is starting or removing a local job and does not finish",
+                        f"see who holds {path}: fuser -v {path}",
+                    ) from None
+                time.sleep(0.05)
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def names() -> list[str]:
+    """Names of all entries, in natural order; [] where there is no registry yet."""
+    folder = root()
+    try:
+        found = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    jobs = (name for name in found if not name.startswith(".") and os.path.exists(f"{folder}/{name}/job.json"))
+    return sorted(jobs, key=natural_key)
+
+
+def load(name: str) -> Entry:
+    """The entry of that name. Raises NothingMatched naming the jobs there are."""
+    check_job_name(name)
+    folder = os.path.join(root(), name)
+    record = _json(f"{folder}/job.json")
+    if record is None:
+        existing = names()
+        raise NothingMatched(
+            f"no job named {name}",
+            f"jobs here: {', '.join(existing)}"
+            if existing
+            else "no local jobs yet; start one: atlctl local run --help",
+        )
+    try:
+        return _entry(folder, record)
+    except (KeyError, TypeError, ValueError) as error:
+        raise AtlctlError(
+            f"the entry of job {name} cannot be read: {folder}/job.json is damaged",
+            f"remove it by hand when nothing of it runs: rm -r {folder}",
+        ) from error
+
+
+def load_all() -> tuple[list[Entry], list[AtlctlError]]:
+    """All entries that can be read, and an error for each one that cannot."""
+    entries, errors = [], []
+    for name in names():
+        try:
+            entries.append(load(name))
+        except NothingMatched:
+            continue  # removed between the listing and the look
+        except AtlctlError as error:
+            errors.append(error)
+    return entries, errors
+
+
+def remove(folder: str) -> None:
+    """Remove an entry's folder. The caller holds the lock. `job.json` goes first: what is left is no job."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{folder}/job.json")
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise file_error(error, error.filename or folder) from error
+
+
+def _unreadable(path: str, error: OSError) -> AtlctlError:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return NotAllowed(
+            f"the registry of local jobs cannot be read: {path}: {error.strerror}",
+            "make it yours again (chown, chmod u+rwx), or set ATLCTL_STATE_DIR to a folder of your own",
+        )
+    return file_error(error, path)
+
+
+def _json(path: str) -> Any:
+    try:
+        return json.loads(read_bytes(path, MAX_FILE))
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        return None
+    except ValueError:
+        return {}
+
+
+def presence(identity: dict[str, Any]) -> tuple[Presence, str]:
+    """Whether a recorded process lives, and where it is when that cannot be seen from here."""
+    here = processes.place()
+    if identity["host"] != here["host"]:
+        return "elsewhere", str(identity["host"])
+    if identity["boot_id"] != here["boot_id"]:
+        return "gone", ""
+    if identity["pid_namespace"] != here["pid_namespace"]:
+        return "elsewhere", "another container on this machine"
+    return ("alive" if processes.alive(identity["pid"], identity["start"]) else "gone"), ""
+
+
+def _entry(folder: str, record: dict[str, Any]) -> Entry:
+    here, place = presence(record["supervisor"])
+    workers = tuple(_worker(folder, spec, record, index, here, place) for index, spec in enumerate(record["workers"]))
+    if any(worker.state is State.HELD for worker in workers):
+        workers = _confirm_held(workers)
+    state, reason = _job_state(workers, here, place)
+    ends = [worker.ended for worker in workers]
+    job = Job(
+        name=record["name"],
+        kind="Local",
+        backend="local",
+        state=state,
+        uid=record["uid"],
+        expected=len(workers),
+        workers=workers,
+        reason=reason,
+        created=record["created"],
+        ended=None
+        if any(worker.state.active for worker in workers)
+        else max((end for end in ends if end is not None), default=None),
+    )
+    port = record.get("master_port")
+    return Entry(job, folder, here, port if isinstance(port, int) else None)
+
+
+def _worker(
+    folder: str, spec: dict[str, Any], record: dict[str, Any], index: int, here: Presence, place: str
+) -> Worker:
+    own = f"{folder}/workers/{spec['name']}"
+    process = _json(f"{own}/proc.json") or {}
+    # The order matters: a worker that ends meanwhile has its exit written by now, or is seen as running.
+    exit_record = _json(f"{own}/exit.json")
+    worker = Worker(
+        name=spec["name"],
+        index=index,
+        state=State.RUNNING,
+        node_rank=index,
+        role="worker",
+        host=str(record["supervisor"]["host"]),
+        address="127.0.0.1",
+        started=process.get("started"),
+        pid=process.get("pid"),
+    )
+    if exit_record:
+        return _ended(worker, exit_record, trainer_failed=os.path.exists(f"{own}/trainer.json"))
+    if here == "elsewhere":
+        return replace(worker, state=State.UNKNOWN, reason=f"runs on {place}")
+    if here == "gone":
+        return replace(worker, state=State.LOST, reason="its supervisor was killed or the machine restarted")
+    if os.path.exists(f"{own}/stopping"):
+        return replace(worker, state=State.STOPPING)
+    if os.path.exists(f"{own}/trainer.json"):
+        return replace(worker, state=State.HELD, reason="its trainer has failed; the launch script lives on")
+    return worker
+
+
+def _ended(worker: Worker, record: dict[str, Any], trainer_failed: bool) -> Worker:
+    code, signal = record.get("exit_code"), record.get("signal")
+    how = f"exit {code}" if signal is None else f"signal {signal}"
+    if record.get("stopped"):
+        state, reason = State.STOPPED, f"stopped ({how})"
+    elif code == 0:
+        state = State.SUCCEEDED
+        reason = "exit 0, but its log shows that its trainer failed" if trainer_failed else ""
+    else:
+        state, reason = State.FAILED, how
+    if record.get("log_bytes_lost"):
+        reason = f"{reason}; {record['log_bytes_lost']} bytes of its log were lost".lstrip("; ")
+    return replace(worker, state=state, reason=reason, exit_code=code, signal=signal, ended=record.get("ended"))
+
+
+def _confirm_held(workers: tuple[Worker, ...]) -> tuple[Worker, ...]:
+    """Held only where nothing but idle programs are left: a script that starts its trainer again is running."""
+    table = processes.everything()
+
+    def idle(root_pid: int) -> bool:
+        family = processes.below(table, (root_pid,)) | {root_pid}
+        own = [pid for pid in family if pid in table]
+        return all(table[pid].comm in IDLE_PROGRAMS for pid in own)
+
+    return tuple(
+        replace(worker, state=State.RUNNING, reason="a trainer of it has failed before")
+        if worker.state is State.HELD and worker.pid is not None and not idle(worker.pid)
+        else worker
+        for worker in workers
+    )
+
+
+def _job_state(workers: tuple[Worker, ...], here: Presence, place: str) -> tuple[State, str]:
+    """A failed worker makes the job failed at once; success needs an exit code 0 of every worker."""
+
+    def of(state: State) -> list[str]:
+        return [worker.name for worker in workers if worker.state is state]
+
+    for state, verb in (
+        (State.LOST, "lost"),
+        (State.FAILED, "failed"),
+        (State.STOPPING, "stopping"),
+        (State.HELD, "held"),
+        (State.STOPPED, "stopped"),
+    ):
+        if found := of(state):
+            if state is State.STOPPED and any(worker.state.active for worker in workers):
+                continue
+            return state, f"{fold_names(found)} {verb}"
+    if here == "elsewhere":
+        return State.UNKNOWN, f"runs on {place}"
+    if len(of(State.SUCCEEDED)) == len(workers):
+        doubtful = [w.name for w in workers if w.reason]
+        return State.SUCCEEDED, f"exit 0, but the log of {fold_names(doubtful)} shows a failure" if doubtful else ""
+    return State.RUNNING, ""

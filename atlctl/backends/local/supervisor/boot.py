@@ -1,0 +1,76 @@
+"""Start of the supervisor, under a guard.
+
+Two processes: the guard, which only waits, and its child, the supervisor. Both adopt orphans. When the
+supervisor is killed, everything it had started falls to the guard, which kills it: workers never outlive
+their supervisor. When the guard is killed, the supervisor stops the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+
+from . import processes
+
+GUARD_SECONDS = 30.0
+
+
+def main(folder: str, ready: int) -> None:
+    """Run the job in `folder`; tell `ready` (a pipe) in one JSON line whether it started. Never returns."""
+    os.chdir("/")
+    processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
+    guard = os.getpid()
+    if os.fork() == 0:
+        status = 1
+        try:
+            status = _supervise(folder, ready, guard)
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    os.close(ready)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # The supervisor is the only child until it ends; then its orphans are.
+    os.wait()
+    processes.end_all_below(guard, GUARD_SECONDS)
+    os._exit(0)
+
+
+def _supervise(folder: str, ready: int, guard: int) -> int:
+    from . import children, files
+    from .supervisor import Supervisor, read_spec
+
+    processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
+    processes.prctl(processes.PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != guard:
+        return 1
+    os.umask(0o022)
+    answer: dict[str, object]
+    supervisor: Supervisor | None = None
+    try:
+        spec, env = read_spec(folder)
+        if "umask" in spec:
+            os.umask(spec["umask"])
+        supervisor = Supervisor(folder, spec, env)
+        supervisor.start()
+        files.write_json(
+            f"{folder}/job.json",
+            {**spec, "started": time.time(), "supervisor": processes.identity(os.getpid())},
+        )
+        answer = {"ok": True}
+    except children.StartError as error:
+        answer = {"ok": False, "exit_code": error.exit_code, "message": error.reason}
+    except OSError as error:
+        answer = {"ok": False, "exit_code": 1, "message": f"{error.strerror}: {error.filename or folder}"}
+    with contextlib.suppress(BrokenPipeError):  # the client has gone; the job goes on without it
+        os.write(ready, json.dumps(answer).encode() + b"\n")
+    os.close(ready)
+    if supervisor is None or not answer["ok"]:
+        processes.end_all_below(os.getpid(), GUARD_SECONDS)
+        return 1
+    supervisor.run()
+    return 0

@@ -1,0 +1,161 @@
+"""The control socket: JSON lines, descriptors beside them. Commands die with the connection that asked for them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from . import processes
+from .loop import Loop
+
+MAX_MESSAGE = 8 * 1024 * 1024
+
+
+class Execution:
+    """One command in a worker, asked for by one connection."""
+
+    def __init__(self, number: int, worker: str, child: subprocess.Popen[bytes], token: str) -> None:
+        self.number = number
+        self.worker = worker
+        self.child = child
+        self.pid = child.pid
+        found = processes.stat(child.pid)
+        self.start = found.start if found else 0
+        self.token = token
+        self.exited = False
+        self.ending = False
+
+
+class Connection:
+    """One client. Requests are handled in order; descriptors belong to the request they came with."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        handle: Callable[[Connection, dict[str, Any], list[int]], None],
+        gone: Callable[[Connection], None],
+    ) -> None:
+        self.executions: dict[int, Execution] = {}
+        self._loop = loop
+        self._sock = sock
+        self._handle = handle
+        self._gone = gone
+        self._incoming = b""
+        self._outgoing = b""
+        self._descriptors: deque[int] = deque()
+        self.closed = False
+        sock.setblocking(False)
+        loop.read(sock.fileno(), self._ready)
+
+    @staticmethod
+    def peer_is_me(sock: socket.socket) -> bool:
+        """True where the other end runs as this user."""
+        raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return bool(struct.unpack("3i", raw)[1] == os.getuid())
+
+    def _ready(self) -> None:
+        self._flush()
+        if self.closed:
+            return
+        try:
+            data, descriptors, flags, _ = socket.recv_fds(self._sock, 256 * 1024, 64)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, descriptors, flags = b"", [], 0
+        self._descriptors.extend(descriptors)
+        if not data or flags & socket.MSG_CTRUNC:
+            self.close()
+            return
+        *lines, self._incoming = (self._incoming + data).split(b"\n")
+        for line in lines:
+            if not self._take(line):
+                self.close()
+                return
+        if len(self._incoming) > MAX_MESSAGE:
+            self.close()
+
+    def _take(self, line: bytes) -> bool:
+        try:
+            message = json.loads(line)
+            count = int(message.get("fds", 0))
+        except (ValueError, AttributeError, TypeError):
+            return False
+        if count > len(self._descriptors):
+            return False
+        taken = [self._descriptors.popleft() for _ in range(count)]
+        try:
+            self._handle(self, message, taken)
+        finally:
+            for descriptor in taken:
+                os.close(descriptor)
+        return True
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Queue one message; a client that has gone is no error."""
+        if not self.closed:
+            self._outgoing += json.dumps(message).encode() + b"\n"
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._outgoing:
+            return
+        try:
+            sent = self._sock.send(self._outgoing)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._outgoing = b""
+            return  # the end of the connection shows when it is read
+        self._outgoing = self._outgoing[sent:]
+        self._loop.write_also(self._sock.fileno(), self._ready, bool(self._outgoing))
+
+    def close(self) -> None:
+        """Forget the client; what it had started is ended by the owner."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.forget(self._sock.fileno())
+        self._sock.close()
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+        self._gone(self)
+
+
+class Listener:
+    """Accepts clients of this user on `folder/control.sock`."""
+
+    def __init__(self, loop: Loop, folder: int, accept: Callable[[socket.socket], None]) -> None:
+        """`folder`: a descriptor of the job's folder, since socket addresses are short and paths are not."""
+        self._accept = accept
+        self._loop = loop
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        address = f"/proc/self/fd/{folder}/control.sock"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink("control.sock", dir_fd=folder)
+        mask = os.umask(0o177)
+        try:
+            self._sock.bind(address)
+        finally:
+            os.umask(mask)
+        self._sock.listen(128)
+        self._sock.setblocking(False)
+        loop.read(self._sock.fileno(), self._ready)
+
+    def _ready(self) -> None:
+        try:
+            sock, _ = self._sock.accept()
+        except OSError:
+            return  # gone again, or out of descriptors: the next round tries again
+        if Connection.peer_is_me(sock):
+            self._accept(sock)
+        else:
+            sock.close()

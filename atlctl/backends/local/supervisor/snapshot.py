@@ -1,0 +1,52 @@
+"""One look at the job's processes: which worker and which run of `exec` each belongs to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from . import processes
+
+#: Every process of a worker carries these two, every process of one run of `exec` the third as well: so it is
+#: found also after its parent has ended and it has left the session.
+WORKER_MARK = b"ATLCTL_WORKER"
+EXEC_MARK = b"ATLCTL_EXEC"
+
+
+class Snapshot:
+    """The descendants of the supervisor at one moment. Whoever is not in it had ended by then."""
+
+    def __init__(self, supervisor: int) -> None:
+        self._table = processes.everything()
+        self._in_session: dict[int, set[int]] = defaultdict(set)
+        self._in_group: dict[int, set[int]] = defaultdict(set)
+        self._of_worker: dict[str, set[int]] = defaultdict(set)
+        self._of_run: dict[tuple[str, str], set[int]] = defaultdict(set)
+        for pid in processes.below(self._table, (supervisor,)):
+            entry = self._table[pid]
+            self._in_session[entry.session].add(pid)
+            self._in_group[entry.group].add(pid)
+            env = processes.environment(pid)
+            worker = env.get(WORKER_MARK, b"").decode("utf-8", "surrogateescape")
+            run = env.get(EXEC_MARK, b"").decode("utf-8", "surrogateescape")
+            if worker:
+                self._of_worker[worker].add(pid)
+                if run:
+                    self._of_run[worker, run].add(pid)
+
+    def _tree(self, root: int, start: int) -> set[int]:
+        found = set()
+        if root in self._table and self._table[root].start == start:
+            found = {root} | processes.below(self._table, (root,))
+        return found | self._in_session[root] | self._in_group[root]
+
+    def of_worker(self, name: str, root: int, start: int) -> set[int]:
+        """Everything of a worker, commands executed in it included."""
+        return self._tree(root, start) | self._of_worker[name]
+
+    def executed_in(self, name: str) -> set[int]:
+        """What runs of `exec` and `shell` started in a worker."""
+        return set().union(*(pids for (worker, _), pids in self._of_run.items() if worker == name))
+
+    def of_run(self, name: str, run: str, root: int, start: int) -> set[int]:
+        """Everything of one command executed in a worker."""
+        return self._tree(root, start) | self._of_run[name, run]

@@ -1,0 +1,151 @@
+"""The workers of the job: started, listened to, and their ends written down."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from . import children, files, processes
+from .crilog import CriLog
+from .loop import Loop
+
+#: Seconds that a worker's pipes may stay open after everything of it has ended.
+DRAIN_SECONDS = 2.0
+READ_SIZE = 256 * 1024
+
+
+class WorkerRun:
+    """One worker: a process in its own session with its own folder, its log, and how it ended."""
+
+    def __init__(
+        self, loop: Loop, folder: str, name: str, markers: Sequence[bytes], log_limits: tuple[int, int]
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self.ended = False
+        self.stopping = False
+        self.concluding = False
+        self.pid = 0
+        self.start = 0
+        self._status: int | None = None
+        self._loop = loop
+        self._markers = tuple(markers)
+        self._marked_at = 0.0
+        self._open: dict[int, str] = {}
+        self._log = CriLog(f"{folder}/log", *log_limits)
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def begin(self, argv: Sequence[str], env: Mapping[str, str], soft_limit: int) -> None:
+        """Start it. Raises StartError, or OSError on a full disk."""
+        ends = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            child = children.spawn(
+                argv,
+                folder=f"{self.folder}/work",
+                env=env,
+                stdio=(null, ends[0][1], ends[1][1]),
+                session=True,
+                soft_limit=soft_limit,
+            )
+        except children.StartError:
+            for reader, _ in ends:
+                os.close(reader)
+            raise
+        finally:
+            os.close(null)
+            for _, writer in ends:
+                os.close(writer)
+        self._child, self.pid = child, child.pid
+        identity = processes.stat(child.pid)
+        self.start = identity.start if identity else 0
+        for (reader, _), stream in zip(ends, ("stdout", "stderr"), strict=True):
+            os.set_blocking(reader, False)
+            self._open[reader] = stream
+            self._loop.read(reader, functools.partial(self._readable, reader))
+        files.write_json(f"{self.folder}/proc.json", {"pid": self.pid, "start": self.start, "started": time.time()})
+
+    def _readable(self, reader: int) -> None:
+        try:
+            data = os.read(reader, READ_SIZE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._close(reader)
+            return
+        self._log.feed(self._open[reader], data)
+        if any(marker in data for marker in self._markers):
+            self._note_trainer_failure()
+
+    def _note_trainer_failure(self) -> None:
+        now = time.time()
+        if now - self._marked_at < 1.0:
+            return  # one block holds several markers
+        self._marked_at = now
+        with contextlib.suppress(OSError):  # a full disk must not cost the worker; the log holds the text too
+            files.write_json(f"{self.folder}/trainer.json", {"failed_at": now})
+
+    def note_stopping(self) -> None:
+        """Somebody asked for its end: shown at once, and in how it ended."""
+        self.stopping = True
+        with contextlib.suppress(OSError):  # the note is for `ps` only
+            files.write_json(f"{self.folder}/stopping", {"since": time.time()})
+
+    def _close(self, reader: int) -> None:
+        self._loop.forget(reader)
+        os.close(reader)
+        del self._open[reader]
+
+    def reaped(self, status: int) -> None:
+        """Its first process has ended with this wait status."""
+        self._status = os.waitstatus_to_exitcode(status)
+        if self._child is not None:
+            self._child.returncode = self._status
+
+    @property
+    def exited(self) -> bool:
+        """Its first process has ended; what that one left may still run."""
+        return self._status is not None
+
+    def conclude(self, done: Callable[[], None]) -> None:
+        """Nothing of it runs any more: read the pipes to their end, then write the exit and call `done`."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+
+        def look() -> None:
+            for reader in list(self._open):
+                self._readable(reader)
+            if self._open and time.monotonic() < deadline:
+                self._loop.later(0.01, look)
+                return
+            for reader in list(self._open):
+                self._close(reader)
+            self._log.close()
+            self._write_exit(done)
+
+        look()
+
+    def _write_exit(self, done: Callable[[], None]) -> None:
+        code = self._status if self._status is not None else -9
+        value: dict[str, Any] = {
+            "exit_code": code if code >= 0 else None,
+            "signal": -code if code < 0 else None,
+            "ended": time.time(),
+            "stopped": self.stopping,
+            "log_bytes_lost": self._log.lost,
+        }
+        try:
+            files.write_json(f"{self.folder}/exit.json", value)
+        except FileNotFoundError:
+            pass  # the entry was removed by hand: nobody is left to tell
+        except OSError:
+            self._loop.later(1.0, lambda: self._write_exit(done))  # a full disk: the exit code waits for room
+            return
+        self.ended = True
+        done()

@@ -1,0 +1,1 @@
+"""What a job is: jobs, workers, states, ranks, names, the selection grammar, errors. Standard library only."""

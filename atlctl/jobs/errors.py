@@ -1,0 +1,81 @@
+"""The error tree: every failure a user can meet, with its exit code and the next step.
+
+    AtlctlError                   1    the operation failed, or a prompt was declined
+    +-- UsageError                2    the command line or the configuration is wrong
+    +-- NothingMatched            3    no such job, worker or selection
+    +-- NotAllowed                4    not authenticated, or not permitted
+    +-- TimedOut                  124  a deadline passed
+    +-- Unreachable               255  a worker or a supervisor could not be reached, or was lost
+
+Backends map what they meet to these; nothing else reaches the user.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ExitCode(IntEnum):
+    """What `atlctl` exits with. `exec` also passes on the codes of commands (see `fold_codes`)."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOTHING_MATCHED = 3
+    NOT_ALLOWED = 4
+    TIMEOUT = 124
+    CANNOT_START = 125
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
+    INTERRUPTED = 130
+    READER_GONE = 141
+    TERMINATED = 143
+    UNREACHABLE = 255
+
+
+class AtlctlError(Exception):
+    """A failure with one clear line, an optional hint (the next command) and an exit code."""
+
+    exit_code: ClassVar[int] = ExitCode.FAILED
+    kind: ClassVar[str] = "failed"
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(AtlctlError):
+    """The command line, an environment variable or a configuration file is wrong."""
+
+    exit_code = ExitCode.USAGE
+    kind = "usage"
+
+
+class NothingMatched(AtlctlError):
+    """No job, worker or selection of that description."""
+
+    exit_code = ExitCode.NOTHING_MATCHED
+    kind = "nothing_matched"
+
+
+class NotAllowed(AtlctlError):
+    """Not authenticated, or not permitted (a file, a socket, an API)."""
+
+    exit_code = ExitCode.NOT_ALLOWED
+    kind = "not_allowed"
+
+
+class TimedOut(AtlctlError):
+    """A deadline passed before the operation was done."""
+
+    exit_code = ExitCode.TIMEOUT
+    kind = "timeout"
+
+
+class Unreachable(AtlctlError):
+    """A worker or the supervisor of a job could not be reached, or was lost on the way."""
+
+    exit_code = ExitCode.UNREACHABLE
+    kind = "unreachable"

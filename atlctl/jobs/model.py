@@ -1,0 +1,118 @@
+"""What a job is: plain, immutable data that every backend produces and every command reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """One vocabulary for jobs and workers of every backend."""
+
+    PENDING = "Pending"
+    QUEUED = "Queued"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    #: The worker lives, but its trainer has ended in failure (a launch script that sleeps on).
+    HELD = "Held"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    STOPPING = "Stopping"
+    #: Ended because somebody stopped it.
+    STOPPED = "Stopped"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    #: Whoever could tell how it ended is gone. Never a success.
+    LOST = "Lost"
+    UNKNOWN = "Unknown"
+
+    @property
+    def active(self) -> bool:
+        """True while something of it may still run."""
+        return self not in _ENDED
+
+
+_ENDED = frozenset({State.STOPPED, State.SUCCEEDED, State.FAILED, State.LOST})
+
+#: What `--failed` selects.
+FAILED_STATES = frozenset({State.FAILED, State.HELD})
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One pod, host or local process group (torchelastic calls this a node).
+
+    `name` is unique in the job and stable over restarts; `index` is the place in the job's order,
+    from 0; `node_rank` is torchrun's rank of the *worker*, where it is known. Times are seconds
+    since the epoch.
+    """
+
+    name: str
+    index: int
+    state: State
+    reason: str = ""
+    node_rank: int | None = None
+    role: str | None = None
+    #: Where it lives now: the pod's name, or the host's (`local` jobs: this machine's name).
+    pod: str | None = None
+    host: str | None = None
+    #: The machine below it, where that is another thing than `host`.
+    node: str | None = None
+    address: str | None = None
+    restarts: int = 0
+    gpus: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A training job and the workers that are known of it, ordered by index.
+
+    `expected` is how many workers it should have; the ones that are missing are the indexes
+    below `expected` that no worker has.
+    """
+
+    name: str
+    kind: str
+    backend: str
+    state: State
+    uid: str
+    expected: int
+    workers: tuple[Worker, ...] = field(default=())
+    reason: str = ""
+    namespace: str | None = None
+    created: float | None = None
+    ended: float | None = None
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Indexes that should have a worker and have none."""
+        present = {worker.index for worker in self.workers}
+        return tuple(index for index in range(self.expected) if index not in present)
+
+    @property
+    def ready(self) -> int:
+        """How many workers run."""
+        return sum(worker.state is State.RUNNING for worker in self.workers)
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs of all workers, None where no worker states any."""
+        stated = [worker.gpus for worker in self.workers if worker.gpus is not None]
+        return sum(stated) if stated else None
+
+
+@dataclass(frozen=True, slots=True)
+class RankMap:
+    """Which worker holds which global rank, and where that knowledge comes from.
+
+    `guess` is True where the map was computed instead of observed; commands that cannot be undone refuse a guess.
+    """
+
+    workers: dict[int, str]
+    source: str
+    guess: bool = False
