@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job, RankMap, Worker
 
 Stream = Literal["stdout", "stderr"]
@@ -145,10 +146,18 @@ class Executor(Protocol):
     async def aclose(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The jobs that could be read, and an error for each place that could not."""
+
+    jobs: tuple[Job, ...]
+    problems: tuple[AtlctlError, ...] = ()
+
+
 class Inventory(Protocol):
     """Finds jobs and their workers."""
 
-    async def list_jobs(self) -> Sequence[Job]: ...
+    async def list_jobs(self) -> Listing: ...
 
     async def get_job(self, name: str) -> Job:
         """The job of that name. Raises NothingMatched with the names that exist."""

@@ -9,7 +9,7 @@ import stat
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from atlctl.backends.base import ExecRequest, LogLine, LogRequest, StopResult
+from atlctl.backends.base import ExecRequest, Listing, LogLine, LogRequest, StopResult
 from atlctl.backends.local import logs, ranks, registry
 from atlctl.backends.local.client import ControlClient
 from atlctl.backends.local.execution import LocalExecution
@@ -42,11 +42,9 @@ class LocalBackend:
 
     name = "local"
 
-    async def list_jobs(self) -> list[Job]:
+    async def list_jobs(self) -> Listing:
         entries, errors = registry.load_all()
-        if errors:
-            raise errors[0]
-        return [entry.job for entry in entries]
+        return Listing(tuple(entry.job for entry in entries), tuple(errors))
 
     async def get_job(self, name: str) -> Job:
         return registry.load(name).job

@@ -80,6 +80,9 @@ class LocalExecution:
             return
         try:
             await self._client.connect()
+            if self._asked_to_end:
+                yield FailedToStart(125, "ended before its start")
+                return
             await self._begin()
         except AtlctlError as error:
             yield FailedToStart(255, error.message)
@@ -249,10 +252,10 @@ class LocalExecution:
             _set_size(self._stdin, size)
 
     async def end(self, grace: float) -> bool:
+        first, self._asked_to_end = not self._asked_to_end, True
         if self._number == 0:
             return True
-        if not self._asked_to_end:
-            self._asked_to_end = True
+        if first:
             try:
                 await self._client.send(self._number, {"op": "end", "grace": grace})
             except AtlctlError:

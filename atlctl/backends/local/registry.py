@@ -238,7 +238,7 @@ def _ended(worker: Worker, record: dict[str, Any], trainer_failed: bool) -> Work
     code, signal = record.get("exit_code"), record.get("signal")
     how = f"exit {code}" if signal is None else f"signal {signal}"
     if record.get("stopped"):
-        state, reason = State.STOPPED, f"stopped ({how})"
+        state, reason = State.STOPPED, how
     elif code == 0:
         state = State.SUCCEEDED
         reason = "exit 0, but its log shows that its trainer failed" if trainer_failed else ""

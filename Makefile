@@ -1,0 +1,52 @@
+# Everything is installed into .venv and nowhere else. Needed: Python 3.11 or newer with venv, git, make.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+VENV := .venv/.installed
+
+.PHONY: help demo test lint format generate bench soak test-deps clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
+
+demo: $(VENV) ## a real failing torchrun job on this machine, and the main commands on it
+	$(BIN)/atlctl demo
+
+test: lint ## lint, then every test but the benchmarks
+	$(BIN)/python -m pytest --ignore=tests/benchmarks
+
+lint: $(VENV) ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(VENV) ## let ruff mend what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+generate: $(VENV) ## write anew what is made from the command table: completion scripts, command reference
+	$(BIN)/python -m atlctl.cli.table --write
+
+bench: $(VENV) ## measure, and fail where a promise on speed or memory is not kept
+	$(BIN)/python -m pytest tests/benchmarks -s -o timeout=900
+
+soak: $(VENV) ## repeat the demo and the property tests for long; adds to docs/soak.md
+	$(BIN)/python -m tests.soak
+
+test-deps: ## as root: Debian packages that some tests need (they are skipped without)
+	bash tests/test-deps.sh
+
+clean: ## remove the environment and all caches
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# A static path instead of the import hook of a default editable install: the hook costs every start of Python
+# in this environment about 11 ms of CPU, more than a bare start does.
+$(VENV): pyproject.toml
+	@echo "installing into .venv: a few minutes the first time"
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--editable '.[dev]' --config-settings editable_mode=compat
+	@touch $@

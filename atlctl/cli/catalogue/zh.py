@@ -1,0 +1,151 @@
+"""中文文本。"""
+
+TEXTS = {
+    "label.usage": "用法：",
+    "label.examples": "示例：",
+    "label.commands": "命令：",
+    "label.arguments": "参数：",
+    "label.options": "选项：",
+    "label.shared": "所有命令通用的选项：",
+    "label.reference": "命令参考",
+    "label.generated": (
+        "由 `python -m atlctl.cli.table --write` 生成。所有命令还接受 `--backend`、`--quiet`、`--verbose`、`--debug` "
+        "和 `--color`，写在命令名之前或之后均可。"
+    ),
+    "label.default": "（默认：{value}）",
+    "atlctl.summary": "查看、执行、诊断和停止 PyTorch 分布式训练任务。",
+    "atlctl.text": "用“atlctl COMMAND -h”查看某个命令的说明。下列选项写在命令名之前或之后都可以。",
+    "atlctl.examples": """\
+atlctl jobs                        # 有哪些任务
+atlctl errors train-7              # 任务为什么失败，哪个 worker 最先出错
+atlctl exec --all nvidia-smi       # 在当前任务的每个 worker 上执行同一条命令
+atlctl demo                        # 在本机用一个真实任务演示以上全部功能""",
+    "jobs.summary": "列出任务：类型、名称、状态、就绪与应有的 worker 数、GPU 数、已存在时间。",
+    "jobs.examples": """\
+atlctl jobs
+atlctl jobs -o name                # 只输出名称，便于脚本使用
+atlctl jobs -o json""",
+    "ps.summary": "列出一个任务的 worker：序号、节点 rank、状态及原因、主机、已存在时间；缺失的按序号列出。",
+    "ps.text": "也可以写作“atlctl workers”。",
+    "ps.examples": """\
+atlctl ps train-7
+atlctl ps train-7 --failed -o wide
+atlctl ps train-7 --watch""",
+    "exec.summary": "在选中的 worker 上同时执行一条命令。",
+    "exec.text": (
+        "选项到 CMD 的第一个词为止，其后的选项原样交给 CMD。退出码：只选中一个 worker 时就是该命令的退出码；"
+        "选中多个时，有失联的为 255，否则有超时的为 124，否则取最大的退出码。"
+    ),
+    "exec.examples": """\
+atlctl exec --all nvidia-smi -L
+atlctl exec -j train-7 -w 0,2-5 -- ps -ef
+atlctl exec --failed --gather dmesg            # 相同的输出合并显示
+atlctl exec --all -- sh -c 'df -h /data | tail -1'
+atlctl exec -w 3 -i -- python3 - < probe.py    # 传入标准输入""",
+    "shell.summary": "在一个 worker 里打开交互式 shell。",
+    "shell.examples": """\
+atlctl shell worker-3
+atlctl shell -j train-7 0""",
+    "logs.summary": "按时间合并显示多个 worker 的日志，每行带 worker 名前缀。",
+    "logs.examples": """\
+atlctl logs train-7 -f
+atlctl logs train-7 -w 0-3 --tail 100
+atlctl logs train-7 --since 10m --grep 'loss|nan'""",
+    "errors.summary": "查找根因：哪个 worker、哪个 rank 最先失败，原因是什么，证据在哪里。",
+    "errors.examples": """\
+atlctl errors train-7
+atlctl errors train-7 --exit-code || notify    # 发现故障时退出码为 1""",
+    "stop.summary": "停止任务：先显示计划，经确认后结束其 worker。",
+    "stop.text": "没有终端时不会询问，必须加 --yes。已经结束的任务不作任何改动。",
+    "stop.examples": """\
+atlctl stop train-7
+atlctl stop train-7 --dry-run
+atlctl stop train-7 --yes""",
+    "local.summary": "本机任务：真实的进程组，环境变量与平台一致。",
+    "local.examples": """\
+atlctl local run --workers 4 -- python3 train.py
+atlctl local rm train-7""",
+    "local.run.summary": "在本机启动一个任务。",
+    "local.run.text": (
+        "每个 worker 是一个进程组，并设有 MASTER_ADDR、MASTER_PORT、WORLD_SIZE（worker 总数）和 RANK"
+        "（该 worker 的序号）。任务在后台继续运行。"
+    ),
+    "local.run.examples": """\
+atlctl local run --workers 4 -- torchrun --nnodes 4 train.py
+atlctl local run --name try-1 --workers 2 -- ./train.sh""",
+    "local.rm.summary": "删除本机已结束的任务及其日志。",
+    "local.rm.examples": """\
+atlctl local rm try-1
+atlctl local rm try-1 try-2 --yes""",
+    "demo.summary": "在本机启动一个会失败的真实 torchrun 任务，并在其上演示每个主要命令。",
+    "demo.examples": """\
+atlctl demo""",
+    "completion.summary": "输出某种 shell 的补全脚本。",
+    "completion.examples": """\
+atlctl completion bash > ~/.local/share/bash-completion/completions/atlctl
+atlctl completion zsh > "${fpath[1]}/_atlctl"
+atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
+    "arg.JOB": "任务名；省略时为当前任务",
+    "arg.WORKER": "worker 的名称、序号、pod 或主机",
+    "arg.CMD": "命令及其参数，逐词原样传递，不经过 shell",
+    "stop.arg.JOB": "要停止的任务；不会自行猜测",
+    "local.rm.arg.JOB": "要删除的任务",
+    "completion.arg.SHELL": "bash、zsh 或 fish",
+    "opt.help": "显示本帮助并退出",
+    "opt.version": "显示版本并退出",
+    "opt.backend": "任务所在的后端",
+    "opt.quiet": "不在标准错误上输出提示和汇总",
+    "opt.verbose": "在标准错误上输出更多信息；写两次则更多",
+    "opt.debug": "出错时输出全部已知信息，包括调用栈",
+    "opt.color": "是否使用颜色（未指定时依次看 NO_COLOR、FORCE_COLOR，再看是否为终端）",
+    "opt.job": "任务名",
+    "opt.output": "输出格式",
+    "opt.all": "所有 worker",
+    "opt.workers": "指定 worker：序号、区间、名称、通配符（如 0,2-5 或 worker-[0-3]）；多次使用取并集",
+    "opt.rank": "持有这些全局 rank 的 worker，如 8-15",
+    "opt.role": "具有该角色的 worker；多次使用取并集",
+    "opt.failed": "处于 Failed 或 Held 状态的 worker",
+    "opt.exclude": "排除这些 worker，写法同 -w",
+    "opt.yes": "不询问，直接执行",
+    "opt.dry-run": "只显示将要做什么，不做任何改动",
+    "opt.timeout": "命令在单个 worker 上的最长时间，超过即结束（10、1.5s、2m、1h）",
+    "opt.connect-timeout": "连接 worker 的最长等待时间",
+    "opt.watch": "有变化时持续刷新",
+    "opt.stdin": "把标准输入发给每个选中的 worker",
+    "opt.parallel": "同时建立连接的 worker 数",
+    "opt.batch": "同时运行的命令数；省略时全部同时运行",
+    "opt.gather": "结束后把相同的输出合并，只显示一次，并标明来自哪些 worker",
+    "opt.output-dir": "把每个 worker 的输出写入该目录的文件（NAME.out、NAME.err），不再显示",
+    "opt.no-prefix": "行首不加 worker 名",
+    "opt.raw": "在终端上原样显示输出中的控制字符",
+    "opt.follow": "持续显示新的日志行，直到任务结束",
+    "opt.tail": "每个 worker 只显示最后若干行",
+    "opt.since": "只显示最近这段时间内的日志行（10m、2h）",
+    "opt.previous": "上一次重启之前那个实例的日志",
+    "opt.grep": "只显示匹配该正则表达式的行",
+    "opt.from": "不读任务而读已保存的日志：文件、目录，或用 - 表示标准输入；可多次使用",
+    "opt.exit-code": "发现故障时退出码为 1",
+    "opt.no-files": "只读日志，不读 worker 中的错误文件",
+    "opt.grace": "从 SIGTERM 到 SIGKILL 的等待时间",
+    "opt.name": "任务名；省略时自动生成",
+    "local.run.opt.workers": "worker 数量",
+    "opt.env": "在每个 worker 中设置该环境变量；可重复给出",
+    "opt.master-port": "worker 的 MASTER_PORT（默认 29500，被占用时另选）",
+    "opt.detach": "打印作业名后返回，作业继续运行",
+    "opt.keep": "保留作业，供继续试用",
+    "opt.retry-failed": "在上一条命令结果不为 0 的 worker 上重新执行该命令",
+    "demo.say.intro": (
+        "在本机启动一个真实作业：{workers} 个 worker × {processes} 个进程，"
+        "用 torchrun 训练一个小的 DDP 模型（CPU，gloo）。"
+    ),
+    "demo.say.waiting": "启动需要几秒钟：每个进程都要导入 torch。",
+    "demo.say.training": "所有 rank 都在训练。有哪些 worker？它们如何应答？在打印什么？",
+    "demo.say.fault": (
+        "现在损坏一个 rank 的数据分片（rank {rank}，位于 {worker}）；其他 rank 会停在 all-reduce 中等待。"
+    ),
+    "demo.say.held": "训练已经失败，但 worker 还活着：启动脚本以 “sleep; exit 0” 结尾。这种状态叫做 Held。",
+    "demo.say.errors": "每个 torchrun 都只怪罪自己节点上的 rank。到底谁最先失败？",
+    "demo.say.kept": "作业保持原样，可以继续试用；用完后执行：atlctl stop {name} && atlctl local rm {name}",
+    "demo.say.stop": "停止作业，不留任何东西。",
+    "demo.say.right": "正确：损坏的是 {worker} 上的 rank {rank}，找到的也是 {worker} 上的 rank {rank}。",
+}

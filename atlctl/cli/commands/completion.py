@@ -1,0 +1,16 @@
+"""`atlctl completion SHELL`: the packaged completion script on stdout."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from atlctl.cli.options import one_of
+from atlctl.cli.runtime import context
+from atlctl.cli.scripts import SCRIPTS
+
+
+def command(shell: Annotated[str, typer.Argument(metavar="SHELL", parser=one_of(*SCRIPTS))]) -> int:
+    context().writer.put("stdout", SCRIPTS[shell].encode())
+    return 0

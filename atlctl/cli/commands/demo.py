@@ -1,0 +1,209 @@
+"""`atlctl demo`: the tool's main job on a real failing torchrun job on this machine, narrated."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import secrets
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import typer
+
+from atlctl.cli import catalogue
+from atlctl.cli.runtime import context, run_async
+from atlctl.jobs.errors import AtlctlError, TimedOut
+
+WORKERS = 2
+PROCESSES = 2
+#: Limits for the job's own steps on a busy machine, seconds.
+START_SECONDS = 240.0
+FAIL_SECONDS = 120.0
+POLL_SECONDS = 0.3
+#: A reader of our stdout that is slower than this may see lines out of order.
+FLUSH_SECONDS = 60.0
+
+_SCRIPT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "demo_job", "launch.sh")
+#: This very installation, whatever the current folder holds.
+_PROGRAM = (sys.executable, "-P", "-m", "atlctl")
+
+
+def command(keep: Annotated[bool, typer.Option("--keep")] = False) -> int:
+    if importlib.util.find_spec("torch") is None:
+        raise AtlctlError(
+            "the demo trains with PyTorch, which is not installed beside atlctl",
+            f"{shlex.quote(sys.executable)} -m pip install 'atlctl[smoke]'",
+        )
+    return run_async(lambda: _Demo(keep).run())
+
+
+class _Demo:
+    """One run: start, look around, break, diagnose, stop, clean up, and judge what was found."""
+
+    def __init__(self, keep: bool) -> None:
+        self._keep = keep
+        self._name = f"demo-{secrets.token_hex(2)}"
+        self._rank = secrets.randbelow(WORKERS * PROCESSES)
+        self._started = False
+        self._wrong: list[str] = []
+
+    async def run(self) -> int:
+        with tempfile.TemporaryDirectory(prefix="atlctl-demo-") as folder:
+            try:
+                await self._act(os.path.join(folder, "fault"))
+            finally:
+                if self._started and not self._keep:
+                    await self._clean_up()
+        return await self._judge()
+
+    async def _act(self, fault: str) -> None:
+        self._say("intro", workers=WORKERS, processes=PROCESSES)
+        env = {"PYTHON": sys.executable, "ATLCTL_DEMO_FAULT_FILE": fault, "ATLCTL_DEMO_FAULT_RANK": str(self._rank)}
+        settings = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
+        start = ["local", "run", "--name", self._name, "--workers", str(WORKERS), *settings, "--detach", "--"]
+        self._started = True
+        await self._show(
+            *start,
+            "bash",
+            _SCRIPT,
+            shown=f"local run --name {self._name} --workers {WORKERS} --detach -- bash launch.sh",
+        )
+        self._say("waiting")
+        await self._until(self._all_ranks_train, START_SECONDS, "the training did not start")
+        self._say("training")
+        await self._show("ps", self._name)
+        await self._show(
+            "exec",
+            "-j",
+            self._name,
+            "--all",
+            "--",
+            "sh",
+            "-c",
+            'echo "RANK=$RANK of WORLD_SIZE=$WORLD_SIZE, load $(cut -d" " -f1 /proc/loadavg)"',
+        )
+        await self._show("logs", self._name, "--tail", "2")
+        self._say("fault", rank=self._rank, worker=f"worker-{self._rank // PROCESSES}")
+        _release(fault)
+        await self._until(self._all_held, FAIL_SECONDS, "the workers were not seen as Held")
+        self._say("held")
+        await self._show("ps", self._name)
+        self._say("errors")
+        await self._show("errors", self._name)
+        await self._check_finding()
+        if self._keep:
+            self._say("kept", name=self._name)
+            return
+        self._say("stop")
+        await self._show("stop", self._name, "--yes")
+
+    async def _clean_up(self) -> None:
+        """Whatever happened before: end the job and remove its entry."""
+        with contextlib.suppress(AtlctlError):
+            await self._quietly("stop", self._name, "--yes", "--grace", "2")
+        await self._quietly("local", "rm", self._name, "--yes")
+
+    async def _judge(self) -> int:
+        if not self._keep:
+            jobs = (await self._quietly("jobs"))["data"]["jobs"]
+            if any(job["name"] == self._name for job in jobs):
+                self._wrong.append("the job is still there")
+        if self._wrong:
+            raise AtlctlError(f"the demo did not find what it had injected: {'; '.join(self._wrong)}")
+        self._say("right", rank=self._rank, worker=f"worker-{self._rank // PROCESSES}")
+        return 0
+
+    async def _check_finding(self) -> None:
+        """What was found against what was injected."""
+        data = (await self._quietly("errors", self._name))["data"]
+        found = data["candidates"][0] if data["candidates"] else {}
+        wanted = {
+            "verdict": "first_observed",
+            "worker": f"worker-{self._rank // PROCESSES}",
+            "rank": self._rank,
+            "local_rank": self._rank % PROCESSES,
+            "exception": "ValueError",
+        }
+        got = {"verdict": data["verdict"], **{key: found.get(key) for key in list(wanted)[1:]}}
+        if got != wanted:
+            self._wrong.append(f"injected {wanted}, found {got}")
+
+    async def _all_ranks_train(self) -> bool:
+        from atlctl.backends.base import LogRequest
+        from atlctl.cli.target import backend
+
+        source = backend()
+        job = await source.get_job(self._name)
+        for worker in job.workers:
+            if not worker.state.active:
+                raise AtlctlError(f"the training did not start: {worker.name} ended ({worker.reason})")
+            wanted = {f"rank {worker.index * PROCESSES + local}".encode() for local in range(PROCESSES)}
+            async for batch in source.lines(job, worker, LogRequest()):
+                for line in batch:
+                    if line.data.startswith(b"step "):
+                        wanted = {text for text in wanted if not line.data.endswith(text)}
+            if wanted:
+                return False
+        return True
+
+    async def _all_held(self) -> bool:
+        workers = (await self._quietly("ps", self._name))["data"]["workers"]
+        return all(worker["state"] == "Held" for worker in workers)
+
+    async def _until(self, condition: Callable[[], Awaitable[bool]], seconds: float, otherwise: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not await condition():
+            if time.monotonic() > deadline:
+                raise TimedOut(
+                    f"{otherwise} within {seconds:.0f} s", f"see: atlctl logs {self._name}; keep the job with --keep"
+                )
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _say(self, key: str, **values: object) -> None:
+        text = catalogue.find(catalogue.language(), f"demo.say.{key}").format(**values)
+        start, end = ("\x1b[1m", "\x1b[0m") if context().streams.stdout_color else ("", "")
+        context().writer.put("stdout", f"\n{start}# {text}{end}\n".encode())
+
+    async def _show(self, *words: str, shown: str | None = None) -> None:
+        """Run a command as a user would, its output going where ours goes. Raises AtlctlError when it fails."""
+        context().writer.put("stdout", f"$ atlctl {shown or shlex.join(words)}\n".encode())
+        await asyncio.to_thread(context().writer.flush, FLUSH_SECONDS)
+        process = await asyncio.create_subprocess_exec(*_PROGRAM, *words)
+        code = await _wait(process)
+        if code != 0:
+            raise AtlctlError(f"'atlctl {words[0]}' exited with {code}")
+
+    async def _quietly(self, *words: str) -> dict[str, Any]:
+        """Run a command and return its JSON document (an empty one where it has none)."""
+        asked = words if words[0] == "local" else (*words, "-o", "json")
+        process = await asyncio.create_subprocess_exec(
+            *_PROGRAM, *asked, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        output, errors = await process.communicate()
+        if process.returncode != 0:
+            raise AtlctlError(
+                f"'atlctl {words[0]}' exited with {process.returncode}: {errors.decode(errors='replace').strip()}"
+            )
+        return {} if words[0] == "local" else json.loads(output)
+
+
+def _release(fault: str) -> None:
+    """The rank that was chosen watches for this file."""
+    os.close(os.open(fault, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+async def _wait(process: asyncio.subprocess.Process) -> int:
+    try:
+        return await process.wait()
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+        raise

@@ -1,0 +1,87 @@
+"""`atlctl ps`: a job's workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from atlctl.cli import options, say
+from atlctl.cli.runtime import context, run_async
+
+if TYPE_CHECKING:
+    from atlctl.backends.base import Backend
+    from atlctl.jobs.model import Job, Worker
+    from atlctl.jobs.selection import Selection
+
+WATCH_SECONDS = 1.0
+_HOME_AND_CLEAR = "\x1b[H\x1b[2J"
+
+
+def command(
+    job: options.Job = None,
+    job_option: options.JobOption = None,
+    all_workers: options.AllWorkers = False,
+    workers: options.Workers = None,
+    rank: options.Rank = None,
+    role: options.Role = None,
+    failed: options.Failed = False,
+    exclude: options.Exclude = None,
+    watch: Annotated[bool, typer.Option("--watch")] = False,
+    output: Annotated[str, options.output("table", "wide", "json", "yaml", "name")] = "table",
+) -> int:
+    selection = options.selection(
+        all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
+    )
+    return run_async(lambda: _show(job, job_option, selection, watch, output))
+
+
+async def _show(argument: str | None, option: str | None, selection: Selection, watch: bool, output: str) -> int:
+    from atlctl.cli.target import backend, find_job
+
+    source = backend()
+    job = await find_job(source, argument, option, reads_only=True)
+    shown = await _render(source, job, selection, output)
+    if not watch:
+        say.out(shown)
+        return 0
+    await _watch(source, job.name, selection, output, shown)
+    return 0
+
+
+async def _watch(source: Backend, name: str, selection: Selection, output: str, shown: str) -> None:
+    """Show it again when it changed, until no worker is active any more."""
+    screen = context().streams.stdout_tty and output in ("table", "wide")
+    said = ""
+    while True:
+        if shown != said:
+            said = shown
+            say.out((_HOME_AND_CLEAR if screen else "") + shown)
+            await context().writer.drain()
+        job = await source.get_job(name)
+        shown = await _render(source, job, selection, output)
+        if shown == said and not any(worker.state.active for worker in job.workers):
+            return
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+async def _render(source: Backend, job: Job, selection: Selection, output: str) -> str:
+    from atlctl.cli.target import choose
+    from atlctl.cli.views import workers_table
+    from atlctl.render.sanitize import clean
+
+    workers = await choose(source, job, selection)
+    if output in ("json", "yaml"):
+        return _document(job, workers)
+    if output == "name":
+        return "".join(f"{clean(worker.name)}\n" for worker in workers)
+    missing = job.missing if selection.empty or selection.all else ()
+    return workers_table(workers, missing, context().streams, output == "wide")
+
+
+def _document(job: Job, workers: Sequence[Worker]) -> str:
+    from atlctl.cli.views import job_data, worker_data
+
+    return say.as_document({"job": job_data(job), "workers": [worker_data(worker) for worker in workers]})

@@ -1,0 +1,133 @@
+"""`atlctl shell`: an interactive shell in one worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from atlctl.cli import options, say
+from atlctl.cli.runtime import context, run_async
+from atlctl.jobs.errors import AtlctlError, ExitCode, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from atlctl.backends.base import Execution, TerminalSize
+
+#: The best shell the worker has; as login shells are not, so that the worker's own environment stays as it is.
+_SHELL = 'for s in "$SHELL" bash zsh; do command -v "$s" >/dev/null 2>&1 && exec "$s"; done; exec sh'
+GRACE_SECONDS = 1.0
+
+
+def command(
+    worker: Annotated[str | None, typer.Argument(metavar="WORKER")] = None, job: options.JobOption = None
+) -> int:
+    if not context().streams.interactive:
+        raise UsageError(
+            "a shell needs a terminal on standard input and output",
+            "for a script: atlctl exec -w WORKER -i -- sh < script.sh",
+        )
+    return run_async(lambda: _shell(worker, job))
+
+
+async def _shell(wanted: str | None, named: str | None) -> int:
+    from atlctl.backends.base import ExecRequest, Script, as_argv
+    from atlctl.cli.target import backend, choose, find_job
+    from atlctl.jobs.naming import fold_names
+    from atlctl.jobs.selection import Selection
+
+    source = backend()
+    job = await find_job(source, None, named, reads_only=False)
+    chosen = Selection(workers=(wanted,)) if wanted is not None else Selection(all=True)
+    workers = await choose(source, job, chosen)
+    if len(workers) != 1:
+        raise UsageError(
+            f"a shell opens in one worker, and this means {len(workers)}",
+            f"name one: atlctl shell -j {job.name} {workers[0].name}; workers: {fold_names(w.name for w in workers)}",
+        )
+    executor = source.executor(job)
+    try:
+        execution = executor.run(workers[0], ExecRequest(as_argv(Script(_SHELL)), stdin=True, tty=_size()))
+        with _raw_terminal():
+            return await _talk(execution, workers[0].name)
+    finally:
+        await executor.aclose()
+
+
+async def _talk(execution: Execution, name: str) -> int:
+    from atlctl.backends.base import Exited, FailedToStart, Lost, Output, Started
+
+    loop = asyncio.get_running_loop()
+    typing: asyncio.Task[None] | None = None
+    try:
+        async for event in execution:
+            match event:
+                case Started():
+                    loop.add_signal_handler(signal.SIGWINCH, lambda: execution.resize(_size()))
+                    typing = asyncio.create_task(_pass_keys(execution))
+                case Output(data=data):
+                    # Raw on purpose: this is the worker's own terminal, full-screen programs and all.
+                    context().writer.put("stdout", data)
+                    await context().writer.drain()
+                case Exited(exit_code=code, signal=number):
+                    return 128 + number if number is not None else (code or 0)
+                case FailedToStart(exit_code=code, reason=reason):
+                    if code == ExitCode.UNREACHABLE:
+                        raise Unreachable(f"{name}: {reason}", "see: atlctl ps")
+                    raise AtlctlError(f"{name}: no shell could be started: {reason}")
+                case Lost(reason=reason):
+                    raise Unreachable(f"{name}: lost: {reason}", "see: atlctl ps")
+        raise Unreachable(f"{name}: lost: no word on how the shell ended", "see: atlctl ps")
+    except asyncio.CancelledError:
+        await execution.end(GRACE_SECONDS)
+        raise
+    finally:
+        if typing is not None:
+            typing.cancel()
+            loop.remove_signal_handler(signal.SIGWINCH)
+        await execution.aclose()
+
+
+async def _pass_keys(execution: Execution) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(0, ready.set)
+    try:
+        while True:
+            await ready.wait()
+            ready.clear()
+            data = os.read(0, 65536)
+            if not data or not await execution.write(data):
+                return
+    finally:
+        loop.remove_reader(0)
+
+
+def _size() -> TerminalSize:
+    from atlctl.backends.base import TerminalSize
+
+    try:
+        columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        columns, rows = 80, 24
+    return TerminalSize(columns, rows)
+
+
+@contextmanager
+def _raw_terminal() -> Iterator[None]:
+    """Every key goes to the worker; the mode before comes back however this ends."""
+    before = termios.tcgetattr(0)
+    tty.setraw(0)
+    try:
+        yield
+    finally:
+        context().writer.flush(1.0)
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        say.note("the shell has ended")

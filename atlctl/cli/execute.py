@@ -1,0 +1,216 @@
+"""From an understood `exec` to its outcomes: who, how, where the output goes, what is said at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atlctl.backends.base import Argv, ExecRequest
+from atlctl.cli import say, target
+from atlctl.cli.output.folder import FolderSink
+from atlctl.cli.output.gather import GatherSink
+from atlctl.cli.output.jsonl import JsonSink
+from atlctl.cli.output.live import LiveSink
+from atlctl.cli.output.summary import summary_lines
+from atlctl.cli.runtime import context
+from atlctl.fanout.engine import FanOut, Limits, RunInterrupted
+from atlctl.fanout.limits import raise_descriptor_limit
+from atlctl.fanout.outcome import Kind, Outcome, fold_codes
+from atlctl.fanout.retry import load, save
+from atlctl.fanout.stdin import StdinFeed
+from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, UsageError
+from atlctl.jobs.naming import fold_names
+from atlctl.jobs.selection import Selection
+from atlctl.jobs.statedir import state_dir
+
+if TYPE_CHECKING:
+    from atlctl.backends.base import Backend
+    from atlctl.jobs.model import Job, Worker
+
+#: Descriptors of ours that one running command takes: its pipes, and what is open for a moment at its start.
+DESCRIPTORS_EACH = 4
+DESCRIPTORS_AT_START = 6
+
+_SELECTION_OPTIONS = ("--all", "-w", "--workers", "--rank", "--role", "--failed", "-x", "--exclude")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Where the output goes and what it looks like."""
+
+    json: bool = False
+    gather: bool = False
+    folder: str | None = None
+    prefix: bool = True
+    raw: bool = False
+
+
+async def execute(
+    named: str | None, selection: Selection, words: tuple[str, ...], stdin: bool, limits: Limits, form: Form
+) -> int:
+    """Run `words` on the selected workers; returns the folded exit code. Raises UsageError without a selection."""
+    source = target.backend()
+    if selection.empty:
+        await _refuse_misplaced(source, named, words)
+    job = await target.find_job(source, None, named, reads_only=False)
+    if selection.empty and job.expected > 1:
+        exist = fold_names(worker.name for worker in job.workers)
+        raise UsageError(
+            f"which of the {job.expected} workers of {job.name}?", f"select them: --all, or -w with some of {exist}"
+        )
+    workers = await target.choose(source, job, selection)
+    return await _run(source, job, workers, words, stdin, limits, form)
+
+
+async def retry(named: str | None, stdin: bool, limits: Limits, form: Form) -> int:
+    """Run the job's last command again on the workers where its outcome was not 0."""
+    source = target.backend()
+    job = await target.find_job(source, None, named, reads_only=False)
+    last = load(state_dir(), _key(job))
+    if last is None:
+        raise NothingMatched(f"nothing was run with exec on job {job.name} yet", "atlctl exec --all CMD")
+    if not last.failed_workers:
+        say.note(f"the last command had no failure: {_shown(last.argv)}")
+        return int(ExitCode.OK)
+    workers = [worker for worker in job.workers if worker.name in set(last.failed_workers)]
+    if not workers:
+        raise NothingMatched(
+            f"{fold_names(last.failed_workers)} of the last run is not there any more", f"atlctl ps {job.name}"
+        )
+    say.note(f"again on {fold_names(worker.name for worker in workers)}: {_shown(last.argv)}")
+    return await _run(source, job, workers, tuple(last.argv), stdin, limits, form)
+
+
+def _shown(argv: Sequence[str]) -> str:
+    import shlex
+
+    return shlex.join(argv)
+
+
+def _key(job: Job) -> str:
+    return f"{job.backend}-{job.name}-{job.uid}"
+
+
+async def _refuse_misplaced(source: Backend, named: str | None, words: tuple[str, ...]) -> None:
+    """`exec job-123 --all nvidia-smi`, `exec nvidia-smi --all`: no selection, and it is plain what was meant."""
+    selected = [word for word in words if word.partition("=")[0] in _SELECTION_OPTIONS]
+    is_job = False
+    if named is None:
+        listing = await source.list_jobs()
+        is_job = words[0] in [job.name for job in listing.jobs]
+    if not selected and not is_job:
+        return
+    if is_job:
+        rest = list(words[1:])
+        fixed = ["-j", words[0], *([] if selected else ["--all"]), *rest]
+        problem = f"'{words[0]}' is a job, and exec takes the job with -j"
+    else:
+        first, rest = _pull_selection(words)
+        fixed = [*(["-j", named] if named is not None else []), *first, *rest]
+        problem = f"no workers are selected: '{selected[0]}' behind the command belongs to the command"
+    raise UsageError(problem, f"atlctl exec {_shown(fixed)}")
+
+
+def _pull_selection(words: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """The selection options among `words`, and the rest."""
+    options: list[str] = []
+    rest: list[str] = []
+    pending = list(words)
+    while pending:
+        word = pending.pop(0)
+        if word.partition("=")[0] not in _SELECTION_OPTIONS:
+            rest.append(word)
+            continue
+        options.append(word)
+        if word not in ("--all", "--failed") and "=" not in word and pending:
+            options.append(pending.pop(0))
+    return options, rest
+
+
+async def _run(
+    source: Backend,
+    job: Job,
+    workers: Sequence[Worker],
+    words: tuple[str, ...],
+    stdin: bool,
+    limits: Limits,
+    form: Form,
+) -> int:
+    if stdin and sys.stdin is None:
+        raise UsageError("-i needs a standard input, and it is closed", "redirect it: -i < FILE")
+    at_once = min(len(workers), limits.batch or len(workers))
+    raise_descriptor_limit(at_once * DESCRIPTORS_EACH + min(at_once, limits.parallel) * DESCRIPTORS_AT_START)
+    sink = _sink(form, workers)
+    names = [worker.name for worker in workers]
+    # Before the start, too: after a SIGKILL of this process the record says that no outcome is known.
+    _remember(job, words, names)
+    executor = source.executor(job)
+    feed = StdinFeed() if stdin else None
+    fan_out = FanOut(executor, workers, ExecRequest(Argv(words), stdin=stdin), limits, sink, feed)
+    context().on_first = lambda: _say_ending(fan_out)
+    context().on_second = lambda: say.now(_left(fan_out))
+    stopped: RunInterrupted | None = None
+    try:
+        outcomes = await fan_out.run()
+    except RunInterrupted as interruption:
+        outcomes, stopped = interruption.outcomes, interruption
+    finally:
+        context().on_first = None
+        await executor.aclose()
+    code = fold_codes(outcomes) if stopped is None else context().leaving or int(ExitCode.INTERRUPTED)
+    _remember(job, words, names, outcomes)
+    await _finish(outcomes, sink, code)
+    if stopped is not None:
+        raise stopped
+    return code
+
+
+def _remember(job: Job, words: tuple[str, ...], names: Sequence[str], outcomes: Sequence[Outcome] = ()) -> None:
+    """For --retry-failed. A full disk must not keep anybody from looking at their workers."""
+    try:
+        save(state_dir(), _key(job), words, {}, names, outcomes)
+    except AtlctlError as error:
+        say.warning(f"--retry-failed will not know of this run: {error.message}")
+
+
+async def _finish(outcomes: Sequence[Outcome], sink: LiveSink | JsonSink | GatherSink | FolderSink, code: int) -> None:
+    """What is said once all outcomes are known."""
+    cut: Collection[str] = ()
+    match sink:
+        case JsonSink():
+            sink.summary(code)
+        case GatherSink():
+            await sink.report()
+            cut = sink.truncated
+        case FolderSink():
+            sink.close()
+            cut = sink.truncated
+        case LiveSink():
+            cut = ()
+    if len(outcomes) == 1 and outcomes[0].kind is Kind.EXITED and not cut and outcomes[0].guarded is not False:
+        return  # the exit code says it all
+    for text in summary_lines(outcomes, cut):
+        say.line(text)
+
+
+def _sink(form: Form, workers: Sequence[Worker]) -> LiveSink | JsonSink | GatherSink | FolderSink:
+    streams, writer, count = context().streams, context().writer, len(workers)
+    if form.json:
+        return JsonSink(writer, count)
+    if form.gather:
+        return GatherSink(writer, streams)
+    if form.folder is not None:
+        return FolderSink(form.folder, workers)
+    return LiveSink(writer, streams, count, prefix=form.prefix, raw=form.raw)
+
+
+def _say_ending(fan_out: FanOut) -> None:
+    left = fold_names(worker.name for worker in fan_out.running())
+    say.line(f"interrupted; ending the command on {left or 'no worker'} (once more to leave at once)")
+
+
+def _left(fan_out: FanOut) -> str:
+    left = fold_names(worker.name for worker in fan_out.running())
+    return f"may still run: {left}" if left else "nothing is left running"

@@ -1,0 +1,283 @@
+"""The command-line parser: typer's groups and commands with lazy loading, shared options and our own errors.
+
+The one file that knows how typer works inside (0.29, its own copy of click). It changes three things:
+
+- a command's module is imported only when that command is asked for;
+- the shared options are accepted before and after a command's name;
+- plain values (texts, numbers, flags) are converted here. typer converts through pydantic, which costs more CPU
+  than the rest of the start and refuses arguments that are not valid UTF-8.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from typer._click import exceptions as parse_errors
+from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.main import get_command
+
+from atlctl.cli import helptext, runtime
+from atlctl.cli.helptext import EVERYWHERE, key_of
+from atlctl.jobs.errors import UsageError
+
+_SHARED = (*EVERYWHERE, "job", "output")
+_GIVEN = "atlctl.given"
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A command that is not imported yet.
+
+    `module` holds its function `command`. `options_first`: options end at the first positional word, which begins
+    somebody else's command. `group`: instead of a module, builds a group of further commands.
+    """
+
+    module: str = ""
+    aliases: tuple[str, ...] = ()
+    options_first: bool = False
+    group: Callable[[], typer.Typer] | None = None
+
+
+class Commands(MutableMapping[str, Any]):
+    """Command names to commands, imported when first asked for. Aliases are found, and never listed."""
+
+    def __init__(self, path: str, table: Mapping[str, Lazy], shared: Sequence[Any]) -> None:
+        self._path = path
+        self._table = table
+        self._shared = [param for param in shared if key_of(param) in EVERYWHERE]
+        self._aliases = {alias: name for name, entry in table.items() for alias in entry.aliases}
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        name = self._aliases.get(key, key)
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name, self._table[name])
+        return self._loaded[name]
+
+    def _load(self, name: str, entry: Lazy) -> Any:
+        path = f"{self._path} {name}".strip()
+        if entry.group is not None:
+            return get_command(entry.group())
+        function = importlib.import_module(entry.module).command
+        settings = {"allow_interspersed_args": not entry.options_first}
+        single = new_app()
+        single.command(name, cls=Command, help="", context_settings=settings)(function)
+        command = get_command(single)
+        assert isinstance(command, Command)
+        command.path = path
+        own = {key_of(param) for param in command.params}
+        command.params += [copy.copy(param) for param in self._shared if key_of(param) not in own]
+        _convert_plainly(command.params)
+        return command
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._loaded[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._loaded[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def entry(self, name: str) -> Lazy:
+        """What is known of a command without importing it."""
+        return self._table[self._aliases.get(name, name)]
+
+
+class _Parser:
+    """What `Command` and `Group` have in common."""
+
+    #: The full name below `atlctl`.
+    path: str = ""
+    params: list[Any]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The whole help page is ours."""
+        formatter.write(helptext.render(self, ctx))
+
+
+class Command(_Parser, TyperCommand):
+    """One command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _located(ctx):
+            rest = super().parse_args(ctx, args)
+        given = _merge_shared(self, ctx)
+        own = {key_of(param): param for param in self.params}
+        for key, value in given.items():
+            if key not in own:
+                raise UsageError(f"'--{key}' does not apply to 'atlctl {self.path}'", f"see: atlctl {self.path} -h")
+            param = own[key]
+            ctx.params[param.name] = value if key in EVERYWHERE else param.process_value(ctx, value)
+        shared = {key: ctx.params.pop(own[key].name) for key in EVERYWHERE}
+        runtime.start(
+            self.path,
+            output=next((str(ctx.params[p.name]) for k, p in own.items() if k == "output"), None),
+            **{key: value for key, value in shared.items() if value is not None},
+        )
+        return rest
+
+
+class Group(_Parser, TyperGroup):
+    """A command that has commands. Subclasses name them in `table`, and themselves in `path`."""
+
+    table: Mapping[str, Lazy] = {}
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.help = None
+        self.commands = Commands(self.path, self.table, self.params)
+        _convert_plainly(self.params)
+
+    def list_commands(self, _ctx: Any) -> list[str]:
+        return list(self.table)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _located(ctx):
+            rest = super().parse_args(ctx, args)
+        _merge_shared(self, ctx)
+        return rest
+
+    def resolve_command(self, _ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name = args[0]
+        try:
+            return name, self.commands[name], args[1:]
+        except KeyError:
+            pass
+        prefix = f"atlctl {self.path}".strip()
+        known = [*self.table, *(alias for entry in self.table.values() for alias in entry.aliases)]
+        near = _nearest(name, known)
+        hint = f"did you mean '{prefix} {near}'?" if near else f"see: {prefix} -h"
+        raise UsageError(f"no such command '{prefix} {name}'", hint)
+
+
+@contextmanager
+def _located(ctx: Any) -> Iterator[None]:
+    """Some of the parser's exceptions do not say which command they are about."""
+    try:
+        yield
+    except parse_errors.UsageError as error:
+        error.ctx = error.ctx or ctx
+        raise
+
+
+def new_app(**settings: Any) -> typer.Typer:
+    """A typer app without completion of its own (its zsh script evaluates candidates), markup or boxes."""
+    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
+
+
+def parse_and_run(command: Any, args: Sequence[str]) -> int:
+    """Parse `args`, run the command they name, return its exit code. Raises UsageError for bad command lines."""
+    try:
+        with command.make_context("atlctl", list(args), help_option_names=["-h", "--help"]) as ctx:
+            result = command.invoke(ctx)
+    except typer.Exit as leave:
+        return leave.exit_code
+    except parse_errors.NoArgsIsHelpError as asked:
+        typer.echo(asked.message)
+        return 0
+    except parse_errors.ClickException as error:
+        raise _usage_error(error) from error
+    return result if isinstance(result, int) else 0
+
+
+def _merge_shared(command: Any, ctx: Any) -> dict[str, Any]:
+    """Collect the shared options given at this level with those given before; refuse two different values."""
+    given: dict[str, Any] = ctx.meta.setdefault(_GIVEN, {})
+    for param in command.params:
+        key = key_of(param)
+        source = ctx.get_parameter_source(param.name)
+        if key not in _SHARED or source is None or source.name != "COMMANDLINE":
+            continue
+        value = ctx.params[param.name]
+        if key not in given or isinstance(value, bool):
+            given[key] = value
+        elif isinstance(value, int):
+            given[key] += value
+        elif given[key] != value:
+            raise UsageError(
+                f"'--{key}' is given twice with different values: '{given[key]}' before the command's name "
+                f"and '{value}' after it",
+                "give it once",
+            )
+    return given
+
+
+class _Plain:
+    """Converts the words of one parameter. Stands in for typer's converter, with the same `coerce`."""
+
+    def __init__(self, kind: type, parse: Callable[[str], Any] | None) -> None:
+        # Where a parser is given, its message says what is wrong.
+        self._kind = kind if parse is None else str
+        self._parse: Callable[[str], Any] = parse or kind
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 - typer passes it by name
+        if param.multiple or param.nargs == -1:
+            return () if value is None else tuple(self._one(word, param) for word in value)
+        return None if value is None else self._one(value, param)
+
+    def _one(self, word: Any, param: Any) -> Any:
+        if not isinstance(word, str):
+            return word
+        try:
+            value = self._parse(word)
+        except ValueError as error:
+            why = {int: "a whole number is needed", float: "a number is needed"}.get(self._kind) or str(error)
+            raise UsageError(f"invalid value '{word}' for {_spelled(param)}: {why}") from error
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if param.min is not None and value < param.min:
+                raise UsageError(f"invalid value '{word}' for {_spelled(param)}: at least {param.min}")
+            if param.max is not None and value > param.max:
+                raise UsageError(f"invalid value '{word}' for {_spelled(param)}: at most {param.max}")
+        return value
+
+
+_PLAIN: dict[Any, type] = {str: str, int: int, float: float, bool: bool, list[str]: str, list[int]: int}
+
+
+def _convert_plainly(params: Sequence[Any]) -> None:
+    for param in params:
+        kind = _PLAIN.get(param.type_descriptor.annotation)
+        parse = param.type_descriptor.parameter_info.parser
+        if kind is not None or parse is not None:
+            param._runtime_param = _Plain(kind or str, parse)
+
+
+def _spelled(param: Any) -> str:
+    return f"'{max(param.opts, key=len)}'" if isinstance(param, TyperOption) else key_of(param)
+
+
+def _usage_error(error: Any) -> UsageError:
+    """The parser's exceptions in our words, with the next step as hint."""
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command.path if ctx is not None else ""
+    name = f"atlctl {path}".strip()
+    hint = f"see: {name} -h"
+    if isinstance(error, parse_errors.NoSuchOption):
+        options = [opt for param in ctx.command.get_params(ctx) for opt in param.opts] if ctx else []
+        near = _nearest(error.option_name, options)
+        return UsageError(
+            f"no such option '{error.option_name}' for '{name}'", f"did you mean '{near}'?" if near else hint
+        )
+    if isinstance(error, parse_errors.MissingParameter):
+        return UsageError(f"{_spelled(error.param)} is missing", f"usage: {helptext.usage(ctx)}")
+    if isinstance(error, parse_errors.BadOptionUsage):
+        return UsageError(error.message[:1].lower() + error.message[1:].rstrip("."), hint)
+    message = error.format_message().rstrip(".").replace("Got unexpected extra argument(s)", "too many arguments")
+    return UsageError(message[:1].lower() + message[1:], hint)
+
+
+def _nearest(word: str, known: Sequence[str]) -> str | None:
+    from difflib import get_close_matches
+
+    found = get_close_matches(word, known, n=1)
+    return found[0] if found else None

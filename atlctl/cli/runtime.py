@@ -1,0 +1,367 @@
+"""What runs around every command: its context, its one event loop, signals, and the way out.
+
+    guard(argv, body)            maps every failure to `error:`, `hint:` (or the JSON envelope) and an exit code
+      start(...)                 called by the parser: the shared options are known now
+      run_async(factory)         the one `asyncio.run` of a command
+
+SIGINT, SIGTERM and SIGHUP cancel the command, which then has `CLEANUP` seconds; a second SIGINT or SIGTERM leaves at
+once. A signal that was ignored when atlctl started (`nohup`, a background job of a script) stays ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
+
+from atlctl.jobs.errors import AtlctlError, ExitCode
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from atlctl.render.streams import Streams
+    from atlctl.render.writer import Writer
+
+Color = Literal["always", "never", "auto"]
+T = TypeVar("T")
+Peek = Callable[[], "tuple[str, str | None]"]
+
+#: Seconds a cancelled command has to clean up before the process leaves without it.
+CLEANUP = 15.0
+#: Seconds to hand what is buffered to the reader once the command was interrupted.
+_LAST_WRITE = 2.0
+#: A reader may take its time as long as nobody interrupts: seconds, far beyond any run.
+_PATIENCE = 1e8
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SHOW_CURSOR = b"\x1b[?25h\x1b[0m"
+
+
+class Interrupted(BaseException):
+    """A signal, or a reader that went away, ended the command. Leaves silently with `exit_code`."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+@dataclass
+class Context:
+    """The command that runs and the options every command shares. One per process, see `context`."""
+
+    command: str = ""
+    backend: str = "local"
+    quiet: bool = False
+    verbose: int = 0
+    debug: bool = False
+    color: Color = "auto"
+    #: The value of `-o`, None where the command has no such option.
+    output: str | None = None
+    #: The reader of stdout went away.
+    reader_gone: bool = False
+    #: The exit code that the first signal, or the reader that went away, has decided; None while nothing did.
+    leaving: int | None = None
+    #: Called when the first signal cancels the command: says what is being ended.
+    on_first: Callable[[], None] | None = None
+    #: Called when a second signal makes atlctl leave at once: says what may still run. Must not block.
+    on_second: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        self._stop: Callable[[int], None] | None = None
+
+    @cached_property
+    def streams(self) -> Streams:
+        """Terminals, colours and width of this process."""
+        from atlctl.render.streams import Streams
+
+        return Streams.detect(self.color, os.environ)
+
+    @cached_property
+    def writer(self) -> Writer:
+        """The one owner of stdout and stderr. A reader that goes away or a full disk cancels the command."""
+        from atlctl.render.writer import Writer
+
+        return Writer(stdout_fd=1, stderr_fd=2, on_broken=self._on_broken)
+
+    @property
+    def has_writer(self) -> bool:
+        return "writer" in self.__dict__
+
+    def _on_broken(self) -> None:
+        """Called from the writer's thread."""
+        self.reader_gone = self.writer.broken
+        stop = self._stop
+        if stop is not None:
+            stop(ExitCode.READER_GONE if self.reader_gone else ExitCode.FAILED)
+
+
+_current = Context()
+
+
+def context() -> Context:
+    """The context of the command that runs."""
+    return _current
+
+
+def start(
+    command: str,
+    *,
+    output: str | None = None,
+    backend: str = "local",
+    quiet: bool = False,
+    verbose: int = 0,
+    debug: bool = False,
+    color: str = "auto",
+) -> None:
+    """A command line was understood: fill the context, set up logging."""
+    _current.command = command
+    _current.output = output
+    _current.backend = backend
+    _current.quiet = quiet
+    _current.verbose = verbose
+    _current.debug = debug
+    _current.color = cast(Color, color)
+    from atlctl.cli import logs
+
+    logs.set_up(verbose, debug)
+
+
+def run_async(factory: Callable[[], Coroutine[Any, Any, T]], *, cleanup: float = CLEANUP) -> T:
+    """Run `factory()` in an event loop and return its result.
+
+    The first signal cancels it. Whatever it returns or raises after that, Interrupted (130, 143, 129; 141 where the
+    reader went away) follows, so that no half result passes for a whole one. After `cleanup` seconds, or at the
+    second SIGINT or SIGTERM, the process ends without it.
+    """
+    import asyncio
+
+    state = _Run(cleanup)
+    with _terminal_kept(), _handlers(state.on_signal), asyncio.Runner() as runner:
+        return runner.run(state.supervise(factory))
+
+
+class _Run:
+    """One command in its loop: who asked it to stop, and with which code it leaves."""
+
+    def __init__(self, cleanup: float) -> None:
+        self._cleanup = cleanup
+        self._task: asyncio.Task[Any] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._code: int | None = None
+        self._signalled = False
+
+    async def supervise(self, factory: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        import asyncio
+
+        loop = self._loop = asyncio.get_running_loop()
+        watched = [number for number in _SIGNALS if signal.getsignal(number) == self.on_signal]
+        for number in watched:
+            # asyncio's handler is replaced at once: it only serves to set the wakeup descriptor, which ends the
+            # wait of an idle loop. Ours also runs where a coroutine blocks the loop, so a second signal always works.
+            loop.add_signal_handler(number, int)
+            signal.signal(number, self.on_signal)
+        task: asyncio.Task[T] = loop.create_task(factory())
+        self._task = task
+        _current._stop = self._stop_from_thread
+        try:
+            if _current.reader_gone:
+                self._stop(ExitCode.READER_GONE)
+            done = await asyncio.wait([task])
+            finished = done[0].pop()
+            if self._code is not None:
+                _note_cleanup_failure(finished)
+                raise Interrupted(self._code)
+            return finished.result()
+        finally:
+            _current._stop = None
+
+    def on_signal(self, number: int, _frame: object) -> None:
+        code = 128 + number
+        if self._signalled and number != signal.SIGHUP:
+            _leave_now(code)
+        self._signalled = True
+        if self._loop is None or self._loop.is_closed():
+            raise Interrupted(code)
+        self._loop.call_soon_threadsafe(self._stop, code)
+
+    def _stop_from_thread(self, code: int) -> None:
+        loop = self._loop
+        if loop is not None:
+            # A loop that was closed meanwhile has nothing left to stop.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._stop, code)
+
+    def _stop(self, code: int) -> None:
+        task = self._task
+        if task is None or task.done() or self._code is not None:
+            return
+        self._code = _current.leaving = code
+        if _current.on_first is not None:
+            _current.on_first()
+        task.cancel()
+        assert self._loop is not None
+        self._loop.call_later(self._cleanup, _leave_now, code)
+
+
+def _note_cleanup_failure(task: asyncio.Task[Any]) -> None:
+    """A cancelled command that failed on its way out: said in the log, the exit code stays the signal's."""
+    if task.cancelled():
+        return
+    error = task.exception()
+    if error is not None:
+        import logging
+
+        logging.getLogger("atlctl").warning("cleanup after the interrupt failed: %r", error)
+
+
+def _leave_now(code: int) -> NoReturn:
+    """End the process without cleanup: say what may still run, put the terminal back."""
+    try:
+        if _current.on_second is not None:
+            _current.on_second()
+    finally:
+        _restore_terminal(force=True)
+        os._exit(code)
+
+
+@contextlib.contextmanager
+def _handlers(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Handle the three signals while the block runs, except those that are ignored."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    mine = [number for number, old in before.items() if old is not signal.SIG_IGN and old is not None]
+    for number in mine:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, before[number])
+
+
+_saved_terminal: list[Any] | None = None
+
+
+@contextlib.contextmanager
+def _terminal_kept() -> Iterator[None]:
+    """Remember the mode of the terminal on stdin and put it back, whatever happens in the block."""
+    global _saved_terminal
+    import termios
+
+    with contextlib.suppress(termios.error, OSError, ValueError):
+        _saved_terminal = termios.tcgetattr(0)
+    try:
+        yield
+    finally:
+        _restore_terminal()
+        _saved_terminal = None
+
+
+def _restore_terminal(force: bool = False) -> None:
+    """Set the remembered terminal mode again; with `force` also show the cursor and end colours."""
+    import termios
+
+    with contextlib.suppress(termios.error, OSError, ValueError):
+        # From the background this would stop the process (SIGTTOU), and the terminal is somebody else's then.
+        saved = _saved_terminal
+        if saved is not None and os.tcgetpgrp(0) == os.getpgrp() and termios.tcgetattr(0) != saved:
+            termios.tcsetattr(0, termios.TCSANOW, saved)
+    if force:
+        with contextlib.suppress(OSError):
+            if os.isatty(2):
+                os.write(2, _SHOW_CURSOR)
+
+
+def guard(argv: Sequence[str], body: Callable[[], int], *, peek: Peek = lambda: ("", None)) -> int:
+    """Run `body` and return the exit code of the process; every failure has been told by then.
+
+    `peek` reads the command's name and its `-o` off a command line that could not be understood.
+    """
+    global _current
+    _current = Context(debug="--debug" in argv)
+    code = _told(lambda: _close_writer(_told(body, peek)), peek)
+    if code == ExitCode.READER_GONE:
+        _forget_stdout()
+    return int(code)
+
+
+def _told(body: Callable[[], int], peek: Peek) -> int:
+    try:
+        return body()
+    except AtlctlError as error:
+        return _report(error, error.exit_code, peek)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except Interrupted as interrupted:
+        return interrupted.exit_code
+    except BrokenPipeError:
+        return ExitCode.READER_GONE
+    except Exception as error:  # noqa: BLE001 - the last line of defence: nothing may end in a bare traceback
+        from atlctl.cli.logs import harmless
+
+        if _current.debug:
+            import traceback
+
+            _to_stderr(harmless(traceback.format_exc().rstrip("\n")))
+        text = " ".join(harmless(str(error)).split())
+        failure = AtlctlError(
+            f"internal error: {type(error).__name__}{f': {text}' if text else ''}",
+            None if _current.debug else "this is a fault of atlctl; run it again with --debug to see where",
+        )
+        return _report(failure, ExitCode.FAILED, peek)
+
+
+def _report(error: AtlctlError, code: int, peek: Peek) -> int:
+    """`error:` and `hint:` on stderr, and the JSON envelope on stdout where JSON was asked for."""
+    from atlctl.render.messages import error_text
+
+    if _current.has_writer and not _current.reader_gone:
+        _current.writer.flush(_PATIENCE)
+    _to_stderr(error_text(error.message, error.hint, _current.streams.stderr_color))
+    command, output = (_current.command, _current.output) if _current.command else peek()
+    if output == "json":
+        from atlctl.render.jsonout import dumps, envelope
+
+        problem = {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": int(code)}
+        document = dumps(envelope(command, "error", None, [problem]))
+        try:
+            _write_all(1, f"{document}\n".encode())
+        except BrokenPipeError:
+            return ExitCode.READER_GONE
+    return code
+
+
+def _close_writer(code: int) -> int:
+    if not _current.has_writer:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    interrupted = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED, 128 + signal.SIGHUP, ExitCode.READER_GONE)
+    writer = _current.writer
+    writer.close(_LAST_WRITE if interrupted else _PATIENCE)
+    if writer.error is not None:
+        raise AtlctlError(f"the output could not be written: {writer.error.strerror}", "what was shown is not complete")
+    return ExitCode.READER_GONE if writer.broken else code
+
+
+def _to_stderr(text: str) -> None:
+    # Nobody may be left to read it; the exit code still tells.
+    with contextlib.suppress(OSError):
+        _write_all(2, f"{text}\n".encode(errors="backslashreplace"))
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _forget_stdout() -> None:
+    """Keep the interpreter from failing on stdout once more when it exits."""
+    with contextlib.suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.close(null)

@@ -1,0 +1,73 @@
+"""What a command tells: notes on stderr, and its data in the form that `-o` asks for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from atlctl.cli.runtime import context
+from atlctl.render.streams import Streams
+
+
+def note(text: str) -> None:
+    """A `note:` line on stderr; nothing with -q."""
+    if not context().quiet:
+        from atlctl.render.messages import note_text
+
+        _stderr(note_text(text, context().streams.stderr_color))
+
+
+def warning(text: str) -> None:
+    """A `warning:` line on stderr, also with -q."""
+    from atlctl.render.messages import warning_text
+
+    _stderr(warning_text(text, context().streams.stderr_color))
+
+
+def line(text: str) -> None:
+    """A plain line on stderr; nothing with -q."""
+    if not context().quiet:
+        from atlctl.render.sanitize import clean
+
+        _stderr(clean(text))
+
+
+def now(text: str) -> None:
+    """A line on stderr past the writer, for the moment before the process ends at once."""
+    from atlctl.render.sanitize import clean
+
+    with contextlib.suppress(OSError):  # nobody may be left to read it
+        os.write(2, f"{clean(text)}\n".encode(errors="backslashreplace"))
+
+
+def _stderr(text: str) -> None:
+    context().writer.put("stderr", f"{text}\n".encode(errors="backslashreplace"))
+
+
+def out(text: str) -> None:
+    """Text that ends in its newline, on stdout. Already safe to show."""
+    context().writer.put("stdout", text.encode(errors="backslashreplace"))
+
+
+def as_document(data: Any, errors: Sequence[object] = ()) -> str:
+    """`data` in its envelope, as JSON or YAML by `-o`. With errors the command is a partial success."""
+    from atlctl.render.jsonout import dumps, envelope, yaml_dump
+
+    whole = envelope(context().command, "partial" if errors else "success", data, errors)
+    return yaml_dump(whole) if context().output == "yaml" else dumps(whole) + "\n"
+
+
+def document(data: Any, errors: Sequence[object] = ()) -> None:
+    """`as_document` on stdout."""
+    out(as_document(data, errors))
+
+
+def moment(epoch: float | None, streams: Streams, now: float) -> str:
+    """A time as age on a terminal, as RFC 3339 on a pipe, `-` where it is not known."""
+    from atlctl.render.table import human_age, rfc3339
+
+    if epoch is None:
+        return "-"
+    return human_age(now - epoch) if streams.stdout_tty else rfc3339(epoch)

@@ -1,0 +1,146 @@
+"""Jobs and workers as tables and as JSON-ready data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from atlctl.cli import say
+from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.model import Job, Worker
+from atlctl.render.streams import Streams
+from atlctl.render.table import Column, Table, render_table, rfc3339
+
+
+def _text(value: object) -> str:
+    return "-" if value is None or value == "" else str(value)
+
+
+def _state(state: str, reason: str) -> str:
+    return f"{state} ({reason})" if reason else str(state)
+
+
+def jobs_table(jobs: Sequence[Job], streams: Streams, wide: bool) -> str:
+    now = time.time()
+    columns = [
+        Column("NAME"),
+        Column("KIND"),
+        Column("STATE"),
+        Column("WORKERS", "right"),
+        Column("GPUS", "right"),
+        Column("AGE" if streams.stdout_tty else "CREATED", "right" if streams.stdout_tty else "left"),
+        Column("NAMESPACE", wide_only=True),
+        Column("BACKEND", wide_only=True),
+        Column("UID", wide_only=True),
+    ]
+    rows = [
+        [
+            job.name,
+            job.kind,
+            _state(job.state, job.reason),
+            f"{job.ready}/{job.expected}",
+            _text(job.gpus),
+            say.moment(job.created, streams, now),
+            _text(job.namespace),
+            job.backend,
+            job.uid,
+        ]
+        for job in jobs
+    ]
+    return render_table(Table(columns, rows), streams, wide)
+
+
+def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: Streams, wide: bool) -> str:
+    """`missing`: indexes that should have a worker; each gets a row of its own."""
+    now = time.time()
+    columns = [
+        Column("INDEX", "right"),
+        Column("NODE RANK", "right"),
+        Column("ROLE"),
+        Column("NAME"),
+        Column("STATE"),
+        Column("RESTARTS", "right"),
+        Column("POD/HOST"),
+        Column("ADDRESS"),
+        Column("GPUS", "right"),
+        Column("AGE" if streams.stdout_tty else "STARTED", "right" if streams.stdout_tty else "left"),
+        Column("NODE", wide_only=True),
+        Column("PID", "right", wide_only=True),
+        Column("ENDED", wide_only=True),
+    ]
+    rows: list[tuple[int, list[str]]] = [
+        (
+            worker.index,
+            [
+                str(worker.index),
+                _text(worker.node_rank),
+                _text(worker.role),
+                worker.name,
+                _state(worker.state, worker.reason),
+                str(worker.restarts),
+                _text(worker.pod or worker.host),
+                _text(worker.address),
+                _text(worker.gpus),
+                say.moment(worker.started, streams, now),
+                _text(worker.node),
+                _text(worker.pid),
+                say.moment(worker.ended, streams, now),
+            ],
+        )
+        for worker in workers
+    ]
+    blank = ["-"] * (len(columns) - 5)
+    rows += [(index, [str(index), "-", "-", "-", "missing", *blank]) for index in missing]
+    rows.sort(key=lambda row: row[0])
+    return render_table(Table(columns, [cells for _, cells in rows]), streams, wide)
+
+
+def _when(epoch: float | None) -> str | None:
+    return None if epoch is None else rfc3339(epoch, "microseconds")
+
+
+def error_data(error: AtlctlError) -> dict[str, Any]:
+    """An error as the `errors` of a JSON envelope hold it."""
+    return {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
+
+
+def job_data(job: Job) -> dict[str, Any]:
+    """A job without its workers, as `-o json` shows it. Times are RFC 3339, UTC."""
+    return {
+        "name": job.name,
+        "kind": job.kind,
+        "backend": job.backend,
+        "namespace": job.namespace,
+        "uid": job.uid,
+        "state": str(job.state),
+        "reason": job.reason,
+        "workers": {"expected": job.expected, "present": len(job.workers), "running": job.ready},
+        "missing": list(job.missing),
+        "gpus": job.gpus,
+        "created": _when(job.created),
+        "ended": _when(job.ended),
+    }
+
+
+def worker_data(worker: Worker) -> dict[str, Any]:
+    """A worker as `-o json` shows it. Times are RFC 3339, UTC."""
+    return {
+        "index": worker.index,
+        "node_rank": worker.node_rank,
+        "role": worker.role,
+        "name": worker.name,
+        "state": str(worker.state),
+        "reason": worker.reason,
+        "restarts": worker.restarts,
+        "pod": worker.pod,
+        "host": worker.host,
+        "node": worker.node,
+        "address": worker.address,
+        "gpus": worker.gpus,
+        "pid": worker.pid,
+        "started": _when(worker.started),
+        "ended": _when(worker.ended),
+        "exit_code": worker.exit_code,
+        "signal": worker.signal,
+    }

@@ -1,0 +1,1 @@
+"""Why a job failed: evidence to findings. Pure functions over bytes; knows no backend."""

@@ -1,0 +1,407 @@
+"""One request on many workers: bounded starts, deadlines, cancellation, one outcome for each worker.
+
+A worker passes through these phases: waiting -> connecting -> running -> finishing -> done. `parallel` bounds
+connecting, `batch` everything between waiting and done. Output is never queued here: a sink that waits makes the
+engine wait, and with it the command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+
+from atlctl.backends.base import Event, ExecRequest, Execution, Executor, FailedToStart, Output, Started
+from atlctl.fanout.outcome import Kind, Outcome, Sink
+from atlctl.fanout.stdin import StdinFeed
+from atlctl.fanout.verdicts import event_of, not_begun, outcome_of
+from atlctl.jobs.errors import UsageError
+from atlctl.jobs.model import Worker
+
+#: Seconds, beyond the grace, in which a cancelled run is cleaned up: for ends to be proven, and for the sink.
+_ENDING, _TELLING = 2.0, 1.0
+#: Seconds an execution has, after its `end` returned, to say so by a terminal event.
+_SETTLE = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a run; times in seconds, None for no limit.
+
+    `parallel`: workers between the start of connecting and `Started`. `batch`: workers begun and not done.
+    `timeout` counts from `Started`, `connect_timeout` from the attempt. `grace`: from SIGTERM to SIGKILL.
+    """
+
+    parallel: int = 64
+    batch: int | None = None
+    timeout: float | None = None
+    connect_timeout: float | None = None
+    grace: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.parallel < 1 or (self.batch is not None and self.batch < 1):
+            raise UsageError("at least one worker must run at once", "--parallel and --batch take 1 or more")
+
+
+class RunInterrupted(asyncio.CancelledError):
+    """The run was cancelled; `outcomes` has one for every worker, in worker order.
+
+    A CancelledError, so that a caller who does not know it stays cancelled. Catch it in the task that awaits the run:
+    Python 3.11 hands the object to the first awaiter of a cancelled task only, and `asyncio.timeout` there
+    does not turn it into TimeoutError (`Limits.timeout` is the way to a deadline).
+    """
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        super().__init__()
+        self.outcomes = list(outcomes)
+
+
+class _SinkFailed(Exception):  # noqa: N818 - never leaves this file
+    """Tells a failure of the sink from one of the worker."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class _Run:
+    """One worker's run. `verdict` is set when the engine ends it, before the end has come."""
+
+    __slots__ = (
+        "connecting", "cut", "ender", "execution", "following", "guarded", "in_sink", "outcome", "started", "task",
+        "timer", "told", "verdict", "worker",
+    )  # fmt: skip
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.task: asyncio.Task[None] | None = None
+        self.execution: Execution | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.ender: asyncio.Task[bool] | None = None
+        self.verdict: tuple[Kind, str] | None = None
+        self.outcome: Outcome | None = None
+        self.guarded: bool | None = None
+        self.connecting = self.started = self.following = self.in_sink = self.cut = self.told = False
+
+
+async def run(
+    executor: Executor,
+    workers: Sequence[Worker],
+    request: ExecRequest | Callable[[Worker], ExecRequest],
+    limits: Limits,
+    sink: Sink,
+    stdin: StdinFeed | None = None,
+) -> list[Outcome]:
+    """`FanOut(...).run()`, for callers that ask nothing meanwhile."""
+    return await FanOut(executor, workers, request, limits, sink, stdin).run()
+
+
+class FanOut:
+    """One request on `workers`; `request` may be a function of the worker. `run` is called once.
+
+    With `stdin` the input goes to all workers at once, so `batch` must not be smaller than their number.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        workers: Sequence[Worker],
+        request: ExecRequest | Callable[[Worker], ExecRequest],
+        limits: Limits,
+        sink: Sink,
+        stdin: StdinFeed | None = None,
+    ) -> None:
+        if stdin is not None and limits.batch is not None and limits.batch < len(workers):
+            raise UsageError(
+                f"standard input goes to all {len(workers)} workers at once, --batch {limits.batch} would hold it up",
+                "leave out --batch",
+            )
+        self._executor = executor
+        self._request = request
+        self._limits = limits
+        self._sink = sink
+        self._stdin = stdin
+        self._runs = [_Run(worker) for worker in workers]
+        self._waiting = deque(self._runs)
+        self._active: dict[_Run, None] = {}
+        self._connecting = 0
+        self._stopping = False
+        self._cleaning = False
+        self._error: Exception | None = None
+        self._over: asyncio.Future[None] | None = None
+        self._feeding: asyncio.Task[None] | None = None
+
+    def running(self) -> list[Worker]:
+        """Workers that were begun and have no outcome yet."""
+        return [run.worker for run in self._active if run.outcome is None]
+
+    def unfinished(self) -> list[Worker]:
+        """Workers that have no outcome yet, begun or not."""
+        return [run.worker for run in self._runs if run.outcome is None]
+
+    async def run(self) -> list[Outcome]:
+        """One outcome for each worker, in their order. No failure of a worker is raised.
+
+        Cancelled: every running command is ended at once, workers not begun get their outcome without a start,
+        the sink is told of all, and RunInterrupted is raised, `grace` + 3 seconds later at most; a second
+        cancellation leaves at once. An exception of the sink, or of reading stdin, ends the run the same way
+        and is raised afterwards.
+        """
+        self._over = asyncio.get_running_loop().create_future()
+        try:
+            self._advance()
+            try:
+                await self._over
+            finally:
+                if self._feeding is not None:
+                    self._feeding.cancel()
+            if self._error is not None:
+                await self._stop()
+                raise self._error
+        except asyncio.CancelledError:
+            if not self._cleaning:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._stop()
+            # A second cancellation comes here at once: nothing more is awaited.
+            self._give_up()
+            raise RunInterrupted(self._outcomes()) from None
+        return self._outcomes()
+
+    def _outcomes(self) -> list[Outcome]:
+        return [run.outcome for run in self._runs if run.outcome is not None]
+
+    def _advance(self) -> None:
+        """Begin what the limits allow; notice the end of the run, and the moment to feed stdin."""
+        limits = self._limits
+        while (
+            self._waiting
+            and not self._stopping
+            and self._connecting < limits.parallel
+            and (limits.batch is None or len(self._active) < limits.batch)
+        ):
+            run = self._waiting.popleft()
+            self._active[run] = None
+            run.connecting = True
+            self._connecting += 1
+            run.task = asyncio.create_task(self._drive(run))
+        if not self._active:
+            self._wake()
+        elif (
+            self._stdin is not None
+            and self._feeding is None
+            and not (self._waiting or self._connecting or self._stopping)
+        ):
+            self._feeding = asyncio.create_task(self._feed(self._stdin))
+
+    def _wake(self) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    async def _feed(self, stdin: StdinFeed) -> None:
+        try:
+            await stdin.run()
+        except Exception as error:  # noqa: BLE001 - raised by `run` after the cleanup
+            self._abort(error)
+
+    # One worker
+
+    async def _drive(self, run: _Run) -> None:
+        try:
+            outcome = await self._execute(run)
+            if run.outcome is None:
+                run.outcome = outcome
+            await self._tell(run)
+        except Exception as error:  # noqa: BLE001 - a fault of the engine itself must not pass as a finished worker
+            self._abort(error)
+        finally:
+            self._active.pop(run, None)
+            self._release(run)
+            self._advance()
+
+    async def _execute(self, run: _Run) -> Outcome:
+        event: Event | None = None
+        try:
+            if self._stopping:
+                return not_begun(run.worker)
+            run.following = True
+            try:
+                event = await self._follow(run)
+            except asyncio.CancelledError:
+                if not run.cut or run.task is None:
+                    raise
+                run.task.uncancel()
+            except _SinkFailed as failed:
+                self._abort(failed.error)
+            except Exception as error:  # noqa: BLE001 - one worker's failure is its outcome, never its siblings' end
+                event = event_of(error, run.started)
+            self._ended(run)
+            if run.ender is None:
+                return outcome_of(run.worker, event, run.guarded)
+            proven = await run.ender
+            kind, reason = run.verdict or (Kind.CANCELLED, "")
+            may_still_run = not (proven or isinstance(event, FailedToStart))
+            return Outcome(run.worker, kind, None, None, reason, run.guarded, may_still_run, truncated=run.cut)
+        finally:
+            self._ended(run)
+            if run.execution is not None:
+                await self._close(run.execution)
+
+    async def _follow(self, run: _Run) -> Event | None:
+        """Pass output on until the terminal event; None where there is none."""
+        worker, limits, output = run.worker, self._limits, self._sink.output
+        if limits.connect_timeout is not None:
+            self._set_timer(run, limits.connect_timeout, "not started within")
+        request = self._request
+        if not isinstance(request, ExecRequest):
+            request = request(worker)
+        run.execution = execution = self._executor.run(worker, request)
+        if self._stdin is not None:
+            self._stdin.add(execution)
+        events = aiter(execution)
+        try:
+            async for event in events:
+                if isinstance(event, Output):
+                    run.in_sink = True
+                    try:
+                        await output(worker, event.stream, event.data)
+                    except Exception as error:
+                        raise _SinkFailed(error) from error
+                    run.in_sink = False
+                elif isinstance(event, Started):
+                    await self._started(run, event)
+                else:
+                    return event
+            return None
+        finally:
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()
+
+    async def _started(self, run: _Run, event: Started) -> None:
+        run.started, run.guarded = True, event.guarded
+        if run.timer is not None:
+            run.timer.cancel()
+        if self._limits.timeout is not None:
+            self._set_timer(run, self._limits.timeout, "not done within")
+        self._release(run)
+        run.in_sink = True
+        try:
+            await self._sink.started(run.worker)
+        except Exception as error:
+            raise _SinkFailed(error) from error
+        run.in_sink = False
+
+    def _ended(self, run: _Run) -> None:
+        """The run has no more events: give back what it holds of the others' limits."""
+        run.following = False
+        if run.timer is not None:
+            run.timer.cancel()
+        if self._stdin is not None and run.execution is not None:
+            self._stdin.drop(run.execution)
+        self._release(run)
+
+    def _release(self, run: _Run) -> None:
+        if run.connecting:
+            run.connecting = False
+            self._connecting -= 1
+            self._advance()
+
+    async def _close(self, execution: Execution) -> None:
+        try:
+            await execution.aclose()
+        except Exception:  # noqa: BLE001 - the outcome is known by now, and descriptors are the backend's business
+            _log.debug("an execution could not be closed", exc_info=True)
+
+    async def _tell(self, run: _Run) -> None:
+        if run.told or run.outcome is None:
+            return
+        run.told = True
+        try:
+            await self._sink.finished(run.outcome)
+        except Exception as error:  # noqa: BLE001 - raised by `run` after the cleanup
+            self._abort(error)
+
+    # Ending early
+
+    def _set_timer(self, run: _Run, seconds: float, text: str) -> None:
+        if run.ender is None:
+            verdict = Kind.TIMEOUT, f"{text} {seconds:g} s"
+            run.timer = asyncio.get_running_loop().call_later(seconds, self._begin_end, run, verdict)
+
+    def _begin_end(self, run: _Run, verdict: tuple[Kind, str]) -> None:
+        """Start ending a run that still has events to come; its outcome will be `verdict`."""
+        if run.following and run.ender is None and run.execution is not None:
+            if run.timer is not None:
+                run.timer.cancel()
+            run.verdict = verdict
+            run.ender = asyncio.create_task(self._end(run.execution))
+            run.ender.add_done_callback(lambda _: self._settle(run))
+
+    async def _end(self, execution: Execution) -> bool:
+        try:
+            return await execution.end(self._limits.grace)
+        except Exception:  # noqa: BLE001 - then nothing is proven, which is what False says
+            _log.debug("a command could not be ended", exc_info=True)
+            return False
+
+    def _settle(self, run: _Run) -> None:
+        """`end` has returned: the terminal event is due."""
+        if run.following:
+            run.timer = asyncio.get_running_loop().call_later(_SETTLE, self._cut, run)
+
+    def _cut(self, run: _Run) -> None:
+        """Stop listening to an execution that keeps silent. One that waits for the sink is slow, not silent, and has
+        time unless the whole run ends."""
+        if run.in_sink and not self._stopping:
+            self._settle(run)
+        elif run.following and run.task is not None:
+            run.cut = True
+            run.task.cancel()
+
+    def _abort(self, error: Exception) -> None:
+        """End the whole run in order, because of `error`, which `run` raises at the end. The first error counts."""
+        if self._error is None and not self._cleaning:
+            self._error = error
+        else:
+            _log.debug("a further error while a run ends: %r", error)
+        self._halt()
+        self._wake()
+
+    def _halt(self) -> None:
+        self._stopping = True
+        for run in self._active:
+            self._begin_end(run, (Kind.CANCELLED, "interrupted"))
+
+    async def _stop(self) -> None:
+        """End everything, within `grace` + `_ENDING` + `_TELLING` seconds."""
+        self._cleaning = True
+        self._halt()
+        tasks = [run.task for run in self._active if run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._limits.grace + _ENDING)
+        self._give_up()
+        late = [task for task in tasks if not task.done()]
+        telling = asyncio.create_task(self._tell_all())
+        await asyncio.wait([telling, *late], timeout=_TELLING)
+        telling.cancel()
+
+    async def _tell_all(self) -> None:
+        for run in self._runs:
+            await self._tell(run)
+
+    def _give_up(self) -> None:
+        """Stop listening to what is left, and give an outcome to every worker that has none."""
+        self._waiting.clear()
+        for run in self._runs:
+            for task in (run.task, run.ender):
+                if task is not None and not task.done():
+                    task.cancel()
+            if run.outcome is None and run.execution is None:
+                run.outcome = not_begun(run.worker)
+            elif run.outcome is None:
+                run.outcome = Outcome(
+                    run.worker, Kind.CANCELLED, reason="interrupted", guarded=run.guarded, may_still_run=True
+                )

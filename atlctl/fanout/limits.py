@@ -1,0 +1,32 @@
+"""Room for many connections: this process's limit on open descriptors."""
+
+from __future__ import annotations
+
+import resource
+
+from atlctl.jobs.errors import AtlctlError
+
+#: Descriptors for everything that is no connection: standard streams, the event loop, logs, modules.
+SPARE = 64
+
+
+def raise_descriptor_limit(needed: int) -> None:
+    """Make room for `needed` descriptors beside the usual ones: raises the soft RLIMIT_NOFILE, never lowers it.
+
+    Raises AtlctlError with the numbers where the hard limit is too low.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = needed + SPARE
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise AtlctlError(
+            f"{wanted} open files are needed, the limit is {hard} (soft {soft})",
+            f"raise it: ulimit -n {wanted}; or run on fewer workers at once: --batch {max(1, (hard - SPARE) // 4)}",
+        )
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        raise AtlctlError(
+            f"{wanted} open files are needed and the limit of {soft} cannot be raised: {error}", f"ulimit -n {wanted}"
+        ) from error

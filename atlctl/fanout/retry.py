@@ -1,0 +1,98 @@
+"""The store behind `exec --retry-failed`: what the last `exec` of a job was, and where it did not succeed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atlctl.fanout.outcome import Outcome
+from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.naming import safe_file_name
+from atlctl.jobs.statedir import ensure_dir, read_bytes, write_atomic
+
+_VERSION = 1
+#: Bytes. Thousands of workers with long names, and the longest argument vector Linux takes.
+_LIMIT = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """The last `exec` of a job. `argv` may hold surrogate-escaped bytes; `options` is JSON data of the caller.
+
+    `failed_workers`: names, in the order of the run, whose outcome was not a success or is not known.
+    """
+
+    argv: tuple[str, ...]
+    options: dict[str, Any]
+    failed_workers: tuple[str, ...]
+
+
+def save(
+    state_dir: str,
+    job_key: str,
+    argv: Sequence[str],
+    options: Mapping[str, Any],
+    workers: Sequence[str],
+    outcomes: Sequence[Outcome] = (),
+) -> None:
+    """Remember a run of `argv` on `workers` (names), replacing the one before of the same job.
+
+    A worker without an outcome counts as failed: saved before a run starts, the store is right even when this
+    client is killed. Raises AtlctlError.
+    """
+    ok = {outcome.worker.name for outcome in outcomes if outcome.ok}
+    record = {
+        "version": _VERSION,
+        "argv": list(argv),
+        "options": dict(options),
+        "workers": [[name, name in ok] for name in workers],
+    }
+    path = _path(state_dir, job_key)
+    ensure_dir(state_dir)
+    ensure_dir(os.path.dirname(path))
+    # ASCII escapes carry lone surrogates (argv bytes that are no UTF-8) through unchanged.
+    write_atomic(path, json.dumps(record).encode("ascii"))
+
+
+def load(state_dir: str, job_key: str) -> LastRun | None:
+    """The last run of that job, None where there is none. Raises AtlctlError for a corrupt file."""
+    path = _path(state_dir, job_key)
+    try:
+        data = read_bytes(path, _LIMIT)
+    except FileNotFoundError:
+        return None
+    try:
+        return _parse(json.loads(data))
+    except (ValueError, RecursionError) as error:
+        raise AtlctlError(
+            f"{path} is no record of a run that this version can read ({error})",
+            "run the command again with a selection: that replaces the record",
+        ) from error
+
+
+def _parse(record: Any) -> LastRun:
+    match record:
+        case {"version": 1, "argv": [_, *_] as argv, "options": dict() as options, "workers": list() as workers}:
+            pass
+        case {"version": version} if version != _VERSION:
+            raise ValueError("another version")
+        case _:
+            raise ValueError("fields are missing")
+    failed: list[str] = []
+    for entry in workers:
+        match entry:
+            case [str() as name, bool() as ok]:
+                if not ok:
+                    failed.append(name)
+            case _:
+                raise ValueError("its workers are damaged")
+    if not all(isinstance(word, str) for word in argv):
+        raise ValueError("its command is damaged")
+    return LastRun(tuple(argv), options, tuple(failed))
+
+
+def _path(state_dir: str, job_key: str) -> str:
+    return os.path.join(state_dir, "exec", safe_file_name(job_key) + ".json")

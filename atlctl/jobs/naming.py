@@ -1,0 +1,132 @@
+"""Names of workers and jobs: folding, natural order, rules, and the way onto a disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from atlctl.jobs.errors import UsageError
+
+_ALNUM = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+_FILE_SAFE = _ALNUM | frozenset("._-")
+_DIGITS = re.compile("[0-9]+")
+_LAST_DIGITS = re.compile("([0-9]+)([^0-9]*)$")
+
+#: Longest job name, in bytes: a Kubernetes label value may hold it.
+MAX_JOB_NAME = 63
+#: Longest digit run that is folded: `selection` reads numbers of this many digits back.
+MAX_DIGITS = 18
+#: Longest result of `safe_file_name`, in bytes: leaves 55 of NAME_MAX for suffixes.
+MAX_FILE_NAME = 200
+
+
+def fold_names(names: Iterable[str]) -> str:
+    """Many names as one short text: `worker-[0-2,5],gpu[01-16]`.
+
+    The last run of digits of a name is what varies; zero padding is kept, groups are in natural order,
+    doubles count once. A name that stands alone stays as it is, and so does one that holds `[`, `]` or
+    `,` (the text could be read in two ways). `selection` accepts the result back.
+    """
+    alone: list[str] = []
+    families: dict[tuple[str, str], list[str]] = {}
+    for name in dict.fromkeys(names):
+        match = _LAST_DIGITS.search(name)
+        if match is None or len(match[1]) > MAX_DIGITS or not _foldable(name):
+            alone.append(name)
+        else:
+            families.setdefault((name[: match.start()], match[2]), []).append(match[1])
+    texts = alone
+    for (prefix, suffix), numbers in families.items():
+        padded = {len(text) for text in numbers if len(text) > 1 and text[0] == "0"}
+        widths: dict[int, list[int]] = {}
+        for text in numbers:
+            widths.setdefault(len(text) if len(text) in padded else 0, []).append(int(text))
+        for width, values in widths.items():
+            if len(values) == 1:
+                texts.append(f"{prefix}{values[0]:0{width}d}{suffix}")
+            else:
+                texts.append(f"{prefix}[{fold_numbers(values, width)}]{suffix}")
+    return ",".join(sorted(texts, key=_group_key))
+
+
+def fold_numbers(values: Iterable[int], width: int = 0) -> str:
+    """Numbers as `0-2,5`, each padded with zeros to `width` digits. Doubles count once."""
+    spans: list[list[int]] = []
+    for value in sorted(set(values)):
+        if spans and value == spans[-1][1] + 1:
+            spans[-1][1] = value
+        else:
+            spans.append([value, value])
+    return ",".join(
+        f"{first:0{width}d}" if first == last else f"{first:0{width}d}-{last:0{width}d}" for first, last in spans
+    )
+
+
+def natural_key(name: str) -> tuple[Any, ...]:
+    """Sort key that puts `worker-2` before `worker-10`. Total: different names never compare equal."""
+    parts: list[Any] = []
+    end = 0
+    for match in _DIGITS.finditer(name):
+        # Compared as (length, digits), so that no length of digit run needs a conversion to int.
+        digits = match[0].lstrip("0")
+        parts += (name[end : match.start()], (len(digits), digits))
+        end = match.end()
+    return ((*parts, name[end:]), name)
+
+
+def check_job_name(name: str) -> None:
+    """Raise UsageError unless `name` may name a job: 1 to 63 ASCII letters, digits, `.`, `_`, `-`, the first
+    and the last a letter or digit."""
+    if not name:
+        problem = "a job name cannot be empty"
+    elif not all(char in _FILE_SAFE for char in name):
+        bad = next(char for char in name if char not in _FILE_SAFE)
+        problem = f"job name {_short(name)} holds a character that is not allowed: {bad!a}"
+    elif len(name) > MAX_JOB_NAME:
+        problem = f"job name {_short(name)} is {len(name)} bytes long, {MAX_JOB_NAME} are allowed"
+    elif name[0] not in _ALNUM or name[-1] not in _ALNUM:
+        problem = f"job name {_short(name)} must start and end with a letter or digit"
+    else:
+        return
+    raise UsageError(
+        problem,
+        f"1 to {MAX_JOB_NAME} letters, digits, '.', '_' or '-'; the first and the last a letter or digit",
+    )
+
+
+def safe_file_name(name: str) -> str:
+    """A file name for any string, a different one for each: worker names are never used as raw paths.
+
+    ASCII letters, digits, `.`, `_` and `-` stay; a leading `.` or `-` and every other byte become `%XX`.
+    A long result is cut and closed with a hash; at most `MAX_FILE_NAME` bytes.
+    """
+    # surrogatepass: argv and file names may hold bytes that are no UTF-8, and two such names must stay two.
+    parts = [
+        char if char in _FILE_SAFE else "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
+        for char in name
+    ]
+    if parts and parts[0] in (".", "-"):
+        parts[0] = f"%{ord(parts[0]):02X}"
+    encoded = "".join(parts)
+    if not encoded:
+        return "%"  # no other name gives a `%` without two hex digits behind it
+    if len(encoded) <= MAX_FILE_NAME:
+        return encoded
+    import hashlib
+
+    # `%h` is no hex escape either: a cut name never equals a whole one.
+    digest = hashlib.sha256(encoded.encode("ascii")).hexdigest()[:32]
+    return f"{encoded[: MAX_FILE_NAME - len(digest) - 2]}%h{digest}"
+
+
+def _foldable(name: str) -> bool:
+    return "[" not in name and "]" not in name and "," not in name
+
+
+def _group_key(text: str) -> tuple[Any, ...]:
+    return natural_key(text.replace("[", "", 1))
+
+
+def _short(name: str) -> str:
+    return repr(name) if len(name) <= 80 else repr(name[:77] + "...")

@@ -1,0 +1,140 @@
+"""The folder for what must survive a command: private, never somebody else's, written atomically."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+
+from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
+
+_ELSEWHERE = "set ATLCTL_STATE_DIR to a folder of your own"
+
+
+def state_dir(env: Mapping[str, str] = os.environ) -> str:
+    """Where state lives: `$ATLCTL_STATE_DIR`, else `$XDG_STATE_HOME/atlctl`, else `~/.local/state/atlctl`.
+
+    A relative `XDG_STATE_HOME` is ignored, as the XDG Base Directory Specification says; a relative
+    `ATLCTL_STATE_DIR` is a UsageError. Nothing is created or checked.
+    """
+    own = env.get("ATLCTL_STATE_DIR", "")
+    if own:
+        if not os.path.isabs(own):
+            raise UsageError(f"ATLCTL_STATE_DIR must be an absolute path: {own}", "begin it with '/'")
+        return os.path.normpath(own)
+    base = env.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(base):
+        home = env.get("HOME", "") or os.path.expanduser("~")
+        base = os.path.join(home, ".local", "state")
+    return os.path.join(base, "atlctl")
+
+
+def ensure_dir(path: str) -> None:
+    """Create `path` and its missing parents with mode 0700 whatever the umask; accept a private one.
+
+    Raises NotAllowed where the last component is a link, no folder, owned by somebody else, or writable
+    by group or others.
+    """
+    path = path.rstrip("/") or "/"
+    try:
+        _make(path)
+        found = os.lstat(path)
+    except OSError as error:
+        raise file_error(error, path) from error
+    if stat.S_ISLNK(found.st_mode):
+        raise NotAllowed(f"{path} is a symbolic link, a folder is needed", f"remove the link, or {_ELSEWHERE}")
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotAllowed(f"{path} is not a folder", f"move it away, or {_ELSEWHERE}")
+    if found.st_uid != os.geteuid():
+        raise NotAllowed(f"{path} belongs to user {found.st_uid}, not to you (user {os.geteuid()})", _ELSEWHERE)
+    if found.st_mode & 0o022:
+        raise NotAllowed(
+            f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})",
+            f"if you trust what is in it: chmod go-w {path}; or {_ELSEWHERE}",
+        )
+
+
+def write_atomic(path: str, data: bytes) -> None:
+    """Replace the file `path` by one of mode 0600 that holds `data`; readers see the old or the new content.
+
+    Not synced to the disk: survives the process, not a power cut. On failure the old file stays, nothing
+    is left beside it, and an AtlctlError says why in one line.
+    """
+    folder = os.path.dirname(path)
+    temporary = os.path.join(folder, f".tmp-{os.getpid()}-{os.urandom(6).hex()}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        renamed = False
+        try:
+            try:
+                os.fchmod(fd, 0o600)
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+            finally:
+                os.close(fd)
+            os.rename(temporary, path)
+            renamed = True
+        finally:
+            if not renamed:
+                os.unlink(temporary)
+    except OSError as error:
+        raise file_error(error, path) from error
+
+
+def read_bytes(path: str, limit: int) -> bytes:
+    """The content of the regular file `path`, at most `limit` bytes.
+
+    Follows no link and never blocks. Raises FileNotFoundError where there is no file (callers give that a
+    meaning), NotAllowed for a link or anything but a regular file, AtlctlError for one that is larger or unreadable.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise NotAllowed(f"{path} is not a regular file", "move it away")
+            chunks: list[bytes] = []
+            left = limit + 1
+            while left and (chunk := os.read(fd, min(left, 1 << 20))):
+                chunks.append(chunk)
+                left -= len(chunk)
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise file_error(error, path) from error
+    if not left:
+        raise AtlctlError(f"{path} is larger than {limit} bytes", "it was not written by atlctl; move it away")
+    return b"".join(chunks)
+
+
+def file_error(error: OSError, path: str) -> AtlctlError:
+    """What went wrong with the file or folder `path`, as one line for the user."""
+    if error.errno == errno.ENOSPC:
+        return AtlctlError(f"no space left on the disk of {path}", f"free some space, or {_ELSEWHERE}")
+    if error.errno == errno.EDQUOT:
+        return AtlctlError(f"disk quota exceeded at {path}", f"free some space, or {_ELSEWHERE}")
+    if error.errno == errno.ELOOP:
+        return NotAllowed(f"{path} is a symbolic link, which is not followed", "remove the link")
+    text = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return NotAllowed(f"{path}: {text}", _ELSEWHERE)
+    return AtlctlError(f"{path}: {text}")
+
+
+def _make(path: str) -> None:
+    """`mkdir -p` with mode 0700 for every folder it creates."""
+    if os.path.lexists(path):
+        return
+    parent = os.path.dirname(path)
+    if parent != path:
+        _make(parent)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return  # another command was faster; the caller checks what is there now
+    if os.lstat(path).st_mode & 0o700 != 0o700:
+        os.chmod(path, 0o700)  # a umask that takes bits from the owner

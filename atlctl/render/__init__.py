@@ -1,0 +1,1 @@
+"""What the user sees: streams and colour decisions, sanitising, prefixes, tables, plain text, JSON."""

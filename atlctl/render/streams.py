@@ -1,0 +1,83 @@
+"""What the three standard streams are, and whether colour goes to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+ColorFlag = Literal["always", "never", "auto"]
+
+#: Used where nothing tells the width of the terminal.
+DEFAULT_WIDTH = 80
+
+
+def decide_color(flag: ColorFlag, env: Mapping[str, str], is_tty: bool) -> bool:
+    """`--color`, else NO_COLOR, else FORCE_COLOR or CLICOLOR_FORCE, else whether it is a terminal that has colours.
+
+    An empty variable counts as unset (https://no-color.org), and so does a forcing one that is "0".
+    """
+    if flag != "auto":
+        return flag == "always"
+    if env.get("NO_COLOR"):
+        return False
+    if any(env.get(name, "") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
+        return True
+    return is_tty and env.get("TERM") != "dumb"
+
+
+def _is_tty(fd: int) -> bool:
+    try:
+        return os.isatty(fd)
+    except OSError:
+        return False
+
+
+def _width(env: Mapping[str, str]) -> int:
+    stated = env.get("COLUMNS", "")
+    if stated.isascii() and stated.isdigit() and int(stated) > 0:
+        return int(stated)
+    for fd in (1, 2, 0):
+        try:
+            columns = os.get_terminal_size(fd).columns
+        except OSError:
+            continue
+        if columns > 0:
+            return columns
+    return DEFAULT_WIDTH
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Terminals among stdin, stdout and stderr, colour for each of the two outputs, width in character cells."""
+
+    stdin_tty: bool = False
+    stdout_tty: bool = False
+    stderr_tty: bool = False
+    stdout_color: bool = False
+    stderr_color: bool = False
+    width: int = DEFAULT_WIDTH
+
+    @classmethod
+    def detect(cls, color: ColorFlag, env: Mapping[str, str]) -> Streams:
+        """The streams of this process. A closed stream is no terminal."""
+        stdout_tty, stderr_tty = _is_tty(1), _is_tty(2)
+        return cls(
+            stdin_tty=_is_tty(0),
+            stdout_tty=stdout_tty,
+            stderr_tty=stderr_tty,
+            stdout_color=decide_color(color, env, stdout_tty),
+            stderr_color=decide_color(color, env, stderr_tty),
+            width=_width(env),
+        )
+
+    @property
+    def can_prompt(self) -> bool:
+        """A question can be shown (stderr) and answered (stdin)."""
+        return self.stdin_tty and self.stderr_tty
+
+    @property
+    def interactive(self) -> bool:
+        """A person types and reads: stdin and stdout are terminals."""
+        return self.stdin_tty and self.stdout_tty

@@ -1,0 +1,313 @@
+"""The one writer thread: nothing else in the process writes stdout and stderr.
+
+A reader that stops must neither freeze the event loop nor keep stderr from being shown: `put` only appends, and pipes
+and terminals are written through a non-blocking description of the writer's own, as O_NONBLOCK on the inherited one
+would change the shell's terminal too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from atlctl.backends.base import Stream
+from atlctl.render.lines import Piece
+from atlctl.render.spill import Spill
+
+if TYPE_CHECKING:
+    import asyncio
+
+#: `drain` waits while more than this many bytes are pending.
+PENDING_LIMIT = 8 << 20
+_BATCH_BYTES = 1 << 20
+_BATCH_BUFFERS = min(1024, os.sysconf("SC_IOV_MAX"))
+_SPILL_CHUNK = 256 << 10
+#: What an item is taken to occupy beyond its bytes, so that a flood of tiny ones is bounded too.
+_ITEM_COST = 64
+
+
+class _Target:
+    """One file or terminal that is written. stdout and stderr share it where they are the same (`2>&1`)."""
+
+    __slots__ = ("at_line_start", "blocked", "dead", "fds", "owner", "private_fd", "queue")
+
+    def __init__(self) -> None:
+        #: (stream, what is left to write, its cost)
+        self.queue: deque[tuple[Stream, Piece, int]] = deque()
+        self.fds: dict[Stream, int] = {}
+        self.private_fd: int | None = None
+        self.blocked = False
+        self.dead = False
+        self.at_line_start = True
+        self.owner: str | None = None
+
+    def fd(self, stream: Stream) -> int:
+        return self.fds[stream] if self.private_fd is None else self.private_fd
+
+    def open_private(self) -> None:
+        """Reopens a pipe or terminal without blocking, where the system allows it; files must share their offset."""
+        fd = next(iter(self.fds.values()))
+        try:
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISFIFO(mode) or (stat.S_ISCHR(mode) and os.isatty(fd)):
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+                self.private_fd = os.open(f"/proc/self/fd/{fd}", flags)
+        except OSError:
+            return
+        if self.private_fd is not None and stat.S_ISFIFO(mode):
+            with contextlib.suppress(OSError):  # The user's share of pipe memory may be used up.
+                fcntl.fcntl(self.private_fd, fcntl.F_SETPIPE_SZ, _BATCH_BYTES)
+
+
+class Writer:
+    """Writes in the order of `put`, in large batches. Safe to use from any thread, with or without an event loop.
+
+    `broken`: the reader of stdout is gone (EPIPE); what is put for it later is dropped. `error`: the first other
+    failure to write (a full disk). `on_broken` is called once, from the writer's thread, for either.
+    """
+
+    def __init__(
+        self,
+        stdout_fd: int = 1,
+        stderr_fd: int = 2,
+        limit: int = PENDING_LIMIT,
+        on_broken: Callable[[], None] | None = None,
+    ) -> None:
+        self.broken = False
+        self.error: OSError | None = None
+        self._on_broken = on_broken
+        self._limit = limit
+        self._changed = threading.Condition()
+        self._pending = 0
+        self._sleeping = False
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        out = _Target()
+        err = out if _same_file(stdout_fd, stderr_fd) else _Target()
+        out.fds["stdout"] = stdout_fd
+        err.fds["stderr"] = stderr_fd
+        self._targets: dict[Stream, _Target] = {"stdout": out, "stderr": err}
+        self._distinct = (out,) if out is err else (out, err)
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is put but not written yet, with a small charge for each item."""
+        return self._pending
+
+    def put(self, stream: Stream, data: Piece | Sequence[Piece], owner: str | None = None) -> None:
+        """Appends `data`; never waits. Several pieces stay together. The writer closes each `Spill` it was given.
+
+        Where the bytes before came from another `owner` and did not end in a newline, one is put between.
+        """
+        pieces = (data,) if isinstance(data, bytes | memoryview | Spill) else data
+        target = self._targets[stream]
+        with self._changed:
+            if self._closing:
+                raise RuntimeError("the writer is closed")
+            if target.dead:
+                _close_spills(pieces)
+                return
+            for piece in pieces:
+                size = piece.unread if isinstance(piece, Spill) else len(piece)
+                if not size:
+                    continue
+                if target.owner != owner:
+                    if not target.at_line_start:
+                        target.queue.append((stream, b"\n", 1))
+                        self._pending += 1
+                    target.owner = owner
+                target.queue.append((stream, piece, size + _ITEM_COST))
+                self._pending += size + _ITEM_COST
+                # A spill never ends in a newline: it is a line that waits for one.
+                target.at_line_start = not isinstance(piece, Spill) and piece[-1] == 0x0A
+            if self._thread is None:
+                self._start()
+            # A blocked target is watched anyway; waking the thread for it would be in vain.
+            if self._sleeping and not target.blocked:
+                self._wake()
+
+    async def drain(self) -> None:
+        """Waits until no more than `limit` bytes are pending. Cheap where that is so."""
+        while self._pending > self._limit:
+            import asyncio
+
+            loop = asyncio.get_running_loop()
+            waiter = loop.create_future()
+            with self._changed:
+                if self._pending <= self._limit:
+                    return
+                self._waiting.append((loop, waiter))
+            await waiter
+
+    def flush(self, timeout: float) -> bool:
+        """Waits up to `timeout` seconds until nothing is pending. Blocks the caller; False when time was too short."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._pending == 0, timeout)
+
+    def close(self, timeout: float) -> bool:
+        """Like `flush`, and ends the thread. What is not written by then is given up. Safe to call twice."""
+        deadline = time.monotonic() + timeout
+        done = self.flush(timeout)
+        with self._changed:
+            self._closing = True
+            thread = self._thread
+            if self._sleeping:
+                self._wake()
+        if thread is not None:
+            thread.join(max(0.1, deadline - time.monotonic()))
+        return done
+
+    def _start(self) -> None:
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._thread = threading.Thread(target=self._run, name="atlctl-writer", daemon=True)
+        self._thread.start()
+
+    def _wake(self) -> None:
+        self._sleeping = False
+        os.write(self._wake_write, b"\0")
+
+    # From here on: the writer's thread.
+
+    def _run(self) -> None:
+        for target in self._distinct:
+            target.open_private()
+        try:
+            while True:
+                with self._changed:
+                    if self._closing:
+                        return
+                    ready = [target for target in self._distinct if target.queue and not target.blocked]
+                    self._sleeping = not ready
+                for target in ready:
+                    self._write_some(target)
+                if not ready or any(target.blocked for target in self._distinct):
+                    self._poll(wait=not ready)
+        finally:
+            for target in self._distinct:
+                _close_spills([item for _, item, _ in target.queue])
+                if target.private_fd is not None:
+                    os.close(target.private_fd)
+            with self._changed:
+                self._sleeping = False
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def _poll(self, wait: bool) -> None:
+        """Until there is something to write, or room for what could not be written."""
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        blocked = {target.fd(target.queue[0][0]): target for target in self._distinct if target.blocked}
+        for fd in blocked:
+            poll.register(fd, select.POLLOUT)
+        for fd, _ in poll.poll(None if wait else 0):
+            if fd == self._wake_read:
+                os.read(fd, 64)
+            else:
+                blocked[fd].blocked = False
+
+    def _write_some(self, target: _Target) -> None:
+        try:
+            stream, buffers = self._batch(target)
+            if buffers:
+                self._written(target, os.writev(target.fd(stream), buffers))
+        except BlockingIOError:
+            target.blocked = True
+        except OSError as error:
+            self._fail(target, error)
+
+    def _batch(self, target: _Target) -> tuple[Stream, list[bytes | memoryview]]:
+        """The next bytes for one stream. A spill at the head of the queue is read piece by piece."""
+        stream, head, cost = target.queue[0]
+        if isinstance(head, Spill):
+            chunk = head.read(_SPILL_CHUNK)
+            if not chunk:
+                head.close()
+                target.queue.popleft()
+                self._settle([cost])
+                return stream, []
+            target.queue[0] = (stream, head, cost - len(chunk))
+            target.queue.appendleft((stream, chunk, len(chunk)))
+            return stream, [chunk]
+        buffers: list[bytes | memoryview] = []
+        size = 0
+        # By index: another thread may append meanwhile, which would break an iterator.
+        for index in range(min(len(target.queue), _BATCH_BUFFERS)):
+            item_stream, item, _ = target.queue[index]
+            if item_stream != stream or isinstance(item, Spill) or size >= _BATCH_BYTES:
+                break
+            buffers.append(item)
+            size += len(item)
+        return stream, buffers
+
+    def _written(self, target: _Target, count: int) -> None:
+        costs = []
+        while count:
+            stream, item, cost = target.queue[0]
+            assert not isinstance(item, Spill)
+            if count < len(item):
+                target.queue[0] = (stream, memoryview(item)[count:], cost)
+                break
+            count -= len(item)
+            costs.append(cost)
+            target.queue.popleft()
+        self._settle(costs)
+
+    def _settle(self, costs: Sequence[int]) -> None:
+        """What cost this much is written, or dropped."""
+        with self._changed:
+            self._pending -= sum(costs)
+            if not self._pending:
+                self._changed.notify_all()
+            if self._pending > self._limit or not self._waiting:
+                return
+            waiting, self._waiting = self._waiting, []
+        for loop, waiter in waiting:
+            try:
+                loop.call_soon_threadsafe(_resolve, waiter)
+            except RuntimeError:
+                continue  # That loop is closed: nobody waits any more.
+
+    def _fail(self, target: _Target, error: OSError) -> None:
+        """Nothing can be written there any more. A reader of stderr that left is nobody's concern."""
+        first = not self.broken and self.error is None
+        gone = isinstance(error, BrokenPipeError)
+        if not gone:
+            self.error = self.error or error
+        elif "stdout" in target.fds:
+            self.broken = True
+        with self._changed:
+            target.dead = True
+            dropped = list(target.queue)
+            target.queue.clear()
+        _close_spills([item for _, item, _ in dropped])
+        self._settle([cost for _, _, cost in dropped])
+        if first and (self.broken or self.error is not None) and self._on_broken is not None:
+            self._on_broken()
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _close_spills(items: Sequence[object]) -> None:
+    for item in items:
+        if isinstance(item, Spill):
+            item.close()
+
+
+def _same_file(first: int, second: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(first), os.fstat(second))
+    except OSError:
+        return False

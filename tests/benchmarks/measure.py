@@ -1,0 +1,44 @@
+"""Measure whole commands: CPU, wall time and peak memory of a child and all it waited for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Cost(NamedTuple):
+    """CPU (user and system) and wall time in seconds, peak resident memory of the largest process in MB."""
+
+    cpu: float
+    wall: float
+    peak: float
+
+
+def cost(argv: Sequence[str], **options: Any) -> Cost:
+    """Run `argv` to its end and return what it took. Raises AssertionError where it fails."""
+    start = time.monotonic()
+    process = subprocess.Popen(argv, **options)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, f"{argv[:4]} exited with {process.returncode}"
+    return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - start, usage.ru_maxrss * 1024 / 1e6)
+
+
+def best(runs: int, argv: Sequence[str], **options: Any) -> Cost:
+    """The run that took the least CPU."""
+    return min((cost(argv, **options) for _ in range(runs)), key=lambda found: found.cpu)
+
+
+def report(title: str, rows: Sequence[tuple[str, Cost]], note: str = "") -> None:
+    """A small table on stdout, every row with its ratios to the first, which is the peer or the floor."""
+    base = rows[0][1]
+    print(f"\n{title}")
+    print(f"  {'':34}{'CPU s':>9}{'ratio':>8}{'wall s':>9}{'ratio':>8}{'peak MB':>9}")
+    for name, found in rows:
+        ratios = found.cpu / max(base.cpu, 1e-9), found.wall / max(base.wall, 1e-9)
+        print(f"  {name:34}{found.cpu:9.3f}{ratios[0]:8.2f}{found.wall:9.3f}{ratios[1]:8.2f}{found.peak:9.1f}")
+    if note:
+        print(f"  {note}")

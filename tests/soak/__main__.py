@@ -1,0 +1,102 @@
+"""Repeats the demo and the property tests, and adds a dated table to docs/soak.md. Exits 1 when a run was wrong."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.support import proc
+
+ROOT = Path(__file__).parents[2]
+REPORT = ROOT / "docs" / "soak.md"
+
+TITLE = """# Soak runs
+
+Written by `make soak`: the demo and the property tests over and over, on the machine of whoever ran it. A run is right
+when it exits with 0 and leaves no process behind. Times are wall clock, in seconds.
+"""
+
+
+@dataclass
+class Series:
+    """Runs of one thing."""
+
+    name: str
+    seconds: list[float] = field(default_factory=list)
+    failed: int = 0
+    left: int = 0
+
+    def add(self, command: Sequence[str], timeout: float) -> None:
+        """Run `command` once, and count what it leaves running."""
+        mark = uuid.uuid4().hex
+        start = time.monotonic()
+        try:
+            run = subprocess.run(
+                command,
+                cwd=ROOT,
+                env={**os.environ, proc.MARK: mark},
+                capture_output=True,
+                timeout=timeout,
+                check=False,
+            )
+            output, wrong = run.stdout + run.stderr, run.returncode != 0
+        except subprocess.TimeoutExpired as late:
+            output, wrong = (late.stdout or b"") + (late.stderr or b""), True
+        self.seconds.append(time.monotonic() - start)
+        left = proc.leftovers(mark)
+        self.left += len(left)
+        self.failed += wrong
+        if wrong or left:
+            sys.stderr.write(f"{' '.join(command)}: wrong; left {left}\n{output.decode(errors='replace')}\n")
+
+    @property
+    def row(self) -> str:
+        median, longest = statistics.median(self.seconds), max(self.seconds)
+        runs = len(self.seconds)
+        return f"| {self.name} | {runs} | {runs - self.failed} | {self.left} | {median:.1f} | {longest:.1f} |"
+
+
+def report(series: Sequence[Series], when: datetime) -> str:
+    """The table of one soak run."""
+    versions = ", ".join(
+        [f"atlctl {importlib.metadata.version('atlctl')}", f"Python {platform.python_version()}"]
+        + [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "hypothesis")]
+    )
+    head = f"\n## {when:%Y-%m-%d %H:%M} UTC\n\n{versions}; {os.cpu_count()} CPUs.\n\n"
+    table = "| what | runs | right | processes left | median s | longest s |\n|---|---|---|---|---|---|\n"
+    return head + table + "".join(one.row + "\n" for one in series if one.seconds)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--demos", type=int, default=50, help="runs of `atlctl demo`")
+    parser.add_argument(
+        "--rounds", type=int, default=20, help="runs of all property tests, each with a seed of its own"
+    )
+    options = parser.parse_args()
+    demos, rounds = Series("`atlctl demo`"), Series("property tests")
+    for _ in range(options.demos):
+        demos.add([sys.executable, "-m", "atlctl", "demo"], timeout=180)
+        sys.stderr.write(demos.row + "\n")
+    for seed in range(options.rounds):
+        pytest = [sys.executable, "-m", "pytest", "-q", "-m", "hypothesis", "--ignore=tests/benchmarks"]
+        rounds.add([*pytest, f"--hypothesis-seed={time.time_ns() + seed}"], timeout=1800)
+        sys.stderr.write(rounds.row + "\n")
+    text = REPORT.read_text() if REPORT.exists() else TITLE
+    REPORT.write_text(text + report([demos, rounds], datetime.now(UTC)))
+    return int(any(one.failed or one.left for one in (demos, rounds)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Runs `atlctl` as its users do: a child process, on pipes or on a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+#: Warnings are errors in the child too; the flag is not inherited by what the child starts.
+ATLCTL = (sys.executable, "-W", "error", "-m", "atlctl")
+
+
+class Result(NamedTuple):
+    """What a run gave. On a terminal `stdout` is all that the screen got and `stderr` is empty.
+
+    `code` is the exit code, or -N for an end by signal N.
+    """
+
+    stdout: bytes
+    stderr: bytes
+    code: int
+
+
+class CliTimeoutError(AssertionError):
+    """The run did not end in time. Its group was ended by SIGKILL."""
+
+
+def run_cli(
+    *args: str,
+    stdin: bytes | None = None,
+    env: Mapping[str, str | None] | None = None,
+    tty: bool = False,
+    timeout: float = 30,
+    columns: int = 80,
+    rows: int = 24,
+) -> Result:
+    """Run `atlctl ARGS` to its end.
+
+    `stdin`: bytes on a pipe, /dev/null where None; with `tty` they are typed. `env` is laid over this process's
+    environment, a None removes. `tty`: all three streams on one terminal of `columns` x `rows`, which controls
+    the run. `timeout` in seconds. Raises CliTimeoutError with what the run had printed.
+    """
+    if tty:
+        return _on_terminal(args, stdin or b"", _environment(env), timeout, columns, rows)
+    process = popen_cli(
+        *args,
+        env=env,
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            stdout, stderr = process.communicate(stdin, timeout)
+        except subprocess.TimeoutExpired as late:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise CliTimeoutError(_late(args, timeout, (late.stdout or b"") + (late.stderr or b""))) from None
+    return Result(stdout, stderr, process.returncode)
+
+
+def popen_cli(*args: str, env: Mapping[str, str | None] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+    """Start `atlctl ARGS` with the options of Popen, for tests that signal it or hold its streams."""
+    return subprocess.Popen([*ATLCTL, *args], env=_environment(env), **options)
+
+
+def _environment(extra: Mapping[str, str | None] | None) -> dict[str, str]:
+    merged = {**os.environ, **(extra or {})}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _on_terminal(
+    args: tuple[str, ...], typed: bytes, env: dict[str, str], timeout: float, columns: int, rows: int
+) -> Result:
+    terminal, line = pty.openpty()
+    fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    # setsid(1) makes the terminal the controlling one of a new session, then becomes atlctl.
+    with subprocess.Popen(["setsid", "--ctty", *ATLCTL, *args], env=env, stdin=line, stdout=line, stderr=line) as run:
+        os.close(line)
+        try:
+            screen = _talk(run, terminal, typed, time.monotonic() + timeout)
+            if run.poll() is None:
+                os.killpg(run.pid, signal.SIGKILL)
+                raise CliTimeoutError(_late(args, timeout, screen))
+        finally:
+            os.close(terminal)
+    return Result(screen, b"", run.returncode)
+
+
+def _talk(run: subprocess.Popen[bytes], terminal: int, typed: bytes, deadline: float) -> bytes:
+    """Type and read until the run has ended and the screen is quiet, or the deadline has come."""
+    screen = bytearray()
+    while time.monotonic() < deadline:
+        ended = run.poll() is not None
+        readable, writable, _ = select.select([terminal], [terminal] if typed else [], [], 0 if ended else 0.02)
+        if writable and not ended:
+            typed = typed[os.write(terminal, typed) :]
+        if readable:
+            try:
+                screen += os.read(terminal, 65536)
+                continue
+            except OSError:  # EIO: nobody holds the terminal's other side
+                time.sleep(0.002)
+        if ended:
+            break
+    return bytes(screen)
+
+
+def _late(args: tuple[str, ...], timeout: float, printed: bytes) -> str:
+    return f"atlctl {' '.join(args)}: not ended after {timeout} s; printed {printed[-2000:]!r}"

@@ -1,0 +1,111 @@
+"""Which processes are there: by the mark that every child of a test inherits, or by process group (Linux, /proc)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+#: Environment variable that holds the running test's mark.
+MARK = "ATLCTL_TEST_ID"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A living process (no zombie). `command` is its command line, words joined by a space."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    command: str
+
+
+def processes() -> Iterator[Process]:
+    """Every living process that can be seen."""
+    for pid in _pids():
+        if (process := read(pid)) is not None:
+            yield process
+
+
+def read(pid: int) -> Process | None:
+    """One process, None where it is gone or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name in parentheses may itself hold spaces and parentheses.
+            state, parent, group, session = file.read().rpartition(b")")[2].split()[:4]
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    if state in b"ZX":
+        return None
+    return Process(pid, int(parent), int(group), int(session), command)
+
+
+def alive(pid: int) -> bool:
+    """True while the process runs; a zombie has ended."""
+    return read(pid) is not None
+
+
+def marked(mark: str | None = None) -> list[Process]:
+    """Living processes that were started under `mark`, by default this test's. Never this process."""
+    word = f"{MARK}={os.environ[MARK] if mark is None else mark}".encode()
+    found = []
+    for pid in _pids():
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                words = file.read()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        if word in words and pid != os.getpid() and (process := read(pid)) is not None:
+            found.append(process)
+    return found
+
+
+def in_group(group: int) -> list[Process]:
+    """Living processes of one process group."""
+    return [process for process in processes() if process.group == group]
+
+
+def named(text: str) -> list[Process]:
+    """This test's living processes whose command line holds `text`."""
+    return [process for process in marked() if text in process.command]
+
+
+def wait_until(predicate: Callable[[], object], timeout: float = 10.0, interval: float = 0.02) -> bool:
+    """Ask `predicate` until it is true; False when `timeout` seconds have passed without."""
+    deadline = time.monotonic() + timeout
+    while not predicate():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(interval)
+    return True
+
+
+def leftovers(mark: str, patience: float = 2.0) -> list[Process]:
+    """Processes of `mark` that still live after `patience` seconds, then ended by SIGKILL."""
+    if wait_until(lambda: not marked(mark), patience):
+        return []
+    left = marked(mark)
+    for process in left:
+        try:
+            os.kill(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    # What they had started meanwhile goes too.
+    wait_until(lambda: not [_kill(process.pid) for process in marked(mark)], patience)
+    return left
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())

@@ -1,0 +1,220 @@
+"""The house rules of docs/architecture.md over the syntax trees of a package: every rule gives a list of breaches."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+#: What each layer may import of the package. A name covers itself and what is below it.
+LAYERS: dict[str, tuple[str, ...]] = {
+    "jobs": (),
+    "backends": ("jobs",),
+    "diagnosis": ("jobs",),
+    "fanout": ("jobs", "backends.base"),
+    "render": ("jobs", "backends.base"),
+    "recording": ("jobs", "backends.base", "diagnosis", "fanout", "render"),
+    "smoke": ("jobs", "backends.base", "diagnosis", "fanout", "render"),
+    "cli": ("jobs", "backends", "diagnosis", "fanout", "render", "recording", "smoke"),
+    "__main__": ("cli", "jobs"),
+    "__init__": (),
+}
+
+#: Who may import what is not in the standard library.
+KNOWS: dict[str, tuple[str, ...]] = {
+    "typer": ("cli",),
+    "rich": ("render",),
+    "yaml": ("render", "backends.kubernetes"),
+    "kubernetes": ("backends.kubernetes",),
+    "aiohttp": ("backends.kubernetes",),
+    "asyncssh": ("backends.ssh",),
+    "torch": ("smoke.probe", "cli.demo_job.train"),
+}
+
+#: The kinds of backend, none of which knows another.
+BACKENDS = ("backends.kubernetes", "backends.ssh", "backends.local")
+
+#: Import name -> distribution, where the two differ.
+DISTRIBUTIONS = {"yaml": "pyyaml"}
+
+#: Programs of their own: the standard library (and what KNOWS grants), and of the package only what lies beside them.
+ALONE = ("backends.local.supervisor", "smoke.probe", "cli.demo_job")
+
+MAX_LINES = 450
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file. `name` is dotted and without the package's own name: `cli.exec`, `jobs`, `__main__`."""
+
+    package: str
+    name: str
+    text: str
+    is_package: bool = False
+
+    @property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @property
+    def layer(self) -> str:
+        return self.name.partition(".")[0]
+
+    def at(self, node: ast.AST, what: str) -> str:
+        return f"{self.name}:{getattr(node, 'lineno', 0)}: {what}"
+
+
+def load(folder: Path) -> list[Module]:
+    """Every module of the package in `folder`."""
+    return [_module(folder, path) for path in sorted(folder.rglob("*.py"))]
+
+
+def _module(folder: Path, path: Path) -> Module:
+    parts = path.relative_to(folder).with_suffix("").parts
+    is_package = parts[-1] == "__init__" and len(parts) > 1
+    return Module(folder.name, ".".join(parts[:-1] if is_package else parts), path.read_text(), is_package)
+
+
+def within(name: str, scope: str) -> bool:
+    """True where `name` is `scope` or lies below it."""
+    return name == scope or name.startswith(scope + ".")
+
+
+def imports(module: Module) -> Iterator[tuple[ast.stmt, str]]:
+    """Every import, wherever it stands, as an absolute dotted name; `from a import b` gives `a.b`."""
+    own = [module.package, *module.name.split(".")] if module.name != "__init__" else [module.package]
+    parent = own if module.is_package or module.name == "__init__" else own[:-1]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = parent[: len(parent) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((node, f"{start}.{alias.name}") for alias in node.names)
+
+
+def _inner(module: Module) -> Iterator[tuple[ast.stmt, str]]:
+    """Imports of the package's own modules, without the package's name (an attribute of the package itself: none)."""
+    for node, name in imports(module):
+        package, _, rest = name.partition(".")
+        if package == module.package and rest != "__version__":
+            yield node, rest
+
+
+def layers(module: Module) -> list[str]:
+    """A layer imports only what the table grants, and no backend another."""
+    if module.layer not in LAYERS:
+        return [f"{module.name}: the layer {module.layer} is not in the table"]
+    found = []
+    for node, name in _inner(module):
+        granted = any(within(name, scope) for scope in (*LAYERS[module.layer], module.layer))
+        if not granted or _crosses_backends(module.name, name):
+            found.append(module.at(node, f"must not import {name}"))
+    return found
+
+
+def _crosses_backends(importer: str, imported: str) -> bool:
+    """One kind of backend, or what the kinds share, that imports another kind."""
+    kind = next((scope for scope in BACKENDS if within(imported, scope)), None)
+    return kind is not None and within(importer, "backends") and not within(importer, kind)
+
+
+def alone(module: Module) -> list[str]:
+    """Programs that run by themselves import nothing of the package but what lies beside them."""
+    found = []
+    for scope in ALONE:
+        if within(module.name, scope):
+            found += [
+                module.at(node, f"runs alone, must not import {name}")
+                for node, name in _inner(module)
+                if not within(name, scope)
+            ]
+    return found
+
+
+def third_party(module: Module) -> list[str]:
+    """Only those that KNOWS names import what is not in the standard library."""
+    found = []
+    for node, name in imports(module):
+        top = name.partition(".")[0]
+        if top == module.package or top in sys.stdlib_module_names:
+            continue
+        if not any(within(module.name, scope) for scope in KNOWS.get(top, ())):
+            found.append(module.at(node, f"must not import {top}"))
+    return found
+
+
+def undeclared(modules: Sequence[Module], pyproject: str) -> list[str]:
+    """What is imported stands in pyproject.toml: as a dependency, torch in the extra `smoke`."""
+    project = tomllib.loads(pyproject)["project"]
+    declared = {"base": project["dependencies"], **project.get("optional-dependencies", {})}
+    names = {group: {re.split(r"[^\w.-]", line)[0].lower() for line in lines} for group, lines in declared.items()}
+    imported = {name.partition(".")[0] for module in modules for _, name in imports(module)}
+    foreign = imported - sys.stdlib_module_names - {module.package for module in modules}
+    return [
+        f"{name} is imported and not declared"
+        for name in sorted(foreign)
+        if DISTRIBUTIONS.get(name, name) not in names.get("smoke" if name == "torch" else "base", set())
+    ]
+
+
+def prints(module: Module) -> list[str]:
+    """`print` only in render/, `rich.print` nowhere."""
+    found = [module.at(node, "rich.print") for node, name in imports(module) if name == "rich.print"]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called == "rich.print" or (called in ("print", "builtins.print") and module.layer != "render"):
+                found.append(module.at(node, called))
+    return found
+
+
+def swallowed(module: Module) -> list[str]:
+    """No handler for every exception, nor a bare one, that does nothing."""
+    found = []
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ExceptHandler):
+            caught = {None} if node.type is None else {ast.unparse(t) for t in getattr(node.type, "elts", [node.type])}
+            silent = all(isinstance(s, ast.Pass | ast.Continue) or _is_constant(s) for s in node.body)
+            if silent and caught & {None, "Exception", "BaseException"}:
+                found.append(module.at(node, "swallows every exception"))
+    return found
+
+
+def _is_constant(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def evaluated(module: Module) -> list[str]:
+    """No text becomes code or a shell's line: `eval`, `exec`, `os.system`, `os.popen`, `shell=True`."""
+    found = []
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in ("eval", "exec", "os.system", "os.popen") or called.endswith("create_subprocess_shell"):
+                found.append(module.at(node, called))
+            if any(k.arg == "shell" and ast.unparse(k.value) != "False" for k in node.keywords):
+                found.append(module.at(node, "shell=True"))
+    return found
+
+
+def too_long(module: Module) -> list[str]:
+    """A file of one purpose has at most MAX_LINES lines."""
+    lines = len(module.text.splitlines())
+    return [f"{module.name}: {lines} lines, {MAX_LINES} at most"] if lines > MAX_LINES else []
+
+
+def event_loops(modules: Sequence[Module]) -> list[str]:
+    """One place starts the event loop; every place is listed where there are more."""
+    starts = ("asyncio.run", "asyncio.Runner", "asyncio.new_event_loop")
+    found = [
+        module.at(node, ast.unparse(node.func))
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in starts
+    ]
+    return found if len(found) > 1 else []

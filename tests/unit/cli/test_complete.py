@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atlctl.cli import complete
+from atlctl.cli.complete import candidates
+from atlctl.jobs.statedir import state_dir
+
+HOSTILE = ["$(touch F)", "`touch F`", "a'b", 'a"b', "a\\b", "a b", "a;b", "-rf", "\x1b[2J", "a\nb", "任务", "a$b", "~"]
+
+TABLE = {
+    "options": {"-j": "JOB", "--job": "JOB", "--color": "always|never|auto", "-q": None, "--quiet": None},
+    "commands": {
+        "ps": {
+            "options": {"--job": "JOB", "-j": "JOB", "-w": "WORKERS", "--workers": "WORKERS", "--all": None},
+            "arguments": ["JOB"],
+        },
+        "exec": {
+            "options": {"-j": "JOB", "--all": None, "-w": "WORKERS"},
+            "arguments": ["CMD..."],
+            "options_first": True,
+        },
+        "errors": {"options": {"--from": "PATH", "--output-dir": "DIR"}, "arguments": ["JOB"]},
+        "shell": {"options": {"-j": "JOB"}, "arguments": ["WORKER"]},
+        "completion": {"options": {}, "arguments": ["SHELL"]},
+        "local": {"options": {}, "commands": {"rm": {"options": {"--yes": None}, "arguments": ["JOB..."]}}},
+    },
+    "aliases": {"workers": "ps"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _state(isolated, monkeypatch):
+    isolated /= "state"
+    monkeypatch.setenv("ATLCTL_STATE_DIR", str(isolated))
+    monkeypatch.delenv("ATLCTL_JOB", raising=False)
+    for name in ("train-1", "train-2", "eval", *HOSTILE):
+        (isolated / "local" / name / "workers" / f"worker-of-{name}").mkdir(parents=True)
+        (isolated / "local" / name / "job.json").write_text("{}")
+    for index in (0, 1):
+        (isolated / "local" / "train-1" / "workers" / f"worker-{index}").mkdir()
+    (isolated / "local" / "half-made").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("before", "current", "expected"),
+    [
+        ([], "", ["ps", "exec", "errors", "shell", "completion", "local"]),
+        ([], "e", ["exec", "errors"]),
+        ([], "--c", ["--color"]),
+        (["--color"], "a", ["always", "auto"]),
+        ([], "--color=n", ["--color=never"]),
+        (["ps"], "tr", ["train-1", "train-2"]),
+        (["workers"], "ev", ["eval"]),
+        (["ps", "-j"], "", ["eval", "train-1", "train-2"]),
+        (["ps"], "--job=e", ["--job=eval"]),
+        (["ps", "train-1"], "-", ["--all", "--job", "--workers", "-j", "-w"]),
+        (["ps", "--"], "-", []),
+        (["ps", "train-1", "-w"], "", ["worker-0", "worker-1", "worker-of-train-1"]),
+        (["ps", "-w"], "", []),
+        (["ps", "-j", "train-1", "-w"], "worker-0,worker-1", ["worker-0,worker-1"]),
+        (["-j", "train-1", "ps", "-w"], "worker-1", ["worker-1"]),
+        (["-jtrain-1", "exec", "-w"], "worker-1", ["worker-1"]),
+        (["--job=train-1", "exec", "--all", "-w"], "worker-1", ["worker-1"]),
+        (["shell", "-j", "eval"], "", ["worker-of-eval"]),
+        (["completion"], "", ["bash", "zsh", "fish"]),
+        (["local"], "", ["rm"]),
+        (["local", "rm", "eval"], "train-1", ["train-1"]),
+        (["no-such"], "", []),
+        (["ps", "-j", "../../etc", "-w"], "", []),
+    ],
+)
+def test_candidates(before, current, expected):
+    assert candidates(TABLE, before, current) == ("words", expected)
+
+
+@pytest.mark.parametrize(
+    ("before", "current", "what"),
+    [
+        (["exec", "--all"], "l", "files"),
+        (["exec", "--all", "ls", "-l"], "-", "files"),
+        (["errors", "--from"], "", "files"),
+        (["errors", "--output-dir"], "", "folders"),
+        (["errors"], "--from=x", "files"),
+    ],
+)
+def test_where_files_may_stand(before, current, what):
+    assert candidates(TABLE, before, current) == (what, [])
+
+
+def test_the_environments_job_is_the_default(monkeypatch):
+    monkeypatch.setenv("ATLCTL_JOB", "train-1")
+    assert candidates(TABLE, ["shell"], "worker-0") == ("words", ["worker-0"])
+
+
+def test_the_only_job_is_the_default(isolated, monkeypatch):
+    monkeypatch.setenv("ATLCTL_STATE_DIR", str(isolated / "one"))
+    (isolated / "one" / "local" / "only" / "workers" / "w0").mkdir(parents=True)
+    (isolated / "one" / "local" / "only" / "job.json").write_text("{}")
+    assert candidates(TABLE, ["shell"], "") == ("words", ["w0"])
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.text()), st.text())
+def test_hostile_names_never_appear_whatever_was_typed(before, current):
+    _, found = candidates(TABLE, ["ps", *before], current)
+    assert not any(name in candidate for candidate in found for name in HOSTILE if name != "~")
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(max_size=20))
+def test_names_that_are_shown_need_no_quoting(name):
+    import shlex
+
+    for safe in complete._safe([name]):
+        assert shlex.quote(safe) == safe
+        assert safe.isascii()
+        assert safe[0].isalnum()
+
+
+@pytest.mark.parametrize(
+    ("words", "glued", "strip"),
+    [
+        (["atlctl", "ps", "--job", "=", "tr"], ["atlctl", "ps", "--job=tr"], 6),
+        (["atlctl", "ps", "--job", "="], ["atlctl", "ps", "--job="], 6),
+        (["atlctl", "ps", "a", ":", "b"], ["atlctl", "ps", "a:b"], 2),
+        (["atlctl", "ps", "--job", "=", "tr", "-"], ["atlctl", "ps", "--job=tr", "-"], 0),
+        (["atlctl", "ps", ""], ["atlctl", "ps", ""], 0),
+        (["atlctl", "ps", "--job=tr"], ["atlctl", "ps", "--job=tr"], 0),
+    ],
+)
+def test_bash_words_are_put_together(words, glued, strip):
+    assert complete._glued(words) == (glued, strip)
+
+
+def ask(*request):
+    done = subprocess.run(
+        [sys.executable, "-m", "atlctl", "--complete", *request], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_the_protocol():
+    assert ask("bash", "2", "atlctl", "ps", "tr") == [":words", "train-1", "train-2"]
+    assert ask("zsh", "2", "atlctl", "ps") == [":words", "eval", "train-1", "train-2"]
+    assert ask("bash", "4", "atlctl", "ps", "--job", "=", "ev") == [":words", "eval"]
+    assert ask("zsh", "2", "atlctl", "ps", "--job=ev") == [":words", "--job=eval"]
+    assert ask("fish", "1", "atlctl", "p", "ignored", "words") == [":words", "ps"]
+
+
+@pytest.mark.parametrize("request_", [(), ("sh", "1", "atlctl", ""), ("bash", "x", "atlctl"), ("bash", "1")])
+def test_malformed_requests_are_answered_with_nothing(request_):
+    assert ask(*request_) == []
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"ATLCTL_STATE_DIR": "/a/b"},
+        {"XDG_STATE_HOME": "/x"},
+        {"XDG_STATE_HOME": "relative", "HOME": "/home/u"},
+        {"HOME": "/home/u"},
+        {"ATLCTL_STATE_DIR": "", "XDG_STATE_HOME": "", "HOME": "/home/u"},
+    ],
+)
+def test_state_is_where_the_rest_of_the_tool_has_it(env, monkeypatch):
+    for name in ("ATLCTL_STATE_DIR", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert complete._state_dir() == state_dir()
+
+
+def test_an_unreadable_registry_gives_no_names(isolated, monkeypatch):
+    monkeypatch.setenv("ATLCTL_STATE_DIR", str(isolated / "none"))
+    assert complete.jobs() == []
+    assert complete.workers("x") == []
+    assert not (isolated / "none").exists()

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import re
+import string
+import subprocess
+import sys
+import unicodedata
+
+import pytest
+from typer.main import get_command
+
+from atlctl.cli import catalogue, helptext, table
+from atlctl.cli.catalogue import en, zh
+from tests.unit.cli import sample
+
+
+def pages():
+    return list(table.pages())
+
+
+def page_of(path):
+    return next(page for page in table.pages(get_command(sample.app)) if page.path == path)
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+@pytest.mark.parametrize("path", [[], ["ps"], ["exec"], ["local"], ["local", "run"]])
+def test_help_everywhere(flag, path, capfd):
+    assert sample.run(*path, flag) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert out.startswith("Usage: " + " ".join(["atlctl", *path]))
+    usage, examples, options = (out.index(word) for word in ("Usage:", "Examples:", "Options:"))
+    assert usage < examples < options
+    assert "-h, --help" in out
+
+
+@pytest.mark.parametrize("path", [[], ["local"]])
+def test_a_group_alone_shows_its_help(path, capfd):
+    assert sample.run(*path) == 0
+    assert capfd.readouterr().out.startswith("Usage: atlctl")
+
+
+def test_the_help_of_an_unfinished_line_wins(capfd):
+    assert sample.run("completion", "-h") == 0
+    assert capfd.readouterr().out.startswith("Usage: atlctl completion [OPTIONS] SHELL\n")
+
+
+def test_exec_shows_where_its_options_end(capfd):
+    assert sample.run("exec", "-h") == 0
+    assert capfd.readouterr().out.startswith("Usage: atlctl exec [OPTIONS] [--] [CMD...]\n")
+
+
+def test_words_after_exec_ask_for_no_help():
+    assert sample.parse("exec", "ls", "-h")["cmd"] == ["ls", "-h"]
+
+
+def test_chinese_help(monkeypatch, capfd):
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    assert sample.run("ps", "-h") == 0
+    out = capfd.readouterr().out
+    assert out.startswith("用法：atlctl ps")
+    assert out.index("用法：") < out.index("示例：") < out.index("选项：")
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("width", [40, 80, 100])
+def test_lines_keep_to_the_width(lang, width):
+    page = page_of("")
+    text = helptext.render(page.command, page.ctx, lang, width)
+    body = text.split(catalogue.texts(lang)["label.commands"])[1]
+    for line in body.splitlines():
+        cells = sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in line)
+        # A spelling that is longer than its column stands on a line of its own.
+        assert cells <= width or line.strip().startswith("-"), line
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, "en"),
+        ({"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"LANG": "zh_TW"}, "zh"),
+        ({"LANG": "en_US.UTF-8"}, "en"),
+        ({"LC_MESSAGES": "zh_CN", "LANG": "en_US"}, "zh"),
+        ({"LC_ALL": "C", "LC_MESSAGES": "zh_CN", "LANG": "zh_CN"}, "en"),
+        ({"LC_ALL": "", "LANG": "zh_CN"}, "zh"),
+    ],
+)
+def test_the_language_follows_the_locale(env, expected):
+    assert catalogue.language(env) == expected
+
+
+def test_both_languages_have_the_same_keys():
+    assert list(en.TEXTS) == list(zh.TEXTS)
+
+
+@pytest.mark.parametrize("key", sorted(en.TEXTS))
+def test_both_languages_have_the_same_placeholders(key):
+    if key.endswith(".examples") and not key.startswith("label."):
+        assert re.sub(r" *# .*", "", en.TEXTS[key]) == re.sub(r" *# .*", "", zh.TEXTS[key])
+        return
+    places = [
+        sorted(str(name) for _, name, _, _ in string.Formatter().parse(t[key]) if name) for t in (en.TEXTS, zh.TEXTS)
+    ]
+    assert places[0] == places[1]
+    options = [set(re.findall(r"--[a-z-]+", texts[key])) for texts in (en.TEXTS, zh.TEXTS)]
+    assert options[0] == options[1]
+
+
+def test_chinese_texts_are_chinese():
+    same = [key for key, text in zh.TEXTS.items() if text == en.TEXTS[key] and not key.endswith(".examples")]
+    assert same == []
+
+
+def used_keys():
+    for page in pages():
+        name = helptext.dotted(page.path)
+        yield f"{name}.summary"
+        yield f"{name}.text"
+        yield f"{name}.examples"
+        for param in page.command.get_params(page.ctx):
+            key = f"{'arg' if param.param_type_name == 'argument' else 'opt'}.{helptext.key_of(param)}"
+            own = f"{name}.{key}"
+            yield own if catalogue.has(own) else key
+
+
+def test_every_command_and_option_has_a_text():
+    missing = [key for key in used_keys() if not key.endswith(".text") and not catalogue.has(key)]
+    assert missing == []
+
+
+def test_every_text_is_used():
+    unused = set(en.TEXTS) - set(used_keys())
+    assert {key for key in unused if not key.startswith("label.")} == set()
+
+
+def test_examples_are_valid_command_lines():
+    """Every example line parses: no option in it is unknown."""
+    import shlex
+
+    from atlctl.cli.complete import position
+
+    data = table.completion_table()
+    for key, text in en.TEXTS.items():
+        if not key.endswith(".examples"):
+            continue
+        for line in text.splitlines():
+            for part in re.split(r"[|>]+", re.sub(r"'[^']*'", "X", line.partition("  #")[0])):
+                words = shlex.split(part)
+                if words[:1] != ["atlctl"]:
+                    continue
+                for end, word in enumerate(words):
+                    here = position(data, words[1:end])
+                    assert not here.lost, line
+                    if word.startswith("--") and len(word) > 2 and not here.foreign and here.option is None and end:
+                        assert word.partition("=")[0] in here.node["options"], line
+
+
+def test_the_real_app_shows_help_without_loading_commands():
+    code = (
+        "import sys; sys.argv = ['atlctl', '-h']\n"
+        "from atlctl.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit as leave: assert leave.code == 0\n"
+        "print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.split())
+    heavy = {"kubernetes", "aiohttp", "asyncssh", "torch", "yaml", "asyncio", "rich", "pydantic", "ssl"}
+    assert loaded & heavy == set()
+    assert {name for name in loaded if name.startswith("atlctl.cli.commands.")} == set()
+    assert "errors" in done.stdout

@@ -1,0 +1,63 @@
+"""What starting costs: CPU time of child processes, as ratios measured in the same run."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+MAIN = "from atlctl.__main__ import main; main()"
+
+
+def cpu(code, *argv, runs=7):
+    """Seconds of CPU, user and system, best of several runs."""
+    best = float("inf")
+    for _ in range(runs):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.stderr == b""
+        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return best
+
+
+def loaded(*argv):
+    """Modules in memory after a command line was answered."""
+    code = f"import sys\n{MAIN.replace('; ', chr(10))}\nprint(*sorted(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)
+    return done.stdout, set(done.stderr.split())
+
+
+def test_version_costs_hardly_more_than_python():
+    assert cpu(MAIN, "--version") <= 3 * cpu("pass")
+
+
+def test_completion_costs_a_few_times_python(isolated, monkeypatch):
+    monkeypatch.setenv("ATLCTL_STATE_DIR", str(isolated))
+    for index in range(200):
+        os.makedirs(isolated / "local" / f"job-{index}")
+        (isolated / "local" / f"job-{index}" / "job.json").write_text("{}")
+    assert cpu(MAIN, "--complete", "bash", "3", "atlctl", "ps", "-j", "job-1") <= 5 * cpu("pass")
+
+
+def test_help_costs_little_more_than_typer():
+    assert cpu(MAIN, "--help") <= 2 * cpu("import typer")
+
+
+@pytest.mark.parametrize("argv", [("--version",), ("--complete", "zsh", "1", "atlctl", "")])
+def test_fast_paths_import_no_parser(argv):
+    out, modules = loaded(*argv)
+    assert out
+    assert not {"typer", "asyncio", "logging", "subprocess", "atlctl.cli.app"} & modules
+
+
+def test_version_of_the_slow_path_is_the_same():
+    assert (
+        loaded("--version")[0]
+        == subprocess.run(
+            [sys.executable, "-m", "atlctl", "-q", "--version"], capture_output=True, text=True, check=True
+        ).stdout
+    )

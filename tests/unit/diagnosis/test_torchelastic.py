@@ -1,0 +1,267 @@
+import pytest
+
+from atlctl.diagnosis.summary import MAX_ENTRIES, TRACEBACK_LIMIT
+from atlctl.diagnosis.torchelastic import MAX_NOTES, MAX_SUMMARIES, NoteKind, trainer_failed
+
+from .samples import DATA, HEADER, NO_FILE, OLD_BLOCK, PEER_GONE, STACK, block, entry, parse
+
+
+def only(lines):
+    (summary,) = parse(lines).summaries()
+    return summary
+
+
+def test_all_rows_of_a_block():
+    file = "/tmp/torchelastic_a/job_b/attempt_0/1/error.json"
+    victim = entry(
+        1, rank=2, local=0, code=-15, pid=11, signal="SIGTERM", text="Signal 15 (SIGTERM) received by PID 11"
+    )
+    summary = only(["before", *block(entry(0, rank=3, local=1, pid=12, text=STACK, file=file), [victim]), "after"])
+
+    assert (summary.title, summary.root_index, summary.line_no, summary.omitted) == ("train.py", 1, 2, 0)
+    first, root = summary.entries
+    assert (first.index, first.rank, first.local_rank, first.exit_code, first.signal, first.pid) == (
+        1, 2, 0, -15, "SIGTERM", 11,
+    )  # fmt: skip
+    assert first.error_file is None
+    assert first.message_last_line == "Signal 15 (SIGTERM) received by PID 11"
+    assert (root.index, root.rank, root.local_rank, root.exit_code, root.signal) == (0, 3, 1, 1, None)
+    assert (root.time_text, root.host, root.error_file) == ("2026-11-20 17:45:05", "train-worker-1", file)
+    assert root.time == 1795196705
+    assert root.traceback == STACK.rstrip()
+    assert (root.exception, root.message_last_line) == ("ValueError", "ValueError: bad magic in shard 3")
+    assert str(root.frame) == 'File "/work/train.py", line 20, in main'
+
+
+@pytest.mark.parametrize("tail", ["", " ", "  (SIGKILL)"])
+def test_the_exit_codes_row_of_every_release(tail):
+    rows = entry(code=-9)
+    rows[4] = f"  exitcode  : -9 (pid: 77){tail}"
+    (found,) = only(block(rows)).entries
+    assert (found.exit_code, found.pid, found.signal) == (-9, 77, "SIGKILL")
+
+
+def test_torch_1_9():
+    summary = only(OLD_BLOCK)
+    assert (summary.title, summary.root_index) == ("train.py", 0)
+    root, other = summary.entries
+    assert (root.message_last_line, root.exception, root.rank) == ("KeyError: no such column", "KeyError", 0)
+    assert root.time_text == "2021-09-13 22:17:30"
+    assert (other.exit_code, other.signal, other.message_last_line) == (
+        -9,
+        "SIGKILL",
+        "Process failed with exitcode -9",
+    )
+
+
+def test_long_borders_of_1_10_and_an_empty_title():
+    assert only(block(entry(), title="", width=180)).title == ""
+
+
+def test_missing_closing_border_does_not_swallow_what_follows():
+    lines = block(entry(text=STACK))[:-1]
+    foreign = ["Traceback (most recent call last):", '  File "/other.py", line 1, in g', "    g()", "KeyError: 1"]
+    (found,) = only([*lines, *foreign, "  indented but not ours?"]).entries
+    assert found.message_last_line == "ValueError: bad magic in shard 3"
+    assert "/other.py" not in found.traceback
+
+
+def test_foreign_lines_inside_a_block_are_skipped():
+    rows = block(entry(text=STACK, rank=5))
+    mixed = [text for row in rows for text in (row, '[rank0]:   File "/foreign.py", line 9, in f', "loss 0.5")]
+    (found,) = only(mixed).entries
+    assert (found.rank, found.traceback) == (5, STACK.rstrip())
+
+
+def test_cut_at_the_top_keeps_the_root():
+    lines = block(entry(rank=4, text=STACK), [entry(1, rank=1)])
+    start = lines.index("Root Cause (first observed failure):")
+    assert only(lines[start:]).entries[0].rank == 4
+    headless = only(lines[start + 1 :])
+    assert (headless.root_index, headless.entries[0].rank) == (0, 4)
+
+
+def test_cut_at_the_end_has_no_root_but_its_entries():
+    lines = block(entry(rank=4), [entry(1, rank=1), entry(2, rank=2)])
+    summary = only(lines[: lines.index("Root Cause (first observed failure):") - 3])
+    assert summary.root_index is None
+    assert [found.rank for found in summary.entries] == [1, 2]
+
+
+def test_cut_inside_every_line_never_raises_and_never_invents():
+    data = "\n".join(block(entry(0, rank=3, text=STACK), [entry(1, rank=2)])).encode()
+    for end in range(0, len(data), 7):
+        for summary in parse(data[:end].split(b"\n")).summaries():
+            assert {found.rank for found in summary.entries} <= {3, 2, None}
+
+
+def test_indent_lost_on_the_way():
+    lines = [
+        f"        {line.strip()}" for line in block(entry(rank=1, code=-6, text="Signal 6 (SIGABRT) received by PID 9"))
+    ]
+    (found,) = only(lines).entries
+    assert (found.rank, found.exit_code, found.signal) == (1, -6, "SIGABRT")
+
+
+def test_rows_inside_a_message_are_text():
+    stack = STACK + "  rank      : 99 (local_rank: 9)\n============\n[7]:\n"
+    summary = only(block(entry(rank=3, text=stack)))
+    assert [found.rank for found in summary.entries] == [3]
+    assert "rank      : 99" in summary.entries[0].traceback
+
+
+def test_gbk_and_broken_bytes():
+    gbk = [line.encode("gbk") for line in block(entry(text=STACK.replace("bad magic", "分片损坏")))]
+    assert only(gbk).entries[0].message_last_line == "ValueError: 分片损坏 in shard 3"
+    broken = [line.encode().replace(b"bad", b"\xff\xfe\x00") for line in block(entry(text=STACK))]
+    assert only(broken).entries[0].exception == "ValueError"
+
+
+def test_ansi_colours_and_carriage_returns():
+    lines = [f"\x1b[36m{line}\x1b[0m\r" for line in block(entry(text=STACK))]
+    lines[8] = " 30%|###  | 3/10\r" + lines[8]
+    assert only(lines) == only(block(entry(text=STACK)))
+
+
+def test_hosts_time_that_is_none():
+    rows = entry(time="2026-13-45_17:45:05")
+    (found,) = only(block(rows)).entries
+    assert (found.time, found.time_text) == (None, "2026-13-45 17:45:05")
+
+
+def test_memory_is_bounded():
+    long = "Traceback (most recent call last):\n" + "  deep\n" * 100_000 + "ValueError: end\n"
+    (found,) = only(block(entry(text=long))).entries
+    assert len(found.traceback) <= TRACEBACK_LIMIT
+    assert found.message_last_line == "ValueError: end"
+    many = only(block(entry(9999, rank=9999), [entry(n, rank=n) for n in range(MAX_ENTRIES + 7)]))
+    assert many.root_index is not None
+    assert many.entries[many.root_index].rank == 9999
+    assert many.omitted == 7
+    assert len(parse(block(entry()) * (MAX_SUMMARIES + 3)).summaries()) == MAX_SUMMARIES
+    line = "Sending process 1 closing signal SIGTERM"
+    assert len(parse([line] * (MAX_NOTES + 5)).notes()) == MAX_NOTES
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "E1120 17:47:16.013000 1 x.py:1002] failed (exitcode: -11) local_rank: 2 (pid: 14) of binary",
+            (NoteKind.FAILED, 14, 2, -11, "SIGSEGV", "11-20 17:47:16"),
+        ),
+        (
+            "[2024-05-08 08:47:31,261] torch.x: [ERROR] failed (exitcode: 1) local_rank: 0 (pid: 5) of fn: main",
+            (NoteKind.FAILED, 5, 0, 1, None, "2024-05-08 08:47:31"),
+        ),
+        (
+            "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 15 closing signal SIGTERM",
+            (NoteKind.CLOSING, 15, None, None, "SIGTERM", None),
+        ),
+        (
+            "Unable to shutdown process 12 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL",
+            (NoteKind.FORCED, 12, None, None, "SIGKILL", None),
+        ),
+        ("Received 15 death signal, shutting down workers", (NoteKind.SIGNALLED, None, None, None, "SIGTERM", None)),
+        (
+            "Received Signals.SIGTERM death signal, shutting down workers",
+            (NoteKind.SIGNALLED, None, None, None, "SIGTERM", None),
+        ),
+        (
+            "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 2",
+            (NoteKind.SIGNALLED, None, None, None, "SIGINT", None),
+        ),
+        (
+            "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+            (NoteKind.RENDEZVOUS, None, None, None, None, None),
+        ),
+        (
+            "[default] Worker group FAILED. 2/3 attempts left; will restart worker group",
+            (NoteKind.RESTART, None, None, None, None, None),
+        ),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "2026-11-20T17:45:05.757882235Z ", "\x1b[31m[default0]:"])
+def test_the_agents_lines(line, expected, prefix):
+    (note,) = parse(["noise", prefix + line]).notes()
+    assert (note.kind, note.pid, note.local_rank, note.exit_code, note.signal, note.time_text) == expected
+    assert note.line_no == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "signal received", "my closing signal SIGTERM", "failed (exitcode: none)", "SignalException: caught",
+        "The node has failed to shutdown the rendezvous 'j' due to an error of type RendezvousConnectionError.",
+        "Failures: none so far", "Root Cause analysis of yesterday", "  time      : 3 s",
+    ],
+)  # fmt: skip
+def test_lines_that_say_nothing(line):
+    parser = parse([line])
+    assert parser.notes() == []
+    assert parser.summaries() == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        HEADER,
+        "[ERROR] torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 1 got signal: 15",
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the store has failed.",
+    ],
+)
+def test_lines_that_mean_a_trainer_ended_in_failure(line):
+    assert trainer_failed(line.encode())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    raise ChildFailedError(",
+        "failed (exitcode: 1) local_rank: 0 (pid: 3)",  # an attempt that may be restarted
+        "Sending process 15 closing signal SIGTERM",
+        "ValueError: x",
+        NO_FILE,
+    ],
+)
+def test_lines_that_do_not(line):
+    assert not trainer_failed(line.encode())
+
+
+def test_uncaught_tracebacks_of_ranks():
+    lines = [
+        "[rank3]: Traceback (most recent call last):",
+        '[rank3]:   File "/work/train.py", line 7, in main',
+        "[rank1]: Traceback (most recent call last):",
+        "[rank3]:     step()",
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried ...",
+        "[rank1]: " + PEER_GONE,
+        "[rank3]: a line after it: no exception any more",
+    ]
+    first, second = parse([f"2026-11-20T17:45:05.7Z {line}" for line in lines]).tracebacks()
+    assert (first.rank, first.exception, first.line_no) == (3, "torch.OutOfMemoryError", 5)
+    assert str(first.frame) == 'File "/work/train.py", line 7, in main'
+    assert (second.rank, second.message, second.frame) == (1, PEER_GONE, None)
+
+
+def test_the_watchdogs_verdict_is_its_ranks():
+    line = (
+        "[rank5]:[E1120 17:45:05.123456789 ProcessGroupNCCL.cpp:683] [Rank 5] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE) ran for 600000 milliseconds"
+    )
+    (found,) = parse([line]).tracebacks()
+    assert found.rank == 5
+    assert found.message.startswith("Watchdog caught collective operation timeout")
+
+
+def test_a_real_block_of_torch_2_13():
+    summary = only((DATA / "peer-gone-worker-1.log").read_bytes().split(b"\n"))
+    root = summary.entries[summary.root_index]
+    assert (root.rank, root.exception, root.frame.path, root.frame.line) == (
+        3,
+        "ValueError",
+        "/workspace/lib/data.py",
+        38,
+    )
+    assert [found.exit_code for found in summary.entries] == [-15, 1]

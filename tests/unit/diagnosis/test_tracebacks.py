@@ -1,0 +1,67 @@
+import pytest
+
+from atlctl.diagnosis.tracebacks import exception_type, read_exception, user_frame
+
+CHAINED = """Traceback (most recent call last):
+  File "/work/a.py", line 1, in load
+    raise KeyError("lr")
+KeyError: 'lr'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/work/b.py", line 2, in main
+    load()
+mylib.errors.BadConfig: cannot load:
+  - lr missing
+see the manual""".splitlines()
+
+
+def test_the_last_exception_of_a_chain_and_the_first_line_of_its_message():
+    assert read_exception(CHAINED) == ("mylib.errors.BadConfig: cannot load:", "mylib.errors.BadConfig")
+
+
+def test_the_original_traceback_of_a_data_loader_is_part_of_the_message():
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/work/t.py", line 3, in main',
+        "IndexError: Caught IndexError in DataLoader worker process 0.",
+        "Original Traceback (most recent call last):",
+        '  File "/work/d.py", line 9, in __getitem__',
+        "IndexError: list index out of range",
+    ]
+    assert read_exception(lines)[0] == "IndexError: Caught IndexError in DataLoader worker process 0."
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([], ("", None)),
+        (["", "  "], ("", None)),
+        (["Signal 9 (SIGKILL) received by PID 3"], ("Signal 9 (SIGKILL) received by PID 3", None)),
+        (["ValueError: x"], ("ValueError: x", "ValueError")),
+        (["Traceback (most recent call last):", "  cut off here"], ("cut off here", None)),
+        (["Traceback (most recent call last):", "AssertionError"], ("AssertionError", "AssertionError")),
+    ],
+)
+def test_short_texts(lines, expected):
+    assert read_exception(lines) == expected
+
+
+@pytest.mark.parametrize(
+    "line", ["note: x", "loss 0.5", "To enable traceback see: https", "2026-11-20: Error", "Error in x"]
+)
+def test_lines_that_are_no_exception(line):
+    assert exception_type(line) is None
+
+
+def test_the_users_frame_is_the_last_outside_of_packages_and_the_standard_library():
+    lines = [
+        '  File "/work/train.py", line 1, in <module>',
+        '  File "data.py", line 2, in read',
+        '  File "/usr/lib/python3.11/json/__init__.py", line 3, in loads',
+        '  File "/opt/venv/lib/python3.11/site-packages/torch/nn.py", line 4, in forward',
+        '  File "<frozen runpy>", line 5, in run',
+    ]
+    assert str(user_frame(lines)) == 'File "data.py", line 2, in read'
+    assert user_frame(lines[2:]) is None

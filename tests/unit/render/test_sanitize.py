@@ -1,0 +1,69 @@
+import pytest
+
+from atlctl.render.sanitize import OutputSanitizer, clean, clean_bytes, clean_lines
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("\x1b[31mred", "^[[31mred"),
+        ("a\rb\nc\td", "a^Mb^Jc^Id"),
+        ("\x7f\x9b\x85", r"^?\x9b\x85"),
+        ("abc\u202edef\u2066", r"abc\u202edef\u2066"),
+        ("\u2028\u2029\ufeff\u200b", r"\u2028\u2029\ufeff\u200b"),
+        ("\ud800", r"\ud800"),
+        ("\U000e0041", r"\U000e0041"),
+        ("训练 é 👨\u200d👩", "训练 é 👨\u200d👩"),
+        ("[bold]x[/bold]", "[bold]x[/bold]"),
+    ],
+)
+def test_clean(text: str, shown: str) -> None:
+    assert clean(text) == shown
+
+
+def test_clean_lines_keeps_layout() -> None:
+    assert clean_lines("a\tb\r\nc\x1b") == "a\tb^M\nc^["
+
+
+def test_clean_bytes_shows_invalid_utf8() -> None:
+    assert clean_bytes("é".encode() + b"\xc4\xe3\x9b") == r"é\xc4\xe3\x9b"
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"a\r\nb\r", b"a\nb^M"),
+        (b"\x1b[31mred\nplain", b"\x1b[31mred\x1b[0m\nplain"),
+        (b"\x1b[31mred\x1b[m\n", b"\x1b[31mred\x1b[m\n"),
+        (b"\x1b[38;5;0mdark", b"\x1b[38;5;0mdark\x1b[0m"),
+        (b"\x1b[2J\x1b[?25l", b"^[[2J^[[?25l"),
+        (b"\x1b]52;c;aGk=\x07", b"^[]52;c;aGk=^G"),
+        (b"\x9b31m\xc2\x9b31m", rb"\x9b31m\x9b31m"),
+        (b"\x1b[" + b"1" * 65 + b"m", b"^[[" + b"1" * 65 + b"m"),
+        (b"\0\x08", b"^@^H"),
+    ],
+)
+def test_output(data: bytes, shown: bytes) -> None:
+    sanitizer = OutputSanitizer()
+    assert sanitizer.feed(data) + sanitizer.finish() == shown
+
+
+def test_without_colour_sequences_are_dropped() -> None:
+    sanitizer = OutputSanitizer(color=False)
+    assert sanitizer.feed(b"\x1b[1;31mred\x1b[0m\n\x1b[K") + sanitizer.finish() == b"red\n^[[K"
+
+
+def test_an_open_sequence_holds_no_memory() -> None:
+    sanitizer = OutputSanitizer()
+    fed = shown = 0
+    for chunk in (b"\x1b]0;", b"\x1b[", *[b"1" * 1000] * 50):
+        fed += len(chunk)
+        shown += len(sanitizer.feed(chunk))
+        assert fed - shown <= 67
+    assert sanitizer.finish() == b""
+
+
+def test_harmless_chunks_are_not_copied() -> None:
+    chunk = b"step 1 loss 0.5\n" * 10
+    assert OutputSanitizer().feed(chunk) is chunk

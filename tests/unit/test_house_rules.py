@@ -1,0 +1,182 @@
+"""The package keeps the house rules, and each rule is seen to fail on a breach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import rules
+from tests.support.rules import Module
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = rules.load(ROOT / "atlctl")
+TESTS = rules.load(ROOT / "tests")
+
+EACH_FILE = (
+    rules.layers,
+    rules.alone,
+    rules.third_party,
+    rules.prints,
+    rules.swallowed,
+    rules.evaluated,
+    rules.too_long,
+)
+
+
+@pytest.mark.parametrize("rule", EACH_FILE, ids=lambda rule: rule.__name__)
+def test_package_keeps(rule: Callable[[Module], list[str]]) -> None:
+    assert [breach for module in PACKAGE for breach in rule(module)] == []
+
+
+def test_package_is_seen() -> None:
+    assert {"jobs.model", "backends.base", "fanout.outcome", "cli.demo_job.train"} <= {m.name for m in PACKAGE}
+
+
+def test_imports_are_declared() -> None:
+    assert rules.undeclared(PACKAGE, (ROOT / "pyproject.toml").read_text()) == []
+
+
+def test_one_place_starts_the_event_loop() -> None:
+    assert rules.event_loops(PACKAGE) == []
+
+
+def test_test_files_are_short_too() -> None:
+    assert [breach for module in TESTS for breach in rules.too_long(module)] == []
+
+
+def breach(rule: Callable[[Module], list[str]], name: str, text: str, is_package: bool = False) -> bool:
+    return bool(rule(Module("atlctl", name, text, is_package)))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("jobs.model", "import atlctl.backends.base"),
+        ("jobs.model", "from atlctl import render"),
+        ("jobs.model", "from ..render import table"),
+        ("jobs.model", "def f():\n    from atlctl.cli import app"),
+        ("backends.base", "from atlctl.fanout import run"),
+        ("backends.base", "from atlctl.backends.local import registry"),
+        ("backends.local.exec", "from atlctl.backends.ssh import connection"),
+        ("diagnosis.parse", "from atlctl.backends.base import Stream"),
+        ("diagnosis.parse", "from atlctl.render.text import sanitize"),
+        ("fanout.run", "from atlctl.backends.local.exec import LocalExecutor"),
+        ("fanout.run", "from atlctl.backends import local"),
+        ("fanout.run", "from atlctl.render.text import sanitize"),
+        ("render.table", "from atlctl.fanout.outcome import Outcome"),
+        ("smoke.plan", "from atlctl.recording import folder"),
+        ("smoke.plan", "from atlctl.backends.kubernetes import client"),
+        ("recording.recorder", "from atlctl.cli import app"),
+        ("__main__", "import atlctl.backends.local"),
+        ("helpers.things", ""),
+    ],
+)
+def test_layers_can_fail(name: str, text: str) -> None:
+    assert breach(rules.layers, name, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("jobs.model", "from atlctl.jobs.errors import UsageError\nfrom atlctl import __version__"),
+        ("backends.local.exec", "from atlctl.backends.base import Argv\nfrom .registry import entry\nimport os"),
+        ("backends.local.exec", "from atlctl.backends.lifeline import wrap"),
+        ("fanout.run", "from atlctl.backends.base import Argv\nfrom atlctl.jobs import model"),
+        ("recording.recorder", "from atlctl.diagnosis import rank\nfrom atlctl.render.text import sanitize"),
+        ("cli.app", "from atlctl.backends import local\nfrom atlctl.smoke import plan\nfrom . import table"),
+        ("__main__", "from atlctl.cli import app"),
+    ],
+)
+def test_layers_grant(name: str, text: str) -> None:
+    assert not breach(rules.layers, name, text)
+
+
+def test_alone_can_fail() -> None:
+    for text in (
+        "from atlctl.jobs import model",
+        "from ...base import Argv",
+        "from .. import registry",
+        "import atlctl.jobs",
+    ):
+        assert breach(rules.alone, "backends.local.supervisor.loop", text)
+    assert breach(rules.alone, "smoke.probe", "from atlctl.smoke import plan")
+    assert breach(rules.alone, "cli.demo_job.train", "from atlctl.jobs import model")
+    assert not breach(
+        rules.alone, "backends.local.supervisor.loop", "from . import files\nfrom .files import write\nimport os"
+    )
+    assert not breach(rules.alone, "backends.local.supervisor", "from .files import write", is_package=True)
+
+
+@pytest.mark.parametrize("library", rules.KNOWS)
+def test_third_party_can_fail(library: str) -> None:
+    assert breach(rules.third_party, "jobs.model", f"import {library}")
+    assert breach(rules.third_party, "fanout.run", f"def f():\n    from {library}.x import y")
+    assert breach(rules.third_party, "backends.local.supervisor.loop", f"import {library}")
+    for scope in rules.KNOWS[library]:
+        assert not breach(rules.third_party, scope, f"import {library}")
+
+
+def test_third_party_knows_no_other_library() -> None:
+    assert breach(rules.third_party, "cli.app", "import requests")
+    assert breach(rules.third_party, "smoke.plan", "import torch")
+    assert breach(rules.third_party, "cli.demo", "import torch")
+
+
+def test_undeclared_can_fail() -> None:
+    modules = [
+        Module("atlctl", "render.x", "import rich.text, yaml, os, atlctl.jobs"),
+        Module("atlctl", "smoke.probe", "import torch"),
+    ]
+    head = "[project]\ndependencies = ['rich>=13']\n"
+    missing = "yaml is imported and not declared"
+    assert rules.undeclared(modules, head) == ["torch is imported and not declared", missing]
+    extra = "[project.optional-dependencies]\nsmoke = ['torch>=2']\n"
+    assert rules.undeclared(modules, head + extra) == [missing]
+    assert rules.undeclared(modules, head.replace("'rich>=13'", "'rich', 'PyYAML~=6.0'") + extra) == []
+
+
+def test_prints_can_fail() -> None:
+    assert breach(rules.prints, "cli.app", "print('x')")
+    assert breach(rules.prints, "render.text", "import rich\nrich.print('x')")
+    assert breach(rules.prints, "render.text", "from rich import print")
+    assert not breach(rules.prints, "render.text", "print('x')")
+
+
+def test_swallowed_can_fail() -> None:
+    for caught in ("", " Exception", " BaseException as e", " (OSError, Exception)"):
+        for body in ("pass", "...", "continue"):
+            text = f"while x:\n    try:\n        f()\n    except{caught}:\n        {body}\n"
+            assert breach(rules.swallowed, "cli.app", text)
+    assert not breach(rules.swallowed, "cli.app", "try:\n    f()\nexcept OSError:\n    pass\n")
+    assert not breach(rules.swallowed, "cli.app", "try:\n    f()\nexcept Exception:\n    raise X from None\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "eval('1')",
+        "exec('1')",
+        "os.system('ls')",
+        "os.popen('ls')",
+        "subprocess.run('ls', shell=True)",
+        "subprocess.run('ls', shell=flag)",
+        "asyncio.create_subprocess_shell('ls')",
+    ],
+)
+def test_evaluated_can_fail(text: str) -> None:
+    assert breach(rules.evaluated, "cli.app", text)
+    assert not breach(rules.evaluated, "cli.app", "subprocess.run(['ls'])\nre.compile('x')\nresult = self.exec(1)")
+
+
+def test_too_long_can_fail() -> None:
+    assert breach(rules.too_long, "cli.app", "x = 1\n" * (rules.MAX_LINES + 1))
+    assert not breach(rules.too_long, "cli.app", "x = 1\n" * rules.MAX_LINES)
+
+
+def test_event_loops_can_fail() -> None:
+    one = Module("atlctl", "cli.app", "asyncio.run(main())")
+    other = Module("atlctl", "cli.exec", "with asyncio.Runner() as runner: ...")
+    assert rules.event_loops([one]) == []
+    assert len(rules.event_loops([one, other])) == 2
