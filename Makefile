@@ -42,11 +42,8 @@ test-deps: ## as root: Debian packages that some tests need (they are skipped wi
 clean: ## remove the environment and all caches
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# A static path instead of the import hook of a default editable install: the hook costs every start of Python
-# in this environment about 11 ms of CPU, more than a bare start does.
 $(VENV): pyproject.toml
 	@echo "installing into .venv: a few minutes the first time"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--editable '.[dev]' --config-settings editable_mode=compat
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
@@ -21,11 +22,24 @@ isolation.refuse_network()
 
 
 @pytest.fixture(autouse=True)
-def isolated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def own_logging() -> Iterator[None]:
+    """Commands that run in this process set up logging for all of it: put back what was there."""
+    loggers = [logging.getLogger(), logging.getLogger("atlctl")]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers = handlers
+
+
+@pytest.fixture(autouse=True)
+def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A fresh HOME, working folder and environment; fails the test that leaves a process running.
 
     Yields the home folder. Its path is short, since a socket's path may have 107 bytes at most.
     """
+    # Where `tmp_path` lies is settled once and for all tests: before this test's own TMPDIR.
+    tmp_path_factory.getbasetemp()
     for name in isolation.foreign(list(os.environ)):
         monkeypatch.delenv(name)
     mark = uuid.uuid4().hex

@@ -3,7 +3,7 @@
 The scripts call `atlctl --complete SHELL INDEX WORDS...`: WORDS is the command line with the program's name, INDEX the
 place of the word to complete, from 0. The answer is one line that says what else may stand there (`:words` nothing,
 `:files`, `:folders`), then one candidate a line. Names from outside (jobs, workers) are shown only where they need no
-quoting in any shell. Imports nothing but sys, os and json.
+quoting in any shell. Imports nothing but os and json.
 """
 
 import json

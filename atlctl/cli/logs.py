@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import re
 
+_NAMES = r"(?:token|password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|credential)"
 _SECRETS = re.compile(
-    r"""
+    rf"""
     (?P<keep>
-        \bauthorization["']?\s*[:=]\s*["']?(?:(?:bearer|basic|token)\s+)?
+        \bauthorization["']?\s*[:=]\s*(?:(?:bearer|basic|token)\s+)?
       | \bbearer\s+
-      | \b[\w-]*(?:token|password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|credential)s?[\w-]*
-        ["']?\s*[:=]\s*["']?
+      | (?<!\w)--[\w-]*{_NAMES}[\w-]*\s+
+      | \b[\w-]*{_NAMES}[\w-]*["']?\s*[:=]\s*
     )
-    (?P<secret>[^\s"',;&]+)
+    (?:"[^"\n]*"|'[^'\n]*'|[^\s"',;&]+)
     """,
     re.IGNORECASE | re.VERBOSE,
 )

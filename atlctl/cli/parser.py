@@ -100,6 +100,12 @@ class _Parser:
     path: str = ""
     params: list[Any]
 
+    def get_help_option(self, ctx: Any) -> Any:
+        """The help option is made by typer, when it is first asked for."""
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        _convert_plainly([option])
+        return option
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The whole help page is ours."""
         formatter.write(helptext.render(self, ctx))

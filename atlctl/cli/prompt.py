@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from atlctl.cli.runtime import context
+from atlctl.cli.runtime import asking, context
 from atlctl.jobs.errors import UsageError
 
 
@@ -18,9 +18,10 @@ def confirm(question: str) -> bool:
     context().writer.put("stderr", f"{question} [y/N] ".encode())
     context().writer.flush(5.0)
     answer = b""
-    while not answer.endswith(b"\n"):
-        data = os.read(0, 1024)
-        if not data:
-            break
-        answer += data
+    with asking():
+        while not answer.endswith(b"\n"):
+            data = os.read(0, 1024)
+            if not data:
+                break
+            answer += data
     return answer.strip().lower() in (b"y", b"yes")

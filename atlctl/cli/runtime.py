@@ -72,6 +72,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self._stop: Callable[[int], None] | None = None
+        self._asking = False
 
     @cached_property
     def streams(self) -> Streams:
@@ -144,6 +145,16 @@ def run_async(factory: Callable[[], Coroutine[Any, Any, T]], *, cleanup: float =
         return runner.run(state.supervise(factory))
 
 
+@contextlib.contextmanager
+def asking() -> Iterator[None]:
+    """Around a blocking read of an answer: the first signal ends the read at once, by raising Interrupted in it."""
+    _current._asking = True
+    try:
+        yield
+    finally:
+        _current._asking = False
+
+
 class _Run:
     """One command in its loop: who asked it to stop, and with which code it leaves."""
 
@@ -184,7 +195,7 @@ class _Run:
         if self._signalled and number != signal.SIGHUP:
             _leave_now(code)
         self._signalled = True
-        if self._loop is None or self._loop.is_closed():
+        if _current._asking or self._loop is None or self._loop.is_closed():
             raise Interrupted(code)
         self._loop.call_soon_threadsafe(self._stop, code)
 

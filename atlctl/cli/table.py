@@ -58,7 +58,8 @@ def completion_table(command: Any = None, parent: Any = None) -> dict[str, Any]:
             opt: None if param.is_flag or param.count else param.metavar or ""
             for param in visible
             if param.param_type_name == "option"
-            for opt in param.opts
+            # typer keeps the names of the help option in a set, whose order changes from run to run.
+            for opt in sorted(param.opts, key=lambda opt: (len(opt), opt))
         }
     }
     arguments = [helptext.spelling(param) for param in visible if param.param_type_name == "argument"]

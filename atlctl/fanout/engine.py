@@ -61,7 +61,7 @@ class RunInterrupted(asyncio.CancelledError):
         self.outcomes = list(outcomes)
 
 
-class _SinkFailed(Exception):  # noqa: N818 - never leaves this file
+class _SinkFailed(Exception):
     """Tells a failure of the sink from one of the worker."""
 
     def __init__(self, error: Exception) -> None:

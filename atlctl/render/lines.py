@@ -46,13 +46,9 @@ class LinePrefixer:
 
     def finish(self) -> Sequence[Piece]:
         """The last line, where it had no newline; none is invented."""
-        pieces: Sequence[Piece] = ()
         if self._sanitizer is not None:
-            rest = self._sanitizer.finish()
-            pieces = self.feed(rest) if rest else ()
-        if self._spill is None and not self._tail:
-            return pieces
-        return (*pieces, *self._start_of_line())
+            self._hold(self._sanitizer.finish())
+        return self._start_of_line() if self._spill is not None or self._tail else ()
 
     def close(self) -> None:
         """Forgets a line that was begun."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -90,21 +91,16 @@ def leftovers(mark: str, patience: float = 2.0) -> list[Process]:
     if wait_until(lambda: not marked(mark), patience):
         return []
     left = marked(mark)
-    for process in left:
-        try:
-            os.kill(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    # What they had started meanwhile goes too.
-    wait_until(lambda: not [_kill(process.pid) for process in marked(mark)], patience)
+    # Again and again: what they had started meanwhile goes too.
+    wait_until(lambda: not _kill(marked(mark)), patience)
     return left
 
 
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+def _kill(targets: list[Process]) -> list[Process]:
+    for process in targets:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+    return targets
 
 
 def _pids() -> Iterator[int]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import stat
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from atlctl.backends.local import logs, ranks, registry
 from atlctl.backends.local.client import ControlClient
 from atlctl.backends.local.execution import LocalExecution
 from atlctl.jobs.errors import AtlctlError, Unreachable
-from atlctl.jobs.model import Job, RankMap, Worker
+from atlctl.jobs.model import Job, RankMap, State, Worker
 
 #: How often a followed log asks whether its worker has ended, seconds.
 ENDED_POLL_SECONDS = 0.2
@@ -23,15 +24,24 @@ ENDED_POLL_SECONDS = 0.2
 class LocalExecutor:
     """Runs commands in the workers of one job, over one connection to its supervisor."""
 
-    def __init__(self, entry: registry.Entry) -> None:
-        self._client = ControlClient(entry.job, entry.folder)
+    def __init__(self, job: Job, found: registry.Glance) -> None:
+        self._client = ControlClient(job, found.folder)
         # The same for all workers of a run: what commands print of their environment still folds.
         self._token = secrets.token_hex(8)
-        self._reachable = entry.presence == "alive"
+        self._runs: Counter[str] = Counter()
+        self._found = found
 
     def run(self, worker: Worker, request: ExecRequest) -> LocalExecution:
-        refusal = None if worker.state.active and self._reachable else f"not running ({worker.state})"
-        return LocalExecution(self._client, worker, request, self._token, refusal)
+        self._runs[worker.name] += 1
+        token = f"{self._token}-{self._runs[worker.name]}"
+        return LocalExecution(self._client, worker, request, token, self._refusal(worker))
+
+    def _refusal(self, worker: Worker) -> str | None:
+        if not worker.state.active or self._found.presence == "gone":
+            return f"not running ({worker.state})"
+        if self._found.presence == "elsewhere":
+            return f"it runs on {self._found.place}: it can only be reached there"
+        return None
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -53,49 +63,36 @@ class LocalBackend:
         return ranks.observed(job)
 
     def executor(self, job: Job) -> LocalExecutor:
-        return LocalExecutor(self._same(job))
+        return LocalExecutor(job, self._same(job))
 
-    def _same(self, job: Job) -> registry.Entry:
+    def _same(self, job: Job) -> registry.Glance:
         """The entry as it is now. Raises AtlctlError where another job has taken the name."""
-        entry = registry.load(job.name)
-        if entry.job.uid != job.uid:
-            raise AtlctlError(
-                f"job {job.name} was replaced by another of the same name meanwhile", f"atlctl ps {job.name}"
-            )
-        return entry
+        found = registry.glance(job.name)
+        if found.uid != job.uid:
+            raise _replaced(job)
+        return found
 
     async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]:
-        entry = self._same(job)
-        folder = f"{entry.folder}/workers/{worker.name}"
+        found = self._same(job)
+        folder = f"{found.folder}/workers/{worker.name}"
         if not request.follow:
             async for batch in logs.read(f"{folder}/log", request, None):
                 yield batch
             return
         ended = asyncio.Event()
-        watch = asyncio.create_task(self._watch(job, f"{folder}/exit.json", ended))
+        watch = asyncio.create_task(_watch(found, f"{folder}/exit.json", ended))
         try:
             async for batch in logs.read(f"{folder}/log", request, ended):
                 yield batch
         finally:
             watch.cancel()
 
-    async def _watch(self, job: Job, exit_file: str, ended: asyncio.Event) -> None:
-        while not await asyncio.to_thread(os.path.exists, exit_file):
-            try:
-                entry = registry.load(job.name)
-            except AtlctlError:
-                break  # removed meanwhile: nothing more will come
-            if entry.presence != "alive":
-                break
-            await asyncio.sleep(ENDED_POLL_SECONDS)
-        ended.set()
-
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
         """A worker's file is a file of this machine; a relative path starts in its working folder."""
         base = f"{registry.root()}/{job.name}/workers/{worker.name}/work"
         try:
             descriptor = os.open(os.path.join(base, path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
+        except (OSError, ValueError):
             return None
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -104,33 +101,52 @@ class LocalBackend:
 
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> list[StopResult]:
         """See `Controller.stop`. Workers whose supervisor is gone have ended with it."""
-        entry = self._same(job)
-        if entry.presence == "elsewhere":
-            raise Unreachable(f"job {job.name} {entry.job.reason}: it can only be stopped there")
+        found = self._same(job)
+        if found.presence == "elsewhere":
+            raise Unreachable(f"job {job.name} runs on {found.place}: it can only be stopped there")
         names = [worker.name for worker in workers]
-        if entry.presence == "gone":
+        if found.presence == "gone":
             return [StopResult(name, "already-ended") for name in names]
-        client = ControlClient(job, entry.folder)
+        client = ControlClient(job, found.folder)
         answers: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        results: dict[str, StopResult] = {}
         try:
             await client.connect()
             number = client.listen(answers.put_nowait)
             await client.send(number, {"op": "stop", "workers": names, "grace": grace})
-            results: dict[str, StopResult] = {}
             while (answer := await answers.get()) is not None and answer["event"] != "stop-done":
                 if answer["event"] != "stopped":
-                    raise AtlctlError(f"job {job.name} was replaced by another of the same name meanwhile")
+                    raise _replaced(job)
                 results[answer["worker"]] = StopResult(answer["worker"], answer["how"], answer["processes"])
+        except Unreachable:
+            if registry.glance(job.name).presence == "alive":
+                raise
+            # Its last worker has ended meanwhile, and it with it.
         finally:
             await client.aclose()
-        # A supervisor that went away while it stopped takes its workers with it.
-        return [results.get(name) or await self._left(job, name) for name in names]
+        return [results.get(name) or self._left(job, name) for name in names]
 
-    async def _left(self, job: Job, name: str) -> StopResult:
-        found = next((worker for worker in registry.load(job.name).job.workers if worker.name == name), None)
-        if found is None or not found.state.active:
-            return StopResult(name, "killed", reason="its supervisor ended while it was stopped")
+    def _left(self, job: Job, name: str) -> StopResult:
+        """Of a worker that the supervisor did not speak of."""
+        worker = next((worker for worker in registry.load(job.name).job.workers if worker.name == name), None)
+        if worker is None:
+            return StopResult(name, "not-stopped", reason="no such worker")
+        if worker.state is State.LOST:
+            return StopResult(name, "killed", reason="its supervisor was killed while it was stopped")
+        if not worker.state.active:
+            return StopResult(name, "already-ended")
         return StopResult(name, "not-stopped", reason="its supervisor went away")
+
+
+async def _watch(found: registry.Glance, exit_file: str, ended: asyncio.Event) -> None:
+    """Set `ended` when a worker has ended, or its supervisor: nothing more will come of its log."""
+    while not os.path.exists(exit_file) and registry.presence(found.supervisor)[0] == "alive":
+        await asyncio.sleep(ENDED_POLL_SECONDS)
+    ended.set()
+
+
+def _replaced(job: Job) -> AtlctlError:
+    return AtlctlError(f"job {job.name} was replaced by another of the same name meanwhile", f"atlctl ps {job.name}")
 
 
 def current_worker() -> tuple[str, str] | None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-import select
 import socket
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from atlctl.backends.base import Argv
 from atlctl.backends.local import registry
+from atlctl.backends.local.words import as_utf8
+from atlctl.backends.local.supervisor.requests import KEEP
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 from atlctl.jobs.naming import check_job_name
 from atlctl.jobs.statedir import ensure_dir, file_error, state_dir, write_atomic
@@ -25,6 +27,8 @@ MAX_WORKERS = 4096
 #: torchrun's and the platform's port.
 DEFAULT_PORT = 29500
 START_SECONDS = 60.0
+#: How long a start that has failed may take to end what it had begun.
+UNDO_SECONDS = 15.0
 
 #: A worker's log is rotated at this size and this many files are kept (the kubelet keeps 5 of 10 MiB).
 LOG_MAX_BYTES = 64 * 1024 * 1024
@@ -66,6 +70,7 @@ def launch(spec: LaunchSpec) -> str:
     """
     _check(spec)
     with registry.locked() as root:
+        registry.sweep(root)
         name = spec.name or _free_name(root)
         _give_way(name)
         folder = os.path.join(root, name)
@@ -74,8 +79,7 @@ def launch(spec: LaunchSpec) -> str:
             _write(folder, name, port, spec)
             _start_supervisor(folder, spec)
         except BaseException:
-            # Ctrl-C included: no half-made state. The supervisor ends what it had begun when its folder goes.
-            registry.remove(folder)
+            registry.remove(folder)  # Ctrl-C included: no half-made state
             raise
     return name
 
@@ -103,17 +107,17 @@ def _free_name(root: str) -> str:
 def _give_way(name: str) -> None:
     """A dead job's entry gives way to a new one of its name; a living one, or one out of sight, does not."""
     folder = os.path.join(registry.root(), name)
-    if os.path.exists(f"{folder}/job.json"):
-        entry = registry.load(name)
-        if entry.presence == "alive":
-            raise AtlctlError(f"job {name} is still running", f"atlctl stop {name}, or choose another name with --name")
-        if entry.presence == "elsewhere":
-            raise AtlctlError(
-                f"job {name} {entry.job.reason}: it cannot be seen from here whether it still runs",
-                "choose another name with --name",
-            )
-    if os.path.lexists(folder):
-        registry.remove(folder)
+    if not os.path.lexists(folder):
+        return
+    found = registry.glance(name)
+    if found.presence == "alive":
+        raise AtlctlError(f"job {name} is still running", f"atlctl stop {name}, or choose another name with --name")
+    if found.presence == "elsewhere":
+        raise AtlctlError(
+            f"job {name} was started on {found.place}: it cannot be seen from here whether it still runs",
+            "choose another name with --name",
+        )
+    registry.remove(folder)
 
 
 def _port(wanted: int | None) -> int:
@@ -152,9 +156,11 @@ def worker_names(count: int) -> list[str]:
 
 def _write(folder: str, name: str, port: int, spec: LaunchSpec) -> None:
     workers = worker_names(spec.workers)
-    env = {key: value for key, value in os.environ.items() if not _LEAKING.fullmatch(key)}
-    env |= {"MASTER_ADDR": "127.0.0.1", **spec.env, "MASTER_PORT": str(port), "WORLD_SIZE": str(spec.workers)}
-    env |= {"ATLCTL_JOB": name, "ATLCTL_STATE_DIR": state_dir()}
+    env = {as_utf8(key): as_utf8(value) for key, value in os.environ.items() if not _LEAKING.fullmatch(key)}
+    env |= {"MASTER_ADDR": "127.0.0.1"}
+    env |= {as_utf8(key): as_utf8(value) for key, value in spec.env.items()}
+    env |= {"MASTER_PORT": str(port), "WORLD_SIZE": str(spec.workers)}
+    env |= {"ATLCTL_JOB": name, "ATLCTL_STATE_DIR": as_utf8(state_dir())}
     env.pop("PWD", None)
     env.pop("OLDPWD", None)
     ensure_dir(folder)
@@ -165,7 +171,7 @@ def _write(folder: str, name: str, port: int, spec: LaunchSpec) -> None:
         "name": name,
         "uid": str(uuid.uuid4()),
         "created": time.time(),
-        "argv": list(spec.argv.words),
+        "argv": [as_utf8(word) for word in spec.argv.words],
         "master_port": port,
         "umask": _umask(),
         "workers": [
@@ -187,42 +193,62 @@ def _umask() -> int:
 
 
 def _start_supervisor(folder: str, spec: LaunchSpec) -> None:
-    here = os.path.join(os.path.dirname(os.path.abspath(__file__)))
-    program = "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.boot import main; "
-    program += "main(sys.argv[2], int(sys.argv[3]))"
-    reading, writing = os.pipe()
-    try:
-        log = os.open(f"{folder}/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            process = _spawn(folder, theirs.fileno())
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", program, here, folder, str(writing)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=(writing,),
-                cwd="/",
-            )
-        except OSError as error:
-            raise file_error(error, sys.executable) from error
-        finally:
-            os.close(log)
-    except OSError as error:
-        raise file_error(error, folder) from error
-    finally:
-        os.close(writing)
-    # It outlives this command: no zombie of ours, no warning about it.
-    process.returncode = 0
-    try:
-        answer = _answer(reading, folder)
-    finally:
-        os.close(reading)
+            answer = _answer(ours, folder)
+            if answer.get("ok"):
+                with contextlib.suppress(BrokenPipeError):  # all its workers have ended already
+                    ours.sendall(KEEP)
+        except BaseException:
+            # Without that word it ends what it has started.
+            ours.close()
+            _await_end(process)
+            raise
     if not answer.get("ok"):
+        _await_end(process)
         code = int(answer.get("exit_code", ExitCode.FAILED))
         hint = None
         if code in (ExitCode.NOT_FOUND, ExitCode.NOT_EXECUTABLE):
             hint = f"workers run in folders of their own: give a program in PATH or an absolute path{_near(spec.argv)}"
         raise CannotStartError(f"the workers could not be started: {answer.get('message')}", hint, code)
+    # It outlives this command: no zombie of ours, no warning about it.
+    process.returncode = 0
+
+
+def _spawn(folder: str, link: int) -> subprocess.Popen[bytes]:
+    here = os.path.dirname(os.path.abspath(__file__))
+    program = "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.boot import main; "
+    program += "main(sys.argv[2], int(sys.argv[3]))"
+    path = f"{folder}/supervisor.log"
+    try:
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise file_error(error, path) from error
+    try:
+        return subprocess.Popen(
+            # UTF-8 whatever the locale: commands come from clients with locales of their own.
+            [sys.executable, "-I", "-S", "-X", "utf8", "-c", program, here, folder, str(link)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=(link,),
+            cwd="/",
+        )
+    except OSError as error:
+        raise file_error(error, sys.executable) from error
+    finally:
+        os.close(log)
+
+
+def _await_end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(UNDO_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.returncode = 0  # it ends on its own, later
 
 
 def _near(argv: Argv) -> str:
@@ -230,16 +256,19 @@ def _near(argv: Argv) -> str:
     return f" (here: {here})" if os.path.isfile(here) else ""
 
 
-def _answer(reading: int, folder: str) -> dict[str, Any]:
+def _answer(link: socket.socket, folder: str) -> dict[str, Any]:
     data = b""
     deadline = time.monotonic() + START_SECONDS
     while not data.endswith(b"\n"):
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([reading], [], [], left)[0]:
+        link.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            chunk = link.recv(65536)
+        except TimeoutError:
             raise AtlctlError(
                 f"the supervisor did not start within {START_SECONDS:.0f} s", "try again; is the machine overloaded?"
-            )
-        chunk = os.read(reading, 65536)
+            ) from None
+        except ConnectionResetError:
+            chunk = b""
         if not chunk:
             raise AtlctlError(f"the supervisor ended at once: {_last_line(folder)}")
         data += chunk
@@ -249,5 +278,5 @@ def _answer(reading: int, folder: str) -> dict[str, Any]:
 
 def _last_line(folder: str) -> str:
     with open(f"{folder}/supervisor.log", encoding="utf-8", errors="replace") as file:
-        lines: Iterable[str] = [line.strip() for line in file if line.strip()]
-    return next(reversed(list(lines)), "it said nothing")
+        lines = [line.strip() for line in file if line.strip()]
+    return lines[-1] if lines else "it said nothing"

@@ -40,6 +40,9 @@ IDLE_PROGRAMS = frozenset(
     {"sh", "bash", "dash", "ash", "zsh", "sleep", "tail", "tee", "cat", "tini", "dumb-init", "pause", "timeout"}
 )
 
+#: Why a worker that exited with 0 did not succeed.
+DOUBTFUL = "exit 0, but its log shows that its trainer failed"
+
 Presence = Literal["alive", "gone", "elsewhere"]
 
 
@@ -95,12 +98,53 @@ def names() -> list[str]:
         return []
     except OSError as error:
         raise _unreadable(folder, error) from error
-    jobs = (name for name in found if not name.startswith(".") and os.path.exists(f"{folder}/{name}/job.json"))
-    return sorted(jobs, key=natural_key)
+    return sorted((name for name in found if _is_entry(folder, name)), key=natural_key)
+
+
+def _is_entry(folder: str, name: str) -> bool:
+    """True also for one that may not be looked at: it is reported, not passed over."""
+    if name.startswith("."):
+        return False
+    try:
+        os.stat(f"{folder}/{name}/job.json")
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """Which job has a name, and whether it is supervised: all that most requests need to know of it."""
+
+    uid: str
+    folder: str
+    presence: Presence
+    place: str
+    supervisor: dict[str, Any]
+
+
+def glance(name: str) -> Glance:
+    """A quick look at the entry of that name. Raises as `load` does."""
+    folder, record = _record(name)
+    try:
+        here, place = presence(record["supervisor"])
+        return Glance(record["uid"], folder, here, place, record["supervisor"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(name, folder) from error
 
 
 def load(name: str) -> Entry:
     """The entry of that name. Raises NothingMatched naming the jobs there are."""
+    folder, record = _record(name)
+    try:
+        return _entry(folder, record)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(name, folder) from error
+
+
+def _record(name: str) -> tuple[str, dict[str, Any]]:
     check_job_name(name)
     folder = os.path.join(root(), name)
     record = _json(f"{folder}/job.json")
@@ -112,13 +156,14 @@ def load(name: str) -> Entry:
             if existing
             else "no local jobs yet; start one: atlctl local run --help",
         )
-    try:
-        return _entry(folder, record)
-    except (KeyError, TypeError, ValueError) as error:
-        raise AtlctlError(
-            f"the entry of job {name} cannot be read: {folder}/job.json is damaged",
-            f"remove it by hand when nothing of it runs: rm -r {folder}",
-        ) from error
+    return folder, record
+
+
+def _damaged(name: str, folder: str) -> AtlctlError:
+    return AtlctlError(
+        f"the entry of job {name} cannot be read: {folder}/job.json is damaged",
+        f"remove it by hand when nothing of it runs: rm -r {folder}",
+    )
 
 
 def load_all() -> tuple[list[Entry], list[AtlctlError]]:
@@ -136,6 +181,8 @@ def load_all() -> tuple[list[Entry], list[AtlctlError]]:
 
 def remove(folder: str) -> None:
     """Remove an entry's folder. The caller holds the lock. `job.json` goes first: what is left is no job."""
+    if os.path.islink(folder):
+        raise NotAllowed(f"{folder} is a symbolic link, which is not followed", "remove the link")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(f"{folder}/job.json")
     try:
@@ -144,6 +191,14 @@ def remove(folder: str) -> None:
         return
     except OSError as error:
         raise file_error(error, error.filename or folder) from error
+
+
+def sweep(folder: str) -> None:
+    """Remove what starts that were killed have left in the registry. The caller holds the lock: no start is going on."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if not name.startswith(".") and os.path.isdir(path) and not os.path.islink(path) and not _is_entry(folder, name):
+            shutil.rmtree(path, ignore_errors=True)  # what stays is still no job, and is tried again
 
 
 def _unreadable(path: str, error: OSError) -> AtlctlError:
@@ -160,19 +215,16 @@ def _json(path: str) -> Any:
         return json.loads(read_bytes(path, MAX_FILE))
     except FileNotFoundError:
         return None
-    except NotADirectoryError:
-        return None
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 
 def presence(identity: dict[str, Any]) -> tuple[Presence, str]:
     """Whether a recorded process lives, and where it is when that cannot be seen from here."""
     here = processes.place()
-    if identity["host"] != here["host"]:
-        return "elsewhere", str(identity["host"])
     if identity["boot_id"] != here["boot_id"]:
-        return "gone", ""
+        # Another machine whose disk this is, or this one before it was started anew.
+        return ("gone", "") if identity["host"] == here["host"] else ("elsewhere", str(identity["host"]))
     if identity["pid_namespace"] != here["pid_namespace"]:
         return "elsewhere", "another container on this machine"
     return ("alive" if processes.alive(identity["pid"], identity["start"]) else "gone"), ""
@@ -241,7 +293,7 @@ def _ended(worker: Worker, record: dict[str, Any], trainer_failed: bool) -> Work
         state, reason = State.STOPPED, how
     elif code == 0:
         state = State.SUCCEEDED
-        reason = "exit 0, but its log shows that its trainer failed" if trainer_failed else ""
+        reason = DOUBTFUL if trainer_failed else ""
     else:
         state, reason = State.FAILED, how
     if record.get("log_bytes_lost"):
@@ -286,6 +338,6 @@ def _job_state(workers: tuple[Worker, ...], here: Presence, place: str) -> tuple
     if here == "elsewhere":
         return State.UNKNOWN, f"runs on {place}"
     if len(of(State.SUCCEEDED)) == len(workers):
-        doubtful = [w.name for w in workers if w.reason]
+        doubtful = [w.name for w in workers if w.reason.startswith(DOUBTFUL)]
         return State.SUCCEEDED, f"exit 0, but the log of {fold_names(doubtful)} shows a failure" if doubtful else ""
     return State.RUNNING, ""

@@ -63,7 +63,7 @@ atlctl stop train-7 --dry-run
 atlctl stop train-7 --yes""",
     "local.summary": "Jobs on this machine: real process groups with the platform's environment.",
     "local.examples": """\
-atlctl local run --workers 4 -- python3 train.py
+atlctl local run --workers 4 -- python3 "$PWD/train.py"
 atlctl local rm train-7""",
     "local.run.summary": "Start a job on this machine.",
     "local.run.text": (
@@ -71,8 +71,8 @@ atlctl local rm train-7""",
         "worker's index) set, in a folder of its own. A job that ended gives way to a new one of its name."
     ),
     "local.run.examples": """\
-atlctl local run --workers 4 -- torchrun --nnodes 4 train.py
-atlctl local run --name try-1 --workers 2 -- ./train.sh""",
+atlctl local run --workers 2 -- python3 "$PWD/train.py"
+atlctl local run --name try-1 --workers 4 --detach -- sh -c 'sleep 600'""",
     "local.rm.summary": "Remove ended jobs of this machine, with their logs.",
     "local.rm.examples": """\
 atlctl local rm try-1
@@ -123,9 +123,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.since": "only lines of this last stretch of time (10m, 2h)",
     "opt.previous": "the log of the instance before the last restart",
     "opt.grep": "only lines that match this regular expression",
-    "opt.from": "saved logs instead of a job: a file, a folder, or - for standard input; can be repeated",
     "opt.exit-code": "exit with 1 where a failure was found",
-    "opt.no-files": "read logs only, not error files in the workers",
     "opt.grace": "time between SIGTERM and SIGKILL",
     "opt.name": "the job's name; left out: one is made up",
     "local.run.opt.workers": "how many workers",

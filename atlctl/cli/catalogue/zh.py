@@ -13,19 +13,19 @@ TEXTS = {
         "和 `--color`，写在命令名之前或之后均可。"
     ),
     "label.default": "（默认：{value}）",
-    "atlctl.summary": "查看、执行、诊断和停止 PyTorch 分布式训练任务。",
+    "atlctl.summary": "查看、执行、诊断和停止 PyTorch 分布式训练作业。",
     "atlctl.text": "用“atlctl COMMAND -h”查看某个命令的说明。下列选项写在命令名之前或之后都可以。",
     "atlctl.examples": """\
-atlctl jobs                        # 有哪些任务
-atlctl errors train-7              # 任务为什么失败，哪个 worker 最先出错
-atlctl exec --all nvidia-smi       # 在当前任务的每个 worker 上执行同一条命令
-atlctl demo                        # 在本机用一个真实任务演示以上全部功能""",
-    "jobs.summary": "列出任务：类型、名称、状态、就绪与应有的 worker 数、GPU 数、已存在时间。",
+atlctl jobs                        # 有哪些作业
+atlctl errors train-7              # 作业为什么失败，哪个 worker 最先出错
+atlctl exec --all nvidia-smi       # 在当前作业的每个 worker 上执行同一条命令
+atlctl demo                        # 在本机用一个真实作业演示以上全部功能""",
+    "jobs.summary": "列出作业：类型、名称、状态、就绪与应有的 worker 数、GPU 数、已存在时间。",
     "jobs.examples": """\
 atlctl jobs
 atlctl jobs -o name                # 只输出名称，便于脚本使用
 atlctl jobs -o json""",
-    "ps.summary": "列出一个任务的 worker：序号、节点 rank、状态及原因、主机、已存在时间；缺失的按序号列出。",
+    "ps.summary": "列出一个作业的 worker：序号、节点 rank、状态及原因、主机、已存在时间；缺失的按序号列出。",
     "ps.text": "也可以写作“atlctl workers”。",
     "ps.examples": """\
 atlctl ps train-7
@@ -55,29 +55,29 @@ atlctl logs train-7 --since 10m --grep 'loss|nan'""",
     "errors.examples": """\
 atlctl errors train-7
 atlctl errors train-7 --exit-code || notify    # 发现故障时退出码为 1""",
-    "stop.summary": "停止任务：先显示计划，经确认后结束其 worker。",
-    "stop.text": "没有终端时不会询问，必须加 --yes。已经结束的任务不作任何改动。",
+    "stop.summary": "停止作业：先显示计划，经确认后结束其 worker。",
+    "stop.text": "没有终端时不会询问，必须加 --yes。已经结束的作业不作任何改动。",
     "stop.examples": """\
 atlctl stop train-7
 atlctl stop train-7 --dry-run
 atlctl stop train-7 --yes""",
-    "local.summary": "本机任务：真实的进程组，环境变量与平台一致。",
+    "local.summary": "本机作业：真实的进程组，环境变量与平台一致。",
     "local.examples": """\
-atlctl local run --workers 4 -- python3 train.py
+atlctl local run --workers 4 -- python3 "$PWD/train.py"
 atlctl local rm train-7""",
-    "local.run.summary": "在本机启动一个任务。",
+    "local.run.summary": "在本机启动一个作业。",
     "local.run.text": (
         "每个 worker 是一个进程组，并设有 MASTER_ADDR、MASTER_PORT、WORLD_SIZE（worker 总数）和 RANK"
-        "（该 worker 的序号）。任务在后台继续运行。"
+        "（该 worker 的序号）。作业在后台继续运行。"
     ),
     "local.run.examples": """\
-atlctl local run --workers 4 -- torchrun --nnodes 4 train.py
-atlctl local run --name try-1 --workers 2 -- ./train.sh""",
-    "local.rm.summary": "删除本机已结束的任务及其日志。",
+atlctl local run --workers 2 -- python3 "$PWD/train.py"
+atlctl local run --name try-1 --workers 4 --detach -- sh -c 'sleep 600'""",
+    "local.rm.summary": "删除本机已结束的作业及其日志。",
     "local.rm.examples": """\
 atlctl local rm try-1
 atlctl local rm try-1 try-2 --yes""",
-    "demo.summary": "在本机启动一个会失败的真实 torchrun 任务，并在其上演示每个主要命令。",
+    "demo.summary": "在本机启动一个会失败的真实 torchrun 作业，并在其上演示每个主要命令。",
     "demo.examples": """\
 atlctl demo""",
     "completion.summary": "输出某种 shell 的补全脚本。",
@@ -85,20 +85,20 @@ atlctl demo""",
 atlctl completion bash > ~/.local/share/bash-completion/completions/atlctl
 atlctl completion zsh > "${fpath[1]}/_atlctl"
 atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
-    "arg.JOB": "任务名；省略时为当前任务",
+    "arg.JOB": "作业名；省略时为当前作业",
     "arg.WORKER": "worker 的名称、序号、pod 或主机",
     "arg.CMD": "命令及其参数，逐词原样传递，不经过 shell",
-    "stop.arg.JOB": "要停止的任务；不会自行猜测",
-    "local.rm.arg.JOB": "要删除的任务",
+    "stop.arg.JOB": "要停止的作业；不会自行猜测",
+    "local.rm.arg.JOB": "要删除的作业",
     "completion.arg.SHELL": "bash、zsh 或 fish",
     "opt.help": "显示本帮助并退出",
     "opt.version": "显示版本并退出",
-    "opt.backend": "任务所在的后端",
+    "opt.backend": "作业所在的后端",
     "opt.quiet": "不在标准错误上输出提示和汇总",
     "opt.verbose": "在标准错误上输出更多信息；写两次则更多",
     "opt.debug": "出错时输出全部已知信息，包括调用栈",
     "opt.color": "是否使用颜色（未指定时依次看 NO_COLOR、FORCE_COLOR，再看是否为终端）",
-    "opt.job": "任务名",
+    "opt.job": "作业名",
     "opt.output": "输出格式",
     "opt.all": "所有 worker",
     "opt.workers": "指定 worker：序号、区间、名称、通配符（如 0,2-5 或 worker-[0-3]）；多次使用取并集",
@@ -118,16 +118,14 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.output-dir": "把每个 worker 的输出写入该目录的文件（NAME.out、NAME.err），不再显示",
     "opt.no-prefix": "行首不加 worker 名",
     "opt.raw": "在终端上原样显示输出中的控制字符",
-    "opt.follow": "持续显示新的日志行，直到任务结束",
+    "opt.follow": "持续显示新的日志行，直到作业结束",
     "opt.tail": "每个 worker 只显示最后若干行",
     "opt.since": "只显示最近这段时间内的日志行（10m、2h）",
     "opt.previous": "上一次重启之前那个实例的日志",
     "opt.grep": "只显示匹配该正则表达式的行",
-    "opt.from": "不读任务而读已保存的日志：文件、目录，或用 - 表示标准输入；可多次使用",
     "opt.exit-code": "发现故障时退出码为 1",
-    "opt.no-files": "只读日志，不读 worker 中的错误文件",
     "opt.grace": "从 SIGTERM 到 SIGKILL 的等待时间",
-    "opt.name": "任务名；省略时自动生成",
+    "opt.name": "作业名；省略时自动生成",
     "local.run.opt.workers": "worker 数量",
     "opt.env": "在每个 worker 中设置该环境变量；可重复给出",
     "opt.master-port": "worker 的 MASTER_PORT（默认 29500，被占用时另选）",

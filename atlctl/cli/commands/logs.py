@@ -11,6 +11,7 @@ import typer
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
+from atlctl.render.table import rfc3339
 
 if TYPE_CHECKING:
     from atlctl.backends.base import LogLine, LogRequest
@@ -61,7 +62,7 @@ class _View:
     """How lines are shown."""
 
     def __init__(self, pattern: re.Pattern[bytes] | None, prefix: bool, raw: bool, json: bool) -> None:
-        from atlctl.cli.output.jsonl import output_object
+        from atlctl.cli.output.jsonl import line_object
         from atlctl.render.jsonout import dumps
         from atlctl.render.prefix import prefix_for
         from atlctl.render.sanitize import OutputSanitizer
@@ -70,7 +71,7 @@ class _View:
         self._with_prefix = prefix
         self._prefixes: dict[str, bytes] = {}
         self._json = json
-        self._dumps, self._object, self._prefix_for = dumps, output_object, prefix_for
+        self._dumps, self._object, self._prefix_for = dumps, line_object, prefix_for
         streams = context().streams
         self._color = streams.stdout_color
         clean = streams.stdout_tty and not raw
@@ -85,8 +86,9 @@ class _View:
             return b""
         end = b"\n" if line.complete else b""
         if self._json:
-            moment = None if line.time is None else line.time / 1e9
-            return self._dumps(self._object(worker.name, line.stream, moment, line.data + end)).encode() + b"\n"
+            when = None if line.time is None else rfc3339(line.time / 1e9, "microseconds")
+            fields = {"type": "output", "worker": worker.name, "stream": line.stream, "time": when}
+            return self._object(self._dumps(fields)[:-1], line.data + end).encode()
         data = line.data
         if self._sanitizer is not None:
             data = self._sanitizer.feed(data) + self._sanitizer.finish()

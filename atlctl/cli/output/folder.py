@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from types import TracebackType
 
 from atlctl.backends.base import Stream
 from atlctl.fanout.outcome import Outcome
@@ -31,8 +30,8 @@ class FolderSink:
         self.truncated: set[str] = set()
         self._folder = folder
         self._failed = False
-        #: Device and inode of every file made: nobody's other file is appended to.
-        self._made: dict[str, tuple[int, int]] = {}
+        #: Device, inode and owner of every file made: nobody's other file is appended to.
+        self._made: dict[str, tuple[int, int, int]] = {}
         self._dir = _open_folder(folder)
         try:
             for worker in workers:
@@ -58,14 +57,6 @@ class FolderSink:
         if self._dir >= 0:
             os.close(self._dir)
             self._dir = -1
-
-    def __enter__(self) -> FolderSink:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _append(self, name: str, stream: Stream, data: bytes) -> None:
         if self._failed:
@@ -94,12 +85,10 @@ class FolderSink:
         if made is None:
             fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | _SAFE, 0o600, dir_fd=self._dir)
             os.fchmod(fd, 0o600)  # A umask may have taken bits that the owner needs.
-            status = os.fstat(fd)
-            self._made[file] = (status.st_dev, status.st_ino)
+            self._made[file] = _identity(fd)
             return fd
         fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | _SAFE, dir_fd=self._dir)
-        status = os.fstat(fd)
-        if (status.st_dev, status.st_ino) != made:
+        if _identity(fd) != made:
             os.close(fd)
             raise OSError(errno.ESTALE, "it was replaced meanwhile")
         return fd
@@ -109,6 +98,11 @@ class FolderSink:
             os.unlink(file, dir_fd=self._dir)
         except FileNotFoundError:
             return
+
+
+def _identity(fd: int) -> tuple[int, int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino, status.st_uid
 
 
 def _open_folder(folder: str) -> int:

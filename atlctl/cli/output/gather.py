@@ -7,7 +7,6 @@ import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from atlctl.backends.base import Stream
 from atlctl.cli.output.live import sanitizer_for
@@ -20,9 +19,6 @@ from atlctl.render.sanitize import clean
 from atlctl.render.spill import Spill
 from atlctl.render.streams import Streams
 from atlctl.render.writer import Writer
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
 
 #: Memory for the output of all workers together, in bytes; beyond it, output goes to one unnamed file.
 MEMORY = 64 << 20
@@ -43,7 +39,7 @@ class _Held:
         self.memory = bytearray()
         self.parts: list[tuple[int, int]] = []
         # One for each stream: how the two were interleaved is chance, and must not split a group.
-        self.hashes: dict[Stream, _Hash] = {"stdout": hashlib.blake2b(), "stderr": hashlib.blake2b()}
+        self.hashes: dict[Stream, hashlib.blake2b] = {"stdout": hashlib.blake2b(), "stderr": hashlib.blake2b()}
         self.truncated = False
 
     @property
@@ -90,12 +86,13 @@ class GatherSink:
         held = self._held.get(worker.name)
         if held is None:
             held = self._held[worker.name] = _Held()
-        if self._in_memory + len(data) > self._limit:
+        if self._in_memory + len(data) > self._limit and not self._full:
             self._to_disk()
-            if self._full:
-                held.truncated = True
-                self.truncated.add(worker.name)
-                return
+        # Once something was dropped nothing may follow it: output is cut, never holed.
+        if held.truncated or (self._full and self._in_memory + len(data) > self._limit):
+            held.truncated = True
+            self.truncated.add(worker.name)
+            return
         held.hashes[stream].update(data)
         held.memory += data
         self._in_memory += len(data)
@@ -115,8 +112,7 @@ class GatherSink:
 
     async def report(self) -> None:
         """Prints the groups, largest first; the others with their diff where more than half of the workers agree."""
-        order = lambda group: (-len(group.names), natural_key(min(group.names, key=natural_key)))  # noqa: E731
-        groups: list[_Group] = sorted(self._groups.values(), key=order)
+        groups = sorted(self._groups.values(), key=_order)
         total = sum(len(group.names) for group in groups)
         majority = groups[0] if groups and 2 * len(groups[0].names) > total else None
         deadline = time.monotonic() + _DIFF_SECONDS
@@ -192,6 +188,10 @@ class GatherSink:
         if last != b"\n":
             lines.append(last[:-1])
         return lines if len(lines) <= _DIFF_LINES else None
+
+
+def _order(group: _Group) -> tuple[int, tuple[object, ...]]:
+    return -len(group.names), min(natural_key(name) for name in group.names)
 
 
 def _closed(line: bytes) -> bytes:

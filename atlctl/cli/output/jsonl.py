@@ -98,11 +98,12 @@ def _objects(head: str, data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        return "".join([_object(head, line) for line in _whole(data.split(b"\n"), b"\n")])
+        return "".join([line_object(head, line) for line in _whole(data.split(b"\n"), b"\n")])
     return output_lines(f'{head}, "data": ', _whole(text.split("\n"), "\n"))
 
 
-def _object(head: str, line: bytes) -> str:
+def line_object(head: str, line: bytes) -> str:
+    """One line as one object. `head` is the object, open before its last value: `{"type": "output"`."""
     try:
         return output_lines(f'{head}, "data": ', [line.decode()])
     except UnicodeDecodeError:
@@ -111,9 +112,11 @@ def _object(head: str, line: bytes) -> str:
 
 def _whole(parts: list[T], newline: T) -> list[T]:
     """What was split at newlines, each with its newline again."""
-    last = parts.pop()
-    lines = [part + newline for part in parts]
-    return [*lines, last] if last else lines
+    last = parts[-1]
+    lines: list[T] = [part + newline for part in parts[:-1]]
+    if last:
+        lines.append(last)
+    return lines
 
 
 def _long_value(line: Spill) -> tuple[str, Spill]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import typer
 from typer.main import get_command
 
 from atlctl.cli import app as real_app
@@ -33,9 +34,13 @@ class _Sample(Group):
         "ps": Lazy(f"{__package__}.sample_ps", aliases=("workers",)),
         "exec": Lazy(f"{__package__}.sample_exec", options_first=True),
         "completion": Lazy(f"{__package__}.sample_act"),
-        "local": Lazy(group=lambda: inner),
+        "local": Lazy(group=lambda: _inner()),
         "demo": Lazy("tests.unit.cli.no_such_module"),
     }
+
+
+def _inner() -> typer.Typer:
+    return inner
 
 
 app = new_app(cls=_Sample, no_args_is_help=True)
@@ -70,10 +75,16 @@ def act(what: str) -> int:
         return runtime.run_async(_flood)
     if what == "tty":
         return runtime.run_async(_spoil_terminal)
+    if what == "ask":
+        return runtime.run_async(_ask)
     if what == "full":
         ctx.writer.put("stdout", b"x" * 100_000)
         return 0
-    ctx.on_second = lambda: os.write(2, b"second\n") and None
+
+    def second() -> None:
+        os.write(2, b"second\n")
+
+    ctx.on_second = second
     return runtime.run_async(lambda: _wait(what), cleanup=1.5 if what == "stuck" else 30)
 
 
@@ -86,6 +97,13 @@ async def _flood() -> int:
             await asyncio.sleep(0)
     finally:
         os.write(2, b"cleaned\n")
+
+
+async def _ask() -> int:
+    os.write(2, b"ready\n")
+    with runtime.asking():
+        os.read(0, 1)
+    return 0
 
 
 async def _spoil_terminal() -> int:

@@ -5,6 +5,7 @@ import string
 import subprocess
 import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -130,8 +131,14 @@ def test_every_command_and_option_has_a_text():
 
 
 def test_every_text_is_used():
-    unused = set(en.TEXTS) - set(used_keys())
-    assert {key for key in unused if not key.startswith("label.")} == set()
+    unused = {key for key in set(en.TEXTS) - set(used_keys()) if not key.startswith("label.")}
+    # What a command says while it runs: NAME.say.KEY, with KEY as a word of its source.
+    for key in [key for key in unused if ".say." in key]:
+        name, _, word = key.partition(".say.")
+        source = Path(table.__file__).parent / "commands" / f"{name.replace('.', '_')}.py"
+        if f'"{word}"' in source.read_text():
+            unused.remove(key)
+    assert unused == set()
 
 
 def test_examples_are_valid_command_lines():

@@ -34,6 +34,9 @@ def _loggers():
         "env {'GITHUB_TOKEN': 'CANARY'}",
         "https://user:CANARY@proxy:3128/",
         "api-key: CANARY",
+        "password='two words CANARY'",
+        "login --token CANARY --verbose",
+        "login --api-key=CANARY",
     ],
 )
 def test_secrets_are_hidden(text):

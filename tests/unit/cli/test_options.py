@@ -52,4 +52,4 @@ def test_which_job_is_named():
 @pytest.mark.parametrize("pair", [("a", "b"), ("", None), (None, "")])
 def test_contradicting_and_empty_names(pair):
     with pytest.raises(UsageError):
-        stated_job(*pair, env={})
+        stated_job(pair[0], pair[1], env={})

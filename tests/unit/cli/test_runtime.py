@@ -57,6 +57,15 @@ def test_a_second_signal_leaves_at_once_and_says_what_may_still_run(number, code
     assert time.monotonic() - begun < 15
 
 
+def test_a_question_is_interrupted_at_once():
+    with start("completion", "ask", stdin=subprocess.PIPE) as process:
+        ready(process)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr.read() == b""
+
+
 def test_cleanup_is_bounded_in_time():
     with start("completion", "stuck") as process:
         ready(process)

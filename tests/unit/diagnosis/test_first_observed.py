@@ -111,23 +111,22 @@ def test_an_error_file_completes_its_entry_whatever_its_folder_is_now():
     assert finding.followed == ()
 
 
-def test_zones_are_told_from_an_error_file_beside_its_entry():
-    def in_zone(name, rank, hour, epoch, index):
-        path = f"/t/job_{name}/attempt_0/0/error.json"
-        lines = one(rank=rank, time=f"2026-11-20_{hour}:45:05", file=path)
-        return worker(name, lines, files={path: record(time=epoch)}, index=index)
-
-    # 17:45:05 UTC is 1795196705; worker b's clock shows 8 hours more, and it failed 1 s earlier.
-    utc = in_zone("a", 0, "17", 1795196705, 0)
-    china = worker("b", one(rank=1, time="2026-11-21_01:45:04"), index=1)
-    told = in_zone("c", 2, "17", 1795196705, 2)
-    assert named(first_observed([utc, told])) == [("a", 0), ("c", 2)]
-    assert named(first_observed([utc, china])) == [("a", 0)]
+def test_a_workers_zone_is_told_by_an_error_file_beside_its_entry():
+    # Worker b's clock shows UTC+8. Its killed rank has no file, but its other one has: 17:45:04 UTC is 1795196704.
     path = "/t/job_b/attempt_0/0/error.json"
-    known = worker(
-        "b", one(rank=1, time="2026-11-21_01:45:04", file=path), files={path: record(time=1795196704)}, index=1
+    victim = entry(rank=2, time="2026-11-21_01:45:04", text=PEER_GONE, file=path)
+    killed = entry(1, rank=3, local=1, code=-9, time="2026-11-21_01:45:03", text="Signal 9 (SIGKILL) received by PID 9")
+    lines, files = block(victim, [killed]), {path: record(PEER_GONE, time=1795196704)}
+    utc = worker("a", one(rank=0, time="2026-11-20_17:45:05"))
+
+    known = first_observed([worker("b", lines, files=files, index=1)])
+    assert [item.time for item in known.candidates] == [1795196703]
+    assert first_observed([worker("b", lines, index=1), utc]).candidates[0].worker == "a"  # zones assumed equal
+    path_a = "/t/job_a/attempt_0/0/error.json"
+    utc_known = worker(
+        "a", one(rank=0, time="2026-11-20_17:45:05", file=path_a), files={path_a: record(time=1795196705)}
     )
-    assert named(first_observed([utc, known])) == [("b", 1)]
+    assert named(first_observed([utc_known, worker("b", lines, files=files, index=1)])) == [("b", 3)]
 
 
 def test_error_files_alone():

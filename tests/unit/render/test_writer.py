@@ -173,7 +173,12 @@ def test_a_reader_that_left() -> None:
     read, write = os.pipe()
     called = threading.Event()
     calls: list[int] = []
-    writer = Writer(write, 2, 1000, lambda: (calls.append(1), called.set())[1])
+
+    def gone() -> None:
+        calls.append(1)
+        called.set()
+
+    writer = Writer(write, 2, 1000, gone)
     os.close(read)
     writer.put("stdout", b"x" * 5000)
     assert called.wait(5)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.soak import __main__ as soak
+from tests.support import proc
 
 
 def test_a_series_counts_right_wrong_and_left(capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,7 +21,7 @@ def test_a_series_counts_right_wrong_and_left(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_left_over_process_is_counted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(soak.proc.leftovers, "__defaults__", (0.1,))
+    monkeypatch.setattr(proc.leftovers, "__defaults__", (0.1,))
     series = soak.Series("things")
     series.add(["sh", "-c", "setsid sleep 100 >/dev/null 2>&1 &"], timeout=10)
     assert (series.failed, series.left) == (0, 1)

@@ -19,8 +19,23 @@ from . import processes
 GUARD_SECONDS = 30.0
 
 
+#: What a launcher may have been told to ignore, and workers must not inherit.
+SIGNALS = (
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGTSTP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+)
+
+
 def main(folder: str, ready: int) -> None:
-    """Run the job in `folder`; tell `ready` (a pipe) in one JSON line whether it started. Never returns."""
+    """Run the job in `folder`. Never returns.
+
+    `ready` (a socket) is told in one JSON line whether it started, and must answer with KEEP for the job to stay.
+    """
     os.chdir("/")
     processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
     guard = os.getpid()
@@ -41,9 +56,15 @@ def main(folder: str, ready: int) -> None:
 
 
 def _supervise(folder: str, ready: int, guard: int) -> int:
-    from . import children, files
-    from .supervisor import Supervisor, read_spec
+    import socket
 
+    from . import children, files
+    from .supervisor import KILL_SECONDS, Supervisor, read_spec
+
+    launcher = socket.socket(fileno=ready)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
     processes.prctl(processes.PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != guard:
@@ -65,12 +86,12 @@ def _supervise(folder: str, ready: int, guard: int) -> int:
     except children.StartError as error:
         answer = {"ok": False, "exit_code": error.exit_code, "message": error.reason}
     except OSError as error:
+        processes.end_all_below(os.getpid(), KILL_SECONDS)
         answer = {"ok": False, "exit_code": 1, "message": f"{error.strerror}: {error.filename or folder}"}
-    with contextlib.suppress(BrokenPipeError):  # the client has gone; the job goes on without it
-        os.write(ready, json.dumps(answer).encode() + b"\n")
-    os.close(ready)
+    with contextlib.suppress(OSError):  # a launcher that has gone shows when its word is awaited
+        launcher.sendall(json.dumps(answer).encode() + b"\n")
     if supervisor is None or not answer["ok"]:
-        processes.end_all_below(os.getpid(), GUARD_SECONDS)
         return 1
+    supervisor.await_keep(launcher)
     supervisor.run()
     return 0

@@ -7,7 +7,7 @@ import fcntl
 import resource
 import subprocess
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 
 class StartError(Exception):
@@ -19,8 +19,20 @@ class StartError(Exception):
         self.reason = reason
 
 
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+def _preparation(terminal: bool, soft_limit: int) -> Callable[[], None] | None:
+    """What the new process does before it becomes the command, None for nothing."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    limited = soft_limit != hard
+    if not (terminal or limited):
+        return None
+
+    def prepare() -> None:
+        if limited:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard))
+        if terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    return prepare
 
 
 def spawn(
@@ -30,15 +42,15 @@ def spawn(
     env: Mapping[str, str],
     stdio: tuple[int, int, int],
     session: bool,
+    soft_limit: int,
     terminal: bool = False,
-    soft_limit: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start `argv` as leader of a new process group, or of a new session. Raises StartError.
 
     `terminal`: its stdin is a terminal and becomes the controlling one. `soft_limit`: the descriptor limit it gets.
     """
     try:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             list(argv),
             cwd=folder,
             env=dict(env),
@@ -47,21 +59,18 @@ def spawn(
             stderr=stdio[2],
             start_new_session=session or terminal,
             process_group=None if session or terminal else 0,
-            preexec_fn=_take_terminal if terminal else None,
+            preexec_fn=_preparation(terminal, soft_limit),
         )
-    except FileNotFoundError as error:
-        if error.filename == folder:
-            raise StartError(125, "the worker's working folder is gone") from error
-        raise StartError(127, f"{argv[0]}: command not found") from error
-    except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
-        raise StartError(126, f"{argv[0]}: {error.strerror}") from error
-    except (OSError, ValueError) as error:
-        code = 126 if isinstance(error, OSError) and error.errno == errno.ENOEXEC else 125
-        raise StartError(code, f"{argv[0]}: {getattr(error, 'strerror', None) or error}") from error
-    if soft_limit is not None:
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        try:
-            resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (min(soft_limit, hard), hard))
-        except (ProcessLookupError, PermissionError):
-            return child  # it has ended, or changed its user: nothing left to set
-    return child
+    except OSError as error:
+        raise _explained(error, argv[0], folder) from error
+    except (ValueError, subprocess.SubprocessError) as error:
+        raise StartError(125, f"{argv[0]}: {error}") from error
+
+
+def _explained(error: OSError, program: str, folder: str) -> StartError:
+    if error.filename == folder:
+        return StartError(125, f"the worker's working folder cannot be entered: {error.strerror}")
+    if isinstance(error, FileNotFoundError):
+        return StartError(127, f"{program}: command not found")
+    cannot_run = isinstance(error, PermissionError | NotADirectoryError) or error.errno == errno.ENOEXEC
+    return StartError(126 if cannot_run else 125, f"{program}: {error.strerror or error}")

@@ -14,8 +14,12 @@ from typing import Any
 
 from . import processes
 from .loop import Loop
+from .requests import Message, parse
 
+#: Bytes of one request. A command line is shorter: the kernel takes 6 MiB at most.
 MAX_MESSAGE = 8 * 1024 * 1024
+#: Out of descriptors, seconds until the next client is let in.
+ACCEPT_AGAIN_SECONDS = 0.2
 
 
 class Execution:
@@ -30,7 +34,8 @@ class Execution:
         self.start = found.start if found else 0
         self.token = token
         self.exited = False
-        self.ending = False
+        #: When its end turns from SIGTERM to SIGKILL, on the monotonic clock; None while nobody asked for its end.
+        self.kill_at: float | None = None
 
 
 class Connection:
@@ -40,7 +45,7 @@ class Connection:
         self,
         loop: Loop,
         sock: socket.socket,
-        handle: Callable[[Connection, dict[str, Any], list[int]], None],
+        handle: Callable[[Connection, Message, list[int]], None],
         gone: Callable[[Connection], None],
     ) -> None:
         self.executions: dict[int, Execution] = {}
@@ -84,14 +89,10 @@ class Connection:
             self.close()
 
     def _take(self, line: bytes) -> bool:
-        try:
-            message = json.loads(line)
-            count = int(message.get("fds", 0))
-        except (ValueError, AttributeError, TypeError):
+        message = parse(line)
+        if message is None or message.descriptors > len(self._descriptors):
             return False
-        if count > len(self._descriptors):
-            return False
-        taken = [self._descriptors.popleft() for _ in range(count)]
+        taken = [self._descriptors.popleft() for _ in range(message.descriptors)]
         try:
             self._handle(self, message, taken)
         finally:
@@ -153,8 +154,13 @@ class Listener:
     def _ready(self) -> None:
         try:
             sock, _ = self._sock.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # gone again
         except OSError:
-            return  # gone again, or out of descriptors: the next round tries again
+            # Out of descriptors. The client stays in the queue, and would wake the loop without end.
+            self._loop.forget(self._sock.fileno())
+            self._loop.later(ACCEPT_AGAIN_SECONDS, lambda: self._loop.read(self._sock.fileno(), self._ready))
+            return
         if Connection.peer_is_me(sock):
             self._accept(sock)
         else:

@@ -92,16 +92,20 @@ class CriLog:
             self._torn = self._torn or len(view) < len(data)
 
     def _rotate(self) -> None:
+        rotated = f"{self._path}.{time.time_ns()}"
         try:
-            os.rename(self._path, f"{self._path}.{time.time_ns()}")
+            os.rename(self._path, rotated)
             descriptor = self._open()
         except OSError:
-            return  # goes on in the old file; a full disk is met at the next write
-        os.close(self._descriptor)
-        self._descriptor, self._size = descriptor, 0
-        old = sorted(name for name in os.listdir(self._folder) if name.startswith("0.log."))
-        for name in old[: max(0, len(old) - (self._max_files - 1))]:
+            # Goes on in the old file, under its old name: a full disk is met at the next write.
             with contextlib.suppress(OSError):
+                os.rename(rotated, self._path)
+            return
+        os.close(self._descriptor)
+        self._descriptor, self._size, self._torn = descriptor, 0, False
+        with contextlib.suppress(OSError):  # what cannot be removed now is tried again at the next rotation
+            old = sorted(name for name in os.listdir(self._folder) if name.startswith("0.log."))
+            for name in old[: max(0, len(old) - (self._max_files - 1))]:
                 os.unlink(f"{self._folder}/{name}")
 
     def close(self) -> None:

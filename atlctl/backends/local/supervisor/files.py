@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import Any
@@ -13,10 +14,13 @@ def write_json(path: str, value: Any) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
-            os.write(descriptor, json.dumps(value).encode())
+            view = memoryview(json.dumps(value).encode())
+            while view:  # a disk that is nearly full takes a part
+                view = view[os.write(descriptor, view) :]
         finally:
             os.close(descriptor)
         os.rename(temporary, path)
     except OSError:
-        os.unlink(temporary)
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         raise

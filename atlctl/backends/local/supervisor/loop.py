@@ -75,11 +75,12 @@ class Loop:
         except BlockingIOError:
             return
         if signal.SIGCHLD in numbers:
-            self._reap()
+            self.reap()
         for number in numbers & set(self._handlers):
             self._handlers[number]()
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
+        """Take note of every child that has ended."""
         any_ended = False
         while True:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import signal
 from collections.abc import Collection, Iterable
@@ -115,6 +116,7 @@ def send_group(group: int, number: int) -> None:
         return
 
 
+@functools.cache
 def place() -> dict[str, str]:
     """Where pids mean something: this boot of this machine, in this pid namespace."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:

@@ -6,8 +6,9 @@ from collections import defaultdict
 
 from . import processes
 
-#: Every process of a worker carries these two, every process of one run of `exec` the third as well: so it is
+#: Every process of a worker carries these, every process of one run of `exec` the third as well: so it is
 #: found also after its parent has ended and it has left the session.
+JOB_MARK = b"ATLCTL_JOB"
 WORKER_MARK = b"ATLCTL_WORKER"
 EXEC_MARK = b"ATLCTL_EXEC"
 
@@ -15,7 +16,7 @@ EXEC_MARK = b"ATLCTL_EXEC"
 class Snapshot:
     """The descendants of the supervisor at one moment. Whoever is not in it had ended by then."""
 
-    def __init__(self, supervisor: int) -> None:
+    def __init__(self, supervisor: int, job: str) -> None:
         self._table = processes.everything()
         self._in_session: dict[int, set[int]] = defaultdict(set)
         self._in_group: dict[int, set[int]] = defaultdict(set)
@@ -26,6 +27,8 @@ class Snapshot:
             self._in_session[entry.session].add(pid)
             self._in_group[entry.group].add(pid)
             env = processes.environment(pid)
+            if env.get(JOB_MARK) != job.encode():
+                continue  # a job that was started inside of this one has workers of its own
             worker = env.get(WORKER_MARK, b"").decode("utf-8", "surrogateescape")
             run = env.get(EXEC_MARK, b"").decode("utf-8", "surrogateescape")
             if worker:
@@ -33,15 +36,19 @@ class Snapshot:
                 if run:
                     self._of_run[worker, run].add(pid)
 
-    def _tree(self, root: int, start: int) -> set[int]:
-        found = set()
-        if root in self._table and self._table[root].start == start:
-            found = {root} | processes.below(self._table, (root,))
-        return found | self._in_session[root] | self._in_group[root]
+    def _family(self, root: int, start: int, marked: set[int]) -> set[int]:
+        found = set(marked)
+        entry = self._table.get(root)
+        # A number is not given out again while a session or group of that number lives.
+        if entry is None or entry.start == start:
+            found |= self._in_session[root] | self._in_group[root]
+            if entry is not None:
+                found.add(root)
+        return found | processes.below(self._table, found)
 
     def of_worker(self, name: str, root: int, start: int) -> set[int]:
         """Everything of a worker, commands executed in it included."""
-        return self._tree(root, start) | self._of_worker[name]
+        return self._family(root, start, self._of_worker[name])
 
     def executed_in(self, name: str) -> set[int]:
         """What runs of `exec` and `shell` started in a worker."""
@@ -49,4 +56,4 @@ class Snapshot:
 
     def of_run(self, name: str, run: str, root: int, start: int) -> set[int]:
         """Everything of one command executed in a worker."""
-        return self._tree(root, start) | self._of_run[name, run]
+        return self._family(root, start, self._of_run[name, run])

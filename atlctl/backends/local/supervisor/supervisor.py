@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from . import children, processes
 from .control import Connection, Execution, Listener
 from .loop import Loop
+from .requests import KEEP, End, Exec, Message, Stop
 from .snapshot import Snapshot
 from .workers import WorkerRun
 
@@ -25,6 +28,10 @@ SHARE_SECONDS = 0.02
 KILL_SECONDS = 5.0
 #: Grace for the commands of a client that has gone, seconds.
 GONE_GRACE = 1.0
+#: Grace where a signal ends the job, seconds.
+SIGNAL_GRACE = 10.0
+
+Tell = Callable[[dict[str, Any]], None]
 
 
 class Supervisor:
@@ -49,25 +56,44 @@ class Supervisor:
 
     def start(self) -> None:
         """Start all workers, or none: raises StartError or OSError with everything ended again."""
-        end_all: Callable[[], None] = lambda: self.stop(list(self._workers), 10.0, None)  # noqa: E731
+        end_all: Callable[[], None] = lambda: self.stop(self._workers, SIGNAL_GRACE)  # noqa: E731
         self._loop.install({signal.SIGTERM: end_all, signal.SIGINT: end_all, signal.SIGHUP: lambda: None})
         markers = [text.encode() for text in self.spec["failure_markers"]]
         limits = (self.spec["log_max_bytes"], self.spec["log_max_files"])
         try:
             for entry in self.spec["workers"]:
-                worker = WorkerRun(self._loop, f"{self.folder}/workers/{entry['name']}", entry["name"], markers, limits)
+                folder = f"{self.folder}/workers/{entry['name']}"
+                worker = WorkerRun(self._loop, folder, entry["name"], markers, limits, self._worker_done)
                 worker.begin(self.spec["argv"], {**self._env, **entry["env"]}, self._soft_limit)
                 self._workers[worker.name] = worker
                 self._by_pid[worker.pid] = worker
+            self._listener = Listener(self._loop, os.open(self.folder, os.O_PATH | os.O_CLOEXEC), self._accept)
         except (children.StartError, OSError):
             processes.end_all_below(os.getpid(), KILL_SECONDS)
             raise
-        folder = os.open(self.folder, os.O_PATH | os.O_CLOEXEC)
-        self._listener = Listener(self._loop, folder, self._accept)
+
+    def await_keep(self, launcher: socket.socket) -> None:
+        """The job stays when its launcher says so. One that dies before takes it along: a start is whole or was not."""
+
+        def hear() -> None:
+            self._loop.forget(launcher.fileno())
+            try:
+                kept = launcher.recv(1) == KEEP
+            except OSError:
+                kept = False
+            launcher.close()
+            if not kept:
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{self.folder}/job.json")
+                self.stop(self._workers, 0.0)
+
+        self._loop.read(launcher.fileno(), hear)
 
     def run(self) -> None:
         """Until every worker has ended."""
         self._loop.run()
+        # Commands that were killed with the last worker: their clients hear of it.
+        self._loop.reap()
 
     def _accept(self, sock: socket.socket) -> None:
         self._connections.add(Connection(self._loop, sock, self._handle, self._connection_gone))
@@ -86,48 +112,42 @@ class Supervisor:
         execution.exited = True
         code = os.waitstatus_to_exitcode(status)
         execution.child.returncode = code
-        if not execution.ending:
-            connection.executions.pop(execution.number, None)
         how = {"exit_code": code} if code >= 0 else {"signal": -code}
         connection.send({"id": execution.number, "event": "exited", **how})
 
     def _after_children(self) -> None:
         """As when a container's first process ends: what a worker left behind is killed with it."""
-        ended = [w for w in self._workers.values() if w.exited and not w.ended and not w.stopping and not w.concluding]
-        if not ended:
-            return
-        for worker in ended:
-            worker.concluding = True
-        self._kill_until_gone([worker.name for worker in ended], lambda: self._conclude(ended))
+        ended = [w for w in self._workers.values() if w.exited and not w.cleaning and not w.stopping]
+        if ended:
+            self._kill_until_gone(ended)
 
     def _look(self) -> Snapshot:
         """A snapshot younger than every process started so far; shared by all who look in the same moment."""
         now = time.monotonic()
         if self._snapshot is None or now - self._snapshot_at > SHARE_SECONDS:
-            self._snapshot, self._snapshot_at = Snapshot(os.getpid()), now
+            self._snapshot, self._snapshot_at = Snapshot(os.getpid(), self.spec["name"]), now
         return self._snapshot
 
     def _members(self, name: str) -> set[int]:
         worker = self._workers[name]
         return self._look().of_worker(name, worker.pid, worker.start)
 
-    def _kill_until_gone(self, names: list[str], done: Callable[[], None]) -> None:
+    def _kill_until_gone(self, workers: Sequence[WorkerRun]) -> None:
+        for worker in workers:
+            worker.cleaning = True
         deadline = time.monotonic() + KILL_SECONDS
         self._snapshot = None
 
         def look() -> None:
-            left = set().union(*(self._members(name) for name in names))
+            left = set().union(*(self._members(worker.name) for worker in workers))
             if left and time.monotonic() < deadline:
                 processes.send(left, signal.SIGKILL)
                 self._loop.later(LOOK_SECONDS, look)
-            else:
-                done()
+                return
+            for worker in workers:
+                worker.conclude()
 
         look()
-
-    def _conclude(self, workers: Iterable[WorkerRun]) -> None:
-        for worker in workers:
-            worker.conclude(self._worker_done)
 
     def _worker_done(self) -> None:
         if all(worker.ended for worker in self._workers.values()):
@@ -135,23 +155,36 @@ class Supervisor:
 
     # -- stop ------------------------------------------------------------------------------------------------------
 
-    def stop(self, names: list[str], grace: float, tell: Callable[[dict[str, Any]], None] | None) -> None:
+    def stop(self, names: Iterable[str], grace: float, tell: Tell = lambda _: None) -> None:
         """SIGTERM to the workers' groups, after `grace` seconds SIGKILL to all that is left of them.
 
-        `tell` hears of each worker that has ended, and at last {"event": "stop-done"}.
+        `tell` hears of each worker that has ended, and at last {"event": "stop-done"}. A second stop waits for the
+        same end, with a grace of its own.
         """
-        say = tell or (lambda _: None)
-        waiting = {}
-        self._snapshot = None
-        for name in names:
-            worker = self._workers[name]
-            if worker.exited or worker.stopping:
-                say({"event": "stopped", "worker": name, "how": "already-ended", "processes": 0})
-                continue
-            worker.note_stopping()
-            waiting[name] = len(self._members(name))
-            processes.send_group(worker.pid, signal.SIGTERM)
         start = time.monotonic()
+        self._snapshot = None
+        waiting: dict[str, int] = {}
+        untold = set(names)
+
+        def say(name: str, how: str, count: int) -> None:
+            tell({"event": "stopped", "worker": name, "how": how, "processes": count})
+            untold.discard(name)
+            if not untold:
+                tell({"event": "stop-done"})
+
+        if not untold:
+            tell({"event": "stop-done"})
+        for name in sorted(untold):
+            worker = self._workers[name]
+            if worker.ended or worker.cleaning:
+                worker.when_ended(functools.partial(say, name, "already-ended", 0))
+                continue
+            waiting[name] = len(self._members(name))
+            if not worker.stopping:
+                worker.note_stopping()
+                processes.send_group(worker.pid, signal.SIGTERM)
+                # A stopped process takes SIGTERM only when it goes on.
+                processes.send_group(worker.pid, signal.SIGCONT)
 
         def look() -> None:
             late = time.monotonic() - start
@@ -163,94 +196,93 @@ class Supervisor:
                 if (left or not worker.exited) and late < grace + KILL_SECONDS:
                     continue
                 how = "not-stopped" if left else ("killed" if late > grace else "terminated")
-                say({"event": "stopped", "worker": name, "how": how, "processes": waiting.pop(name)})
-                worker.conclude(self._worker_done)
+                worker.when_ended(functools.partial(say, name, how, waiting.pop(name)))
+                worker.conclude()
             if waiting:
                 self._loop.later(LOOK_SECONDS, look)
-            else:
-                say({"event": "stop-done"})
 
-        look()
+        if waiting:
+            look()
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def _handle(self, connection: Connection, message: dict[str, Any], descriptors: list[int]) -> None:
-        if message.get("uid") != self.spec["uid"]:
-            connection.send({"id": message.get("id"), "event": "wrong-job"})
+    def _handle(self, connection: Connection, message: Message, descriptors: list[int]) -> None:
+        number = message.number
+        if message.uid != self.spec["uid"]:
+            connection.send({"id": number, "event": "wrong-job"})
             return
-        match message.get("op"):
-            case "exec":
-                self._exec(connection, message, descriptors)
-            case "end":
-                self._end(connection, int(message["id"]), float(message["grace"]))
-            case "stop":
-                names = [name for name in message["workers"] if name in self._workers]
-                number = message.get("id")
-                self.stop(names, float(message["grace"]), lambda told: connection.send({"id": number, **told}))
+        match message.request:
+            case Exec() as wanted:
+                self._exec(connection, number, wanted, descriptors)
+            case End() as wanted:
+                self._end(connection, number, wanted.grace)
+            case Stop() as wanted:
+                names = [name for name in wanted.workers if name in self._workers]
+                self.stop(names, wanted.grace, lambda told: connection.send({"id": number, **told}))
             case _:
-                connection.send({"id": message.get("id"), "event": "unknown-request"})
+                connection.send({"id": number, "event": "unknown-request"})
 
-    def _exec(self, connection: Connection, message: dict[str, Any], descriptors: list[int]) -> None:
-        number = int(message["id"])
-        worker = self._workers.get(message["worker"])
+    def _exec(self, connection: Connection, number: int, wanted: Exec, descriptors: list[int]) -> None:
+        def refuse(exit_code: int, reason: str) -> None:
+            connection.send({"id": number, "event": "failed", "exit_code": exit_code, "reason": reason})
+
+        worker = self._workers.get(wanted.worker)
         if worker is None or worker.exited or worker.stopping:
-            connection.send({"id": number, "event": "failed", "exit_code": 255, "reason": "not running"})
+            refuse(255, "not running")
+            return
+        if number in connection.executions or len(descriptors) != (1 if wanted.tty else 3):
+            refuse(125, "a malformed request")
             return
         entry = next(e for e in self.spec["workers"] if e["name"] == worker.name)
-        env = {**self._env, **entry["env"], "ATLCTL_EXEC": message["token"]}
-        terminal = bool(message.get("tty"))
-        if terminal and message.get("term"):
-            env["TERM"] = message["term"]
-        stdio = (
-            (descriptors[0], descriptors[0], descriptors[0])
-            if terminal
-            else (
-                descriptors[0],
-                descriptors[1],
-                descriptors[2],
-            )
-        )
+        env = {**self._env, **entry["env"], "ATLCTL_EXEC": wanted.token}
+        if wanted.tty:
+            descriptors = descriptors * 3
+            if wanted.term:
+                env["TERM"] = wanted.term
         try:
             child = children.spawn(
-                message["argv"],
+                wanted.argv,
                 folder=f"{worker.folder}/work",
                 env=env,
-                stdio=stdio,
+                stdio=(descriptors[0], descriptors[1], descriptors[2]),
                 session=False,
-                terminal=terminal,
+                terminal=wanted.tty,
                 soft_limit=self._soft_limit,
             )
         except children.StartError as error:
-            connection.send({"id": number, "event": "failed", "exit_code": error.exit_code, "reason": error.reason})
+            refuse(error.exit_code, error.reason)
             return
         self._snapshot = None
-        execution = Execution(number, worker.name, child, message["token"])
+        execution = Execution(number, worker.name, child, wanted.token)
         connection.executions[number] = execution
         self._executions[child.pid] = (connection, execution)
         connection.send({"id": number, "event": "started", "pid": child.pid})
 
     def _end(self, connection: Connection, number: int, grace: float) -> None:
+        """End a command and what it left behind: SIGTERM, SIGKILL after `grace` seconds. The earliest SIGKILL counts."""
         execution = connection.executions.get(number)
         if execution is None:
             connection.send({"id": number, "event": "ended", "proven": True})
             return
-        if execution.ending:
+        kill_at = time.monotonic() + grace
+        if execution.kill_at is not None:
+            execution.kill_at = min(execution.kill_at, kill_at)
             return
-        execution.ending = True
-        start = time.monotonic()
+        execution.kill_at = kill_at
 
         def left() -> set[int]:
             return self._look().of_run(execution.worker, execution.token, execution.pid, execution.start)
 
-        processes.send(left(), signal.SIGTERM)
+        first = left()
+        processes.send(first, signal.SIGTERM)
         # A stopped process takes SIGTERM only when it goes on.
-        processes.send_group(execution.pid, signal.SIGCONT)
+        processes.send(first, signal.SIGCONT)
 
         def look() -> None:
             remaining = left()
-            late = time.monotonic() - start
-            if remaining and late < grace + KILL_SECONDS:
-                if late >= grace:
+            late = time.monotonic() - (execution.kill_at or 0.0)
+            if (remaining or not execution.exited) and late < KILL_SECONDS:
+                if late >= 0:
                     processes.send(remaining, signal.SIGKILL)
                 self._loop.later(LOOK_SECONDS, look)
                 return
@@ -261,8 +293,9 @@ class Supervisor:
 
     def _connection_gone(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        for number in list(connection.executions):
-            self._end(connection, number, GONE_GRACE)
+        for number, execution in list(connection.executions.items()):
+            if not execution.exited:
+                self._end(connection, number, GONE_GRACE)
 
 
 def read_spec(folder: str) -> tuple[dict[str, Any], dict[str, str]]:

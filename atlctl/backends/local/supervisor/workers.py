@@ -23,19 +23,32 @@ class WorkerRun:
     """One worker: a process in its own session with its own folder, its log, and how it ended."""
 
     def __init__(
-        self, loop: Loop, folder: str, name: str, markers: Sequence[bytes], log_limits: tuple[int, int]
+        self,
+        loop: Loop,
+        folder: str,
+        name: str,
+        markers: Sequence[bytes],
+        log_limits: tuple[int, int],
+        on_end: Callable[[], None],
     ) -> None:
+        """`markers`: bytes in its output that say that its trainer has failed. `on_end` is called once, at the end."""
         self.name = name
         self.folder = folder
         self.ended = False
         self.stopping = False
-        self.concluding = False
+        #: What it left behind is being killed.
+        self.cleaning = False
+        self._concluding = False
         self.pid = 0
         self.start = 0
         self._status: int | None = None
         self._loop = loop
+        self._on_end = on_end
+        self._told: list[Callable[[], None]] = []
         self._markers = tuple(markers)
         self._marked_at = 0.0
+        self._reach = max((len(marker) for marker in self._markers), default=1)
+        self._seams: dict[int, bytes] = {}
         self._open: dict[int, str] = {}
         self._log = CriLog(f"{folder}/log", *log_limits)
         self._child: subprocess.Popen[bytes] | None = None
@@ -81,7 +94,10 @@ class WorkerRun:
             self._close(reader)
             return
         self._log.feed(self._open[reader], data)
-        if any(marker in data for marker in self._markers):
+        # A marker may lie across two reads: torchrun's output often comes through a `tee` that cuts anywhere.
+        seam = self._seams.get(reader, b"") + data[: self._reach]
+        self._seams[reader] = (seam if len(data) < self._reach else data)[-self._reach :]
+        if any(marker in data or marker in seam for marker in self._markers):
             self._note_trainer_failure()
 
     def _note_trainer_failure(self) -> None:
@@ -114,8 +130,17 @@ class WorkerRun:
         """Its first process has ended; what that one left may still run."""
         return self._status is not None
 
-    def conclude(self, done: Callable[[], None]) -> None:
-        """Nothing of it runs any more: read the pipes to their end, then write the exit and call `done`."""
+    def when_ended(self, told: Callable[[], None]) -> None:
+        """Call `told` when the exit stands in its file, or could not be written for now."""
+        self._told.append(told)
+        if self.ended:
+            self._tell()
+
+    def conclude(self) -> None:
+        """Nothing of it runs any more: read the pipes to their end, then write the exit. Safe to call twice."""
+        if self._concluding:
+            return
+        self._concluding = True
         deadline = time.monotonic() + DRAIN_SECONDS
 
         def look() -> None:
@@ -127,25 +152,32 @@ class WorkerRun:
             for reader in list(self._open):
                 self._close(reader)
             self._log.close()
-            self._write_exit(done)
+            self._write_exit(time.time())
 
         look()
 
-    def _write_exit(self, done: Callable[[], None]) -> None:
+    def _tell(self) -> None:
+        told, self._told = self._told, []
+        for tell in told:
+            tell()
+
+    def _write_exit(self, when: float) -> None:
         code = self._status if self._status is not None else -9
         value: dict[str, Any] = {
             "exit_code": code if code >= 0 else None,
             "signal": -code if code < 0 else None,
-            "ended": time.time(),
+            "ended": when,
             "stopped": self.stopping,
             "log_bytes_lost": self._log.lost,
         }
         try:
             files.write_json(f"{self.folder}/exit.json", value)
         except FileNotFoundError:
-            pass  # the entry was removed by hand: nobody is left to tell
+            self.ended = True  # the entry was removed by hand: nobody is left to tell
         except OSError:
-            self._loop.later(1.0, lambda: self._write_exit(done))  # a full disk: the exit code waits for room
-            return
-        self.ended = True
-        done()
+            self._loop.later(1.0, lambda: self._write_exit(when))  # a full disk: the exit code waits for room
+        else:
+            self.ended = True
+        self._tell()
+        if self.ended:
+            self._on_end()

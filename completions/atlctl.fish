@@ -1,0 +1,16 @@
+# fish completion for atlctl. Print it with: atlctl completion fish
+function __atlctl_complete
+    set -l typed (commandline -opc)
+    set -l current (commandline -ct)
+    set -l program (string replace -r '^~/' "$HOME/" -- $typed[1])
+    set -l answer (command $program --complete fish (count $typed) $typed "$current" 2>/dev/null)
+    switch "$answer[1]"
+        case :files
+            __fish_complete_path "$current"
+        case :folders
+            __fish_complete_directories "$current"
+        case :words
+            printf '%s\n' $answer[2..-1]
+    end
+end
+complete -c atlctl -f -a '(__atlctl_complete)'
