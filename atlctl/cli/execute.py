@@ -18,7 +18,7 @@ from atlctl.cli.runtime import context
 from atlctl.fanout.engine import FanOut, Limits, RunInterrupted
 from atlctl.fanout.limits import raise_descriptor_limit
 from atlctl.fanout.outcome import Kind, Outcome, fold_codes
-from atlctl.fanout.retry import load, save
+from atlctl.fanout.retry import job_key, load, save
 from atlctl.fanout.stdin import StdinFeed
 from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, UsageError
 from atlctl.jobs.naming import fold_names
@@ -52,10 +52,16 @@ async def execute(
 ) -> int:
     """Run `words` on the selected workers; returns the folded exit code. Raises UsageError without a selection."""
     source = target.backend()
-    if selection.empty:
-        await _refuse_misplaced(source, named, words)
-    job = await target.find_job(source, None, named, reads_only=False)
+    if selection.empty and named is None:
+        await _refuse_job_as_command(source, words)
+    try:
+        job = await target.find_job(source, None, named, reads_only=False)
+    except UsageError:
+        if selection.empty:
+            _refuse_misplaced(named, words)
+        raise
     if selection.empty and job.expected > 1:
+        _refuse_misplaced(named, words)
         exist = fold_names(worker.name for worker in job.workers)
         raise UsageError(
             f"which of the {job.expected} workers of {job.name}?", f"select them: --all, or -w with some of {exist}"
@@ -68,7 +74,7 @@ async def retry(named: str | None, stdin: bool, limits: Limits, form: Form) -> i
     """Run the job's last command again on the workers where its outcome was not 0."""
     source = target.backend()
     job = await target.find_job(source, None, named, reads_only=False)
-    last = load(state_dir(), _key(job))
+    last = load(state_dir(), job_key(job))
     if last is None:
         raise NothingMatched(f"nothing was run with exec on job {job.name} yet", "atlctl exec --all CMD")
     if not last.failed_workers:
@@ -89,28 +95,26 @@ def _shown(argv: Sequence[str]) -> str:
     return shlex.join(argv)
 
 
-def _key(job: Job) -> str:
-    return f"{job.backend}-{job.name}-{job.uid}"
-
-
-async def _refuse_misplaced(source: Backend, named: str | None, words: tuple[str, ...]) -> None:
-    """`exec job-123 --all nvidia-smi`, `exec nvidia-smi --all`: no selection, and it is plain what was meant."""
-    selected = [word for word in words if word.partition("=")[0] in _SELECTION_OPTIONS]
-    is_job = False
-    if named is None:
-        listing = await source.list_jobs()
-        is_job = words[0] in [job.name for job in listing.jobs]
-    if not selected and not is_job:
+async def _refuse_job_as_command(source: Backend, words: tuple[str, ...]) -> None:
+    """`exec job-123 --all nvidia-smi`: it is plain what was meant."""
+    listing = await source.list_jobs()
+    if words[0] not in [job.name for job in listing.jobs]:
         return
-    if is_job:
-        rest = list(words[1:])
-        fixed = ["-j", words[0], *([] if selected else ["--all"]), *rest]
-        problem = f"'{words[0]}' is a job, and exec takes the job with -j"
-    else:
-        first, rest = _pull_selection(words)
-        fixed = [*(["-j", named] if named is not None else []), *first, *rest]
-        problem = f"no workers are selected: '{selected[0]}' behind the command belongs to the command"
-    raise UsageError(problem, f"atlctl exec {_shown(fixed)}")
+    selected = any(word.partition("=")[0] in _SELECTION_OPTIONS for word in words)
+    fixed = ["-j", words[0], *([] if selected else ["--all"]), *words[1:]]
+    raise UsageError(f"'{words[0]}' is a job, and exec takes the job with -j", f"atlctl exec {_shown(fixed)}")
+
+
+def _refuse_misplaced(named: str | None, words: tuple[str, ...]) -> None:
+    """`exec nvidia-smi --all`: a selection behind the command, and none before it."""
+    options, rest = _pull_selection(words)
+    if not options:
+        return
+    fixed = [*(["-j", named] if named is not None else []), *options, *rest]
+    raise UsageError(
+        f"no workers are selected: '{options[0]}' behind the command belongs to the command",
+        f"atlctl exec {_shown(fixed)}",
+    )
 
 
 def _pull_selection(words: tuple[str, ...]) -> tuple[list[str], list[str]]:
@@ -170,7 +174,7 @@ async def _run(
 def _remember(job: Job, words: tuple[str, ...], names: Sequence[str], outcomes: Sequence[Outcome] = ()) -> None:
     """For --retry-failed. A full disk must not keep anybody from looking at their workers."""
     try:
-        save(state_dir(), _key(job), words, {}, names, outcomes)
+        save(state_dir(), job_key(job), words, {}, names, outcomes)
     except AtlctlError as error:
         say.warning(f"--retry-failed will not know of this run: {error.message}")
 
@@ -189,6 +193,8 @@ async def _finish(outcomes: Sequence[Outcome], sink: LiveSink | JsonSink | Gathe
             cut = sink.truncated
         case LiveSink():
             cut = ()
+    if context().reader_gone:
+        outcomes = [outcome for outcome in outcomes if outcome.may_still_run]  # silent but for these
     if len(outcomes) == 1 and outcomes[0].kind is Kind.EXITED and not cut and outcomes[0].guarded is not False:
         return  # the exit code says it all
     for text in summary_lines(outcomes, cut):
@@ -207,8 +213,11 @@ def _sink(form: Form, workers: Sequence[Worker]) -> LiveSink | JsonSink | Gather
 
 
 def _say_ending(fan_out: FanOut) -> None:
+    if context().reader_gone:
+        return  # as any program in a pipeline: nobody is interested any more
     left = fold_names(worker.name for worker in fan_out.running())
-    say.line(f"interrupted; ending the command on {left or 'no worker'} (once more to leave at once)")
+    cause = "the output cannot be written" if context().leaving == ExitCode.FAILED else "interrupted"
+    say.line(f"{cause}; ending the command on {left or 'no worker'} (Ctrl-C leaves at once)")
 
 
 def _left(fan_out: FanOut) -> str:

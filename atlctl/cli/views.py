@@ -21,6 +21,18 @@ def _state(state: str, reason: str) -> str:
     return f"{state} ({reason})" if reason else str(state)
 
 
+def _tells(column: Column, cell: str) -> bool:
+    return cell != "-" and not (column.title == "RESTARTS" and cell == "0")
+
+
+def _render(columns: list[Column], rows: list[list[str]], streams: Streams, wide: bool) -> str:
+    """On a terminal, where room is short, columns that say nothing are left out; `wide` and pipes have them all."""
+    if streams.stdout_tty and not wide:
+        told = [i for i, column in enumerate(columns) if any(_tells(column, row[i]) for row in rows)]
+        columns, rows = [columns[i] for i in told], [[row[i] for i in told] for row in rows]
+    return render_table(Table(columns, rows), streams, wide)
+
+
 def jobs_table(jobs: Sequence[Job], streams: Streams, wide: bool) -> str:
     now = time.time()
     columns = [
@@ -48,7 +60,7 @@ def jobs_table(jobs: Sequence[Job], streams: Streams, wide: bool) -> str:
         ]
         for job in jobs
     ]
-    return render_table(Table(columns, rows), streams, wide)
+    return _render(columns, rows, streams, wide)
 
 
 def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: Streams, wide: bool) -> str:
@@ -93,7 +105,7 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
     blank = ["-"] * (len(columns) - 5)
     rows += [(index, [str(index), "-", "-", "-", "missing", *blank]) for index in missing]
     rows.sort(key=lambda row: row[0])
-    return render_table(Table(columns, [cells for _, cells in rows]), streams, wide)
+    return _render(columns, [cells for _, cells in rows], streams, wide)
 
 
 def _when(epoch: float | None) -> str | None:

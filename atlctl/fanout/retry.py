@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from atlctl.fanout.outcome import Outcome
 from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.model import Job
 from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import ensure_dir, read_bytes, write_atomic
 
@@ -28,6 +30,11 @@ class LastRun:
     argv: tuple[str, ...]
     options: dict[str, Any]
     failed_workers: tuple[str, ...]
+
+
+def job_key(job: Job) -> str:
+    """Tells a job from others, also from a later one of its name."""
+    return f"{job.backend}-{job.name}-{job.uid}"
 
 
 def save(
@@ -55,6 +62,12 @@ def save(
     ensure_dir(os.path.dirname(path))
     # ASCII escapes carry lone surrogates (argv bytes that are no UTF-8) through unchanged.
     write_atomic(path, json.dumps(record).encode("ascii"))
+
+
+def forget(state_dir: str, job_key: str) -> None:
+    """Remove the record of a job that is removed; one that is not there is no error."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_path(state_dir, job_key))
 
 
 def load(state_dir: str, job_key: str) -> LastRun | None:

@@ -22,8 +22,8 @@ def outcome_of(worker: Worker, event: Event | None, guarded: bool | None) -> Out
     """The outcome of a command that ended by itself; None: without a terminal event. Success needs an explicit
     exit code."""
     match event:
-        case Exited(exit_code, signal) if exit_code is not None or signal is not None:
-            return Outcome(worker, Kind.EXITED, exit_code, signal, guarded=guarded)
+        case Exited(exit_code, signal, truncated) if exit_code is not None or signal is not None:
+            return Outcome(worker, Kind.EXITED, exit_code, signal, guarded=guarded, truncated=truncated)
         case FailedToStart(exit_code, reason):
             return Outcome(worker, Kind.FAILED_TO_START, exit_code, reason=reason, guarded=guarded)
         case Lost(reason):

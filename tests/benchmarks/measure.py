@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
 class Cost(NamedTuple):
-    """CPU (user and system) and wall time in seconds, peak resident memory of the largest process in MB."""
+    """CPU (user and system) and wall time in seconds, with what it waited for; its own peak resident memory in MB."""
 
     cpu: float
     wall: float
@@ -21,10 +22,35 @@ def cost(argv: Sequence[str], **options: Any) -> Cost:
     """Run `argv` to its end and return what it took. Raises AssertionError where it fails."""
     start = time.monotonic()
     process = subprocess.Popen(argv, **options)
+    peak = _Peak(process.pid)
+    peak.start()
     _, status, usage = os.wait4(process.pid, 0)
+    wall = time.monotonic() - start
     process.returncode = os.waitstatus_to_exitcode(status)
+    peak.join()
     assert process.returncode == 0, f"{argv[:4]} exited with {process.returncode}"
-    return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - start, usage.ru_maxrss * 1024 / 1e6)
+    return Cost(usage.ru_utime + usage.ru_stime, wall, peak.megabytes)
+
+
+class _Peak(threading.Thread):
+    """Reads VmHWM while the process lives. ru_maxrss will not do: it starts from the size of whoever forked."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._pid = pid
+        self.megabytes = 0.0
+
+    def run(self) -> None:
+        while True:
+            try:
+                with open(f"/proc/{self._pid}/status", encoding="ascii", errors="replace") as file:
+                    lines = [line for line in file if line.startswith("VmHWM:")]
+            except OSError:
+                return
+            if not lines:
+                return  # a zombie has no memory any more
+            self.megabytes = int(lines[0].split()[1]) * 1024 / 1e6
+            time.sleep(0.01)
 
 
 def best(runs: int, argv: Sequence[str], **options: Any) -> Cost:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,20 +30,33 @@ def job(workers: int) -> Iterator[None]:
         run_cli("stop", "bench", "--yes", "--grace", "1", timeout=60)
 
 
+def supervisor_cpu() -> float:
+    """CPU seconds of the job's supervisor and of all commands it has reaped."""
+    record = json.loads(Path(os.environ["XDG_STATE_HOME"], "atlctl/local/bench/job.json").read_text())
+    fields = Path(f"/proc/{record['supervisor']['pid']}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
 def test_exec_true_on_256_workers() -> None:
+    Path("many").write_text("true\n" * 256)
+    all_workers = [*ATLCTL, "exec", "-j", "bench", "--all", "true"]
     with job(256):
-        many = "\n".join(["true"] * 256).encode()
-        source = Path("many")
-        source.write_bytes(many + b"\n")
-        xargs = min(
-            (cost(["sh", "-c", "xargs -P 64 -I{} sh -c {} < many"]) for _ in range(3)), key=lambda found: found.cpu
-        )
-        ours = best(3, [*ATLCTL, "exec", "-j", "bench", "--all", "true"], stderr=subprocess.DEVNULL)
-        bare = best(3, [*ATLCTL, "exec", "-j", "bench", "-w", "0", "true"], stderr=subprocess.DEVNULL)
+        xargs = best(5, ["sh", "-c", "xargs -P 64 -n 1 env < many"])
+        ours = best(5, all_workers, stderr=subprocess.DEVNULL)
+        before = supervisor_cpu()
+        for _ in range(5):
+            cost(all_workers, stderr=subprocess.DEVNULL)
+        helping = (supervisor_cpu() - before) / 5
+        one = best(5, [*ATLCTL, "exec", "-j", "bench", "-w", "0", "true"], stderr=subprocess.DEVNULL)
     report(
-        "256 x `true`; the supervisor's CPU is not in atlctl's",
-        [("xargs -P 64", xargs), ("atlctl exec --all true", ours), ("atlctl exec -w 0 true", bare)],
-        f"one more worker: {(ours.cpu - bare.cpu) / 255 * 1000:.2f} CPU-ms of atlctl",
+        "256 x `true`",
+        [
+            ("xargs -P 64 (with the commands)", xargs),
+            ("atlctl exec --all true", ours),
+            ("  and the supervisor, the commands", ours._replace(cpu=ours.cpu + helping)),
+            ("atlctl exec -w 0 true", one),
+        ],
+        f"one more worker: {(ours.cpu - one.cpu) / 255 * 1000:.2f} CPU-ms of atlctl, {helping / 256 * 1000:.2f} beyond",
     )
     assert ours.peak < PEAK_MB
 

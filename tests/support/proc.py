@@ -56,14 +56,24 @@ def marked(mark: str | None = None) -> list[Process]:
     word = f"{MARK}={os.environ[MARK] if mark is None else mark}".encode()
     found = []
     for pid in _pids():
+        words = _environ(pid)
+        if word in words and pid != os.getpid() and (process := read(pid)) is not None:
+            found.append(process)
+    return found
+
+
+def _environ(pid: int) -> bytes:
+    """A process's environment, empty where it cannot be read. In the middle of an exec it is empty for a moment."""
+    for _ in range(3):
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 words = file.read()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        if word in words and pid != os.getpid() and (process := read(pid)) is not None:
-            found.append(process)
-    return found
+            return b""
+        if words or (process := read(pid)) is None or 2 in (pid, process.parent):  # a zombie, a kernel thread
+            return words
+        time.sleep(0.001)
+    return b""
 
 
 def in_group(group: int) -> list[Process]:

@@ -19,6 +19,8 @@ from atlctl.jobs.model import Job, RankMap, State, Worker
 
 #: How often a followed log asks whether its worker has ended, seconds.
 ENDED_POLL_SECONDS = 0.2
+#: How long a supervisor may live on after it has closed its socket, seconds.
+GOING_SECONDS = 2.0
 
 
 class LocalExecutor:
@@ -60,7 +62,7 @@ class LocalBackend:
         return registry.load(name).job
 
     async def ranks(self, job: Job) -> RankMap | None:
-        return ranks.observed(job)
+        return ranks.known(job)
 
     def executor(self, job: Job) -> LocalExecutor:
         return LocalExecutor(job, self._same(job))
@@ -90,14 +92,7 @@ class LocalBackend:
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
         """A worker's file is a file of this machine; a relative path starts in its working folder."""
         base = f"{registry.root()}/{job.name}/workers/{worker.name}/work"
-        try:
-            descriptor = os.open(os.path.join(base, path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except (OSError, ValueError):
-            return None
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return None
-            return file.read(limit)
+        return _regular_file(os.path.join(base, path), limit)
 
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> list[StopResult]:
         """See `Controller.stop`. Workers whose supervisor is gone have ended with it."""
@@ -119,9 +114,8 @@ class LocalBackend:
                     raise _replaced(job)
                 results[answer["worker"]] = StopResult(answer["worker"], answer["how"], answer["processes"])
         except Unreachable:
-            if registry.glance(job.name).presence == "alive":
+            if not await _has_gone(found):
                 raise
-            # Its last worker has ended meanwhile, and it with it.
         finally:
             await client.aclose()
         return [results.get(name) or self._left(job, name) for name in names]
@@ -138,9 +132,34 @@ class LocalBackend:
         return StopResult(name, "not-stopped", reason="its supervisor went away")
 
 
+async def _has_gone(found: registry.Glance) -> bool:
+    """Whether a supervisor that does not answer has ended, or is about to: its last worker has ended meanwhile."""
+    for _ in range(int(GOING_SECONDS / 0.02)):
+        if registry.presence(found.supervisor)[0] != "alive":
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+def _regular_file(path: str, limit: int) -> bytes | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(limit)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
 async def _watch(found: registry.Glance, exit_file: str, ended: asyncio.Event) -> None:
     """Set `ended` when a worker has ended, or its supervisor: nothing more will come of its log."""
-    while not os.path.exists(exit_file) and registry.presence(found.supervisor)[0] == "alive":
+    while registry.runs(found, exit_file):  # noqa: ASYNC110  another process sets no event
         await asyncio.sleep(ENDED_POLL_SECONDS)
     ended.set()
 

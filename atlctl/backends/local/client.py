@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from atlctl.backends.local.supervisor.requests import MAX_MESSAGE
 from atlctl.jobs.errors import AtlctlError, NotAllowed, Unreachable
 from atlctl.jobs.model import Job
 
@@ -33,6 +34,9 @@ class ControlClient:
         self._connecting: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
+        #: The rest of a request whose beginning was sent. It goes out whatever becomes of who asked for it.
+        self._unsent = memoryview(b"")
+        self._room: asyncio.Future[None] | None = None
         self._listeners: dict[int, Listener] = {}
         self._count = 0
 
@@ -74,25 +78,65 @@ class ControlClient:
         self._listeners.pop(number, None)
 
     async def send(self, number: int, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send one request with descriptors beside it. Raises Unreachable when the connection has ended."""
-        sock = self._sock
-        if sock is None:
-            raise Unreachable(f"job {self._job.name}: the connection to its supervisor was lost")
+        """Send one request with descriptors beside it. Raises Unreachable when the connection has ended, and
+        AtlctlError for a request that is too long to be one."""
         body = {"id": number, "uid": self._job.uid, "fds": len(descriptors), **message}
-        data = memoryview(json.dumps(body).encode() + b"\n")
+        # Bytes that are no UTF-8 travel as escaped surrogates; `json.loads` reads them back.
+        data = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+        if len(data) > MAX_MESSAGE:
+            raise AtlctlError("the command line is too long")
         async with self._sending:
-            try:
-                while data:
-                    try:
-                        sent = socket.send_fds(sock, [data], list(descriptors))
-                    except BlockingIOError:
-                        await writable(sock.fileno())
-                        continue
-                    data, descriptors = data[sent:], ()
-            except OSError as error:
-                raise Unreachable(
-                    f"job {self._job.name}: the connection to its supervisor was lost: {error.strerror}"
-                ) from error
+            # One that is cancelled here has sent nothing: the others' requests stay whole.
+            while self._unsent or not self._begin(data, descriptors):
+                await self._writable()
+        while self._unsent and self._sock is not None:
+            await self._writable()
+
+    def _begin(self, data: bytes, descriptors: Sequence[int]) -> bool:
+        """Send what the socket takes, with all descriptors; False where it takes nothing now."""
+        if self._sock is None:
+            raise self._lost()
+        try:
+            sent = socket.send_fds(self._sock, [data], list(descriptors))
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._lost(f": {error.strerror}") from error
+        self._unsent = memoryview(data)[sent:]
+        return True
+
+    def _lost(self, why: str = "") -> Unreachable:
+        return Unreachable(f"job {self._job.name}: the connection to its supervisor was lost{why}")
+
+    async def _writable(self) -> None:
+        """Wait until the socket took more of the unsent bytes, takes new ones, or is lost."""
+        if self._room is None:
+            if self._sock is None:
+                raise self._lost()
+            loop = asyncio.get_running_loop()
+            self._room = loop.create_future()
+            loop.add_writer(self._sock.fileno(), self._flush)
+        await asyncio.shield(self._room)
+
+    def _flush(self) -> None:
+        assert self._sock is not None
+        try:
+            if self._unsent:
+                self._unsent = self._unsent[self._sock.send(self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent = memoryview(b"")  # the end of the connection shows when it is read
+        self._wake_senders()
+        if self._unsent:
+            self._room = asyncio.get_running_loop().create_future()
+        elif self._sock is not None:
+            asyncio.get_running_loop().remove_writer(self._sock.fileno())
+
+    def _wake_senders(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
 
     async def _read(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -112,8 +156,10 @@ class ControlClient:
                     if listener is not None:
                         listener(message)
         finally:
+            loop.remove_writer(sock.fileno())
             self._sock = None
             sock.close()
+            self._wake_senders()
             for listener in list(self._listeners.values()):
                 listener(None)
 
@@ -126,14 +172,3 @@ class ControlClient:
             self._reader.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._reader
-
-
-async def writable(descriptor: int) -> None:
-    """Wait until `descriptor` takes bytes."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_writer(descriptor, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_writer(descriptor)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import select
 import struct
 import termios
 import time
@@ -24,8 +25,9 @@ from atlctl.backends.base import (
     Stream,
     TerminalSize,
 )
-from atlctl.backends.local.client import ControlClient, writable
-from atlctl.jobs.errors import AtlctlError
+from atlctl.backends.local.client import ControlClient
+from atlctl.backends.local.words import as_utf8
+from atlctl.jobs.errors import AtlctlError, Unreachable
 from atlctl.jobs.model import Worker
 
 READ_SIZE = 256 * 1024
@@ -50,6 +52,9 @@ class LocalExecution:
         self._number = 0
         self._streams: dict[int, Stream] = {}
         self._stdin: int | None = None
+        self._stdin_room: asyncio.Future[None] | None = None
+        #: Input of a terminal since its last newline: there an end of input only ends the line.
+        self._line_begun = False
         self._news: list[dict[str, Any] | None] = []
         self._wake: asyncio.Future[None] | None = None
         self._ended: asyncio.Event = asyncio.Event()
@@ -85,7 +90,7 @@ class LocalExecution:
                 return
             await self._begin()
         except AtlctlError as error:
-            yield FailedToStart(255, error.message)
+            yield FailedToStart(255 if isinstance(error, Unreachable) else 125, error.message)
             return
         quiet_since = 0.0
         started = False
@@ -149,10 +154,10 @@ class LocalExecution:
             message = {
                 "op": "exec",
                 "worker": self._worker.name,
-                "argv": list(self._request.argv.words),
+                "argv": [as_utf8(word) for word in self._request.argv.words],
                 "token": self._token,
                 "tty": self._request.tty is not None,
-                "term": os.environ.get("TERM", ""),
+                "term": as_utf8(os.environ.get("TERM", "")),
             }
             await self._client.send(self._number, message, theirs)
         finally:
@@ -160,40 +165,48 @@ class LocalExecution:
                 os.close(descriptor)
 
     def _pipes(self) -> tuple[dict[int, Stream], list[int]]:
-        opened: list[int] = []
+        ours: dict[int, Stream] = {}
+        theirs: list[int] = []
         try:
             if self._request.stdin:
                 reader, self._stdin = os.pipe2(os.O_CLOEXEC)
+                theirs.append(reader)
                 os.set_blocking(self._stdin, False)
-                opened.append(reader)
             else:
-                opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-            ours: dict[int, Stream] = {}
+                theirs.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
             streams: tuple[Stream, Stream] = ("stdout", "stderr")
             for stream in streams:
                 reader, writer = os.pipe2(os.O_CLOEXEC)
-                os.set_blocking(reader, False)
                 ours[reader] = stream
-                opened.append(writer)
+                theirs.append(writer)
+                os.set_blocking(reader, False)
         except OSError as error:
-            for descriptor in opened:
+            for descriptor in (*ours, *theirs):
                 os.close(descriptor)
-            raise AtlctlError(f"no pipe to the command: {error.strerror}", "raise the limit: ulimit -n") from error
-        return ours, opened
+            raise _no_pipe(error) from error
+        return ours, theirs
 
     def _terminal(self) -> tuple[dict[int, Stream], list[int]]:
-        master, slave = os.openpty()
+        try:
+            master, slave = os.openpty()
+        except OSError as error:
+            raise _no_pipe(error) from error
         os.set_blocking(master, False)
-        self._stdin = os.dup(master)
         if self._request.tty is not None:
             _set_size(master, self._request.tty)
+        try:
+            self._stdin = os.dup(master)
+        except OSError as error:
+            os.close(master)
+            os.close(slave)
+            raise _no_pipe(error) from error
         return {master: "stdout"}, [slave]
 
     def _read(self, descriptor: int) -> bytes:
         size = READ_SIZE
         if self._exit is not None:
             size = min(size, self._owed[descriptor])
-            if size == 0:
+            if size == 0 and not _hung_up(descriptor):
                 return b""
         try:
             data = os.read(descriptor, size)
@@ -233,23 +246,45 @@ class LocalExecution:
             try:
                 view = view[os.write(self._stdin, view) :]
             except BlockingIOError:
-                await writable(self._stdin)
+                await self._stdin_writable(self._stdin)
             except OSError:
-                await self.close_stdin()
+                self._shut_stdin()
                 return False
+        if data:
+            self._line_begun = not data.endswith(b"\n")
         return True
 
+    async def _stdin_writable(self, descriptor: int) -> None:
+        """Wait until the command's stdin takes bytes, or is closed here."""
+        loop = asyncio.get_running_loop()
+        self._stdin_room = room = loop.create_future()
+        loop.add_writer(descriptor, _settle, room)
+        try:
+            await room
+        finally:
+            self._stdin_room = None
+            if self._stdin == descriptor:
+                loop.remove_writer(descriptor)
+
     async def close_stdin(self) -> None:
-        if self._stdin is not None:
-            if self._request.tty is not None:
-                with contextlib.suppress(OSError):  # it has ended: nobody waits for the end of input
-                    os.write(self._stdin, b"\x04")
-            os.close(self._stdin)
-            self._stdin = None
+        if self._request.tty is not None:
+            # A terminal has no end that could be closed. The first of two only ends a line that was begun.
+            await self.write(b"\x04\x04" if self._line_begun else b"\x04")
+        self._shut_stdin()
+
+    def _shut_stdin(self) -> None:
+        descriptor, self._stdin = self._stdin, None
+        if descriptor is None:
+            return
+        if self._stdin_room is not None:
+            asyncio.get_running_loop().remove_writer(descriptor)
+            _settle(self._stdin_room)
+        os.close(descriptor)
 
     def resize(self, size: TerminalSize) -> None:
-        if self._request.tty is not None and self._stdin is not None:
-            _set_size(self._stdin, size)
+        if self._request.tty is not None:
+            for master in self._streams:
+                _set_size(master, size)
 
     async def end(self, grace: float) -> bool:
         first, self._asked_to_end = not self._asked_to_end, True
@@ -294,9 +329,23 @@ class LocalExecution:
         self._client.forget(self._number)
         for descriptor in list(self._streams):
             self._close(descriptor)
-        if self._stdin is not None:
-            os.close(self._stdin)
-            self._stdin = None
+        self._shut_stdin()
+
+
+def _settle(room: asyncio.Future[None]) -> None:
+    if not room.done():
+        room.set_result(None)
+
+
+def _no_pipe(error: OSError) -> AtlctlError:
+    return AtlctlError(f"no pipe to the command: {error.strerror}", "raise the limit: ulimit -n")
+
+
+def _hung_up(descriptor: int) -> bool:
+    """True where nothing more can come: it is empty, and nobody holds its other end."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return [event for _, event in poll.poll(0)] == [select.POLLHUP]
 
 
 def _capacity(descriptor: int) -> int:

@@ -17,9 +17,9 @@ from typing import Any
 
 from atlctl.backends.base import Argv
 from atlctl.backends.local import registry
-from atlctl.backends.local.words import as_utf8
 from atlctl.backends.local.supervisor.requests import KEEP
-from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
+from atlctl.backends.local.words import as_utf8
+from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, UsageError
 from atlctl.jobs.naming import check_job_name
 from atlctl.jobs.statedir import ensure_dir, file_error, state_dir, write_atomic
 
@@ -109,7 +109,11 @@ def _give_way(name: str) -> None:
     folder = os.path.join(registry.root(), name)
     if not os.path.lexists(folder):
         return
-    found = registry.glance(name)
+    try:
+        found = registry.glance(name)
+    except NothingMatched:
+        registry.remove(folder)
+        return
     if found.presence == "alive":
         raise AtlctlError(f"job {name} is still running", f"atlctl stop {name}, or choose another name with --name")
     if found.presence == "elsewhere":

@@ -20,6 +20,10 @@ READ_SIZE = 1 << 18
 MAX_LINE = 16 * 1024 * 1024
 
 
+#: More lines of the files than one line may be cut into (pieces of 16 KiB).
+PIECES = MAX_LINE // (16 * 1024) + 64
+
+
 class _Joiner:
     """CRI lines to log lines: joins the pieces of long lines, each stream for itself."""
 
@@ -127,7 +131,7 @@ async def read(folder: str, request: LogRequest, running: asyncio.Event | None) 
 
 def _last_lines(folder: str, count: int, since: int) -> tuple[_Reader, _Joiner, deque[LogLine]]:
     """The last `count` lines, and a reader and joiner that go on behind them. Reads as little as it can."""
-    reach = count + 64  # pieces of long lines are lines of the file, too
+    reach = count + PIECES  # the first line found may lack its beginning, and must not be among the last
     while True:
         reader, joiner = _Reader(folder), _Joiner(since)
         from_start = reader.skip_to_last(reach)
@@ -141,7 +145,10 @@ def _last_lines(folder: str, count: int, since: int) -> tuple[_Reader, _Joiner, 
 
 
 class _Reader:
-    """Reads on through rotations: a file is left only at its end, when a newer one exists."""
+    """Reads on through rotations: a file is left only at its end, when a newer one exists.
+
+    Files are told by their inode, which is not given out again while one is held open.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -160,28 +167,23 @@ class _Reader:
             if self._file is not None:
                 # What was written between our last read and the rotation.
                 yield from self._to_its_end(joiner)
-            self._open(following)
+                torn = joiner.take(self._buffer) if self._buffer else None
+                if torn is not None:
+                    yield [torn]
+            self._take(following)
 
     def skip_to_last(self, lines: int) -> bool:
         """Go to where at most `lines` lines of the files are left; True where that is the very beginning."""
-        for path in reversed(files(self._folder)):
-            self._open(path)
-            assert self._file is not None
-            position = self._file.seek(0, os.SEEK_END)
-            while position > 0:
-                size = min(READ_SIZE, position)
-                position -= size
-                self._file.seek(position)
-                block = self._file.read(size)
-                here = block.count(b"\n")
-                if here > lines:
-                    cut = len(block)
-                    for _ in range(lines + 1):
-                        cut = block.rfind(b"\n", 0, cut)
-                    self._file.seek(position + cut + 1)
-                    return False
-                lines -= here
-            self._file.seek(0)
+        found, left = _in_order(self._folder), lines
+        while found:
+            opened = _open(found.pop()[1])
+            if opened is None:
+                return self.skip_to_last(lines)  # rotated away meanwhile
+            self._take(opened)
+            counted, inside = _before_last(opened, left)
+            if inside:
+                return False
+            left -= counted
         return True
 
     def _to_its_end(self, joiner: _Joiner) -> Iterator[list[LogLine]]:
@@ -193,23 +195,23 @@ class _Reader:
             if batch:
                 yield batch
 
-    def _following(self) -> str | None:
-        """The file after the current one, None where there is none (yet)."""
-        candidates = []
-        for path in files(self._folder):
-            try:
-                candidates.append((os.stat(path).st_ino, path))
-            except FileNotFoundError:
-                continue  # rotated away meanwhile
-        inodes = [inode for inode, _ in candidates]
-        position = inodes.index(self._inode) + 1 if self._inode in inodes else 0
-        return candidates[position][1] if position < len(candidates) else None
+    def _following(self) -> BinaryIO | None:
+        """The file after the current one, opened; None where there is none (yet)."""
+        while True:
+            found = _in_order(self._folder)
+            inodes = [inode for inode, _ in found]
+            # One that is not there any more was the oldest: all that are there come after it.
+            position = inodes.index(self._inode) + 1 if self._file is not None and self._inode in inodes else 0
+            if position >= len(found):
+                return None
+            inode, path = found[position]
+            opened = _open(path)
+            if opened is not None:
+                if os.fstat(opened.fileno()).st_ino == inode:
+                    return opened
+                opened.close()  # the name has gone to a newer file meanwhile
 
-    def _open(self, path: str) -> None:
-        try:
-            opened = open(path, "rb", buffering=0)  # noqa: SIM115  kept open while the log is followed
-        except OSError as error:
-            raise file_error(error, path) from error
+    def _take(self, opened: BinaryIO) -> None:
         self.close()
         self._file, self._inode, self._buffer = opened, os.fstat(opened.fileno()).st_ino, b""
 
@@ -217,3 +219,50 @@ class _Reader:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _before_last(file: BinaryIO, lines: int) -> tuple[int, bool]:
+    """Seek to where the last `lines` lines of the file begin, or to its beginning.
+
+    Returns how many it holds of them, and whether it holds more.
+    """
+    position = file.seek(0, os.SEEK_END)
+    counted = 0
+    while position > 0:
+        size = min(READ_SIZE, position)
+        position -= size
+        file.seek(position)
+        block = file.read(size)
+        here = block.count(b"\n")
+        if counted + here > lines:
+            cut = len(block)
+            for _ in range(lines - counted + 1):
+                cut = block.rfind(b"\n", 0, cut)
+            file.seek(position + cut + 1)
+            return lines, True
+        counted += here
+    file.seek(0)
+    return counted, False
+
+
+def _open(path: str) -> BinaryIO | None:
+    try:
+        return open(path, "rb", buffering=0)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise file_error(error, path) from error
+
+
+def _in_order(folder: str) -> list[tuple[int, str]]:
+    """Inodes and paths of the log's files, oldest first, as they stood at one moment."""
+    while True:
+        paths = files(folder)
+        try:
+            found = [(os.stat(path).st_ino, path) for path in paths]
+        except FileNotFoundError:
+            continue  # rotated away meanwhile
+        except OSError as error:
+            raise file_error(error, folder) from error
+        if files(folder) == paths:  # each rotation brings a new name
+            return found

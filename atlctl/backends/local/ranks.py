@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from atlctl.backends.local import registry
 from atlctl.backends.local.supervisor import processes
 from atlctl.jobs.model import Job, RankMap
 from atlctl.jobs.statedir import state_dir
+
+
+def known(job: Job) -> RankMap | None:
+    """Observed where torchrun's children live, else guessed from what the workers were told, else None."""
+    return observed(job) or guessed(job)
+
+
+def guessed(job: Job) -> RankMap | None:
+    """Node rank times processes a node, where all workers were told one number and node ranks are static.
+
+    Local workers share one environment, so torchrun's own variables in it hold for all.
+    """
+    env = registry.environment(job.name)
+    count = env.get("PET_NPROC_PER_NODE", "")
+    if not count.isdigit() or env.get("PET_RDZV_BACKEND", "static") != "static":
+        return None
+    each = range(int(count))
+    found = {worker.index * len(each) + local: worker.name for worker in job.workers for local in each}
+    return RankMap(found, f"node rank x PET_NPROC_PER_NODE={count}", guess=True)
 
 
 def observed(job: Job) -> RankMap | None:

@@ -179,6 +179,12 @@ def load_all() -> tuple[list[Entry], list[AtlctlError]]:
     return entries, errors
 
 
+def environment(name: str) -> dict[str, str]:
+    """The environment that all workers of a job were started with; each has a few variables more."""
+    found = _json(os.path.join(root(), name, "env.json"))
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
 def remove(folder: str) -> None:
     """Remove an entry's folder. The caller holds the lock. `job.json` goes first: what is left is no job."""
     if os.path.islink(folder):
@@ -194,11 +200,12 @@ def remove(folder: str) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Remove what starts that were killed have left in the registry. The caller holds the lock: no start is going on."""
+    """Remove what starts that were killed have left. The caller holds the lock, so no start is going on."""
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
-        if not name.startswith(".") and os.path.isdir(path) and not os.path.islink(path) and not _is_entry(folder, name):
-            shutil.rmtree(path, ignore_errors=True)  # what stays is still no job, and is tried again
+        if name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or _is_entry(folder, name):
+            continue
+        shutil.rmtree(path, ignore_errors=True)  # what stays is still no job, and is tried again
 
 
 def _unreadable(path: str, error: OSError) -> AtlctlError:
@@ -210,13 +217,15 @@ def _unreadable(path: str, error: OSError) -> AtlctlError:
     return file_error(error, path)
 
 
-def _json(path: str) -> Any:
+def _json(path: str) -> dict[str, Any] | None:
+    """The object in a file: None where there is no file, an empty one where it is damaged."""
     try:
-        return json.loads(read_bytes(path, MAX_FILE))
+        found = json.loads(read_bytes(path, MAX_FILE))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def presence(identity: dict[str, Any]) -> tuple[Presence, str]:
@@ -228,6 +237,11 @@ def presence(identity: dict[str, Any]) -> tuple[Presence, str]:
     if identity["pid_namespace"] != here["pid_namespace"]:
         return "elsewhere", "another container on this machine"
     return ("alive" if processes.alive(identity["pid"], identity["start"]) else "gone"), ""
+
+
+def runs(found: Glance, exit_file: str) -> bool:
+    """Whether the worker with this exit file may still write to its log."""
+    return not os.path.exists(exit_file) and presence(found.supervisor)[0] == "alive"
 
 
 def _entry(folder: str, record: dict[str, Any]) -> Entry:

@@ -51,7 +51,7 @@ atlctl shell -j train-7 0""",
 atlctl logs train-7 -f
 atlctl logs train-7 -w 0-3 --tail 100
 atlctl logs train-7 --since 10m --grep 'loss|nan'""",
-    "errors.summary": "Find the root cause: which worker and rank failed first, why, and the evidence.",
+    "errors.summary": "Tell which worker and rank was first seen to fail, with the evidence (a heuristic).",
     "errors.examples": """\
 atlctl errors train-7
 atlctl errors train-7 --exit-code || notify    # exit code 1 where a failure was found""",

@@ -51,7 +51,7 @@ atlctl shell -j train-7 0""",
 atlctl logs train-7 -f
 atlctl logs train-7 -w 0-3 --tail 100
 atlctl logs train-7 --since 10m --grep 'loss|nan'""",
-    "errors.summary": "查找根因：哪个 worker、哪个 rank 最先失败，原因是什么，证据在哪里。",
+    "errors.summary": "指出最先被观察到失败的 worker 和 rank，并给出证据（启发式判断）。",
     "errors.examples": """\
 atlctl errors train-7
 atlctl errors train-7 --exit-code || notify    # 发现故障时退出码为 1""",
@@ -68,7 +68,7 @@ atlctl local rm train-7""",
     "local.run.summary": "在本机启动一个作业。",
     "local.run.text": (
         "每个 worker 是一个进程组，并设有 MASTER_ADDR、MASTER_PORT、WORLD_SIZE（worker 总数）和 RANK"
-        "（该 worker 的序号）。作业在后台继续运行。"
+        "（该 worker 的序号）；每个 worker 在自己的目录中运行。已结束的同名作业会被新作业取代。"
     ),
     "local.run.examples": """\
 atlctl local run --workers 2 -- python3 "$PWD/train.py"

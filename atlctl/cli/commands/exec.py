@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atlctl.cli import options
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import run_async
 from atlctl.jobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,10 +57,9 @@ def command(
 
 
 def _check(form: Form) -> None:
-    chosen = [name for name, on in (("-o json", form.json), ("--gather", form.gather)) if on]
+    asked = {"-o json": form.json, "--gather": form.gather, "--output-dir": form.folder is not None}
+    chosen = [name for name, on in asked.items() if on]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} are two forms of the same output", "choose one")
-    if form.raw and (form.json or form.gather):
+    if form.raw and chosen:
         raise UsageError(f"--raw means live output, not {chosen[0]}", "leave one of them out")
-    if context().output == "json" and form.folder is not None:
-        raise UsageError("-o json and --output-dir are two forms of the same output", "choose one")

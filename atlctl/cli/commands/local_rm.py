@@ -18,6 +18,8 @@ def command(
 ) -> int:
     from atlctl.backends.local import registry
     from atlctl.cli.prompt import confirm
+    from atlctl.fanout.retry import forget, job_key
+    from atlctl.jobs.statedir import state_dir
 
     unique = list(dict.fromkeys(names))
     entries = [registry.load(name) for name in unique]
@@ -39,6 +41,7 @@ def command(
             if registry.load(entry.job.name).job.uid != entry.job.uid:
                 raise UsageError(f"job {entry.job.name} was started anew meanwhile", "run the command again")
             registry.remove(entry.folder)
+            forget(state_dir(), job_key(entry.job))
             if not context().quiet:
                 say.out(f"{entry.job.name}\n")
     return 0

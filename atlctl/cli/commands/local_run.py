@@ -13,7 +13,7 @@ from atlctl.cli.runtime import context, run_async
 from atlctl.jobs.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from atlctl.backends.base import Backend, LogLine
+    from atlctl.backends.base import Backend
     from atlctl.backends.local.launch import LaunchSpec
     from atlctl.jobs.model import Job, Worker
 
@@ -89,31 +89,13 @@ async def _run(spec: LaunchSpec, detach: bool) -> int:
 
 async def _follow(source: Backend, job: Job) -> None:
     from atlctl.backends.base import LogRequest
+    from atlctl.cli.output.loglines import TextLines
     from atlctl.fanout.merge import merge
-    from atlctl.render.prefix import prefix_for
-    from atlctl.render.sanitize import OutputSanitizer
 
-    streams, writer = context().streams, context().writer
-    color = {"stdout": streams.stdout_color, "stderr": streams.stderr_color}
-    tty = {"stdout": streams.stdout_tty, "stderr": streams.stderr_tty}
-    prefixes = {
-        (worker.name, stream): prefix_for(worker.name, color[stream]) if job.expected > 1 else b""
-        for worker in job.workers
-        for stream in ("stdout", "stderr")
-    }
-
-    def shown(line: LogLine) -> bytes:
-        if not tty[line.stream]:
-            return line.data
-        sanitizer = OutputSanitizer(color[line.stream])
-        return sanitizer.feed(line.data) + sanitizer.finish()
-
-    request = LogRequest(follow=True)
-    async for chunk in merge(job.workers, lambda worker: source.lines(job, worker, request), lambda _, __: None):
-        for worker, line in chunk:
-            end = b"\n" if line.complete else b""
-            pieces = (prefixes[worker.name, line.stream], shown(line) + end)
-            writer.put(line.stream, pieces, owner=worker.name)
+    writer, request = context().writer, LogRequest(follow=True)
+    shown = TextLines(writer, context().streams, prefix=job.expected > 1, apart=True)
+    async for chunk in merge(job.workers, lambda worker: source.lines(job, worker, request), shown.ended):
+        shown.put(chunk)
         await writer.drain()
 
 

@@ -96,16 +96,28 @@ async def _talk(execution: Execution, name: str) -> int:
 
 
 async def _pass_keys(execution: Execution) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(0, ready.set)
-    try:
-        while True:
-            await ready.wait()
-            ready.clear()
+    while True:
+        await _key_typed()
+        try:
             data = os.read(0, 65536)
-            if not data or not await execution.write(data):
-                return
+        except OSError:  # EIO: the terminal hung up, and SIGHUP is on its way
+            return
+        if not data or not await execution.write(data):
+            return
+
+
+async def _key_typed() -> None:
+    """Until a read of the terminal does not block. Watched anew each time: one event is handled once."""
+    loop = asyncio.get_running_loop()
+    typed: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not typed.done():
+            typed.set_result(None)
+
+    loop.add_reader(0, wake)
+    try:
+        await typed
     finally:
         loop.remove_reader(0)
 

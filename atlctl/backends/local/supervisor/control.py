@@ -14,10 +14,8 @@ from typing import Any
 
 from . import processes
 from .loop import Loop
-from .requests import Message, parse
+from .requests import MAX_MESSAGE, Message, parse
 
-#: Bytes of one request. A command line is shorter: the kernel takes 6 MiB at most.
-MAX_MESSAGE = 8 * 1024 * 1024
 #: Out of descriptors, seconds until the next client is let in.
 ACCEPT_AGAIN_SECONDS = 0.2
 

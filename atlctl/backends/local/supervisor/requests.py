@@ -6,7 +6,8 @@ import json
 import math
 from typing import Any, NamedTuple
 
-
+#: Bytes of one request at most. The kernel takes command lines of 6 MiB.
+MAX_MESSAGE = 16 * 1024 * 1024
 #: What a launcher says when it has taken note of the start.
 KEEP = b"k"
 

@@ -17,6 +17,7 @@ class Snapshot:
     """The descendants of the supervisor at one moment. Whoever is not in it had ended by then."""
 
     def __init__(self, supervisor: int, job: str) -> None:
+        self._supervisor = supervisor
         self._table = processes.everything()
         self._in_session: dict[int, set[int]] = defaultdict(set)
         self._in_group: dict[int, set[int]] = defaultdict(set)
@@ -53,6 +54,11 @@ class Snapshot:
     def executed_in(self, name: str) -> set[int]:
         """What runs of `exec` and `shell` started in a worker."""
         return set().union(*(pids for (worker, _), pids in self._of_run.items() if worker == name))
+
+    def on_their_own(self, name: str, root: int, start: int) -> set[int]:
+        """What a worker has left outside of its group without a living parent: nobody hands signals on to it."""
+        family = self.of_worker(name, root, start) - self.executed_in(name)
+        return {pid for pid in family if self._table[pid].parent == self._supervisor and self._table[pid].group != root}
 
     def of_run(self, name: str, run: str, root: int, start: int) -> set[int]:
         """Everything of one command executed in a worker."""

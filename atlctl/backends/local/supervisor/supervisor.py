@@ -156,7 +156,7 @@ class Supervisor:
     # -- stop ------------------------------------------------------------------------------------------------------
 
     def stop(self, names: Iterable[str], grace: float, tell: Tell = lambda _: None) -> None:
-        """SIGTERM to the workers' groups, after `grace` seconds SIGKILL to all that is left of them.
+        """SIGTERM to the workers' groups and to what has left them, after `grace` seconds SIGKILL to all that is left.
 
         `tell` hears of each worker that has ended, and at last {"event": "stop-done"}. A second stop waits for the
         same end, with a grace of its own.
@@ -165,6 +165,7 @@ class Supervisor:
         self._snapshot = None
         waiting: dict[str, int] = {}
         untold = set(names)
+        asked: set[int] = set()
 
         def say(name: str, how: str, count: int) -> None:
             tell({"event": "stopped", "worker": name, "how": how, "processes": count})
@@ -193,6 +194,10 @@ class Supervisor:
                 # Commands executed in it (perhaps the very shell that asked for this stop) go last.
                 if late > grace or not left - self._look().executed_in(name):
                     processes.send(left, signal.SIGKILL)
+                else:
+                    alone = self._look().on_their_own(name, worker.pid, worker.start) - asked
+                    processes.send(alone, signal.SIGTERM)
+                    asked.update(alone)
                 if (left or not worker.exited) and late < grace + KILL_SECONDS:
                     continue
                 how = "not-stopped" if left else ("killed" if late > grace else "terminated")
@@ -259,7 +264,7 @@ class Supervisor:
         connection.send({"id": number, "event": "started", "pid": child.pid})
 
     def _end(self, connection: Connection, number: int, grace: float) -> None:
-        """End a command and what it left behind: SIGTERM, SIGKILL after `grace` seconds. The earliest SIGKILL counts."""
+        """End a command and what it left behind: SIGTERM, after `grace` seconds SIGKILL. The shortest grace counts."""
         execution = connection.executions.get(number)
         if execution is None:
             connection.send({"id": number, "event": "ended", "proven": True})

@@ -1,0 +1,134 @@
+"""Lines of many logs on stdout: after `NAME: `, or as JSON Lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from atlctl.backends.base import LogLine, Stream
+from atlctl.cli.output.jsonl import line_object
+from atlctl.cli.output.live import sanitizer_for
+from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.model import Worker
+from atlctl.render.jsonout import dumps
+from atlctl.render.prefix import prefix_for
+from atlctl.render.streams import Streams
+from atlctl.render.table import rfc3339
+from atlctl.render.writer import Writer
+
+Chunk = Sequence[tuple[Worker, LogLine]]
+_SECOND = 1_000_000_000
+
+
+class TextLines:
+    """Payloads byte-exact on pipes, sanitised on a terminal unless `raw`.
+
+    `prefix` False leaves out the worker's name. `apart`: what a worker wrote to stderr goes to stderr; without it a log
+    is data, all of it on stdout. `pattern`: only lines it matches.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        streams: Streams,
+        *,
+        prefix: bool,
+        raw: bool = False,
+        apart: bool = False,
+        pattern: re.Pattern[bytes] | None = None,
+    ) -> None:
+        self._writer = writer
+        self._colors: dict[Stream, bool] = {"stdout": streams.stdout_color, "stderr": streams.stderr_color}
+        self._sanitizers = {stream: sanitizer_for(stream, streams, raw) for stream in self._colors}
+        self._with_prefix = prefix
+        self._apart = apart
+        self._pattern = pattern
+        self._prefixes: dict[tuple[str, Stream], bytes] = {}
+
+    def put(self, chunk: Chunk) -> None:
+        """Hands runs of lines to the writer at once. After a line without its end, another worker begins a new one."""
+        pattern = self._pattern
+        pending: list[bytes] = []
+        target: Stream = "stdout"
+        for worker, line in chunk:
+            if pattern is not None and not pattern.search(line.data):
+                continue
+            stream: Stream = line.stream if self._apart else "stdout"
+            if pending and stream != target:
+                self._writer.put(target, b"".join(pending))
+                pending = []
+            target = stream
+            sanitizer, data = self._sanitizers[stream], line.data
+            if sanitizer is not None:
+                data = sanitizer.feed(data) + sanitizer.finish()
+            pending += (self._prefix(worker.name, stream), data)
+            if line.complete:
+                pending.append(b"\n")
+            else:
+                self._writer.put(stream, b"".join(pending), worker.name)
+                pending = []
+        if pending:
+            self._writer.put(target, b"".join(pending))
+
+    def _prefix(self, name: str, stream: Stream) -> bytes:
+        if not self._with_prefix:
+            return b""
+        key = (name, stream)
+        if key not in self._prefixes:
+            self._prefixes[key] = prefix_for(name, self._colors[stream])
+        return self._prefixes[key]
+
+    def ended(self, worker: Worker, problem: AtlctlError | None) -> None:
+        """Nothing is shown for it."""
+
+    def summary(self, read: int, lost: int, exit_code: int) -> None:
+        """Nothing is shown for it."""
+
+
+class JsonLines:
+    """One object for each line, one for each log that ended or could not be read, and the summary."""
+
+    def __init__(self, writer: Writer, pattern: re.Pattern[bytes] | None = None) -> None:
+        self._writer = writer
+        self._pattern = pattern
+        self._heads: dict[tuple[str, Stream], str] = {}
+        self._second = -1
+        self._stamp = ""
+
+    def put(self, chunk: Chunk) -> None:
+        pattern = self._pattern
+        texts: list[str] = []
+        for worker, line in chunk:
+            if pattern is None or pattern.search(line.data):
+                head = f'{self._head(worker.name, line.stream)}, "time": {self._time(line.time)}'
+                texts.append(line_object(head, line.data + b"\n" if line.complete else line.data))
+        self._writer.put("stdout", "".join(texts).encode())
+
+    def _head(self, name: str, stream: Stream) -> str:
+        key = (name, stream)
+        if key not in self._heads:
+            self._heads[key] = dumps({"type": "output", "worker": name, "stream": stream})[:-1]
+        return self._heads[key]
+
+    def _time(self, nanoseconds: int | None) -> str:
+        if nanoseconds is None:
+            return "null"
+        second, rest = divmod(nanoseconds, _SECOND)
+        if second != self._second:
+            self._second, self._stamp = second, rfc3339(second).removesuffix("Z")
+        return f'"{self._stamp}.{rest // 1000:06d}Z"'
+
+    def ended(self, worker: Worker, problem: AtlctlError | None) -> None:
+        """`exited` with 0: its log was read to the end. `lost`: it was not."""
+        how = {"outcome": "exited", "exit_code": 0} if problem is None else {"outcome": "lost", "exit_code": None}
+        reason = "" if problem is None else problem.message
+        self._put_object({"type": "outcome", "worker": worker.name, **how, "signal": None, "reason": reason})
+
+    def summary(self, read: int, lost: int, exit_code: int) -> None:
+        """The last object: a stream without it was cut."""
+        status = "success" if not lost else "partial" if read else "error"
+        counts = {"exited": read, "lost": lost}
+        self._put_object({"type": "summary", "status": status, "exit_code": exit_code, "counts": counts})
+
+    def _put_object(self, value: dict[str, object]) -> None:
+        self._writer.put("stdout", dumps(value).encode() + b"\n")

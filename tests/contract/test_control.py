@@ -1,0 +1,250 @@
+"""Jobs are found, described, stopped; files of workers are read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from atlctl.backends.base import StopResult
+from atlctl.jobs.errors import AtlctlError, NothingMatched
+from atlctl.jobs.model import Job, State
+from tests.contract.world import World, eventually
+from tests.support.proc import wait_until
+
+
+def stop(world: World, job: Job, indexes: Sequence[int] | None = None, grace: float = 5.0) -> list[StopResult]:
+    workers = job.workers if indexes is None else [job.workers[index] for index in indexes]
+    return list(asyncio.run(asyncio.wait_for(world.backend.stop(job, workers, grace), 20)))
+
+
+def load(world: World, name: str = "job") -> Job:
+    return asyncio.run(world.backend.get_job(name))
+
+
+# Inventory
+
+
+def test_jobs_are_listed_with_their_workers(world: World) -> None:
+    assert asyncio.run(world.backend.list_jobs()).jobs == ()
+    world.start(name="b-2", workers=3)
+    world.start(name="b-10")
+    listing = asyncio.run(world.backend.list_jobs())
+    assert [job.name for job in listing.jobs] == ["b-2", "b-10"]
+    assert listing.problems == ()
+    job = listing.jobs[0]
+    assert (job.state, job.expected, job.ready, job.missing) == (State.RUNNING, 3, 3, ())
+    assert [worker.name for worker in job.workers] == ["worker-0", "worker-1", "worker-2"]
+    assert [(worker.index, worker.node_rank) for worker in job.workers] == [(0, 0), (1, 1), (2, 2)]
+    assert all(worker.started and abs(worker.started - time.time()) < 60 for worker in job.workers)
+    assert load(world, "b-2") == job
+
+
+def test_an_unknown_job(world: World) -> None:
+    world.start(name="present")
+    with pytest.raises(NothingMatched) as caught:
+        load(world, "absent")
+    assert "absent" in caught.value.message
+    assert "present" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["../job", "", "a b", "-x", ".lock", "a\nb"])
+def test_names_with_odd_characters_match_nothing(world: World, name: str) -> None:
+    with pytest.raises(AtlctlError):
+        load(world, name)
+
+
+def test_states_follow_the_workers(world: World) -> None:
+    job = world.start(["sh", "-c", "[ $RANK = 1 ] && exit 3; sleep 4300"], workers=2)
+    found = eventually(world, job.name, lambda found: found.workers[1].state is State.FAILED)
+    # A failing worker makes the job failed at once and leaves the others running.
+    assert found.state is State.FAILED
+    assert found.workers[0].state is State.RUNNING
+    assert (found.workers[1].exit_code, found.workers[1].signal) == (3, None)
+    assert found.ended is None
+    assert world.inside(job, 0)
+
+
+def test_success_needs_every_worker(world: World) -> None:
+    job = world.start(["sh", "-c", "[ $RANK = 0 ] || sleep 0.4"], workers=2)
+    found = eventually(world, job.name, lambda found: found.workers[0].state is State.SUCCEEDED)
+    assert found.state is State.RUNNING
+    found = eventually(world, job.name, lambda found: found.state is not State.RUNNING)
+    assert found.state is State.SUCCEEDED
+    assert found.ended is not None
+
+
+def test_a_signal_is_a_failure(world: World) -> None:
+    job = world.start()
+    world.end_worker(job)
+    found = eventually(world, job.name, lambda found: found.state is not State.RUNNING)
+    assert found.state is State.FAILED
+    assert (found.workers[0].exit_code, found.workers[0].signal) == (None, 9)
+
+
+def test_what_a_worker_leaves_behind_ends_with_it(world: World) -> None:
+    job = world.start(["sh", "-c", "setsid sleep 4301 & sleep 0.2; exit 0"])
+    assert wait_until(lambda: any("4301" in process.command for process in world.inside(job)))
+    eventually(world, job.name, lambda found: found.state is State.SUCCEEDED)
+    assert world.inside(job) == []
+
+
+# Stop
+
+
+def test_stop_terminates(world: World) -> None:
+    job = world.start(workers=3)
+    results = stop(world, job)
+    assert [(r.worker, r.how, r.processes) for r in results] == [
+        (worker.name, "terminated", 1) for worker in job.workers
+    ]
+    assert not any(world.inside(job, index) for index in range(3))
+    # What was asked for is shown at once, also as the way it ended.
+    found = load(world)
+    assert found.state is State.STOPPED
+    assert [worker.state for worker in found.workers] == [State.STOPPED] * 3
+
+
+def test_stop_lets_workers_clean_up(world: World) -> None:
+    job = world.start(
+        ["sh", "-c", "trap 'sleep 0.2; touch cleaned; exit 0' TERM; touch up; while :; do sleep 0.02; done"]
+    )
+    assert wait_until(lambda: asyncio.run(world.backend.read_file(job, job.workers[0], "up", 1)) == b"")
+    assert [result.how for result in stop(world, job)] == ["terminated"]
+    assert asyncio.run(world.backend.read_file(job, job.workers[0], "cleaned", 1)) == b""
+    # Stopped, whatever its exit code says.
+    assert load(world).state is State.STOPPED
+
+
+def test_stop_kills_after_the_grace(world: World) -> None:
+    job = world.start(["sh", "-c", "trap '' TERM; touch up; while :; do sleep 0.02; done"])
+    assert wait_until(lambda: asyncio.run(world.backend.read_file(job, job.workers[0], "up", 1)) == b"")
+    begun = time.monotonic()
+    results = stop(world, job, grace=0.4)
+    assert 0.4 < time.monotonic() - begun < 3
+    assert [result.how for result in results] == ["killed"]
+    assert world.inside(job) == []
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("setsid sleep 4302 & touch up; sleep 4303", id="session"),
+        pytest.param("touch up; kill -STOP $$", id="stopped"),
+        pytest.param("touch up; sleep 4304 | sleep 4305", id="pipeline"),
+        pytest.param("(setsid sh -c 'sleep 4308 & sleep 4309' &); touch up; sleep 4310", id="daemon"),
+    ],
+)
+def test_stop_leaves_nothing_and_wastes_no_grace(world: World, script: str) -> None:
+    job = world.start(["sh", "-c", script])
+    assert wait_until(lambda: asyncio.run(world.backend.read_file(job, job.workers[0], "up", 1)) == b"")
+    begun = time.monotonic()
+    assert [result.how for result in stop(world, job, grace=30.0)] == ["terminated"]
+    assert time.monotonic() - begun < 3
+    assert world.inside(job) == []
+
+
+def test_stop_ends_commands_executed_in_a_worker(world: World) -> None:
+    job = world.start()
+    with world.client(job, ["sh", "-c", "setsid sleep 4306"], stdin=False) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"started\n"
+        stop(world, job)
+        assert world.inside(job) == []
+        client.wait(5)
+
+
+def test_stop_of_some_workers(world: World) -> None:
+    job = world.start(workers=3)
+    assert [result.worker for result in stop(world, job, [2, 0])] == ["worker-2", "worker-0"]
+    found = load(world)
+    assert [worker.state for worker in found.workers] == [State.STOPPED, State.RUNNING, State.STOPPED]
+    assert found.state is State.RUNNING
+    assert [len(world.inside(job, index)) for index in range(3)] == [0, 1, 0]
+    # A second run is safe, and says what it found.
+    assert [result.how for result in stop(world, job)] == ["already-ended", "terminated", "already-ended"]
+
+
+def test_stop_of_an_ended_job(world: World) -> None:
+    job = world.start(["true"])
+    ended = eventually(world, job.name, lambda found: found.state is State.SUCCEEDED)
+    for known in (job, ended):
+        assert [result.how for result in stop(world, known)] == ["already-ended"]
+    assert load(world).state is State.SUCCEEDED
+
+
+def test_stop_of_a_lost_job(world: World) -> None:
+    job = world.start()
+    world.lose(job)
+    eventually(world, job.name, lambda found: found.state is State.LOST)
+    assert [result.how for result in stop(world, job)] == ["already-ended"]
+
+
+def test_two_stops_at_once_both_wait_for_the_end(world: World) -> None:
+    job = world.start(["sh", "-c", "trap 'sleep 0.3; exit 0' TERM; touch up; while :; do sleep 0.02; done"])
+    assert wait_until(lambda: asyncio.run(world.backend.read_file(job, job.workers[0], "up", 1)) == b"")
+
+    async def main() -> list[bool]:
+        async def one() -> bool:
+            await world.backend.stop(job, job.workers, 5.0)
+            return bool(world.inside(job))
+
+        return list(await asyncio.gather(one(), one()))
+
+    assert asyncio.run(asyncio.wait_for(main(), 10)) == [False, False]
+
+
+def test_a_second_stop_may_be_less_patient(world: World) -> None:
+    job = world.start(["sh", "-c", "trap '' TERM; touch up; while :; do sleep 0.02; done"])
+    assert wait_until(lambda: asyncio.run(world.backend.read_file(job, job.workers[0], "up", 1)) == b"")
+
+    async def main() -> float:
+        patient = asyncio.create_task(_stopped(world, job, 60.0))
+        await asyncio.sleep(0.2)
+        begun = time.monotonic()
+        await _stopped(world, job, 0.1)
+        await patient
+        return time.monotonic() - begun
+
+    assert asyncio.run(asyncio.wait_for(main(), 10)) < 3
+
+
+async def _stopped(world: World, job: Job, grace: float) -> Sequence[StopResult]:
+    return await world.backend.stop(job, job.workers, grace)
+
+
+def test_a_job_started_anew_under_the_same_name_is_left_alone(world: World) -> None:
+    old = world.start()
+    new = world.replace(old)
+    with pytest.raises(AtlctlError, match="replaced"):
+        stop(world, old)
+    assert load(world) == new
+    assert world.inside(new)
+
+
+# Files of workers
+
+
+def file(world: World, job: Job, path: str, limit: int = 1000) -> bytes | None:
+    return asyncio.run(asyncio.wait_for(world.backend.read_file(job, job.workers[0], path, limit), 5))
+
+
+def test_files_as_the_worker_sees_them(world: World) -> None:
+    script = (
+        "printf 'a\\000b' > plain; mkdir folder; ln -s plain link; mkfifo pipe; "
+        'printf here > "$PWD/folder/deep"; echo $PWD; touch up; sleep 4307'
+    )
+    job = world.start(["sh", "-c", script])
+    assert wait_until(lambda: file(world, job, "up") == b"")
+    assert file(world, job, "plain") == b"a\0b"
+    assert file(world, job, "plain", 2) == b"a\0"
+    assert file(world, job, "folder/deep") == b"here"
+    assert file(world, job, "/dev/null") is None, "no regular file"
+    assert file(world, job, "link") is None, "links are not followed"
+    assert file(world, job, "pipe") is None, "nobody waits for a pipe"
+    assert file(world, job, "folder") is None
+    assert file(world, job, "missing") is None
+    assert file(world, job, "nul\0byte") is None
+    assert file(world, job, "plain/below") is None

@@ -1,0 +1,130 @@
+"""What the contract suite needs of a place where jobs live, beside the backend itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from atlctl.backends.base import Argv, Backend
+from atlctl.jobs.model import Job
+from tests.support import proc
+
+REPOSITORY = Path(__file__).parents[2]
+#: A worker's command that does nothing for as long as a test takes.
+IDLE = ("sleep", "4000")
+
+
+class World(Protocol):
+    """Real workers behind one backend. Every test gets a fresh one, and nothing of it is left afterwards."""
+
+    backend: Backend
+
+    def start(self, argv: Sequence[str] = IDLE, workers: int = 1, name: str = "job") -> Job:
+        """Start a job and return it when all its workers run."""
+
+    def inside(self, job: Job, index: int = 0) -> list[proc.Process]:
+        """Every living process of a worker: its own command, and commands executed in it."""
+
+    def end_worker(self, job: Job, index: int = 0) -> None:
+        """End a worker's own command by SIGKILL, as the kernel does when memory runs out."""
+
+    def lose(self, job: Job) -> None:
+        """Make all workers unreachable at once, with no word to anybody."""
+
+    def replace(self, job: Job) -> Job:
+        """Another job takes the name of `job`, which has ended."""
+
+    def client(self, job: Job, argv: Sequence[str], *, stdin: bool) -> subprocess.Popen[bytes]:
+        """A process that executes `argv` in worker 0 and prints a line when it has started.
+
+        It holds the command's stdin open where `stdin` is true.
+        """
+
+    def close(self) -> None: ...
+
+
+class LocalWorld:
+    """Jobs of this machine."""
+
+    def __init__(self) -> None:
+        from atlctl.backends.local.backend import LocalBackend
+
+        self.backend: Backend = LocalBackend()
+
+    def start(self, argv: Sequence[str] = IDLE, workers: int = 1, name: str = "job") -> Job:
+        from atlctl.backends.local.launch import LaunchSpec, launch
+
+        return self.load(launch(LaunchSpec(Argv(tuple(argv)), workers, name)))
+
+    def load(self, name: str) -> Job:
+        return asyncio.run(self.backend.get_job(name))
+
+    def inside(self, job: Job, index: int = 0) -> list[proc.Process]:
+        marks = {f"ATLCTL_JOB={job.name}".encode(), f"ATLCTL_WORKER=worker-{index}".encode()}
+        return [process for process in proc.marked() if marks <= _environment(process.pid)]
+
+    def end_worker(self, job: Job, index: int = 0) -> None:
+        pid = job.workers[index].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+    def lose(self, job: Job) -> None:
+        from atlctl.backends.local import registry
+
+        os.kill(registry.glance(job.name).supervisor["pid"], signal.SIGKILL)
+
+    def replace(self, job: Job) -> Job:
+        asyncio.run(self.backend.stop(job, job.workers, 0.0))
+        eventually(self, job.name, lambda found: not any(w.state.active for w in found.workers))
+        assert proc.wait_until(lambda: not self._supervised(job))
+        return self.start(name=job.name)
+
+    def _supervised(self, job: Job) -> bool:
+        from atlctl.backends.local import registry
+
+        return registry.glance(job.name).presence == "alive"
+
+    def client(self, job: Job, argv: Sequence[str], *, stdin: bool) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.contract.client", job.name, "stdin" if stdin else "null", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        )
+
+    def close(self) -> None:
+        from atlctl.backends.local import registry
+
+        for entry in registry.load_all()[0]:
+            if entry.presence == "alive":
+                asyncio.run(self.backend.stop(entry.job, entry.job.workers, 0.0))
+
+
+def _environment(pid: int) -> set[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return set(file.read().split(b"\0"))
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+
+
+def eventually(world: World, name: str, predicate: Callable[[Job], object], timeout: float = 10.0) -> Job:
+    """The job as soon as `predicate` holds for it. Fails the test after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        job = asyncio.run(world.backend.get_job(name))
+        if predicate(job):
+            return job
+        assert time.monotonic() < deadline, f"not in {timeout} s: {job}"
+        time.sleep(0.02)
+
+
+#: Every backend that the suite runs on.
+WORLDS: dict[str, Callable[[], World]] = {"local": LocalWorld}

@@ -1,0 +1,122 @@
+"""`atlctl` on a terminal that a test types on and looks at while it runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support import proc
+from tests.support.cli import ATLCTL
+
+# Leads the terminal's session in place of a shell: a leader's end would hang up the terminal and reset its mode
+# before a test could look. Tells the exit code on one pipe, leaves when the other closes.
+_LEADER = """
+import os, signal, subprocess, sys
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, lambda *_: None)
+code = subprocess.call(sys.argv[3:])
+os.write(int(sys.argv[1]), b"%d" % code)
+os.close(int(sys.argv[1]))
+while os.read(int(sys.argv[2]), 1):
+    pass
+"""
+
+
+class Terminal:
+    """A context manager: starts `atlctl ARGS`, ends whatever is left of it. `screen` is all that was shown so far."""
+
+    def __init__(
+        self, *args: str, env: Mapping[str, str | None], columns: int = 80, rows: int = 24, flags: tuple[str, ...] = ()
+    ) -> None:
+        self.screen = b""
+        self._seen = 0
+        self._terminal, self.line = pty.openpty()
+        self.resize(columns, rows)
+        self.before = self.mode()
+        self._codes, told = os.pipe()
+        hold, self._hold = os.pipe()
+        merged = {**os.environ, **env}
+        self._leader = subprocess.Popen(
+            [
+                *("setsid", "--ctty", sys.executable, "-I", "-S", "-c", _LEADER, str(told), str(hold)),
+                *(*ATLCTL[:1], *flags, *ATLCTL[1:], *args),
+            ],
+            env={name: value for name, value in merged.items() if value is not None},
+            stdin=self.line,
+            stdout=self.line,
+            stderr=self.line,
+            pass_fds=(told, hold),
+        )
+        os.close(told)
+        os.close(hold)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._hold)
+        if self._leader.poll() is None and kind is not None:
+            os.killpg(self._leader.pid, signal.SIGKILL)
+        self._leader.wait()
+        for descriptor in (self._terminal, self.line, self._codes):
+            os.close(descriptor)
+
+    @property
+    def pid(self) -> int:
+        """Process ID of atlctl itself."""
+        found: list[proc.Process] = []
+        assert proc.wait_until(
+            lambda: found.extend(p for p in proc.processes() if p.parent == self._leader.pid) or found
+        )
+        return found[0].pid
+
+    def resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def mode(self) -> list[Any]:
+        """The terminal's settings, as termios gives them."""
+        return termios.tcgetattr(self.line)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._terminal, keys)
+
+    def wait_for(self, text: bytes, timeout: float = 15) -> bytes:
+        """Read until `text` is on the part of the screen that was not waited for yet; gives that part."""
+        start = self._seen
+        deadline = time.monotonic() + timeout
+        while (at := self.screen.find(text, start)) < 0:
+            assert time.monotonic() < deadline, f"{text!r} did not come: {self.screen[start:]!r}"
+            self._read(0.05)
+        self._seen = at + len(text)
+        return self.screen[start : self._seen]
+
+    def code(self, timeout: float = 15) -> int:
+        """Wait for the end of atlctl; its exit code, or -N for a death by signal N."""
+        deadline = time.monotonic() + timeout
+        while not select.select([self._codes], [], [], 0)[0]:
+            assert time.monotonic() < deadline, f"atlctl has not ended: {self.screen[-2000:]!r}"
+            self._read(0.02)
+        code = int(os.read(self._codes, 16))
+        while self._read(0.02):
+            pass
+        return code
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self._terminal], [], [], seconds)[0]:
+            return False
+        try:
+            self.screen += os.read(self._terminal, 65536)
+        except OSError:  # EIO: hung up
+            return False
+        return True

@@ -1,0 +1,292 @@
+"""The documents are true: links, command lines, both languages, exit codes, JSON fields, and no machine's paths."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import pwd
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from atlctl.cli import runtime, table
+from atlctl.cli.app import app
+from atlctl.cli.output.jsonl import JsonSink
+from atlctl.cli.parser import Command, parse_and_run
+from atlctl.diagnosis.finding import Candidate, Evidence, Finding
+from atlctl.diagnosis.report import to_data
+from atlctl.diagnosis.tracebacks import Frame
+from atlctl.jobs.errors import AtlctlError, ExitCode
+from atlctl.jobs.model import State
+from atlctl.render.writer import Writer
+from tests.unit.output import helpers, test_jsonl
+
+ROOT = Path(__file__).parents[2]
+READMES = ("README.md", "README.zh-CN.md")
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/zh/*.md"))
+)
+#: Both languages of one document.
+PAIRS = [READMES] + [
+    (f"docs/{path.name}", f"docs/zh/{path.name}")
+    for path in sorted(ROOT.glob("docs/zh/*.md"))
+    if path.name != "reference.md"
+]
+SHELLS = ("console", "sh", "bash")
+
+_FENCE = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_INLINE = re.compile(r"`([^`\n]+)`")
+_OPERATOR = re.compile(r"[|&;<>()]+")
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def prose(text: str) -> str:
+    """The text without its fenced blocks."""
+    return _FENCE.sub("", text)
+
+
+def headings(text: str) -> list[tuple[str, str]]:
+    return _HEADING.findall(prose(text))
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives to the headings: lower case, no punctuation, blanks as hyphens, doubles counted."""
+    found: dict[str, int] = {}
+    result = set()
+    for _, title in headings(text):
+        slug = re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+        count = found.get(slug, 0)
+        found[slug] = count + 1
+        result.add(f"{slug}-{count}" if count else slug)
+    return result
+
+
+def broken_links(name: str, text: str) -> list[str]:
+    """Links within the project whose file or anchor is not there."""
+    broken = []
+    for target in _LINK.findall(_INLINE.sub("", prose(text))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (ROOT / name).parent / path
+        if not file.exists() or (anchor and anchor not in anchors(file.read_text("utf-8") if path else text)):
+            broken.append(target)
+    return broken
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_resolve(name: str) -> None:
+    assert broken_links(name, read(name)) == []
+
+
+def test_broken_links_are_seen() -> None:
+    text = "# One `two` three\n\n[a](#one-two-three) [b](#four) [c](LICENSE) [d](nowhere.md) [e](README.md#nothing)"
+    assert broken_links("README.md", text) == ["#four", "nowhere.md", "README.md#nothing"]
+
+
+def shell_lines(text: str) -> Iterator[str]:
+    """What a reader would type: lines after `$ `, or every line of a block that has no such line."""
+    for language, body in _FENCE.findall(text):
+        if language in SHELLS:
+            lines = body.replace("\\\n", " ").splitlines()
+            typed = [line[2:] for line in lines if line.startswith("$ ")]
+            yield from typed or lines
+
+
+def simple_commands(line: str) -> Iterator[list[str]]:
+    """The simple commands of a shell line, without comments, assignments in front and redirections."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    after_redirection = False
+    for token in [*lexer, ";"]:
+        if _OPERATOR.fullmatch(token):
+            after_redirection = token[0] in "<>"
+            if not after_redirection:
+                while words and re.match(r"[A-Za-z_]\w*=", words[0]):
+                    del words[0]
+                if words:
+                    yield words
+                words = []
+        elif after_redirection:
+            after_redirection = False
+        else:
+            words.append(token)
+
+
+def atlctl_lines(text: str) -> list[list[str]]:
+    return [
+        words[1:]
+        for line in shell_lines(text)
+        for words in simple_commands(line)
+        if words[0].rpartition("/")[2] == "atlctl"
+    ]
+
+
+@pytest.fixture
+def dry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Command lines are parsed and no command runs."""
+    monkeypatch.setattr(Command, "invoke", lambda self, ctx: 0)
+    monkeypatch.setattr(runtime, "start", lambda *args, **options: None)
+
+
+@pytest.mark.usefixtures("dry")
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_command_lines_parse(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    wrong = []
+    for words in atlctl_lines(read(name)):
+        try:
+            parse_and_run(get_command(app), words)
+        except AtlctlError as error:
+            wrong.append(f"atlctl {shlex.join(words)}: {error.message}")
+    assert wrong == []
+
+
+@pytest.mark.usefixtures("dry")
+def test_wrong_command_lines_are_seen() -> None:
+    text = "```console\n$ X=1 atlctl ps --nope | cat  # why\nps\n$ make demo && .venv/bin/atlctl logs -f > out\n```\n"
+    assert atlctl_lines(text) == [["ps", "--nope"], ["logs", "-f"]]
+    with pytest.raises(AtlctlError):
+        parse_and_run(get_command(app), ["ps", "--nope"])
+
+
+def test_documents_hold_command_lines() -> None:
+    assert {len(atlctl_lines(read(name))) >= 20 for name in READMES} == {True}
+
+
+def command_names() -> set[str]:
+    aliases = set(table.completion_table()["aliases"])
+    return {page.path for page in table.pages() if page.path} | aliases
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_commands_named_in_sentences_exist(name: str) -> None:
+    known = command_names()
+    unknown = [
+        code
+        for code in _INLINE.findall(prose(read(name)))
+        if (match := re.match(r"atlctl ([a-z]+)", code)) and match[1] not in known
+    ]
+    assert unknown == []
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_every_command_is_in_the_readme(name: str) -> None:
+    text = read(name)
+    assert [path for path in command_names() if f"atlctl {path}" not in text] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_make_targets_exist(name: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    text = read(name)
+    lines = [words for line in shell_lines(text) for words in simple_commands(line)]
+    lines += [code.split() for code in _INLINE.findall(prose(text))]
+    assert {words[1] for words in lines if words[:1] == ["make"] and len(words) == 2} <= targets
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0])
+def test_both_languages_have_the_same_structure(pair: tuple[str, str]) -> None:
+    english, chinese = map(read, pair)
+    assert [level for level, _ in headings(english)] == [level for level, _ in headings(chinese)]
+    assert _FENCE.findall(english) == _FENCE.findall(chinese)
+    assert english.count("\n|") == chinese.count("\n|")
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0])
+def test_the_translation_is_chinese(pair: tuple[str, str]) -> None:
+    english, chinese = map(read, pair)
+    assert re.search(r"[\u4e00-\u9fff]", prose(english.replace("中文", ""))) is None
+    paragraphs = [
+        part for part in prose(chinese).split("\n\n") if re.search(r"[A-Za-z]{3} [a-z]+ [a-z]+ [a-z]+ ", part)
+    ]
+    assert [part for part in paragraphs if not re.search(r"[\u4e00-\u9fff]", part)] == []
+
+
+def exit_codes(text: str) -> set[int]:
+    """The first cells of the rows that begin with a number alone."""
+    return {int(code) for code in re.findall(r"^\| `?(\d+)`? \|", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_exit_codes_are_those_of_the_program(name: str) -> None:
+    assert exit_codes(read(name)) == set(ExitCode)
+
+
+def stream_fields() -> set[str]:
+    async def scenario(writer: Writer) -> None:
+        sink = JsonSink(writer, 1)
+        await sink.output(helpers.worker(0), "stdout", b"text\n\xff\n")
+        await sink.finished(helpers.exited(0))
+        sink.summary(0)
+
+    out, _ = helpers.run(scenario)
+    objects = test_jsonl.objects(out)
+    return {key for item in objects for key in item} | set(objects[-1]["counts"])
+
+
+def finding_fields() -> set[str]:
+    proof = Evidence("worker-0", 1, "text", "file")
+    item = Candidate(
+        "worker-0", 0, 0, 0, 1, None, "E", "E: x", Frame("a.py", 1, "f"), 1.0, "", None, (proof,), 0, False, False
+    )
+    data = to_data(Finding((item,), (), False))
+    first = data["candidates"][0]
+    return set(data) | set(first) | set(first["frame"]) | set(first["evidence"][0])
+
+
+@pytest.mark.parametrize("folder", ["docs", "docs/zh"])
+def test_json_fields_are_documented(folder: str) -> None:
+    for fields, name in ((stream_fields(), "exec.md"), (finding_fields(), "errors.md")):
+        named = set(_INLINE.findall(read(f"{folder}/{name}")))
+        assert fields - named == set(), name
+
+
+@pytest.mark.parametrize("folder", ["docs", "docs/zh"])
+def test_states_are_documented(folder: str) -> None:
+    assert [state for state in State if f"| {state} |" not in read(f"{folder}/glossary.md")] == []
+
+
+def machine_paths() -> re.Pattern[str]:
+    """Where this checkout and its owner live, and homes that are no made-up one."""
+    here = [str(ROOT), pwd.getpwuid(os.getuid()).pw_dir]
+    places = [re.escape(path) for path in here if path.count("/") > 1]
+    made = ["/" + r"root\b", "/" + r"work/(?:main|shared)\b", "/" + r"home/(?!u\b|user\b)\w"]
+    return re.compile(rf"(?<![\w.}}]){'(?:' + '|'.join([*places, *made]) + ')'}")
+
+
+def test_no_file_names_a_path_of_a_machine() -> None:
+    ignored = [line.rstrip("/") for line in read(".gitignore").splitlines() if line]
+    pattern = machine_paths()
+    found = []
+    for folder, subfolders, files in os.walk(ROOT):
+        skipped = [name for name in subfolders if name == ".git" or any(fnmatch.fnmatch(name, p) for p in ignored)]
+        subfolders[:] = [name for name in subfolders if name not in skipped]
+        for file in files:
+            path = Path(folder, file)
+            text = path.read_bytes().decode("utf-8", "replace")
+            if match := pattern.search(text):
+                found.append(f"{path.relative_to(ROOT)}: {match[0]}")
+    assert found == []
+
+
+def test_machine_paths_are_seen() -> None:
+    for path in ("home/somebody/x", "root/.config", "work/main"):
+        assert machine_paths().search(f"at /{path} there")
+    assert not machine_paths().search("at /home/user/x, /work/train.py, /proc/1/root.txt")
+
+
+def test_what_the_readme_says_of_the_package() -> None:
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    minimum = project["requires-python"].removeprefix(">=")
+    assert all(f"Python {minimum}" in read(name) for name in READMES)
