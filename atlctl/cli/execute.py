@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 DESCRIPTORS_EACH = 4
 DESCRIPTORS_AT_START = 6
 
+_LOOK_SECONDS = 0.002
 _SELECTION_OPTIONS = ("--all", "-w", "--workers", "--rank", "--role", "--failed", "-x", "--exclude")
 
 
@@ -90,9 +92,12 @@ async def retry(named: str | None, stdin: bool, limits: Limits, form: Form) -> i
 
 
 def _shown(argv: Sequence[str]) -> str:
+    """A command line to read and to copy; what looks like a secret is hidden, since stderr ends up in logs."""
     import shlex
 
-    return shlex.join(argv)
+    from atlctl.cli.logs import redact
+
+    return redact(shlex.join(argv))
 
 
 async def _refuse_job_as_command(source: Backend, words: tuple[str, ...]) -> None:
@@ -193,12 +198,20 @@ async def _finish(outcomes: Sequence[Outcome], sink: LiveSink | JsonSink | Gathe
             cut = sink.truncated
         case LiveSink():
             cut = ()
+    # A reader that leaves before it has read all of it hears no summary either.
+    while context().leaving is None and context().writer.pending_bytes:  # noqa: ASYNC110 - a thread's
+        await asyncio.sleep(_LOOK_SECONDS)
     if context().reader_gone:
         outcomes = [outcome for outcome in outcomes if outcome.may_still_run]  # silent but for these
-    if len(outcomes) == 1 and outcomes[0].kind is Kind.EXITED and not cut and outcomes[0].guarded is not False:
-        return  # the exit code says it all
+    if len(outcomes) == 1 and _says_it_all(outcomes[0]) and not cut:
+        return
     for text in summary_lines(outcomes, cut):
         say.line(text)
+
+
+def _says_it_all(outcome: Outcome) -> bool:
+    """Its exit code needs no summary beside it."""
+    return outcome.kind is Kind.EXITED and outcome.guarded is not False and not outcome.truncated
 
 
 def _sink(form: Form, workers: Sequence[Worker]) -> LiveSink | JsonSink | GatherSink | FolderSink:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
 
 from atlctl.cli.runtime import asking, context
 from atlctl.jobs.errors import UsageError
+
+#: A signal that comes between two looks is noticed within this time, in seconds.
+LOOK_SECONDS = 0.2
 
 
 def confirm(question: str) -> bool:
@@ -15,11 +19,14 @@ def confirm(question: str) -> bool:
     """
     if not context().streams.can_prompt:
         raise UsageError("this needs a yes, and there is no terminal to ask on", "add --yes")
-    context().writer.put("stderr", f"{question} [y/N] ".encode())
-    context().writer.flush(5.0)
     answer = b""
     with asking():
+        context().writer.put("stderr", f"{question} [y/N] ".encode())
+        context().writer.flush(5.0)
         while not answer.endswith(b"\n"):
+            # A read would sleep through a signal that came just before it.
+            if not select.select([0], [], [], LOOK_SECONDS)[0]:
+                continue
             data = os.read(0, 1024)
             if not data:
                 break

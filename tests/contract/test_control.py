@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -173,6 +174,15 @@ def test_stop_of_an_ended_job(world: World) -> None:
     for known in (job, ended):
         assert [result.how for result in stop(world, known)] == ["already-ended"]
     assert load(world).state is State.SUCCEEDED
+
+
+def test_stop_of_a_worker_that_is_not_there(world: World) -> None:
+    job = world.start()
+    known = replace(job, workers=(*job.workers, replace(job.workers[0], name="worker-7", index=7)))
+    (result,) = stop(world, known, [1])
+    assert (result.worker, result.how) == ("worker-7", "not-stopped")
+    assert result.reason
+    assert load(world).state is State.RUNNING
 
 
 def test_stop_of_a_lost_job(world: World) -> None:

@@ -41,6 +41,7 @@ class Terminal:
     ) -> None:
         self.screen = b""
         self._seen = 0
+        self._ended = False
         self._terminal, self.line = pty.openpty()
         self.resize(columns, rows)
         self.before = self.mode()
@@ -66,7 +67,7 @@ class Terminal:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self._hold)
-        if self._leader.poll() is None and kind is not None:
+        if not self._ended:
             os.killpg(self._leader.pid, signal.SIGKILL)
         self._leader.wait()
         for descriptor in (self._terminal, self.line, self._codes):
@@ -108,6 +109,7 @@ class Terminal:
             assert time.monotonic() < deadline, f"atlctl has not ended: {self.screen[-2000:]!r}"
             self._read(0.02)
         code = int(os.read(self._codes, 16))
+        self._ended = True
         while self._read(0.02):
             pass
         return code

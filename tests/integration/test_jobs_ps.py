@@ -160,17 +160,8 @@ def test_on_a_terminal_columns_that_say_nothing_are_left_out(jobs: Registry) -> 
     def header(*words: str, **options: Any) -> list[str]:
         return jobs.cli("ps", "failed", *words, **options).stdout.decode().splitlines()[0].split()
 
-    assert header(tty=True, env={"NO_COLOR": "1"}) == [
-        "INDEX",
-        "NODE",
-        "RANK",
-        "ROLE",
-        "NAME",
-        "STATE",
-        "POD/HOST",
-        "ADDRESS",
-        "AGE",
-    ]
+    short = " ".join(header(tty=True, env={"NO_COLOR": "1"}))
+    assert short == "INDEX NODE RANK ROLE NAME STATE POD/HOST ADDRESS AGE"
     assert {"RESTARTS", "GPUS"} < set(header())
     assert {"RESTARTS", "GPUS", "PID"} < set(header("-o", "wide", tty=True, columns=200, env={"NO_COLOR": "1"}))
 

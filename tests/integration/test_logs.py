@@ -12,7 +12,7 @@ import pytest
 from tests.integration.local import Registry, objects, problem, registry
 from tests.support import proc
 
-BYTES = b"\x1b[31mred\x1b]0;t\x07\r\nbad\xff \x00\n\xe4\xb8\xad\tlast"
+BYTES = b"\x1b[31mred\x1b]0;t\x07\rx\nbad\xff \x00\n\xe4\xb8\xad\tlast"
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_bytes_are_untouched_on_a_pipe(jobs: Registry) -> None:
 
 
 def test_on_a_terminal_bytes_are_made_visible_and_raw_passes_them(jobs: Registry) -> None:
-    shown = "\x1b[31mred^[]0;t^G\x1b[0m\r\nbad\\xff ^@\r\n中\tlast"
+    shown = "\x1b[31mred^[]0;t^G^Mx\x1b[0m\r\nbad\\xff ^@\r\n中\tlast"
     assert jobs.cli("logs", "raw", tty=True).stdout.decode() == shown
     assert jobs.cli("logs", "raw", "--raw", tty=True).stdout == BYTES.replace(b"\n", b"\r\n")
 

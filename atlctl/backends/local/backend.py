@@ -36,7 +36,10 @@ class LocalExecutor:
     def run(self, worker: Worker, request: ExecRequest) -> LocalExecution:
         self._runs[worker.name] += 1
         token = f"{self._token}-{self._runs[worker.name]}"
-        return LocalExecution(self._client, worker, request, token, self._refusal(worker))
+        exit_file = f"{self._found.folder}/workers/{worker.name}/exit.json"
+        return LocalExecution(
+            self._client, worker, request, token, self._refusal(worker), lambda: os.path.exists(exit_file)
+        )
 
     def _refusal(self, worker: Worker) -> str | None:
         if not worker.state.active or self._found.presence == "gone":
@@ -105,6 +108,7 @@ class LocalBackend:
         client = ControlClient(job, found.folder)
         answers: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         results: dict[str, StopResult] = {}
+        answer: dict[str, Any] | None = None
         try:
             await client.connect()
             number = client.listen(answers.put_nowait)
@@ -118,6 +122,8 @@ class LocalBackend:
                 raise
         finally:
             await client.aclose()
+        if answer is None:
+            await _has_gone(found)
         return [results.get(name) or self._left(job, name) for name in names]
 
     def _left(self, job: Job, name: str) -> StopResult:
@@ -169,9 +175,9 @@ def _replaced(job: Job) -> AtlctlError:
 
 
 def current_worker() -> tuple[str, str] | None:
-    """The local job and worker this process runs in, None outside of one.
+    """The local job and worker whose environment this process has inherited, None outside of one.
 
-    The environment says so; a process that only inherited the variables of a job that is gone is outside.
+    The job may have ended since: compare with the workers that run.
     """
     job, worker = os.environ.get("ATLCTL_JOB"), os.environ.get("ATLCTL_WORKER")
     return (job, worker) if job and worker else None

@@ -10,7 +10,7 @@ import select
 import struct
 import termios
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -41,11 +41,22 @@ class LocalExecution:
     """See `atlctl.backends.base.Execution`."""
 
     def __init__(
-        self, client: ControlClient, worker: Worker, request: ExecRequest, token: str, refusal: str | None
+        self,
+        client: ControlClient,
+        worker: Worker,
+        request: ExecRequest,
+        token: str,
+        refusal: str | None,
+        has_ended: Callable[[], bool],
     ) -> None:
-        """`refusal`: why it will not be started, None to start it. `token`: the same for all commands of a run."""
+        """`refusal`: why it will not be started, None to start it. `token`: the same for all commands of a run.
+
+        `has_ended` tells whether the end of the worker stands on record.
+        """
         self._client = client
         self._refusal = refusal
+        self._has_ended = has_ended
+        self._started = False
         self._worker = worker
         self._request = request
         self._token = token
@@ -90,15 +101,17 @@ class LocalExecution:
                 return
             await self._begin()
         except AtlctlError as error:
-            yield FailedToStart(255 if isinstance(error, Unreachable) else 125, error.message)
+            if isinstance(error, Unreachable):
+                yield FailedToStart(255, "not running" if self._has_ended() else error.message)
+            else:
+                yield FailedToStart(125, error.message)
             return
         quiet_since = 0.0
-        started = False
         while True:
             for message in self._take_news():
                 event = self._event(message)
                 if isinstance(event, Started):
-                    started = True
+                    self._started = True
                     yield event
                 elif event is not None:
                     self._exit = event
@@ -108,7 +121,7 @@ class LocalExecution:
                 break
             got = False
             for descriptor, stream in list(self._streams.items()):
-                data = self._read(descriptor) if started and not self._discarding else b""
+                data = self._read(descriptor) if self._started and not self._discarding else b""
                 if data:
                     got = True
                     yield Output(stream, data)
@@ -118,7 +131,7 @@ class LocalExecution:
             if self._exit is not None and (not self._streams or time.monotonic() - quiet_since > LINGER_SECONDS):
                 break
             if not self._news:
-                await self._wait(started, LINGER_SECONDS if self._exit is not None else None)
+                await self._wait(LINGER_SECONDS if self._exit is not None else None)
         assert self._exit is not None
         if isinstance(self._exit, Exited) and self._streams:
             # A child of it still holds the pipes: what that one writes is not the command's.
@@ -133,6 +146,8 @@ class LocalExecution:
         if self._exit is not None:
             return None
         if message is None:
+            if not self._started and self._has_ended():
+                return FailedToStart(255, "not running")
             return Lost("the job's supervisor went away")
         match message["event"]:
             case "started":
@@ -221,11 +236,11 @@ class LocalExecution:
             self._owed[descriptor] -= len(data)
         return data
 
-    async def _wait(self, reading: bool, seconds: float | None) -> None:
+    async def _wait(self, seconds: float | None) -> None:
         """Until there is something to read or to hear, or `seconds` have passed."""
         loop = asyncio.get_running_loop()
         self._wake = loop.create_future()
-        watched = [d for d in self._streams if self._owed.get(d, 1)] if reading and not self._discarding else []
+        watched = [d for d in self._streams if self._owed.get(d, 1)] if self._started and not self._discarding else []
         for descriptor in watched:
             loop.add_reader(descriptor, self._nudge)
         timer = loop.call_later(seconds, self._nudge) if seconds is not None else None

@@ -318,9 +318,10 @@ def _ended(worker: Worker, record: dict[str, Any], trainer_failed: bool) -> Work
 def _confirm_held(workers: tuple[Worker, ...]) -> tuple[Worker, ...]:
     """Held only where nothing but idle programs are left: a script that starts its trainer again is running."""
     table = processes.everything()
+    children = processes.children_of(table)
 
     def idle(root_pid: int) -> bool:
-        family = processes.below(table, (root_pid,)) | {root_pid}
+        family = processes.below(children, (root_pid,)) | {root_pid}
         own = [pid for pid in family if pid in table]
         return all(table[pid].comm in IDLE_PROGRAMS for pid in own)
 

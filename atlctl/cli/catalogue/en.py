@@ -54,7 +54,9 @@ atlctl logs train-7 --since 10m --grep 'loss|nan'""",
     "errors.summary": "Tell which worker and rank was first seen to fail, with the evidence (a heuristic).",
     "errors.examples": """\
 atlctl errors train-7
-atlctl errors train-7 --exit-code || notify    # exit code 1 where a failure was found""",
+atlctl errors train-7 --exit-code || notify    # exit code 1 where a failure was found
+atlctl errors --from saved/                    # logs that were saved: WORKER.log, error files
+kubectl logs -l app=train --prefix --tail=-1 | atlctl errors --from -""",
     "stop.summary": "Stop a job: show the plan, ask, end its workers.",
     "stop.text": "Without a terminal nothing is asked, --yes is needed. A job that has ended is left as it is.",
     "stop.examples": """\
@@ -124,6 +126,11 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.previous": "the log of the instance before the last restart",
     "opt.grep": "only lines that match this regular expression",
     "opt.exit-code": "exit with 1 where a failure was found",
+    "opt.from": (
+        "saved logs instead of a job: a folder (WORKER.log and error files), a file, or - for standard input; "
+        "repeats unite"
+    ),
+    "opt.no-files": "with --from: read logs only, no error files",
     "opt.grace": "time between SIGTERM and SIGKILL",
     "opt.name": "the job's name; left out: one is made up",
     "local.run.opt.workers": "how many workers",

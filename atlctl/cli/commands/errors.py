@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,9 +9,11 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import run_async
-from atlctl.jobs.errors import AtlctlError, ExitCode, Unreachable
+from atlctl.jobs.errors import AtlctlError, ExitCode, Unreachable, UsageError
 
 if TYPE_CHECKING:
+    import asyncio
+
     from atlctl.backends.base import Backend
     from atlctl.diagnosis.errorfile import ErrorRecord
     from atlctl.diagnosis.finding import Finding, WorkerEvidence
@@ -28,13 +29,27 @@ MAX_ERROR_FILES = 256
 def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
+    saved: Annotated[list[str] | None, typer.Option("--from", metavar="PATH")] = None,
+    no_files: Annotated[bool, typer.Option("--no-files")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code")] = False,
     output: Annotated[str, options.output("table", "json", "yaml")] = "table",
 ) -> int:
+    if saved:
+        if job is not None or job_option is not None:
+            raise UsageError(
+                "a job and saved logs (--from) are both named", "name one; several logs: --from A --from B, or a folder"
+            )
+        from atlctl.cli.saved import show
+
+        return show(saved, error_files=not no_files, exit_code=exit_code, output=output)
+    if no_files:
+        raise UsageError("--no-files applies to saved logs only", "atlctl errors --from PATH --no-files")
     return run_async(lambda: _errors(job, job_option, exit_code, output))
 
 
 async def _errors(argument: str | None, option: str | None, exit_code: bool, output: str) -> int:
+    import asyncio
+
     from atlctl.cli.target import backend, find_job
     from atlctl.diagnosis.first_observed import first_observed
     from atlctl.diagnosis.report import to_data, to_text, verdict
@@ -56,7 +71,8 @@ async def _errors(argument: str | None, option: str | None, exit_code: bool, out
         raise Unreachable(f"no log of job {job.name} could be read", f"atlctl ps {job.name}")
     finding = first_observed(evidence)
     if output in ("json", "yaml"):
-        data: dict[str, Any] = {"job": job.name, "uid": job.uid, "state": str(job.state), **to_data(finding)}
+        data: dict[str, Any] = {"job": job.name, "uid": job.uid, "state": str(job.state), "source": None}
+        data |= to_data(finding)
         errors = [{"kind": e.kind, "worker": name, "message": e.message, "hint": e.hint} for name, e in unread.items()]
         say.document(data, errors)
     else:

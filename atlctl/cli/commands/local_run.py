@@ -47,7 +47,8 @@ def command(
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"--env '{text}' is not NAME=VALUE", "write --env NAME=VALUE")
+        # Not shown: it may be a secret whose name was forgotten.
+        raise UsageError("--env takes NAME=VALUE, and one of its values has no name", "write --env NAME=VALUE")
     return name, value
 
 

@@ -39,16 +39,20 @@ def main(folder: str, ready: int) -> None:
     os.chdir("/")
     processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
     guard = os.getpid()
-    if os.fork() == 0:
+    supervisor = os.fork()
+    if supervisor == 0:
         status = 1
         try:
             status = _supervise(folder, ready, guard)
+        except BaseException:  # noqa: BLE001  the end of this process: what it died of goes to its log
+            sys.excepthook(*sys.exc_info())
         finally:
             sys.stderr.flush()
             os._exit(status)
     os.close(ready)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: processes.send((supervisor,), number))
     # The supervisor is the only child until it ends; then its orphans are.
     os.wait()
     processes.end_all_below(guard, GUARD_SECONDS)

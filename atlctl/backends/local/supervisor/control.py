@@ -18,6 +18,8 @@ from .requests import MAX_MESSAGE, Message, parse
 
 #: Out of descriptors, seconds until the next client is let in.
 ACCEPT_AGAIN_SECONDS = 0.2
+#: Bytes of answers that are kept for a client that does not read them.
+MAX_UNHEARD = 4 * 1024 * 1024
 
 
 class Execution:
@@ -52,7 +54,8 @@ class Connection:
         self._handle = handle
         self._gone = gone
         self._incoming = b""
-        self._outgoing = b""
+        self._outgoing = bytearray()
+        self._blocked = False
         self._descriptors: deque[int] = deque()
         self.closed = False
         sock.setblocking(False)
@@ -100,22 +103,24 @@ class Connection:
 
     def send(self, message: dict[str, Any]) -> None:
         """Queue one message; a client that has gone is no error."""
-        if not self.closed:
-            self._outgoing += json.dumps(message).encode() + b"\n"
+        if self.closed or len(self._outgoing) > MAX_UNHEARD:
+            return
+        self._outgoing += json.dumps(message).encode() + b"\n"
+        if not self._blocked:
             self._flush()
 
     def _flush(self) -> None:
         if not self._outgoing:
             return
         try:
-            sent = self._sock.send(self._outgoing)
+            del self._outgoing[: self._sock.send(self._outgoing)]
         except BlockingIOError:
-            sent = 0
+            pass
         except OSError:
-            self._outgoing = b""
-            return  # the end of the connection shows when it is read
-        self._outgoing = self._outgoing[sent:]
-        self._loop.write_also(self._sock.fileno(), self._ready, bool(self._outgoing))
+            self._outgoing.clear()  # the end of the connection shows when it is read
+        if self._blocked != bool(self._outgoing):
+            self._blocked = bool(self._outgoing)
+            self._loop.write_also(self._sock.fileno(), self._ready, self._blocked)
 
     def close(self) -> None:
         """Forget the client; what it had started is ended by the owner."""
@@ -145,7 +150,7 @@ class Listener:
             self._sock.bind(address)
         finally:
             os.umask(mask)
-        self._sock.listen(128)
+        self._sock.listen(4096)
         self._sock.setblocking(False)
         loop.read(self._sock.fileno(), self._ready)
 

@@ -73,11 +73,16 @@ def everything() -> dict[int, Stat]:
     return found
 
 
-def below(table: dict[int, Stat], roots: Collection[int]) -> set[int]:
-    """All descendants of `roots` in `table`, the roots themselves left out."""
+def children_of(table: dict[int, Stat]) -> dict[int, list[int]]:
+    """Who has which children in `table`."""
     children: dict[int, list[int]] = {}
     for entry in table.values():
         children.setdefault(entry.parent, []).append(entry.pid)
+    return children
+
+
+def below(children: dict[int, list[int]], roots: Collection[int]) -> set[int]:
+    """All descendants of `roots`, the roots themselves left out."""
     found: set[int] = set()
     todo = list(roots)
     while todo:
@@ -136,7 +141,7 @@ def end_all_below(root: int, seconds: float) -> None:
 
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        send(below(everything(), (root,)), signal.SIGKILL)
+        send(below(children_of(everything()), (root,)), signal.SIGKILL)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 continue

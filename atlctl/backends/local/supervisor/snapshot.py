@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 
 from . import processes
@@ -18,12 +19,14 @@ class Snapshot:
 
     def __init__(self, supervisor: int, job: str) -> None:
         self._supervisor = supervisor
+        begun = time.monotonic()
         self._table = processes.everything()
+        self._children = processes.children_of(self._table)
         self._in_session: dict[int, set[int]] = defaultdict(set)
         self._in_group: dict[int, set[int]] = defaultdict(set)
         self._of_worker: dict[str, set[int]] = defaultdict(set)
-        self._of_run: dict[tuple[str, str], set[int]] = defaultdict(set)
-        for pid in processes.below(self._table, (supervisor,)):
+        self._of_run: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for pid in processes.below(self._children, (supervisor,)):
             entry = self._table[pid]
             self._in_session[entry.session].add(pid)
             self._in_group[entry.group].add(pid)
@@ -35,7 +38,10 @@ class Snapshot:
             if worker:
                 self._of_worker[worker].add(pid)
                 if run:
-                    self._of_run[worker, run].add(pid)
+                    self._of_run[worker][run].add(pid)
+        #: When it was whole, on the monotonic clock, and how long it took, seconds.
+        self.taken = time.monotonic()
+        self.cost = self.taken - begun
 
     def _family(self, root: int, start: int, marked: set[int]) -> set[int]:
         found = set(marked)
@@ -45,7 +51,7 @@ class Snapshot:
             found |= self._in_session[root] | self._in_group[root]
             if entry is not None:
                 found.add(root)
-        return found | processes.below(self._table, found)
+        return found | processes.below(self._children, found)
 
     def of_worker(self, name: str, root: int, start: int) -> set[int]:
         """Everything of a worker, commands executed in it included."""
@@ -53,7 +59,8 @@ class Snapshot:
 
     def executed_in(self, name: str) -> set[int]:
         """What runs of `exec` and `shell` started in a worker."""
-        return set().union(*(pids for (worker, _), pids in self._of_run.items() if worker == name))
+        found: set[int] = set().union(*self._of_run[name].values())
+        return found | processes.below(self._children, found)
 
     def on_their_own(self, name: str, root: int, start: int) -> set[int]:
         """What a worker has left outside of its group without a living parent: nobody hands signals on to it."""
@@ -62,4 +69,4 @@ class Snapshot:
 
     def of_run(self, name: str, run: str, root: int, start: int) -> set[int]:
         """Everything of one command executed in a worker."""
-        return self._family(root, start, self._of_run[name, run])
+        return self._family(root, start, self._of_run[name][run])

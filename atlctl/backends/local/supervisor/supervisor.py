@@ -20,7 +20,7 @@ from .requests import KEEP, End, Exec, Message, Stop
 from .snapshot import Snapshot
 from .workers import WorkerRun
 
-#: How often a stop looks whether everything has ended, seconds.
+#: How often a stop looks whether everything has ended, seconds. Less often where a look takes long.
 LOOK_SECONDS = 0.05
 #: Those who look at the processes within this time share one look, seconds.
 SHARE_SECONDS = 0.02
@@ -50,7 +50,6 @@ class Supervisor:
         self._soft_limit = soft
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._snapshot: Snapshot | None = None
-        self._snapshot_at = 0.0
 
     # -- start and end ---------------------------------------------------------------------------------------------
 
@@ -123,14 +122,13 @@ class Supervisor:
 
     def _look(self) -> Snapshot:
         """A snapshot younger than every process started so far; shared by all who look in the same moment."""
-        now = time.monotonic()
-        if self._snapshot is None or now - self._snapshot_at > SHARE_SECONDS:
-            self._snapshot, self._snapshot_at = Snapshot(os.getpid(), self.spec["name"]), now
+        if self._snapshot is None or time.monotonic() - self._snapshot.taken > SHARE_SECONDS:
+            self._snapshot = Snapshot(os.getpid(), self.spec["name"])
         return self._snapshot
 
-    def _members(self, name: str) -> set[int]:
-        worker = self._workers[name]
-        return self._look().of_worker(name, worker.pid, worker.start)
+    def _again(self, look: Callable[[], None]) -> None:
+        """Call `look` after a while: most of the time belongs to the job's output."""
+        self._loop.later(max(LOOK_SECONDS, 2 * self._snapshot.cost if self._snapshot else 0.0), look)
 
     def _kill_until_gone(self, workers: Sequence[WorkerRun]) -> None:
         for worker in workers:
@@ -139,10 +137,11 @@ class Supervisor:
         self._snapshot = None
 
         def look() -> None:
-            left = set().union(*(self._members(worker.name) for worker in workers))
+            seen = self._look()
+            left = set().union(*(seen.of_worker(worker.name, worker.pid, worker.start) for worker in workers))
             if left and time.monotonic() < deadline:
                 processes.send(left, signal.SIGKILL)
-                self._loop.later(LOOK_SECONDS, look)
+                self._again(look)
                 return
             for worker in workers:
                 worker.conclude()
@@ -175,12 +174,13 @@ class Supervisor:
 
         if not untold:
             tell({"event": "stop-done"})
+        seen = self._look()
         for name in sorted(untold):
             worker = self._workers[name]
             if worker.ended or worker.cleaning:
                 worker.when_ended(functools.partial(say, name, "already-ended", 0))
                 continue
-            waiting[name] = len(self._members(name))
+            waiting[name] = len(seen.of_worker(name, worker.pid, worker.start))
             if not worker.stopping:
                 worker.note_stopping()
                 processes.send_group(worker.pid, signal.SIGTERM)
@@ -189,13 +189,15 @@ class Supervisor:
 
         def look() -> None:
             late = time.monotonic() - start
+            seen = self._look()
             for name in list(waiting):
-                worker, left = self._workers[name], self._members(name)
+                worker = self._workers[name]
+                left = seen.of_worker(name, worker.pid, worker.start)
                 # Commands executed in it (perhaps the very shell that asked for this stop) go last.
-                if late > grace or not left - self._look().executed_in(name):
+                if late > grace or not left - seen.executed_in(name):
                     processes.send(left, signal.SIGKILL)
                 else:
-                    alone = self._look().on_their_own(name, worker.pid, worker.start) - asked
+                    alone = seen.on_their_own(name, worker.pid, worker.start) - asked
                     processes.send(alone, signal.SIGTERM)
                     asked.update(alone)
                 if (left or not worker.exited) and late < grace + KILL_SECONDS:
@@ -204,7 +206,7 @@ class Supervisor:
                 worker.when_ended(functools.partial(say, name, how, waiting.pop(name)))
                 worker.conclude()
             if waiting:
-                self._loop.later(LOOK_SECONDS, look)
+                self._again(look)
 
         if waiting:
             look()
@@ -275,26 +277,26 @@ class Supervisor:
             return
         execution.kill_at = kill_at
 
-        def left() -> set[int]:
-            return self._look().of_run(execution.worker, execution.token, execution.pid, execution.start)
-
-        first = left()
-        processes.send(first, signal.SIGTERM)
-        # A stopped process takes SIGTERM only when it goes on.
-        processes.send(first, signal.SIGCONT)
+        asked: set[int] = set()
 
         def look() -> None:
-            remaining = left()
+            left = self._look().of_run(execution.worker, execution.token, execution.pid, execution.start)
             late = time.monotonic() - (execution.kill_at or 0.0)
-            if (remaining or not execution.exited) and late < KILL_SECONDS:
-                if late >= 0:
-                    processes.send(remaining, signal.SIGKILL)
-                self._loop.later(LOOK_SECONDS, look)
+            if (not left and execution.exited) or late >= KILL_SECONDS:
+                connection.executions.pop(number, None)
+                connection.send({"id": number, "event": "ended", "proven": not left})
                 return
-            connection.executions.pop(number, None)
-            connection.send({"id": number, "event": "ended", "proven": not remaining})
+            if late >= 0:
+                processes.send(left, signal.SIGKILL)
+            else:
+                # Also what was started while it was looked for.
+                processes.send(left - asked, signal.SIGTERM)
+                # A stopped process takes SIGTERM only when it goes on.
+                processes.send(left - asked, signal.SIGCONT)
+                asked.update(left)
+            self._again(look)
 
-        self._loop.later(0.01, look)
+        look()
 
     def _connection_gone(self, connection: Connection) -> None:
         self._connections.discard(connection)

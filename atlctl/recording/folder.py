@@ -1,0 +1,152 @@
+"""What an evidence folder holds: workers' logs and their error files. See docs/errors.md for its layout.
+
+The folder comes from anywhere: links in it are not followed, and counts are bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+#: Tags of logs. Any other word counts as one only beside a `NAME.log`, since names of hosts hold dots.
+_KNOWN_TAGS = ("ts", "previous", "stdout", "stderr")
+#: Logs of one worker in their reading order; other tags come behind.
+_ORDER = ("previous", "")
+_FILES = re.compile(r"(.+)_(?:tmp|elastic)")
+
+#: Bounds below one worker's folders: depth, entries looked at, error files read.
+MAX_DEPTH = 12
+MAX_ENTRIES = 100_000
+MAX_ERROR_FILES = 4_096
+#: Logs of one folder.
+MAX_LOGS = 20_000
+
+
+@dataclass(slots=True)
+class FolderContent:
+    """Paths per worker. `logs` are in reading order: the instance before comes first.
+
+    `links` are logs that are symbolic links and were left out; `omitted` are workers with more files than are read;
+    `unreadable` are folders that could not be looked into, with the reason.
+    """
+
+    logs: dict[str, list[str]] = field(default_factory=dict)
+    error_files: dict[str, list[str]] = field(default_factory=dict)
+    links: list[str] = field(default_factory=list)
+    omitted: list[str] = field(default_factory=list)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+
+    def note(self, error: OSError) -> None:
+        """A folder below could not be looked into."""
+        self.unreadable.append((str(error.filename), error.strerror or "cannot be read"))
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Sort key that puts `worker-2` before `worker-10`."""
+    parts = re.split(r"([0-9]{1,18})", name)
+    return [(0, int(part), "") if odd % 2 else (1, 0, part) for odd, part in enumerate(parts)]
+
+
+def look(folder: str, *, error_files: bool) -> FolderContent:
+    """The logs in `folder` and, unless told otherwise, the error files of its workers. Raises OSError."""
+    found = FolderContent()
+    names: list[str] = []
+    folders: set[str] = set()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.add(entry.name)
+            elif not entry.name.endswith(".log") or entry.name == ".log":
+                continue
+            elif entry.is_symlink():
+                found.links.append(entry.path)
+            elif entry.is_file(follow_symlinks=False) and len(names) < MAX_LOGS:
+                names.append(entry.name)
+    for name, files in group(names).items():
+        found.logs[name] = [os.path.join(folder, file) for file in files]
+    if error_files:
+        roots = [(name, os.path.join(folder, name)) for name in found.logs if name in folders]
+        roots += _collected(os.path.join(folder, "files"), found) if "files" in folders else []
+        for name, root in roots:
+            paths, whole = _error_files(root, found)
+            if paths:
+                found.error_files.setdefault(name, []).extend(paths)
+            if not whole:
+                found.omitted.append(name)
+    return found
+
+
+def group(names: Sequence[str]) -> dict[str, list[str]]:
+    """File names of logs by worker, workers in natural order, each one's files in reading order.
+
+    `NAME.ts.log` is `NAME.log` again, with time stamps: it is read instead.
+    """
+    present = set(names)
+    workers: dict[str, dict[str, list[str]]] = {}
+    for name in sorted(names):
+        worker, tags = _worker_of(name, present)
+        instance = "previous" if "previous" in tags else next((tag for tag in tags if tag != "ts"), "")
+        workers.setdefault(worker, {}).setdefault(instance, []).append(name)
+    grouped = {}
+    for worker in sorted(workers, key=natural):
+        instances = workers[worker]
+        order = sorted(instances, key=lambda tag: (_ORDER.index(tag) if tag in _ORDER else len(_ORDER), tag))
+        grouped[worker] = [_preferred(instances[instance]) for instance in order]
+    return grouped
+
+
+def _worker_of(name: str, present: set[str]) -> tuple[str, tuple[str, ...]]:
+    """Worker and tags: `w-0.previous.ts.log` gives `w-0` and both; host names may hold dots."""
+    worker = name.removesuffix(".log")
+    tags: list[str] = []
+    while True:
+        base, dot, tag = worker.rpartition(".")
+        if not dot or not base or not (tag in _KNOWN_TAGS or f"{base}.log" in present):
+            return worker, tuple(tags)
+        worker = base
+        tags.append(tag)
+
+
+def _preferred(names: Sequence[str]) -> str:
+    """Of one log with and without time stamps, the one with them."""
+    return next((name for name in names if "ts" in name.split(".")[1:-1]), names[0])
+
+
+def _collected(files: str, found: FolderContent) -> Iterator[tuple[str, str]]:
+    """Folders `NAME_tmp` and `NAME_elastic` in `files`."""
+    try:
+        with os.scandir(files) as entries:
+            folders = sorted((entry for entry in entries if entry.is_dir(follow_symlinks=False)), key=_name)
+    except OSError as error:
+        found.note(error)
+        return
+    for entry in folders:
+        if match := _FILES.fullmatch(entry.name):
+            yield match[1], entry.path
+
+
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name
+
+
+def _error_files(root: str, content: FolderContent) -> tuple[list[str], bool]:
+    """Paths of error files below `root`, sorted; False where a bound was met."""
+    found: list[str] = []
+    seen = 0
+    depth_of_root = root.count(os.sep)
+    whole = True
+    for path, folders, files in os.walk(root, onerror=content.note):
+        folders.sort()
+        seen += len(folders) + len(files)
+        if path.count(os.sep) - depth_of_root >= MAX_DEPTH and folders:
+            folders.clear()
+            whole = False
+        for name in sorted(files):
+            full = os.path.join(path, name)
+            if name.endswith("error.json") and not os.path.islink(full) and os.path.isfile(full):
+                found.append(full)
+        if seen > MAX_ENTRIES or len(found) > MAX_ERROR_FILES:
+            return found[:MAX_ERROR_FILES], False
+    return found, whole

@@ -1,0 +1,137 @@
+"""Lines of a saved log, of any size, with little memory.
+
+Also undone here is what collectors add to every line: kubectl's time stamps and the kubelet's CRI format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from atlctl.diagnosis.text import LINE_LIMIT
+
+#: Bytes that are read at once.
+CHUNK = 1 << 20
+#: A line that goes on is held up to this size, then only its visible part.
+_HELD = 4 * LINE_LIMIT
+
+#: RFC 3339 with any fraction, as `kubectl logs --timestamps` and the kubelet put it in front.
+_STAMP = re.compile(rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ")
+#: After the stamp, in the kubelet's own files: the stream, and F for a full line, P for a piece of one.
+_CRI = re.compile(rb"(?:stdout|stderr) ([FP]) ?")
+
+#: First bytes of files that are no text -> what they are, and how they become text.
+_MAGIC: tuple[tuple[bytes, str, str], ...] = (
+    (b"\x1f\x8b", "gzip data", "zcat {path} | atlctl errors --from -"),
+    (b"\x28\xb5\x2f\xfd", "zstd data", "zstdcat {path} | atlctl errors --from -"),
+    (b"\xfd7zXZ\x00", "xz data", "xzcat {path} | atlctl errors --from -"),
+    (b"BZh", "bzip2 data", "bzcat {path} | atlctl errors --from -"),
+    (b"PK\x03\x04", "a zip archive", "unpack it, then: atlctl errors --from FOLDER"),
+    (b"\xff\xfe", "UTF-16 text", "iconv -f UTF-16 -t UTF-8 {path} | atlctl errors --from -"),
+    (b"\xfe\xff", "UTF-16 text", "iconv -f UTF-16 -t UTF-8 {path} | atlctl errors --from -"),
+)
+_TAR = (257, b"ustar")
+#: Control bytes that logs do not hold: C0 without NUL (holes), backspace, tab, newlines, form feed, escape.
+_JUNK = bytes(code for code in range(1, 32) if code not in (8, 9, 10, 12, 13, 27))
+#: Random bytes are junk to a tenth; of a text's sample so much may be.
+_JUNK_SHARE = 0.03
+_SAMPLE = 65_536
+
+
+def not_text(start: bytes) -> tuple[str, str] | None:
+    """What a file that begins with `start` is instead of a log, and the hint; None for text.
+
+    The hint may hold `{path}`. NUL bytes alone prove nothing: a log that several processes overwrote has holes.
+    """
+    for magic, name, hint in _MAGIC:
+        if start.startswith(magic):
+            return name, hint
+    if start[_TAR[0] :].startswith(_TAR[1]):
+        return "a tar archive", "unpack it, then: atlctl errors --from FOLDER"
+    sample = start[:_SAMPLE].replace(b"\0", b"")
+    junk = len(sample) - len(sample.translate(None, _JUNK))
+    if junk > _JUNK_SHARE * len(sample):
+        return "binary data", "name a log, a folder of logs, or - for standard input"
+    return None
+
+
+class LineReader:
+    """Cuts chunks into lines without their newline. Of a line that is too long only what a terminal shows is kept.
+
+    `holes` counts lines with NUL bytes in front of them: where several processes write to one file without appending,
+    each leaves such gaps for the others' bytes.
+    """
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self.holes = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that `data` completes."""
+        first, *more = data.split(b"\n")
+        if self._tail:
+            first = self._tail + first
+        if not more:
+            self._tail = _visible(first) if len(first) > _HELD else first
+            return []
+        self._tail = more.pop()
+        lines = [first, *more]
+        if b"\0" not in data and b"\0" not in first and max(map(len, lines)) <= LINE_LIMIT:
+            return lines
+        return [self._tidy(line) for line in lines]
+
+    def finish(self) -> list[bytes]:
+        """The last line, where it had no newline."""
+        tail, self._tail = self._tail, b""
+        return [self._tidy(tail)] if tail else []
+
+    def _tidy(self, line: bytes) -> bytes:
+        if line.startswith(b"\0"):
+            self.holes += 1
+            line = line.lstrip(b"\0")
+        return _visible(line) if len(line) > LINE_LIMIT else line
+
+
+def _visible(line: bytes) -> bytes:
+    """The part after the last carriage return that does not end the line, cut: what the parser would look at."""
+    cut = line.rfind(b"\r", 0, len(line.rstrip(b"\r")))
+    return line[cut + 1 :].lstrip(b"\0")[:LINE_LIMIT]
+
+
+def lines_of(read: Callable[[int], bytes], reader: LineReader, start: bytes = b"") -> Iterator[list[bytes]]:
+    """Batches of lines, after those of `start`, which was read before. `read` gives b"" at the end."""
+    data = start or read(CHUNK)
+    while data:
+        if batch := reader.feed(data):
+            yield batch
+        data = read(CHUNK)
+    if batch := reader.finish():
+        yield batch
+
+
+class Unstamp:
+    """Takes time stamps and the CRI format off the lines of one log, and joins the pieces of a line."""
+
+    def __init__(self) -> None:
+        self._pieces = b""
+
+    def __call__(self, line: bytes) -> bytes | None:
+        """The line as the worker printed it; None for a piece, which comes with the rest of its line."""
+        if line[:2] != b"20" or (stamp := _STAMP.match(line)) is None:
+            return line
+        end = stamp.end()
+        if line[end : end + 3] != b"std" or (cri := _CRI.match(line, end)) is None:
+            return line[end:]
+        text = line[cri.end() :]
+        if self._pieces:
+            text = self._pieces + text[: max(0, _HELD - len(self._pieces))]
+            self._pieces = b""
+        if cri[1] == b"P":
+            self._pieces = text
+            return None
+        return text
+
+    def finish(self) -> bytes | None:
+        """Pieces whose line never ended."""
+        rest, self._pieces = self._pieces, b""
+        return rest or None

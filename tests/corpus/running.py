@@ -1,0 +1,219 @@
+"""Runs one case: starts its workers, does to them what is planned, keeps what they print with its time of arrival."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.corpus import processes
+from tests.corpus.cases import Case, Outside
+from tests.corpus.network import Place
+
+#: Seconds that a case may take, from the first start to the last end.
+LIMIT = 60.0
+#: The step at which all processes must be before something is done from outside.
+MARK_STEP = 3
+
+_SCRIPT = Path(__file__).with_name("train.py")
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "ATLCTL_TEST_ID")
+_SIGNALS = {"terminate": signal.SIGTERM, "interrupt": signal.SIGINT}
+
+
+class Unfinished(RuntimeError):
+    """The case did not go as planned; nothing of it may be kept."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of a case. The folders of the workers lie in `folder`."""
+
+    case: Case
+    folder: Path
+    places: Sequence[Place]
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    commands: dict[str, list[str]] = field(default_factory=dict)
+    lines: dict[str, list[tuple[int, bytes]]] = field(default_factory=dict)
+    exit_codes: dict[str, int] = field(default_factory=dict)
+    actions: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def workspace(self) -> Path:
+        return self.folder / "workspace"
+
+    def temporary(self, worker: str) -> Path:
+        """The worker's TMPDIR."""
+        return self.folder / "tmp" / worker
+
+    def elastic(self, worker: str) -> Path:
+        """The worker's `--log-dir`, where the case has one."""
+        return self.folder / "elastic" / worker
+
+    @property
+    def started(self) -> list[str]:
+        return [name for index, name in enumerate(self.case.workers()) if index not in self.case.absent]
+
+
+def execute(case: Case, folder: Path, places: Sequence[Place]) -> Run:
+    """Runs the case to its end. Raises Unfinished where it goes on for too long. Leaves no process behind."""
+    run = Run(case, folder, places)
+    run.workspace.mkdir()
+    (folder / "events").mkdir()
+    shutil.copy(_SCRIPT, run.workspace)
+    begin = time.monotonic()
+    jobs: dict[str, subprocess.Popen[bytes]] = {}
+    readers = []
+    try:
+        for index, name in enumerate(case.workers()):
+            if index in case.absent:
+                continue
+            run.temporary(name).mkdir(parents=True)
+            run.commands[name] = _command(run, index)
+            job = subprocess.Popen(
+                [*places[index].prefix, *run.commands[name]],
+                cwd=run.workspace,
+                env=_environment(run, index),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            jobs[name] = job
+            reader = threading.Thread(target=_read, args=(job, run.lines.setdefault(name, [])), daemon=True)
+            reader.start()
+            readers.append(reader)
+        if case.outside:
+            _act(run, case.outside, begin + LIMIT)
+        for name, job in jobs.items():
+            try:
+                run.exit_codes[name] = job.wait(max(0.1, begin + LIMIT - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise Unfinished(f"{case.name}: {name} still runs after {LIMIT:.0f} s\n{_tails(run)}") from None
+    finally:
+        gone = processes.kill_all(run.mark)
+        for job in jobs.values():
+            job.wait()
+        for reader in readers:
+            reader.join(5)
+        for job in jobs.values():
+            assert job.stdout is not None
+            job.stdout.close()
+    if not gone:
+        raise Unfinished(f"{case.name}: processes are left")
+    run.seconds = time.monotonic() - begin
+    run.events = sorted(map(_event, (folder / "events").glob("event.*.json")), key=lambda event: event["at_true"])
+    return run
+
+
+def _command(run: Run, index: int) -> list[str]:
+    case, place = run.case, run.places[index]
+    name = case.workers()[index]
+    words = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(case.processes)}"]
+    words.append(f"--nproc-per-node={case.processes[index]}")
+    if case.static:
+        words += [f"--node-rank={index}", f"--master-addr={place.rendezvous}", f"--master-port={place.port}"]
+    else:
+        words += ["--rdzv-backend=c10d", f"--rdzv-endpoint={place.rendezvous}:{place.port}", "--rdzv-id=corpus"]
+        words += place.options
+        if place.options:  # all on one machine: each would take itself for the host
+            words.append(f"--rdzv-conf=is_host={int(index == 0)}")
+    if case.restarts:
+        words.append(f"--max-restarts={case.restarts}")
+    if case.log_folder:
+        words.append(f"--log-dir={run.elastic(name)}")
+    words += _merged(words, case.torchrun)
+    words.append("pretrain.py" if case.script_missing_on == index else "train.py")
+    words += ["--steps", str(case.steps)]
+    if case.timeout != 40:
+        words += ["--timeout", str(case.timeout)]
+    if case.init_timeout != 40:
+        words += ["--init-timeout", str(case.init_timeout)]
+    return [*words, *case.script]
+
+
+def _merged(words: list[str], more: Sequence[str]) -> list[str]:
+    """`more`; torchrun takes only the last `--rdzv-conf`, so two of them become one."""
+    own = next((word for word in words if word.startswith("--rdzv-conf=")), None)
+    if own is None or "--rdzv-conf" not in more:
+        return list(more)
+    words.remove(own)
+    at = list(more).index("--rdzv-conf") + 1
+    return [*more[:at], f"{own.partition('=')[2]},{more[at]}", *more[at + 1 :]]
+
+
+def _environment(run: Run, index: int) -> dict[str, str]:
+    case, name = run.case, run.case.workers()[index]
+    faults = [{**asdict(fault), "worker": _name(case, fault.worker)} for fault in case.faults]
+    environment = {key: os.environ[key] for key in _KEPT if key in os.environ}
+    environment |= {
+        "TZ": "UTC",
+        "TMPDIR": str(run.temporary(name)),
+        "CORPUS_EVENTS": str(run.folder / "events"),
+        "CORPUS_FAULTS": json.dumps(faults),
+        processes.RUN: run.mark,
+        processes.WORKER: name,
+    }
+    if run.places[index].options:
+        environment["GLOO_SOCKET_IFNAME"] = "lo"
+    if case.record:
+        environment["CORPUS_RECORD"] = "1"
+    if case.outside:
+        environment["CORPUS_MARK_STEP"] = str(MARK_STEP)
+    if case.agent_file:
+        environment["TORCHELASTIC_ERROR_FILE"] = str(run.temporary(name) / "agent_error.json")
+    return {**environment, **case.environment}
+
+
+def _name(case: Case, worker: int | None) -> str | None:
+    return None if worker is None else case.workers()[worker]
+
+
+def _read(job: subprocess.Popen[bytes], lines: list[tuple[int, bytes]]) -> None:
+    assert job.stdout is not None
+    lines.extend((time.time_ns(), line) for line in job.stdout)
+
+
+def _event(path: Path) -> dict[str, Any]:
+    event: dict[str, Any] = json.loads(path.read_text())
+    return event
+
+
+def _act(run: Run, outside: Outside, deadline: float) -> None:
+    """Waits until all processes train, then does the deed."""
+    while len(list((run.folder / "events").glob("reached.*"))) < sum(run.case.processes):
+        if time.monotonic() > deadline:
+            raise Unfinished(f"{run.case.name}: the processes never came to step {MARK_STEP}\n{_tails(run)}")
+        time.sleep(0.05)
+    for index in outside.workers:
+        name = run.case.workers()[index]
+        action: dict[str, Any] = {"do": outside.do, "node": name, "time": time.time()}
+        if outside.do == "kill":
+            processes.kill_worker(run.mark, name)
+        elif outside.do == "freeze":
+            assert outside.local_rank is not None
+            victim = processes.trainer(run.mark, name, outside.local_rank)
+            action |= {"local_rank": outside.local_rank, "rank": int(victim.environment["RANK"])}
+            os.kill(victim.pid, signal.SIGSTOP)
+        else:
+            os.kill(processes.agent(run.mark, name).pid, _SIGNALS[outside.do])
+        run.actions.append(action)
+
+
+def _tails(run: Run) -> str:
+    """The ends of the logs, for the one who writes a case."""
+    return "\n".join(
+        f"--- {name}\n" + b"".join(line for _, line in lines[-15:]).decode(errors="replace")
+        for name, lines in run.lines.items()
+    )

@@ -1,0 +1,271 @@
+"""Full disks, damaged registries, closed streams: one clear line, a hint, the right code, no half-made state."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.local import Registry, problem, registry
+from tests.support.cli import popen_cli
+
+FULL = "No space left on device"
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[Registry]:
+    with registry() as own:
+        own.start("two", 2)
+        own.start("done", 1, "echo", "hi")
+        own.until("done", "Succeeded")
+        yield own
+
+
+# A full disk behind stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("jobs",),
+        ("ps", "two"),
+        ("ps", "two", "-o", "json"),
+        ("logs", "done"),
+        ("errors", "done"),
+        ("exec", "-j", "two", "--all", "echo", "hi"),
+        ("exec", "-j", "two", "-w", "0", "yes"),
+        ("exec", "-j", "two", "--all", "-o", "json", "echo", "hi"),
+        ("exec", "-j", "two", "--all", "--gather", "echo", "hi"),
+        ("completion", "bash"),
+    ],
+    ids=" ".join,
+)
+def test_a_full_disk_behind_stdout_is_told_and_is_1(jobs: Registry, words: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as full, jobs.popen(*words, stdout=full, stderr=-1) as run:
+        _, stderr = run.communicate(timeout=15)
+    assert run.returncode == 1
+    lines = stderr.decode().splitlines()
+    assert f"error: the output could not be written: {FULL}" in lines
+    assert "Traceback" not in stderr.decode()
+    assert not jobs.commands("yes")
+
+
+def test_help_and_version_on_a_full_disk_fail_too(jobs: Registry) -> None:
+    for words in (("--version",), ("-h",), ("exec", "-h")):
+        with open("/dev/full", "wb") as full, jobs.popen(*words, stdout=full, stderr=-1) as run:
+            run.communicate(timeout=15)
+        assert run.returncode != 0, words
+
+
+# A full disk below the state
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB. Needs root."""
+    folder = tmp_path / "disk"
+    folder.mkdir(mode=0o700)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "none", folder], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("no file system of our own can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(folder: Path) -> Path:
+    path = folder / "filler"
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            return path
+
+
+def test_a_job_on_a_full_disk_is_not_started_and_leaves_nothing(small_disk: Path) -> None:
+    with registry() as own:
+        env = {"ATLCTL_STATE_DIR": str(small_disk / "state")}
+        assert own.cli("local", "run", "--name", "first", "-w", "1", "--detach", "true", env=env).code == 0
+        filler = fill(small_disk)
+        before = sorted(small_disk.rglob("*"))
+        run = own.cli("local", "run", "--name", "second", "-w", "2", "--detach", "sleep", "1000", env=env)
+        assert (run.stdout, run.code) == (b"", 1)
+        message, hint = problem(run.stderr)
+        assert "no space left" in message.lower()
+        assert hint
+        assert {path for path in sorted(small_disk.rglob("*")) if "second" in str(path)} == set()
+        assert len(sorted(small_disk.rglob("*"))) <= len(before)
+        assert not own.commands("sleep 1000")
+        assert own.cli("jobs", "-o", "name", env=env).stdout == b"first\n"
+        filler.unlink()
+        assert own.cli("local", "run", "--name", "second", "-w", "2", "--detach", "true", env=env).code == 0
+
+
+def test_exec_works_on_a_full_disk_and_says_what_it_cannot_remember(small_disk: Path) -> None:
+    with registry() as own:
+        env = {"ATLCTL_STATE_DIR": str(small_disk / "state")}
+        assert own.cli("local", "run", "--name", "a", "-w", "2", "--detach", "sleep", "1000", env=env).code == 0
+        fill(small_disk)
+        run = own.cli("exec", "-j", "a", "--all", "--no-prefix", "echo", "hi", env=env)
+        assert (run.stdout, run.code) == (b"hi\nhi\n", 0)
+        assert b"warning: --retry-failed will not know of this run: no space left on the disk of " in run.stderr
+        assert own.cli("stop", "a", "--yes", env=env).code == 0
+
+
+def test_an_output_folder_on_a_full_disk_is_told_and_the_cut_output_named(jobs: Registry, small_disk: Path) -> None:
+    folder = small_disk / "out"
+    run = jobs.exec("two", "--all", "--output-dir", str(folder), "--", "head", "-c", "1000000", "/dev/zero")
+    assert run.code == 1
+    assert f"error: cannot write {folder}/worker-".encode() in run.stderr
+    assert FULL.encode() in run.stderr
+    assert b"hint: free some space, or choose another folder with --output-dir" in run.stderr
+
+
+# Registries
+
+
+@pytest.fixture
+def own() -> Iterator[Registry]:
+    with registry() as fresh:
+        yield fresh
+
+
+def test_a_damaged_entry_is_named_and_the_others_are_shown(own: Registry) -> None:
+    own.start("good", 1, "true")
+    own.start("bad", 1, "true")
+    own.until("bad", "Succeeded")
+    path = own.folder("bad") / "job.json"
+    for content in (b"", b"{", b"[]", b'{"name": 1}', b"\xff\xfe", b"null", b"[" * 99999):
+        path.write_bytes(content)
+        run = own.cli("jobs", "-o", "name")
+        assert (run.stdout, run.code) == (b"good\n", 1), content
+        assert run.stderr.startswith(b"warning: the entry of job bad cannot be read: "), content
+        document = json.loads(own.cli("jobs", "-o", "json").stdout)
+        assert (document["status"], len(document["data"]["jobs"]), len(document["errors"])) == ("partial", 1, 1)
+    for words in (("ps", "bad"), ("logs", "bad"), ("errors", "bad"), ("stop", "bad", "--yes")):
+        run = own.cli(*words)
+        assert (run.stdout, run.code) == (b"", 1)
+        assert problem(run.stderr) == (
+            f"the entry of job bad cannot be read: {path} is damaged",
+            f"remove it by hand when nothing of it runs: rm -r {own.folder('bad')}",
+        )
+    assert own.exec("good", "true").code == 255
+
+
+def test_an_entry_that_is_a_link_to_elsewhere_is_not_followed(own: Registry) -> None:
+    own.start("real", 1, "true")
+    own.folder("real").joinpath("job.json").rename(own.home / "moved")
+    own.folder("real").joinpath("job.json").symlink_to(own.home / "moved")
+    run = own.cli("ps", "real")
+    assert run.code == 4
+    assert "link" in problem(run.stderr)[0]
+
+
+@pytest.mark.parametrize("command", [("jobs",), ("ps", "x"), ("local", "run", "-w", "1", "--detach", "true")])
+def test_a_file_in_place_of_the_registry(own: Registry, command: tuple[str, ...]) -> None:
+    own.state.mkdir(parents=True, mode=0o700)
+    own.state.joinpath("local").write_text("mine")
+    run = own.cli(*command)
+    assert run.stdout == b""
+    assert run.code in (1, 3, 4)
+    problem(run.stderr)
+    assert own.state.joinpath("local").read_text() == "mine"
+
+
+def test_a_state_folder_that_is_a_link_is_refused(own: Registry) -> None:
+    own.state.parent.mkdir(parents=True, mode=0o700)
+    elsewhere = own.home / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    own.state.joinpath("local").parent.mkdir(mode=0o700)
+    own.state.joinpath("local").symlink_to(elsewhere)
+    run = own.cli("local", "run", "-w", "1", "--detach", "true")
+    assert (run.stdout, run.code) == (b"", 4)
+    assert "symbolic link" in problem(run.stderr)[0]
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_state_folder_that_others_can_write_is_refused(own: Registry) -> None:
+    own.state.mkdir(parents=True)
+    own.state.joinpath("local").mkdir()
+    own.state.joinpath("local").chmod(0o777)
+    run = own.cli("local", "run", "-w", "1", "--detach", "true")
+    assert (run.stdout, run.code) == (b"", 4)
+    message, hint = problem(run.stderr)
+    assert "can be written by others" in message
+    assert "chmod go-w" in hint
+    assert list(own.state.joinpath("local").iterdir()) == []
+
+
+def test_a_relative_state_folder_is_refused(own: Registry) -> None:
+    run = own.cli("jobs", env={"ATLCTL_STATE_DIR": "here"})
+    assert (run.stdout, run.code) == (b"", 2)
+    assert problem(run.stderr) == ("ATLCTL_STATE_DIR must be an absolute path: here", "begin it with '/'")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("command", [("jobs",), ("ps", "x"), ("local", "run", "-w", "1", "--detach", "true")])
+def test_a_registry_of_somebody_else_is_4(own: Registry, command: tuple[str, ...]) -> None:
+    own.start("x", 1, "true")
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+    env = {**own.env, "ATLCTL_STATE_DIR": str(own.state)}
+    own.home.chmod(0o755)
+    try:
+        run = popen_cli(*command, env=env, stdout=-1, stderr=-1, **nobody)
+    except PermissionError:
+        pytest.skip("this Python cannot be run by others")
+    with run:
+        stdout, stderr = run.communicate(timeout=15)
+    if b"No module named" in stderr or (b"Permission denied" in stderr and b"error: " not in stderr):
+        pytest.skip("this installation cannot be read by others")
+    assert (stdout, run.returncode) == (b"", 4)
+    lines = stderr.decode().splitlines()
+    assert lines[0].startswith(("error: ", "warning: "))
+
+
+def test_no_home_and_no_xdg_still_has_a_place(own: Registry) -> None:
+    run = own.cli("jobs", env={"HOME": None, "XDG_STATE_HOME": None, "ATLCTL_STATE_DIR": str(own.state)})
+    assert run.code == 0
+
+
+# Streams that are not there
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_closed_streams_break_nothing(jobs: Registry, closed: tuple[int, ...]) -> None:
+    closing = " ".join(f"{number}>&-" if number else "<&-" for number in closed)
+    line = f'"$@" {closing}; echo "code $?" > codes'
+    words = [sys.executable, "-W", "error", "-m", "atlctl", "exec", "-j", "two", "-w", "0", "echo", "hi"]
+    env = {name: value for name, value in {**os.environ, **jobs.env}.items() if value is not None}
+    run = subprocess.run(["sh", "-c", line, "_", *words], env=env, capture_output=True, timeout=20)
+    assert b"Traceback" not in run.stdout + run.stderr
+    if 1 not in closed:
+        assert run.stdout == b"hi\n"
+        assert Path("codes").read_text() == "code 0\n"
+
+
+def test_standard_input_that_is_closed_is_refused_with_i(jobs: Registry) -> None:
+    words = [sys.executable, "-m", "atlctl", "exec", "-j", "two", "-w", "0", "-i", "cat"]
+    env = {name: value for name, value in {**os.environ, **jobs.env}.items() if value is not None}
+    run = subprocess.run(["sh", "-c", '"$@" <&-', "_", *words], env=env, capture_output=True, timeout=20)
+    assert (run.stdout, run.returncode) == (b"", 2)
+    problem(run.stderr)
+
+
+def test_too_few_descriptors_are_told_with_the_way_out(jobs: Registry) -> None:
+    jobs.start("thirty", 30)
+    limit = {"stdout": -1, "stderr": -1, "preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))}
+    with jobs.popen("exec", "-j", "thirty", "--all", "true", **limit) as run:
+        stdout, stderr = run.communicate(timeout=20)
+    assert (stdout, run.returncode) == (b"", 1)
+    message, hint = problem(stderr)
+    assert "open files are needed, the limit is 128" in message
+    assert "--batch" in hint
+    with jobs.popen("exec", "-j", "thirty", "--all", "--batch", "4", "true", **limit) as run:
+        stdout, stderr = run.communicate(timeout=20)
+    assert (stderr, run.returncode) == (b"ok: worker-[0-29] (30)\n", 0)

@@ -1,0 +1,104 @@
+"""`atlctl demo`, again and again: it finds what it injected, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.local import Registry, problem, registry
+from tests.support import proc
+
+RUNS = 10
+AT_ONCE = 2
+
+#: Importing torch in eight processes takes its time on a small machine.
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(autouse=True)
+def busy_port() -> Iterator[None]:
+    """Jobs of different registries do not know of each other: with the usual port taken, each looks for its own."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            stack.enter_context(socket.create_server(("", 29500)))
+        yield
+
+
+def assert_nothing_is_left(own: Registry) -> None:
+    assert proc.wait_until(lambda: not own.running(), 10), own.running()
+    assert own.data("jobs") == {"jobs": []}
+    assert list(own.state.joinpath("local").iterdir()) == [own.state / "local/.lock"]
+    assert list(own.home.joinpath("tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("first", range(1, RUNS + 1, AT_ONCE))
+def test_it_finds_what_it_injected_and_leaves_nothing(first: int) -> None:
+    with contextlib.ExitStack() as stack:
+        homes = [stack.enter_context(registry()) for _ in range(AT_ONCE)]
+        runs = [own.popen("demo", stdout=-1, stderr=-1, stdin=subprocess.DEVNULL) for own in homes]
+        for own, run in zip(homes, runs, strict=True):
+            with run:
+                stdout, stderr = run.communicate(timeout=280)
+            shown = stdout.decode()
+            assert run.returncode == 0, shown + stderr.decode()
+            told = re.search(r"one rank is damaged \(rank (\d), on (worker-\d)\)", shown)
+            found = re.search(r"Right: rank (\d) on (worker-\d) was damaged, and rank \1 on \2 was found\.", shown)
+            assert told is not None
+            assert found is not None
+            assert told.groups() == found.groups()
+            commands = [line.split()[2] for line in shown.splitlines() if line.startswith("$ atlctl ")]
+            assert commands == ["local", "ps", "exec", "logs", "ps", "errors", "stop"]
+            assert shown.count("Held") >= 3
+            assert_nothing_is_left(own)
+
+
+def test_kept_the_job_can_be_played_with() -> None:
+    with registry() as own:
+        run = own.cli("demo", "--keep", timeout=280)
+        assert run.code == 0, run
+        (name,) = own.cli("jobs", "-o", "name").stdout.decode().split()
+        assert own.states(name) == ["Held", "Held"]
+        assert own.exec(name, "--failed", "--no-prefix", "echo", "hi").stdout == b"hi\nhi\n"
+        assert own.cli("errors", name, "--exit-code").code == 1
+        assert own.data("errors", name)["verdict"] == "first_observed"
+        assert f"atlctl stop {name} && atlctl local rm {name}".encode() in run.stdout
+        assert own.cli("stop", name, "--yes").code == 0
+        assert own.cli("local", "rm", name, "--yes").code == 0
+        assert_nothing_is_left(own)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["Starting takes", "All ranks train"])
+def test_interrupted_it_leaves_nothing(moment: str, number: signal.Signals) -> None:
+    if moment == "All ranks train" and number == signal.SIGTERM:
+        pytest.skip("as costly as a whole demo; the same way out as SIGINT")
+    with registry() as own, own.popen("demo", stdout=-1, stderr=-1) as run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            if moment.encode() in line:
+                break
+        run.send_signal(number)
+        _, stderr = run.communicate(timeout=60)
+        assert run.returncode == 128 + number
+        assert b"Traceback" not in stderr
+        assert_nothing_is_left(own)
+
+
+def test_without_torch_one_clear_line() -> None:
+    shim = (
+        "import importlib.util as util, sys; real = util.find_spec; "
+        "util.find_spec = lambda name, *rest: None if name == 'torch' else real(name, *rest); "
+        "from atlctl.cli.app import run; sys.exit(run(['demo']))"
+    )
+    run = subprocess.run([sys.executable, "-c", shim], capture_output=True, timeout=30)
+    assert (run.stdout, run.returncode) == (b"", 1)
+    message, hint = problem(run.stderr)
+    assert message == "the demo trains with PyTorch, which is not installed beside atlctl"
+    assert hint.endswith("-m pip install 'atlctl[smoke]'")

@@ -1,0 +1,116 @@
+"""The rules of the score, and what is scored today on the committed cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.corpus import methods
+from tests.corpus.make import DATA
+from tests.corpus.score import VIEWS, Answer, Evidence, Score, details, judge, kinds, score, show_evidence, table
+
+ROOT = Path(__file__).parents[3]
+RANK = {"kind": "rank", "node": "worker-1", "local_rank": 1}
+RANKS = {"kind": "ranks", "any_of": [{"node": "a", "local_rank": 0}, {"node": "b", "local_rank": 1}]}
+NODE = {"kind": "node", "node": "worker-0"}
+MISSING = {"kind": "missing_node", "node": "worker-2"}
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer", "mark"),
+    [
+        (RANK, Answer("rank", "worker-1", 1), "right"),
+        (RANK, Answer("rank", "worker-1", 0), "wrong"),
+        (RANK, Answer("rank", "worker-0", 1), "wrong"),
+        (RANK, Answer("rank", "worker-1", None), "wrong"),
+        (RANK, Answer("rank"), "wrong"),
+        (RANK, Answer("worker", "worker-1"), "wrong"),
+        (RANK, Answer("undecided", "worker-1", 1), "abstained"),
+        (RANKS, Answer("ranks", "b", 1), "right"),
+        (RANKS, Answer("ranks", "b", 0), "wrong"),
+        (RANKS, Answer("rank", "b", 1), "wrong"),
+        (NODE, Answer("worker", "worker-0"), "right"),
+        (NODE, Answer("worker", "worker-0", 1), "right"),
+        (NODE, Answer("worker"), "wrong"),
+        (NODE, Answer("external", "worker-0"), "wrong"),
+        (MISSING, Answer("worker", "worker-2"), "right"),
+        (MISSING, Answer("worker"), "right"),
+        (MISSING, Answer("worker", "worker-0"), "wrong"),
+        ({"kind": "job"}, Answer("job"), "right"),
+        ({"kind": "job", "node": None}, Answer("job", "worker-0"), "right"),
+        ({"kind": "external"}, Answer("external"), "right"),
+        ({"kind": "none"}, Answer("none"), "right"),
+        ({"kind": "none"}, Answer("undecided"), "abstained"),
+        ({"kind": "none"}, Answer("job"), "wrong"),
+    ],
+)
+def test_rules(truth: dict[str, Any], answer: Answer, mark: str) -> None:
+    assert judge(truth, answer) == mark
+
+
+def test_a_method_never_sees_the_truth(tmp_path: Path) -> None:
+    case = DATA / "exception_recorded_last_rank"
+    seen = {}
+    for number, view in enumerate(VIEWS):
+        target = tmp_path / str(number)
+        show_evidence(case, target, view)
+        seen[view] = {path.name for path in target.iterdir()}
+    assert seen[Evidence()] == {"worker-0.log", "worker-1.log"}
+    assert seen[VIEWS[1]] == {"worker-0.ts.log", "worker-1.ts.log"}
+    assert seen[VIEWS[2]] == {"worker-0.ts.log", "worker-1.ts.log", "files"}
+
+
+def always(confidence: str) -> Score:
+    """The score of a method that always blames worker 1's second process."""
+    return score("always", lambda folder: Answer("rank", "worker-1", 1, confidence))
+
+
+def test_counts_and_calibration() -> None:
+    item = always("certain")
+    right, wrong = item.count("right"), item.count("wrong")
+    assert right > 0
+    assert right + wrong == sum(kinds().values()) == len(item.results)
+    assert item.wrong_and_certain == item.count("wrong", "certain") == wrong
+    assert item.words() == ["certain"]
+    assert always("guess").wrong_and_certain == 0
+    text = table([item])
+    assert f"certain  {right + wrong}" in " ".join(text.split("\n")[-1:])
+    assert f"{100 * right / (right + wrong):.0f} %" in text
+    assert details(item).count("\n") + 1 == wrong
+
+
+def test_abstaining_has_no_calibration() -> None:
+    item = score("mute", lambda folder: Answer("undecided"))
+    assert (item.count("abstained"), item.words()) == (len(item.results), [])
+
+
+def test_there_are_cases_of_every_kind() -> None:
+    assert set(kinds()) == {"rank", "ranks", "node", "missing_node", "job", "external", "none"}
+
+
+#: What holds today on the committed cases: at least so many right, at most so many wrong.
+FLOOR = {"right": 14, "wrong": 5}
+
+
+@pytest.fixture(scope="module")
+def scores() -> list[Score]:
+    return [score(name, method, evidence=view) for name, (method, views) in methods.METHODS.items() for view in views]
+
+
+def test_todays_score(scores: list[Score], capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():
+        print(f"\n{table(scores)}")
+    ours = [item for item in scores if item.method == "first form"]
+    baselines = [item for item in scores if item.method != "first form"]
+    assert len(ours) == len(VIEWS)
+    for item in ours:
+        assert item.count("right") >= FLOOR["right"], details(item)
+        assert item.count("wrong") <= FLOOR["wrong"], details(item)
+        assert item.wrong_and_certain == 0
+        assert all(item.count("right") > other.count("right") for other in baselines)
+
+
+def test_the_table_in_the_docs_is_todays(scores: list[Score]) -> None:
+    assert table(scores) in (ROOT / "docs/corpus.md").read_text(encoding="utf-8")

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atlctl.recording.jsonlines import newest_first, unwrap
+
+
+@pytest.mark.parametrize(
+    ("value", "pod", "text"),
+    [
+        ({"labels": {"pod": "w-1", "app": "x"}, "line": "a", "timestamp": "t"}, "w-1", (b"a",)),
+        ({"kubernetes": {"pod_name": "w-1"}, "log": "a\n"}, "w-1", (b"a",)),
+        ({"kubernetes": {"pod": {"name": "w-1"}}, "message": "a\nb"}, "w-1", (b"a", b"b")),
+        ({"pod": "w-1", "message": "a"}, "w-1", (b"a",)),
+        ({"log": "a\n", "stream": "stderr", "time": "t"}, None, (b"a",)),
+        ({"pod": ["w-1"], "msg": "a"}, None, (b"a",)),
+        ({"resource": {"labels": {"pod_name": "w-1"}}, "textPayload": ""}, "w-1", (b"",)),
+    ],
+)
+def test_text_and_pod(value, pod, text):
+    found = unwrap(json.dumps(value).encode())
+    assert found is not None
+    assert (found.pod, found.text) == (pod, text)
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"loss": 0.5}', b'{"message": {"message": "x"}}', b'{"log": "cut', b"{'a': 1}", b"[1]"]
+)
+def test_other_lines_are_left_as_they_are(line):
+    assert unwrap(line) is None
+
+
+def test_hostile_depth_and_surrogates_are_no_crash():
+    assert unwrap(b'{"a":' * 100_000) is None
+    found = unwrap(b'{"pod": "\\ud800", "log": "\\udfff x"}')
+    assert found is not None
+    assert (found.pod, found.text) == ("?", (b"? x",))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.binary(max_size=200))
+def test_never_raises(data):
+    found = unwrap(b'{"' + data)
+    assert found is None or found.text
+
+
+def test_newest_first():
+    first, later = "2026-11-20T17:45:05.9Z", "2026-11-20T17:45:07Z"
+    assert newest_first([later, later, first])
+    assert not newest_first([first, later, later])
+    assert not newest_first([later, first, later])
+    assert not newest_first([first, first, first])
+    assert not newest_first([])

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import gzip
+import os
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atlctl.diagnosis.text import LINE_LIMIT, clean_line
+from atlctl.recording.lines import LineReader, Unstamp, lines_of, not_text
+
+
+def read_all(chunks):
+    reader = LineReader()
+    lines = [line for chunk in chunks for line in reader.feed(chunk)]
+    return lines + reader.finish(), reader
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.binary(max_size=300).filter(lambda data: b"\0" not in data), st.lists(st.integers(0, 300), max_size=5))
+def test_lines_do_not_depend_on_where_chunks_are_cut(data, cuts):
+    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    chunks = [data[a:b] for a, b in pairwise(places)]
+    expected = data.split(b"\n")
+    assert read_all(chunks)[0] == (expected if expected[-1] else expected[:-1])
+
+
+def test_a_line_without_end_takes_no_memory_and_keeps_what_a_terminal_shows():
+    bar = b"".join(b"\r%3d%% of a progress bar" % n for n in range(100)) * 2_000
+    reader = LineReader()
+    for _ in range(5):
+        assert reader.feed(bar) == []
+        assert len(reader._tail) <= 4 * LINE_LIMIT
+    line, following = reader.feed(b"\rFAILED here\nnext\n")
+    assert (clean_line(line), following) == ("FAILED here", b"next")
+
+
+def test_an_endless_line_without_returns_is_cut():
+    lines, _ = read_all([b"x" * 1_000_000] * 20 + [b"\nend\n"])
+    assert lines == [b"x" * LINE_LIMIT, b"end"]
+
+
+def test_holes_are_skipped_and_counted():
+    lines, reader = read_all([b"one\n" + b"\0" * 3_000_000, b"\0" * 10 + b"two\nthree\n"])
+    assert (lines, reader.holes) == ([b"one", b"two", b"three"], 1)
+
+
+def test_a_source_is_read_to_its_end_once():
+    chunks = [b"b\nc", b"", b"never\n"]
+    batches = list(lines_of(lambda _: chunks.pop(0), LineReader(), b"a\n"))
+    assert [line for batch in batches for line in batch] == [b"a", b"b", b"c"]
+    assert chunks == [b"never\n"]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"2026-11-20T17:45:05.757882235Z W1120 x", b"W1120 x"),
+        (b"2026-11-20T17:45:05+08:00 x", b"x"),
+        (b"2026-11-20T17:45:05.757882235Z stderr F text: 1", b"text: 1"),
+        (b"2026-11-20T17:45:05Z stdout F ", b""),
+        (b"2026-11-20 17:45:05,757 - INFO - x", b"2026-11-20 17:45:05,757 - INFO - x"),
+        (b"20", b"20"),
+        (b"", b""),
+    ],
+)
+def test_stamps_are_taken_off(line, text):
+    assert Unstamp()(line) == text
+
+
+def test_pieces_of_a_line_are_joined():
+    unstamp = Unstamp()
+    head = b"2026-11-20T17:45:05Z stderr "
+    assert [unstamp(head + rest) for rest in (b"P Runtime", b"P Err", b"F or: x", b"F y")] == [
+        None,
+        None,
+        b"RuntimeError: x",
+        b"y",
+    ]
+    assert unstamp(head + b"P cut") is None
+    assert (unstamp.finish(), unstamp.finish()) == (b"cut", None)
+
+
+def test_what_is_no_text_is_named():
+    found = [not_text(data) for data in (gzip.compress(b"log"), b"\xff\xfel\0o\0g\0", os.urandom(5_000))]
+    assert [what and what[0] for what in found] == ["gzip data", "UTF-16 text", "binary data"]
+    assert not_text(b"x" * 257 + b"ustar  ") is not None
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"",
+        b"\0" * 5_000 + b"text\n",
+        "训练失败\n".encode("gbk") * 50,
+        b"\x1b[31mred\x1b[0m\r10%\r20%\n\x08\x08",
+        b"caf\xe9\n",
+    ],
+)
+def test_logs_are_text_whatever_is_in_them(start):
+    assert not_text(start) is None

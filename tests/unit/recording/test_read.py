@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atlctl.diagnosis.first_observed import first_observed
+from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
+from atlctl.jobs.model import State
+from atlctl.recording.read import Saved, read_saved
+from tests.unit.diagnosis.samples import PEER_GONE, block, entry
+
+
+def log(host, rank, *, text="ValueError: x", time="2026-11-20_17:45:05", local=0, pid=14):
+    """One worker's log: some training, one failed rank, torchrun's summary."""
+    rows = [
+        row.replace("train-worker-1", host)
+        for row in block(entry(rank=rank, local=local, pid=pid, text=text, time=time))
+    ]
+    return [
+        f"step 1 of rank {rank}",
+        f"E1120 17:45:05.000000 1 torch/x.py:1] failed (exitcode: 1) local_rank: {local} (pid: {pid}) of",
+        *rows,
+    ]
+
+
+CULPRIT = log("w-1", 3, local=1)
+VICTIM = log("w-0", 0, text=PEER_GONE, time="2026-11-20_17:45:04")
+
+
+def write(path, lines):
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def feed(text: str | bytes) -> Saved:
+    """Standard input that holds `text`."""
+    with tempfile.TemporaryFile() as file:
+        file.write(text if isinstance(text, bytes) else text.encode())
+        file.seek(0)
+        return read_saved(["-"], stdin=file.fileno())
+
+
+def culprits(saved):
+    finding = first_observed(saved.workers)
+    return [(item.worker, item.rank) for item in finding.candidates]
+
+
+def names(saved):
+    return [worker.worker for worker in saved.workers]
+
+
+def interleaved(form="{name}: {line}"):
+    rows = [("w-1", line) for line in CULPRIT], [("w-0", line) for line in VICTIM]
+    mixed = [pair for both in zip(*rows, strict=False) for pair in both]
+    return "".join(form.format(name=name, line=line, json=json.dumps(line)) + "\n" for name, line in mixed)
+
+
+def test_a_folder(tmp_path):
+    write(tmp_path / "w-1.log", CULPRIT)
+    write(tmp_path / "w-0.log", VICTIM)
+    saved = read_saved([str(tmp_path)])
+    assert (names(saved), culprits(saved), saved.told) == (["w-0", "w-1"], [("w-1", 3)], ("file",))
+
+
+def test_evidence_has_its_own_file_and_line(tmp_path):
+    paths = [
+        write(tmp_path / "w-0.log", VICTIM),
+        write(tmp_path / "w-1.previous.log", CULPRIT),
+        write(tmp_path / "w-1.log", ["running"]),
+    ]
+    saved = read_saved([str(tmp_path)])
+    finding = first_observed(saved.workers)
+    path, line = saved.place(finding.candidates[0].evidence[0].line_no or 0)
+    assert (path, CULPRIT[line - 1]) == (paths[1], "[0]:")
+
+
+def test_stamped_logs_give_the_same(tmp_path):
+    stamp = "2026-11-20T17:45:05.757882235Z "
+    write(tmp_path / "w-1.ts.log", [stamp + line for line in CULPRIT])
+    write(tmp_path / "w-1.log", ["not read"])
+    write(tmp_path / "w-0.log", [f"{stamp}stderr F {line}" for line in VICTIM])
+    saved = read_saved([str(tmp_path)])
+    assert (names(saved), culprits(saved)) == (["w-0", "w-1"], [("w-1", 3)])
+    assert saved.workers[1].summaries[0].title == "train.py"
+
+
+@pytest.mark.parametrize(
+    ("form", "how"),
+    [
+        ("{name}: {line}", "prefix"),
+        ("[pod/{name}/pytorch] {line}", "prefix"),
+        ("[pod/{name}/pytorch] 2026-11-20T17:45:05.1Z {line}", "prefix"),
+        ("2026-11-20T17:45:05.1Z {name}: {line}", "prefix"),
+        ('{{"labels": {{"pod": "{name}"}}, "line": {json}}}', "json"),
+        ('{{"kubernetes": {{"pod_name": "{name}"}}, "log": {json}}}', "json"),
+    ],
+)
+def test_merged_lines_are_told_apart(form, how):
+    saved = feed(interleaved(form))
+    assert (names(saved), culprits(saved), saved.told) == (["w-0", "w-1"], [("w-1", 3)], (how,))
+
+
+def test_logs_behind_each_other_are_told_apart_by_their_summaries():
+    saved = feed("\n".join([*VICTIM, *log("w-1.train.ml.svc.cluster.local", 3, local=1), ""]))
+    assert (names(saved), culprits(saved), saved.told) == (["w-0", "w-1"], [("w-1", 3)], ("host",))
+
+
+def test_an_agent_without_summary_is_no_other_workers():
+    dead = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 1 got signal: 15"
+    saved = feed("\n".join([dead, *VICTIM, *CULPRIT, ""]))
+    assert names(saved) == ["input", "w-0", "w-1"]
+    assert [len(worker.notes) for worker in saved.workers] == [1, 1, 1]
+
+
+def test_what_nothing_tells_apart_is_the_input():
+    saved = feed("hello\nworld\n")
+    assert (names(saved), saved.told, saved.workers[0].state) == (["input"], (), State.SUCCEEDED)
+
+
+def test_several_files_are_named_after_their_files(tmp_path):
+    one = write(tmp_path / "w-1.log", CULPRIT)
+    other = write(tmp_path / "victim.out", VICTIM)
+    saved = read_saved([one, other])
+    assert (names(saved), culprits(saved)) == (["victim.out", "w-1"], [("w-1", 3)])
+
+
+def test_equal_names_in_two_folders_are_two_workers(tmp_path):
+    for name, lines in (("a", CULPRIT), ("b", VICTIM)):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "train.log", lines)
+    both = [str(tmp_path / name) for name in "ab"]
+    assert len(names(read_saved(both))) == 2
+    assert len(names(read_saved([f"{path}/train.log" for path in both]))) == 2
+
+
+def test_error_files_are_read_unless_told_otherwise(tmp_path):
+    write(tmp_path / "w-0.log", VICTIM)
+    place = tmp_path / "files" / "w-1_tmp" / "run_x" / "attempt_0" / "1"
+    place.mkdir(parents=True)
+    extra = {"py_callstack": "Traceback\nKeyError: y", "timestamp": "1"}
+    (place / "error.json").write_text(json.dumps({"message": {"message": "KeyError: y", "extraInfo": extra}}))
+    (place / "agent_error.json").write_text("{cut")
+    saved = read_saved([str(tmp_path)])
+    finding = first_observed(saved.workers)
+    assert (finding.candidates[0].worker, finding.candidates[0].exception) == ("w-1", "KeyError")
+    assert (saved.error_files, len(saved.remarks)) == (1, 1)
+    assert "not valid JSON" in saved.remarks[0]
+    bare = read_saved([str(tmp_path)], error_files=False)
+    assert (bare.error_files, names(bare)) == (0, ["w-0"])
+
+
+def test_a_restarted_worker_that_prints_no_summary_succeeded():
+    note = "E1120 17:45:05.000000 1 torch/x.py:1] failed (exitcode: 1) local_rank: 0 (pid: 14) of binary: python"
+    finding = first_observed(feed(f"{note}\nstep 2\n").workers)
+    assert (finding.nothing_found, len(finding.followed)) == (True, 1)
+
+
+def test_one_bad_log_among_others_is_a_problem_not_the_end(tmp_path):
+    write(tmp_path / "w-1.log", CULPRIT)
+    (tmp_path / "w-0.log").write_bytes(os.urandom(4_000))
+    saved = read_saved([str(tmp_path)])
+    assert culprits(saved) == [("w-1", 3)]
+    assert [problem.kind for problem in saved.problems] == ["usage"]
+
+
+def test_holes_are_said():
+    saved = feed(b"a\n" + b"\0" * 100 + b"b\n")
+    assert len(saved.remarks) == 1
+    assert "wrote over each other" in saved.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda path: None, NothingMatched),
+        (lambda path: path.mkdir(), NothingMatched),
+        (lambda path: path.write_text(""), NothingMatched),
+        (lambda path: path.write_bytes(os.urandom(4_000)), UsageError),
+        (lambda path: path.write_bytes(b"\x1f\x8b\x08\0rest"), UsageError),
+    ],
+)
+def test_bad_paths(tmp_path, make, error):
+    path = tmp_path / "log"
+    make(path)
+    with pytest.raises(error) as caught:
+        read_saved([str(path)])
+    assert str(path) in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_path_that_may_not_be_read(tmp_path, monkeypatch):
+    path = write(tmp_path / "w-0.log", CULPRIT)
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    for paths in ([path], [str(tmp_path)]):
+        with pytest.raises(NotAllowed):
+            read_saved(paths)
+
+
+def test_bad_lists_of_paths(tmp_path):
+    path = write(tmp_path / "a.log", ["x"])
+    for paths in ([path, path], [str(tmp_path), f"{tmp_path}/"], [""]):
+        with pytest.raises(UsageError):
+            read_saved(paths)
+    with pytest.raises(AtlctlError):
+        read_saved(["-"], stdin=987)
+
+
+def test_lines_that_run_backwards_are_refused():
+    rows = [json.dumps({"line": "x", "timestamp": f"2026-11-20T17:45:{50 - n}Z"}) for n in range(5)]
+    with pytest.raises(UsageError, match="newest lines come first"):
+        feed("\n".join(rows))
+
+
+SNIPPETS = [line.encode() for line in [*CULPRIT, *VICTIM]] + [
+    b"[pod/w-1/c] ",
+    b"w-1: ",
+    b'{"pod": "w-2", "log": "[0]:',
+    b"2026-11-20T17:45:05Z stderr P ",
+    b"\0\0\0",
+    b"\r\n",
+    b"\xc4\xe3\xba",
+]
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.lists(st.one_of(st.sampled_from(SNIPPETS), st.binary(max_size=9)), max_size=60), st.sampled_from([b"\n", b""])
+)
+def test_whatever_it_reads_it_answers_or_refuses(parts, glue):
+    try:
+        saved = feed(glue.join(parts))
+    except AtlctlError:
+        return
+    finding = first_observed(saved.workers)
+    for item in finding.candidates:
+        assert item.worker in names(saved)
+        for proof in item.evidence:
+            path, line = saved.place(proof.line_no or 0)
+            assert path == "-"
+            assert 1 <= line <= saved.logs[0].lines
