@@ -124,7 +124,7 @@ def test_stop_kills_after_the_grace(world: World) -> None:
     assert wait_until(lambda: asyncio.run(world.backend.read_file(job, job.workers[0], "up", 1)) == b"")
     begun = time.monotonic()
     results = stop(world, job, grace=0.4)
-    assert 0.4 < time.monotonic() - begun < 3
+    assert 0.4 < time.monotonic() - begun < 10
     assert [result.how for result in results] == ["killed"]
     assert world.inside(job) == []
 
@@ -143,7 +143,7 @@ def test_stop_leaves_nothing_and_wastes_no_grace(world: World, script: str) -> N
     assert wait_until(lambda: asyncio.run(world.backend.read_file(job, job.workers[0], "up", 1)) == b"")
     begun = time.monotonic()
     assert [result.how for result in stop(world, job, grace=30.0)] == ["terminated"]
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 10
     assert world.inside(job) == []
 
 

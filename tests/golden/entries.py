@@ -42,7 +42,7 @@ def write(state: Path, name: str, created: float, exits: list[dict[str, Any] | N
 
 
 def write_all(state: Path, created: float) -> None:
-    """train-7: succeeded. train-8: worker-1 failed first, worker-0 as its consequence, worker-2 by a signal. far: Unknown."""
+    """train-7 succeeded; in train-8 worker-1 failed first, worker-0 by it, worker-2 by a signal; far is Unknown."""
     write(state, "train-7", created, [{"exit_code": 0}] * 2, [["step 1", "step 2"], ["step 1", "训练 完成"]])
     root = entry(rank=1, text=ERROR, time="2026-11-20_17:45:05")
     peer = entry(rank=0, text=PEER_GONE, time="2026-11-20_17:45:07")

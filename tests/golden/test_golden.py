@@ -1,4 +1,4 @@
-"""What every command shows, literally. `ATLCTL_UPDATE_GOLDEN=1 pytest tests/golden` writes the files anew: read the diff.
+"""What every command shows, literally. `ATLCTL_UPDATE_GOLDEN=1 pytest tests/golden` writes the files anew.
 
 Each file holds the command line, then what came on stdout, on stderr and as exit code; on a terminal, the screen.
 Escape characters are written as `<ESC>`, and times, ids and folders of the run as fixed words of the same length.
@@ -90,8 +90,8 @@ LIVING: dict[str, tuple[str, tuple[str, ...]]] = {
 @pytest.fixture(scope="module")
 def written() -> Iterator[Registry]:
     with registry() as own:
-        # An hour and some ago: `62m` for half a minute to come.
-        write_all(own.state, time.time() - 62 * 60 - 5)
+        # Four days, four hours and some minutes ago: `4d4h` for most of an hour to come.
+        write_all(own.state, time.time() - 100 * 3600 - 300)
         yield own
 
 

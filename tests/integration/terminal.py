@@ -76,11 +76,12 @@ class Terminal:
     @property
     def pid(self) -> int:
         """Process ID of atlctl itself."""
-        found: list[proc.Process] = []
-        assert proc.wait_until(
-            lambda: found.extend(p for p in proc.processes() if p.parent == self._leader.pid) or found
-        )
-        return found[0].pid
+
+        def children() -> list[proc.Process]:
+            return [process for process in proc.processes() if process.parent == self._leader.pid]
+
+        assert proc.wait_until(children)
+        return children()[0].pid
 
     def resize(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -65,7 +65,13 @@ class _Demo:
 
     async def _act(self, fault: str) -> None:
         self._say("intro", workers=WORKERS, processes=PROCESSES)
-        env = {"PYTHON": sys.executable, "ATLCTL_DEMO_FAULT_FILE": fault, "ATLCTL_DEMO_FAULT_RANK": str(self._rank)}
+        env = {
+            "PYTHON": sys.executable,
+            "ATLCTL_DEMO_FAULT_FILE": fault,
+            "ATLCTL_DEMO_FAULT_RANK": str(self._rank),
+            # PyTorch makes this folder when it is imported, else in the temporary folder for good.
+            "TORCHINDUCTOR_CACHE_DIR": os.path.join(os.path.dirname(fault), "inductor"),
+        }
         settings = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
         start = ["local", "run", "--name", self._name, "--workers", str(WORKERS), *settings, "--detach", "--"]
         self._started = True

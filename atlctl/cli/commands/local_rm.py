@@ -24,9 +24,13 @@ def command(
     unique = list(dict.fromkeys(names))
     entries = [registry.load(name) for name in unique]
     for entry in entries:
-        if entry.presence != "gone":
-            where = "is still running" if entry.presence == "alive" else entry.job.reason
-            raise AtlctlError(f"job {entry.job.name} {where}", f"stop it first: atlctl stop {entry.job.name}")
+        if entry.presence == "alive":
+            raise AtlctlError(f"job {entry.job.name} is still running", f"stop it first: atlctl stop {entry.job.name}")
+        if entry.presence == "elsewhere":
+            raise AtlctlError(
+                f"job {entry.job.name} was started elsewhere: it cannot be seen from here whether it still runs",
+                f"where it runs: atlctl ps {entry.job.name}; remove it there",
+            )
     for entry in entries:
         say.line(
             f"removes {entry.job.name} ({entry.job.state}): its logs, records and working folders in {entry.folder}"

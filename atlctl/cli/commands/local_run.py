@@ -79,7 +79,7 @@ async def _run(spec: LaunchSpec, detach: bool) -> int:
         say.out(f"{name}\n")
         return 0
     job = await source.get_job(name)
-    say.note(f"job {name} runs with {job.expected} workers; Ctrl-C stops it")
+    say.note(f"job {name} runs with {job.expected} worker{'' if job.expected == 1 else 's'}; Ctrl-C stops it")
     try:
         await _follow(source, job)
     except asyncio.CancelledError:

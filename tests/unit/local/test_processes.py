@@ -64,7 +64,8 @@ def snapshot(
 
     monkeypatch.setattr(processes, "everything", lambda: entries)
     monkeypatch.setattr(processes, "environment", environment)
-    return Snapshot(1, "job")
+    monkeypatch.setattr(processes, "alive", lambda pid, start: True)
+    return Snapshot(1, "job", set())
 
 
 def test_whose_a_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +97,30 @@ def test_whose_a_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.of_run("worker-0", "run", 20, 5) == {20, 21}
     assert seen.of_run("worker-0", "another", 99, 5) == set()
     assert seen.on_their_own("worker-0", 10, 5) == {12}
+
+
+def test_a_process_in_the_middle_of_an_exec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its environment is empty for a moment: it is looked at once more, but one that has none only once."""
+    entries = table((10, 1, 10, 10), (11, 1, 11, 11))
+    looks = {10: 0, 11: 0}
+
+    def environment(pid: int) -> dict[bytes, bytes]:
+        looks[pid] += 1
+        late = pid == 10 and looks[pid] > 1
+        return {b"ATLCTL_JOB": b"job", b"ATLCTL_WORKER": b"worker-0"} if late else {}
+
+    monkeypatch.setattr(processes, "everything", lambda: entries)
+    monkeypatch.setattr(processes, "environment", environment)
+    monkeypatch.setattr(processes, "alive", lambda pid, start: True)
+    bare: set[tuple[int, int]] = set()
+    assert Snapshot(1, "job", bare).of_worker("worker-0", 99, 5) == {10}
+    assert bare == {(11, 5)}
+    before = looks[11]
+    Snapshot(1, "job", bare)
+    assert looks[11] == before + 1
+    del entries[11]
+    Snapshot(1, "job", bare)
+    assert bare == set()
 
 
 def test_a_number_that_was_given_out_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,20 +175,21 @@ def test_a_terminal_that_goes_away_does_not_matter(local: Local) -> None:
     assert local.load("job").state is State.RUNNING
 
 
-def test_256_workers(local: Local) -> None:
+@pytest.mark.parametrize("workers", [256, 400])
+def test_many_workers(local: Local, workers: int) -> None:
     begun = time.monotonic()
-    job = local.run(workers=256)
+    job = local.run(workers=workers)
     started = time.monotonic() - begun
-    assert job.ready == 256
-    assert [worker.index for worker in job.workers] == list(range(256))
+    assert job.ready == workers
+    assert [worker.index for worker in job.workers] == list(range(workers))
     begun = time.monotonic()
     results = asyncio.run(local.backend.stop(job, job.workers, 10.0))
     stopped = time.monotonic() - begun
     assert {result.how for result in results} == {"terminated"}
     assert local.load("job").state is State.STOPPED
-    # Far from what a machine under load needs, near enough to notice a square.
+    # Far from what a machine under load needs, near enough to notice a square: one look at /proc for each worker.
     assert started < 10
-    assert stopped < 10
+    assert stopped < 6
 
 
 def test_300_commands_at_once_through_one_connection(local: Local) -> None:

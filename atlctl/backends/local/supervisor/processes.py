@@ -105,8 +105,9 @@ def environment(pid: int) -> dict[bytes, bytes]:
 
 
 def send(pids: Iterable[int], number: int) -> None:
-    """Signal each process; one that has ended meanwhile is no error."""
-    for pid in pids:
+    """Signal each process, parents before what they have started: a shell whose child ends would go on to its next
+    command. One that has ended meanwhile is no error."""
+    for pid in sorted(pids):
         try:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):

@@ -12,12 +12,15 @@ from . import processes
 JOB_MARK = b"ATLCTL_JOB"
 WORKER_MARK = b"ATLCTL_WORKER"
 EXEC_MARK = b"ATLCTL_EXEC"
+#: In the middle of an exec a process has no environment for a moment. Looks at one that has none, and seconds between.
+LOOKS, PAUSE = 3, 0.001
 
 
 class Snapshot:
     """The descendants of the supervisor at one moment. Whoever is not in it had ended by then."""
 
-    def __init__(self, supervisor: int, job: str) -> None:
+    def __init__(self, supervisor: int, job: str, bare: set[tuple[int, int]]) -> None:
+        """`bare`: pid and start of processes without environment; kept by the caller from one snapshot to the next."""
         self._supervisor = supervisor
         begun = time.monotonic()
         self._table = processes.everything()
@@ -26,11 +29,13 @@ class Snapshot:
         self._in_group: dict[int, set[int]] = defaultdict(set)
         self._of_worker: dict[str, set[int]] = defaultdict(set)
         self._of_run: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-        for pid in processes.below(self._children, (supervisor,)):
+        found = processes.below(self._children, (supervisor,))
+        bare.intersection_update((pid, self._table[pid].start) for pid in found)
+        for pid in found:
             entry = self._table[pid]
             self._in_session[entry.session].add(pid)
             self._in_group[entry.group].add(pid)
-            env = processes.environment(pid)
+            env = _environment(pid, entry.start, bare)
             if env.get(JOB_MARK) != job.encode():
                 continue  # a job that was started inside of this one has workers of its own
             worker = env.get(WORKER_MARK, b"").decode("utf-8", "surrogateescape")
@@ -70,3 +75,15 @@ class Snapshot:
     def of_run(self, name: str, run: str, root: int, start: int) -> set[int]:
         """Everything of one command executed in a worker."""
         return self._family(root, start, self._of_run[name][run])
+
+
+def _environment(pid: int, start: int, bare: set[tuple[int, int]]) -> dict[bytes, bytes]:
+    env = processes.environment(pid)
+    if not env and (pid, start) not in bare:
+        for _ in range(LOOKS):
+            time.sleep(PAUSE)
+            env = processes.environment(pid)
+            if env or not processes.alive(pid, start):
+                return env
+        bare.add((pid, start))
+    return env

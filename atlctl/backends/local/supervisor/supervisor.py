@@ -50,6 +50,7 @@ class Supervisor:
         self._soft_limit = soft
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._snapshot: Snapshot | None = None
+        self._bare: set[tuple[int, int]] = set()
 
     # -- start and end ---------------------------------------------------------------------------------------------
 
@@ -123,7 +124,7 @@ class Supervisor:
     def _look(self) -> Snapshot:
         """A snapshot younger than every process started so far; shared by all who look in the same moment."""
         if self._snapshot is None or time.monotonic() - self._snapshot.taken > SHARE_SECONDS:
-            self._snapshot = Snapshot(os.getpid(), self.spec["name"])
+            self._snapshot = Snapshot(os.getpid(), self.spec["name"], self._bare)
         return self._snapshot
 
     def _again(self, look: Callable[[], None]) -> None:
@@ -276,7 +277,6 @@ class Supervisor:
             execution.kill_at = min(execution.kill_at, kill_at)
             return
         execution.kill_at = kill_at
-
         asked: set[int] = set()
 
         def look() -> None:
