@@ -150,7 +150,8 @@ async def _run(
     if stdin and sys.stdin is None:
         raise UsageError("-i needs a standard input, and it is closed", "redirect it: -i < FILE")
     at_once = min(len(workers), limits.batch or len(workers))
-    raise_descriptor_limit(at_once * DESCRIPTORS_EACH + min(at_once, limits.parallel) * DESCRIPTORS_AT_START)
+    needed = at_once * DESCRIPTORS_EACH + min(at_once, limits.parallel) * DESCRIPTORS_AT_START
+    raise_descriptor_limit(needed, DESCRIPTORS_EACH + DESCRIPTORS_AT_START)
     sink = _sink(form, workers)
     names = [worker.name for worker in workers]
     # Before the start, too: after a SIGKILL of this process the record says that no outcome is known.

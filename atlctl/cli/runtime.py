@@ -342,6 +342,8 @@ def _report(error: AtlctlError, code: int, peek: Peek) -> int:
             _write_all(1, f"{document}\n".encode())
         except BrokenPipeError:
             return ExitCode.READER_GONE
+        except OSError:
+            return code  # a full disk behind stdout: the error itself has been told on stderr
     return code
 
 

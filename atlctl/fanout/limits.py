@@ -10,8 +10,10 @@ from atlctl.jobs.errors import AtlctlError
 SPARE = 64
 
 
-def raise_descriptor_limit(needed: int) -> None:
+def raise_descriptor_limit(needed: int, each: int) -> None:
     """Make room for `needed` descriptors beside the usual ones: raises the soft RLIMIT_NOFILE, never lowers it.
+
+    `each`: what one more worker takes at most, for the hint.
 
     Raises AtlctlError with the numbers where the hard limit is too low.
     """
@@ -22,7 +24,7 @@ def raise_descriptor_limit(needed: int) -> None:
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise AtlctlError(
             f"{wanted} open files are needed, the limit is {hard} (soft {soft})",
-            f"raise it: ulimit -n {wanted}; or run on fewer workers at once: --batch {max(1, (hard - SPARE) // 4)}",
+            f"raise it: ulimit -n {wanted}; or run on fewer workers at once: --batch {max(1, (hard - SPARE) // each)}",
         )
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -72,15 +72,21 @@ def launch(spec: LaunchSpec) -> str:
     with registry.locked() as root:
         registry.sweep(root)
         name = spec.name or _free_name(root)
-        _give_way(name)
+        _check_free(name)
         folder = os.path.join(root, name)
         port = _port(spec.master_port)
+        old = registry.set_aside(root, name)
         try:
             _write(folder, name, port, spec)
             _start_supervisor(folder, spec)
         except BaseException:
             registry.remove(folder)  # Ctrl-C included: no half-made state
+            if old is not None:
+                os.rename(old, folder)
             raise
+        if old is not None:
+            with contextlib.suppress(AtlctlError):  # the job runs; the next start removes what is left of the old one
+                registry.remove(old)
     return name
 
 
@@ -104,15 +110,11 @@ def _free_name(root: str) -> str:
     return next(name for name in (f"local-{number}" for number in range(1, len(taken) + 2)) if name not in taken)
 
 
-def _give_way(name: str) -> None:
+def _check_free(name: str) -> None:
     """A dead job's entry gives way to a new one of its name; a living one, or one out of sight, does not."""
-    folder = os.path.join(registry.root(), name)
-    if not os.path.lexists(folder):
-        return
     try:
         found = registry.glance(name)
     except NothingMatched:
-        registry.remove(folder)
         return
     if found.presence == "alive":
         raise AtlctlError(f"job {name} is still running", f"atlctl stop {name}, or choose another name with --name")
@@ -121,7 +123,6 @@ def _give_way(name: str) -> None:
             f"job {name} was started on {found.place}: it cannot be seen from here whether it still runs",
             "choose another name with --name",
         )
-    registry.remove(folder)
 
 
 def _port(wanted: int | None) -> int:

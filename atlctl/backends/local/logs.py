@@ -247,7 +247,7 @@ def _before_last(file: BinaryIO, lines: int) -> tuple[int, bool]:
 
 def _open(path: str) -> BinaryIO | None:
     try:
-        return open(path, "rb", buffering=0)
+        return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -29,7 +29,7 @@ from typing import Any, Literal
 from atlctl.backends.local.supervisor import processes
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched
 from atlctl.jobs.model import Job, State, Worker
-from atlctl.jobs.naming import check_job_name, fold_names, natural_key
+from atlctl.jobs.naming import check_job_name, fold_names, natural_key, safe_file_name
 from atlctl.jobs.statedir import ensure_dir, file_error, read_bytes, state_dir
 
 #: No file of an entry is larger; an environment of this size could not be started.
@@ -42,6 +42,9 @@ IDLE_PROGRAMS = frozenset(
 
 #: Why a worker that exited with 0 did not succeed.
 DOUBTFUL = "exit 0, but its log shows that its trainer failed"
+
+#: An ended job's folder, while a start of the same name is tried.
+_ASIDE = ".aside-"
 
 Presence = Literal["alive", "gone", "elsewhere"]
 
@@ -199,8 +202,30 @@ def remove(folder: str) -> None:
         raise file_error(error, error.filename or folder) from error
 
 
+def set_aside(root_folder: str, name: str) -> str | None:
+    """Move an ended job's folder out of the way of a new start; its new path, None where there is none."""
+    folder = os.path.join(root_folder, name)
+    if os.path.islink(folder):
+        raise NotAllowed(f"{folder} is a symbolic link, which is not followed", "remove the link")
+    aside = os.path.join(root_folder, f"{_ASIDE}{name}")
+    try:
+        os.rename(folder, aside)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise file_error(error, folder) from error
+    return aside
+
+
 def sweep(folder: str) -> None:
-    """Remove what starts that were killed have left. The caller holds the lock, so no start is going on."""
+    """Undo what starts that were killed have left. The caller holds the lock, so no start is going on."""
+    for name in os.listdir(folder):
+        if name.startswith(_ASIDE) and not _is_entry(folder, name.removeprefix(_ASIDE)):
+            shutil.rmtree(os.path.join(folder, name.removeprefix(_ASIDE)), ignore_errors=True)
+            with contextlib.suppress(OSError):  # tried again at the next start
+                os.rename(os.path.join(folder, name), os.path.join(folder, name.removeprefix(_ASIDE)))
+        elif name.startswith(_ASIDE):
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         if name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or _is_entry(folder, name):
@@ -272,6 +297,8 @@ def _entry(folder: str, record: dict[str, Any]) -> Entry:
 def _worker(
     folder: str, spec: dict[str, Any], record: dict[str, Any], index: int, here: Presence, place: str
 ) -> Worker:
+    if safe_file_name(spec["name"]) != spec["name"]:
+        raise ValueError("a worker's name that is no file name")
     own = f"{folder}/workers/{spec['name']}"
     process = _json(f"{own}/proc.json") or {}
     # The order matters: a worker that ends meanwhile has its exit written by now, or is seen as running.
@@ -350,9 +377,9 @@ def _job_state(workers: tuple[Worker, ...], here: Presence, place: str) -> tuple
             if state is State.STOPPED and any(worker.state.active for worker in workers):
                 continue
             return state, f"{fold_names(found)} {verb}"
-    if here == "elsewhere":
-        return State.UNKNOWN, f"runs on {place}"
     if len(of(State.SUCCEEDED)) == len(workers):
         doubtful = [w.name for w in workers if w.reason.startswith(DOUBTFUL)]
         return State.SUCCEEDED, f"exit 0, but the log of {fold_names(doubtful)} shows a failure" if doubtful else ""
+    if here == "elsewhere":
+        return State.UNKNOWN, f"runs on {place}"
     return State.RUNNING, ""

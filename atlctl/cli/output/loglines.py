@@ -58,13 +58,12 @@ class TextLines:
                 self._writer.put(target, b"".join(pending))
                 pending = []
             target = stream
-            sanitizer, data = self._sanitizers[stream], line.data
+            sanitizer = self._sanitizers[stream]
+            data = line.data + b"\n" if line.complete else line.data
             if sanitizer is not None:
                 data = sanitizer.feed(data) + sanitizer.finish()
             pending += (self._prefix(worker.name, stream), data)
-            if line.complete:
-                pending.append(b"\n")
-            else:
+            if not line.complete:
                 self._writer.put(stream, b"".join(pending), worker.name)
                 pending = []
         if pending:

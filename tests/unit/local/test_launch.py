@@ -57,6 +57,32 @@ def test_a_dead_jobs_entry_gives_way(local: Local, how: str) -> None:
     assert not local.file("work/old").exists()
 
 
+def test_a_dead_jobs_entry_stays_when_the_new_start_fails(local: Local) -> None:
+    old = local.run(("true",))
+    assert local.gone()
+    local.file("work/results").touch()
+    with pytest.raises(AtlctlError, match="command not found"):
+        local.run(("no-such-command",))
+    assert local.load("job").uid == old.uid
+    assert local.file("work/results").exists()
+    assert sorted(os.listdir(local.folder().parent)) == [".lock", "job"]
+
+
+def test_an_entry_set_aside_by_a_killed_start_comes_back(local: Local) -> None:
+    old = local.run(("true",))
+    assert local.gone()
+    root = str(local.folder().parent)
+    aside = registry.set_aside(root, "job")
+    assert aside is not None
+    local.folder().mkdir()
+    registry.sweep(root)
+    assert local.load("job").uid == old.uid
+    # A start that was whole needs the old one no more.
+    os.mkdir(aside)
+    registry.sweep(root)
+    assert sorted(os.listdir(root)) == [".lock", "job"]
+
+
 def test_an_entry_of_another_machine_does_not_give_way(local: Local) -> None:
     local.run(("true",))
     assert local.gone()
