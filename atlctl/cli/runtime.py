@@ -293,6 +293,8 @@ def guard(argv: Sequence[str], body: Callable[[], int], *, peek: Peek = lambda: 
     """
     global _current
     _current = Context(debug="--debug" in argv)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what `__main__` took off for the imports
     code = _told(lambda: _close_writer(_told(body, peek)), peek)
     if code == ExitCode.READER_GONE:
         _forget_stdout()

@@ -118,7 +118,7 @@ def launch(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("where", ["spec", "job"])
-def test_a_start_on_a_full_disk_leaves_nothing(local: Local, where: str) -> None:
+def test_a_start_on_a_full_disk_leaves_what_was_there(local: Local, where: str) -> None:
     """It fills up under the client's hands, or under the supervisor's with all workers running."""
     job = local.run(("sleep", "4900", "x" * 20000), workers=3)
     sizes = [(local.folder() / name).stat().st_size for name in ("spec.json", "job.json")]
@@ -131,8 +131,9 @@ def test_a_start_on_a_full_disk_leaves_nothing(local: Local, where: str) -> None
     assert b"Traceback" not in said
     assert said.count(b"\n") == 1
     assert marked() == []
-    assert registry.names() == []
-    assert not local.folder().exists()
+    assert registry.names() == ["job"]
+    assert local.load("job").uid == job.uid
+    assert sorted(os.listdir(local.folder().parent)) == [".lock", "job"]
 
 
 def test_a_file_that_is_written_in_parts_is_whole(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ class LocalExecutor:
     def run(self, worker: Worker, request: ExecRequest) -> LocalExecution:
         self._runs[worker.name] += 1
         token = f"{self._token}-{self._runs[worker.name]}"
-        exit_file = f"{self._found.folder}/workers/{worker.name}/exit.json"
+        exit_file = f"{registry.worker_folder(self._found.folder, worker.name)}/exit.json"
         return LocalExecution(
             self._client, worker, request, token, self._refusal(worker), lambda: os.path.exists(exit_file)
         )
@@ -79,7 +79,7 @@ class LocalBackend:
 
     async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]:
         found = self._same(job)
-        folder = f"{found.folder}/workers/{worker.name}"
+        folder = registry.worker_folder(found.folder, worker.name)
         if not request.follow:
             async for batch in logs.read(f"{folder}/log", request, None):
                 yield batch
@@ -94,7 +94,7 @@ class LocalBackend:
 
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
         """A worker's file is a file of this machine; a relative path starts in its working folder."""
-        base = f"{registry.root()}/{job.name}/workers/{worker.name}/work"
+        base = f"{registry.worker_folder(f'{registry.root()}/{job.name}', worker.name)}/work"
         return _regular_file(os.path.join(base, path), limit)
 
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> list[StopResult]:

@@ -294,12 +294,15 @@ def _entry(folder: str, record: dict[str, Any]) -> Entry:
     return Entry(job, folder, here, port if isinstance(port, int) else None)
 
 
+def worker_folder(folder: str, name: str) -> str:
+    """Where the entry in `folder` keeps a worker. A name is never taken for a path."""
+    return f"{folder}/workers/{safe_file_name(name)}"
+
+
 def _worker(
     folder: str, spec: dict[str, Any], record: dict[str, Any], index: int, here: Presence, place: str
 ) -> Worker:
-    if safe_file_name(spec["name"]) != spec["name"]:
-        raise ValueError("a worker's name that is no file name")
-    own = f"{folder}/workers/{spec['name']}"
+    own = worker_folder(folder, spec["name"])
     process = _json(f"{own}/proc.json") or {}
     # The order matters: a worker that ends meanwhile has its exit written by now, or is seen as running.
     exit_record = _json(f"{own}/exit.json")

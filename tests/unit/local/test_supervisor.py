@@ -35,6 +35,10 @@ def of_worker_and_command(local: Local, script: str) -> list[str]:
     return ["\n".join(own) + "\n", execute(local, job, ["sh", "-c", script]).stdout.decode()]
 
 
+#: 32 and 33 are the C library's own: nobody can set them, and some launchers leave one ignored.
+C_LIBRARY_SIGNALS = 0b11 << 31
+
+
 def test_signals_are_at_their_defaults(local: Local) -> None:
     """Also where whoever starts the job ignores some: a background job of a shell, nohup, Python's own SIGPIPE."""
     ignored = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
@@ -44,7 +48,7 @@ def test_signals_are_at_their_defaults(local: Local) -> None:
         # Not by way of a shell's builtin, which would show the shell's own.
         for text in of_worker_and_command(local, "exec 3>&1; grep ^Sig /proc/self/status"):
             found = fields(text)
-            assert int(found["SigIgn"], 16) == 0
+            assert int(found["SigIgn"], 16) & ~C_LIBRARY_SIGNALS == 0
             assert int(found["SigBlk"], 16) == 0
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
