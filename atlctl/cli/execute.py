@@ -198,7 +198,7 @@ async def _finish(outcomes: Sequence[Outcome], sink: LiveSink | JsonSink | Gathe
             sink.close()
             cut = sink.truncated
         case LiveSink():
-            cut = ()
+            pass
     # A reader that leaves before it has read all of it hears no summary either.
     while context().leaving is None and context().writer.pending_bytes:  # noqa: ASYNC110 - a thread's
         await asyncio.sleep(_LOOK_SECONDS)
