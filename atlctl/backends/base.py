@@ -54,14 +54,12 @@ class ExecRequest:
     """One command for one worker.
 
     `stdin`: the caller will write to the command (else it reads /dev/null). `tty`: give it a
-    terminal of this size; its output then arrives on stdout alone. `connect_timeout`: seconds until
-    `Started` is due, None for no limit.
+    terminal of this size; its output then arrives on stdout alone.
     """
 
     argv: Argv
     stdin: bool = False
     tty: TerminalSize | None = None
-    connect_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
-from atlctl.jobs.errors import ExitCode
+from atlctl.cli.findings import tell
 
 if TYPE_CHECKING:
     from atlctl.diagnosis.finding import Candidate, Evidence, Finding
@@ -20,9 +20,8 @@ def show(paths: Sequence[str], *, error_files: bool, exit_code: bool, output: st
     """Reads `paths`, prints what was found, returns the exit code. Needs no event loop: nothing is waited for."""
     from atlctl.cli.views import error_data
     from atlctl.diagnosis.first_observed import first_observed
-    from atlctl.diagnosis.report import to_data, to_text, verdict
+    from atlctl.diagnosis.report import to_text
     from atlctl.recording.read import STDIN, read_saved
-    from atlctl.render.sanitize import clean
 
     if STDIN in paths and os.isatty(0):
         say.note("reading standard input; Ctrl-D ends it")
@@ -32,13 +31,10 @@ def show(paths: Sequence[str], *, error_files: bool, exit_code: bool, output: st
     for remark in saved.remarks:
         say.note(remark)
     finding = _placed(first_observed(saved.workers), saved)
-    if output in ("json", "yaml"):
-        data = {"job": None, "uid": None, "state": None, "source": _source(paths, saved, finding), **to_data(finding)}
-        say.document(data, [error_data(problem) for problem in saved.problems])
-    else:
-        lines = _text(paths, saved, finding, to_text(_as_paths(finding)))
-        say.out("".join(f"{clean(line)}\n" for line in lines))
-    return int(ExitCode.FAILED) if exit_code and verdict(finding) != "none" else int(ExitCode.OK)
+    source = {"job": None, "uid": None, "state": None, "source": _source(paths, saved, finding)}
+    lines = _text(paths, saved, finding, to_text(_as_paths(finding)))
+    problems = [error_data(problem) for problem in saved.problems]
+    return tell(finding, source, lines, problems, exit_code=exit_code, output=output)
 
 
 def _source(paths: Sequence[str], saved: Saved, finding: Finding) -> dict[str, Any]:

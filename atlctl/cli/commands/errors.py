@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import run_async
-from atlctl.jobs.errors import AtlctlError, ExitCode, Unreachable, UsageError
+from atlctl.jobs.errors import AtlctlError, Unreachable, UsageError
 
 if TYPE_CHECKING:
     import asyncio
@@ -50,10 +50,10 @@ def command(
 async def _errors(argument: str | None, option: str | None, exit_code: bool, output: str) -> int:
     import asyncio
 
+    from atlctl.cli.findings import tell
     from atlctl.cli.target import backend, find_job
     from atlctl.diagnosis.first_observed import first_observed
-    from atlctl.diagnosis.report import to_data, to_text, verdict
-    from atlctl.render.sanitize import clean
+    from atlctl.diagnosis.report import to_text
 
     source = backend()
     job = await find_job(source, argument, option, reads_only=True)
@@ -70,14 +70,10 @@ async def _errors(argument: str | None, option: str | None, exit_code: bool, out
     if not evidence:
         raise Unreachable(f"no log of job {job.name} could be read", f"atlctl ps {job.name}")
     finding = first_observed(evidence)
-    if output in ("json", "yaml"):
-        data: dict[str, Any] = {"job": job.name, "uid": job.uid, "state": str(job.state), "source": None}
-        data |= to_data(finding)
-        errors = [{"kind": e.kind, "worker": name, "message": e.message, "hint": e.hint} for name, e in unread.items()]
-        say.document(data, errors)
-    else:
-        say.out("".join(f"{clean(line)}\n" for line in _text(job, finding, to_text(finding))))
-    return int(ExitCode.FAILED) if exit_code and verdict(finding) != "none" else int(ExitCode.OK)
+    about = {"job": job.name, "uid": job.uid, "state": str(job.state), "source": None}
+    problems = [{"kind": e.kind, "worker": name, "message": e.message, "hint": e.hint} for name, e in unread.items()]
+    lines = _text(job, finding, to_text(finding))
+    return tell(finding, about, lines, problems, exit_code=exit_code, output=output)
 
 
 def _text(job: Job, finding: Finding, lines: Sequence[str]) -> list[str]:
