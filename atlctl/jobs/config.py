@@ -1,0 +1,162 @@
+"""The configuration: a file of the user's, a file of the project's, environment variables.
+
+Each setting comes from the first of these that has it: flags, `ATLCTL_*`, the project file, the user's file.
+Lists are not merged. Settings so far:
+
+    [errors]
+    signatures = ["PATH", ...]    # or ATLCTL_SIGNATURES=PATH:PATH; set and empty, it means none
+
+The user's file is `$XDG_CONFIG_HOME/atlctl/config.toml`, by default in `~/.config`. Its paths may begin with
+`~`, others are relative to its folder; those of the environment variable to the working folder.
+
+The project file is `.atlctl.toml` in the working folder or the nearest folder above it, up to the home folder or
+to one that holds `.git`; outside of both only the working folder counts. It comes from whoever wrote the checkout,
+so it can do little: its paths must stay below its own folder, links included, and it is passed over where it lies
+in a folder that anyone may write to and belongs to somebody else. No setting of either file starts a program.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atlctl.jobs.errors import UsageError
+
+PROJECT_FILE = ".atlctl.toml"
+SIGNATURES_VARIABLE = "ATLCTL_SIGNATURES"
+
+_LIMIT = 1 << 20
+_KEYS = {"errors": ("signatures",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What was configured. `signatures` are absolute paths, which need not exist."""
+
+    signatures: tuple[str, ...] = ()
+
+
+def load_config(environ: Mapping[str, str], cwd: str) -> Config:
+    """The settings that hold in the folder `cwd`. Raises UsageError for a file or a variable that is wrong.
+
+    Both files are read and checked even where a variable overrides them: a mistake does not wait to be found.
+    """
+    home = environ.get("HOME", "") or os.path.expanduser("~")
+    user_file = _user_file(environ, home)
+    user = _read(user_file, "configuration file", lambda path: _absolute(path, os.path.dirname(user_file), home))
+    project_file = _project_file(os.path.abspath(cwd), home)
+    project = _read(project_file, "project file", lambda path: _inside(path, project_file)) if project_file else None
+    if SIGNATURES_VARIABLE in environ:
+        paths = environ[SIGNATURES_VARIABLE].split(":")
+        return Config(tuple(_absolute(path, cwd, home) for path in paths if path))
+    return Config(project if project is not None else user or ())
+
+
+def read_toml(path: str, what: str) -> dict[str, Any]:
+    """The tables of the TOML file `path`. `what` names its kind in errors.
+
+    Links are followed; anything but a regular file is refused without waiting for it. Raises FileNotFoundError
+    where there is none, UsageError where it cannot be read, is larger than 1 MiB or is no TOML.
+    """
+    import tomllib
+
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            regular = stat.S_ISREG(os.fstat(fd).st_mode)
+            data = _all(fd) if regular else b""
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UsageError(f"cannot read {what} {path}: {os.strerror(error.errno or 0)}", "check the path") from error
+    if not regular:
+        raise UsageError(f"{what} {path} is not a regular file", "name a TOML file")
+    if len(data) > _LIMIT:
+        raise UsageError(f"{what} {path} is larger than {_LIMIT} bytes", "name a smaller file")
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{what} {path} is not UTF-8", "save it as UTF-8") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{what} {path} is no valid TOML: {error}", "see https://toml.io") from error
+
+
+def _all(fd: int) -> bytes:
+    with open(fd, "rb", closefd=False) as file:
+        return file.read(_LIMIT + 1)
+
+
+def _user_file(environ: Mapping[str, str], home: str) -> str:
+    """A relative `XDG_CONFIG_HOME` is ignored, as the XDG Base Directory Specification says."""
+    base = environ.get("XDG_CONFIG_HOME", "")
+    return os.path.join(base if os.path.isabs(base) else os.path.join(home, ".config"), "atlctl", "config.toml")
+
+
+def _project_file(cwd: str, home: str) -> str | None:
+    home = os.path.abspath(home)
+    above = [cwd]
+    while (parent := os.path.dirname(above[-1])) != above[-1]:
+        above.append(parent)
+    last = next((at for at, folder in enumerate(above) if folder == home or _exists(folder, ".git")), 0)
+    for folder in above[: last + 1]:
+        path = os.path.join(folder, PROJECT_FILE)
+        if os.path.isfile(path) and not _planted(folder, path):
+            return path
+    return None
+
+
+def _exists(folder: str, name: str) -> bool:
+    return os.path.lexists(os.path.join(folder, name))
+
+
+def _planted(folder: str, path: str) -> bool:
+    """Whether anyone may write to `folder` (as to /tmp) and `path` belongs to somebody else."""
+    try:
+        return bool(os.stat(folder).st_mode & stat.S_IWOTH) and os.stat(path).st_uid != os.geteuid()
+    except OSError:
+        return True
+
+
+def _read(path: str, what: str, resolve: Callable[[str], str]) -> tuple[str, ...] | None:
+    """`errors.signatures` of one file, None where it is not set."""
+    if not os.path.exists(path):  # also below a home that does not exist, or that this user may not enter
+        return None
+    tables = read_toml(path, what)
+    for table, content in tables.items():
+        if table not in _KEYS or not isinstance(content, dict):
+            raise UsageError(f"{what} {path}: unknown key {table}", f"known are the tables {', '.join(_KEYS)}")
+        for key in content:
+            if key not in _KEYS[table]:
+                hint = f"known in [{table}] are {', '.join(_KEYS[table])}"
+                raise UsageError(f"{what} {path}: unknown key {table}.{key}", hint)
+    value = tables.get("errors", {}).get("signatures")
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(item, str) and item and "\0" not in item for item in value):
+        hint = 'write it as signatures = ["PATH"]'
+        raise UsageError(f"{what} {path}: errors.signatures must be a list of paths", hint)
+    return tuple(resolve(item) for item in value)
+
+
+def _absolute(path: str, folder: str, home: str) -> str:
+    if path == "~" or path.startswith("~/"):
+        path = home + path[1:]
+    return os.path.normpath(os.path.join(folder, path))
+
+
+def _inside(path: str, file: str) -> str:
+    """A path of the project file `file`: below its folder, wherever links lead."""
+    folder = os.path.dirname(file)
+    whole = os.path.normpath(os.path.join(folder, path))
+    root = os.path.realpath(folder)
+    if os.path.isabs(path) or os.path.commonpath((root, os.path.realpath(whole))) != root:
+        raise UsageError(
+            f"project file {file}: errors.signatures: {path} is outside of the project's folder",
+            "move the file into the project, or name it in your own config.toml",
+        )
+    return whole

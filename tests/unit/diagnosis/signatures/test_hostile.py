@@ -1,0 +1,71 @@
+"""Time on hostile lines: every pattern stays far below what would stall a scan."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+from atlctl.diagnosis.signatures.load import builtin
+from atlctl.diagnosis.signatures.match import Matcher
+from atlctl.diagnosis.signatures.model import Signature
+from atlctl.diagnosis.text import LINE_LIMIT, decode
+
+from .examples import EXAMPLES
+
+#: Seconds of CPU for one pattern on one line of 16 KiB. The slowest takes 3 ms on the machine of writing.
+BUDGET = 0.05
+WHOLE_BUDGET = 0.3
+
+
+def fill(text: str) -> str:
+    return (text * (LINE_LIMIT // len(text) + 1))[:LINE_LIMIT]
+
+
+COMMON = [
+    *map(fill, ("a", " ", "\t", "[rank", "[rank0]: ", "0123456789.", "1.", 'File "', "] ", ": ", ", ", "1, ", "a.b.")),
+    *map(fill, ("Error", "aError: ", "a.bError", "INFO: ", "(((", "[[", "中", "10.0.0.1:1, ")),
+    decode(random.Random(7).randbytes(LINE_LIMIT)),
+]
+
+
+def hostile(signature: Signature) -> Iterator[str]:
+    """Lines made for one signature; each holds one of its literals, so that its pattern does run."""
+    for line in COMMON:
+        yield signature.literals[0] + line[: -len(signature.literals[0])]
+    for literal in signature.literals:
+        yield from (fill(literal), fill(f"{literal} "), fill(f"{literal}1"))
+        yield from ((literal + fill(char))[:LINE_LIMIT] for char in ("a", "1", " ", "1, ", "0."))
+    for line in EXAMPLES[signature.id]["match"]:
+        yield fill(line)
+        yield signature.literals[0] + fill(line[: len(line) // 2 + 1])[: -len(signature.literals[0])]
+
+
+def too_slow(matcher: Matcher, line: str, budget: float) -> bool:
+    """Measured again where it seems so: a collection of garbage counts, too."""
+    for _ in range(3):
+        start = time.process_time()
+        matcher.match(line)
+        if time.process_time() - start <= budget:
+            return False
+    return True
+
+
+def test_each_pattern_is_quick():
+    slow = []
+    for signature in builtin().signatures:
+        matcher = Matcher([signature])
+        slow += [(signature.id, line[:80]) for line in hostile(signature) if too_slow(matcher, line, BUDGET)]
+    assert slow == []
+
+
+def test_all_together_are_quick():
+    matcher = Matcher(builtin().signatures)
+    assert [line[:80] for line in COMMON if too_slow(matcher, line, WHOLE_BUDGET)] == []
+
+
+def test_a_line_without_end_is_cut():
+    matcher = Matcher(builtin().signatures)
+    line = "x" * 20_000_000 + " ValueError: late"
+    assert matcher.match(line) is None
+    assert not too_slow(matcher, line, WHOLE_BUDGET)

@@ -1,0 +1,171 @@
+"""The configuration: files, precedence, and what a project file may do."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from atlctl.jobs.config import Config, load_config
+from atlctl.jobs.errors import UsageError
+
+
+@pytest.fixture
+def home(tmp_path):
+    folder = tmp_path / "home"
+    (folder / ".config" / "atlctl").mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def work(home):
+    folder = home / "project" / "src" / "deep"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def user_file(home, text):
+    (home / ".config" / "atlctl" / "config.toml").write_text(text)
+
+
+def loaded(home, cwd, **environ):
+    return load_config({"HOME": str(home), **environ}, str(cwd)).signatures
+
+
+def listing(*paths):
+    return f"[errors]\nsignatures = {[str(path) for path in paths]!r}\n"
+
+
+def test_nothing_is_configured(home, work):
+    assert load_config({"HOME": str(home)}, str(work)) == Config(())
+
+
+def test_paths_of_the_users_file(home, work):
+    user_file(home, listing("own.toml", "~/other.toml", "/etc/site.toml", "../up.toml", "~user/x.toml"))
+    folder = home / ".config" / "atlctl"
+    assert loaded(home, work) == (
+        str(folder / "own.toml"),
+        str(home / "other.toml"),
+        "/etc/site.toml",
+        str(home / ".config" / "up.toml"),
+        str(folder / "~user" / "x.toml"),
+    )
+
+
+def test_xdg_config_home(home, work, tmp_path):
+    other = tmp_path / "xdg"
+    (other / "atlctl").mkdir(parents=True)
+    (other / "atlctl" / "config.toml").write_text(listing("x.toml"))
+    assert loaded(home, work, XDG_CONFIG_HOME=str(other)) == (str(other / "atlctl" / "x.toml"),)
+    assert loaded(home, work, XDG_CONFIG_HOME="xdg") == ()
+
+
+def test_the_first_that_has_it_holds(home, work):
+    user_file(home, listing("/user.toml"))
+    assert loaded(home, work) == ("/user.toml",)
+    (work / ".atlctl.toml").write_text(listing("project.toml"))
+    assert loaded(home, work) == (str(work / "project.toml"),)
+    assert loaded(home, work, ATLCTL_SIGNATURES="a.toml:~/b.toml::/c.toml") == (
+        str(work / "a.toml"),
+        str(home / "b.toml"),
+        "/c.toml",
+    )
+    assert loaded(home, work, ATLCTL_SIGNATURES="") == ()
+
+
+def test_a_project_file_without_the_key_leaves_the_users(home, work):
+    user_file(home, listing("/user.toml"))
+    (work / ".atlctl.toml").write_text("[errors]\n")
+    assert loaded(home, work) == ("/user.toml",)
+    (work / ".atlctl.toml").write_text(listing())
+    assert loaded(home, work) == ()
+
+
+def test_the_nearest_project_file_up_to_the_home(home, work):
+    (home.parent / ".atlctl.toml").write_text(listing("outside.toml"))
+    assert loaded(home, work) == ()
+    (home / ".atlctl.toml").write_text(listing("home.toml"))
+    assert loaded(home, work) == (str(home / "home.toml"),)
+    (home / "project" / ".atlctl.toml").write_text(listing("project.toml"))
+    assert loaded(home, work) == (str(home / "project" / "project.toml"),)
+
+
+def test_no_further_than_a_git_folder(home, work):
+    (home / ".atlctl.toml").write_text(listing("home.toml"))
+    (home / "project" / ".git").mkdir()
+    assert loaded(home, work) == ()
+    (home / "project" / ".atlctl.toml").write_text(listing("project.toml"))
+    assert loaded(home, work) == (str(home / "project" / "project.toml"),)
+
+
+def test_outside_of_home_and_git_only_the_working_folder(home, tmp_path):
+    inner = tmp_path / "scratch" / "inner"
+    inner.mkdir(parents=True)
+    (inner.parent / ".atlctl.toml").write_text(listing("x.toml"))
+    assert loaded(home, inner) == ()
+    assert loaded(home, inner.parent) == (str(inner.parent / "x.toml"),)
+    (inner.parent / ".git").write_text("gitdir: elsewhere")
+    assert loaded(home, inner) == (str(inner.parent / "x.toml"),)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../x.toml", "sub/../../x.toml", "away/x.toml"])
+def test_a_project_file_stays_in_its_folder(home, work, tmp_path, path):
+    (work / "away").symlink_to(tmp_path)
+    (work / ".atlctl.toml").write_text(listing(path))
+    with pytest.raises(UsageError, match=r"outside of the project.s folder") as caught:
+        loaded(home, work)
+    assert path in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_project_file_knows_no_home(home, work):
+    (work / ".atlctl.toml").write_text(listing("~/x.toml"))
+    assert loaded(home, work) == (str(work / "~" / "x.toml"),)
+
+
+def test_a_file_planted_in_a_shared_folder_is_passed_over(home, work, monkeypatch):
+    (work / ".atlctl.toml").write_text(listing("x.toml"))
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert loaded(home, work) == (str(work / "x.toml"),)
+    work.chmod(0o1777)
+    assert loaded(home, work) == ()
+    monkeypatch.undo()
+    assert loaded(home, work) == (str(work / "x.toml"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[errors]\nsignature = []\n", "unknown key errors.signature"),
+        ("[logs]\nx = 1\n", "unknown key logs"),
+        ("errors = 3\n", "unknown key errors"),
+        ("top = 1\n", "unknown key top"),
+        ("[errors]\nsignatures = 'x.toml'\n", "errors.signatures must be a list of paths"),
+        ("[errors]\nsignatures = [1]\n", "errors.signatures must be a list of paths"),
+        ("[errors]\nsignatures = ['']\n", "errors.signatures must be a list of paths"),
+        ('[errors]\nsignatures = ["a\\u0000b"]\n', "errors.signatures must be a list of paths"),
+        ("[errors\n", "no valid TOML"),
+        ("a = " + "[" * 100_000, "no valid TOML"),
+    ],
+)
+@pytest.mark.parametrize("which", ["user", "project"])
+def test_mistakes_name_the_file_and_the_cure(home, work, text, says, which):
+    path = home / ".config" / "atlctl" / "config.toml" if which == "user" else work / ".atlctl.toml"
+    path.write_text(text)
+    for environ in ({}, {"ATLCTL_SIGNATURES": "x.toml"}):
+        with pytest.raises(UsageError) as caught:
+            loaded(home, work, **environ)
+        assert says in caught.value.message
+        assert str(path) in caught.value.message
+        assert caught.value.hint
+
+
+def test_a_home_that_is_none(work, tmp_path):
+    for home in ("/dev/null", str(tmp_path / "missing")):
+        assert load_config({"HOME": home}, str(work)).signatures == ()
+
+
+def test_a_folder_instead_of_the_file(home, work):
+    (home / ".config" / "atlctl" / "config.toml").mkdir()
+    with pytest.raises(UsageError, match="not a regular file"):
+        loaded(home, work)
