@@ -33,13 +33,14 @@ KNOWS: dict[str, tuple[str, ...]] = {
     "aiohttp": ("backends.kubernetes",),
     "asyncssh": ("backends.ssh",),
     "torch": ("smoke.probe", "cli.demo_job.train"),
+    "pydantic_core": ("diagnosis.scanning.sieve",),
 }
 
 #: The kinds of backend, none of which knows another.
 BACKENDS = ("backends.kubernetes", "backends.ssh", "backends.local")
 
 #: Import name -> distribution, where the two differ.
-DISTRIBUTIONS = {"yaml": "pyyaml"}
+DISTRIBUTIONS = {"yaml": "pyyaml", "pydantic_core": "pydantic-core"}
 
 #: Programs of their own: the standard library (and what KNOWS grants), and of the package only what lies beside them.
 ALONE = ("backends.local.supervisor", "smoke.probe", "cli.demo_job")

@@ -1,0 +1,125 @@
+"""The cost of the log scanner, as ratios to ripgrep that counts the lines with the same literals."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from atlctl.diagnosis.reading.reader import literals_of
+from tests.benchmarks.logs import FAILURE, mixed, write_failed
+from tests.benchmarks.measure import Cost, best, report
+from tests.corpus.methods import matcher
+from tests.support.needs import needs
+
+GIB = 1 << 30
+ATLCTL = [sys.executable, "-m", "atlctl"]
+MIB = 1 << 20
+
+#: Prints how many lines were taken in all. Arguments: sieve, bytes of head and tail, the literals' file, logs.
+SCAN = """
+import sys
+from atlctl.diagnosis.scanning import Scanner, scanner, sieve
+
+kind, ends, literals, *logs = sys.argv[1:]
+if kind == "plain":
+    scanner.sieve_for = sieve.plain_sieve
+with open(literals, "rb") as file:
+    wanted = file.read().splitlines()
+taken = 0
+
+def take(number, line):
+    global taken
+    taken += 1
+    return False
+
+for log in logs:
+    scanning = Scanner(wanted, take, head=int(ends), tail=int(ends))
+    with open(log, "rb", buffering=0) as file:
+        while chunk := file.read(1 << 18):
+            scanning.feed(chunk)
+    scanning.finish()
+print(taken)
+"""
+
+
+@pytest.fixture
+def literals() -> Path:
+    path = Path("literals")
+    path.write_bytes(b"".join(literal + b"\n" for literal in sorted(literals_of(matcher()))))
+    return path.resolve()
+
+
+def counted(runs: int, argv: list[str]) -> tuple[Cost, int]:
+    """The cheapest of some runs, and the number that the program printed."""
+    with Path("printed").open("w+b") as file:
+        found = best(runs, argv, stdout=file)
+        file.seek(0)
+        return found, int(file.read().split()[-1])
+
+
+def scan(runs: int, literals: Path, logs: list[Path], *, kind: str = "vector", ends: int = 0) -> tuple[Cost, int]:
+    return counted(runs, [sys.executable, "-c", SCAN, kind, str(ends), str(literals), *map(str, logs)])
+
+
+@needs("rg")
+def test_a_gigabyte_that_fails_near_its_end(literals: Path) -> None:
+    log = Path("train.log")
+    size = write_failed(log, GIB)
+    rg, expected = counted(3, ["rg", "-c", "-F", "-f", str(literals), str(log)])
+    ours, found = scan(3, literals, [log])
+    plain, found_plainly = scan(1, literals, [log], kind="plain")
+    report(
+        f"{size / GIB:.2f} GiB of mixed training output, lines with one of {len(literals_of(matcher()))} literals: {expected}",
+        [("rg -c -F -f literals", rg), ("the scanner", ours), ("  with the standard library alone", plain)],
+        f"MB a CPU-second: rg {size / 1e6 / rg.cpu:.0f}, the scanner {size / 1e6 / ours.cpu:.0f}, "
+        f"with the standard library alone {size / 1e6 / plain.cpu:.0f}",
+    )
+    assert found == found_plainly == expected
+    assert ours.cpu < 2 * rg.cpu
+    assert ours.peak < 100
+
+
+@needs("rg")
+def test_errors_on_a_gigabyte(literals: Path) -> None:
+    log = Path("train.log")
+    size = write_failed(log, GIB)
+    rg, _ = counted(3, ["rg", "-c", "-F", "-f", str(literals), str(log)])
+    idle = best(2, [*ATLCTL, "errors", "--help"])
+    ours = best(3, [*ATLCTL, "errors", "--from", str(log), "-o", "json"])
+    report(
+        f"errors --from {size / GIB:.2f} GiB, the failure near its end",
+        [("rg -c -F -f literals", rg), ("atlctl errors --help", idle), ("atlctl errors --from", ours)],
+        f"{size / 1e6 / (ours.cpu - idle.cpu):.0f} MB a CPU-second",
+    )
+    assert ours.cpu - idle.cpu < 2 * rg.cpu
+    assert ours.peak < 100
+
+
+def test_errors_of_a_thousand_workers() -> None:
+    folder = Path("saved")
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"worker-{number}.log").write_bytes(mixed(2 * MIB, seed=number) + (FAILURE if number == 7 else b""))
+    for number in range(40, 1000):
+        (folder / f"worker-{number}.log").hardlink_to(folder / f"worker-{number % 7}.log")
+    ours = best(2, [*ATLCTL, "errors", "--from", str(folder), "-o", "json"])
+    report("errors --from 1000 logs of 2 MiB, one of which fails", [("atlctl errors --from", ours)])
+    assert ours.cpu < 10
+    assert ours.peak < 200
+
+
+def test_a_literal_in_every_line(literals: Path) -> None:
+    log = Path("dense.log")
+    text = b"".join(b"[rank3]: " + line for line in mixed(64 * MIB).splitlines(keepends=True))
+    log.write_bytes(text)
+    quiet, _ = scan(1, literals, [Path("/dev/null")])
+    ours, taken = scan(2, literals, [log])
+    speed = len(text) / 1e6 / ours.cpu
+    report(
+        f"{len(text) / MIB:.0f} MiB, a literal in each of {taken} lines",
+        [("the scanner on nothing", quiet), ("the scanner", ours)],
+        f"{speed:.0f} MB a CPU-second, {(ours.cpu - quiet.cpu) / taken * 1e6:.1f} us a line",
+    )
+    assert speed > 40
