@@ -2,89 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
-
-Kind = Literal["rank", "ranks", "node", "missing_node", "job", "external", "none"]
-Deed = Literal["kill", "terminate", "interrupt", "freeze"]
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault, armed in the processes that fit.
-
-    `do` is a name of `train.read_batch`. `worker` is an index, None for all; so is `local_rank`. `step` -1 comes
-    before the process group exists. `round` counts the starts of that process, 0 the first. `at` is
-    seconds after a full second that all ranks agree on: for failures that must fall into one second.
-    """
-
-    do: str
-    worker: int | None
-    local_rank: int | None
-    step: int = 3
-    round: int = 0
-    at: float | None = None
-    id: str = "root"
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """Something done to workers from outside once all processes have reached step 3.
-
-    `kill`: SIGKILL to all of the worker at once, as when its node is lost. `terminate`, `interrupt`: SIGTERM, SIGINT to
-    its torchrun. `freeze`: SIGSTOP to the process `local_rank`.
-    """
-
-    do: Deed
-    workers: tuple[int, ...]
-    local_rank: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One job. `processes` has one number for each worker.
-
-    `kind` is the truth's; for `rank` and `ranks` it is completed by the events of the faults named in `culprits`, for
-    `node` and `missing_node` by `at_fault` (a worker's index). `shows` must stand in a log of the finished
-    case, so that a case that failed for another reason than the planned one is never kept.
-    `timeout` and `init_timeout` are seconds, of a collective and of the first meeting of the processes.
-    """
-
-    name: str
-    what: str
-    kind: Kind
-    category: str
-    shows: str
-    faults: tuple[Fault, ...] = ()
-    outside: Outside | None = None
-    culprits: tuple[str, ...] = ("root",)
-    at_fault: int | None = None
-    processes: tuple[int, ...] = (2, 2)
-    names: tuple[str, ...] = ()
-    absent: tuple[int, ...] = ()
-    record: bool = False
-    restarts: int = 0
-    static: bool = False
-    torchrun: tuple[str, ...] = ()
-    script: tuple[str, ...] = ()
-    script_missing_on: int | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    steps: int = 6
-    timeout: int = 40
-    init_timeout: int = 40
-    log_folder: bool = False
-    agent_file: bool = False
-
-    def workers(self) -> tuple[str, ...]:
-        """The workers' names, in the order of their index."""
-        return self.names or tuple(f"worker-{index}" for index in range(len(self.processes)))
-
-
-#: Long enough for an action from outside, bounded all the same.
-LONG = 300
-#: Each attempt gets a store of its own: with torch 2.13 and gloo a restart does not recover otherwise.
-OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+from tests.corpus.case import LONG, OWN_STORE, Case, Fault, Outside
+from tests.corpus.cases_processes import OF_PROCESSES
+from tests.corpus.cases_workers import OF_WORKERS
 
 CASES: tuple[Case, ...] = (
     Case(
@@ -410,6 +330,8 @@ CASES: tuple[Case, ...] = (
         log_folder=True,
         record=True,
     ),
+    *OF_PROCESSES,
+    *OF_WORKERS,
 )
 
 

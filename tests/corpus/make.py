@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.corpus import cases, network
-from tests.corpus.cases import Case
+from tests.corpus.case import Case
 from tests.corpus.running import Unfinished, execute
 from tests.corpus.writing import write
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.corpus import processes
-from tests.corpus.cases import Case, Outside
+from tests.corpus import network, processes
+from tests.corpus.case import ON_PROCESSES, Case, Outside
 from tests.corpus.network import Place
 
 #: Seconds that a case may take, from the first start to the last end.
@@ -25,9 +26,16 @@ LIMIT = 60.0
 #: The step at which all processes must be before something is done from outside.
 MARK_STEP = 3
 
-_SCRIPT = Path(__file__).with_name("train.py")
+_SCRIPTS = tuple(Path(__file__).with_name(name) for name in ("train.py", "reading.py"))
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "ATLCTL_TEST_ID")
-_SIGNALS = {"terminate": signal.SIGTERM, "interrupt": signal.SIGINT}
+_SIGNALS = {
+    "terminate": signal.SIGTERM,
+    "interrupt": signal.SIGINT,
+    "kill_agent": signal.SIGKILL,
+    "kill_process": signal.SIGKILL,
+    "terminate_process": signal.SIGTERM,
+    "freeze": signal.SIGSTOP,
+}
 
 
 class Unfinished(RuntimeError):
@@ -71,14 +79,16 @@ def execute(case: Case, folder: Path, places: Sequence[Place]) -> Run:
     run = Run(case, folder, places)
     run.workspace.mkdir()
     (folder / "events").mkdir()
-    shutil.copy(_SCRIPT, run.workspace)
+    for script in _SCRIPTS:
+        shutil.copy(script, run.workspace)
     begin = time.monotonic()
     jobs: dict[str, subprocess.Popen[bytes]] = {}
     readers = []
     try:
-        for index, name in enumerate(case.workers()):
+        for index, name in sorted(enumerate(case.workers()), key=lambda pair: case.late.get(pair[0], 0)):
             if index in case.absent:
                 continue
+            time.sleep(max(0, begin + case.late.get(index, 0) - time.monotonic()))
             run.temporary(name).mkdir(parents=True)
             run.commands[name] = _command(run, index)
             job = subprocess.Popen(
@@ -91,14 +101,19 @@ def execute(case: Case, folder: Path, places: Sequence[Place]) -> Run:
                 start_new_session=True,
             )
             jobs[name] = job
-            reader = threading.Thread(target=_read, args=(job, run.lines.setdefault(name, [])), daemon=True)
+            lines = run.lines.setdefault(name, [])
+            ahead = int(case.skew.get(index, 0) * 1e9)
+            reader = threading.Thread(target=_read, args=(job, lines, ahead), daemon=True)
             reader.start()
             readers.append(reader)
         if case.outside:
             _act(run, case.outside, begin + LIMIT)
-        for name, job in jobs.items():
+        cut_off = _cut_off(case)
+        for name in sorted(jobs, key=lambda name: name in cut_off):
+            if name in cut_off:
+                processes.kill_worker(run.mark, name)
             try:
-                run.exit_codes[name] = job.wait(max(0.1, begin + LIMIT - time.monotonic()))
+                run.exit_codes[name] = jobs[name].wait(max(0.1, begin + LIMIT - time.monotonic()))
             except subprocess.TimeoutExpired:
                 raise Unfinished(f"{case.name}: {name} still runs after {LIMIT:.0f} s\n{_tails(run)}") from None
     finally:
@@ -113,14 +128,16 @@ def execute(case: Case, folder: Path, places: Sequence[Place]) -> Run:
     if not gone:
         raise Unfinished(f"{case.name}: processes are left")
     run.seconds = time.monotonic() - begin
-    run.events = sorted(map(_event, (folder / "events").glob("event.*.json")), key=lambda event: event["at_true"])
+    run.exit_codes = {name: run.exit_codes[name] for name in run.started}
+    events = [_event(case, path) for path in (folder / "events").glob("event.*.json")]
+    run.events = sorted(events, key=lambda event: event["at_true"])
     return run
 
 
 def _command(run: Run, index: int) -> list[str]:
     case, place = run.case, run.places[index]
     name = case.workers()[index]
-    words = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(case.processes)}"]
+    words = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={case.nodes or len(case.processes)}"]
     words.append(f"--nproc-per-node={case.processes[index]}")
     if case.static:
         words += [f"--node-rank={index}", f"--master-addr={place.rendezvous}", f"--master-port={place.port}"]
@@ -134,13 +151,19 @@ def _command(run: Run, index: int) -> list[str]:
     if case.log_folder:
         words.append(f"--log-dir={run.elastic(name)}")
     words += _merged(words, case.torchrun)
+    words += case.options.get(index, ())
     words.append("pretrain.py" if case.script_missing_on == index else "train.py")
     words += ["--steps", str(case.steps)]
     if case.timeout != 40:
         words += ["--timeout", str(case.timeout)]
     if case.init_timeout != 40:
         words += ["--init-timeout", str(case.init_timeout)]
-    return [*words, *case.script]
+    words += case.script
+    wrapper = case.wrappers.get(index)
+    if wrapper is None:
+        return words
+    text = wrapper.replace("{command}", shlex.join(words)).replace("{python}", sys.executable)
+    return ["bash", "-c", text.replace("{port}", str(place.port))]
 
 
 def _merged(words: list[str], more: Sequence[str]) -> list[str]:
@@ -173,42 +196,84 @@ def _environment(run: Run, index: int) -> dict[str, str]:
         environment["CORPUS_MARK_STEP"] = str(MARK_STEP)
     if case.agent_file:
         environment["TORCHELASTIC_ERROR_FILE"] = str(run.temporary(name) / "agent_error.json")
-    return {**environment, **case.environment}
+    if index in case.skew:
+        environment |= {"LD_PRELOAD": str(_clock(run.folder)), "CLOCK_AHEAD": f"{case.skew[index]:.0f}"}
+    return {**environment, **case.environment, **case.environments.get(index, {})}
+
+
+def _clock(folder: Path) -> Path:
+    """The library that gives a process another time of day."""
+    library = folder / "clock.so"
+    if not library.exists():
+        source = Path(__file__).with_name("clock.c")
+        done = subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=False)
+        if done.returncode:
+            raise Unfinished("a clock that is off needs a C compiler")
+    return library
 
 
 def _name(case: Case, worker: int | None) -> str | None:
     return None if worker is None else case.workers()[worker]
 
 
-def _read(job: subprocess.Popen[bytes], lines: list[tuple[int, bytes]]) -> None:
+def _read(job: subprocess.Popen[bytes], lines: list[tuple[int, bytes]], ahead: int) -> None:
+    """Keeps the lines with their time of arrival, as a clock shows it that is `ahead` ns off."""
     assert job.stdout is not None
-    lines.extend((time.time_ns(), line) for line in job.stdout)
+    lines.extend((time.time_ns() + ahead, line) for line in job.stdout)
 
 
-def _event(path: Path) -> dict[str, Any]:
+def _event(case: Case, path: Path) -> dict[str, Any]:
+    """What a failing process wrote, its time by the true clock."""
     event: dict[str, Any] = json.loads(path.read_text())
+    event["at_true"] -= case.skew.get(case.workers().index(event["node"]), 0)
     return event
 
 
 def _act(run: Run, outside: Outside, deadline: float) -> None:
-    """Waits until all processes train, then does the deed."""
-    while len(list((run.folder / "events").glob("reached.*"))) < sum(run.case.processes):
+    """Waits for the moment, then does the deed."""
+    while not _is_time(run, outside):
         if time.monotonic() > deadline:
             raise Unfinished(f"{run.case.name}: the processes never came to step {MARK_STEP}\n{_tails(run)}")
         time.sleep(0.05)
     for index in outside.workers:
         name = run.case.workers()[index]
-        action: dict[str, Any] = {"do": outside.do, "node": name, "time": time.time()}
-        if outside.do == "kill":
-            processes.kill_worker(run.mark, name)
-        elif outside.do == "freeze":
-            assert outside.local_rank is not None
-            victim = processes.trainer(run.mark, name, outside.local_rank)
-            action |= {"local_rank": outside.local_rank, "rank": int(victim.environment["RANK"])}
-            os.kill(victim.pid, signal.SIGSTOP)
-        else:
-            os.kill(processes.agent(run.mark, name).pid, _SIGNALS[outside.do])
-        run.actions.append(action)
+        places: Sequence[int | None] = [outside.local_rank]
+        if outside.do in ON_PROCESSES and outside.local_rank is None:
+            places = range(run.case.processes[index])
+        for local_rank in places:
+            run.actions.append(_do(run, outside, index, name, local_rank))
+
+
+def _cut_off(case: Case) -> set[str]:
+    """Workers that lost their network. They hang; when the others have ended, they are killed, as a platform does."""
+    if case.outside is None or case.outside.do != "disconnect":
+        return set()
+    return {case.workers()[index] for index in case.outside.workers}
+
+
+def _is_time(run: Run, outside: Outside) -> bool:
+    folder = run.folder / "events"
+    if outside.restarting:
+        return any(path.stat().st_size > 1 for path in folder.glob("starts.*"))
+    started = [run.case.processes[run.case.workers().index(name)] for name in run.started]
+    return len(list(folder.glob("reached.*"))) >= sum(started)
+
+
+def _do(run: Run, outside: Outside, index: int, name: str, local_rank: int | None) -> dict[str, Any]:
+    action: dict[str, Any] = {"do": outside.do, "node": name, "time": time.time()}
+    if outside.do == "kill":
+        processes.kill_worker(run.mark, name)
+    elif outside.do == "disconnect":
+        if not run.places[index].prefix:
+            raise Unfinished(f"{run.case.name}: only with --namespaces")
+        network.disconnect(index)
+    elif local_rank is None:
+        os.kill(processes.agent(run.mark, name).pid, _SIGNALS[outside.do])
+    else:
+        victim = processes.trainer(run.mark, name, local_rank)
+        action |= {"local_rank": local_rank, "rank": int(victim.environment["RANK"])}
+        os.kill(victim.pid, _SIGNALS[outside.do])
+    return action
 
 
 def _tails(run: Run) -> str:

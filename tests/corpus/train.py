@@ -1,6 +1,6 @@
 """A training stand-in: gloo on the CPU, one all_reduce a step, with faults armed by the environment.
 
-Runs in the workers only, by itself. `CORPUS_FAULTS` holds the faults as JSON (see `cases.Fault`), `CORPUS_WORKER` this
+Runs in the workers only, by itself. `CORPUS_FAULTS` holds the faults as JSON (see `case.Fault`), `CORPUS_WORKER` this
 worker's name, `CORPUS_EVENTS` the folder for the truth: just before a process fails it writes there who
 it is and what it is about to do. Nothing of this is ever printed: the log is what any training script leaves.
 """
@@ -8,31 +8,37 @@ it is and what it is about to do. Nothing of this is ever printed: the log is wh
 from __future__ import annotations
 
 import argparse
-import ctypes
+import faulthandler
+import functools
 import json
 import logging
 import math
 import os
-import queue
 import signal
 import sys
-import threading
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # mypy would read all of torch
+if TYPE_CHECKING:  # mypy would read all of torch; `reading` lies beside this file in the workers
     torch: Any
     dist: Any
+    reading: Any
 else:
+    import reading
     import torch
     import torch.distributed as dist
 
-LOCAL_RANK = int(os.environ["LOCAL_RANK"])
+#: The variable of this name may be a virtual one, the folder's name never is.
+LOCAL_RANK = int(Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent.name)
 RANK = int(os.environ["RANK"])
 WORKER = os.environ["CORPUS_WORKER"]
 EVENTS = Path(os.environ["CORPUS_EVENTS"])
+#: Faults that belong to the loop and its collectives; all others are in `reading.read_batch`.
+FAULTS_OF_STEPS = ("dump", "extra_gather", "finish", "handler", "longer", "old_code", "short", "skip", "smaller")
+#: Elements of a gradient.
+SIZES = {"smaller": 48, "longer": 65}
 
 log = logging.getLogger("train")
 #: Set by `agree_on_a_moment`: seconds since the epoch.
@@ -41,11 +47,8 @@ MOMENT = math.inf
 GROUP: Any = None
 
 
-class ShardError(ValueError):
-    """A sample that the reader cannot use."""
-
-
-def count_start() -> int:
+@functools.cache
+def this_round() -> int:
     """Which start of this local rank on this worker it is, from 0.
 
     torchelastic's own count is each agent's: it differs between workers in one and the same round.
@@ -56,17 +59,15 @@ def count_start() -> int:
     return path.stat().st_size - 1
 
 
-ROUND = count_start()
-FAULTS = [
-    fault
-    for fault in json.loads(os.environ.get("CORPUS_FAULTS", "[]"))
-    if fault["worker"] in (WORKER, None) and fault["local_rank"] in (LOCAL_RANK, None) and fault["round"] == ROUND
-]
-
-
 def armed(step: int) -> dict[str, Any] | None:
     """This process's fault at this step; -1 is before the process group exists."""
-    return next((fault for fault in FAULTS if fault["step"] == step), None)
+    here = {"step": step, "round": this_round()}
+    for fault in json.loads(os.environ.get("CORPUS_FAULTS", "[]")):
+        mine = fault["worker"] in (WORKER, None) and fault["local_rank"] in (LOCAL_RANK, None)
+        if mine and here.items() <= fault.items():
+            found: dict[str, Any] = fault
+            return found
+    return None
 
 
 def tell_truth(fault: dict[str, Any]) -> None:
@@ -79,113 +80,60 @@ def tell_truth(fault: dict[str, Any]) -> None:
         "local_rank": LOCAL_RANK,
         "world_size": int(os.environ["WORLD_SIZE"]),
         "attempt": int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
-        "round": ROUND,
+        "round": this_round(),
         "pid": os.getpid(),
         "step": fault["step"],
         "at_true": time.time(),
     }
-    with (EVENTS / f"event.{WORKER}.{LOCAL_RANK}.{ROUND}.json").open("w") as file:
+    with (EVENTS / f"event.{WORKER}.{LOCAL_RANK}.{this_round()}.json").open("w") as file:
         json.dump(event, file)
 
 
-def wait_for_lock(path: str) -> None:
-    """Waits for somebody else's lock, for ever."""
-    log.debug("waiting for %s", path)
-    while True:
-        time.sleep(1)
+def fetch(step: int) -> str:
+    """The step's data; fails, if a fault is armed here. Tracebacks show these names: they give nothing away.
 
-
-def decode(shard: int, tokens: int) -> None:
-    """Checks one sample."""
-    if tokens > 512:
-        raise ShardError(f"shard {shard}: sample of {tokens} tokens, at most 512 fit")
-
-
-def read_settings(path: str) -> dict[str, Any]:
-    """The run's settings, a JSON object."""
-    with open(path, encoding="utf-8") as file:
-        settings: dict[str, Any] = json.load(file)
-    return settings
-
-
-def reload_schedule(table: dict[str, float]) -> float:
-    """The learning rate of the next phase."""
-    try:
-        return table["phase-2"]
-    except KeyError as error:
-        raise RuntimeError(
-            "schedule cannot be applied\n  phases known: warmup, phase-1\n  asked for: phase-2"
-        ) from error
-
-
-def prefetch(batches: queue.Queue[int]) -> None:
-    """The reader's thread: dies of a sample that it cannot use, and fills the queue no more."""
-    decode(41, 640)
-    batches.put(1)
-
-
-def multiply() -> Any:
-    """A layer whose input has another shape than its weight."""
-    return torch.ones(4, 320) @ torch.ones(512, 8)
-
-
-def read_batch(kind: str) -> None:
-    """What each fault does; those that return let the training go on."""
-    match kind:
-        case "sample":
-            decode(17, 733)
-        case "unicode":
-            raise ShardError("第 12 个分片已损坏：期望 4096 条，实际 4081 条 ⚠️")
-        case "memory":
-            raise torch.OutOfMemoryError(
-                "CUDA out of memory. Tried to allocate 5.25 GiB. GPU 1 has a total capacity of 79.11 GiB "
-                "of which 1.02 GiB is free."
-            )
-        case "disk":
-            raise OSError(28, "No space left on device", "/checkpoints/step-400/optimizer.pt")
-        case "nan":
-            raise FloatingPointError(f"gradient norm is {math.nan} at rank {RANK}")
-        case "chain":
-            reload_schedule({"warmup": 1e-5, "phase-1": 3e-4})
-        case "shape":
-            multiply()
-        case "settings":
-            read_settings("settings/pretrain.json")
-        case "import":
-            __import__("fused_rotary_kernels")
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "segfault":
-            ctypes.string_at(8)
-        case "exit0":
-            os._exit(0)
-        case "exit3":
-            log.info("watchdog: the data service is gone for good, leaving")
-            os._exit(3)
-        case "sys_exit":
-            sys.exit("no licence for the tokenizer left, giving up")
-        case "hang":
-            wait_for_lock("/checkpoints/.lock")
-        case "thread":
-            batches: queue.Queue[int] = queue.Queue()
-            threading.Thread(target=prefetch, args=(batches,), name="prefetch", daemon=True).start()
-            batches.get()
-        case "extra_gather":
-            sizes = [torch.zeros(1) for _ in range(dist.get_world_size())]
-            dist.all_gather(sizes, torch.ones(1), group=GROUP)
-        case _:
-            raise AssertionError(f"no such fault: {kind}")
-
-
-def fetch(step: int) -> None:
-    """The step's data; fails, if a fault is armed here. Tracebacks show these names: they give nothing away."""
+    A name out of FAULTS_OF_STEPS where the step goes on, but not as those of the peers; else nothing.
+    """
     plan = armed(step)
     if plan is None:
-        return
+        return ""
     if plan["at"] is not None:
         time.sleep(max(0.0, MOMENT + plan["at"] - time.time()))
     tell_truth(plan)
-    read_batch(plan["do"])
+    if plan["do"] in FAULTS_OF_STEPS:
+        return collate(plan["do"], step)
+    reading.read_batch(plan["do"])
+    return ""
+
+
+def collate(kind: str, step: int) -> str:
+    """Makes the step's batch."""
+    global GROUP
+    match kind:
+        case "extra_gather":
+            sizes = [torch.zeros(1) for _ in range(dist.get_world_size())]
+            dist.all_gather(sizes, torch.ones(1), group=GROUP)
+        case "dump":
+            try:
+                reading.decode(23, 700)
+            finally:  # closes the connections, so that the peers fail before this process says a word
+                GROUP = None
+                dist.destroy_process_group()
+                time.sleep(4)
+        case "handler":
+            try:
+                reading.decode(52, 618)
+            except ValueError:
+                log.error("batch %d is unusable, waiting for the others", step)
+                dist.barrier(group=GROUP)
+                raise
+        case "old_code":
+            reading.pack_samples(step)
+        case "short":
+            log.info("reader: no samples left after %d steps", step)
+        case "skip":
+            log.warning("loss is not finite here, step %d is left out", step)
+    return kind
 
 
 def agree_on_a_moment() -> None:
@@ -240,30 +188,84 @@ def mark(step: int) -> None:
         (EVENTS / f"reached.{WORKER}.{LOCAL_RANK}").touch()
 
 
+def pair_group(options: argparse.Namespace) -> Any:
+    """The processes with this local rank, one of each worker (of equal size)."""
+    world, local = dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"])
+    mine = None
+    for first in range(local):
+        ranks = list(range(first, world, local))
+        group = dist.new_group(ranks, timeout=timedelta(seconds=options.timeout))
+        if RANK in ranks:
+            mine = group
+            log.info("pair group of rank %d: %s", RANK, ranks)
+    return mine
+
+
+def average(gradient: Any, pair: Any, options: argparse.Namespace) -> None:
+    """The step's collectives."""
+    try:
+        if options.monitored:
+            dist.monitored_barrier(GROUP, timedelta(seconds=options.timeout), wait_all_ranks=True)
+        if pair is not None:
+            dist.all_reduce(gradient, group=pair)
+        if options.sync:
+            dist.all_reduce(gradient, group=GROUP)
+    except RuntimeError as error:
+        if options.on_error == "wrap":
+            raise RuntimeError(f"step failed on rank {RANK}, see above") from error
+        if options.on_error == "leave":
+            sys.exit(3)
+        if options.on_error == "vanish":
+            os._exit(3)
+        raise
+
+
+def leave(number: int, _frame: object) -> None:
+    """On SIGTERM: as a careful script does."""
+    log.warning("signal %d: checkpoint written, leaving", number)
+    sys.exit(128 + number)
+
+
 def train(options: argparse.Namespace) -> None:
     """The loop."""
     global GROUP
     fetch(-1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=options.init_timeout))
-    GROUP = dist.new_group(timeout=timedelta(seconds=options.timeout))
+    # In pairs, only theirs runs into the timeout.
+    GROUP = dist.new_group(timeout=timedelta(seconds=options.init_timeout if options.pairs else options.timeout))
+    pair = pair_group(options) if options.pairs else None
     if options.style != "bare":
-        log.info("rank %d of %d: local rank %d on %s", RANK, dist.get_world_size(), LOCAL_RANK, WORKER)
+        shown = os.environ["LOCAL_RANK"]
+        log.info("rank %d of %d: local rank %s on %s", RANK, dist.get_world_size(), shown, WORKER)
     agree_on_a_moment()
-    weight = torch.zeros(64)
+    weight = torch.zeros(48)
     for step in range(options.steps):
         mark(step)
+        if options.watchdog:
+            faulthandler.dump_traceback_later(options.watchdog, exit=True)
         if options.chatty and step == 3:
             mutter()
-        fetch(step)
-        gradient = torch.full((64,), 1.0 / (step + 1)) + 0.01 * RANK
-        if options.sync:
-            dist.all_reduce(gradient, group=GROUP)
-        weight -= 0.1 * gradient
-        show(options.style, step, options.steps, float(gradient.mean()))
+        change = fetch(step)
+        if change == "short":
+            break
+        if change == "finish":
+            log.info("done after %d steps", step)
+            dist.destroy_process_group()
+            return
+        if change == "skip":
+            continue
+        gradient = torch.full((SIZES.get(change, 64),), 1.0 / (step + 1)) + 0.01 * RANK + 1e-6 * weight.mean() ** 2
+        average(gradient, pair, options)
+        weight -= options.rate * gradient[: len(weight)]
+        loss = float(gradient.mean())
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"loss is {loss} at step {step}, learning rate {options.rate:g}")
+        show(options.style, step, options.steps, loss)
         time.sleep(options.pace)
     dist.barrier(group=GROUP)
     log.info("done after %d steps", options.steps)
     dist.destroy_process_group()
+    fetch(options.steps)
 
 
 def main() -> None:
@@ -271,13 +273,23 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--pace", type=float, default=0.1, help="seconds between two steps")
+    parser.add_argument("--rate", type=float, default=0.1, help="learning rate")
     parser.add_argument("--timeout", type=float, default=40, help="seconds for one collective")
     parser.add_argument("--init-timeout", type=float, default=40, help="seconds to find the other processes")
     parser.add_argument("--style", default="plain")
     parser.add_argument("--no-sync", dest="sync", action="store_false", help="no collective in the steps")
+    parser.add_argument("--pairs", action="store_true", help="a collective of one process of each worker first")
+    parser.add_argument("--monitored", action="store_true", help="a monitored barrier in each step")
+    parser.add_argument(
+        "--on-error", choices=("raise", "wrap", "leave", "vanish"), default="raise", help="of a collective"
+    )
+    parser.add_argument("--careful", action="store_true", help="write a checkpoint on SIGTERM")
+    parser.add_argument("--watchdog", type=float, help="seconds after which a step that hangs is ended")
     parser.add_argument("--chatty", action="store_true", help="handled errors in the log")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {WORKER} r{RANK} %(name)s: %(message)s")
+    if options.careful:
+        signal.signal(signal.SIGTERM, leave)
     train(options)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.corpus.case import Case
 from tests.corpus.running import Run, Unfinished
 
 _ROOT = Path(__file__).parents[2]
@@ -44,14 +45,18 @@ def tell_truth(run: Run) -> dict[str, Any]:
     if case.kind == "rank":
         events = [_process(event) for event in run.events if event["id"] in case.culprits]
         if case.outside:
-            events = [{"node": a["node"], "local_rank": a["local_rank"], "global_rank": a["rank"]} for a in run.actions]
+            events = list(map(_target, run.actions))
         if len(events) != 1:
             raise Unfinished(f"{case.name}: {len(events)} processes failed as planned, not one")
         truth |= events[0]
     elif case.kind == "ranks":
         truth["any_of"] = [_process(event) for event in run.events if event["id"] in case.culprits]
+        if case.outside:
+            truth["any_of"] = list(map(_target, run.actions))
         if len(truth["any_of"]) < 2:
             raise Unfinished(f"{case.name}: fewer than two processes failed as planned")
+    elif case.kind == "undecided":
+        truth["done_by"] = [_process(event) for event in run.events]
     elif case.at_fault is not None:
         truth["node"] = case.workers()[case.at_fault]
     return truth
@@ -63,7 +68,9 @@ def check(run: Run) -> None:
     text = b"".join(line for lines in run.lines.values() for _, line in lines).decode(errors="replace")
     if case.shows not in text:
         raise Unfinished(f"{case.name}: no log shows {case.shows!r}\n{text[-3000:]}")
-    if (case.kind == "none") != all(code == 0 for code in run.exit_codes.values()):
+    leavers = {case.workers()[index] for index in case.leavers}
+    codes = [code for name, code in run.exit_codes.items() if name not in leavers]
+    if (case.kind == "none") != all(code == 0 for code in codes):
         raise Unfinished(f"{case.name}: exit codes {run.exit_codes} for a truth of kind {case.kind}")
 
 
@@ -107,6 +114,10 @@ def _process(event: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _target(action: dict[str, Any]) -> dict[str, Any]:
+    return {"node": action["node"], "local_rank": action["local_rank"], "global_rank": action["rank"]}
+
+
 def _copy_files(run: Run, target: Path) -> list[str]:
     """torchelastic's folders, without empty files. Paths of the error files in the case."""
     copied = []
@@ -135,6 +146,7 @@ def _document(run: Run, truth: dict[str, Any], files: list[str]) -> dict[str, An
         "pod_ip": {name: place.address for name, place in places.items()},
         "command": command,
         "environment": dict(case.environment),
+        **_of_one(case),
         "record": case.record,
         "torch": importlib.metadata.version("torch"),
         "backend": "gloo",
@@ -147,3 +159,10 @@ def _document(run: Run, truth: dict[str, Any], files: list[str]) -> dict[str, An
         "error_files": files,
         "truth_source": _SOURCE,
     }
+
+
+def _of_one(case: Case) -> dict[str, Any]:
+    """What only some workers have, by the worker's name; nothing where all are alike."""
+    names = case.workers()
+    special = {"environment_of": case.environments, "clock_ahead_s": case.skew, "started_late_s": case.late}
+    return {key: {names[index]: value for index, value in of.items()} for key, of in special.items() if of}

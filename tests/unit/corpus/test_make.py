@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.corpus import make, processes
-from tests.corpus.cases import Case, Fault, Outside, find
+from tests.corpus.case import Case, Fault, Outside
+from tests.corpus.cases import find
 from tests.corpus.network import Place, loopback
-from tests.corpus.running import Run, Unfinished
+from tests.corpus.running import Run, Unfinished, _clock, _command, _event
 from tests.corpus.writing import check, cleaner, stamp, tell_truth
 
 
@@ -94,6 +98,77 @@ def test_truth_of_an_action_from_outside() -> None:
     assert tell_truth(run_of(find("worker_lost")))["node"] == "worker-1"
 
 
+def test_truth_of_processes_that_were_killed_from_outside() -> None:
+    run = run_of(find("all_processes_killed"))
+    run.actions = [{"do": "kill_process", "node": "worker-1", "local_rank": n, "rank": 2 + n} for n in (0, 1)]
+    places = [{"node": "worker-1", "local_rank": n, "global_rank": 2 + n} for n in (0, 1)]
+    assert tell_truth(run)["any_of"] == places
+    run.actions.pop()
+    with pytest.raises(Unfinished):
+        tell_truth(run)
+
+
+def test_undecided_keeps_who_did_it() -> None:
+    run = run_of(find("wrong_size"))
+    run.events = [event("worker-1", 0)]
+    truth = tell_truth(run)
+    assert truth["kind"] == "undecided"
+    assert [(place["node"], place["local_rank"]) for place in truth["done_by"]] == [("worker-1", 0)]
+
+
+def test_who_leaves_a_job_that_succeeds_may_fail() -> None:
+    run = run_of(find("elastic_worker_leaves"))
+    run.lines = {"worker-0": [(0, b"done after 40 steps\n")]}
+    run.exit_codes = {"worker-0": 0, "worker-1": 0, "worker-2": 1}
+    check(run)
+    run.exit_codes["worker-1"] = 1
+    with pytest.raises(Unfinished, match="exit codes"):
+        check(run)
+
+
+def test_a_worker_may_have_a_shell_script_around_its_torchrun(tmp_path: Path) -> None:
+    case = find("port_in_use")
+    run = Run(case, tmp_path, [Place((), "127.0.0.1", "127.0.0.1", 1234, ())] * 2)
+    shell, option, script = _command(run, 0)
+    assert (shell, option) == ("bash", "-c")
+    assert script.startswith(f"{sys.executable} -m http.server 1234 ")
+    assert shlex.split(script)[-3:] == ["train.py", "--steps", "6"]
+    assert _command(run, 1)[0] == sys.executable
+
+
+def test_options_of_one_worker_come_after_those_of_all(tmp_path: Path) -> None:
+    run = Run(find("wrong_port_on_one"), tmp_path, [Place((), "127.0.0.1", "127.0.0.1", 1, ())] * 2)
+    own = [[word for word in _command(run, index) if word.startswith("--rdzv-endpoint")] for index in (0, 1)]
+    assert own == [["--rdzv-endpoint=127.0.0.1:1"], ["--rdzv-endpoint=127.0.0.1:1", "--rdzv-endpoint=worker-0:29500"]]
+
+
+def test_the_time_of_a_fault_is_the_true_one(tmp_path: Path) -> None:
+    """The process that fails writes it by the wrong clock that its worker has."""
+    path = tmp_path / "event.json"
+    for worker, at_true in (("worker-1", 100), ("worker-0", 140)):
+        path.write_text(json.dumps({"node": worker, "at_true": 140.0}))
+        assert _event(find("clock_ahead"), path)["at_true"] == at_true
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_a_clock_that_is_off_changes_the_time_of_day_alone(tmp_path: Path) -> None:
+    library = _clock(tmp_path)
+    assert _clock(tmp_path) == library
+    script = (
+        "import threading, time\n"
+        "begin = time.monotonic()\n"
+        "threading.Event().wait(0.2)\n"
+        "time.sleep(0.2)\n"
+        "print(time.time(), begin, time.monotonic() - begin)\n"
+    )
+    environment = {"LD_PRELOAD": str(library), "CLOCK_AHEAD": "-25", "ATLCTL_TEST_ID": os.environ["ATLCTL_TEST_ID"]}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    day, begin, waited = map(float, done.stdout.split())
+    assert day == pytest.approx(time.time() - 25, abs=5)
+    assert begin == pytest.approx(time.monotonic(), abs=30)
+    assert 0.4 <= waited < 5
+
+
 def test_a_run_that_failed_otherwise_is_refused() -> None:
     run = run_of(find("bad_arguments"))
     run.exit_codes = {"worker-0": 1, "worker-1": 1}
@@ -129,8 +204,6 @@ def test_an_unknown_case_is_an_error(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_rendezvous_options_are_one(tmp_path: Path) -> None:
-    from tests.corpus.running import _command
-
     case = find("worker_never_joins")
     words = _command(
         Run(case, tmp_path, [Place((), "127.0.0.1", "127.0.0.1", 1, ("--local-addr", "127.0.0.1"))] * 3), 0
