@@ -1,6 +1,6 @@
-"""What an evidence folder holds: workers' logs and their error files. See docs/errors.md for its layout.
+"""What an evidence folder holds: workers' logs, what their processes left, and the platform's words.
 
-The folder comes from anywhere: links in it are not followed, and counts are bounded.
+See docs/errors.md for its layout. The folder comes from anywhere: links in it are not followed, and counts are bounded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ _KNOWN_TAGS = ("ts", "previous", "stdout", "stderr")
 _ORDER = ("previous", "")
 _FILES = re.compile(r"(.+)_(?:tmp|elastic)")
 
-#: Bounds below one worker's folders: depth, entries looked at, error files read.
+#: torchelastic's log of one process: `attempt_N/LOCAL_RANK/stdout.log`.
+_ATTEMPT = re.compile(r"attempt_(\d{1,6})")
+_LOCAL_RANK = re.compile(r"\d{1,4}")
+_RANK_LOGS = {"stdout.log": "stdout", "stderr.log": "stderr"}
+#: A flight-recorder dump, by the prefix that torch gives it or by its end, which is the rank.
+_DUMP = re.compile(r"(?:(?:nccl|comm_lib)_trace[\w-]{0,200}|[\w.-]{0,200}_rank_\d{1,7})(?:\.(?:json|pkl|pickle))?")
+_MANIFEST = "atlctl.json"
+_EVENTS = "events.jsonl"
+
+#: Bounds below one worker's folders: depth, entries looked at, files of one sort.
 MAX_DEPTH = 12
 MAX_ENTRIES = 100_000
 MAX_ERROR_FILES = 4_096
@@ -24,16 +33,34 @@ MAX_ERROR_FILES = 4_096
 MAX_LOGS = 20_000
 
 
+@dataclass(frozen=True, slots=True)
+class RankLog:
+    """What one process printed to one stream, as torchelastic keeps it with --redirects or --tee.
+
+    With --tee the worker's log has the same lines. `attempt` counts the restarts of the worker's agent from 0.
+    """
+
+    path: str
+    attempt: int
+    local_rank: int
+    stream: str
+
+
 @dataclass(slots=True)
 class FolderContent:
     """Paths per worker. `logs` are in reading order: the instance before comes first.
 
-    `links` are logs that are symbolic links and were left out; `omitted` are workers with more files than are read;
-    `unreadable` are folders that could not be looked into, with the reason.
+    `rank_logs` are in the order of attempts and local ranks, `dumps` are flight-recorder dumps. `links` are files that
+    are symbolic links and were left out; `omitted` are workers with more files than are read; `unreadable` are folders
+    that could not be looked into, with the reason.
     """
 
     logs: dict[str, list[str]] = field(default_factory=dict)
     error_files: dict[str, list[str]] = field(default_factory=dict)
+    rank_logs: dict[str, list[RankLog]] = field(default_factory=dict)
+    dumps: dict[str, list[str]] = field(default_factory=dict)
+    manifest: str | None = None
+    events: str | None = None
     links: list[str] = field(default_factory=list)
     omitted: list[str] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
@@ -50,7 +77,7 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 
 
 def look(folder: str, *, error_files: bool) -> FolderContent:
-    """The logs in `folder` and, unless told otherwise, the error files of its workers. Raises OSError."""
+    """The logs in `folder` and, unless `error_files` is false, everything else that is evidence. Raises OSError."""
     found = FolderContent()
     names: list[str] = []
     folders: set[str] = set()
@@ -58,6 +85,9 @@ def look(folder: str, *, error_files: bool) -> FolderContent:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 folders.add(entry.name)
+            elif entry.name in (_MANIFEST, _EVENTS):
+                if error_files:
+                    _platform_file(entry, found)
             elif not entry.name.endswith(".log") or entry.name == ".log":
                 continue
             elif entry.is_symlink():
@@ -70,12 +100,19 @@ def look(folder: str, *, error_files: bool) -> FolderContent:
         roots = [(name, os.path.join(folder, name)) for name in found.logs if name in folders]
         roots += _collected(os.path.join(folder, "files"), found) if "files" in folders else []
         for name, root in roots:
-            paths, whole = _error_files(root, found)
-            if paths:
-                found.error_files.setdefault(name, []).extend(paths)
-            if not whole:
+            if not _files_below(root, name, found):
                 found.omitted.append(name)
     return found
+
+
+def _platform_file(entry: os.DirEntry[str], found: FolderContent) -> None:
+    if entry.is_symlink():
+        found.links.append(entry.path)
+    elif entry.is_file(follow_symlinks=False):
+        if entry.name == _MANIFEST:
+            found.manifest = entry.path
+        else:
+            found.events = entry.path
 
 
 def group(names: Sequence[str]) -> dict[str, list[str]]:
@@ -131,22 +168,51 @@ def _name(entry: os.DirEntry[str]) -> str:
     return entry.name
 
 
-def _error_files(root: str, content: FolderContent) -> tuple[list[str], bool]:
-    """Paths of error files below `root`, sorted; False where a bound was met."""
-    found: list[str] = []
+def _files_below(root: str, worker: str, content: FolderContent) -> bool:
+    """Adds the worker's files below `root`, in the order of their paths; False where a bound was met."""
+    errors: list[str] = []
+    logs: list[RankLog] = []
+    dumps: list[str] = []
     seen = 0
     depth_of_root = root.count(os.sep)
     whole = True
     for path, folders, files in os.walk(root, onerror=content.note):
-        folders.sort()
+        folders.sort(key=natural)
         seen += len(folders) + len(files)
         if path.count(os.sep) - depth_of_root >= MAX_DEPTH and folders:
             folders.clear()
             whole = False
-        for name in sorted(files):
+        for name in sorted(files, key=natural):
             full = os.path.join(path, name)
-            if name.endswith("error.json") and not os.path.islink(full) and os.path.isfile(full):
-                found.append(full)
-        if seen > MAX_ENTRIES or len(found) > MAX_ERROR_FILES:
-            return found[:MAX_ERROR_FILES], False
-    return found, whole
+            log = _rank_log(path, name)
+            is_error, is_dump = name.endswith("error.json"), _DUMP.fullmatch(name) is not None
+            if not (log or is_error or is_dump) or os.path.islink(full) or not os.path.isfile(full):
+                continue
+            if log:
+                logs.append(log)
+            elif is_error:
+                errors.append(full)
+            else:
+                dumps.append(full)
+        if seen > MAX_ENTRIES or max(len(errors), len(logs), len(dumps)) > MAX_ERROR_FILES:
+            whole = False
+            break
+    if errors:
+        content.error_files.setdefault(worker, []).extend(errors[:MAX_ERROR_FILES])
+    if logs:
+        content.rank_logs.setdefault(worker, []).extend(logs[:MAX_ERROR_FILES])
+    if dumps:
+        content.dumps.setdefault(worker, []).extend(dumps[:MAX_ERROR_FILES])
+    return whole
+
+
+def _rank_log(folder: str, name: str) -> RankLog | None:
+    """The log of a process that lies in `folder`."""
+    stream = _RANK_LOGS.get(name)
+    if stream is None:
+        return None
+    above, local_rank = os.path.split(folder)
+    attempt = _ATTEMPT.fullmatch(os.path.basename(above))
+    if attempt is None or not _LOCAL_RANK.fullmatch(local_rank):
+        return None
+    return RankLog(os.path.join(folder, name), int(attempt[1]), int(local_rank), stream)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from atlctl.recording import folder
-from atlctl.recording.folder import group, look, natural
+from atlctl.recording.folder import RankLog, group, look, natural
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,58 @@ def test_error_files_of_all_layouts(tmp_path):
     assert not look(str(tmp_path), error_files=False).error_files
 
 
+def test_logs_of_processes_and_dumps(tmp_path):
+    make(
+        tmp_path,
+        "w-0.log",
+        "w-0/run_x/attempt_10/0/stdout.log",
+        "w-0/run_x/attempt_2/1/stderr.log",
+        "w-0/run_x/attempt_2/0/stdout.log",
+        "w-0/run_x/attempt_2/0/stderr.log",
+        "w-0/run_x/attempt_2/filtered_stdout.log",
+        "w-0/run_x/attempt_x/0/stdout.log",
+        "w-0/run_x/attempt_2/first/stdout.log",
+        "w-0/run_x/attempt_2/0/other.log",
+        "w-0/cache/torch/comm_lib_trace_rank_8",
+        "w-0/nccl_trace_rank_10",
+        "w-0/nccl_trace_rank_9",
+        "files/w-1_tmp/dump_rank_3",
+        "files/w-1_tmp/dump_rank_3.pkl",
+        "files/w-1_tmp/nccl_trace_3.json",
+        "files/w-1_tmp/nccl_trace.log",
+        "files/w-1_tmp/train_rank_3.log",
+        "files/w-1_tmp/rank_3",
+        "files/w-1_tmp/dump_rank_x",
+        "nccl_trace_rank_0",
+    )
+    found = look(str(tmp_path), error_files=True)
+    run = str(tmp_path / "w-0/run_x")
+    assert found.rank_logs == {
+        "w-0": [
+            RankLog(f"{run}/attempt_2/0/stderr.log", 2, 0, "stderr"),
+            RankLog(f"{run}/attempt_2/0/stdout.log", 2, 0, "stdout"),
+            RankLog(f"{run}/attempt_2/1/stderr.log", 2, 1, "stderr"),
+            RankLog(f"{run}/attempt_10/0/stdout.log", 10, 0, "stdout"),
+        ]
+    }
+    names = {worker: [os.path.basename(path) for path in paths] for worker, paths in found.dumps.items()}
+    assert names == {
+        "w-0": ["nccl_trace_rank_9", "nccl_trace_rank_10", "comm_lib_trace_rank_8"],
+        "w-1": ["dump_rank_3", "dump_rank_3.pkl", "nccl_trace_3.json"],
+    }
+    without = look(str(tmp_path), error_files=False)
+    assert not without.rank_logs
+    assert not without.dumps
+
+
+def test_the_platforms_files(tmp_path):
+    make(tmp_path, "w-0.log", "atlctl.json", "events.jsonl", "w-0/atlctl.json")
+    found = look(str(tmp_path), error_files=True)
+    assert (found.manifest, found.events) == (str(tmp_path / "atlctl.json"), str(tmp_path / "events.jsonl"))
+    without = look(str(tmp_path), error_files=False)
+    assert (without.manifest, without.events) == (None, None)
+
+
 def test_links_are_not_followed(tmp_path):
     make(tmp_path, "w-0.log", "w-0/attempt_0/0/error.json", "outside/error.json")
     inside = tmp_path / "w-0"
@@ -74,9 +126,16 @@ def test_links_are_not_followed(tmp_path):
     (inside / "out").symlink_to(tmp_path / "outside", target_is_directory=True)
     (inside / "error.json").symlink_to(tmp_path / "outside" / "error.json")
     (tmp_path / "w-1.log").symlink_to("w-0.log")
+    (tmp_path / "atlctl.json").symlink_to("outside/error.json")
+    (tmp_path / "events.jsonl").mkdir()
+    make(tmp_path, "outside/nccl_trace_rank_0")
+    (inside / "nccl_trace_rank_0").symlink_to(tmp_path / "outside" / "nccl_trace_rank_0")
+    (inside / "attempt_0" / "0" / "stdout.log").symlink_to(tmp_path / "w-0.log")
+    os.mkfifo(inside / "attempt_0" / "0" / "stderr.log")
     found = look(str(tmp_path), error_files=True)
     assert len(found.error_files["w-0"]) == 1
-    assert found.links == [str(tmp_path / "w-1.log")]
+    assert (found.rank_logs, found.dumps, found.manifest, found.events) == ({}, {}, None, None)
+    assert sorted(found.links) == [str(tmp_path / "atlctl.json"), str(tmp_path / "w-1.log")]
     assert list(found.logs) == ["w-0"]
 
 
@@ -94,3 +153,8 @@ def test_bounds_are_kept_and_said(tmp_path, monkeypatch):
     assert len(found.error_files["w-0"]) == 5
     assert "w-1" not in found.error_files
     assert found.omitted == ["w-0", "w-1"]
+    make(tmp_path, "w-2.log", *(f"w-2/attempt_{n}/0/{stream}.log" for n in range(9) for stream in ("stdout", "stderr")))
+    make(tmp_path, "w-3.log", *(f"w-3/nccl_trace_rank_{n}" for n in range(9)))
+    found = look(str(tmp_path), error_files=True)
+    assert (len(found.rank_logs["w-2"]), len(found.dumps["w-3"])) == (5, 5)
+    assert found.omitted == ["w-0", "w-1", "w-2", "w-3"]

@@ -1,0 +1,316 @@
+"""What a platform says about workers and nodes, and what that proves.
+
+Reasons are Kubernetes': states of pods and containers, conditions, events of the kubelet, the scheduler, the node
+controller and node-problem-detector. Few of them prove anything: a reason is often set by whoever saw the end, not by
+what brought it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+#: `proves`: it happened to this worker or node, no other reading is left. `hints`: it fits, and other causes do, too.
+Certainty = Literal["proves", "hints"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as the driver numbers it on its node; `local_rank` of the process that used it, where that is known."""
+
+    index: int | None
+    uuid: str | None
+    pci: str | None
+    local_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformState:
+    """A worker as its platform saw it last. `finished` is in seconds since the epoch by the node's clock.
+
+    `reason` is the pod's where it has one (`Evicted`), else the container's (`OOMKilled`) or the condition's
+    (`PreemptionByScheduler`); `exit_code` and `signal` are the container's.
+    """
+
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    message: str = ""
+    finished: float | None = None
+    restarts: int = 0
+    node: str | None = None
+    host_ip: str | None = None
+    addresses: tuple[str, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. `kind` is the kind of the object it is about (`Pod`, `Node`); `time` its last occurrence, in seconds.
+
+    `worker` is the name that the event uses: on Kubernetes the pod's.
+    """
+
+    time: float | None
+    worker: str | None
+    node: str | None
+    kind: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What follows from one statement. `strong`: two signs agree, though they still prove nothing."""
+
+    category: str
+    certainty: Certainty
+    text: str
+    strong: bool = False
+
+
+def judge_state(state: PlatformState) -> Judgement | None:
+    """What a worker's state says about its end; None where it says nothing, as exit code 0 and `Succeeded` do."""
+    killed = state.signal == 9 or state.exit_code == 137
+    if state.reason == "OOMKilled":
+        return _oom_killed(killed)
+    if state.reason == "Evicted":
+        return _evicted(state.message)
+    if found := _STATES.get(state.reason):
+        return found
+    if state.reason in _NEVER_STARTED:
+        return _never_started(state)
+    if state.reason.startswith("OutOf") or state.reason in ("UnexpectedAdmissionError", "NodeAffinity"):
+        return Judgement("admission", "proves", "the node refused the worker before its container started")
+    return _ended_by_signal(state)
+
+
+def judge_event(event: Event) -> Judgement | None:
+    """What an event says about why a worker failed; None for the many that say nothing."""
+    if number := xid(event.message):
+        return _XIDS.get(number[1], Judgement("gpu_xid_context", "hints", f"the driver reported Xid {number[1]}"))
+    if "fallen off the bus" in event.message:
+        return _XIDS[79]
+    if event.reason == "Evicted":
+        return _evicted(event.message)
+    if event.reason == "EvictionThresholdMet":
+        return _short(event.message)
+    if event.reason in ("Failed", "BackOff"):
+        return _failed_to_start(event.message)
+    if event.reason == "Killing" and "liveness probe" in event.message:
+        return Judgement("liveness_probe", "proves", "the kubelet restarted the container: its liveness probe failed")
+    if event.reason == "TaintManagerEviction" and event.message.startswith("Cancelling"):
+        return None
+    return _EVENTS.get(event.reason) or _STATES.get(event.reason)
+
+
+_PCI = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?"
+_XID = re.compile(
+    rf"\bXid(?: (?:error|code|event))?[ :=]{{0,3}}(?:\((?:PCI:)?({_PCI})\): )?(\d{{1,3}})\b", re.IGNORECASE
+)
+
+
+def xid(message: str) -> tuple[str | None, int] | None:
+    """PCI address and number of the first Xid in a kernel's message: `NVRM: Xid (PCI:0000:3b:00): 79, pid=...`."""
+    match = _XID.search(message)
+    return (match[1] or None, int(match[2])) if match else None
+
+
+def _oom_killed(killed: bool) -> Judgement:
+    if killed:
+        text = "out of memory: the kernel killed a process of the container, which ended by SIGKILL"
+    else:
+        text = (
+            "the kernel killed a process of the container for its memory: a child, or a command of exec; "
+            "the container's own end may have another cause"
+        )
+    return Judgement("host_oom_kill", "hints", text, strong=killed)
+
+
+def _evicted(message: str) -> Judgement:
+    """The kubelet ended the pod itself. Its message says what was short."""
+    if "emptydir" in message.lower():
+        text = "the kubelet evicted the worker: an emptyDir volume was over its limit (of memory medium: /dev/shm)"
+        return Judgement("disk_full", "proves", text)
+    if _of_disk(message):
+        return Judgement("disk_full", "proves", "the kubelet evicted the worker: local disk was short")
+    if "memory" in message.lower():
+        return Judgement("host_oom_kill", "proves", "the kubelet evicted the worker: the node was short of memory")
+    return Judgement("preemption", "proves", "the worker was evicted from its node")
+
+
+def _short(message: str) -> Judgement:
+    """The kubelet began to make room on a node."""
+    if _of_disk(message):
+        return Judgement("disk_full", "hints", "the node was short of local disk")
+    return Judgement("host_oom_kill", "hints", "the node was short of memory")
+
+
+def _of_disk(message: str) -> bool:
+    low = message.lower()
+    return any(word in low for word in ("ephemeral", "inode", "diskpressure", "disk pressure"))
+
+
+def _never_started(state: PlatformState) -> Judgement:
+    category, text = _NEVER_STARTED[state.reason]
+    ran = state.exit_code is not None and state.reason not in _MADE_UP_CODE
+    if state.restarts or ran:
+        return Judgement(category, "hints", f"{text}; it had run before, and that end may have another cause")
+    return Judgement(category, "proves", f"{text}: the worker never started")
+
+
+def _ended_by_signal(state: PlatformState) -> Judgement | None:
+    """Exit codes of 128 + N. A launch script passes on the code of what it started, or makes one up."""
+    number = state.signal
+    if not number and state.exit_code is not None:
+        number = state.exit_code - 128
+    if not number or not 0 < number <= 64:
+        return None
+    category, text = _SIGNALS.get(number, ("killed", f"ended by signal {number}"))
+    return Judgement(category, "hints", text)
+
+
+def _failed_to_start(message: str) -> Judgement | None:
+    """Events `Failed` and `BackOff` tell images and containers apart in their message alone."""
+    if "image" in message or "ImagePull" in message:
+        return Judgement("image_pull", "hints", "the image could not be pulled")
+    if message.startswith("Error: ") and "exit" not in message:
+        return Judgement("container_config", "hints", "the container could not be made")
+    return None
+
+
+_SIGNALS: Mapping[int, tuple[str, str]] = MappingProxyType(
+    {
+        1: ("terminal_hangup", "ended by SIGHUP: its terminal or session was closed"),
+        2: ("interrupted", "ended by SIGINT"),
+        4: ("native_crash", "ended by SIGILL: an instruction that this CPU does not have"),
+        6: ("native_crash", "ended by SIGABRT"),
+        7: ("shm_bus_error", "ended by SIGBUS: often /dev/shm is full"),
+        8: ("native_crash", "ended by SIGFPE"),
+        9: ("killed", "ended by SIGKILL: out of memory without the note, the end of a grace period, or a person"),
+        11: ("native_crash", "ended by SIGSEGV"),
+        15: ("preemption", "ended by SIGTERM: an eviction, a preemption, a deletion, or its own launcher"),
+    }
+)
+
+#: Reasons of pods, containers and conditions that need no second look.
+_STATES: Mapping[str, Judgement] = MappingProxyType(
+    {
+        "Preempting": Judgement("preemption", "proves", "the kubelet ended the worker for a critical pod"),
+        "Preempted": Judgement("preemption", "proves", "the scheduler ended the worker for a pod of higher priority"),
+        "PreemptionByScheduler": Judgement(
+            "preemption", "proves", "the scheduler ended the worker for a pod of higher priority"
+        ),
+        "EvictionByEvictionAPI": Judgement(
+            "preemption", "proves", "somebody evicted the worker through the API: a node drain, or an autoscaler"
+        ),
+        "TerminationByKubelet": Judgement(
+            "preemption",
+            "proves",
+            "the kubelet ended the worker: its node shuts down, is short of something, or needs room",
+        ),
+        "DeletionByTaintManager": Judgement(
+            "node_lost", "hints", "the worker was deleted for a taint of its node: mostly a node that was not ready"
+        ),
+        "DeletionByDeviceTaintManager": Judgement(
+            "gpu_hardware", "hints", "the worker was deleted for a taint of a device that it used"
+        ),
+        "DeletionByPodGC": Judgement(
+            "node_lost", "hints", "the worker's pod was cleaned up: mostly its node does not exist any more"
+        ),
+        "NodeLost": Judgement("node_lost", "hints", "the node stopped reporting; the worker itself may have gone on"),
+        "NodeShutdown": Judgement("node_lost", "proves", "the node was shut down"),
+        "Shutdown": Judgement("node_lost", "proves", "the node was shut down"),
+        "Terminated": Judgement("node_lost", "proves", "the kubelet ended the worker: its node was shut down"),
+        "ContainerStatusUnknown": Judgement(
+            "node_lost", "hints", "the kubelet lost sight of the container; its exit code 137 is made up"
+        ),
+        "DeadlineExceeded": Judgement(
+            "deadline", "proves", "the worker ran longer than its job allows (activeDeadlineSeconds)"
+        ),
+    }
+)
+
+#: Reasons of a container that waits, or of a pod that no node took -> category, text.
+_NEVER_STARTED: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "Unschedulable": ("not_scheduled", "no node had room for it"),
+        "SchedulingGated": ("not_scheduled", "its scheduling is held back (a queue)"),
+        "ImagePullBackOff": ("image_pull", "its image could not be pulled"),
+        "ErrImagePull": ("image_pull", "its image could not be pulled"),
+        "ErrImageNeverPull": ("image_pull", "its image is not on the node and must not be pulled"),
+        "InvalidImageName": ("image_pull", "its image's name is not valid"),
+        "CreateContainerConfigError": (
+            "container_config",
+            "a secret, a configuration or a key that it needs is missing",
+        ),
+        "CreateContainerError": ("container_config", "its container could not be made"),
+        "RunContainerError": ("container_config", "its container could not be run"),
+        "ContainerCannotRun": ("container_config", "its container could not be run"),
+        "StartError": ("container_config", "its command could not be started"),
+    }
+)
+
+#: Of these, the runtime sets an exit code (128) though nothing ran.
+_MADE_UP_CODE = ("StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError")
+
+#: Reasons of events that are not in `_STATES`.
+_EVENTS: Mapping[str, Judgement] = MappingProxyType(
+    {
+        "OOMKilling": Judgement(
+            "host_oom_kill",
+            "hints",
+            "the kernel killed a process on the node for its memory; whose, its message may tell",
+        ),
+        "SystemOOM": Judgement(
+            "host_oom_kill", "hints", "the node itself was out of memory; what was killed may be another pod's"
+        ),
+        "TaintManagerEviction": Judgement(
+            "node_lost", "hints", "the worker was deleted for a taint of its node: mostly a node that was not ready"
+        ),
+        "NodeNotReady": Judgement(
+            "node_lost", "hints", "the node stopped reporting; its workers may have gone on without it"
+        ),
+        "Rebooted": Judgement("node_lost", "proves", "the node was rebooted"),
+        "DeletingNode": Judgement("node_lost", "proves", "the node was removed from the cluster"),
+        "RemovingNode": Judgement("node_lost", "proves", "the node was removed from the cluster"),
+        "FailedScheduling": Judgement("not_scheduled", "hints", "no node had room for the worker then"),
+        "FailedMount": Judgement(
+            "volume_mount", "hints", "a volume could not be mounted then; the kubelet tries again"
+        ),
+        "FailedAttachVolume": Judgement("volume_mount", "hints", "a volume could not be attached then"),
+        "FailedCreatePodSandBox": Judgement("container_config", "hints", "the pod's network or sandbox was not made"),
+        "ErrImageNeverPull": Judgement("image_pull", "hints", "the image is not on the node and must not be pulled"),
+    }
+)
+
+_HARDWARE = {
+    48: "a double-bit memory error",
+    62: "its controller halted",
+    64: "a faulty memory row could not be replaced",
+    74: "an NVLink error",
+    79: "it fell off the bus",
+    94: "a contained memory error, which ends the process that met it",
+    95: "an uncontained memory error",
+    119: "its system processor did not answer",
+    120: "an error of its system processor",
+}
+#: Xid numbers of the driver, by what they mean for a job (NVIDIA's catalogue).
+_XIDS: Mapping[int, Judgement] = MappingProxyType(
+    {
+        **{
+            number: Judgement("gpu_hardware", "proves", f"Xid {number}, a GPU's fault: {text}")
+            for number, text in _HARDWARE.items()
+        },
+        13: Judgement("gpu_xid_app", "hints", "Xid 13: mostly a bad instruction or index of the program"),
+        31: Judgement("gpu_xid_app", "hints", "Xid 31: mostly a bad address of the program"),
+        43: Judgement("gpu_xid_cascade", "hints", "Xid 43 follows a fault of the program"),
+        45: Judgement("gpu_xid_cascade", "hints", "Xid 45 follows an earlier error, or a kill"),
+        63: Judgement("gpu_xid_context", "hints", "Xid 63: a faulty memory row was replaced; the job may have gone on"),
+        92: Judgement("gpu_xid_context", "hints", "Xid 92: many corrected memory errors"),
+        154: Judgement("gpu_xid_context", "hints", "Xid 154: the driver asks for a reset or a reboot"),
+    }
+)

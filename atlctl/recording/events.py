@@ -1,0 +1,136 @@
+"""`events.jsonl`: what the platform said while the job ran, one JSON object in each line.
+
+Either our own form, `{"time", "worker", "node", "kind", "reason", "message"}`, or an event of Kubernetes as it is, of
+core/v1 or events.k8s.io/v1, also as `kubectl get events -w -o json --output-watch-events` wraps them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, BinaryIO
+
+from atlctl.diagnosis.platform import Event
+from atlctl.diagnosis.text import decode, without_surrogates
+
+#: Bytes of one line, events of one file (its last ones), remarks about lines that cannot be read.
+LINE_LIMIT = 256 * 1024
+MAX_EVENTS = 20_000
+MAX_REMARKS = 20
+#: Characters of a name, and of a message. Kubernetes' limits are 253 and 1,024.
+_NAME_LIMIT = 1_000
+_MESSAGE_LIMIT = 4_096
+
+
+def lines_within(file: BinaryIO) -> Iterator[bytes]:
+    """Lines of a file that is not trusted. Of a line over `LINE_LIMIT` only one byte more is held."""
+    while line := file.readline(LINE_LIMIT + 1):
+        yield line
+        while len(line) > LINE_LIMIT and not line.endswith(b"\n"):
+            line = file.readline(LINE_LIMIT + 1)
+
+
+def parse_events(lines: Iterable[bytes]) -> tuple[list[Event], list[str]]:
+    """Events in the order of the file, and remarks for the user: which lines were not read, and why. Never raises."""
+    events: deque[Event] = deque(maxlen=MAX_EVENTS)
+    remarks: list[str] = []
+    good = bad = 0
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        found, reason = _parse(line)
+        if found is not None:
+            good += 1
+            events.append(found)
+            continue
+        bad += 1
+        if bad <= MAX_REMARKS:
+            remarks.append(f"line {number}: {reason}")
+    if bad > MAX_REMARKS:
+        remarks.append(f"{bad - MAX_REMARKS} more lines are no events")
+    if good > MAX_EVENTS:
+        remarks.append(f"more than {MAX_EVENTS} events: the first {good - MAX_EVENTS} were left out")
+    return list(events), remarks
+
+
+def seconds(value: object) -> float | None:
+    """Seconds since the epoch of a time of RFC 3339 with its zone, or of a number; None where it is neither."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str) and len(value) <= 40:
+        try:
+            moment = datetime.fromisoformat(value)
+            value = moment.astimezone(UTC).timestamp() if moment.tzinfo else None
+        except (ValueError, OverflowError):
+            return None
+    # Go's zero time is the year 1; 1e11 s is the year 5138.
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else None
+
+
+def _parse(line: bytes) -> tuple[Event | None, str]:
+    if len(line) > LINE_LIMIT:
+        return None, f"longer than {LINE_LIMIT} bytes"
+    try:
+        found = json.loads(decode(line))
+    except RecursionError:
+        return None, "nested too deeply"
+    except ValueError:
+        return None, "no JSON (cut off?)"
+    if not isinstance(found, dict):
+        return None, "no JSON object"
+    inner = found.get("object")
+    if isinstance(inner, dict) and isinstance(found.get("type"), str):
+        found = inner
+    about = _mapping(found.get("involvedObject")) or _mapping(found.get("regarding"))
+    event = _of_kubernetes(found, about) if about else _own(found)
+    return (event, "") if event.reason or event.message else (None, "neither a reason nor a message")
+
+
+def _own(found: Mapping[str, Any]) -> Event:
+    return Event(
+        seconds(found.get("time")),
+        _name(found.get("worker")),
+        _name(found.get("node")),
+        _name(found.get("kind")) or "",
+        _name(found.get("reason")) or "",
+        _message(found.get("message")),
+    )
+
+
+def _of_kubernetes(found: Mapping[str, Any], about: Mapping[str, Any]) -> Event:
+    kind = _name(about.get("kind")) or ""
+    name = _name(about.get("name"))
+    source = _mapping(found.get("source")) or _mapping(found.get("deprecatedSource"))
+    series = _mapping(found.get("series"))
+    # The last occurrence: a controller counts up one event instead of writing a new one.
+    times = (
+        series.get("lastObservedTime"),
+        found.get("lastTimestamp"),
+        found.get("deprecatedLastTimestamp"),
+        found.get("eventTime"),
+        found.get("firstTimestamp"),
+        found.get("deprecatedFirstTimestamp"),
+        _mapping(found.get("metadata")).get("creationTimestamp"),
+    )
+    return Event(
+        next((moment for time in times if (moment := seconds(time)) is not None), None),
+        name if kind == "Pod" else None,
+        name if kind == "Node" else _name(source.get("host")),
+        kind,
+        _name(found.get("reason")) or "",
+        _message(found.get("message")) or _message(found.get("note")),
+    )
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _name(value: object) -> str | None:
+    return without_surrogates(value[:_NAME_LIMIT]) if isinstance(value, str) and value else None
+
+
+def _message(value: object) -> str:
+    return without_surrogates(value[:_MESSAGE_LIMIT]) if isinstance(value, str) else ""

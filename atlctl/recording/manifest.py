@@ -1,0 +1,202 @@
+"""`atlctl.json` of an evidence folder: the job and its workers as their platform saw them. Version 1.
+
+    {"version": 1,
+     "job": {"name", "kind", "uid", "state", "namespace", "expected_workers"},
+     "workers": [{"name", "index", "node_rank", "pod", "node", "host_ip", "addresses", "state", "reason", "message",
+                  "exit_code", "signal", "restarts", "started", "ended",
+                  "gpus": [{"local_rank", "index", "uuid", "pci"}]}]}
+
+Only `version`, `workers` and a worker's `name` must be there; null counts as missing, unknown fields are ignored. Times
+are RFC 3339, or seconds since the epoch. Texts are taken as they are: whoever shows them makes them harmless.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atlctl.diagnosis.platform import Gpu, PlatformState
+from atlctl.diagnosis.text import without_surrogates
+from atlctl.jobs.errors import UsageError
+from atlctl.jobs.model import State
+from atlctl.recording.events import seconds
+
+NAME = "atlctl.json"
+VERSION = 1
+SIZE_LIMIT = 16 * 1024 * 1024
+_HINT = "repair it, or move it away: the logs are read without it, too"
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """The job. `expected_workers` is how many it should have."""
+
+    name: str = ""
+    kind: str = ""
+    uid: str = ""
+    state: State = State.UNKNOWN
+    namespace: str | None = None
+    expected_workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """One worker. `index` is its place in the job's order; times are seconds since the epoch."""
+
+    name: str
+    index: int
+    node_rank: int | None
+    pod: str | None
+    state: State
+    started: float | None
+    ended: float | None
+    platform: PlatformState
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What the file says. `workers` are in its order."""
+
+    job: JobInfo
+    workers: tuple[WorkerInfo, ...]
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """The manifest of the bytes of the file. Raises UsageError that names the field."""
+    if len(data) > SIZE_LIMIT:
+        raise _wrong("", f"larger than {SIZE_LIMIT} bytes")
+    try:
+        document = json.loads(data)
+    except RecursionError:
+        raise _wrong("", "nested too deeply") from None
+    except ValueError as error:
+        raise _wrong("", f"not valid JSON: {str(error)[:200]}") from None
+    fields = _Fields(document, "")
+    version = fields.whole("version")
+    if version != VERSION:
+        newer = version is not None and version > VERSION
+        why = f"version {version} is newer than this atlctl" if newer else f"version {VERSION} was expected"
+        raise _wrong("version", why)
+    workers = tuple(_worker(item, place) for place, item in enumerate(fields.items("workers", required=True)))
+    names = set()
+    for place, worker in enumerate(workers):
+        if worker.name in names:
+            raise _wrong(f"workers[{place}].name", "the name of a worker before it")
+        names.add(worker.name)
+    job = fields.inner("job")
+    return Manifest(
+        JobInfo(
+            job.text("name") or "",
+            job.text("kind") or "",
+            job.text("uid") or "",
+            job.state(),
+            job.text("namespace"),
+            job.whole("expected_workers", least=0),
+        ),
+        workers,
+    )
+
+
+def _worker(item: object, place: int) -> WorkerInfo:
+    fields = _Fields(item, f"workers[{place}]")
+    name = fields.text("name")
+    if not name:
+        raise _wrong(f"workers[{place}].name", "missing")
+    index = fields.whole("index", least=0)
+    addresses = [
+        _Fields({"": value}, f"workers[{place}].addresses[{at}]").text("")
+        for at, value in enumerate(fields.items("addresses"))
+    ]
+    return WorkerInfo(
+        name,
+        place if index is None else index,
+        fields.whole("node_rank", least=0),
+        fields.text("pod"),
+        fields.state(),
+        fields.time("started"),
+        fields.time("ended"),
+        PlatformState(
+            exit_code=fields.whole("exit_code"),
+            signal=fields.whole("signal", least=0),
+            reason=fields.text("reason") or "",
+            message=fields.text("message") or "",
+            finished=fields.time("ended"),
+            restarts=fields.whole("restarts", least=0) or 0,
+            node=fields.text("node"),
+            host_ip=fields.text("host_ip"),
+            addresses=tuple(address for address in addresses if address),
+            gpus=tuple(
+                _gpu(_Fields(gpu, f"workers[{place}].gpus[{at}]")) for at, gpu in enumerate(fields.items("gpus"))
+            ),
+        ),
+    )
+
+
+def _gpu(fields: _Fields) -> Gpu:
+    return Gpu(
+        fields.whole("index", least=0),
+        fields.text("uuid"),
+        fields.text("pci"),
+        fields.whole("local_rank", least=0),
+    )
+
+
+class _Fields:
+    """The fields of one object, each with its type. Whatever is wrong names the path to it."""
+
+    def __init__(self, value: object, path: str) -> None:
+        if not isinstance(value, dict):
+            raise _wrong(path, "an object was expected")
+        self._value: Mapping[str, Any] = value
+        self._path = path
+
+    def text(self, key: str) -> str | None:
+        value = self._value.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise _wrong(self._at(key), "text was expected")
+        return without_surrogates(value)
+
+    def whole(self, key: str, *, least: int = -(2**31)) -> int | None:
+        value = self._value.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+            raise _wrong(self._at(key), f"a whole number{' from 0' if least == 0 else ''} was expected")
+        return value
+
+    def time(self, key: str) -> float | None:
+        value = self._value.get(key)
+        if value is None:
+            return None
+        found = seconds(value)
+        if found is None:
+            raise _wrong(self._at(key), "a time was expected: 2026-11-20T17:45:05Z, or seconds since the epoch")
+        return found
+
+    def state(self) -> State:
+        """A state that this version does not know counts as unknown."""
+        value = self.text("state")
+        return State(value) if value in list(State) else State.UNKNOWN
+
+    def items(self, key: str, *, required: bool = False) -> list[Any]:
+        value = self._value.get(key)
+        if value is None and not required:
+            return []
+        if not isinstance(value, list):
+            raise _wrong(self._at(key), "a list was expected")
+        return value
+
+    def inner(self, key: str) -> _Fields:
+        value = self._value.get(key)
+        return _Fields({} if value is None else value, self._at(key))
+
+    def _at(self, key: str) -> str:
+        return f"{self._path}.{key}".strip(".")
+
+
+def _wrong(path: str, why: str) -> UsageError:
+    return UsageError(f"{NAME}: {path}: {why}" if path else f"{NAME}: {why}", _HINT)
