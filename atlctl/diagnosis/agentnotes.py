@@ -60,6 +60,17 @@ FAILURE_MARKERS: tuple[bytes, ...] = (
     b"torch.distributed.elastic.rendezvous.api.RendezvousStateError",
 )
 
+#: Byte strings of which one stands in every line that `parse_note` knows.
+LITERALS = (
+    b"(exitcode: ",
+    b" closing signal ",
+    b"forcefully exiting via",
+    b" death signal",
+    b"api.SignalException: ",
+    b"elastic.rendezvous.api.Rendezvous",
+    b"attempts left; will restart",
+)
+
 _NUMBER = r"(-?\d{1,9})"
 _FAILED = re.compile(rf"failed \(exitcode: {_NUMBER}\) local_rank: {_NUMBER} \(pid: {_NUMBER}\)")
 _CLOSING = re.compile(r"Sending process (\d{1,9}) closing signal (?:Signals\.)?(\w{1,20})")

@@ -1,46 +1,122 @@
-"""Is a failure only the consequence of a peer's?
+"""Is a failure only the consequence of a peer's, and of what sort?
 
-When one rank of a job leaves, the kernel closes its sockets. Whoever waits for it in a collective
-then fails too: at once with a closed or reset connection, or, where the peer hangs, with a timeout.
-torchrun ends the other processes of its worker with SIGTERM, after 30 s with SIGKILL. Such texts
-say that somebody else was first. They do not say who.
+When one rank of a job leaves, the kernel closes its sockets. Whoever waits for it in a collective then fails too: at
+once with a closed or reset connection, or, where the peer hangs, with a timeout. torchrun ends the other
+processes of its worker with SIGTERM, after 30 s with SIGKILL. Such texts say that somebody else was first.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from enum import StrEnum
 
 _LIMIT = 4096
 
-#: Text of an exception -> why it is a peer's consequence. The first that matches is taken.
-_TEXTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), reason)
-    for pattern, reason in (
-        # gloo/transport/tcp/pair.cc: the other end is gone.
-        (r"Connection closed by peer", "gloo: connection closed by a peer"),
-        (r"gloo/\S+\] (?:Read|Write|writev?) error", "gloo: connection to a peer broke"),
-        (r"Timed out waiting \d+ ?ms for (?:recv|send) operation", "gloo: waited for a peer until the timeout"),
-        (r"Application timeout caused pair closure", "gloo: waited for a peer until the timeout"),
+
+class Sort(StrEnum):
+    """What a victim's text says about the peer."""
+
+    #: It waited for a peer until a timeout: somebody did not come.
+    WAITED = "waited"
+    #: Its own watchdog thread made no progress: it is stuck in a call to the GPU, or its peers are.
+    STUCK = "stuck"
+    #: A peer's connection was closed: somebody went away.
+    LEFT = "left"
+    #: It waited in the store for a key that a peer should have set.
+    STORE_WAITED = "store_waited"
+    #: The process that hosts the store went away.
+    STORE_LEFT = "store_left"
+    #: It could not connect to its peers at a start: they are gone, or a restart read old addresses.
+    MESH = "mesh"
+    #: It received another number of bytes than it expected: two ranks disagree, it or its peer is wrong.
+    SIZES = "sizes"
+    #: Other words of the end of a peer or of the whole job.
+    FOLLOWED = "followed"
+
+
+@dataclass(frozen=True, slots=True)
+class Consequence:
+    """Why a text is a victim's. `peer` is the other end's address or host name, where the text has one."""
+
+    sort: Sort
+    reason: str
+    peer: str | None = None
+
+
+#: gloo prints `[ADDRESS]:PORT`, NCCL `HOST<PORT>`.
+_PEER = r"(?:\[(?P<peer>[^\]\s]{1,80})\]|(?P<host>[\w.:\-]{1,80})<\d)"
+
+#: The first that matches is taken.
+_TEXTS: tuple[tuple[re.Pattern[str], Sort, str], ...] = tuple(
+    (re.compile(pattern), sort, reason)
+    for pattern, sort, reason in (
+        # gloo: at a start all ranks connect to all; transport/tcp/pair.cc afterwards.
+        (r"connectFullMesh failed", Sort.MESH, "gloo: could not connect to its peers"),
+        (rf"Connection closed by peer {_PEER}", Sort.LEFT, "gloo: connection closed by a peer"),
+        (r"Connection closed by peer", Sort.LEFT, "gloo: connection closed by a peer"),
+        (rf"gloo/\S{{1,200}}\] (?:Read|Write|writev?) error {_PEER}", Sort.LEFT, "gloo: connection to a peer broke"),
+        (r"gloo/\S{1,200}\] (?:Read|Write|writev?) error", Sort.LEFT, "gloo: connection to a peer broke"),
+        (
+            r"Timed out waiting \d{1,12} ?ms for (?:recv|send) operation",
+            Sort.WAITED,
+            "gloo: waited for a peer until the timeout",
+        ),
+        (r"Application timeout caused pair closure", Sort.WAITED, "gloo: waited for a peer until the timeout"),
         # NCCL: a peer's socket or process is gone, or its watchdog saw a collective that never ended.
-        (r"Connection closed by remote peer", "NCCL: connection closed by a peer"),
-        (r"ncclRemoteError|remote process exited or there was a network error", "NCCL: a peer left"),
-        (r"Watchdog caught collective operation timeout", "NCCL: waited in a collective until the timeout"),
+        (rf"Connection closed by remote peer {_PEER}", Sort.LEFT, "NCCL: connection closed by a peer"),
+        (r"Connection closed by remote peer", Sort.LEFT, "NCCL: connection closed by a peer"),
+        (r"ncclRemoteError|remote process exited or there was a network error", Sort.LEFT, "NCCL: a peer left"),
+        (
+            r"Watchdog caught collective operation timeout",
+            Sort.WAITED,
+            "NCCL: waited in a collective until the timeout",
+        ),
+        (
+            r"Heartbeat monitor timed out|watchdog got stuck for",
+            Sort.STUCK,
+            "NCCL: its own watchdog thread was stuck",
+        ),
+        (
+            r"collective timeout from +this local rank",
+            Sort.WAITED,
+            "NCCL: waited in a collective until the timeout",
+        ),
+        (
+            r"we are taking the entire process down|NCCL operations have failed or timed out",
+            Sort.FOLLOWED,
+            "NCCL: ended by its own watchdog after a failed collective",
+        ),
+        (r"NCCL communicator was aborted", Sort.FOLLOWED, "NCCL: the communicator was aborted after a failure"),
         # TCPStore: its host left, or a key that a peer should have set never came.
-        (r"recvValue failed|sendBytes failed|[Ff]ailed to recv, got 0 bytes", "the store's host went away"),
-        (r"Connection was likely closed\. Did the remote server", "the store's host went away"),
-        (r"wait timeout after \d+ ?ms, keys:", "waited in the store for a peer until the timeout"),
-        (r"Timed out after \d+ seconds waiting for clients", "waited for peers to join until the timeout"),
-        (r"RendezvousConnectionError", "the rendezvous' host went away or cannot be reached"),
-        (r"RendezvousClosedError", "another worker closed the rendezvous"),
+        (
+            r"recvValue failed|sendBytes failed|ailed to recv, got 0 bytes|Connection was likely closed",
+            Sort.STORE_LEFT,
+            "the store's host went away",
+        ),
+        (r"wait timeout after \d{1,12} ?ms, keys:", Sort.STORE_WAITED, "waited in the store for a peer"),
+        (r"Timed out after \d{1,9} seconds waiting for clients", Sort.STORE_WAITED, "waited for peers to join"),
+        (r"RendezvousConnectionError", Sort.STORE_LEFT, "the rendezvous' host went away or cannot be reached"),
+        (r"RendezvousClosedError", Sort.FOLLOWED, "another worker closed the rendezvous"),
         # monitored_barrier raises on the ranks that did arrive.
-        (r"failed to pass monitoredBarrier|successfully reached monitoredBarrier", "waited for peers in a barrier"),
+        (
+            r"failed to pass monitoredBarrier|successfully reached monitoredBarrier",
+            Sort.WAITED,
+            "waited for peers in a barrier",
+        ),
+        # gloo aborts the process that receives more or less than it expects: the sender may be at fault as well.
+        (
+            r"op\.preamble\.length <= op\.nbytes|op\.nwritten == op\.preamble\.nbytes",
+            Sort.SIZES,
+            "gloo: received another size than expected",
+        ),
+        (r"Detected mismatch between collectives", Sort.FOLLOWED, "ran another collective than a peer"),
         # The kernel's own words for a peer that is gone, whoever passes them on.
-        (r"Connection reset by peer", "connection reset by a peer"),
-        (r"Broken pipe", "wrote to a peer that was gone"),
+        (r"Connection reset by peer", Sort.LEFT, "connection reset by a peer"),
+        (r"Broken pipe", Sort.LEFT, "wrote to a peer that was gone"),
     )
 )
 
-_SIGTERM = re.compile(r"Signal 15 \(SIGTERM\) received by PID")
 #: What torchelastic writes where a process left no error file: nothing of the process's own.
 _NO_TEXT = re.compile(
     r"Signal \d+ \([^)]*\) received by PID|To enable traceback see|Process failed with exitcode|<N/A>|<NONE>"
@@ -52,22 +128,14 @@ def own_text(text: str | None) -> str | None:
     return None if not text or _NO_TEXT.match(text) else text
 
 
-def is_consequence(text: str | None, exit_code: int | None, signal: str | None, *, forced: bool = False) -> str | None:
-    """Why this failure is a peer's consequence, or None.
-
-    `text` is the exception's line, `exit_code` torchelastic's (minus the signal's number),
-    `forced` whether the agent said that it killed this process itself. A process that raised
-    an exception of its own and was ended by SIGTERM on its way out is judged by its text. SIGKILL,
-    SIGSEGV and other deaths by signal are no consequence by themselves.
-    """
+def consequence_of(text: str | None) -> Consequence | None:
+    """Why this text is a victim's, or None. Only its first 4096 characters are looked at."""
     own = own_text(text)
-    if own is not None:
-        head = own[:_LIMIT]
-        return next((reason for pattern, reason in _TEXTS if pattern.search(head)), None)
-    if exit_code == -15 or signal == "SIGTERM" or (text and _SIGTERM.match(text)):
-        return "ended by SIGTERM, as its agent does after another failure"
-    if exit_code == 143:  # 128 + 15: it caught SIGTERM and left by itself
-        return "left on SIGTERM, as its agent sends after another failure"
-    if exit_code == -9 and forced:
-        return "killed by its agent, because it did not end on SIGTERM"
+    if own is None:
+        return None
+    head = own[:_LIMIT]
+    for pattern, sort, reason in _TEXTS:
+        if match := pattern.search(head):
+            groups = match.groupdict()
+            return Consequence(sort, reason, groups.get("peer") or groups.get("host"))
     return None

@@ -44,7 +44,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[_ T]\d\d:\d\d:\d\d$")
 _RANK = re.compile(r"(\d{1,7}) \(local_rank: (\d{1,7})\)$")
 _EXIT = re.compile(r"(-?\d{1,10}) \(pid: (\d{1,10})\)(?:\s+\(([^)]{1,20})\))?$")
 #: torch 1.9 printed the error file's dict as Python shows it.
-_MSG_DICT = re.compile(r"'message': (['\"])(.*?)\1(?:, '|\})")
+_MSG_DICT = re.compile(r"'message': (['\"])(.{0,2000}?)\1(?:, '|\})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +185,15 @@ class Block:
         """True while no row of any entry was seen."""
         return not any(draft.rows for draft in self._drafts)
 
-    def feed(self, text: str, line_no: int) -> None:
-        """Takes one line, already without terminal codes."""
+    def feed(self, text: str, line_no: int) -> bool:
+        """Takes one line, already without terminal codes; False where it is no line of this block."""
         body = self._body(text)
         if body is not None and self._take(body, line_no):
             self._foreign = 0
-            return
+            return True
         self._foreign += 1
         self.closed = self._foreign >= MAX_FOREIGN_LINES
+        return False
 
     def summary(self) -> Summary | None:
         """What was read so far, None where that is nothing."""

@@ -1,7 +1,6 @@
 """What a Python traceback says: the exception's line, its type, the last frame in the user's code.
 
-Also the tracebacks that `torch.distributed` (2.2 and later) prints for uncaught exceptions: its
-excepthook puts `[rank3]: ` in front of each line, with the *global* rank.
+Shared by the readers of logs, of summaries and of error files.
 """
 
 from __future__ import annotations
@@ -10,19 +9,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atlctl.diagnosis.text import clean_line
-
 HEADER = "Traceback (most recent call last):"
 
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,99}\.){0,20}[A-Za-z_]\w{0,99})(?=: |:?\s*$)")
 _EXCEPTION_NAME = re.compile(r"(?:Error|Exception|Interrupt|Exit|Warning|ExceptionGroup|StopIteration)$")
 _FRAME = re.compile(r'^\s{0,40}File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,200}))?')
+#: Exceptions of the standard library that are named otherwise: `socket.gaierror`, `struct.error`, `socket.timeout`.
+_LOWER = re.compile(r"^[a-z_][\w.]*\.(?:error|gaierror|herror|timeout)$")
 #: Code that is not the user's: installed packages, the standard library, frames without a file.
 _FOREIGN_PATH = re.compile(r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)?[/\\]python3(?:\.\d+)?)[/\\]|^<")
 
-#: Ranks whose uncaught tracebacks are kept, for one log.
-MAX_RANKS = 4096
-_MESSAGE_LIMIT = 2000
+#: A class name that a user may have given: the last part in CamelCase.
+_CAMEL = re.compile(r"(?:^|\.)[A-Z]\w*[a-z]\w*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +33,6 @@ class Frame:
 
     def __str__(self) -> str:
         return f'File "{self.path}", line {self.line}, in {self.function}'
-
-
-@dataclass(frozen=True, slots=True)
-class RankTraceback:
-    """An uncaught exception (or the NCCL watchdog's verdict) of one global rank, as its process printed it."""
-
-    rank: int
-    message: str
-    exception: str | None
-    frame: Frame | None
-    line_no: int
 
 
 def read_exception(lines: Sequence[str]) -> tuple[str, str | None]:
@@ -75,68 +62,28 @@ def exception_type(line: str) -> str | None:
     return match[1] if match and _EXCEPTION_NAME.search(match[1]) else None
 
 
+def exception_name(line: str) -> str | None:
+    """The type in a line that follows a traceback's frames: there any class name counts as an exception's."""
+    match = _EXCEPTION.match(line)
+    known = match and (_EXCEPTION_NAME.search(match[1]) or _CAMEL.search(match[1]) or _LOWER.search(match[1]))
+    return match[1] if match and known else None
+
+
+def frame_of(line: str) -> tuple[str, str, Frame | None] | None:
+    """Path and function of a `File "...", line N, in f` line, and the frame where it is the user's code."""
+    match = _FRAME.match(line)
+    if match is None:
+        return None
+    function = (match[3] or "<unknown>").rstrip()
+    if _FOREIGN_PATH.search(match[1]):
+        return match[1], function, None
+    return match[1], function, Frame(match[1], int(match[2]), function)
+
+
 def user_frame(lines: Sequence[str]) -> Frame | None:
     """The last frame in code that is neither an installed package nor the standard library."""
     found = None
     for line in lines:
-        found = _frame(line) or found
+        frame = frame_of(line)
+        found = frame[2] or found if frame else found
     return found
-
-
-def _frame(line: str) -> Frame | None:
-    match = _FRAME.match(line)
-    if match is None or _FOREIGN_PATH.search(match[1]):
-        return None
-    return Frame(match[1], int(match[2]), (match[3] or "<unknown>").rstrip())
-
-
-_RANK_LINE = re.compile(r"\[rank(\d{1,7})\]: ?(.*)")
-_WATCHDOG = re.compile(
-    r"(?:\[rank(\d{1,7})\]:|\[E [^\]]{1,200}\] \[Rank (\d{1,7})\]).{0,400}?"
-    r"(Watchdog caught collective operation timeout.{0,400})"
-)
-
-
-class RankTracebacks:
-    """Collects the `[rankN]: ` tracebacks of one log. Memory is bounded by `MAX_RANKS`."""
-
-    def __init__(self) -> None:
-        self._open: dict[int, Frame | None] = {}
-        self._found: dict[tuple[int, int], RankTraceback] = {}
-
-    def feed_line(self, line: bytes, line_no: int) -> None:
-        """Takes one line; those without a rank's prefix cost two searches."""
-        if b"Watchdog caught" in line:
-            self._feed_watchdog(clean_line(line), line_no)
-        elif b"[rank" in line:
-            self._feed_rank(clean_line(line), line_no)
-
-    def found(self) -> tuple[RankTraceback, ...]:
-        """In the order of the log."""
-        return tuple(sorted(self._found.values(), key=lambda item: item.line_no))
-
-    def _feed_watchdog(self, text: str, line_no: int) -> None:
-        match = _WATCHDOG.search(text)
-        if match:
-            self._keep(RankTraceback(int(match[1] or match[2]), match[3], None, None, line_no))
-
-    def _feed_rank(self, text: str, line_no: int) -> None:
-        match = _RANK_LINE.search(text)
-        if match is None:
-            return
-        rank, rest = int(match[1]), match[2]
-        while rest.startswith("[rank") and (again := _RANK_LINE.match(rest)):
-            rest = again[2]  # the prefix is sometimes doubled
-        if rest.startswith(HEADER):
-            if rank in self._open or len(self._open) < MAX_RANKS:
-                self._open[rank] = None
-        elif rank in self._open:
-            if frame := _frame(rest):
-                self._open[rank] = frame
-            elif named := _EXCEPTION.match(rest):
-                frame = self._open.pop(rank)
-                self._keep(RankTraceback(rank, rest[:_MESSAGE_LIMIT].rstrip(), named[1], frame, line_no))
-
-    def _keep(self, item: RankTraceback) -> None:
-        if len(self._found) < MAX_RANKS:
-            self._found[(item.rank, item.line_no)] = item

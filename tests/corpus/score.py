@@ -35,6 +35,7 @@ VERDICTS = {
     "job": "job",
     "external": "external",
     "none": "none",
+    "undecided": "undecided",
 }
 
 Mark = Literal["right", "wrong", "abstained"]
@@ -103,7 +104,10 @@ def judge(truth: Mapping[str, Any], answer: Answer) -> Mark:
     """The rules of the module's text."""
     kind = truth["kind"]
     if answer.verdict == "undecided":
-        return "abstained"
+        return "right" if kind == "undecided" else "abstained"
+    for other in truth.get("also_right", ()):
+        if (answer.verdict, answer.worker) == (other["verdict"], other.get("node")):
+            return "right"
     if answer.verdict != VERDICTS[kind]:
         return "wrong"
     if kind == "missing_node" and answer.worker is None:

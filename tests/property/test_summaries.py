@@ -9,13 +9,13 @@ from itertools import zip_longest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.errorfile import ErrorRecord, parse_error_file
-from atlctl.diagnosis.finding import WorkerEvidence
-from atlctl.diagnosis.first_observed import first_observed
-from atlctl.diagnosis.report import to_data, to_text
+from atlctl.diagnosis.evidence import JobEvidence
+from atlctl.diagnosis.result import Diagnosis
 from atlctl.diagnosis.text import decode
-from atlctl.diagnosis.torchelastic import Entry, Summary, SummaryParser
-from tests.unit.diagnosis.samples import OLD_BLOCK, PEER_GONE, STACK, block, entry, parse
+from atlctl.diagnosis.torchelastic import Entry, Summary
+from tests.unit.diagnosis.samples import OLD_BLOCK, PEER_GONE, STACK, block, entry, matcher, parse, worker
 
 FEW = settings(max_examples=60, deadline=None)
 
@@ -63,8 +63,8 @@ blocks = st.builds(block, rows, st.lists(rows, max_size=4)) | st.just(OLD_BLOCK)
 @given(blocks, st.lists(st.sampled_from(PREFIXES), min_size=1, max_size=2), st.sampled_from(["\n", "\r\n", ""]))
 def test_the_same_under_every_prefix_also_nested(lines, prefixes, ending):
     told = ["".join(prefix(n) for prefix in prefixes) + line + ending for n, line in enumerate(lines)]
-    assert content(parse(told).summaries()) == content(parse(lines).summaries())
-    assert len(parse(lines).summaries()) == 1
+    assert content(parse(told).summaries) == content(parse(lines).summaries)
+    assert len(parse(lines).summaries) == 1
 
 
 FOREIGN = [
@@ -83,7 +83,7 @@ FOREIGN = [
 def test_foreign_lines_between_change_nothing(lines, choices):
     mixed = [text for line, choice in zip_longest(lines, choices) for text in (choice, line)]
     told = [text for text in mixed if text is not None and text != "own"]
-    assert content(parse(told).summaries()) == content(parse(lines).summaries())
+    assert content(parse(told).summaries) == content(parse(lines).summaries)
 
 
 WORDS = [
@@ -128,15 +128,12 @@ hostile_lines = st.lists(st.sampled_from(WORDS) | st.binary(max_size=40), max_si
 @given(st.lists(hostile_lines, max_size=40))
 @example([b"Failures:" * 4000, b" " * 40_000 + b"time      : 1", b"A." * 20_000 + b"Error", b"[rank1]:" * 5000])
 @example([b"'message': '" * 3000, b"  msg: " + b"'message': '" * 3000, b"[E " + b"x" * 30_000 + b"Watchdog caught"])
-def test_hostile_lines_never_raise_and_always_report(lines):
-    parser = SummaryParser()
-    for number, line in enumerate(lines, 1):
-        parser.feed_line(line, number)
-    evidence = WorkerEvidence("w", 0, parser.summaries(), {}, parser.notes(), parser.tracebacks())
-    finding = first_observed([evidence, replace(evidence, worker="v", index=1)])
-    json.dumps(to_data(finding))
-    assert to_text(finding)
-    for summary in parser.summaries():
+def test_hostile_lines_never_raise_and_always_give_an_answer(lines):
+    found = worker("w", lines)
+    answer = diagnose(JobEvidence((found, replace(found, worker="v", index=1)), expected=3), matcher())
+    assert isinstance(answer, Diagnosis)
+    assert found.log is not None
+    for summary in found.log.summaries:
         assert summary.root_index is None or isinstance(summary.entries[summary.root_index], Entry)
 
 

@@ -83,15 +83,19 @@ def test_counts_and_calibration() -> None:
 
 def test_abstaining_has_no_calibration() -> None:
     item = score("mute", lambda folder: Answer("undecided"))
-    assert (item.count("abstained"), item.words()) == (len(item.results), [])
+    honest = kinds()["undecided"]
+    assert (item.count("right"), item.count("abstained")) == (honest, len(item.results) - honest)
+    assert item.words() == []
 
 
 def test_there_are_cases_of_every_kind() -> None:
-    assert set(kinds()) == {"rank", "ranks", "node", "missing_node", "job", "external", "none"}
+    assert set(kinds()) == {"rank", "ranks", "node", "missing_node", "job", "external", "none", "undecided"}
 
 
-#: What holds today on the committed cases: at least so many right, at most so many wrong.
-FLOOR = {"right": 14, "wrong": 5}
+#: What is promised on the committed cases, as shares: right of all, `certain` of the decidable, right of the `likely`.
+MIN_RIGHT = 0.94
+MIN_CERTAIN = 0.6
+MIN_LIKELY_RIGHT = 0.9
 
 
 @pytest.fixture(scope="module")
@@ -102,14 +106,20 @@ def scores() -> list[Score]:
 def test_todays_score(scores: list[Score], capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\n{table(scores)}")
-    ours = [item for item in scores if item.method == "first form"]
-    baselines = [item for item in scores if item.method != "first form"]
+    ours = [item for item in scores if item.method == "root cause"]
+    baselines = [item for item in scores if item.method != "root cause"]
+    decidable = sum(count for kind, count in kinds().items() if kind not in ("none", "undecided"))
     assert len(ours) == len(VIEWS)
     for item in ours:
-        assert item.count("right") >= FLOOR["right"], details(item)
-        assert item.count("wrong") <= FLOOR["wrong"], details(item)
-        assert item.wrong_and_certain == 0
-        assert all(item.count("right") > other.count("right") for other in baselines)
+        assert item.count("right") >= MIN_RIGHT * len(item.results), details(item)
+        assert item.count("right", "certain") >= MIN_CERTAIN * decidable
+        likely = item.count("right", "likely")
+        assert likely >= MIN_LIKELY_RIGHT * (likely + item.count("wrong", "likely")), details(item)
+        assert item.wrong_and_certain == 0, details(item)
+        assert all(item.count("right") > 3 * other.count("right") for other in baselines)
+    # Error files only add.
+    assert ours[2].count("right") >= ours[1].count("right")
+    assert ours[2].count("wrong") <= ours[1].count("wrong")
 
 
 def test_the_table_in_the_docs_is_todays(scores: list[Score]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
 from atlctl.diagnosis.errorfile import ErrorRecord, parse_error_file
-from atlctl.diagnosis.finding import WorkerEvidence
-from atlctl.diagnosis.torchelastic import SummaryParser
+from atlctl.diagnosis.evidence import WorkerEvidence
+from atlctl.diagnosis.reading.reader import LogFacts, LogReader
+from atlctl.diagnosis.signatures.load import builtin
+from atlctl.diagnosis.signatures.match import Matcher
 from atlctl.jobs.model import State
 
 DATA = Path(__file__).parent / "data"
@@ -80,19 +83,23 @@ Other Failures:
 *****************************************""".splitlines()
 
 
-def parse(lines) -> SummaryParser:
-    """A parser that has seen these lines (text or bytes), numbered from 1."""
-    parser = SummaryParser()
+@functools.cache
+def matcher() -> Matcher:
+    """The package's own signatures."""
+    return Matcher(builtin().signatures)
+
+
+def parse(lines) -> LogFacts:
+    """What a reader finds in these lines (text or bytes), numbered from 1."""
+    reader = LogReader(matcher())
     for number, line in enumerate(lines, 1):
-        parser.feed_line(line if isinstance(line, bytes) else line.encode(), number)
-    return parser
+        reader.feed(number, line if isinstance(line, bytes) else line.encode())
+    return reader.facts()
 
 
 def worker(name, lines, *, index=0, files=None, state=State.FAILED) -> WorkerEvidence:
-    parser = parse(lines)
-    return WorkerEvidence(
-        name, index, parser.summaries(), files or {}, parser.notes(), parser.tracebacks(), state, None
-    )
+    """A worker that printed these lines and left these error files."""
+    return WorkerEvidence(name, index, log=parse(lines), error_files=files or {}, state=state)
 
 
 def record(message="ValueError: x", time: int | None = 1763660699, stack: str | None = None) -> ErrorRecord:

@@ -1,13 +1,21 @@
 import pytest
 
+from atlctl.diagnosis.reading.reader import MAX_NOTES
 from atlctl.diagnosis.summary import MAX_ENTRIES, TRACEBACK_LIMIT
-from atlctl.diagnosis.torchelastic import MAX_NOTES, MAX_SUMMARIES, NoteKind, trainer_failed
+from atlctl.diagnosis.torchelastic import (
+    FAILURE_MARKERS,
+    LITERALS,
+    MAX_ALL_ENTRIES,
+    MAX_SUMMARIES,
+    NoteKind,
+    Summaries,
+)
 
-from .samples import DATA, HEADER, NO_FILE, OLD_BLOCK, PEER_GONE, STACK, block, entry, parse
+from .samples import DATA, HEADER, NO_FILE, OLD_BLOCK, STACK, block, entry, parse
 
 
 def only(lines):
-    (summary,) = parse(lines).summaries()
+    (summary,) = parse(lines).summaries
     return summary
 
 
@@ -91,7 +99,7 @@ def test_cut_at_the_end_has_no_root_but_its_entries():
 def test_cut_inside_every_line_never_raises_and_never_invents():
     data = "\n".join(block(entry(0, rank=3, text=STACK), [entry(1, rank=2)])).encode()
     for end in range(0, len(data), 7):
-        for summary in parse(data[:end].split(b"\n")).summaries():
+        for summary in parse(data[:end].split(b"\n")).summaries:
             assert {found.rank for found in summary.entries} <= {3, 2, None}
 
 
@@ -138,9 +146,43 @@ def test_memory_is_bounded():
     assert many.root_index is not None
     assert many.entries[many.root_index].rank == 9999
     assert many.omitted == 7
-    assert len(parse(block(entry()) * (MAX_SUMMARIES + 3)).summaries()) == MAX_SUMMARIES
+
+
+def test_many_summaries_keep_the_last():
+    summaries = Summaries()
+    for number in range(MAX_SUMMARIES + 3):
+        for line in block(entry(rank=number)):
+            summaries.feed(line, number)
+    found = summaries.found()
+    assert len(found) == MAX_SUMMARIES
+    assert found[-1].entries[0].rank == MAX_SUMMARIES + 2
+    crowd = block(entry(), [entry(n, rank=n) for n in range(MAX_ENTRIES)])
+    for number in range(2 * MAX_ALL_ENTRIES // MAX_ENTRIES):
+        for line in crowd:
+            summaries.feed(line, number)
+    assert sum(len(item.entries) for item in summaries.found()) <= MAX_ALL_ENTRIES
+
+
+def test_many_notes_keep_the_first():
     line = "Sending process 1 closing signal SIGTERM"
-    assert len(parse([line] * (MAX_NOTES + 5)).notes()) == MAX_NOTES
+    assert len(parse([line] * (MAX_NOTES + 5)).notes) == MAX_NOTES
+
+
+def test_a_summary_is_open_until_its_border():
+    summaries = Summaries()
+    *rows, border = block(entry(text=STACK))
+    for number, row in enumerate(rows, 1):
+        summaries.feed(row, number)
+        assert summaries.open
+    assert summaries.feed(border, 9)
+    assert not summaries.open
+    assert not summaries.feed("step 3", 10)
+
+
+@pytest.mark.parametrize("rows", [block(entry(text=STACK)), OLD_BLOCK])
+def test_every_beginning_of_a_summary_holds_a_literal(rows):
+    data = [row.encode() for row in rows]
+    assert any(literal in data[0] for literal in LITERALS)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +225,7 @@ def test_memory_is_bounded():
 )
 @pytest.mark.parametrize("prefix", ["", "2026-11-20T17:45:05.757882235Z ", "\x1b[31m[default0]:"])
 def test_the_agents_lines(line, expected, prefix):
-    (note,) = parse(["noise", prefix + line]).notes()
+    (note,) = parse(["noise", prefix + line]).notes
     assert (note.kind, note.pid, note.local_rank, note.exit_code, note.signal, note.time_text) == expected
     assert note.line_no == 2
 
@@ -197,9 +239,9 @@ def test_the_agents_lines(line, expected, prefix):
     ],
 )  # fmt: skip
 def test_lines_that_say_nothing(line):
-    parser = parse([line])
-    assert parser.notes() == []
-    assert parser.summaries() == []
+    facts = parse([line])
+    assert facts.notes == []
+    assert facts.summaries == []
 
 
 @pytest.mark.parametrize(
@@ -212,7 +254,7 @@ def test_lines_that_say_nothing(line):
     ],
 )
 def test_lines_that_mean_a_trainer_ended_in_failure(line):
-    assert trainer_failed(line.encode())
+    assert any(marker in line.encode() for marker in FAILURE_MARKERS)
 
 
 @pytest.mark.parametrize(
@@ -226,33 +268,7 @@ def test_lines_that_mean_a_trainer_ended_in_failure(line):
     ],
 )
 def test_lines_that_do_not(line):
-    assert not trainer_failed(line.encode())
-
-
-def test_uncaught_tracebacks_of_ranks():
-    lines = [
-        "[rank3]: Traceback (most recent call last):",
-        '[rank3]:   File "/work/train.py", line 7, in main',
-        "[rank1]: Traceback (most recent call last):",
-        "[rank3]:     step()",
-        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried ...",
-        "[rank1]: " + PEER_GONE,
-        "[rank3]: a line after it: no exception any more",
-    ]
-    first, second = parse([f"2026-11-20T17:45:05.7Z {line}" for line in lines]).tracebacks()
-    assert (first.rank, first.exception, first.line_no) == (3, "torch.OutOfMemoryError", 5)
-    assert str(first.frame) == 'File "/work/train.py", line 7, in main'
-    assert (second.rank, second.message, second.frame) == (1, PEER_GONE, None)
-
-
-def test_the_watchdogs_verdict_is_its_ranks():
-    line = (
-        "[rank5]:[E1120 17:45:05.123456789 ProcessGroupNCCL.cpp:683] [Rank 5] Watchdog caught collective operation "
-        "timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE) ran for 600000 milliseconds"
-    )
-    (found,) = parse([line]).tracebacks()
-    assert found.rank == 5
-    assert found.message.startswith("Watchdog caught collective operation timeout")
+    assert not any(marker in line.encode() for marker in FAILURE_MARKERS)
 
 
 def test_a_real_block_of_torch_2_13():

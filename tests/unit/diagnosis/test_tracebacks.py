@@ -1,6 +1,6 @@
 import pytest
 
-from atlctl.diagnosis.tracebacks import exception_type, read_exception, user_frame
+from atlctl.diagnosis.tracebacks import exception_name, exception_type, frame_of, read_exception, user_frame
 
 CHAINED = """Traceback (most recent call last):
   File "/work/a.py", line 1, in load
@@ -65,3 +65,48 @@ def test_the_users_frame_is_the_last_outside_of_packages_and_the_standard_librar
     ]
     assert str(user_frame(lines)) == 'File "data.py", line 2, in read'
     assert user_frame(lines[2:]) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("KeyError: 'lr'", "KeyError"),
+        ("AssertionError", "AssertionError"),
+        ("torch.OutOfMemoryError: CUDA out of memory.", "torch.OutOfMemoryError"),
+        ("mylib.data.ShardLost: 3", "mylib.data.ShardLost"),  # any class may be raised
+        ("KeyboardInterrupt", "KeyboardInterrupt"),
+        ("SystemExit: 3", "SystemExit"),
+        ("loss: 0.3", None),
+        ("    ValueError: x", None),
+        ("Saving to disk: done", None),
+        ("", None),
+    ],
+)
+def test_the_line_behind_a_tracebacks_frames(line, name):
+    assert exception_name(line) == name
+
+
+def test_a_frame_without_a_function_is_a_syntax_errors():
+    found = frame_of('  File "/work/x.py", line 9')
+    assert found is not None
+    path, function, place = found
+    assert place is not None
+    assert (path, function, place.line) == ("/work/x.py", "<unknown>", 9)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "File", '  File "a.py"', '  File "a.py", line x, in f', 'see File "a", line 1']
+)  # fmt: skip
+def test_lines_that_are_no_frame(line):
+    assert frame_of(line) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/usr/lib/python3.11/json/__init__.py", "/o/lib64/python3.12/site-packages/x.py", "<frozen runpy>",
+        "<string>", "/usr/lib/python3/dist-packages/y.py", r"C:\\venv\\site-packages\\z.py",
+    ],
+)  # fmt: skip
+def test_frames_that_are_not_the_users(path):
+    assert frame_of(f'  File "{path}", line 1, in f') == (path, "f", None)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from atlctl.diagnosis.flight import DEFAULT_GROUP, Collective, FlightDump, GroupState
+from atlctl.diagnosis.recorder.dump import DEFAULT_GROUP, Collective, FlightDump, GroupState
 
 #: Operations that end on no rank before every rank has entered them.
 _ALL_WAIT = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atlctl.diagnosis.flight import FlightDump, parse_dump
+from atlctl.diagnosis.recorder.dump import FlightDump, parse_dump
 
 FRAMES = [
     {"name": "all_reduce", "filename": "/opt/venv/lib/python3.11/site-packages/torch/distributed/d.py", "line": 3245},

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atlctl.diagnosis.pickled import NotPlain, load_plain
+from atlctl.diagnosis.recorder.pickled import NotPlain, load_plain
 from atlctl.diagnosis.text import without_surrogates
 from atlctl.diagnosis.tracebacks import user_frame
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlctl.diagnosis.flightgaps import missing_ranks
-from tests.unit.diagnosis.flights import document, dump, entry
+from atlctl.diagnosis.recorder.gaps import missing_ranks
+from tests.unit.diagnosis.recorder.flights import document, dump, entry
 
 
 def rank_with(rank, *entries, groups=None, **more):

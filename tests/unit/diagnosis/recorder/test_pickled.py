@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlctl.diagnosis import pickled
-from atlctl.diagnosis.pickled import NotPlain, load_plain
+from atlctl.diagnosis.recorder import pickled
+from atlctl.diagnosis.recorder.pickled import NotPlain, load_plain
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlctl.diagnosis import flight
-from atlctl.diagnosis.flight import parse_dump
-from tests.unit.diagnosis.flights import FRAMES, document, dump, entry
+from atlctl.diagnosis.recorder import dump as flight
+from atlctl.diagnosis.recorder.dump import parse_dump
+from tests.unit.diagnosis.recorder.flights import FRAMES, document, dump, entry
 
 HANGING = [entry(1), entry(2, "broadcast"), entry(3, state="started"), entry(4, state="scheduled")]
 

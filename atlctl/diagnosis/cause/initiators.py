@@ -1,0 +1,238 @@
+"""Somebody failed of its own: one rank, several, or all of the job by the same cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from atlctl.diagnosis.cause.order import First, first_of
+from atlctl.diagnosis.cause.scene import Round, name_process
+from atlctl.diagnosis.consequence import Sort
+from atlctl.diagnosis.failures import Failure, Part, Strength
+from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Verdict
+from atlctl.diagnosis.signatures.model import Scope
+
+#: Culprits that are listed one by one.
+_MAX_LISTED = 64
+#: Categories in which no process of a worker came as far as the user's code: the worker is at fault, not a rank.
+_BEFORE_CODE = frozenset({"script_missing", "bad_arguments_or_missing_script"})
+_VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+def find_initiators(this: Round) -> Diagnosis | None:
+    """The answer where at least one process failed of its own and that decides; None otherwise."""
+    if any(item.sort is Sort.SIZES for item in this.victims) and not any(_spoke(item) for item in this.initiators):
+        return None
+    strong = [item for item in this.initiators if item.strength is Strength.STRONG]
+    some = [item for item in this.initiators if item.strength is Strength.SOME]
+    if strong:
+        return _from(this, strong, Strength.STRONG)
+    if some:
+        return _from(this, some, Strength.SOME)
+    return _opaque(this)
+
+
+def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosis:
+    same = _same_words(found)
+    if same and _everybody(this, found):
+        return _job(this, found)
+    if same and len(found) > 1 and (worker := _whole_worker(this, found)):
+        return _worker(this, worker, found)
+    if strength is Strength.SOME and len(found) > 1 and not _distinct_times(this, found):
+        return undecided(this, found, "several ended alike at the same time, without a word")
+    first = first_of(this.scene, found)
+    if first.tie == "unknown":
+        return _tie(this, first, found, same)
+    leader = first.leaders[0]
+    alike = [item for item in found if shape(item) == shape(leader) and item.strength == leader.strength]
+    if first.tie == "clocks":
+        why = "each failed of its own, on workers whose clocks cannot be compared: which was first is not known"
+        return _several(this, first.leaders, why, Confidence.GUESS)
+    if first.tie == "at_once":
+        return _several(this, first.leaders, "they failed at the same moment, apart from each other", Confidence.LIKELY)
+    if len(alike) > 1 and _spoke(leader) and _own_words_of_all(alike):
+        return _several(this, alike, f"the same failure on {len(alike)} ranks", Confidence.LIKELY)
+    confidence, why = _sureness(this, leader, first, found)
+    if _is_worker_fault(this, leader):
+        return _worker(this, leader.worker, [leader], confidence)
+    return Diagnosis(Verdict.RANK, (this.scene.cause(leader, confidence, why),))
+
+
+def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failure]) -> tuple[Confidence, str]:
+    """How sure it is that `leader` was the first, and why."""
+    others = [item for item in this.initiators if item.key != leader.key]
+    followed = len(this.victims)
+    tail = f"; {followed} other{'s' if followed != 1 else ''} only lost a peer" if followed else ""
+    named = leader.local_rank is not None or leader.rank is not None
+    sure = named and not leader.process.guessed_words
+    if len(found) > 1:
+        how = (
+            "its words stand first in the log" if first.same_log else f"it is {first.margin or 0:.2g} s before the next"
+        )
+        wide = (
+            first.margin is not None and first.margin >= 2 and this.scene.clocks.aligned(leader.worker, found[1].worker)
+        )
+        return (
+            Confidence.LIKELY if sure or wide else Confidence.GUESS
+        ), f"{len(found)} failed of their own, {how}{tail}"
+    if leader.strength is not Strength.STRONG:
+        why = "the only one that ended without a peer's failure in its words"
+        return (Confidence.LIKELY if sure and not others else Confidence.GUESS), why + tail
+    if leader.signal == "SIGKILL" and this.victims and any(item.sort is Sort.WAITED for item in this.victims):
+        return Confidence.LIKELY, f"killed by SIGKILL; others waited for a peer until a timeout{tail}"
+    if others:
+        return Confidence.LIKELY, f"the only one with a cause in its own words{tail}"
+    if this.scene.last_round > this.number:
+        return Confidence.LIKELY, f"the only failure of its own in this round; what came later followed{tail}"
+    words = "the only one that failed of its own" if this.failures[1:] else "the only failure in the logs"
+    if not sure or this.scene.job.missing or _unread(this) or _of_the_worker(this, leader):
+        return Confidence.LIKELY, words + tail
+    return Confidence.CERTAIN, words + tail
+
+
+def _opaque(this: Round) -> Diagnosis | None:
+    """Exit code 1 without a word: an answer only where it stands alone, or where times differ."""
+    found = [item for item in this.initiators if item.strength is Strength.OPAQUE]
+    if not found:
+        return None
+    if any(item.sort is Sort.WAITED for item in this.victims) and len(found) > 1:
+        return undecided(this, found, "they ended with exit code 1, without a word")
+    if len(found) > 1 and not _distinct_times(this, found):
+        return undecided(this, found, "they ended with exit code 1 at the same time, without a word")
+    first = first_of(this.scene, found)
+    if first.tie:
+        return undecided(this, first.leaders, "they ended with exit code 1 at the same time, without a word")
+    leader = first.leaders[0]
+    why = "the only one that does not blame a peer" if len(found) == 1 else "it ended first; nothing says why"
+    confidence = Confidence.LIKELY if len(found) == 1 else Confidence.GUESS
+    return Diagnosis(Verdict.RANK, (this.scene.cause(leader, confidence, why),))
+
+
+def _tie(this: Round, first: First, found: Sequence[Failure], same: bool) -> Diagnosis:
+    leaders = [item for item in found if item in first.leaders]
+    if all(item.signal == "SIGKILL" for item in leaders) and len({item.worker for item in leaders}) == 1:
+        # The kernel ends all processes of a container at once where it may (memory.oom.group).
+        return _several(this, leaders, f"{len(leaders)} processes of one worker were killed at once", Confidence.LIKELY)
+    if same and _own_words_of_all(leaders) and len(leaders) > 1:
+        return _several(this, leaders, f"the same failure on {len(leaders)} ranks", Confidence.LIKELY)
+    return undecided(this, leaders, "they failed within the same second, and no finer time is known")
+
+
+def _several(this: Round, items: Sequence[Failure], why: str, confidence: Confidence) -> Diagnosis:
+    causes = tuple(this.scene.cause(item, confidence, why) for item in items[:_MAX_LISTED])
+    return Diagnosis(Verdict.RANKS, causes)
+
+
+def _job(this: Round, found: Sequence[Failure]) -> Diagnosis:
+    spoke = next((item for item in found if item.line_no and item.message), found[0])
+    workers = {item.worker for item in found}
+    where = f"{len(workers)} worker{'s' if len(workers) > 1 else ''}"
+    why = f"the same failure on all {len(found)} processes that failed, on {where}"
+    cause = this.scene.cause(spoke, Confidence.CERTAIN if len(found) > 1 else Confidence.LIKELY, why)
+    return Diagnosis(Verdict.JOB, (_everywhere(cause),))
+
+
+def _everywhere(cause: Cause) -> Cause:
+    """Of a job's cause no worker or rank is named."""
+    return replace(cause, worker=None, rank=None, local_rank=None, node=None, host_ip=None)
+
+
+def _worker(
+    this: Round, worker: str, found: Sequence[Failure], confidence: Confidence = Confidence.CERTAIN
+) -> Diagnosis:
+    head = found[0]
+    count = len(found)
+    why = f"{'all its processes' if count > 1 else name_process(head.process)} failed before the user's code ran"
+    made = this.scene.cause(head, confidence, why)
+    return Diagnosis(Verdict.WORKER, (replace(made, worker=worker, rank=None, local_rank=None),))
+
+
+def _everybody(this: Round, found: Sequence[Failure]) -> bool:
+    """Whether every worker has it, and hardly a process that could tell has something else."""
+    if len(found) < 2:
+        return False
+    workers = {item.worker for item in found}
+    if workers != {item.worker for item in this.failures if item.part is not Part.SILENT} | _untouched(this):
+        return False
+    if found[0].hit is None and not found[0].message.strip() and found[0].exit_code != 2:
+        return False
+    if found[0].strength is not Strength.STRONG and found[0].exit_code != 2:
+        return False
+    if found[0].exit_code is not None and found[0].exit_code < 0 and found[0].exception is None:
+        return False
+    if any(item.part is Part.VICTIM for item in this.failures) and len(found) < 2 * len(this.victims):
+        return False
+    if _scope(this, found[0]) is Scope.WORKER and found[0].exit_code != 2:
+        return True
+    spoke = [item for item in this.failures if item.part in (Part.INITIATOR, Part.VICTIM)]
+    if len(found) != len(spoke):
+        return False
+    # Of one worker most must have said it: its agent ends the others before they can.
+    known = [item for item in this.failures if item.part is not Part.SILENT or item.process.seen]
+    return len({item.worker for item in found}) > 1 or 2 * len(found) > len(known)
+
+
+def _untouched(this: Round) -> set[str]:
+    """Workers with a log that neither lost a process nor the rendezvous: the failure is not theirs."""
+    ended = {end.worker for end in this.final_ends}
+    spoke = {item.worker for item in this.failures if item.part is not Part.SILENT}
+    return {worker.worker for worker in this.scene.workers if worker.evidence.log} - spoke - ended
+
+
+def _whole_worker(this: Round, found: Sequence[Failure]) -> str | None:
+    """The worker all of whose processes failed before any user's code ran, None where that is not so."""
+    workers = {item.worker for item in found}
+    if len(workers) != 1 or not all(item.category in _BEFORE_CODE or item.exit_code == 2 for item in found):
+        return None
+    worker = next(iter(workers))
+    own = [item for item in this.failures if item.worker == worker]
+    return worker if len(found) == len(own) or all(item in found or item.part is Part.ENDED for item in own) else None
+
+
+def _is_worker_fault(this: Round, item: Failure) -> bool:
+    return len(this.scene.workers) > 1 and item.category in _BEFORE_CODE and _scope(this, item) is Scope.WORKER
+
+
+def _scope(this: Round, item: Failure) -> Scope:
+    match = this.scene.matcher.match(item.message)
+    return match.signature.scope if match else Scope.RANK
+
+
+def _unread(this: Round) -> bool:
+    return any(worker.evidence.log is None for worker in this.scene.workers)
+
+
+def _of_the_worker(this: Round, item: Failure) -> bool:
+    """Whether what failed belongs to the whole worker, and others of it were ended before they could say the same."""
+    silenced = any(other.worker == item.worker and other.part is Part.ENDED for other in this.failures)
+    return _scope(this, item) is Scope.WORKER or (silenced and not item.process.seen)
+
+
+def _same_words(found: Sequence[Failure]) -> bool:
+    return len({shape(item) for item in found}) == 1
+
+
+def shape(item: Failure) -> tuple[str, str]:
+    """What two failures of the same cause have in common: the words without numbers, else the way they ended."""
+    if item.exception or item.hit or item.process.said:
+        return ("", _VOLATILE.sub("#", item.message)[:300])
+    return (item.category, str(item.exit_code))
+
+
+def _spoke(item: Failure) -> bool:
+    return item.exception is not None or item.hit is not None
+
+
+def _own_words_of_all(items: Sequence[Failure]) -> bool:
+    return all(_spoke(item) for item in items)
+
+
+def _distinct_times(this: Round, found: Sequence[Failure]) -> bool:
+    return not first_of(this.scene, found).tie
+
+
+def undecided(this: Round, items: Sequence[Failure], why: str) -> Diagnosis:
+    """Candidates, and why nothing decides between them."""
+    found = tuple(this.scene.cause(item, Confidence.GUESS, why) for item in items[:_MAX_LISTED])
+    return Diagnosis(Verdict.UNDECIDED, candidates=found)

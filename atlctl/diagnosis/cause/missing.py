@@ -1,0 +1,351 @@
+"""Everybody who spoke is a victim: who is missing? Hangs, silent exits, lost workers.
+
+Victims say one of two things. They *waited* until a timeout: somebody did not come, and is alive or frozen. Or a
+connection was *closed*: somebody went away. In the first case the culprit is whoever did not complain and was ended by
+its agent, in the second whoever is named by nobody, or a whole worker whose log just ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from atlctl.diagnosis.cause import progress
+from atlctl.diagnosis.cause.scene import Round, name_process
+from atlctl.diagnosis.cause.universe import Universe, gaps, place_unheard, universe
+from atlctl.diagnosis.consequence import Sort
+from atlctl.diagnosis.failures import Failure, Part
+from atlctl.diagnosis.processes import Process, WorkerRounds, is_victim_end
+from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
+
+_NO_ORDER = "nothing tells which of them was first"
+_WAITS = (Sort.WAITED, Sort.STORE_WAITED, Sort.STUCK)
+
+
+@dataclass(slots=True)
+class _Case:
+    """The round in question: who waited, who saw a peer go, who was ended without a word, whom nobody named."""
+
+    this: Round
+    ranks: Universe
+    waited: list[Failure]
+    left: list[Failure]
+    ended: list[Failure]
+    silent: list[Failure]
+    lost: list[WorkerRounds]
+
+
+def find_missing(this: Round) -> Diagnosis | None:
+    """The answer where somebody is missing; None where there are no victims at all."""
+    victims = this.victims
+    ends = [end for end in this.final_ends if end.signal is None and is_victim_end(end)]
+    if not victims and not ends:
+        return None
+    case = _Case(
+        this,
+        universe(this),
+        [item for item in victims if item.sort in _WAITS],
+        [item for item in victims if item.sort is not None and item.sort not in (*_WAITS, Sort.SIZES)],
+        this.of_part(Part.ENDED),
+        this.of_part(Part.SILENT),
+        this.silent_workers(),
+    )
+    named = progress.named(this)
+    if named is not None:
+        return named
+    sizes = [item for item in victims if item.sort is Sort.SIZES]
+    if sizes and not case.waited:
+        why = "it received another size than it expected: it or its peer ran another collective"
+        return _undecided(case, sizes, why)
+    stuck = [item for item in victims if item.sort is Sort.STUCK]
+    if len(stuck) == 1 and len(case.left) > 2:
+        why = f"its own watchdog thread was stuck, {_count(case.left, 'only lost a peer')}"
+        return _rank(case, stuck[0], "hang", why, Confidence.LIKELY)
+    gone, unheard = _gone(case), _unheard_beside_ended(case)
+    if len(gone) == 1 and victims and not unheard:
+        return _left_silently(case, gone[0])
+    if len(unheard) == 1 and victims and not gone:
+        place, victims = unheard[0], [*case.left, *case.waited]
+        why = f"its agent ended all others of its worker; {_count(victims, 'lost it or waited for it')}"
+        return _unheard_rank(case, place.worker, place.rank, place.local_rank, why, "early_exit_zero")
+    if case.waited:
+        return _somebody_waits(case)
+    return _somebody_left(case)
+
+
+def _gone(case: _Case) -> list[Failure]:
+    """Processes that their agent neither reports nor ended, though it ended all others of the worker."""
+    found = []
+    for item in case.silent:
+        others = [other for other in case.this.failures if other.worker == item.worker and other.key != item.key]
+        if others and all(_ended(other) for other in others):
+            found.append(item)
+    return found
+
+
+def _unheard_beside_ended(case: _Case) -> list[Process]:
+    """Ranks that nobody named, in workers all of whose other processes their agent ended or reports."""
+    places = [place for rank in case.ranks.unheard if (place := place_unheard(case.this, rank)) is not None]
+    found = []
+    for place in places or gaps(case.this):
+        others = [other for other in case.this.failures if other.worker == place.worker]
+        if others and all(_ended(other) for other in others):
+            found.append(place)
+    return found
+
+
+def _ended(item: Failure) -> bool:
+    process = item.process
+    return process.closed is not None or process.note is not None or process.entry is not None
+
+
+def _left_silently(case: _Case, item: Failure) -> Diagnosis:
+    victims = [*case.left, *case.waited]
+    why = (
+        "its agent ended all others of its worker, it neither ended nor reports this one: it had left with exit code 0"
+    )
+    sure = case.ranks.complete and len(victims) > 1 and not case.this.scene.job.missing and not case.lost
+    confidence = Confidence.CERTAIN if sure else Confidence.LIKELY
+    return _rank(case, item, "early_exit_zero", f"{why}; {_count(victims, 'lost it or waited for it')}", confidence)
+
+
+def _somebody_waits(case: _Case) -> Diagnosis:
+    """A timeout: the culprit is among those who did not complain."""
+    this = case.this
+    behind = progress.behind(this)
+    if behind is not None:
+        return behind
+    odd = progress.odd_operation(this)
+    if odd is not None:
+        return odd
+    if len(case.lost) == 1 and not any(item.process.forced is not None for item in case.ended):
+        return _worker(
+            case, case.lost[0].worker, "node_lost", f"its log just ends; {_count(case.waited, 'waited for it')}"
+        )
+    complained = {item.key for item in (*case.waited, *case.left)}
+    spoke = {worker.worker for worker in this.scene.workers if worker.elastic}
+    quiet = [
+        item
+        for item in (*case.ended, *case.silent)
+        if item.key not in complained and (item.part is Part.ENDED or item.worker in spoke or len(case.waited) > 1)
+    ]
+    frozen = [item for item in quiet if item.process.forced is not None]
+    why_waited = _count(case.waited, "waited for it until the timeout")
+    if len(frozen) == 1:
+        why = f"it did not even leave on SIGTERM; {why_waited}"
+        return _rank(case, frozen[0], "hang", why, Confidence.CERTAIN if len(case.waited) > 1 else Confidence.LIKELY)
+    places = {(item.worker, item.local_rank, item.rank) for item in quiet}
+    unheard = [place for rank in case.ranks.unheard if (place := place_unheard(this, rank)) is not None]
+    suspects = len(places) + len(case.ranks.unheard)
+    if len(places) == 1 and not case.lost:
+        item = quiet[0]
+        others = len({other.worker for other in case.waited if other.worker != item.worker})
+        sure = case.ranks.complete or others > 0
+        confidence = (
+            Confidence.CERTAIN if sure and len(case.waited) > 1 and not this.scene.job.missing else Confidence.LIKELY
+        )
+        return _rank(case, item, "hang", f"it said nothing until its agent ended it; {why_waited}", confidence)
+    if suspects == 1 and unheard and not case.lost:
+        return _unheard_rank(case, unheard[0].worker, unheard[0].rank, unheard[0].local_rank, why_waited, "hang")
+    near = _near_the_first(case, quiet)
+    if near is not None:
+        why = f"the only one of the group that waited first which said nothing; {why_waited}"
+        return _rank(case, near, "hang", why, Confidence.LIKELY)
+    whole = {item.worker for item in quiet} | {worker.worker for worker in case.lost}
+    mute = _mute(case) if not quiet and not case.lost and not case.ranks.unheard else []
+    if len(mute) == 1:
+        why = f"all waited until the timeout, its processes too, and its agent alone never reports an end; {why_waited}"
+        return _worker(case, mute[0], "network_lost", why)
+    if len(whole) == 1 and len(case.waited) > 1:
+        name = next(iter(whole))
+        if not any(item.worker == name for item in (*case.waited, *case.left)):
+            category = "node_lost" if case.lost else "hang"
+            return _worker(case, name, category, f"none of its processes said anything; {why_waited}")
+    return _undecided(case, quiet)
+
+
+def _mute(case: _Case) -> list[str]:
+    """Workers whose processes failed and whose agent never said so, where all other agents did."""
+    agents = {worker.worker for worker in case.this.scene.workers if worker.elastic or worker.ends}
+    return sorted({item.worker for item in case.waited} - agents) if agents else []
+
+
+def _near_the_first(case: _Case, quiet: Sequence[Failure]) -> Failure | None:
+    """The quiet process of the worker whose own group of ranks waited before all others did."""
+    timed = [(when, item) for item in case.waited if (when := case.this.scene.when(item)) is not None]
+    grouped = [
+        (when, item)
+        for when, item in timed
+        if any(said.group for said in case.this.statements if said.rank == item.rank)
+    ]
+    if len(grouped) < 2:
+        return None
+    first = min(grouped, key=lambda pair: pair[0].seconds)[1]
+    own = [item for item in quiet if item.worker == first.worker]
+    return own[0] if len(own) == 1 else None
+
+
+def _somebody_left(case: _Case) -> Diagnosis:
+    """A closed connection: the culprit is gone, and nobody reports its end."""
+    this = case.this
+    gone = _count(case.left, "lost their connection to it") if case.left else "the others lost their rendezvous"
+    lost = case.lost
+    left_early = [worker for worker in lost if _waits_at_the_exit(worker)]
+    if len(left_early) == 1:
+        return _finished_early(case, left_early[0], gone)
+    if len(lost) == 1:
+        return _worker(case, lost[0].worker, "node_lost", f"its log just ends; {gone}")
+    reported = {item.worker for item in this.failures if item.part is not Part.SILENT}
+    left = [item for item in case.silent if item.worker in reported]
+    places = {(item.worker, item.local_rank, item.rank) for item in left}
+    unheard = case.ranks.unheard
+    if len(places) == 1 and not unheard and not lost:
+        return _left_silently(case, left[0])
+    if not places and len(unheard) == 1 and not lost:
+        place = place_unheard(this, unheard[0])
+        if place is not None:
+            return _unheard_rank(case, place.worker, place.rank, place.local_rank, gone, "early_exit_zero")
+    if len(lost) > 1:
+        why = f"the logs of {len(lost)} workers just end"
+        return _by_address(case) or _undecided(case, left, why)
+    absent = this.scene.job.missing
+    if absent and not places:
+        cause = this.scene.worker_cause(
+            absent[0] if len(absent) == 1 else None, "node_lost", "a worker left no log", Confidence.GUESS, gone
+        )
+        return Diagnosis(Verdict.WORKER, (cause,))
+    if len(case.ended) == 1 and not left and not unheard and not lost and len(case.left) > 1:
+        # It was on its way out when its agent ended it, and nothing of what it said is in the log.
+        why = f"the only one that blames no peer, and it left no word; {gone}"
+        return _rank(case, case.ended[0], "unknown_python_exit", why, Confidence.LIKELY)
+    return _by_address(case) or _undecided(case, left or case.ended)
+
+
+def _waits_at_the_exit(worker: WorkerRounds) -> bool:
+    """Whether the agent says that its processes have succeeded and that it waits for the others."""
+    return any(
+        "exit barrier" in hit.text or "WorkerState.SUCCEEDED" in hit.text
+        for hits in worker.loose_hits.values()
+        for hit in hits
+    )
+
+
+def _finished_early(case: _Case, worker: WorkerRounds, gone: str) -> Diagnosis:
+    own = [item for item in case.this.failures if item.worker == worker.worker]
+    why = f"its agent waits at the exit: its processes had left with exit code 0; {gone}"
+    if len(own) == 1:
+        return _rank(case, own[0], "early_exit_zero", why, Confidence.LIKELY)
+    return _worker(case, worker.worker, "early_exit_zero", why)
+
+
+def _by_address(case: _Case) -> Diagnosis | None:
+    """All victims name addresses of one worker that names nobody."""
+    peers = Counter(item.peer for item in case.left if item.peer)
+    if not peers:
+        return None
+    owners = {address: worker.worker for worker in case.this.scene.workers for address in worker.addresses}
+    blamed = Counter(owners[peer] for peer, count in peers.items() for _ in range(count) if peer in owners)
+    if len(blamed) == 1 and sum(blamed.values()) == sum(peers.values()):
+        name = next(iter(blamed))
+        others = {item.worker for item in case.left}
+        if name not in others:
+            return _worker(case, name, "node_lost", f"all victims name its address {next(iter(peers))}")
+    return None
+
+
+def _rank(case: _Case, item: Failure, category: str, why: str, confidence: Confidence) -> Diagnosis:
+    message = _SENTENCE[category].format(who=name_process(item.process).capitalize())
+    cause = case.this.scene.cause(item, confidence, why, category=category, extra=_proofs(case))
+    return Diagnosis(Verdict.RANK, (replace(cause, message=message, exception=None, detail=""),))
+
+
+def _unheard_rank(case: _Case, worker: str, rank: int | None, local: int | None, why: str, category: str) -> Diagnosis:
+    message = _SENTENCE[category].format(who=f"Rank {rank} (local rank {local})")
+    cause = Cause(
+        worker, category, message, Confidence.LIKELY, f"nobody heard of it, though the ranks around it spoke; {why}",
+        rank=rank, local_rank=local, attempt=case.this.number, proofs=_proofs(case),
+    )  # fmt: skip
+    return Diagnosis(Verdict.RANK, (cause,))
+
+
+def _worker(case: _Case, name: str, category: str, why: str) -> Diagnosis:
+    scene = case.this.scene
+    log = scene.worker(name).evidence.log
+    last = [Proof(name, log.last_line, log.last_text)] if log and log.last_line else []
+    mine = [item for item in case.this.failures if item.worker == name]
+    message = _SENTENCE["worker:unread" if log is None else f"worker:{category}"].format(who=name)
+    confidence = Confidence.LIKELY
+    alone = log is not None and len(case.lost) < 2 and not scene.job.missing and len(scene.workers) > 1
+    if alone and len(case.left) + len(case.waited) > 1 and _names_only(case, name):
+        confidence = Confidence.CERTAIN
+    cause = scene.worker_cause(name, category, message, confidence, why, extra=[*last, *_proofs(case)])
+    if len(mine) == 1 and mine[0].process.rank is not None:
+        cause = replace(cause, rank=mine[0].rank, local_rank=mine[0].local_rank)
+    return Diagnosis(Verdict.WORKER, (cause,))
+
+
+def _names_only(case: _Case, name: str) -> bool:
+    """Whether the first victim of every other worker names this worker's address, which is known."""
+    own = case.this.scene.worker(name).addresses
+    firsts: dict[str, str | None] = {}
+    for item in case.left:
+        firsts.setdefault(item.worker, item.peer)
+    return bool(own and firsts) and all(peer in own for peer in firsts.values())
+
+
+def _proofs(case: _Case) -> tuple[Proof, ...]:
+    """One victim of each worker, at most three."""
+    found: dict[str, Proof] = {}
+    for item in (*case.waited, *case.left):
+        if item.line_no and item.worker not in found:
+            found[item.worker] = Proof(item.worker, item.line_no, item.message)
+    return tuple(found.values())[:3]
+
+
+def _undecided(
+    case: _Case, suspects: Sequence[Failure], why: str = "nothing tells which of them was first"
+) -> Diagnosis:
+    scene = case.this.scene
+    candidates = [scene.cause(item, Confidence.GUESS, why) for item in suspects[:16]]
+    candidates += [
+        scene.worker_cause(worker.worker, "node_lost", "its log just ends", Confidence.GUESS, why)
+        for worker in case.lost[:16]
+    ]
+    if not candidates:
+        candidates = [
+            scene.cause(item, Confidence.GUESS, "a victim that spoke: the first failure is not in these logs")
+            for item in (*case.waited, *case.left)[:4]
+        ]
+    if not candidates:
+        why = "its agent lost the rendezvous: the first failure is not in these logs"
+        candidates = [
+            scene.worker_cause(
+                end.worker,
+                "peer_lost",
+                end.text,
+                Confidence.GUESS,
+                why,
+                extra=[Proof(end.worker, end.line_no, end.text)],
+            )
+            for end in case.this.final_ends[:4]
+        ]
+    return Diagnosis(Verdict.UNDECIDED, candidates=tuple(candidates))
+
+
+def _count(items: Sequence[Failure], what: str) -> str:
+    workers = len({item.worker for item in items})
+    ranks = "1 rank" if len(items) == 1 else f"{len(items)} ranks"
+    return f"{ranks} on {workers} worker{'' if workers == 1 else 's'} {what}"
+
+
+_SENTENCE = {
+    "hang": "{who} did not come to the collective in which the others waited",
+    "early_exit_zero": "{who} left in mid-run without a word (exit code 0)",
+    "unknown_python_exit": "{who} left, and its words are not in the log",
+    "worker:unread": "The others lost their connection to {who}, whose log could not be read",
+    "worker:hang": "No process of {who} came to the collective in which the others waited",
+    "worker:node_lost": "The log of {who} just ends, while the others lost their connection to it",
+    "worker:network_lost": "{who} was cut off from the others",
+    "worker:early_exit_zero": "The processes of {who} left in mid-run without a word (exit code 0)",
+}

@@ -1,0 +1,336 @@
+"""Puts together, per worker and round, what every source says about one process."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from atlctl.diagnosis.agentnotes import AgentNote, NoteKind
+from atlctl.diagnosis.evidence import WorkerEvidence
+from atlctl.diagnosis.processes import AgentEnd, Process, WorkerRounds
+from atlctl.diagnosis.reading.collectives import Says
+from atlctl.diagnosis.reading.reader import Hit, LogFacts
+from atlctl.diagnosis.reading.traces import Trace
+from atlctl.diagnosis.rounds import split_rounds
+from atlctl.diagnosis.signatures.model import Role
+
+_ATTEMPT_PATH = re.compile(r"([^/]+/attempt_(\d{1,9})/(\d{1,9})/error\.json)$")
+#: Lines before an agent's report in which a logged traceback counts as a process's last words.
+_LAST_WORDS = 120
+#: What an agent says when its processes end.
+_ENDINGS = (NoteKind.CLOSING, NoteKind.FAILED)
+_ABORTED = -6
+#: No worker has more processes.
+_MAX_LOCAL = 256
+
+
+def collect_all(workers: Sequence[WorkerEvidence]) -> list[WorkerRounds]:
+    """The workers' evidence by round and process.
+
+    Each pod has its own pids: where some workers tell which pid the local rank 0 has, the others have the same.
+    """
+    found = [_Collector(item, None, settle=False).result() for item in workers]
+    steps = Counter(
+        process.pid - process.local_rank
+        for worker in found
+        for process in worker.processes
+        if process.pid is not None and process.local_rank is not None and process.round == 0
+    )
+    usual = steps.most_common(1)[0][0] if steps else None
+    return [
+        _Collector(worker.evidence, usual, settle=True).result()
+        if any(_nameless(item) for item in worker.processes)
+        else worker
+        for worker in found
+    ]
+
+
+class _Collector:
+    def __init__(self, evidence: WorkerEvidence, usual: int | None, *, settle: bool) -> None:
+        """`usual`: pid of local rank 0 in the first round of other workers. `settle`: nothing better will be known."""
+        self.evidence = evidence
+        self.usual = usual
+        self.settle = settle
+        self.log = evidence.log or LogFacts()
+        self.ends = [end for end in _agent_ends(evidence, self.log) if not _went_on(self.log, end)]
+        starts = [item.line_no for item in self.log.identities if item.rank is not None]
+        finals = [*(summary.line_no for summary in self.log.summaries), *(end.line_no for end in self.ends)]
+        self.rounds = split_rounds(self.log.notes, self.log.moments, starts, finals, self.log.last_line)
+        self.processes: dict[int, list[Process]] = {}
+        #: Global minus local rank, by round: a worker's ranks follow each other.
+        self.base: dict[int, int] = {}
+        self.world: int | None = None
+        self.files = dict(evidence.error_files)
+
+    def result(self) -> WorkerRounds:
+        found = WorkerRounds(self.evidence, self.rounds, [], self.ends)
+        self._learn_bases()
+        for item in self.log.identities:
+            if item.rank is not None:
+                process = self._process(self.rounds.of(item.line_no), item.rank, item.local_rank, item.pid)
+                process.seen = item.line_no
+        for summary in self.log.summaries:
+            number = self.rounds.ended_by(summary.line_no)
+            for entry in summary.entries:
+                self._process(number, entry.rank, entry.local_rank, entry.pid).entry = entry
+        for note in self.log.notes:
+            self._take_note(note)
+        for rank, line_no in self.log.events.items():
+            self._process(self.rounds.of(line_no), rank, None, None).event = line_no
+        for statement in self.log.collectives:
+            if statement.rank is not None and not statement.group and statement.says not in (Says.RUNS, Says.HEARD):
+                self._process(self.rounds.of(statement.line_no), statement.rank, None, None).said.append(statement)
+        self._take_traces(found)
+        for number in list(self.processes):
+            self._settle_base(number)
+        self._take_hits(found)
+        self._take_files()
+        self._take_rank_logs()
+        self._attribute_loose(found)
+        self._place_pids()
+        found.processes = [process for number in sorted(self.processes) for process in self.processes[number]]
+        return found
+
+    def _place_pids(self) -> None:
+        """Gives pids that the agent ended to the ranks they must have.
+
+        Processes are started in the order of their local ranks, so that pids follow each other; where that does not
+        tell, they go to ranks of which no pid is known, first to such that spoke. A rank that is left over had gone
+        before its agent ended the others.
+        """
+        for number in list(self.processes):
+            processes = self.processes[number]
+            steps = {p.pid - p.local_rank for p in processes if p.pid is not None and p.local_rank is not None}
+            if not steps and self.usual is not None and number == 0:
+                steps = {self.usual}
+            for process in [p for p in processes if _nameless(p)]:
+                local = process.pid - next(iter(steps)) if len(steps) == 1 and process.pid else -1
+                if 0 <= local < _MAX_LOCAL:
+                    processes.remove(process)
+                    known = self._process(number, None, local, process.pid)
+                    known.closed, known.forced = process.closed, process.forced
+            if not self.settle:
+                continue
+            nameless = [p for p in processes if _nameless(p)]
+            free = [p for p in processes if p.rank is not None and p.pid is None and p.note is None and p.entry is None]
+            free.sort(key=lambda item: (not (item.traces or item.said), item.rank))
+            if not nameless or len(free) < len(nameless):
+                continue
+            for known, process in zip(free, nameless, strict=False):
+                known.closed, known.forced = process.closed, process.forced
+            self.processes[number] = [p for p in processes if p not in nameless]
+
+    def _learn_bases(self) -> None:
+        for summary in self.log.summaries:
+            for entry in summary.entries:
+                if entry.rank is not None and entry.local_rank is not None:
+                    self.base[self.rounds.ended_by(summary.line_no)] = entry.rank - entry.local_rank
+        for item in self.log.identities:
+            if item.rank is not None and item.local_rank is not None:
+                self.base.setdefault(self.rounds.of(item.line_no), item.rank - item.local_rank)
+
+    def _settle_base(self, number: int) -> None:
+        """Joins what is known by rank and what is known by local rank, where the ranks that spoke are all there are."""
+        processes = self.processes[number]
+        ranks = sorted(p.rank for p in processes if p.rank is not None and p.local_rank is None)
+        halves = [p for p in processes if p.rank is None and p.local_rank is not None]
+        count = len({p.pid for p in processes if p.pid is not None})
+        if number in self.base or not halves or len(ranks) != count or ranks[-1] - ranks[0] != count - 1:
+            return
+        self.base[number] = ranks[0]
+        for half in halves:
+            processes.remove(half)
+        for process in processes:
+            if process.rank is not None and process.local_rank is None:
+                process.local_rank = process.rank - ranks[0]
+        for half in halves:
+            known = self._process(number, None, half.local_rank, half.pid)
+            known.note, known.closed = half.note or known.note, half.closed or known.closed
+
+    def _process(self, number: int, rank: int | None, local: int | None, pid: int | None) -> Process:
+        """The process of a round that fits, or a new one."""
+        base = self.base.get(number)
+        if base is None and len(set(self.base.values())) == 1:
+            base = next(iter(self.base.values()))
+        if base is not None and base >= 0:
+            if local is None and rank is not None and rank >= base:
+                local = rank - base
+            elif rank is None and local is not None:
+                rank = base + local
+        known = self.processes.setdefault(number, [])
+        for process in known:
+            if _same(process, rank, local, pid):
+                process.rank = process.rank if process.rank is not None else rank
+                process.local_rank = process.local_rank if process.local_rank is not None else local
+                process.pid = process.pid if process.pid is not None else pid
+                return process
+        process = Process(self.evidence.worker, self.evidence.index, number, rank, local, pid)
+        known.append(process)
+        return process
+
+    def _take_note(self, note: AgentNote) -> None:
+        number = self.rounds.of(note.line_no)
+        if note.kind is NoteKind.FAILED:
+            self._process(number, None, note.local_rank, note.pid).note = note
+        elif note.kind is NoteKind.CLOSING:
+            self._process(number, None, None, note.pid).closed = note.line_no
+        elif note.kind is NoteKind.FORCED:
+            self._process(number, None, None, note.pid).forced = note.line_no
+
+    def _take_traces(self, found: WorkerRounds) -> None:
+        for trace in self.log.traces:
+            if trace.agent:
+                continue
+            number = self.rounds.of(trace.line_no)
+            if trace.origin.known:
+                self._process(number, trace.origin.rank, trace.origin.local_rank, None).traces.append(trace)
+            else:
+                found.loose_traces.setdefault(number, []).append(trace)
+
+    def _take_hits(self, found: WorkerRounds) -> None:
+        for hit in self.log.hits:
+            number = self.rounds.of(hit.line_no)
+            if hit.origin.known:
+                self._process(number, hit.origin.rank, hit.origin.local_rank, None).hits.append(hit)
+            else:
+                found.loose_hits.setdefault(number, []).append(hit)
+
+    def _take_files(self) -> None:
+        """Error files: by the path that a summary names, else by attempt and local rank."""
+        by_path = {_tail(path): path for path in self.files}
+        for processes in self.processes.values():
+            for process in processes:
+                path = process.entry.error_file if process.entry else None
+                if path and (key := by_path.get(_tail(path))) and key in self.files:
+                    process.record, process.record_path = self.files.pop(key), key
+        attempts = sorted({int(match[2]) for path in self.files if (match := _ATTEMPT_PATH.search(path))})
+        for path, record in list(self.files.items()):
+            if match := _ATTEMPT_PATH.search(path):
+                number = self._round_of_attempt(int(match[2]), attempts)
+                process = self._process(number, None, int(match[3]), None)
+                if process.record is None:
+                    process.record, process.record_path = record, path
+                    process.attempt = int(match[2])
+
+    def _round_of_attempt(self, attempt: int, attempts: Sequence[int]) -> int:
+        """Attempts count this agent's own failures: the n-th round that ended in one."""
+        failed = [self.rounds.of(note.line_no) for note in self.log.notes if note.kind is NoteKind.FAILED]
+        if attempt < len(failed):
+            return failed[attempt]
+        return self.rounds.count - 1 if attempt == max(attempts) else min(attempt, self.rounds.count - 1)
+
+    def _take_rank_logs(self) -> None:
+        for item in self.evidence.rank_logs:
+            number = self._round_of_attempt(item.attempt, sorted({log.attempt for log in self.evidence.rank_logs}))
+            process = self._process(number, None, item.local_rank, None)
+            if not process.traces:
+                process.traces += [trace for trace in item.facts.traces if not trace.agent]
+            process.hits += item.facts.hits
+            process.said += [said for said in item.facts.collectives if said.rank is not None]
+
+    def _attribute_loose(self, found: WorkerRounds) -> None:
+        """Words without a prefix (no process group yet, old torch) go to the processes that failed silently."""
+        for number, processes in self.processes.items():
+            _match_reports(processes, found.loose_traces.get(number, []))
+            aborted = [p for p in processes if p.exit_code == _ABORTED and not p.chain() and not p.said]
+            if len(aborted) == 1:
+                aborted[0].hits += [hit for hit in found.loose_hits.get(number, []) if _explains_abort(hit)]
+            silent = [p for p in processes if (p.exit_code or 0) > 0 and not p.chain()]
+            if not silent:
+                continue
+            limit = max((p.note.line_no for p in silent if p.note), default=None)
+            traces = [
+                trace
+                for trace in found.loose_traces.get(number, [])
+                if not trace.thread and (limit is None or limit - trace.last.line_no < _LAST_WORDS * 10)
+            ]
+            if traces:
+                _hand_out(traces, silent)
+                found.loose_traces[number] = [t for t in found.loose_traces[number] if t not in traces]
+            hits = [hit for hit in found.loose_hits.get(number, []) if hit.match.signature.role is Role.ROOT]
+            for process in silent:
+                if not process.traces and hits:
+                    process.hits.append(hits[-1])
+                    process.guessed_words = len(silent) > 1
+
+
+def _explains_abort(hit: Hit) -> bool:
+    """Whether a line without a prefix says why native code gave up: an uncaught C++ exception's own text."""
+    return hit.match.signature.role in (Role.ROOT, Role.AMBIGUOUS) and "what():" in hit.text
+
+
+def _match_reports(processes: Sequence[Process], traces: list[Trace]) -> None:
+    """A traceback without a prefix whose message torchrun reports of a process is that process's own words."""
+    for process in processes:
+        if process.traces or not (process.entry or process.record):
+            continue
+        chain = process.chain()
+        own = next((trace for trace in traces if chain and trace.last.message == chain[-1].message), None)
+        if own is not None:
+            process.traces.append(own)
+            traces.remove(own)
+
+
+def _nameless(process: Process) -> bool:
+    return process.rank is None and process.local_rank is None and process.closed is not None
+
+
+def _hand_out(traces: Sequence[Trace], silent: Sequence[Process]) -> None:
+    if len(silent) == 1 or len({_shape(trace) for trace in traces}) == 1:
+        for process in silent:
+            process.traces.append(traces[-1])
+        return
+    # The agent's own `failed` line is about the first that ended; the others follow in any order.
+    ordered = sorted(silent, key=lambda p: (p.note is None, p.local_rank or 0))
+    for process, trace in zip(ordered, traces[-len(ordered) :], strict=False):
+        process.traces.append(trace)
+        process.guessed_words = True
+
+
+def _shape(trace: Trace) -> str:
+    return re.sub(r"\d+", "#", trace.last.message)
+
+
+def _same(process: Process, rank: int | None, local: int | None, pid: int | None) -> bool:
+    if local is not None and process.local_rank is not None:
+        return local == process.local_rank
+    if rank is not None and process.rank is not None:
+        return rank == process.rank
+    return pid is not None and pid == process.pid
+
+
+def _tail(path: str) -> str:
+    match = _ATTEMPT_PATH.search(path)
+    return match[1] if match else path
+
+
+def _agent_ends(evidence: WorkerEvidence, log: LogFacts) -> Iterator[AgentEnd]:
+    """The first word of each death of an agent: a signal, or an exception of its own that is no summary."""
+    signalled = [note for note in log.notes if note.kind is NoteKind.SIGNALLED]
+    for note in signalled[:1]:
+        yield AgentEnd(
+            evidence.worker, evidence.index, note.line_no, note.text, log.moments.get(note.line_no), note.signal
+        )
+    for trace in log.traces:
+        name = trace.last.exception.rpartition(".")[2]
+        if trace.agent and not trace.logged and name not in ("ChildFailedError", "SignalException"):
+            yield AgentEnd(
+                evidence.worker, evidence.index, trace.last.line_no, trace.last.message, trace.time, None, trace.chain
+            )
+    if not any(trace.agent and "Rendezvous" in trace.last.exception for trace in log.traces):
+        for note in [note for note in log.notes if note.kind is NoteKind.RENDEZVOUS][-1:]:
+            moment = log.moments.get(note.line_no)
+            yield AgentEnd(evidence.worker, evidence.index, note.line_no, note.text, moment)
+
+
+def _went_on(log: LogFacts, end: AgentEnd) -> bool:
+    """Whether the worker was started again behind this end: then it was an earlier instance's."""
+    later = [item.line_no for item in log.identities] + [item.line_no for item in log.summaries]
+    if any(line_no > end.line_no for line_no in later):
+        return True
+    if any(note.kind is NoteKind.SIGNALLED for note in log.notes):
+        return False
+    return log.last_activity > end.line_no or any(
+        note.line_no > end.line_no for note in log.notes if note.kind in _ENDINGS
+    )

@@ -1,0 +1,261 @@
+"""Python tracebacks in one log, of several processes at once, with their chains of exceptions.
+
+Each prefix (`[rank3]: `, `[default0]:`) is a stream of its own; lines without one share a stream, in which the
+tracebacks of two processes may interleave: then frames are lost, but no line is taken for another process's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from atlctl.diagnosis.moments import Moment
+from atlctl.diagnosis.origin import NOBODY, Origin
+from atlctl.diagnosis.tracebacks import HEADER, Frame, exception_name, frame_of
+
+#: Lines of a message that are kept behind its first, and lines in which the next link of a chain is awaited.
+MAX_DETAIL = 12
+_LINGER = 60
+#: Lines at the start of a log in which a traceback may lack its header.
+CUT_TOP = 20
+#: Lines among the frames that are neither frames nor code before the traceback counts as cut off.
+_MAX_FOREIGN = 50
+#: Lines of others behind which a traceback is given up.
+_PATIENCE = 300
+#: Streams that are followed at once, tracebacks that are kept from the start and from the end of a log.
+MAX_STREAMS = 8_192
+MAX_FIRST = 1_000
+MAX_LAST = 4_000
+_MESSAGE_LIMIT = 2_000
+
+_CONNECTORS = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_THREAD = "Exception in thread "
+#: Of a finaliser: the interpreter prints the exception and goes on.
+_IGNORED = "Exception ignored in"
+_AGENT_FRAMES = (
+    "torch/distributed/run.py",
+    "torch/distributed/launch.py",
+    "torch/distributed/launcher/api.py",
+    "torch/distributed/elastic/agent/",
+    "torch/distributed/elastic/rendezvous/",
+    "bin/torchrun",
+)
+#: A line that begins like a log line of its own ends a message.
+_LOG_LINE = re.compile(
+    r"(?:\S{1,80}:\d{1,9}:\d{1,9} \[\d|\[?\d{4}-\d\d-\d\d"
+    r"|[DIWEC]\d{4} \d\d:|\[[DIWEF]\d{0,4} |[A-Z]{4,8}:[\w.]|\s*\d{1,3}%\|)"
+)
+
+#: Messages of which the first line does not say what happened.
+_LONG = re.compile(r"NCCL|DataLoader worker")
+#: torch's Python loggers repeat their prefix in front of every line of a traceback that they report.
+_GLOG = re.compile(r"[DIWEC]\d{4} [\d:.]{8,20} ")
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """One exception of a chain.
+
+    `detail` are further lines of its message; `frame` is the last in the user's code; `operation` is the function of
+    torch.distributed in which it was raised, empty where it was none.
+    """
+
+    exception: str
+    message: str
+    detail: tuple[str, ...]
+    frame: Frame | None
+    line_no: int
+    operation: str = ""
+
+    @property
+    def text(self) -> str:
+        """The message, with its further lines where the reason stands in them: errors of NCCL and of loader processes.
+
+        Without a prefix the lines behind a message may be another process's.
+        """
+        return "\n".join((self.message, *self.detail)) if _LONG.search(self.message) else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A traceback. `chain` runs from the first exception to the last raised.
+
+    `time` is when its first line was printed. `agent`: of torchrun itself. `thread`: another thread than the main one,
+    which does not end the process. `logged`: something printed it that caught it.
+    """
+
+    origin: Origin
+    line_no: int
+    chain: tuple[Raised, ...]
+    time: Moment | None
+    agent: bool = False
+    thread: bool = False
+    logged: bool = False
+
+    @property
+    def last(self) -> Raised:
+        return self.chain[-1]
+
+
+@dataclass(slots=True)
+class _Open:
+    origin: Origin
+    line_no: int
+    time: Moment | None
+    thread: bool
+    logged: bool
+    chain: list[Raised] = field(default_factory=list)
+    detail: list[str] = field(default_factory=list)
+    frame: Frame | None = None
+    operation: str = ""
+    agent: bool = False
+    in_message: bool = False
+    connected: bool = False
+    lines: int = 0
+    foreign: int = 0
+
+    def trace(self) -> Trace | None:
+        if not self.chain:
+            return None
+        self._settle()
+        return Trace(self.origin, self.line_no, tuple(self.chain), self.time, self.agent, self.thread, self.logged)
+
+    def link(self) -> None:
+        """The next exception of the chain follows."""
+        self._settle()
+        self.in_message = self.connected = False
+        self.frame = None
+        self.operation = ""
+        self.lines = self.foreign = 0
+
+    def _settle(self) -> None:
+        if self.detail and self.chain:
+            end = self.chain[-1]
+            self.chain[-1] = replace(end, detail=tuple(self.detail))
+        self.detail = []
+
+
+class Traces:
+    """Collects the tracebacks of one log."""
+
+    def __init__(self, first_line: int = 1) -> None:
+        """`first_line`: of the log."""
+        self._open: dict[Origin, _Open] = {}
+        self._touched = 0
+        self._first_line = first_line
+        #: Streams in which the next traceback is of another thread (True) or of a finaliser (False).
+        self._announced: dict[Origin, bool] = {}
+        self._first: list[Trace] = []
+        self._last: deque[Trace] = deque(maxlen=MAX_LAST)
+
+    def open_at(self, line_no: int) -> bool:
+        """True while a line may belong to a traceback. After many lines of others none is awaited any more."""
+        if self._open and line_no - self._touched > _PATIENCE:
+            for item in list(self._open.values()):
+                self._close(item)
+        return bool(self._open)
+
+    def feed(self, origin: Origin, text: str, line_no: int, time: Moment | None) -> bool:
+        """Takes a line without its prefixes; True where it is part of a traceback."""
+        current = self._open.get(origin)
+        if HEADER in text and not _GLOG.match(text):
+            self._header(origin, current, text, line_no, time)
+            self._touched = line_no
+            return True
+        if current is None:
+            if text.startswith((_THREAD, _IGNORED)):
+                if len(self._announced) < MAX_STREAMS:
+                    self._announced[origin] = text.startswith(_THREAD)
+                return True
+            if line_no - self._first_line >= CUT_TOP or frame_of(text) is None:
+                return False
+            # A log that was cut at its top begins in the middle of a traceback.
+            current = self._open[origin] = _Open(origin, line_no, time, thread=False, logged=False)
+        if current.in_message:
+            current.lines += 1
+            taken = self._message_line(current, text)
+        else:
+            taken = self._frame_line(current, text, line_no)
+        if taken:
+            self._touched = line_no
+        return taken
+
+    def found(self) -> list[Trace]:
+        """All of them, in the order of the log. Those still open count with what they have."""
+        rest = [trace for item in self._open.values() if (trace := item.trace())]
+        return sorted([*self._first, *self._last, *rest], key=lambda trace: trace.line_no)
+
+    def _header(self, origin: Origin, current: _Open | None, text: str, line_no: int, time: Moment | None) -> None:
+        start = text.find(HEADER)
+        if current is not None and current.in_message and text[:start].endswith("Original "):
+            return  # of a DataLoader's child: part of the message
+        if current is not None and current.connected:
+            current.link()
+            return
+        if current is not None:
+            self._close(current)
+        if origin in self._open or len(self._open) < MAX_STREAMS:
+            thread = self._announced.pop(origin, None)
+            logged = start > 4 or text[:start].strip() != "" or thread is False
+            self._open[origin] = _Open(origin, line_no, time, thread is True, logged)
+
+    def _frame_line(self, current: _Open, text: str, line_no: int) -> bool:
+        if frame := frame_of(text):
+            path, function, place = frame
+            if path.endswith("torch/distributed/distributed_c10d.py"):
+                current.operation = function
+            if place is not None:
+                current.frame = place
+            current.agent = current.agent or any(part in path for part in _AGENT_FRAMES)
+        elif name := exception_name(text):
+            message = text.rstrip()[:_MESSAGE_LIMIT]
+            current.chain.append(Raised(name, message, (), current.frame, line_no, current.operation))
+            current.in_message, current.lines = True, 0
+        elif text[:1].strip():
+            current.foreign += 1
+            if current.foreign > _MAX_FOREIGN:
+                self._close(current)
+            return False
+        return True
+
+    def _message_line(self, current: _Open, text: str) -> bool:
+        if text.strip() in _CONNECTORS:
+            current.connected = True
+            return True
+        if not text.strip():
+            return True
+        log_line = _LOG_LINE.match(text) is not None
+        if current.lines > _LINGER or (log_line and current.lines > 3):
+            self._close(current)
+        if log_line or len(current.detail) >= MAX_DETAIL:
+            return False
+        current.detail.append(text.rstrip()[:_MESSAGE_LIMIT])
+        return True
+
+    def _close(self, current: _Open) -> None:
+        self._open.pop(current.origin, None)
+        trace = current.trace()
+        if trace is None:
+            return
+        if len(self._first) < MAX_FIRST:
+            self._first.append(trace)
+        else:
+            self._last.append(trace)
+
+
+def read_chain(text: str, line_no: int = 0) -> tuple[Raised, ...]:
+    """The chain of exceptions in a traceback's text (of a summary or an error file); empty where there is none."""
+    traces = Traces(line_no)
+    lines = text.splitlines()
+    if not text.startswith(HEADER):
+        lines.insert(0, HEADER)
+    for line in lines:
+        traces.feed(NOBODY, line, line_no, None)
+    if found := traces.found():
+        return found[0].chain
+    words = [line.strip() for line in lines[1:] if line.strip()]
+    return (Raised("", words[0][:_MESSAGE_LIMIT], tuple(words[1 : MAX_DETAIL + 1]), None, line_no),) if words else ()

@@ -1,0 +1,122 @@
+"""What comes out of a diagnosis: plain, immutable data. See docs/errors.md for the meaning of each word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from atlctl.diagnosis.clocks import When
+from atlctl.diagnosis.tracebacks import Frame
+
+
+class Verdict(StrEnum):
+    """What sort of answer it is."""
+
+    RANK = "rank"
+    WORKER = "worker"
+    RANKS = "ranks"
+    JOB = "job"
+    EXTERNAL = "external"
+    NONE = "none"
+    UNDECIDED = "undecided"
+
+
+class Confidence(StrEnum):
+    """How sure a root cause is. docs/corpus.md has how often each word was right."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    GUESS = "guess"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Where a statement stands: a line of a worker's log (from 1), or a file."""
+
+    worker: str
+    line_no: int | None
+    text: str
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """The GPU of a process, as far as the platform or the log tells."""
+
+    index: int | None = None
+    uuid: str | None = None
+    pci: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A root cause, or a candidate for one.
+
+    `worker` is None where the text names none (a worker that left no log). `host` is an address or host name that
+    victims name. `attempt` counts from 0 on this worker. `why` says in one sentence what speaks for it.
+    """
+
+    worker: str | None
+    category: str
+    message: str
+    confidence: Confidence
+    why: str
+    rank: int | None = None
+    local_rank: int | None = None
+    attempt: int | None = None
+    node: str | None = None
+    host_ip: str | None = None
+    host: str | None = None
+    gpu: Gpu | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    exception: str | None = None
+    detail: str = ""
+    frame: Frame | None = None
+    time: When | None = None
+    signature: str = ""
+    proofs: tuple[Proof, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Failures of one sort that only followed. `ranks` are global, `workers` the names; `first` is the earliest."""
+
+    reason: str
+    count: int
+    workers: tuple[str, ...]
+    ranks: tuple[int, ...]
+    first: When | None
+    proof: Proof | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """One worker's line in the report. `said` is its first failure, or how its log ends."""
+
+    worker: str
+    index: int
+    part: str
+    said: str
+    first: When | None
+    processes: int
+    failed: int
+    rounds: int
+    proof: Proof | None
+    skew: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The answer. `root_causes` is empty for `none` and `undecided`; `candidates` are given for `undecided`.
+
+    `earlier` are failures of rounds before the one that decided. `remarks` are sentences on what was missing or odd.
+    """
+
+    verdict: Verdict
+    root_causes: tuple[Cause, ...] = ()
+    candidates: tuple[Cause, ...] = ()
+    cascade: tuple[Followed, ...] = ()
+    workers: tuple[WorkerReport, ...] = ()
+    earlier: tuple[Cause, ...] = ()
+    remarks: tuple[str, ...] = field(default=())

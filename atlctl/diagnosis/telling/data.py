@@ -1,0 +1,118 @@
+"""A diagnosis for programs. The fields are a contract: docs/errors.md tells what each one means."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+from atlctl.diagnosis.clocks import When
+from atlctl.diagnosis.result import Cause, Diagnosis, Followed, Proof, WorkerReport
+from atlctl.diagnosis.telling.guide import Guide
+
+#: Digits of a second's fraction that are ever shown.
+_MAX_DIGITS = 6
+_NO_YEAR = "2000-"
+
+
+def to_data(diagnosis: Diagnosis, guide: Guide) -> dict[str, Any]:
+    """JSON-ready. Ranks are global, lines count from 1, lists are there also where they are empty."""
+    return {
+        "verdict": str(diagnosis.verdict),
+        "root_causes": [_cause(item, guide) for item in diagnosis.root_causes],
+        "candidates": [_cause(item, guide) for item in diagnosis.candidates],
+        "cascade": [_followed(item) for item in diagnosis.cascade],
+        "workers": [_worker(item) for item in diagnosis.workers],
+        "earlier": [_cause(item, guide) for item in diagnosis.earlier],
+        "remarks": list(diagnosis.remarks),
+    }
+
+
+def utc(when: When | None) -> str | None:
+    """RFC 3339 in UTC with the digits that the clock's resolution deserves; None where the time is not known.
+
+    Digits beyond are cut, not rounded: so does what printed the time. A time in the year 2000 is not known either:
+    the clocks put it where no line of the job names a year.
+    """
+    if when is None:
+        return None
+    digits = fraction_digits(when.resolution)
+    step = 10**digits
+    try:
+        # Half a microsecond more: a float may lie just below the stamp that it was made from.
+        ticks = math.floor((round(when.seconds, _MAX_DIGITS) + 5e-7) * step)
+        whole = datetime.fromtimestamp(ticks // step, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return None
+    if whole.startswith(_NO_YEAR):
+        return None
+    return f"{whole}.{ticks % step:0{digits}d}Z" if digits else f"{whole}Z"
+
+
+def fraction_digits(resolution: float) -> int:
+    """Digits behind the point that a clock of this resolution, in seconds, deserves: 0 for 1 s, 3 for 1 ms."""
+    if not 0 < resolution < 1:
+        return 0
+    return min(_MAX_DIGITS, math.ceil(-math.log10(resolution) - 1e-9))
+
+
+def _cause(item: Cause, guide: Guide) -> dict[str, Any]:
+    return {
+        "worker": item.worker,
+        "rank": item.rank,
+        "local_rank": item.local_rank,
+        "attempt": item.attempt,
+        "node": item.node,
+        "host_ip": item.host_ip,
+        "host": item.host,
+        "gpu": None if item.gpu is None else {"index": item.gpu.index, "uuid": item.gpu.uuid, "pci": item.gpu.pci},
+        "category": item.category,
+        "signature": item.signature or None,
+        "exit_code": item.exit_code,
+        "signal": item.signal,
+        "exception": item.exception,
+        "message": item.message,
+        "detail": item.detail,
+        "frame": None
+        if item.frame is None
+        else {"file": item.frame.path, "line": item.frame.line, "function": item.frame.function},
+        "time": utc(item.time),
+        "confidence": str(item.confidence),
+        "why": item.why,
+        "evidence": [_proof(proof) for proof in item.proofs],
+        "advice": guide.advice(item, "en"),
+    }
+
+
+def _followed(item: Followed) -> dict[str, Any]:
+    return {
+        "reason": item.reason,
+        "count": item.count,
+        "workers": list(item.workers),
+        "ranks": list(item.ranks),
+        "first_time": utc(item.first),
+        "evidence": _proof_or_none(item.proof),
+    }
+
+
+def _worker(item: WorkerReport) -> dict[str, Any]:
+    return {
+        "name": item.worker,
+        "index": item.index,
+        "part": item.part,
+        "said": item.said,
+        "first_time": utc(item.first),
+        "processes": item.processes,
+        "failed": item.failed,
+        "rounds": item.rounds,
+        "clock_skew": None if item.skew is None else round(item.skew, 3),
+        "evidence": _proof_or_none(item.proof),
+    }
+
+
+def _proof_or_none(item: Proof | None) -> dict[str, Any] | None:
+    return None if item is None else _proof(item)
+
+
+def _proof(item: Proof) -> dict[str, Any]:
+    return {"worker": item.worker, "line": item.line_no, "text": item.text, "file": item.file}

@@ -1,0 +1,70 @@
+"""What is known about categories and signatures: titles, meanings and the next step, in English and Chinese."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from atlctl.diagnosis.result import Cause
+from atlctl.diagnosis.signatures.model import Category, Signature, Text
+
+Language = Literal["en", "zh"]
+
+
+def in_language(text: Text, language: Language) -> str:
+    """One of the two texts."""
+    return text.zh if language == "zh" else text.en
+
+
+class Guide:
+    """Looks up what a cause's category and signature say. The category may be a user's own.
+
+    Of signatures with the same id the first counts: users' come before the package's.
+    """
+
+    def __init__(self, categories: Mapping[str, Category], signatures: Iterable[Signature] = ()) -> None:
+        self._categories = categories
+        self._signatures: dict[str, Signature] = {}
+        for signature in signatures:
+            self._signatures.setdefault(signature.id, signature)
+
+    @classmethod
+    def builtin(cls, signatures: Iterable[Signature] = ()) -> Guide:
+        """With the package's categories and signatures. `signatures` come before the package's."""
+        from atlctl.diagnosis.signatures.load import builtin
+
+        own = builtin()
+        return cls(own.categories, (*signatures, *own.signatures))
+
+    def title(self, cause: Cause, language: Language) -> str:
+        """The category's title; of a user's own category what the signature means; else the id."""
+        if found := self._categories.get(cause.category):
+            return in_language(found.title, language)
+        signature = self._signature(cause)
+        return in_language(signature.meaning, language) if signature else cause.category
+
+    def meaning(self, cause: Cause, language: Language) -> str:
+        """One sentence on the category; empty where nobody described it."""
+        found = self._categories.get(cause.category)
+        return in_language(found.meaning, language) if found else ""
+
+    def advice(self, cause: Cause, language: Language) -> str:
+        """What to do: the signature's own advice, else its category's; empty where there is none.
+
+        A victim's text can be the evidence for somebody else's failure: a signature of another category has no say.
+        """
+        if signature := self._signature(cause):
+            return in_language(signature.advice, language)
+        found = self._categories.get(cause.category)
+        return in_language(found.advice, language) if found else ""
+
+    def hardware(self, cause: Cause) -> bool:
+        """Whether the next step is to take a node or GPU out of service."""
+        if signature := self._signature(cause):
+            return signature.hardware
+        found = self._categories.get(cause.category)
+        return found.hardware if found else False
+
+    def _signature(self, cause: Cause) -> Signature | None:
+        found = self._signatures.get(cause.signature)
+        return found if found and found.category == cause.category else None

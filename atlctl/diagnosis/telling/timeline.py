@@ -1,0 +1,207 @@
+"""Below the panel: what only followed, a line for each worker, earlier rounds, remarks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from atlctl.diagnosis.clocks import When
+from atlctl.diagnosis.consequence import consequence_of
+from atlctl.diagnosis.result import Cause, Diagnosis, Followed, Verdict, WorkerReport
+from atlctl.diagnosis.telling.data import utc
+from atlctl.diagnosis.telling.told import Line, Listing, Manner, Tone
+from atlctl.diagnosis.telling.who import crowd, in_short, name_of, what_of, workers_of
+
+#: Lines without -v.
+MAX_FOLLOWED = 10
+MAX_WORKERS = 12
+MAX_EARLIER = 3
+#: Of several lines with one remark each: the most that is shown of it on a screen.
+_FOLD_FOLLOWED = 2
+
+#: The parts that workers play, the most telling first, and the words that count them.
+_PARTS = {
+    "no log": "no log part",
+    "silent": "silent",
+    "initiator": "initiator",
+    "agent": "agent",
+    "ended": "ended part",
+    "victim": "victim",
+}
+
+
+def listings(diagnosis: Diagnosis, manner: Manner) -> tuple[Listing, ...]:
+    """The lists that have something in them."""
+    base = _base(diagnosis)
+    found = [
+        _followed(diagnosis.cascade, base, manner),
+        _workers(diagnosis, base, manner),
+        _earlier(diagnosis.earlier, base, manner),
+        Listing(manner.word("remarks list"), tuple(Line((manner.phrase(text),)) for text in diagnosis.remarks)),
+    ]
+    return tuple(listing for listing in found if listing.lines)
+
+
+def offset(when: When | None, base: When | None) -> str:
+    """How long after `base`: `+1.4 s`. Clocks that tell whole seconds give no fraction. `-` where it is not known."""
+    if when is None or base is None:
+        return "-"
+    seconds = _apart(when, base)
+    size = abs(seconds)
+    if size >= 7200:
+        return f"{seconds / 3600:+.1f} h"
+    if size >= 600:
+        return f"{seconds / 60:+.0f} min"
+    if max(when.resolution, base.resolution) >= 1:
+        return f"{seconds:+.0f} s"
+    # No minus in front of nothing.
+    return f"{seconds if size >= 0.05 else 0.0:+.1f} s"
+
+
+def _apart(when: When, base: When) -> float:
+    """Seconds from `base` to `when`; 0 where their clocks do not tell which was first."""
+    seconds = when.seconds - base.seconds
+    step = max(when.resolution, base.resolution)
+    if step < 1:
+        return seconds
+    return 0.0 if abs(seconds) < step else float(int(seconds))
+
+
+def _base(diagnosis: Diagnosis) -> When | None:
+    """The moment that counts as 0: the root cause's time, else the first failure's."""
+    causes = [cause.time for cause in diagnosis.root_causes if cause.time is not None]
+    if causes:
+        return min(causes, key=lambda when: when.seconds)
+    if diagnosis.verdict is Verdict.NONE:
+        return None
+    told = [
+        item.first for item in diagnosis.workers if item.first is not None and item.part not in ("silent", "no log")
+    ]
+    return min(told, key=lambda when: when.seconds, default=None)
+
+
+def _followed(groups: Sequence[Followed], base: When | None, manner: Manner) -> Listing:
+    limit = len(groups) if manner.verbose or len(groups) <= MAX_FOLLOWED else MAX_FOLLOWED - 1
+    lines = []
+    for group in groups[:limit]:
+        # Of some processes only the worker may be known.
+        who = crowd(group.workers, group.ranks if len(group.ranks) == group.count else (), manner)
+        text = manner.word("times", count=group.count, reason=manner.phrase(group.reason), who=who)
+        lines.append(Line((offset(group.first, base), text)))
+        if manner.verbose and group.proof is not None:
+            lines.append(Line(("", f"{manner.place(group.proof)}: {group.proof.text.strip()}"), "faint"))
+    if len(groups) > limit:
+        count = sum(group.count for group in groups[limit:])
+        lines.append(Line(("", manner.word("more rows", count=count)), "faint"))
+    return Listing(manner.word("followed list"), tuple(lines), manner.fold(_FOLD_FOLLOWED))
+
+
+def _workers(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Listing:
+    none = diagnosis.verdict is Verdict.NONE
+    label, fold = _heading(diagnosis, base, manner), manner.fold(1)
+    if not manner.verbose and (diagnosis.earlier if none else len(diagnosis.workers) == 1):
+        return Listing(label, ())  # the rest has said it
+    blamed = {cause.worker: cause for cause in reversed(diagnosis.root_causes) if cause.worker is not None}
+    order = {part: place for place, part in enumerate(_PARTS)}
+
+    def interest(group: Sequence[WorkerReport]) -> tuple[bool, int, float, int]:
+        item = group[0]
+        return (item.worker not in blamed, order.get(item.part, len(order)), _place(item, blamed, base), item.index)
+
+    def order_of(group: Sequence[WorkerReport]) -> tuple[float, bool, int]:
+        item = group[0]
+        return (_place(item, blamed, base), item.worker not in blamed, item.index)
+
+    items = sorted(diagnosis.workers, key=lambda item: order_of([item]))
+    many = len(items) > MAX_WORKERS and not manner.verbose
+    groups = _alike(items, blamed, manner) if many else [[item] for item in items]
+    ranked = sorted(groups, key=interest)
+    limit = MAX_WORKERS - 1 if many and len(ranked) > MAX_WORKERS else len(ranked)
+    shown = sorted(ranked[:limit], key=order_of)
+    lines = []
+    for group in shown:
+        item = group[0]
+        cause = blamed.get(item.worker)
+        when = cause.time if cause and cause.time else item.first
+        moment = (utc(when) or "-") if none else offset(when, base)
+        tone: Tone = "culprit" if cause else "plain"
+        names = workers_of([item.worker for item in group], manner) if len(group) > 1 else item.worker
+        lines.append(Line((moment, names, _said(item, cause, manner)), tone))
+    if len(ranked) > limit:
+        lines.append(Line(("", "", _rest([item for group in ranked[limit:] for item in group], manner)), "faint"))
+    return Listing(label, tuple(lines), fold)
+
+
+def _alike(items: Sequence[WorkerReport], blamed: dict[str, Cause], manner: Manner) -> list[list[WorkerReport]]:
+    """Workers that say the same, the first of them in front; culprits stand alone."""
+    groups: dict[tuple[str, str], list[WorkerReport]] = {}
+    for item in items:
+        cause = blamed.get(item.worker)
+        said = _said(item, cause, manner)
+        groups.setdefault((item.worker if cause else item.part, said), []).append(item)
+    return list(groups.values())
+
+
+def _place(item: WorkerReport, blamed: dict[str, Cause], base: When | None) -> float:
+    cause = blamed.get(item.worker)
+    when = cause.time if cause and cause.time else item.first
+    if when is None:
+        return 0.0 if cause else float("inf")
+    return when.seconds if base is None else _apart(when, base)
+
+
+def _heading(diagnosis: Diagnosis, base: When | None, manner: Manner) -> str:
+    told = any(cause.time is not None for cause in diagnosis.root_causes)
+    if told or base is None or (time := utc(base)) is None:
+        return manner.word("workers list")
+    return manner.word("workers from", time=time)
+
+
+def _said(item: WorkerReport, cause: Cause | None, manner: Manner) -> str:
+    if cause is not None:
+        text = what_of(cause, manner)
+    elif item.part == "no log":
+        text = manner.word("no log")
+    elif item.part == "silent":
+        line = item.said.strip()
+        text = manner.word("last line", line=line) if line else manner.word("no lines")
+    elif item.part == "agent":
+        text = manner.word("torchrun", said=manner.phrase(_short(item, manner)))
+    else:
+        text = manner.phrase(_short(item, manner))
+    return f"{text} ({_numbers(item, manner)})" if manner.verbose else text
+
+
+def _short(item: WorkerReport, manner: Manner) -> str:
+    """What a victim says, in short: the sort of it, unless everything is asked for."""
+    found = None if manner.verbose or item.part == "initiator" else consequence_of(item.said)
+    return found.reason if found else in_short(item.said, manner)
+
+
+def _numbers(item: WorkerReport, manner: Manner) -> str:
+    parts = [manner.word("counts", failed=item.failed, processes=item.processes)]
+    if item.rounds > 1:
+        parts.append(manner.word("rounds", count=item.rounds))
+    if item.skew:
+        parts.append(manner.word("skew", skew=item.skew))
+    if item.proof is not None:
+        parts.append(manner.place(item.proof))
+    return manner.word("and").join(parts)
+
+
+def _rest(items: Sequence[WorkerReport], manner: Manner) -> str:
+    counts = Counter(_PARTS.get(item.part, "other part") for item in items)
+    kinds = manner.word("and").join(manner.word(part, count=count) for part, count in counts.most_common())
+    return manner.word("rest", count=len(items), kinds=kinds)
+
+
+def _earlier(causes: Sequence[Cause], base: When | None, manner: Manner) -> Listing:
+    limit = len(causes) if manner.verbose else MAX_EARLIER
+    lines = []
+    for cause in causes[:limit]:
+        moment = (utc(cause.time) or "-") if base is None else offset(cause.time, base)
+        place = f" ({manner.place(cause.proofs[0])})" if cause.proofs else ""
+        lines.append(Line((moment, name_of(cause, manner), f"{what_of(cause, manner)}{place}")))
+    if len(causes) > limit:
+        lines.append(Line(("", "", manner.word("more rows", count=len(causes) - limit)), "faint"))
+    return Listing(manner.word("earlier list"), tuple(lines), manner.fold(2))

@@ -1,0 +1,83 @@
+"""What people are told, before anything is drawn: labelled rows and lists of raw text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from atlctl.diagnosis.result import Cause, Proof
+from atlctl.diagnosis.telling.guide import Guide, Language
+from atlctl.diagnosis.telling.phrases import said_in
+from atlctl.diagnosis.telling.wording import WORDS
+
+#: How a piece of text stands out: the culprit, a heading, or what matters less.
+Tone = Literal["culprit", "strong", "plain", "faint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of one line."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A label and its lines. `fold`: how many lines of a screen each of them may take, None for all it needs."""
+
+    label: str
+    lines: tuple[str, ...]
+    fold: int | None = None
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a list. The last cell is the text, those before are short, the first of them a time."""
+
+    cells: tuple[str, ...]
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list under a label; its lines have the same number of cells. `fold` as for rows, for the last cell."""
+
+    label: str
+    lines: tuple[Line, ...]
+    fold: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """A headline, rows, lists. `cut` is the note for a drawing that had to leave text out."""
+
+    title: tuple[Piece, ...]
+    rows: tuple[Row, ...]
+    listings: tuple[Listing, ...]
+    cut: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """For whom it is told. `place` names where a proof stands, `next_command` what to type next for a cause."""
+
+    language: Language
+    verbose: bool
+    guide: Guide
+    place: Callable[[Proof], str]
+    next_command: Callable[[Cause], str | None]
+
+    def word(self, key: str, **values: object) -> str:
+        """The words of `key`, filled in."""
+        return WORDS[self.language][key].format(**values)
+
+    def phrase(self, text: str) -> str:
+        """A sentence of the engine's."""
+        return said_in(text, self.language)
+
+    def fold(self, lines: int) -> int | None:
+        """At most so many lines of a screen, all of them with -v."""
+        return None if self.verbose else lines

@@ -1,0 +1,147 @@
+"""Who a cause is about and what it says, in short: the parts that headline, rows and lists share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from atlctl.diagnosis.agentnotes import NoteKind, parse_note
+from atlctl.diagnosis.consequence import own_text
+from atlctl.diagnosis.result import Cause
+from atlctl.diagnosis.telling.told import Manner
+from atlctl.jobs.naming import fold_names, fold_numbers
+
+#: Workers whose culprits are named one worker after the other.
+_LISTED_WORKERS = 3
+#: Characters of a list of ranks, or of workers, beyond which it is counted.
+_CROWD = 30
+_DIGITS = re.compile(r"\d+")
+#: How torchrun's reports of an end begin.
+_REPORTS = ("failed (exitcode: ", "Received ")
+_HEAD = re.compile(r"\[?[DIWEF](?:\d{3,4} \d\d:\d\d:\d\d\.\d{1,9})? [^\]\s]{1,200}:\d{1,6}\] ")
+_SOURCE = re.compile(r"\[/[^\]\s]{1,300}\.(?:cc|cpp|h):\d{1,6}\] ")
+
+
+def name_of(cause: Cause, manner: Manner) -> str:
+    """`rank 3 (local rank 1) on worker-1`, as far as it is known; of a whole worker its name."""
+    process = _process(cause, manner)
+    if cause.worker is not None:
+        return _on(process, cause.worker, manner)
+    who = process or manner.word("unnamed")
+    host = cause.host or cause.node or cause.host_ip
+    return manner.word("at host", who=who, host=host) if host else who
+
+
+def names_of(causes: Sequence[Cause], manner: Manner) -> str:
+    """Several causes in one: `ranks 2-3 on worker-1, rank 9 on worker-4`."""
+    if len(causes) == 1:
+        return name_of(causes[0], manner)
+    by_worker: dict[str | None, list[Cause]] = {}
+    for cause in causes:
+        by_worker.setdefault(cause.worker, []).append(cause)
+    if len(by_worker) <= _LISTED_WORKERS:
+        return manner.word("and").join(
+            _on(_processes(group, manner), worker, manner) for worker, group in by_worker.items()
+        )
+    known = [worker for worker in by_worker if worker is not None]
+    named = [cause for cause in causes if cause.rank is not None]
+    ranks = _processes(named, manner) if len(named) == len(causes) else ""
+    return _on(ranks, fold_names(known), manner)
+
+
+def what_of(cause: Cause, manner: Manner) -> str:
+    """The first line of what it said, or how it ended where it said nothing of its own."""
+    note = parse_note(cause.message.encode("utf-8", "replace"), 0) if cause.exception is None else None
+    if note is not None and note.kind is NoteKind.SIGNALLED and cause.signal:
+        return manner.word("signalled", signal=cause.signal)
+    if wordless(cause):
+        return manner.word("wordless", end=_end(cause, manner))
+    # The headline says which rank it is.
+    return manner.phrase(in_short(cause.message, manner).removeprefix(f"Rank {cause.rank}: "))
+
+
+def wordless(cause: Cause) -> bool:
+    """Whether the message is only torchrun's report of the end, which the words for the end say better."""
+    if cause.exception is not None:
+        return False
+    note = parse_note(cause.message.encode("utf-8", "replace"), 0)
+    return own_text(cause.message.strip()) is None or (note is not None and note.kind is not NoteKind.RENDEZVOUS)
+
+
+def ranks_of(ranks: Sequence[int], manner: Manner) -> str:
+    """Global ranks, folded: `rank 3`, `ranks 0-2,5`."""
+    return manner.word("ranks" if len(set(ranks)) > 1 else "rank", ranks=fold_numbers(ranks), rank=ranks[0])
+
+
+def crowd(workers: Sequence[str], ranks: Sequence[int], manner: Manner) -> str:
+    """Victims: `ranks 0-2 on worker-[0-1]`. What would be long is counted, unless all is asked for."""
+    names = workers_of(workers, manner)
+    if not ranks:
+        return names
+    shown = ranks_of(ranks, manner)
+    if len(shown) > _CROWD and not manner.verbose:
+        shown = manner.word("some ranks", count=len(set(ranks)))
+    return manner.word("on", what=shown, worker=names)
+
+
+def workers_of(workers: Sequence[str], manner: Manner) -> str:
+    """Workers' names, folded, or their number where that would be long."""
+    names = fold_names(workers)
+    return names if len(names) <= _CROWD or manner.verbose else manner.word("some workers", count=len(workers))
+
+
+def shape_of(text: str) -> str:
+    """What texts have in common that differ in numbers only."""
+    return _DIGITS.sub("#", text)
+
+
+def in_short(text: str, manner: Manner) -> str:
+    """A line of a log without a logger's head and places in C++ sources; as it is with -v."""
+    text = text.strip()
+    if manner.verbose:
+        return text
+    if parse_note(text.encode("utf-8", "replace"), 0) is not None:
+        starts = [text.find(words) for words in _REPORTS]
+        return text[max(0, *starts) :]
+    return _SOURCE.sub("", _HEAD.sub("", text, count=1), count=1)
+
+
+def ended(cause: Cause, manner: Manner) -> str:
+    """Exit code and signal; empty where neither is known."""
+    if cause.signal and cause.exit_code is not None:
+        return manner.word("signal and code", signal=cause.signal, code=cause.exit_code)
+    if cause.signal:
+        return cause.signal
+    return manner.word("exit code", code=cause.exit_code) if cause.exit_code is not None else ""
+
+
+def _end(cause: Cause, manner: Manner) -> str:
+    if cause.signal:
+        return manner.word("ended by", signal=cause.signal)
+    if cause.exit_code is not None:
+        return manner.word("exit code", code=cause.exit_code)
+    return manner.word("ended somehow")
+
+
+def _process(cause: Cause, manner: Manner) -> str:
+    if cause.rank is not None and cause.local_rank is not None:
+        return manner.word("both", rank=cause.rank, local=cause.local_rank)
+    if cause.rank is not None:
+        return manner.word("rank", rank=cause.rank)
+    return manner.word("local rank", local=cause.local_rank) if cause.local_rank is not None else ""
+
+
+def _processes(causes: Sequence[Cause], manner: Manner) -> str:
+    ranks = [cause.rank for cause in causes if cause.rank is not None]
+    if len(ranks) == len(causes):
+        return ranks_of(ranks, manner)
+    if any(cause.rank is not None for cause in causes):
+        return ""  # some have a rank and some have none
+    local = [cause.local_rank for cause in causes if cause.local_rank is not None]
+    return manner.word("local ranks" if len(local) > 1 else "local rank", local=fold_numbers(local)) if local else ""
+
+
+def _on(processes: str, workers: str | None, manner: Manner) -> str:
+    if not workers:
+        return processes or manner.word("unnamed")
+    return manner.word("on", what=processes, worker=workers) if processes else workers

@@ -1,0 +1,52 @@
+"""What is promised at scale, on small renderings of the synthetic cases; docs/corpus.md has those of 64 x 8 ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from atlctl.diagnosis.cause.decide import diagnose
+from atlctl.recording.read import read_saved
+from tests.corpus.methods import matcher, root_cause
+from tests.corpus.scale.opening import Size
+from tests.corpus.scale.rendering import CASES, render
+from tests.corpus.score import Evidence, details, score
+
+#: Workers and processes of each, and the seeds: the cases differ in who fails, who has no log and whose clock is off.
+SIZE = Size(12, 4)
+SEEDS = (31, 32)
+MIN_RIGHT = 0.95
+#: Lines that the cascade may take on a screen.
+MAX_LINES = 10
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folders = []
+    for seed in SEEDS:
+        folder = tmp_path_factory.mktemp(f"scale{seed}")
+        for name in CASES:
+            render(name, folder, seed, SIZE)
+        folders.append(folder)
+    return folders
+
+
+@pytest.mark.parametrize("evidence", [Evidence(), Evidence(timestamps=True)], ids=str)
+def test_right_at_scale(rendered: list[Path], evidence: Evidence) -> None:
+    scores = [score("root cause", root_cause, folder, evidence) for folder in rendered]
+    told = "\n".join(details(item) for item in scores)
+    total = sum(len(item.results) for item in scores)
+    assert total == len(SEEDS) * len(CASES)
+    assert sum(item.count("right") for item in scores) >= MIN_RIGHT * total, told
+    assert sum(item.wrong_and_certain for item in scores) == 0, told
+
+
+def test_the_cascade_is_folded(rendered: list[Path]) -> None:
+    lengths = []
+    for case in sorted(rendered[0].iterdir()):
+        logs = [str(path) for path in sorted(case.glob("*.ts.log"))]
+        found = diagnose(read_saved(logs, matcher()).job, matcher())
+        lengths.append(len(found.cascade))
+        assert len(found.cascade) <= MAX_LINES, case.name
+    assert max(lengths) > 1

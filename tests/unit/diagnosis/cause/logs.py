@@ -1,0 +1,306 @@
+"""Workers' logs made line by line, as torch 2.13 prints them, and what the engine says about them.
+
+Times are seconds after START. Addresses, ranks and pids follow from the worker's index: worker 1 of two
+processes each has ranks 2 and 3, and its processes have pids 6 and 7, as all others' have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from atlctl.diagnosis.cause.decide import diagnose
+from atlctl.diagnosis.errorfile import ErrorRecord
+from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
+from atlctl.diagnosis.reading.reader import LogFacts, LogReader
+from atlctl.diagnosis.result import Cause, Diagnosis, Proof
+from atlctl.diagnosis.signatures.load import builtin
+from atlctl.diagnosis.signatures.match import Matcher
+
+#: 2026-11-20T17:45:00Z.
+START = 1795196700.0
+API = "torch/distributed/elastic/multiprocessing/api.py"
+SITE = "/opt/venv/lib/python3.11/site-packages/torch/distributed"
+
+OWN = "ValueError: bad magic in shard 3"
+CLOSED = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [{address}]:29826."
+RESET = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:537] Read error [{address}]:30924: Connection reset by peer."
+WAITED = (
+    "RuntimeError: [/x/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation to complete"
+)
+MESH = "RuntimeError: Gloo connectFullMesh failed with timed out connecting: SO_ERROR: Connection refused"
+STORE = (
+    "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: "
+    "The connection to the C10d store has failed. See inner exception for details."
+)
+NOBODY_CAME = "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"
+NCCL_REMOTE = (
+    "torch.distributed.DistBackendError: NCCL error in: /x/ProcessGroupNCCL.cpp:3356, remote process exited or there "
+    "was a network error, NCCL version 2.27.5"
+)
+
+
+@cache
+def matcher() -> Matcher:
+    """The signatures that come with atlctl."""
+    return Matcher(builtin().signatures)
+
+
+def address(index: int) -> str:
+    """Of worker `index`."""
+    return f"10.42.{index}.17"
+
+
+def closed_by(index: int) -> str:
+    """gloo's words where a process of worker `index` went away."""
+    return CLOSED.format(address=address(index))
+
+
+class Log:
+    """One worker's log. `stamped`: as `kubectl logs --timestamps` shows it. `ahead`: seconds that its clock is fast."""
+
+    def __init__(
+        self, index: int = 0, *, processes: int = 2, world: int = 4, stamped: bool = True, ahead: float = 0.0
+    ) -> None:
+        self.index = index
+        self.name = f"worker-{index}"
+        self.processes = processes
+        self.world = world
+        self.stamped = stamped
+        self.ahead = ahead
+        self.pid = 6
+        self.lines: list[str] = []
+        self.entries: list[tuple[int, int, str, float]] = []
+
+    @property
+    def ranks(self) -> range:
+        return range(self.index * self.processes, (self.index + 1) * self.processes)
+
+    def say(self, at: float, *lines: str) -> Log:
+        """Lines as they are."""
+        for line in lines:
+            self.lines.append(f"{self._stamp(at)}{line}" if self.stamped else line)
+        return self
+
+    def start(self, at: float = 0.0, steps: int = 3, named: Sequence[int] | None = None) -> Log:
+        """The processes say who they are, and train. `named` are local ranks that say so; all where None."""
+        for local, rank in enumerate(self.ranks):
+            if named is None or local in named:
+                self._info(at, f"rank {rank} of {self.world}: local rank {local} on {self.name}")
+        for step in range(steps):
+            for _ in self.ranks:
+                self._info(at + 0.1 * (step + 1), f"step {step}/300 loss 1.5")
+        return self
+
+    def trace(self, at: float, local: int, *errors: str, prefix: bool = True, place: int = 20) -> Log:
+        """An uncaught traceback of one process. Several errors are a chain, the first one raised first."""
+        before = f"[rank{self.ranks[local]}]: " if prefix else ""
+        for number, error in enumerate(errors):
+            if number:
+                told = "During handling of the above exception, another exception occurred:"
+                self.say(at, before.rstrip(), f"{before}{told}", before.rstrip())
+            self.say(at, f"{before}Traceback (most recent call last):")
+            self.say(at, f'{before}  File "/job/train.py", line {place}, in main', f"{before}    step()")
+            if "gloo" in error or "NCCL" in error:
+                inner = f'  File "{SITE}/distributed_c10d.py", line 3252, in all_reduce'
+                self.say(at, f"{before}{inner}", f"{before}    work.wait()")
+            self.say(at, *(f"{before}{line}" for line in error.split("\n")))
+        return self
+
+    def watchdog(
+        self,
+        at: float,
+        local: int,
+        *,
+        seq: int = 81,
+        enqueued: int = 82,
+        operation: str = "ALLREDUCE",
+        elements: int = 8,
+    ) -> Log:
+        """NCCL's watchdog gives up on a collective that this rank waits in."""
+        rank = self.ranks[local]
+        group = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]"
+        work = (
+            f"WorkNCCL(SeqNum={seq}, OpType={operation}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000)"
+        )
+        return self.say(
+            at,
+            self._cpp(at, rank, f"[Rank {rank}] Watchdog caught collective operation timeout: {work} "
+                                "ran for 600045 milliseconds before timing out."),
+            self._cpp(at, rank, f"{group} failure detected by watchdog at work sequence id: {seq} PG status: last "
+                                f"enqueued work: {enqueued}, last completed work: {seq - 1}"),
+            self._cpp(at, rank, f"{group} To avoid data inconsistency, we are taking the entire process down."),
+        )  # fmt: skip
+
+    def counters(self, at: float, local: int, *, enqueued: int) -> Log:
+        """A rank's answer to a peer's signal to dump: its own counters."""
+        rank = self.ranks[local]
+        text = (
+            f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] Received a dump signal due to a collective timeout from rank "
+            "0 and we will try our best to dump the debug info. "
+            f"Last enqueued NCCL work: {enqueued}, last completed NCCL work: {enqueued}."
+        )
+        return self.say(at, self._cpp(at, rank, text))
+
+    def closing(self, at: float, *locals_: int) -> Log:
+        """The agent sends SIGTERM to processes that still live."""
+        for local in locals_:
+            self._agent(at, f"Sending process {self.pid + local} closing signal SIGTERM", "W", API, 1028)
+        return self
+
+    def forced(self, at: float, local: int) -> Log:
+        """A process did not leave on SIGTERM."""
+        text = f"Unable to shutdown process {self.pid + local} via 15, forcefully exiting via 9"
+        self._agent(at, text, "W", API, 1047)
+        return self
+
+    def failed(self, at: float, local: int, code: int = 1) -> Log:
+        """The agent's report of the first process that it saw end."""
+        text = (
+            f"failed (exitcode: {code}) local_rank: {local} (pid: {self.pid + local}) of binary: /opt/venv/bin/python"
+        )
+        self._agent(at, text, "E", API, 1002)
+        return self
+
+    def summary(self, at: float, *entries: tuple[int, int, str]) -> Log:
+        """torchrun's last words: the entries are (local rank, exit code, text), the first is its root cause."""
+        self._agent_trace(at, "launcher/api.py", "launch_agent")
+        self.say(at, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "=" * 60, "train.py FAILED")
+        self.say(at, "-" * 60, "Failures:")
+        for number, entry in enumerate(entries[1:], 1):
+            self._entry(at, number, *entry)
+        if len(entries) == 1:
+            self.say(at, "  <NO_OTHER_FAILURES>")
+        self.say(at, "-" * 60, "Root Cause (first observed failure):")
+        self._entry(at, 0, *entries[0])
+        return self.say(at, "=" * 60)
+
+    def ended(self, at: float, local: int = 0, code: int = 1, text: str = "", closed: Sequence[int] = ()) -> Log:
+        """All that an agent prints when `local` has failed: signals to `closed`, its report and the summary."""
+        self.closing(at, *closed)
+        self.failed(at + 0.05, local, code)
+        others = [(other, -15, "") for other in closed]
+        return self.summary(at + 0.1, (local, code, text), *others)
+
+    def signalled(self, at: float, number: int = 15) -> Log:
+        """The agent gets a signal from outside."""
+        self._agent(at, f"Received {number} death signal, shutting down workers", "W", "agent/server/api.py", 753)
+        self.closing(at, *range(self.processes))
+        self._agent_trace(at + 0.05, "agent/server/api.py", "_invoke_run")
+        name = "torch.distributed.elastic.multiprocessing.api.SignalException"
+        return self.say(at + 0.05, f"{name}: Process 1 got signal: {number}")
+
+    def agent_died(self, at: float, *errors: str) -> Log:
+        """The agent's own traceback. Several errors are a chain."""
+        for number, error in enumerate(errors):
+            if number:
+                self.say(at, "", "The above exception was the direct cause of the following exception:", "")
+            self._agent_trace(at, "agent/server/api.py", "_rendezvous")
+            self.say(at, error)
+        return self
+
+    def restarted(self, by: int = 20) -> Log:
+        """The next processes have other pids."""
+        self.pid += by
+        return self
+
+    def facts(self) -> LogFacts:
+        """The log as the engine reads it."""
+        reader = LogReader(matcher())
+        for number, line in enumerate(self.lines, 1):
+            reader.feed(number, line.encode())
+        return reader.facts()
+
+    def evidence(self, **values: Any) -> WorkerEvidence:
+        return WorkerEvidence(self.name, self.index, self.facts(), **values)
+
+    def _entry(self, at: float, number: int, local: int, code: int, text: str) -> None:
+        signals = {-9: "SIGKILL", -11: "SIGSEGV", -6: "SIGABRT", -15: "SIGTERM", -7: "SIGBUS"}
+        name = signals.get(code, "")
+        wordless = (
+            f"Signal {-code} ({name}) received by PID {self.pid + local}"
+            if code < 0
+            else "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+        )
+        time = datetime.fromtimestamp(int(START + at + self.ahead), UTC).strftime("%Y-%m-%d_%H:%M:%S")
+        shown = "\n  ".join((text or wordless).split("\n"))
+        self.say(
+            at,
+            f"[{number}]:",
+            f"  time      : {time}",
+            f"  host      : {self.name}",
+            f"  rank      : {self.ranks[local]} (local_rank: {local})",
+            f"  exitcode  : {code} (pid: {self.pid + local}) {f' ({name})' if name else ''}",
+            "  error_file: <N/A>",
+            *f"  traceback : {shown}".split("\n"),
+        )
+
+    def _agent_trace(self, at: float, file: str, function: str) -> None:
+        self.say(
+            at, "Traceback (most recent call last):", f'  File "{SITE}/run.py", line 1032, in <module>', "    main()"
+        )
+        self.say(
+            at, f'  File "{SITE}/{"" if file.startswith("launcher") else "elastic/"}{file}", line 194, in {function}'
+        )
+        self.say(at, "    return what()")
+
+    def _agent(self, at: float, text: str, level: str, file: str, line: int) -> None:
+        moment = datetime.fromtimestamp(START + at + self.ahead, UTC)
+        self.say(at, f"{level}{moment:%m%d %H:%M:%S}.{moment.microsecond // 1000:03d}000 1 {file}:{line}] {text}")
+
+    def _cpp(self, at: float, rank: int, text: str) -> str:
+        moment = datetime.fromtimestamp(START + at + self.ahead, UTC)
+        return f"[rank{rank}]:[E{moment:%m%d %H:%M:%S}.123456789 ProcessGroupNCCL.cpp:683] {text}"
+
+    def _info(self, at: float, text: str) -> None:
+        moment = datetime.fromtimestamp(START + at + self.ahead, UTC)
+        self.say(at, f"{moment:%Y-%m-%d %H:%M:%S},{moment.microsecond // 1000:03d} INFO train: {text}")
+
+    def _stamp(self, at: float) -> str:
+        moment = datetime.fromtimestamp(START + at + self.ahead, UTC)
+        return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}000Z "
+
+
+def victim(index: int, at: float = 1.1, *, of: int = 0, **options: Any) -> Log:
+    """A worker both of whose processes lost their connection to worker `of`."""
+    log = Log(index, **options).start()
+    log.trace(at, 0, closed_by(of)).trace(at + 0.01, 1, closed_by(of))
+    return log.ended(at + 0.5, 0, closed=(1,))
+
+
+def diagnosed(*workers: Log | WorkerEvidence, **job: Any) -> Diagnosis:
+    """The verdict on a job of these workers."""
+    evidence = tuple(item.evidence() if isinstance(item, Log) else item for item in workers)
+    return diagnose(JobEvidence(evidence, **job), matcher())
+
+
+def culprit(found: Diagnosis) -> tuple[str, str | None, int | None, str]:
+    """Verdict, worker, local rank and confidence of the one root cause."""
+    (cause,) = found.root_causes
+    return str(found.verdict), cause.worker, cause.local_rank, str(cause.confidence)
+
+
+def candidates(found: Diagnosis) -> list[tuple[str | None, int | None]]:
+    """Worker and local rank of each candidate."""
+    return [(cause.worker, cause.local_rank) for cause in found.candidates]
+
+
+def proofs(found: Diagnosis) -> list[Proof]:
+    """Everything that an answer points at."""
+    causes: tuple[Cause, ...] = (*found.root_causes, *found.candidates, *found.earlier)
+    shown = [proof for cause in causes for proof in cause.proofs]
+    others = [*(group.proof for group in found.cascade), *(worker.proof for worker in found.workers)]
+    return shown + [proof for proof in others if proof is not None]
+
+
+def unread(index: int, **values: Any) -> WorkerEvidence:
+    """A worker whose log could not be read."""
+    return WorkerEvidence(f"worker-{index}", index, None, **values)
+
+
+def error_files(index: int, records: Mapping[tuple[int, int], ErrorRecord]) -> dict[str, ErrorRecord]:
+    """Error files by (attempt, local rank) at their usual paths."""
+    folder = f"/tmp/torchelastic_a{index}/run_b"
+    return {f"{folder}/attempt_{attempt}/{local}/error.json": item for (attempt, local), item in records.items()}

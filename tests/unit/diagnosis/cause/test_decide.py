@@ -1,0 +1,133 @@
+"""Which round decides."""
+
+from __future__ import annotations
+
+import pytest
+
+from atlctl.diagnosis.result import Verdict
+from tests.unit.diagnosis.samples import DATA, worker
+
+from .logs import MESH, OWN, STORE, WAITED, Log, closed_by, culprit, diagnosed, unread, victim
+
+
+def first_round(index: int, *, stamped: bool = True) -> Log:
+    """Rank 3 raises, the others lose it, all agents start their processes again. No summary is printed for that."""
+    log = Log(index, stamped=stamped).start()
+    if index == 1:
+        log.trace(1, 1, OWN).trace(1.1, 0, closed_by(1)).closing(1.3, 0).failed(1.35, 1)
+    else:
+        log.trace(1.1, 0, closed_by(1)).trace(1.1, 1, closed_by(1)).closing(1.3, 1).failed(1.4, 0)
+    return log.restarted()
+
+
+def test_the_last_round_decides() -> None:
+    bad = first_round(1).start(5).trace(6, 0, "KeyError: 'phase'").trace(6.1, 1, closed_by(1))
+    other = first_round(0).start(5).trace(6.1, 0, closed_by(1)).trace(6.1, 1, closed_by(1))
+    found = diagnosed(other.ended(6.4, 0, closed=(1,)), bad.ended(6.3, 0, closed=(1,)))
+    assert culprit(found)[:3] == ("rank", "worker-1", 0)
+    assert (found.root_causes[0].attempt, found.root_causes[0].exception) == (1, "KeyError")
+    assert [(cause.worker, cause.rank, cause.exception) for cause in found.earlier] == [("worker-1", 3, "ValueError")]
+
+
+def test_a_job_that_recovered_did_not_fail() -> None:
+    found = diagnosed(*(first_round(index).start(5) for index in (0, 1)))
+    assert found.verdict is Verdict.NONE
+    assert [(cause.worker, cause.rank) for cause in found.earlier] == [("worker-1", 3)]
+
+
+def test_a_restart_that_read_a_stale_store_goes_back() -> None:
+    """No process of the last round came up again: what it says follows from the round before."""
+    logs = []
+    for index in (0, 1):
+        log = first_round(index)
+        logs.append(log.trace(8, 0, MESH).trace(8.01, 1, MESH).ended(8.3, 0, closed=(1,)))
+    found = diagnosed(*logs)
+    assert culprit(found)[:3] == ("rank", "worker-1", 1)
+    assert (found.root_causes[0].attempt, found.root_causes[0].message) == (0, OWN)
+    assert "the job was restarted; what came after round 0 only followed" in found.remarks
+
+
+def test_a_stale_store_without_a_round_before_is_not_explained_away() -> None:
+    logs = [Log(index).trace(8, 0, MESH).trace(8.01, 1, MESH).ended(8.3, 0, closed=(1,)) for index in (0, 1)]
+    assert diagnosed(*logs).verdict is not Verdict.NONE
+
+
+def test_a_change_of_membership_is_no_failure() -> None:
+    """The agents end their processes and start them with another world's size; none of them failed."""
+    logs = [Log(index).start().closing(3, 0, 1).restarted().start(5) for index in (0, 1)]
+    assert diagnosed(*logs).verdict is Verdict.NONE
+
+
+def test_a_signal_to_all_in_the_second_round() -> None:
+    found = diagnosed(*(first_round(index).start(5).signalled(9) for index in (0, 1)))
+    assert culprit(found)[:2] == ("external", None)
+    assert [cause.rank for cause in found.earlier] == [3]
+
+
+def test_a_hang_in_the_second_round() -> None:
+    quiet = first_round(1).start(5).trace(16, 0, WAITED).ended(16.3, 0, 1, WAITED, closed=(1,))
+    other = first_round(0).start(5).trace(16, 0, WAITED).trace(16, 1, WAITED).ended(16.3, 0, 1, WAITED, closed=(1,))
+    found = diagnosed(other, quiet)
+    assert culprit(found)[:3] == ("rank", "worker-1", 1)
+    assert (found.root_causes[0].category, found.root_causes[0].attempt) == ("hang", 1)
+
+
+def test_rounds_are_told_apart_without_stamps_too() -> None:
+    found = diagnosed(*(first_round(index, stamped=False).start(5) for index in (0, 1)))
+    assert found.verdict is Verdict.NONE
+
+
+def test_restarts_exhausted_by_the_same_error() -> None:
+    """Each round fails alike: the last is answered, the first stands beside it."""
+    bad = first_round(1).start(5).trace(6, 1, OWN).trace(6.1, 0, closed_by(1)).ended(6.4, 1, closed=(0,))
+    other = first_round(0).start(5).trace(6.1, 0, closed_by(1)).trace(6.1, 1, closed_by(1)).ended(6.5, 0, closed=(1,))
+    found = diagnosed(other, bad)
+    assert culprit(found)[:3] == ("rank", "worker-1", 1)
+    assert len(found.earlier) == 1
+
+
+def test_a_log_that_is_cut_behind_its_agents_report_was_not_restarted() -> None:
+    """Nothing was printed behind: no sign that its processes were started again."""
+    log = Log(1).start().trace(1, 1, OWN).trace(1.05, 0, closed_by(1)).closing(1.2, 0).failed(1.3, 1)
+    found = diagnosed(victim(0, of=1), log)
+    assert culprit(found) == ("rank", "worker-1", 1, "certain")
+    assert found.remarks == ()
+
+
+def test_nothing_at_all() -> None:
+    for found in (diagnosed(), diagnosed(unread(0), unread(1)), diagnosed(Log(0)), diagnosed(missing=("worker-0",))):
+        assert (found.verdict, found.root_causes, found.candidates) == (Verdict.NONE, (), ())
+
+
+def test_a_success() -> None:
+    found = diagnosed(Log(0).start(), Log(1).start())
+    assert (found.verdict, found.cascade, found.earlier) == (Verdict.NONE, (), ())
+
+
+def test_an_agent_that_lost_its_store_is_not_the_cause() -> None:
+    """The host's agent ended because of its own rank; the other's only noticed that it was gone."""
+    host = Log(0).start().trace(1, 0, OWN).trace(1.05, 1, closed_by(0)).ended(1.3, 0, closed=(1,))
+    found = diagnosed(host, Log(1).start().closing(1.5, 0, 1).agent_died(1.6, STORE))
+    assert culprit(found)[:3] == ("rank", "worker-0", 0)
+    assert found.cascade[-1].workers == ("worker-1",)
+
+
+def test_a_success_of_some_beside_victims_is_no_success() -> None:
+    assert diagnosed(victim(0, of=1), Log(1).start()).verdict is not Verdict.NONE
+
+
+@pytest.mark.parametrize("names", [(0, 1), (1, 0)])
+def test_two_workers_of_a_real_job(names: tuple[int, int]) -> None:
+    """The order in which the workers are given does not matter."""
+    workers = [
+        worker(f"worker-{n}", (DATA / f"peer-gone-worker-{n}.log").read_bytes().split(b"\n"), index=n) for n in names
+    ]
+    found = diagnosed(*workers)
+    assert culprit(found) == ("rank", "worker-1", 1, "certain")
+    assert (found.root_causes[0].rank, found.root_causes[0].exit_code) == (3, 1)
+    assert [group.ranks for group in found.cascade] == [(0, 1, 2)]
+
+
+def test_an_evicted_worker_of_a_real_job() -> None:
+    evicted = worker("worker-1", (DATA / "evicted-agent.log").read_bytes().split(b"\n"), index=1)
+    assert culprit(diagnosed(victim(0, of=1), evicted))[:2] == ("worker", "worker-1")

@@ -1,0 +1,229 @@
+"""Somebody failed of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from atlctl.diagnosis.result import Confidence, Verdict
+
+from .logs import (
+    NCCL_REMOTE,
+    OWN,
+    RESET,
+    WAITED,
+    Log,
+    address,
+    candidates,
+    closed_by,
+    culprit,
+    diagnosed,
+    unread,
+    victim,
+)
+
+
+def own(index: int = 1, local: int = 1, error: str = OWN, at: float = 1.0, **options: object) -> Log:
+    """A worker in which one process raises, and the other loses it."""
+    log = Log(index, **options).start()  # type: ignore[arg-type]
+    log.trace(at, local, error).trace(at + 0.05, 1 - local, closed_by(index))
+    return log.ended(at + 0.4, local, closed=(1 - local,))
+
+
+@pytest.mark.parametrize("stamped", [True, False])
+def test_an_own_exception_among_victims_of_gloo(stamped: bool) -> None:
+    found = diagnosed(victim(0, of=1, stamped=stamped), own(stamped=stamped))
+    assert culprit(found) == ("rank", "worker-1", 1, "certain")
+    (cause,) = found.root_causes
+    assert (cause.rank, cause.attempt, cause.exit_code, cause.signal) == (3, 0, 1, None)
+    assert (cause.exception, cause.message, cause.category) == ("ValueError", OWN, "python_exception")
+    assert cause.frame is not None
+    assert (cause.frame.path, cause.frame.line) == ("/job/train.py", 20)
+    assert [(group.reason, group.ranks) for group in found.cascade] == [
+        ("gloo: connection closed by a peer", (0, 1, 2))
+    ]
+
+
+def test_an_own_exception_among_victims_of_nccl() -> None:
+    log = Log(1).start().trace(1.0, 1, OWN).trace(1.05, 0, NCCL_REMOTE).ended(1.4, 1, closed=(0,))
+    other = Log(0).start().trace(1.1, 0, NCCL_REMOTE).trace(1.1, 1, NCCL_REMOTE).ended(1.5, 0, closed=(1,))
+    found = diagnosed(other, log)
+    assert culprit(found) == ("rank", "worker-1", 1, "certain")
+    assert [(group.reason, group.count) for group in found.cascade] == [("NCCL: a peer left", 3)]
+
+
+def test_it_does_not_matter_that_a_victim_spoke_first() -> None:
+    """Clocks and buffers: what a victim says is a consequence whenever it says it."""
+    assert culprit(diagnosed(victim(0, at=0.2, of=1), own(at=1.0))) == ("rank", "worker-1", 1, "certain")
+
+
+def test_sigkill_beside_a_recorded_victim() -> None:
+    """torchrun names the victim: its error file is as old as the second in which the agent noticed the kill."""
+    log = Log(0).start().trace(1.0, 0, closed_by(0)).closing(1.2, 0).failed(1.3, 1, -9)
+    log.summary(1.4, (0, -15, closed_by(0)), (1, -9, ""))
+    found = diagnosed(log, victim(1, of=0))
+    assert culprit(found) == ("rank", "worker-0", 1, "certain")
+    (cause,) = found.root_causes
+    assert (cause.signal, cause.exit_code, cause.category) == ("SIGKILL", -9, "killed")
+
+
+def test_sigkill_while_others_waited_is_less_sure() -> None:
+    """It may have been killed because it hung."""
+    waited = Log(0).start().trace(6, 0, WAITED).trace(6, 1, WAITED).ended(6.3, 0, closed=(1,))
+    killed = Log(1).start().trace(6, 0, WAITED).ended(6.3, 1, -9, closed=(0,))
+    assert culprit(diagnosed(waited, killed)) == ("rank", "worker-1", 1, "likely")
+
+
+def test_a_segmentation_fault() -> None:
+    log = Log(1).start()
+    log.say(
+        1.0, "Fatal Python error: Segmentation fault", "", "Current thread 0x00007f95e69dbb80 (most recent call first):"
+    )
+    log.say(1.0, '  File "/job/train.py", line 159 in read_batch')
+    log.trace(1.1, 0, closed_by(1)).ended(1.3, 1, -11, closed=(0,))
+    found = diagnosed(victim(0, of=1), log)
+    assert culprit(found) == ("rank", "worker-1", 1, "certain")
+    assert (found.root_causes[0].signal, found.root_causes[0].category) == ("SIGSEGV", "native_crash")
+
+
+def test_an_error_that_the_watchdog_met() -> None:
+    """Its peers abort as well: what the watchdog says of the GPU tells who was first."""
+    log = Log(1).start()
+    text = "Process group watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered"
+    log.say(1.0, f"[rank3]:[E1120 17:45:01.1 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 3] {text}")
+    log.ended(1.4, 1, -6, closed=(0,))
+    other = Log(0).start().trace(1.1, 0, NCCL_REMOTE).trace(1.1, 1, NCCL_REMOTE).ended(1.5, 0, closed=(1,))
+    found = diagnosed(other, log)
+    assert culprit(found) == ("rank", "worker-1", 1, "certain")
+    assert found.root_causes[0].category == "gpu_ecc_uncorrectable"
+
+
+@pytest.mark.parametrize(("code", "category"), [(3, "explicit_exit"), (1, "unknown_python_exit")])
+def test_an_exit_code_without_a_word(code: int, category: str) -> None:
+    log = Log(1).start().trace(1.1, 0, closed_by(1)).ended(1.3, 1, code, closed=(0,))
+    found = diagnosed(victim(0, of=1), log)
+    assert culprit(found) == ("rank", "worker-1", 1, "likely")
+    assert (found.root_causes[0].category, found.root_causes[0].exit_code) == (category, code)
+
+
+def test_exit_codes_without_a_word_at_the_same_time_are_undecided() -> None:
+    logs = [Log(index).start().ended(1.3, 0, closed=(1,)) for index in (0, 1)]
+    found = diagnosed(*logs)
+    assert found.verdict is Verdict.UNDECIDED
+    assert candidates(found) == [("worker-0", 0), ("worker-1", 0)]
+
+
+def test_exit_codes_without_a_word_seconds_apart_are_a_guess() -> None:
+    logs = [Log(index).start().ended(at, 0, closed=(1,)) for index, at in ((0, 5.3), (1, 1.3))]
+    assert culprit(diagnosed(*logs)) == ("rank", "worker-1", 0, "guess")
+
+
+def test_a_traceback_without_a_prefix_is_the_process_that_failed() -> None:
+    """Before the process group is up there is no `[rank3]: `."""
+    log = Log(1).start().trace(1, 1, "ModuleNotFoundError: No module named 'fused'", prefix=False)
+    found = diagnosed(victim(0, of=1), log.ended(1.3, 1, 1, closed=(0,)))
+    assert culprit(found) == ("rank", "worker-1", 1, "certain")
+    assert found.root_causes[0].exception == "ModuleNotFoundError"
+
+
+def test_a_thread_that_dies_does_not_end_its_process() -> None:
+    log = Log(1).start().say(1, "Exception in thread Thread-1 (prefetch):").trace(1, 0, OWN, prefix=False)
+    log.trace(3, 0, "KeyError: 'lr'").ended(3.3, 0, closed=(1,))
+    assert diagnosed(victim(0, 3.1, of=1), log).root_causes[0].exception == "KeyError"
+
+
+def test_the_same_failure_everywhere_is_the_jobs() -> None:
+    error = "FileNotFoundError: [Errno 2] No such file or directory: '/data/config.json'"
+    logs = [Log(index).start().trace(1, 0, error).trace(1, 1, error).ended(1.3, 0, closed=(1,)) for index in (0, 1)]
+    found = diagnosed(*logs)
+    assert culprit(found) == ("job", None, None, "certain")
+    assert (found.root_causes[0].rank, found.root_causes[0].exception) == (None, "FileNotFoundError")
+    assert found.cascade == ()
+
+
+def test_numbers_do_not_make_another_failure() -> None:
+    logs = [
+        Log(index)
+        .start()
+        .trace(1, 0, f"KeyError: {index}1")
+        .trace(1, 1, f"KeyError: {index}2")
+        .ended(1.3, 0, closed=(1,))
+        for index in (0, 1)
+    ]
+    assert diagnosed(*logs).verdict is Verdict.JOB
+
+
+def test_a_worker_that_failed_before_the_users_code() -> None:
+    """No process of it can run the script; the others' agent loses the store and ends processes that still start."""
+    text = "/opt/venv/bin/python: can't open file '/job/train.py': [Errno 2] No such file or directory"
+    bad = Log(1).say(1, text, text).failed(1.3, 0, 2).summary(1.4, (0, 2, ""), (1, 2, ""))
+    other = Log(0).closing(2, 0, 1).agent_died(2.1, "RuntimeError: Connection reset by peer")
+    for first in (other, victim(0, of=1)):
+        found = diagnosed(first, bad)
+        assert culprit(found) == ("worker", "worker-1", None, "certain")
+        assert (found.root_causes[0].rank, found.root_causes[0].category) == (None, "script_missing")
+
+
+def test_two_culprits_at_once() -> None:
+    found = diagnosed(own(0, 0, "KeyError: 'lr'", 1.0), own(1, 0, OWN, 1.02))
+    assert found.verdict is Verdict.RANKS
+    assert [(cause.worker, cause.local_rank, str(cause.confidence)) for cause in found.root_causes] == [
+        ("worker-0", 0, "likely"),
+        ("worker-1", 0, "likely"),
+    ]
+    assert [group.ranks for group in found.cascade] == [(1, 3)]
+
+
+def test_the_same_failure_on_some_ranks() -> None:
+    found = diagnosed(own(0, 0, OWN, 1.0), own(1, 0, OWN, 3.0))
+    assert found.verdict is Verdict.RANKS
+    assert [cause.rank for cause in found.root_causes] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: own(1, 1),
+        lambda: Log(1).start().trace(1.1, 0, closed_by(1)).ended(1.3, 1, -9, closed=(0,)),
+        lambda: Log(1).start().trace(1.1, 0, closed_by(1)).ended(1.3, 1, 3, closed=(0,)),
+    ],
+)
+def test_missing_logs_and_workers_lower_the_confidence(make: Callable[[], Log]) -> None:
+    """Somebody whom nobody heard may have failed before."""
+    for found in (
+        diagnosed(unread(0), make()),
+        diagnosed(victim(0, of=1), make(), expected=3, missing=("worker-2",)),
+    ):
+        assert culprit(found) == ("rank", "worker-1", 1, "likely")
+
+
+def test_a_victim_whose_code_wraps_the_error() -> None:
+    log = Log(0).start()
+    for local in (0, 1):
+        log.trace(1.1, local, closed_by(1), "TrainingError: step 3 failed")
+    found = diagnosed(log.ended(1.4, 0, closed=(1,)), own())
+    assert culprit(found) == ("rank", "worker-1", 1, "certain")
+    assert found.cascade[0].ranks == (0, 1, 2)
+
+
+def test_a_culprit_whose_handler_then_loses_its_peer() -> None:
+    """Its last words are a victim's; the first of the chain are its own, and what it is asked about."""
+    log = Log(1).start().trace(1, 1, OWN, RESET.format(address=address(0))).trace(1.1, 0, closed_by(1))
+    found = diagnosed(victim(0, of=1), log.ended(1.4, 1, closed=(0,)))
+    assert culprit(found) == ("rank", "worker-1", 1, "likely")
+    assert (found.root_causes[0].exception, found.root_causes[0].message) == ("ValueError", OWN)
+
+
+def test_a_peer_that_a_user_names_is_no_victim() -> None:
+    """A service that answers badly is the user's own trouble."""
+    error = "ConnectionError: metrics service: 503 Service Unavailable after 5 attempts"
+    assert culprit(diagnosed(victim(0, of=1), own(error=error)))[:3] == ("rank", "worker-1", 1)
+
+
+def test_many_culprits_are_listed_up_to_a_limit() -> None:
+    logs = [own(index, 0, "KeyError: 'lr'", 1.0, world=200) for index in range(100)]
+    found = diagnosed(*logs)
+    assert found.verdict is Verdict.RANKS
+    assert len(found.root_causes) == 64
+    assert {cause.confidence for cause in found.root_causes} == {Confidence.LIKELY}

@@ -1,0 +1,70 @@
+"""Logs without a word of torchelastic's."""
+
+from __future__ import annotations
+
+from atlctl.diagnosis.result import Verdict
+
+from .logs import OWN, Log, candidates, culprit, diagnosed
+
+
+def crash(log: Log, error: str = OWN) -> Log:
+    return log.trace(1, 0, error, prefix=False)
+
+
+def test_a_traceback_without_a_launcher_is_a_candidate() -> None:
+    """Which process of which rank printed it stands nowhere."""
+    found = diagnosed(crash(Log(0).say(0, "starting")), crash(Log(1), "KeyError: 'lr'"))
+    assert found.verdict is Verdict.UNDECIDED
+    assert candidates(found) == [("worker-0", None), ("worker-1", None)]
+    first = found.candidates[0]
+    assert (first.exception, first.message, str(first.confidence)) == ("ValueError", OWN, "guess")
+    assert first.proofs[0].text == OWN
+
+
+def test_a_handled_traceback_is_none() -> None:
+    found = diagnosed(*(Log(index).start().trace(0.5, 0, OWN, prefix=False).start(1) for index in (0, 1)))
+    assert found.verdict is Verdict.NONE
+
+
+def test_a_logged_traceback_before_more_training_is_none() -> None:
+    log = Log(0).start().say(0.5, "2026-11-20 17:45:00,500 ERROR train: could not save, trying again")
+    assert (
+        diagnosed(log.trace(0.5, 0, "OSError: [Errno 28] No space left", prefix=False).start(1)).verdict is Verdict.NONE
+    )
+
+
+def test_a_noisy_success_is_none() -> None:
+    """At their end processes complain of sockets that their peers have closed."""
+    logs = []
+    for index in (0, 1):
+        log = Log(index).start(steps=5)
+        log.say(
+            9,
+            "[W1120 17:45:09.1 TCPStore.cpp:115] [c10d] recvVector failed on SocketImpl(fd=3): "
+            "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+            "[rank0]:[W1120 17:45:09.1 ProcessGroupNCCL.cpp:1250] destroy_process_group() was not called",
+            "/x/y.py:3: FutureWarning: You are using `torch.load` with `weights_only=False`, which raises later",
+        )
+        logs.append(log)
+    assert diagnosed(*logs).verdict is Verdict.NONE
+
+
+def test_a_name_that_does_not_resolve_needs_no_rank() -> None:
+    error = "socket.gaierror: [Errno -2] Name or service not known"
+    assert culprit(diagnosed(crash(Log(0), error)))[:2] == ("job", None)
+
+
+def test_a_refused_connection_is_the_other_ends() -> None:
+    """NCCL names the address at which nobody listens."""
+    own = "w:6:6 [0] NCCL INFO Bootstrap : Using eth0:10.42.1.17<0>"
+    refused = "socketStartConnect: Connect to 10.42.1.17<35411> failed : Connection refused"
+    warn = f"w:6:90 [0] misc/socket.cc:484 NCCL WARN {refused}"
+    found = diagnosed(Log(0).say(0, "loading").say(5, warn), Log(1).say(0, own))
+    assert culprit(found) == ("worker", "worker-1", None, "likely")
+    assert culprit(diagnosed(Log(0).say(5, warn))) == ("worker", None, None, "likely")
+
+
+def test_a_signature_alone_is_a_candidate() -> None:
+    found = diagnosed(Log(0).say(0, "loading").say(5, "RuntimeError: CUDA out of memory. Tried to allocate 5.25 GiB."))
+    assert found.verdict is Verdict.UNDECIDED
+    assert found.candidates[0].category == "cuda_oom"

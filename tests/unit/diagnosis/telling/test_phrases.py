@@ -1,0 +1,64 @@
+"""The engine's sentences in Chinese."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from atlctl.diagnosis.cause.decide import diagnose
+from atlctl.diagnosis.signatures.load import builtin
+from atlctl.diagnosis.signatures.match import Matcher
+from atlctl.diagnosis.telling.phrases import said_in
+from atlctl.recording.read import read_saved
+
+CASES = Path(__file__).parents[3] / "corpus/data"
+
+
+def sentences() -> Iterator[str]:
+    """Why, reason and remarks of every case of the corpus."""
+    matcher = Matcher(builtin().signatures)
+    for case in sorted(CASES.glob("*/case.json")):
+        found = diagnose(read_saved([str(case.parent)], matcher).job, matcher)
+        yield from (cause.why for cause in (*found.root_causes, *found.candidates, *found.earlier))
+        yield from (group.reason for group in found.cascade)
+        yield from found.remarks
+
+
+def test_every_sentence_about_the_corpus_is_known() -> None:
+    """A new sentence of the engine's belongs into `phrases.py`; until then a Chinese reader gets it in English."""
+    said = dict.fromkeys(sentences())
+    assert len(said) > 20
+    assert [text for text in said if said_in(text, "zh") == text] == []
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese"),
+    [
+        ("its log just ends; 3 ranks on 2 workers lost their connection to it",
+         "它的日志戛然而止；2 个 worker 上的 3 个 rank 与它断开了连接"),
+        ("2 failed of their own, it is 0.25 s before the next; 1 other only lost a peer",
+         "2 个进程自身出错，它比下一个早 0.25 s；另有 1 个只是失去对端"),
+        ("the job was restarted; what came after round 0 only followed", "作业已重启；第 0 轮之后的都只是后果"),
+        ("8 ranks ran ALLREDUCE [4, 2], it did not", "8 个 rank 执行 ALLREDUCE [4, 2]，它没有"),
+        ("Rank 3 (local rank 1) left in mid-run without a word (exit code 0)",
+         "Rank 3 (local rank 1) 在运行中途一声不响地离开（退出码 0）"),
+    ],
+)  # fmt: skip
+def test_sentences(english: str, chinese: str) -> None:
+    assert said_in(english, "zh") == chinese
+    assert said_in(english, "en") == english
+
+
+@pytest.mark.parametrize("text", ["", "ValueError: x; the name does not resolve", "its log just ends.", "训练"])
+def test_what_is_not_wholly_known_stays_as_it_is(text: str) -> None:
+    assert said_in(text, "zh") == text
+
+
+def test_hostile_texts_take_no_time() -> None:
+    start = time.process_time()
+    for text in ("1 ranks on " * 5000, "; " * 8000, "1" * 16000, "Rank 1: " + "it " * 5000, "a did not " * 1500):
+        said_in(text, "zh")
+    assert time.process_time() - start < 1

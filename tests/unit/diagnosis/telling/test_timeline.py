@@ -1,0 +1,137 @@
+"""What stands below the panel: the cascade, the workers' timeline, remarks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from atlctl.diagnosis.clocks import When
+from atlctl.diagnosis.result import Diagnosis, Followed, Verdict
+from atlctl.diagnosis.telling.timeline import MAX_FOLLOWED, MAX_WORKERS, offset
+from tests.unit.diagnosis.causes import AT, CAUSE, FOLLOWED, MESSAGE, ONE, PEER_GONE, SECOND, after, lists, report, told
+
+
+def test_the_cascade_is_folded() -> None:
+    assert lists(told(ONE))["followed"] == [
+        ("+1.0 s", "3x gloo: connection closed by a peer (ranks 0-2 on worker-[0-1])"),
+    ]
+    assert lists(told(ONE, "zh"))["后果"] == [("+1.0 s", "3 个：gloo：连接被对端关闭（worker-[0-1] 的 rank 0-2）")]
+    whole = lists(told(ONE, verbose=True))["followed"]
+    assert whole[1] == ("", f"worker-0:7: {PEER_GONE}")
+
+
+def test_long_lists_of_ranks_and_workers_are_counted() -> None:
+    names = tuple(f"worker-{n}" for n in range(0, 100, 3))
+    group = Followed("x", 60, names, tuple(range(0, 120, 2)), None, None)
+    assert lists(told(replace(ONE, cascade=(group,))))["followed"] == [("-", "60x x (60 ranks on 34 workers)")]
+    assert "0,2,4," in lists(told(replace(ONE, cascade=(group,)), verbose=True))["followed"][0][1]
+    partly = Followed("x", 9, ("worker-1",), (3,), None, None)
+    assert lists(told(replace(ONE, cascade=(partly,))))["followed"] == [("-", "9x x (worker-1)")]
+
+
+def test_the_cascade_has_at_most_ten_lines() -> None:
+    groups = tuple(replace(FOLLOWED, reason=f"reason {n}") for n in range(14))
+    shown = lists(told(replace(ONE, cascade=groups)))["followed"]
+    assert len(shown) == MAX_FOLLOWED
+    assert shown[-1] == ("", "and 15 more: -v")
+
+
+def test_the_timeline_begins_with_the_culprit() -> None:
+    assert lists(told(ONE))["workers"] == [
+        ("+0.0 s", "worker-1", MESSAGE),
+        ("+1.0 s", "worker-0", "gloo: connection closed by a peer"),
+    ]
+
+
+def test_the_culprit_s_own_time_counts_for_its_worker() -> None:
+    """Its neighbour's end has a stamp of whole seconds, which lies before it."""
+    workers = (report(0, "victim", PEER_GONE, after(0.1)), report(1, "ended", "Signal 15 (SIGTERM)", SECOND))
+    shown = lists(told(replace(ONE, workers=workers)))["workers"]
+    assert shown[0] == ("+0.0 s", "worker-1", MESSAGE)
+
+
+def test_workers_without_a_log_and_with_one_that_ends() -> None:
+    workers = (
+        report(0, "victim", PEER_GONE, after(0.1)),
+        report(1, "initiator", MESSAGE, AT),
+        report(2, "silent", "step 40", after(-3.0)),
+        report(3, "silent", "", None),
+        report(4, "no log", "", None),
+        report(5, "agent", "RendezvousConnectionError: gone", after(2.0)),
+    )
+    assert lists(told(replace(ONE, workers=workers)))["workers"] == [
+        ("-3.0 s", "worker-2", "last line: step 40"),
+        ("+0.0 s", "worker-1", MESSAGE),
+        ("+0.1 s", "worker-0", "gloo: connection closed by a peer"),
+        ("+2.0 s", "worker-5", "torchrun: the rendezvous' host went away or cannot be reached"),
+        ("-", "worker-3", "its log is empty"),
+        ("-", "worker-4", "no log"),
+    ]
+
+
+def test_without_a_time_of_the_cause_the_first_failure_is_the_beginning() -> None:
+    diagnosis = replace(ONE, root_causes=(replace(CAUSE, time=None, worker=None),))
+    shown = lists(told(diagnosis))["workers (+0.0 s is 2026-11-20T17:47:12.905Z)"]
+    assert [line[0] for line in shown] == ["+0.0 s", "+1.0 s"]
+
+
+def test_many_workers_that_say_the_same_are_one_line() -> None:
+    workers = [report(n, "victim", f"{PEER_GONE}{n}", after(n / 10)) for n in range(2, 60)]
+    diagnosis = replace(ONE, workers=(report(1, "initiator", MESSAGE, AT), *workers))
+    assert lists(told(diagnosis))["workers"] == [
+        ("+0.0 s", "worker-1", MESSAGE),
+        ("+0.2 s", "worker-[2-59]", "gloo: connection closed by a peer"),
+    ]
+    assert len(lists(told(diagnosis, verbose=True))["workers"]) == 59
+
+
+def test_a_long_timeline_keeps_culprit_and_silent_workers() -> None:
+    others = [report(n, "victim", f"ValueError: {'x' * n}", after(n / 10)) for n in range(2, 30)]
+    silent = report(40, "silent", "step 3", after(50))
+    diagnosis = replace(ONE, workers=(*others, silent, report(1, "initiator", MESSAGE, AT)))
+    shown = lists(told(diagnosis))["workers"]
+    assert len(shown) == MAX_WORKERS
+    assert shown[0][1] == "worker-1"
+    assert shown[-2] == ("+50.0 s", "worker-40", "last line: step 3")
+    assert shown[-1] == ("", "", "19 more (-v): 19 only lost a peer")
+
+
+def test_one_worker_needs_no_timeline() -> None:
+    alone = replace(ONE, workers=ONE.workers[1:])
+    assert "workers" not in lists(told(alone))
+    assert "workers" in lists(told(alone, verbose=True))
+
+
+def test_where_nothing_failed_the_last_lines_show_who_is_behind() -> None:
+    workers = (report(0, "silent", "step 9", after(5)), report(1, "silent", "step 2", after(0)))
+    assert lists(told(Diagnosis(Verdict.NONE, workers=workers)))["workers"] == [
+        ("2026-11-20T17:47:12.905Z", "worker-1", "last line: step 2"),
+        ("2026-11-20T17:47:17.905Z", "worker-0", "last line: step 9"),
+    ]
+
+
+def test_v_counts_what_a_worker_lost() -> None:
+    worker = report(0, "victim", PEER_GONE, after(1), processes=8, failed=7, rounds=3, skew=-4.66)
+    shown = lists(told(replace(ONE, workers=(worker,)), verbose=True))["workers"]
+    assert shown == [
+        ("+1.0 s", "worker-0", f"{PEER_GONE} (7 of 8 processes failed, 3 rounds, clock -4.7 s, worker-0:7)")
+    ]
+
+
+def test_remarks() -> None:
+    assert lists(told(ONE))["remarks"] == [("never seen: worker-2",)]
+    assert lists(told(ONE, "zh"))["备注"] == [("从未出现：worker-2",)]
+
+
+@pytest.mark.parametrize(
+    ("when", "shown"),
+    [
+        (AT, "+0.0 s"), (after(-0.02), "+0.0 s"), (after(1.44), "+1.4 s"), (after(-33.8), "-33.8 s"),
+        (after(599), "+599.0 s"), (after(600), "+10 min"), (after(-7000), "-117 min"), (after(9000), "+2.5 h"),
+        (SECOND, "+0 s"), (When(SECOND.seconds + 1, 1.0), "+0 s"), (When(SECOND.seconds + 2, 1.0), "+1 s"),
+        (When(SECOND.seconds - 5, 1.0), "-5 s"), (None, "-"),
+    ],
+)  # fmt: skip
+def test_offsets(when: When | None, shown: str) -> None:
+    assert offset(when, AT) == shown
