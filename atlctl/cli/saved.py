@@ -1,96 +1,96 @@
-"""`atlctl errors --from`: the first observed failure of a job of which only saved logs are left."""
+"""`atlctl errors --from`: the root cause of a job of which only saved logs are left."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
 from atlctl.cli.findings import tell
+from atlctl.cli.matching import matcher, own_signatures
 
 if TYPE_CHECKING:
-    from atlctl.diagnosis.finding import Candidate, Evidence, Finding
+    from atlctl.diagnosis.result import Cause, Diagnosis, Proof
     from atlctl.recording.read import Saved
 
 
-def show(paths: Sequence[str], *, error_files: bool, exit_code: bool, output: str) -> int:
+def show(paths: Sequence[str], *, error_files: bool, exit_code: bool, output: str, verbose: bool) -> int:
     """Reads `paths`, prints what was found, returns the exit code. Needs no event loop: nothing is waited for."""
     from atlctl.cli.views import error_data
-    from atlctl.diagnosis.first_observed import first_observed
-    from atlctl.diagnosis.report import to_text
+    from atlctl.diagnosis.cause.decide import diagnose
     from atlctl.recording.read import STDIN, read_saved
 
     if STDIN in paths and os.isatty(0):
         say.note("reading standard input; Ctrl-D ends it")
-    saved = read_saved(paths, error_files=error_files)
+    own = own_signatures()
+    known = matcher(own)
+    saved = read_saved(paths, known, error_files=error_files)
     for problem in saved.problems:
         say.warning(problem.message)
     for remark in saved.remarks:
         say.note(remark)
-    finding = _placed(first_observed(saved.workers), saved)
-    source = {"job": None, "uid": None, "state": None, "source": _source(paths, saved, finding)}
-    lines = _text(paths, saved, finding, to_text(_as_paths(finding)))
+    found = _placed(diagnose(saved.job, known), saved)
+    source = {"job": None, "uid": None, "state": None, "source": _source(paths, saved)}
     problems = [error_data(problem) for problem in saved.problems]
-    return tell(finding, source, lines, problems, exit_code=exit_code, output=output)
+    return tell(
+        found,
+        source,
+        [_head(paths, saved)],
+        problems,
+        exit_code=exit_code,
+        output=output,
+        verbose=verbose,
+        next_command=_next_command,
+        place=_place,
+        signatures=own,
+    )
 
 
-def _source(paths: Sequence[str], saved: Saved, finding: Finding) -> dict[str, Any]:
-    named = [item.worker for item in (*finding.candidates, *finding.followed)]
+def _source(paths: Sequence[str], saved: Saved) -> dict[str, Any]:
     return {
         "paths": list(paths),
         "told_apart_by": list(saved.told),
-        "workers": [{"name": item.worker, "failures": named.count(item.worker)} for item in saved.workers],
         "logs": [{"path": log.path, "lines": log.lines, "bytes": log.bytes} for log in saved.logs],
         "error_files": saved.error_files,
     }
 
 
-def _placed(finding: Finding, saved: Saved) -> Finding:
+def _placed(found: Diagnosis, saved: Saved) -> Diagnosis:
     """Evidence with the file and the line in it, instead of the line's number over all logs."""
 
-    def placed(proof: Evidence) -> Evidence:
+    def placed(proof: Proof) -> Proof:
         if proof.line_no is None:
             return proof
         path, line_no = saved.place(proof.line_no)
         return replace(proof, line_no=line_no, file=path)
 
-    return _with_evidence(finding, placed)
+    def caused(items: Sequence[Cause]) -> tuple[Cause, ...]:
+        return tuple(replace(item, proofs=tuple(map(placed, item.proofs))) for item in items)
+
+    return replace(
+        found,
+        root_causes=caused(found.root_causes),
+        candidates=caused(found.candidates),
+        earlier=caused(found.earlier),
+        cascade=tuple(replace(item, proof=item.proof and placed(item.proof)) for item in found.cascade),
+        workers=tuple(replace(item, proof=item.proof and placed(item.proof)) for item in found.workers),
+    )
 
 
-def _as_paths(finding: Finding) -> Finding:
-    """Evidence as `PATH:LINE`, for people."""
-
-    def joined(proof: Evidence) -> Evidence:
-        if proof.line_no is None:
-            return proof
-        where = f"line {proof.line_no} of standard input" if proof.file == "-" else f"{proof.file}:{proof.line_no}"
-        return replace(proof, line_no=None, file=where)
-
-    return _with_evidence(finding, joined)
+def _place(proof: Proof) -> str:
+    if proof.file == "-":
+        return f"line {proof.line_no} of standard input"
+    return f"{proof.file}:{proof.line_no}" if proof.line_no is not None else str(proof.file)
 
 
-def _with_evidence(finding: Finding, change: Callable[[Evidence], Evidence]) -> Finding:
-    def changed(items: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        return tuple(replace(item, evidence=tuple(map(change, item.evidence))) for item in items)
-
-    return replace(finding, candidates=changed(finding.candidates), followed=changed(finding.followed))
-
-
-def _text(paths: Sequence[str], saved: Saved, finding: Finding, lines: Sequence[str]) -> list[str]:
-    if finding.nothing_found and finding.followed:
-        # Logs do not tell how the workers ended in the end.
-        lines = ["No log ends in a failure of torchrun's. Attempts that failed and were restarted:", *lines[1:]]
-    shown = [_head(paths, saved), *lines]
-    quiet = {item.worker for item in saved.workers} - {item.worker for item in (*finding.candidates, *finding.followed)}
-    if finding.only_consequences and quiet:
-        names = ", ".join(item.worker for item in saved.workers if item.worker in quiet)
-        shown.append(f"No failure stands in the logs of: {names}")
-    if finding.candidates and (proof := finding.candidates[0].evidence[0]).file not in (None, "-"):
-        shown.append(f"next: less {f'+{proof.line_no} ' if proof.line_no else ''}{shlex.quote(str(proof.file))}")
-    return shown
+def _next_command(cause: Cause) -> str | None:
+    proof = next((proof for proof in cause.proofs if proof.file not in (None, "-")), None)
+    if proof is None:
+        return None
+    return f"less {f'+{proof.line_no} ' if proof.line_no else ''}{shlex.quote(str(proof.file))}"
 
 
 def _head(paths: Sequence[str], saved: Saved) -> str:
@@ -99,7 +99,7 @@ def _head(paths: Sequence[str], saved: Saved) -> str:
     counts = _count(len(saved.logs), "log")
     if saved.error_files:
         counts += f", {_count(saved.error_files, 'error file')}"
-    return f"{_count(len(saved.workers), 'worker')} from {', '.join(shown[:3])}{more} ({counts})"
+    return f"{_count(len(saved.job.workers), 'worker')} from {', '.join(shown[:3])}{more} ({counts})"
 
 
 def _count(number: int, thing: str) -> str:

@@ -8,58 +8,65 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from atlctl.diagnosis.agentnotes import AgentNote, NoteKind
+from atlctl.diagnosis.reading.reader import LogFacts
 from atlctl.diagnosis.summary import Summary
-from atlctl.diagnosis.torchelastic import SummaryParser
-from atlctl.diagnosis.tracebacks import RankTraceback
 
 _POD_DOMAIN = re.compile(r"([^.]{1,63})\.[^.]{1,63}\.[^.]{1,63}\.svc(?:\..{1,200})?")
+#: The lists of facts whose entries have a line.
+_LISTS = ("summaries", "notes", "traces", "collectives", "identities", "hits")
 
 
-@dataclass(slots=True)
-class Found:
-    """What one worker's lines gave, in the order of the log."""
-
-    summaries: list[Summary] = field(default_factory=list)
-    notes: list[AgentNote] = field(default_factory=list)
-    tracebacks: list[RankTraceback] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, parser: SummaryParser) -> Found:
-        return cls(parser.summaries(), parser.notes(), parser.tracebacks())
-
-    def __bool__(self) -> bool:
-        return bool(self.summaries or self.notes or self.tracebacks)
-
-    def add(self, other: Found) -> None:
-        """Takes in what else is known of the same worker."""
-        self.summaries = sorted((*self.summaries, *other.summaries), key=_line)
-        self.notes = sorted((*self.notes, *other.notes), key=_line)
-        self.tracebacks = sorted((*self.tracebacks, *other.tracebacks), key=_line)
+def merged(first: LogFacts, second: LogFacts) -> LogFacts:
+    """What two logs of one worker say, in the order of their lines."""
+    late, early = (first, second) if first.last_line > second.last_line else (second, first)
+    made = replace(
+        late,
+        addresses=tuple(dict.fromkeys((*first.addresses, *second.addresses))),
+        events={**first.events, **second.events},
+        moments={**first.moments, **second.moments},
+        marks={**second.marks, **first.marks},
+        first=early.first or late.first,
+        zone=first.zone if first.zone is not None else second.zone,
+        last_activity=max(first.last_activity, second.last_activity),
+    )
+    for name in _LISTS:
+        both = (*getattr(first, name), *getattr(second, name))
+        setattr(made, name, sorted(both, key=lambda item: item.line_no))
+    return made
 
 
-def by_host(found: Found, rest: str) -> Mapping[str, Found]:
+def by_host(found: LogFacts, rest: str) -> Mapping[str, LogFacts]:
     """`found` by host; under `rest` what no host can be told of."""
     named = [(summary, host) for summary in found.summaries if (host := _host(summary))]
     hosts = dict.fromkeys(host for _, host in named)
+    if not hosts:
+        return {rest: found}
     if len(hosts) == 1 and len(named) == len(found.summaries):
         return {next(iter(hosts)): found}
-    parts = {host: Found() for host in hosts}
-    parts[rest] = Found()
+    parts = {host: _empty(found) for host in hosts}
+    parts[rest] = _empty(found)
     for summary in found.summaries:
         parts[_host(summary) or rest].summaries.append(summary)
     for note in found.notes:
         parts[_host_of_note(note, named) or rest].notes.append(note)
-    for traceback in found.tracebacks:
-        host = next(_behind(traceback.line_no, [pair for pair in named if _holds(pair[0], traceback)]), None)
-        parts[host or rest].tracebacks.append(traceback)
-    return {name: part for name, part in parts.items() if part}
+    for name in ("traces", "collectives", "identities", "hits"):
+        for item in getattr(found, name):
+            origin = getattr(item, "origin", item)
+            holding = [pair for pair in named if _holds(pair[0], origin.rank)]
+            host = next(_behind(item.line_no, holding), None)
+            getattr(parts[host or rest], name).append(item)
+    return {name: part for name, part in parts.items() if part.said}
 
 
-def _line(item: Summary | AgentNote | RankTraceback) -> int:
-    return item.line_no
+def _empty(found: LogFacts) -> LogFacts:
+    """The facts that are true of every part: times of lines, the zone, how the log ends."""
+    made = replace(found, events={})
+    for name in _LISTS:
+        setattr(made, name, [])
+    return made
 
 
 def _host(summary: Summary) -> str | None:
@@ -74,8 +81,8 @@ def _behind(line_no: int, named: Sequence[tuple[Summary, str]]) -> Iterator[str]
     return (host for summary, host in named if summary.line_no >= line_no)
 
 
-def _holds(summary: Summary, traceback: RankTraceback) -> bool:
-    return any(entry.rank == traceback.rank for entry in summary.entries)
+def _holds(summary: Summary, rank: int | None) -> bool:
+    return rank is not None and any(entry.rank == rank for entry in summary.entries)
 
 
 def _host_of_note(note: AgentNote, named: Sequence[tuple[Summary, str]]) -> str | None:

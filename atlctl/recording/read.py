@@ -11,21 +11,26 @@ import os
 import stat
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
 
-from atlctl.diagnosis.agentnotes import NoteKind
 from atlctl.diagnosis.errorfile import SIZE_LIMIT, ErrorRecord, parse_error_file
-from atlctl.diagnosis.finding import WorkerEvidence
-from atlctl.diagnosis.torchelastic import SummaryParser
+from atlctl.diagnosis.evidence import JobEvidence, RankLog, WorkerEvidence
+from atlctl.diagnosis.platform import Event
+from atlctl.diagnosis.reading.reader import LogFacts, LogReader, literals_of
+from atlctl.diagnosis.recorder.dump import SIZE_LIMIT as DUMP_LIMIT
+from atlctl.diagnosis.recorder.dump import FlightDump, parse_dump
+from atlctl.diagnosis.signatures.match import Matcher
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
 from atlctl.jobs.model import State
+from atlctl.recording.events import lines_within, parse_events
+from atlctl.recording.feed import Feed, Readers, Told, pump
 from atlctl.recording.folder import FolderContent, group, look, natural
-from atlctl.recording.hosts import Found, by_host
-from atlctl.recording.jsonlines import newest_first, unwrap
-from atlctl.recording.lines import CHUNK, LineReader, Unstamp, lines_of, not_text
-from atlctl.recording.prefixes import Prefix, find_prefix, kubectl_pod
+from atlctl.recording.folder import RankLog as FoundRankLog
+from atlctl.recording.hosts import by_host, merged
+from atlctl.recording.lines import CHUNK, not_text
+from atlctl.recording.manifest import SIZE_LIMIT as MANIFEST_LIMIT
+from atlctl.recording.manifest import Manifest, read_manifest
 
 #: The worker of lines that nothing tells apart.
 INPUT = "input"
@@ -35,8 +40,6 @@ STDIN = "-"
 MAX_WORKERS = 10_000
 #: Bytes of a merged log that are read before its prefix is decided.
 _SAMPLE = 512 * 1024
-
-Told = Literal["file", "prefix", "json", "host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +56,10 @@ class SavedLog:
 class Saved:
     """What was read. `told`: how workers were told apart. `problems`: what could not be read, the rest could.
 
-    `remarks` are sentences for the user. A worker's state is `Succeeded` where its log does not end in a failure
-    (which proves nothing), else `Unknown`.
+    `remarks` are sentences for the user.
     """
 
-    workers: tuple[WorkerEvidence, ...]
+    job: JobEvidence
     logs: tuple[SavedLog, ...]
     error_files: int
     told: tuple[Told, ...]
@@ -70,13 +72,13 @@ class Saved:
         return log.path, line_no - log.first + 1
 
 
-def read_saved(paths: Sequence[str], *, error_files: bool = True, stdin: int = 0) -> Saved:
+def read_saved(paths: Sequence[str], matcher: Matcher, *, error_files: bool = True, stdin: int = 0) -> Saved:
     """Reads files, folders and `-` (the descriptor `stdin`).
 
     Raises UsageError (not a log, or named twice), NothingMatched (missing, empty, no logs in a folder), NotAllowed
     (not readable), AtlctlError (a read failed); one unreadable log among others is a problem instead.
     """
-    reader = _Reader(error_files, stdin, many=len(paths) > 1)
+    reader = _Reader(matcher, error_files, stdin, many=len(paths) > 1)
     if len({os.path.normpath(path) for path in paths}) < len(paths):
         raise UsageError("--from names the same path twice", "name each file or folder once")
     plain: dict[str, list[str]] = {}
@@ -121,16 +123,23 @@ def _mapped(error: OSError, path: str) -> AtlctlError:
 class _Reader:
     """Collects evidence.
 
-    `many`: several paths were named, so that a file's name tells its worker. `named`: parsers of logs of one worker,
-    of which `streams` may hold others' lines too, and `shared` does; `split`: of workers told from lines.
+    `many`: several paths were named, so that a file's name tells its worker. `named`: readers of logs of one worker,
+    of which `streams` may hold others' lines too, and `shared` does; `split`: of workers told from lines. `read`:
+    workers with a log that was read.
     """
 
+    matcher: Matcher
     error_files: bool
     stdin: int
     many: bool
-    named: dict[str, SummaryParser] = field(default_factory=dict)
-    split: dict[str, SummaryParser] = field(default_factory=dict)
+    named: dict[str, LogReader] = field(default_factory=dict)
+    split: dict[str, LogReader] = field(default_factory=dict)
+    read: set[str] = field(default_factory=set)
     records: dict[str, dict[str, ErrorRecord]] = field(default_factory=dict)
+    rank_logs: dict[str, list[RankLog]] = field(default_factory=dict)
+    dumps: dict[str, list[FlightDump]] = field(default_factory=dict)
+    manifest: Manifest | None = None
+    events: list[Event] = field(default_factory=list)
     logs: list[SavedLog] = field(default_factory=list)
     streams: set[str] = field(default_factory=set)
     shared: set[str] = field(default_factory=set)
@@ -143,20 +152,28 @@ class _Reader:
             content = look(folder, error_files=self.error_files)
         except OSError as error:
             raise _mapped(error, folder) from error
-        if not content.logs and not content.error_files:
+        if not content.logs and not content.error_files and not content.rank_logs:
             raise NothingMatched(f"{folder}: no logs in it{_links(content)}", "a log there is named WORKER.log")
         for path in content.links:
             self.remarks.append(f"{path} is a symbolic link and was not read")
         taken = set(self.named)
-        for worker in sorted({*content.logs, *content.error_files}, key=natural):
+        for worker in sorted({*content.logs, *content.error_files, *content.rank_logs, *content.dumps}, key=natural):
             name = os.path.join(folder, worker) if worker in taken else worker
-            self.named[name] = SummaryParser()
+            self.named[name] = LogReader(self.matcher)
             for path in content.logs.get(worker, ()):
                 self._keep_going(partial(self._read_file, path, name, alone=True))
             for path in content.error_files.get(worker, ()):
                 self._keep_going(partial(self._read_error_file, path, name))
+            for item in content.rank_logs.get(worker, ()):
+                self._keep_going(partial(self._read_rank_log, item, name))
+            for path in content.dumps.get(worker, ()):
+                self._keep_going(partial(self._read_dump, path, name))
             if worker in content.omitted:
                 self.remarks.append(f"{name}: too many files or folders; not all of its error files were read")
+        if content.manifest:
+            self._keep_going(partial(self._read_manifest, content.manifest))
+        if content.events:
+            self._keep_going(partial(self._read_events, content.events))
         self.remarks += [f"{path}: {why}" for path, why in content.unreadable]
 
     def add_stream(self, path: str, name: str) -> None:
@@ -184,7 +201,7 @@ class _Reader:
         except OSError as error:
             raise _mapped(error, path) from error
 
-    def _read_open(self, fd: int, path: str, name: str, alone: bool) -> None:
+    def _read_open(self, fd: int, path: str, name: str, alone: bool, readers: Readers | None = None) -> None:
         size = 0
 
         def read(limit: int) -> bytes:
@@ -197,44 +214,68 @@ class _Reader:
         if what := not_text(start):
             shown = "standard input" if path == STDIN else path
             raise UsageError(f"{shown} is no log but {what[0]}", what[1].format(path=path))
-        lines = LineReader()
         first = self.logs[-1].first + self.logs[-1].lines if self.logs else 1
-        feed = _Feed(self, name, first - 1, alone)
-        feed.decide(start, path)
-        for batch in lines_of(read, lines, start):
-            feed.batch(batch)
-        feed.finish()
+        feed = Feed(readers or self, name, first - 1, literals_of(self.matcher), start, alone=alone)
+        if feed.backwards:
+            shown = "standard input" if path == STDIN else path
+            raise UsageError(f"{shown}: its newest lines come first", "for Loki: logcli query --forward; else: tac")
+        pump(read, feed, start, CHUNK)
+        if readers is None:
+            self.read.add(name)
         self.logs.append(SavedLog(path, first, feed.number - first + 1, size))
-        if lines.holes:
-            self.remarks.append(
-                f"{path} has {lines.holes} holes: several processes wrote over each other in it, lines may be missing"
-            )
+        if wrong := feed.overwritten():
+            self.remarks.append(f"{path} {wrong}")
+
+    def _read_rank_log(self, item: FoundRankLog, name: str) -> None:
+        """torchelastic's own file of one process: read by itself, its lines are counted like those of a log."""
+        reader = LogReader(self.matcher)
+        fd = _open_file(item.path)
+        try:
+            self._read_open(fd, item.path, name, alone=True, readers=_Alone(reader))
+        finally:
+            os.close(fd)
+        self.rank_logs.setdefault(name, []).append(RankLog(item.attempt, item.local_rank, item.path, reader.facts()))
+
+    def _read_dump(self, path: str, name: str) -> None:
+        """A flight recorder's dump."""
+        dump, reason = parse_dump(_whole_file(path, DUMP_LIMIT), os.path.basename(path))
+        if dump is None:
+            self.remarks.append(f"{path}: {reason}")
+        else:
+            self.dumps.setdefault(name, []).append(dump)
+
+    def _read_manifest(self, path: str) -> None:
+        self.manifest = read_manifest(_whole_file(path, MANIFEST_LIMIT))
+
+    def _read_events(self, path: str) -> None:
+        with open(_open_file(path), "rb") as file:
+            events, remarks = parse_events(lines_within(file))
+        self.events += events
+        self.remarks += [f"{path}, {remark}" for remark in remarks]
 
     def _read_error_file(self, path: str, name: str) -> None:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                data = _start(lambda limit: os.read(fd, limit), SIZE_LIMIT + 1)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise _mapped(error, path) from error
-        record, reason = parse_error_file(data)
+        record, reason = parse_error_file(_whole_file(path, SIZE_LIMIT))
         if record is None:
             self.remarks.append(f"{path}: {reason}")
         else:
             self.records.setdefault(name, {})[path] = record
 
-    def parser(self, name: str, how: Told | None) -> SummaryParser:
-        """The parser of one worker: of a file of its own, or (`how`) told from its lines."""
+    def reader(self, name: str, how: Told | None) -> LogReader:
+        """The reader of one worker: of a file of its own, or (`how`) told from its lines."""
         if how is None:
-            return self.named.setdefault(name, SummaryParser())
+            if name not in self.named:
+                self.named[name] = LogReader(self.matcher)
+            return self.named[name]
         if name not in self.split:
             if len(self.split) >= MAX_WORKERS:
-                return self.named.setdefault(INPUT, SummaryParser())
+                return self.reader(INPUT, None)
             self.told[how] = None
-            self.split[name] = SummaryParser()
+            self.split[name] = LogReader(self.matcher)
         return self.split[name]
+
+    def mixed(self, name: str) -> None:
+        """The log of `name` holds other workers' lines as well."""
+        self.shared.add(name)
 
     def result(self, paths: Sequence[str]) -> Saved:
         if not self.logs and self.problems:
@@ -245,9 +286,8 @@ class _Reader:
         found = self._by_worker()
         if set(self.named) & set(found) - {INPUT}:
             self.told["file"] = None
-        names = sorted(found, key=natural)
         return Saved(
-            tuple(self._evidence(name, index, found[name]) for index, name in enumerate(names)),
+            self._job(found),
             tuple(self.logs),
             sum(map(len, self.records.values())),
             tuple(self.told),
@@ -255,95 +295,81 @@ class _Reader:
             tuple(self.remarks),
         )
 
-    def _by_worker(self) -> Mapping[str, Found]:
-        merged = {name: Found.of(parser) for name, parser in self.split.items()}
-        for name, parser in self.named.items():
-            own = Found.of(parser)
-            if name in self.shared and not own:
+    def _by_worker(self) -> Mapping[str, LogFacts]:
+        found = {name: reader.facts() for name, reader in self.split.items()}
+        for name, reader in self.named.items():
+            own = reader.facts()
+            if name in self.shared and not own.said:
                 continue  # lines without a prefix, and they say nothing
-            parts: Mapping[str, Found] = {name: own}
-            if name in self.streams and own:
+            parts: Mapping[str, LogFacts] = {name: own}
+            if name in self.streams and own.said:
                 parts = by_host(own, name)
                 if len(parts) == 1 and name != INPUT:
                     parts = {name: own}  # the file's name tells as much
                 elif set(parts) != {name}:
                     self.told["host"] = None
             for worker, part in parts.items():
-                merged.setdefault(worker, Found()).add(part)
-        return merged
+                found[worker] = merged(found[worker], part) if worker in found else part
+        return found
 
-    def _evidence(self, name: str, index: int, found: Found) -> WorkerEvidence:
-        failed = found.summaries or any(note.kind in (NoteKind.SIGNALLED, NoteKind.RENDEZVOUS) for note in found.notes)
-        return WorkerEvidence(
-            name,
-            index,
-            found.summaries,
-            self.records.get(name, {}),
-            found.notes,
-            found.tracebacks,
-            State.UNKNOWN if failed else State.SUCCEEDED,
+    def _job(self, found: Mapping[str, LogFacts]) -> JobEvidence:
+        """The workers that have a log, in the order of the manifest where it knows them all, else of their names."""
+        known = {item.name: item for item in self.manifest.workers} if self.manifest else {}
+        pods = {item.pod: item.name for item in known.values() if item.pod}
+        names = sorted(found, key=natural)
+        if set(names) <= set(known):
+            names.sort(key=lambda name: known[name].index)
+        workers = [
+            WorkerEvidence(
+                name,
+                index,
+                None if name in self.named and name not in self.read else found[name],
+                error_files=self.records.get(name, {}),
+                rank_logs=self.rank_logs.get(name, ()),
+                dumps=self.dumps.get(name, ()),
+                state=known[name].state if name in known else State.UNKNOWN,
+                platform=known[name].platform if name in known else None,
+            )
+            for index, name in enumerate(names)
+        ]
+        return JobEvidence(
+            tuple(workers),
+            expected=self.manifest.job.expected_workers if self.manifest else None,
+            missing=tuple(name for name in known if name not in found),
+            events=tuple(replace(event, worker=pods.get(event.worker or "", event.worker)) for event in self.events),
         )
 
 
-class _Feed:
-    """Hands the lines of one log to the parsers of their workers. `number` is that of the last line."""
+@dataclass(slots=True)
+class _Alone:
+    """Gives all lines of a log to one reader."""
 
-    def __init__(self, reader: _Reader, name: str, number: int, alone: bool) -> None:
-        self.number = number
-        self._reader = reader
-        self._name = name
-        self._alone = alone
-        self._own = reader.parser(name, None)
-        self._prefix: Prefix | None = None
-        self._unstamp = Unstamp()
+    own: LogReader
 
-    def decide(self, start: bytes, path: str) -> None:
-        """Finds the prefix of this log. Raises UsageError where it runs backwards."""
-        unstamp = Unstamp()
-        sample = [text for line in start.split(b"\n") if (text := unstamp(line)) is not None]
-        times = [found.time for line in sample if line.startswith(b'{"') and (found := unwrap(line))]
-        if newest_first(times):
-            shown = "standard input" if path == STDIN else path
-            raise UsageError(f"{shown}: its newest lines come first", "for Loki: logcli query --forward; else: tac")
-        if not self._alone:
-            self._prefix = find_prefix(sample)
+    def reader(self, name: str, how: Told | None) -> LogReader:  # noqa: ARG002
+        return self.own
 
-    def batch(self, lines: Sequence[bytes]) -> None:
-        unstamp, feed, alone = self._unstamp, self._own.feed_line, self._alone
-        for line in lines:
-            self.number += 1
-            text = unstamp(line) if line[10:11] == b"T" else line  # spares most lines a call
-            if text is None:
-                continue
-            if alone and text[:2] != b'{"':
-                feed(text, self.number)
-            else:
-                self._line(text)
+    def mixed(self, name: str) -> None:
+        """Nothing to note: no worker is told from these lines."""
 
-    def finish(self) -> None:
-        if rest := self._unstamp.finish():
-            self._line(rest)
 
-    def _line(self, text: bytes) -> None:
-        if text[:2] == b'{"' and (found := unwrap(text)):
-            pod = None if self._alone else found.pod
-            parser = self._own if pod is None else self._other(pod, "json")
-            for part in found.text:
-                parser.feed_line(part, self.number)
-            return
-        if self._alone:
-            self._own.feed_line(text, self.number)
-            return
-        told = kubectl_pod(text) if text[:5] == b"[pod/" else self._prefix.split(text) if self._prefix else None
-        if told is None:
-            self._own.feed_line(text, self.number)
-            return
-        # A stamp may stand behind the prefix as well.
-        self._other(told[0], "prefix").feed_line(Unstamp()(told[1]) or b"", self.number)
+def _open_file(path: str) -> int:
+    """A file of a folder that comes from anywhere: no link, and opening it never waits. Raises AtlctlError."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise _mapped(error, path) from error
 
-    def _other(self, worker: str, how: Told) -> SummaryParser:
-        self._reader.shared.add(self._name)
-        return self._reader.parser(worker, how)
+
+def _whole_file(path: str, limit: int) -> bytes:
+    """Its bytes, one more than `limit` of a larger file. Raises AtlctlError."""
+    fd = _open_file(path)
+    try:
+        return _start(lambda size: os.read(fd, size), limit + 1)
+    except OSError as error:
+        raise _mapped(error, path) from error
+    finally:
+        os.close(fd)
 
 
 def _start(read: Callable[[int], bytes], size: int) -> bytes:

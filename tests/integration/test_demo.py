@@ -56,6 +56,7 @@ def test_it_finds_what_it_injected_and_leaves_nothing(first: int) -> None:
             commands = [line.split()[2] for line in shown.splitlines() if line.startswith("$ atlctl ")]
             assert commands == ["local", "ps", "exec", "logs", "ps", "errors", "stop"]
             assert shown.count("Held") >= 3
+            assert re.search(rf"root cause: rank {told[1]} \(local rank \d\) on {told[2]}, certain", shown)
             assert_nothing_is_left(own)
 
 
@@ -67,7 +68,14 @@ def test_kept_the_job_can_be_played_with() -> None:
         assert own.states(name) == ["Held", "Held"]
         assert own.exec(name, "--failed", "--no-prefix", "echo", "hi").stdout == b"hi\nhi\n"
         assert own.cli("errors", name, "--exit-code").code == 1
-        assert own.data("errors", name)["verdict"] == "first_observed"
+        found = own.data("errors", name)
+        (cause,) = found["root_causes"]
+        assert (found["verdict"], cause["exit_code"], cause["exception"], cause["confidence"]) == (
+            "rank", 1, "ValueError", "certain",
+        )  # fmt: skip
+        assert cause["rank"] == 2 * int(cause["worker"][-1]) + cause["local_rank"]
+        assert cause["message"].startswith("ValueError: ")
+        assert sum(group["count"] for group in found["cascade"]) == 3
         assert f"atlctl stop {name} && atlctl local rm {name}".encode() in run.stdout
         assert own.cli("stop", name, "--yes").code == 0
         assert own.cli("local", "rm", name, "--yes").code == 0

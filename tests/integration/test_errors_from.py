@@ -32,15 +32,23 @@ def errors(*words, **options):
     return run_cli("errors", *map(str, words), **options)
 
 
+def values(run, label):
+    """What stands behind a label of the panel on a pipe."""
+    lines = run.stdout.decode().splitlines()
+    return [line.partition(label)[2].strip() for line in lines if line.startswith(f"  {label} ")]
+
+
 def test_text_names_the_sources_the_line_and_the_next_step(saved):
     run = errors("--from", saved)
     assert (run.stderr, run.code) == (b"", 0)
     lines = run.stdout.decode().splitlines()
     line = CULPRIT.index("[0]:") + 1
-    assert lines[0] == f"2 workers from {saved} (2 logs)"
-    assert lines[2].startswith("  w-1, rank 3, local rank 1, 2026-11-20 17:45:05: ValueError: x")
-    assert f"    evidence: w-1, {saved}/w-1.log:{line}" in lines
-    assert lines[-1] == f"next: less +{line} '{saved}/w-1.log'"
+    assert lines[:2] == [f"2 workers from {saved} (2 logs)", "root cause: rank 3 (local rank 1) on w-1, certain"]
+    assert values(run, "what") == ["ValueError: x"]
+    assert values(run, "when") == ["2026-11-20T17:45:05Z"]
+    assert values(run, "evidence")[0] == f"{saved}/w-1.log:{line}"
+    assert values(run, "next")[-1] == f"less +{line} '{saved}/w-1.log'"
+    assert any("connection closed by a peer" in text and "rank 0 on w-0" in text for text in lines)
 
 
 def test_json_tells_what_was_read(saved):
@@ -48,12 +56,15 @@ def test_json_tells_what_was_read(saved):
     document = json.loads(run.stdout)
     data = document["data"]
     assert (document["command"], document["status"], document["errors"]) == ("errors", "success", [])
-    assert (data["job"], data["uid"], data["state"], data["verdict"]) == (None, None, None, "first_observed")
+    assert (data["job"], data["uid"], data["state"], data["verdict"]) == (None, None, None, "rank")
     source = data["source"]
     assert (source["paths"], source["told_apart_by"], source["error_files"]) == ([str(saved)], ["file"], 0)
-    assert source["workers"] == [{"name": "w-0", "failures": 1}, {"name": "w-1", "failures": 1}]
+    assert [worker["name"] for worker in data["workers"]] == ["w-0", "w-1"]
     assert [entry["lines"] for entry in source["logs"]] == [len(VICTIM), len(CULPRIT)]
-    proof = data["candidates"][0]["evidence"][0]
+    (cause,) = data["root_causes"]
+    assert (cause["worker"], cause["rank"], cause["local_rank"], cause["exit_code"]) == ("w-1", 3, 1, 1)
+    assert (cause["confidence"], data["candidates"]) == ("certain", [])
+    proof = cause["evidence"][0]
     assert (proof["worker"], proof["file"]) == ("w-1", f"{saved}/w-1.log")
     assert CULPRIT[proof["line"] - 1] == "[0]:"
 
@@ -63,9 +74,9 @@ def test_standard_input(form):
     run = errors("--from", "-", stdin=interleaved(form).encode())
     lines = run.stdout.decode().splitlines()
     assert lines[0] == "2 workers from standard input (1 log)"
-    assert lines[2].startswith("  w-1, rank 3,")
-    assert any(line.startswith("    evidence: w-1, line ") and line.endswith(" of standard input") for line in lines)
-    assert not any(line.startswith("next:") for line in lines)
+    assert lines[1] == "root cause: rank 3 (local rank 1) on w-1, certain"
+    assert values(run, "evidence")[0].endswith(" of standard input")
+    assert not any(text.startswith("less ") for text in values(run, "next"))
 
 
 def test_several_paths_and_a_partial_answer(saved, tmp_path):
@@ -75,28 +86,48 @@ def test_several_paths_and_a_partial_answer(saved, tmp_path):
     document = json.loads(run.stdout)
     assert (run.code, document["status"], document["errors"][0]["kind"]) == (0, "partial", "usage")
     assert run.stderr == f"warning: {bad} is no log but gzip data\n".encode()
-    assert document["data"]["candidates"][0]["worker"] == "w-1"
+    assert document["data"]["root_causes"][0]["worker"] == "w-1"
 
 
-def test_consequences_only_names_the_logs_without_a_failure(saved):
+def test_a_worker_whose_log_just_ends(saved):
     write(saved / "w-1.log", ["step 1", "step 2"])
-    lines = errors("--from", saved).stdout.decode().splitlines()
-    assert lines[1] == "Every failure that was seen is a peer's consequence."
-    assert "No failure stands in the logs of: w-1" in lines
+    run = errors("--from", saved)
+    assert run.stdout.decode().splitlines()[1] == "root cause: w-1, likely"
+    assert values(run, "evidence")[0] == f"{saved}/w-1.log:2: step 2"
+
+
+def test_consequences_only_are_candidates(saved):
+    (saved / "w-1.log").unlink()
+    run = errors("--from", saved, "-o", "json")
+    data = json.loads(run.stdout)["data"]
+    assert (data["verdict"], data["root_causes"]) == ("undecided", [])
+    assert [(item["worker"], item["confidence"]) for item in data["candidates"]] == [("w-0", "guess")]
 
 
 def test_exit_code(saved, tmp_path):
     assert errors("--from", saved, "--exit-code").code == 1
     quiet = write(tmp_path / "quiet.log", ["step 1"])
-    run = errors("--from", quiet, "--exit-code")
-    assert (run.code, run.stdout.decode().splitlines()[1:]) == (0, ["No failure of torchrun's was found."])
+    run = errors("--from", quiet, "--exit-code", "-o", "json")
+    assert (run.code, json.loads(run.stdout)["data"]["verdict"]) == (0, "none")
 
 
 def test_restarted_attempts_are_not_called_a_success(tmp_path):
     note = CULPRIT[1]
     assert "failed (exitcode" in note
-    lines = errors("--from", write(tmp_path / "w.log", [note, "step 2"])).stdout.decode().splitlines()
-    assert lines[1] == "No log ends in a failure of torchrun's. Attempts that failed and were restarted:"
+    run = errors("--from", write(tmp_path / "w.log", [note, *(f"step {n}" for n in range(9))]), "-o", "json")
+    data = json.loads(run.stdout)["data"]
+    assert (data["verdict"], [item["local_rank"] for item in data["earlier"]]) == ("none", [1])
+
+
+def test_signatures_of_ones_own_come_first(saved, tmp_path):
+    rules = tmp_path / "own.toml"
+    rules.write_text(
+        '[[signature]]\nid = "bad_x"\ncategory = "file_missing"\nrole = "root"\npattern = "ValueError: x"\n'
+        'meaning_en = "m"\nadvice_en = "look at x"\n'
+    )
+    run = errors("--from", saved, "-o", "json", env={"ATLCTL_SIGNATURES": str(rules)})
+    (cause,) = json.loads(run.stdout)["data"]["root_causes"]
+    assert (cause["signature"], cause["category"], cause["advice"]) == ("bad_x", "file_missing", "look at x")
 
 
 def test_hostile_text_stays_harmless(tmp_path):
@@ -178,7 +209,9 @@ def test_a_large_log_takes_little_memory(tmp_path):
             file.write(f"2026-11-20 17:45:05,123 - INFO - rank 1 - step {step} loss=0.51 tokens/s=1234 mem=71.2GiB\r\n")
         file.write("\n".join(log("w-0", 3, text=PEER_GONE)))
     code = (
-        "import sys; from atlctl.recording.read import read_saved; read_saved(sys.argv[1:]); "
+        "import sys; from atlctl.diagnosis.signatures.load import builtin; "
+        "from atlctl.diagnosis.signatures.match import Matcher; from atlctl.recording.read import read_saved; "
+        "read_saved(sys.argv[1:], Matcher(builtin().signatures)); "
         "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     )
     run = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, check=True)

@@ -51,11 +51,12 @@ atlctl shell -j train-7 0""",
 atlctl logs train-7 -f
 atlctl logs train-7 -w 0-3 --tail 100
 atlctl logs train-7 --since 10m --grep 'loss|nan'""",
-    "errors.summary": "Tell which worker and rank was first seen to fail, with the evidence (a heuristic).",
+    "errors.summary": "Tell the root cause of a failure: which worker and rank failed first, why, with the evidence.",
     "errors.examples": """\
 atlctl errors train-7
-atlctl errors train-7 --exit-code || notify    # exit code 1 where a failure was found
-atlctl errors --from saved/                    # logs that were saved: WORKER.log, error files
+atlctl errors train-7 --exit-code || notify          # exit code 1 where a failure was found
+atlctl errors train-7 --log-path '/logs/*.log'       # files inside the workers, too
+atlctl errors --from saved/                          # logs that were saved: WORKER.log, error files
 kubectl logs -l app=train --prefix --tail=-1 | atlctl errors --from -""",
     "stop.summary": "Stop a job: show the plan, ask, end its workers.",
     "stop.text": "Without a terminal nothing is asked, --yes is needed. A job that has ended is left as it is.",
@@ -130,6 +131,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
         "saved logs instead of a job: a folder (WORKER.log and error files), a file, or - for standard input; "
         "repeats unite"
     ),
+    "opt.log-path": "also read files inside the workers that match this pattern (quote it); their last 64 MiB",
     "opt.no-files": "with --from: read logs only, no error files",
     "opt.grace": "time between SIGTERM and SIGKILL",
     "opt.name": "the job's name; left out: one is made up",

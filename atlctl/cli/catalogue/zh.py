@@ -51,11 +51,12 @@ atlctl shell -j train-7 0""",
 atlctl logs train-7 -f
 atlctl logs train-7 -w 0-3 --tail 100
 atlctl logs train-7 --since 10m --grep 'loss|nan'""",
-    "errors.summary": "指出最先被观察到失败的 worker 和 rank，并给出证据（启发式判断）。",
+    "errors.summary": "指出故障的根因：哪个 worker 和 rank 最先出错、为什么，并给出证据。",
     "errors.examples": """\
 atlctl errors train-7
-atlctl errors train-7 --exit-code || notify    # 发现故障时退出码为 1
-atlctl errors --from saved/                    # 保存下来的日志：WORKER.log、错误文件
+atlctl errors train-7 --exit-code || notify          # 发现故障时退出码为 1
+atlctl errors train-7 --log-path '/logs/*.log'       # 同时读取 worker 内的文件
+atlctl errors --from saved/                          # 保存下来的日志：WORKER.log、错误文件
 kubectl logs -l app=train --prefix --tail=-1 | atlctl errors --from -""",
     "stop.summary": "停止作业：先显示计划，经确认后结束其 worker。",
     "stop.text": "没有终端时不会询问，必须加 --yes。已经结束的作业不作任何改动。",
@@ -127,6 +128,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.grep": "只显示匹配该正则表达式的行",
     "opt.exit-code": "发现故障时退出码为 1",
     "opt.from": ("不看作业，而看这些保存下来的日志：文件夹（WORKER.log、错误文件）、文件，或 -（标准输入）；可重复"),
+    "opt.log-path": "同时读取 worker 内与此模式匹配的文件（请加引号），每个只读最后 64 MiB",
     "opt.no-files": "与 --from 合用：只读日志，不读错误文件",
     "opt.grace": "从 SIGTERM 到 SIGKILL 的等待时间",
     "opt.name": "作业名；省略时自动生成",

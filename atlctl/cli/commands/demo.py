@@ -129,13 +129,15 @@ class _Demo:
     async def _check_finding(self) -> None:
         """What was found against what was injected."""
         data = (await self._quietly("errors", self._name))["data"]
-        found = data["candidates"][0] if data["candidates"] else {}
+        found = data["root_causes"][0] if data["root_causes"] else {}
         wanted = {
-            "verdict": "first_observed",
+            "verdict": "rank",
             "worker": f"worker-{self._rank // PROCESSES}",
             "rank": self._rank,
             "local_rank": self._rank % PROCESSES,
+            "exit_code": 1,
             "exception": "ValueError",
+            "confidence": "certain",
         }
         got = {"verdict": data["verdict"], **{key: found.get(key) for key in list(wanted)[1:]}}
         if got != wanted:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atlctl.diagnosis.text import LINE_LIMIT, clean_line
-from atlctl.recording.lines import LineReader, Unstamp, lines_of, not_text
+from atlctl.recording.lines import LineReader, Uncri, not_text, unstamped
 
 
 def read_all(chunks):
@@ -47,40 +47,54 @@ def test_holes_are_skipped_and_counted():
     assert (lines, reader.holes) == ([b"one", b"two", b"three"], 1)
 
 
-def test_a_source_is_read_to_its_end_once():
-    chunks = [b"b\nc", b"", b"never\n"]
-    batches = list(lines_of(lambda _: chunks.pop(0), LineReader(), b"a\n"))
-    assert [line for batch in batches for line in batch] == [b"a", b"b", b"c"]
-    assert chunks == [b"never\n"]
-
-
 @pytest.mark.parametrize(
     ("line", "text"),
     [
         (b"2026-11-20T17:45:05.757882235Z W1120 x", b"W1120 x"),
         (b"2026-11-20T17:45:05+08:00 x", b"x"),
-        (b"2026-11-20T17:45:05.757882235Z stderr F text: 1", b"text: 1"),
-        (b"2026-11-20T17:45:05Z stdout F ", b""),
+        (b"2026-11-20T17:45:05.757882235Z stderr F text: 1", b"stderr F text: 1"),
         (b"2026-11-20 17:45:05,757 - INFO - x", b"2026-11-20 17:45:05,757 - INFO - x"),
         (b"20", b"20"),
         (b"", b""),
     ],
 )
 def test_stamps_are_taken_off(line, text):
-    assert Unstamp()(line) == text
+    assert unstamped(line) == text
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "made"),
+    [
+        (b"2026-11-20T17:45:05.757882235Z stderr F text: 1", b"2026-11-20T17:45:05.757882235Z text: 1", True),
+        (b"2026-11-20T17:45:05Z stdout F ", b"2026-11-20T17:45:05Z ", True),
+        (b"2026-11-20T17:45:05Z W1120 x", b"2026-11-20T17:45:05Z W1120 x", False),
+        (b"stderr F x", b"stderr F x", False),
+        (b"", b"", False),
+    ],
+)
+def test_the_kubelets_tags_are_taken_off_and_the_stamp_stays(line, text, made):
+    assert (Uncri()(line), Uncri.made(line)) == (text, made)
 
 
 def test_pieces_of_a_line_are_joined():
-    unstamp = Unstamp()
+    uncri = Uncri()
     head = b"2026-11-20T17:45:05Z stderr "
-    assert [unstamp(head + rest) for rest in (b"P Runtime", b"P Err", b"F or: x", b"F y")] == [
+    assert [uncri(head + rest) for rest in (b"P Runtime", b"P Err", b"F or: x", b"F y")] == [
         None,
         None,
-        b"RuntimeError: x",
-        b"y",
+        b"2026-11-20T17:45:05Z RuntimeError: x",
+        b"2026-11-20T17:45:05Z y",
     ]
-    assert unstamp(head + b"P cut") is None
-    assert (unstamp.finish(), unstamp.finish()) == (b"cut", None)
+    assert uncri(head + b"P cut") is None
+    assert (uncri.finish(), uncri.finish()) == (b"2026-11-20T17:45:05Z cut", None)
+
+
+def test_pieces_without_end_take_no_memory():
+    uncri = Uncri()
+    head = b"2026-11-20T17:45:05Z stderr P "
+    for _ in range(1_000):
+        assert uncri(head + b"x" * 16_384) is None
+    assert len(uncri.finish() or b"") <= 5 * LINE_LIMIT
 
 
 def test_what_is_no_text_is_named():

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atlctl.diagnosis.first_observed import first_observed
+from atlctl.diagnosis.cause.decide import diagnose
+from atlctl.diagnosis.result import Diagnosis, Verdict
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
-from atlctl.jobs.model import State
-from atlctl.recording.read import Saved, read_saved
-from tests.unit.diagnosis.samples import PEER_GONE, block, entry
+from atlctl.recording import read
+from atlctl.recording.read import Saved
+from tests.unit.diagnosis.samples import PEER_GONE, block, entry, matcher
 
 
 def log(host, rank, *, text="ValueError: x", time="2026-11-20_17:45:05", local=0, pid=14):
@@ -37,6 +38,10 @@ def write(path, lines):
     return str(path)
 
 
+def read_saved(paths, **options) -> Saved:
+    return read.read_saved(paths, matcher(), **options)
+
+
 def feed(text: str | bytes) -> Saved:
     """Standard input that holds `text`."""
     with tempfile.TemporaryFile() as file:
@@ -45,13 +50,16 @@ def feed(text: str | bytes) -> Saved:
         return read_saved(["-"], stdin=file.fileno())
 
 
+def answer(saved: Saved) -> Diagnosis:
+    return diagnose(saved.job, matcher())
+
+
 def culprits(saved):
-    finding = first_observed(saved.workers)
-    return [(item.worker, item.rank) for item in finding.candidates]
+    return [(item.worker, item.rank) for item in answer(saved).root_causes]
 
 
 def names(saved):
-    return [worker.worker for worker in saved.workers]
+    return [worker.worker for worker in saved.job.workers]
 
 
 def interleaved(form="{name}: {line}"):
@@ -74,9 +82,10 @@ def test_evidence_has_its_own_file_and_line(tmp_path):
         write(tmp_path / "w-1.log", ["running"]),
     ]
     saved = read_saved([str(tmp_path)])
-    finding = first_observed(saved.workers)
-    path, line = saved.place(finding.candidates[0].evidence[0].line_no or 0)
-    assert (path, CULPRIT[line - 1]) == (paths[1], "[0]:")
+    proofs = answer(saved).root_causes[0].proofs
+    found = [saved.place(proof.line_no or 0) for proof in proofs]
+    assert {path for path, _ in found} == {paths[1]}
+    assert [CULPRIT[line - 1] for _, line in found] == ["[0]:", CULPRIT[1]]
 
 
 def test_stamped_logs_give_the_same(tmp_path):
@@ -86,7 +95,11 @@ def test_stamped_logs_give_the_same(tmp_path):
     write(tmp_path / "w-0.log", [f"{stamp}stderr F {line}" for line in VICTIM])
     saved = read_saved([str(tmp_path)])
     assert (names(saved), culprits(saved)) == (["w-0", "w-1"], [("w-1", 3)])
-    assert saved.workers[1].summaries[0].title == "train.py"
+    log = saved.job.workers[1].log
+    assert log is not None
+    assert log.summaries[0].title == "train.py"
+    assert log.first is not None
+    assert log.first.absolute
 
 
 @pytest.mark.parametrize(
@@ -114,12 +127,12 @@ def test_an_agent_without_summary_is_no_other_workers():
     dead = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 1 got signal: 15"
     saved = feed("\n".join([dead, *VICTIM, *CULPRIT, ""]))
     assert names(saved) == ["input", "w-0", "w-1"]
-    assert [len(worker.notes) for worker in saved.workers] == [1, 1, 1]
+    assert [len(worker.log.notes) for worker in saved.job.workers if worker.log] == [1, 1, 1]
 
 
 def test_what_nothing_tells_apart_is_the_input():
     saved = feed("hello\nworld\n")
-    assert (names(saved), saved.told, saved.workers[0].state) == (["input"], (), State.SUCCEEDED)
+    assert (names(saved), saved.told, answer(saved).verdict) == (["input"], (), Verdict.NONE)
 
 
 def test_several_files_are_named_after_their_files(tmp_path):
@@ -142,12 +155,12 @@ def test_error_files_are_read_unless_told_otherwise(tmp_path):
     write(tmp_path / "w-0.log", VICTIM)
     place = tmp_path / "files" / "w-1_tmp" / "run_x" / "attempt_0" / "1"
     place.mkdir(parents=True)
-    extra = {"py_callstack": "Traceback\nKeyError: y", "timestamp": "1"}
+    extra = {"py_callstack": "Traceback (most recent call last):\nKeyError: y", "timestamp": "1"}
     (place / "error.json").write_text(json.dumps({"message": {"message": "KeyError: y", "extraInfo": extra}}))
     (place / "agent_error.json").write_text("{cut")
     saved = read_saved([str(tmp_path)])
-    finding = first_observed(saved.workers)
-    assert (finding.candidates[0].worker, finding.candidates[0].exception) == ("w-1", "KeyError")
+    (cause,) = answer(saved).root_causes
+    assert (cause.worker, cause.local_rank, cause.exception) == ("w-1", 1, "KeyError")
     assert (saved.error_files, len(saved.remarks)) == (1, 1)
     assert "not valid JSON" in saved.remarks[0]
     bare = read_saved([str(tmp_path)], error_files=False)
@@ -155,9 +168,20 @@ def test_error_files_are_read_unless_told_otherwise(tmp_path):
 
 
 def test_a_restarted_worker_that_prints_no_summary_succeeded():
-    note = "E1120 17:45:05.000000 1 torch/x.py:1] failed (exitcode: 1) local_rank: 0 (pid: 14) of binary: python"
-    finding = first_observed(feed(f"{note}\nstep 2\n").workers)
-    assert (finding.nothing_found, len(finding.followed)) == (True, 1)
+    note = "E1120 17:45:05.000000 1 torch/x.py:1] failed (exitcode: 3) local_rank: 0 (pid: 14) of binary: python"
+    found = answer(feed(f"{note}\nstep 2 of the training\nstep 3 of the training\n" + "step 4\n" * 9))
+    assert (found.verdict, len(found.earlier)) == (Verdict.NONE, 1)
+
+
+def test_an_unreadable_log_is_no_empty_log(tmp_path):
+    """Of a worker whose log could not be read nothing is known; an empty log says that it printed nothing."""
+    write(tmp_path / "w-1.log", CULPRIT)
+    (tmp_path / "w-0.log").write_bytes(os.urandom(4_000))
+    (tmp_path / "w-2.log").write_text("")
+    found = {worker.worker: worker.log for worker in read_saved([str(tmp_path)]).job.workers}
+    assert found["w-0"] is None
+    assert found["w-2"] is not None
+    assert found["w-2"].last_line == 0
 
 
 def test_one_bad_log_among_others_is_a_problem_not_the_end(tmp_path):
@@ -240,10 +264,10 @@ def test_whatever_it_reads_it_answers_or_refuses(parts, glue):
         saved = feed(glue.join(parts))
     except AtlctlError:
         return
-    finding = first_observed(saved.workers)
-    for item in finding.candidates:
-        assert item.worker in names(saved)
-        for proof in item.evidence:
+    found = answer(saved)
+    for item in (*found.root_causes, *found.candidates, *found.earlier):
+        assert item.worker in (None, *names(saved))
+        for proof in item.proofs:
             path, line = saved.place(proof.line_no or 0)
             assert path == "-"
             assert 1 <= line <= saved.logs[0].lines

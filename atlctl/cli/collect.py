@@ -1,0 +1,152 @@
+"""Everything that is known of a living or ended job, as evidence for its diagnosis."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atlctl.cli import say
+from atlctl.jobs.errors import AtlctlError
+
+if TYPE_CHECKING:
+    from atlctl.backends.base import Backend
+    from atlctl.cli.logjoin import Story
+    from atlctl.diagnosis.errorfile import ErrorRecord
+    from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
+    from atlctl.diagnosis.platform import PlatformState
+    from atlctl.diagnosis.reading.reader import LogFacts
+    from atlctl.diagnosis.signatures.match import Matcher
+    from atlctl.jobs.model import Job, Worker
+
+#: Workers whose logs are read at once.
+READERS = 16
+#: Error files read of one worker.
+MAX_ERROR_FILES = 256
+
+_ATTEMPT = re.compile(r"^(.*/attempt_)(\d{1,4})(/\d{1,4}/error\.json)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """`unread` are workers whose log could not be read, and why: they are in the evidence without a log of their own.
+
+    `problems` are files inside workers that could not be read, by worker. `stories` tell where each line stands.
+    """
+
+    evidence: JobEvidence
+    unread: Mapping[str, AtlctlError]
+    problems: Sequence[tuple[str, AtlctlError]]
+    stories: Mapping[str, Story]
+
+
+async def collect(source: Backend, job: Job, matcher: Matcher, log_path: str | None = None) -> Collected:
+    """Reads all workers' logs and error files, some workers at a time; `log_path` names files inside them to read, too.
+
+    Raises AtlctlError where the job as a whole cannot be reached.
+    """
+    from atlctl.cli.logjoin import join
+    from atlctl.cli.logpath import Found, read_files
+    from atlctl.diagnosis.evidence import JobEvidence
+
+    gate = asyncio.Semaphore(READERS)
+    unread: dict[str, AtlctlError] = {}
+
+    async def log(worker: Worker) -> LogFacts | None:
+        async with gate:
+            try:
+                return await _log(source, job, worker, matcher)
+            except AtlctlError as error:
+                unread[worker.name] = error
+                return None
+
+    names = [worker.name for worker in job.workers]
+    logs = dict(zip(names, await asyncio.gather(*map(log, job.workers)), strict=True))
+    files = Found()
+    if log_path is not None:
+        files = await read_files(lambda: source.executor(job), job.workers, log_path, matcher)
+        for remark in files.remarks:
+            say.note(remark)
+    stories = join(logs, files.files, job.workers)
+
+    async def evidence(worker: Worker) -> WorkerEvidence:
+        async with gate:
+            return await _worker(source, job, worker, stories[worker.name])
+
+    workers = await asyncio.gather(*map(evidence, job.workers))
+    missing = tuple(f"worker {index}" for index in job.missing)
+    return Collected(
+        JobEvidence(tuple(workers), expected=job.expected, missing=missing), unread, files.problems, stories
+    )
+
+
+async def _worker(source: Backend, job: Job, worker: Worker, story: Story) -> WorkerEvidence:
+    from atlctl.diagnosis.evidence import WorkerEvidence
+
+    return WorkerEvidence(
+        worker.name,
+        worker.index,
+        story.log,
+        error_files=await _error_files(source, job, worker, story.log) if story.log else {},
+        rank_logs=story.rank_logs,
+        state=worker.state,
+        platform=_platform(worker),
+    )
+
+
+async def _log(source: Backend, job: Job, worker: Worker, matcher: Matcher) -> LogFacts:
+    from atlctl.backends.base import LogRequest
+    from atlctl.diagnosis.moments import Moment
+    from atlctl.diagnosis.reading.reader import LogReader
+
+    reader = LogReader(matcher)
+    number = 0
+    async for batch in source.lines(job, worker, LogRequest()):
+        for line in batch:
+            number += 1
+            stamp = None if line.time is None else Moment(line.time / 1e9, 0.001, absolute=True)
+            reader.feed(number, line.data, stamp)
+    return reader.facts()
+
+
+async def _error_files(source: Backend, job: Job, worker: Worker, log: LogFacts) -> dict[str, ErrorRecord]:
+    """The error files that the worker's own summaries name, and those of the attempts before."""
+    from atlctl.diagnosis.errorfile import SIZE_LIMIT, parse_error_file
+
+    found: dict[str, ErrorRecord] = {}
+    named = [entry.error_file for summary in log.summaries for entry in summary.entries if entry.error_file]
+    paths = [path for name in named for path in _all_attempts(name)]
+    for path in list(dict.fromkeys(paths))[:MAX_ERROR_FILES]:
+        data = await source.read_file(job, worker, path, SIZE_LIMIT + 1)
+        if data is None:
+            continue
+        record, reason = parse_error_file(data)
+        if record is None:
+            say.note(f"{worker.name}: {path}: {reason}")
+        else:
+            found[path] = record
+    return found
+
+
+def _all_attempts(path: str) -> list[str]:
+    match = _ATTEMPT.match(path)
+    if match is None:
+        return [path]
+    return [f"{match[1]}{attempt}{match[3]}" for attempt in range(int(match[2]), -1, -1)]
+
+
+def _platform(worker: Worker) -> PlatformState:
+    from atlctl.diagnosis.platform import PlatformState
+
+    return PlatformState(
+        exit_code=worker.exit_code,
+        signal=worker.signal,
+        reason=worker.reason,
+        finished=worker.ended,
+        restarts=worker.restarts,
+        node=worker.node or worker.host,
+        host_ip=None,
+        addresses=(worker.address,) if worker.address else (),
+    )

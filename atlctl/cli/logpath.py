@@ -1,0 +1,375 @@
+"""`--log-path GLOB`: finds files inside workers that still run commands, and reads the end of each one.
+
+A list comes first, and then each file by a command of its own: what a file holds never shares a stream with what is
+said about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from atlctl.backends.base import Argv, ExecRequest, Exited, FailedToStart, Lost, Output
+from atlctl.jobs.errors import AtlctlError, TimedOut, Unreachable
+from atlctl.jobs.naming import fold_names
+
+if TYPE_CHECKING:
+    from atlctl.backends.base import Executor
+    from atlctl.diagnosis.reading.reader import LogFacts, LogReader
+    from atlctl.diagnosis.signatures.match import Matcher
+    from atlctl.jobs.model import Worker
+    from atlctl.recording.feed import Feed, Told
+
+#: Bytes that are read of a file: its end.
+LIMIT = 64 * 1024 * 1024
+#: Files of one worker, and bytes of the list of them.
+MAX_FILES = 256
+_LIST_LIMIT = 2 * 1024 * 1024
+#: Seconds for all files of one worker, seconds from SIGTERM to SIGKILL, workers at once.
+PATIENCE = 60.0
+_GRACE = 1.0
+READERS = 16
+#: Bytes from which a file's form is told, and bytes of a command's complaint that are kept.
+_SAMPLE = 64 * 1024
+_COMPLAINT = 1024
+
+#: $1 is the pattern: unquoted, it is split at newlines and matched, nothing in it is run. $2: files at most.
+#: One record ends in NUL, which no name can hold: `f|size|time|checksum of both ends|name`, `u|...` not readable,
+#: `s|...` no regular file (never opened), `m|...` there are more.
+_FIND = r"""IFS='
+'
+n=0
+for f in $1; do
+  if [ -d "$f" ]; then continue
+  elif [ -f "$f" ]; then
+    n=$((n + 1))
+    if [ "$n" -gt "$2" ]; then printf 'm||||\0'; break; fi
+    if [ -r "$f" ] && size=$(wc -c < "$f") && ends=$( (head -c 4096 < "$f"; tail -c 4096 < "$f") | cksum); then
+      printf 'f|%s|%s|%s|%s\0' "$size" "$(date -r "$f" +%s.%N)" "$ends" "$f"
+    else printf 'u||||%s\0' "$f"
+    fi
+  elif [ -e "$f" ]; then printf 's||||%s\0' "$f"
+  fi
+done 2> /dev/null
+printf 'e||||\0'"""
+_READ = 'tail -c "$2" < "$1"'
+
+_RANK_LOG = re.compile(r"attempt_(\d{1,6})/(\d{1,4})/(?:stdout|stderr)\.log")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file as its worker lists it. `size` in bytes; `ends` is a checksum of its first and last 4 KiB."""
+
+    path: str
+    size: int
+    changed: str = ""
+    ends: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The name as UTF-8; bytes that are none are written as `\\xNN`."""
+        return self.path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+    @property
+    def rank(self) -> tuple[int, int] | None:
+        """Attempt and local rank, where it is torchelastic's own log of one process."""
+        match = _RANK_LOG.search(self.path)
+        return (int(match[1]), int(match[2])) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What one file says. Lines count from 1; where it was `cut`, from the first whole line that was read.
+
+    `workers` see this file: one, or all that share it. `overwritten` goes behind its name in a sentence.
+    """
+
+    workers: tuple[str, ...]
+    file: Listed
+    facts: LogFacts
+    lines: int
+    cut: bool
+    overwritten: str | None
+
+
+@dataclass(slots=True)
+class Found:
+    """What was read, what could not be (by worker), and sentences for the user."""
+
+    files: list[Read] = field(default_factory=list)
+    problems: list[tuple[str, AtlctlError]] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+async def read_files(
+    executor: Callable[[], Executor], workers: Sequence[Worker], pattern: str, matcher: Matcher
+) -> Found:
+    """Reads the files that match in each worker that runs. Never raises for a single worker.
+
+    Raises AtlctlError where `executor` does. A pattern without a leading `/` counts from where the worker's commands
+    start.
+    """
+    found = Found()
+    gone = [worker.name for worker in workers if not worker.state.active]
+    if gone:
+        found.remarks.append(f"{fold_names(gone)}: not running, so no files could be read there (--log-path)")
+    living = [worker for worker in workers if worker.state.active]
+    if not living:
+        return found
+    runner = executor()
+    try:
+        visit = _Visit(runner, living, pattern, matcher, found)
+        await visit.list_all()
+        await visit.read_all()
+    finally:
+        await runner.aclose()
+    found.remarks += [f"{fold_names(names)}: {text}" for text, names in visit.said.items()]
+    return found
+
+
+class _Complained(AtlctlError):
+    """A command inside a worker ran and failed; the message is what it said."""
+
+
+class _Visit:
+    def __init__(
+        self, executor: Executor, workers: Sequence[Worker], pattern: str, matcher: Matcher, found: Found
+    ) -> None:
+        self._executor = executor
+        self._workers = workers
+        self._pattern = pattern
+        self._matcher = matcher
+        self._found = found
+        self._gate = asyncio.Semaphore(READERS)
+        self._listed: dict[str, list[Listed]] = {}
+        self._left: dict[str, float] = dict.fromkeys((worker.name for worker in workers), PATIENCE)
+        self._read: dict[str, list[Read]] = {}
+        #: What there is to say, and of which workers.
+        self.said: dict[str, list[str]] = {}
+
+    def _say(self, text: str, *names: str) -> None:
+        self.said.setdefault(text, []).extend(names)
+
+    async def list_all(self) -> None:
+        await asyncio.gather(*(self._within(worker, self._list) for worker in self._workers))
+        none = [worker.name for worker in self._workers if self._listed.get(worker.name) == []]
+        if none:
+            self._say(f"no file matches {self._pattern}", *none)
+
+    async def read_all(self) -> None:
+        """Reads each file once, also where several workers see it."""
+        seen: dict[Listed, list[str]] = {}
+        for worker in self._workers:
+            for file in self._listed.get(worker.name, ()):
+                seen.setdefault(file, []).append(worker.name)
+        shared = {file: tuple(names) for file, names in seen.items() if len(names) > 1 and file.size and file.changed}
+        for file, names in shared.items():
+            told = f"{len(names)} workers share {file.shown}"
+            self._say(f"{told}; what no summary's host tells of a worker is left out", *names)
+
+        async def read(worker: Worker) -> None:
+            for file in self._listed.get(worker.name, ()):
+                names = shared.get(file, (worker.name,))
+                if names[0] == worker.name and file.size:
+                    await self._file(worker, file, names)
+
+        await asyncio.gather(*(self._within(worker, read) for worker in self._workers))
+        self._found.files = [item for worker in self._workers for item in self._read.get(worker.name, ())]
+
+    async def _within(self, worker: Worker, work: Callable[[Worker], Awaitable[None]]) -> None:
+        """Runs `work` in what is left of the worker's time; its failure is a problem of that worker alone."""
+        loop = asyncio.get_running_loop()
+        async with self._gate:
+            start = loop.time()
+            try:
+                async with asyncio.timeout(self._left[worker.name]):
+                    await work(worker)
+            except TimeoutError:
+                error = TimedOut(f"its files were not read within {PATIENCE:.0f} s", "name fewer files with --log-path")
+                self._found.problems.append((worker.name, error))
+            except AtlctlError as error:
+                self._found.problems.append((worker.name, error))
+            self._left[worker.name] = max(0.0, self._left[worker.name] - (loop.time() - start))
+
+    async def _list(self, worker: Worker) -> None:
+        parts: list[bytes] = []
+        size = 0
+
+        def take(data: bytes) -> bool:
+            nonlocal size
+            parts.append(data)
+            size += len(data)
+            return size < _LIST_LIMIT
+
+        await self._run(worker, (_FIND, self._pattern, str(MAX_FILES)), take)
+        files, remarks = parse_list(b"".join(parts))
+        self._listed[worker.name] = files
+        for remark in remarks:
+            self._say(remark, worker.name)
+
+    async def _file(self, worker: Worker, file: Listed, names: tuple[str, ...]) -> None:
+        intake = _Intake(self._matcher, skip=file.size > LIMIT)
+        try:
+            await self._run(worker, (_READ, file.path, str(LIMIT)), intake.take)
+        except _Complained as error:
+            self._found.problems.append((worker.name, AtlctlError(f"{file.shown} could not be read: {error.message}")))
+            return
+        if reason := intake.finish():
+            self._say(f"{file.shown} {reason}", worker.name)
+            return
+        if file.size > LIMIT:
+            left = file.size - LIMIT
+            self._say(f"of {file.shown} the last {LIMIT >> 20} MiB were read, {left} bytes not", worker.name)
+        if intake.feed is None:
+            return
+        wrong = intake.feed.overwritten()
+        if wrong:
+            self._say(f"{file.shown} {wrong}", worker.name)
+        item = Read(names, file, intake.reader_of_all.facts(), intake.feed.number, file.size > LIMIT, wrong)
+        self._read.setdefault(worker.name, []).append(item)
+
+    async def _run(self, worker: Worker, words: tuple[str, ...], take: Callable[[bytes], bool]) -> None:
+        """Runs a script; `take` gets its output, and says whether it wants more. Raises AtlctlError."""
+        script, *arguments = words
+        request = ExecRequest(Argv(("/bin/sh", "-c", script, "sh", *arguments)))
+        execution = self._executor.run(worker, request)
+        complaint = b""
+        ended = enough = False
+        try:
+            async for event in execution:
+                match event:
+                    case Output(stream="stdout", data=data):
+                        enough = not take(data)
+                    case Output(data=data):
+                        complaint = (complaint + data)[:_COMPLAINT]
+                    case FailedToStart(exit_code=code, reason=reason):
+                        ended = True
+                        kind = Unreachable if code == Unreachable.exit_code else AtlctlError
+                        raise kind(f"its files could not be read: {reason}")
+                    case Lost(reason=reason):
+                        ended = True
+                        raise Unreachable(f"its files could not be read: {reason}")
+                    case Exited(exit_code=code, signal=signal):
+                        ended = True
+                        if code or signal:
+                            said = complaint.decode("utf-8", "backslashreplace").strip()
+                            how = f"ended by signal {signal}" if signal else f"exit code {code}"
+                            raise _Complained(said or how)
+                    case _:
+                        pass
+                if enough:
+                    break
+        finally:
+            if not ended:
+                await execution.end(_GRACE)
+            await execution.aclose()
+
+
+def parse_list(data: bytes) -> tuple[list[Listed], list[str]]:
+    """The files that a worker lists, and remarks on what is passed over. Raises AtlctlError where it is cut off."""
+    *records, rest = data.split(b"\0")
+    if rest or not records or not records[-1].startswith(b"e|"):
+        raise AtlctlError("its list of files is cut off", "name fewer files with --log-path")
+    files: list[Listed] = []
+    remarks: list[str] = []
+    for record in records[:-1]:
+        kind, size, changed, ends, name = [*record.split(b"|", 4), b"", b"", b"", b""][:5]
+        path = name.decode("utf-8", "surrogateescape")
+        digits = size.strip()
+        if kind == b"f" and digits.isdigit() and len(digits) < 20:
+            when = changed.decode("ascii", "replace")
+            files.append(Listed(path, int(digits), when, ends.decode("ascii", "replace")))
+        elif kind == b"m":
+            remarks.append(f"more than {MAX_FILES} files match: the others were not read")
+        else:
+            why = "is no regular file and was not opened" if kind == b"s" else "could not be read"
+            remarks.append(f"{Listed(path, 0).shown} {why}")
+    return files, remarks
+
+
+class _Intake:
+    """Takes a file's bytes as they come and hands them to a reader once its form can be told."""
+
+    def __init__(self, matcher: Matcher, *, skip: bool) -> None:
+        """`skip`: the first line is the rest of one, and is left out."""
+        from atlctl.diagnosis.reading.reader import LogReader
+
+        self.reader_of_all = LogReader(matcher)
+        self.feed: Feed | None = None
+        self._matcher = matcher
+        self._start = b""
+        self._left = LIMIT
+        self._skip = skip
+        self._refused: str | None = None
+
+    def take(self, data: bytes) -> bool:
+        """The next bytes; False where no more are wanted."""
+        data = data[: self._left]  # it grows while it is read
+        self._left -= len(data)
+        if self._skip:
+            _, newline, data = data.partition(b"\n")
+            self._skip = not newline
+        if self.feed is not None:
+            self.feed.feed(data)
+        else:
+            self._start += data
+            if len(self._start) >= _SAMPLE:
+                self._begin()
+        return self._left > 0 and self._refused is None
+
+    def finish(self) -> str | None:
+        """The file has ended. Why it was not read, to go behind its name."""
+        if self.feed is None and self._start and self._refused is None:
+            self._begin()
+        if self.feed is not None:
+            self.feed.finish()
+        return self._refused
+
+    def _begin(self) -> None:
+        from atlctl.diagnosis.reading.reader import literals_of
+        from atlctl.recording.feed import Feed
+        from atlctl.recording.lines import not_text
+
+        start, self._start = self._start, b""
+        if what := not_text(start):
+            self._refused = f"is no log but {what[0]}, it was not read"
+            return
+        feed = Feed(_Alone(self.reader_of_all), "", 0, literals_of(self._matcher), start, alone=True)
+        if feed.backwards:
+            self._refused = "has its newest lines first, it was not read"
+            return
+        self.feed = feed
+        feed.feed(start)
+
+
+@dataclass(slots=True)
+class _Alone:
+    """Gives all lines to one reader."""
+
+    own: LogReader
+
+    def reader(self, name: str, how: Told | None) -> LogReader:  # noqa: ARG002
+        return self.own
+
+    def mixed(self, name: str) -> None:
+        """Nothing to note: no worker is told from these lines."""
+
+
+def owner_of(host: str, workers: Sequence[Worker]) -> str | None:
+    """The one worker that goes by a name of a host; None where none does, or several."""
+    names: Mapping[str, set[str | None]] = {
+        worker.name: {worker.name, worker.pod, worker.host, worker.node} for worker in workers
+    }
+    short = host.partition(".")[0]
+    for wanted in (host, short):
+        fits = Counter(
+            name for name, known in names.items() if any(k and wanted in (k, k.partition(".")[0]) for k in known)
+        )
+        if len(fits) == 1:
+            return next(iter(fits))
+    return None

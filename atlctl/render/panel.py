@@ -1,0 +1,260 @@
+"""A headline with labelled rows and lists below it: boxed on a terminal, plain aligned lines on a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from atlctl.render.sanitize import clean
+from atlctl.render.streams import Streams
+from atlctl.render.table import display_width
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+#: Narrower terminals get no box at the sides, and their lists two lines for each entry.
+_NARROW = 60
+#: Cells that the text of a list must keep beside the cells in front of it.
+_MIN_TEXT = 32
+_GAP = 2
+
+_STYLES = {"culprit": "bold red", "strong": "bold", "faint": "dim", "plain": ""}
+
+
+class PieceLike(Protocol):
+    """A piece of the headline. Tones: culprit, strong, plain, faint."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def tone(self) -> str: ...
+
+
+class RowLike(Protocol):
+    """A label and its lines, of which each may take `fold` lines of a terminal (None: all it needs)."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def lines(self) -> Sequence[str]: ...
+    @property
+    def fold(self) -> int | None: ...
+    @property
+    def tone(self) -> str: ...
+
+
+class LineLike(Protocol):
+    """A line of a list. The last cell is the text, those before are short, the first of them stands at the right."""
+
+    @property
+    def cells(self) -> Sequence[str]: ...
+    @property
+    def tone(self) -> str: ...
+
+
+class ListingLike(Protocol):
+    """A list under a label; `fold` as for rows, for the last cell."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def lines(self) -> Sequence[LineLike]: ...
+    @property
+    def fold(self) -> int | None: ...
+
+
+class TellingLike(Protocol):
+    """All of it. `cut` is the note below a panel in which text was left out."""
+
+    @property
+    def title(self) -> Sequence[PieceLike]: ...
+    @property
+    def rows(self) -> Sequence[RowLike]: ...
+    @property
+    def listings(self) -> Sequence[ListingLike]: ...
+    @property
+    def cut(self) -> str: ...
+
+
+def render_panel(telling: TellingLike, streams: Streams) -> str:
+    """All of it as text that ends in a newline, for stdout. Every text is cleaned.
+
+    On a pipe nothing is folded or cut, and each line begins with its label.
+    """
+    return _Terminal(streams).draw(telling) if streams.stdout_tty else _plain(telling)
+
+
+#: Punctuation that does not begin a line, and that does not end one.
+_NEVER_FIRST = frozenset("，。、；：？！）】》”’…%,.;:?!)]}")
+_NEVER_LAST = frozenset("（【《“‘([{")
+
+
+def fold_points(text: str, width: int) -> list[int]:
+    """Where further lines of `text` begin, so that none takes more than `width` cells; blanks may hang over.
+
+    Broken behind blanks and beside wide characters, which have no blanks between words; elsewhere only where a
+    word is longer than a line.
+    """
+    points: list[int] = []
+    start, used, chance = 0, 0, 0
+    last, last_size = "", 0
+    for at, char in enumerate(text):
+        size = display_width(char)
+        if char != " " and (last == " " or _between(last, last_size, char, size)):
+            chance = at
+        while used + size > width and char != " " and at > start:
+            start = chance if chance > start else at
+            points.append(start)
+            used = display_width(text[start:at])
+        used += size
+        last, last_size = char, size
+    return points
+
+
+def _between(before: str, before_size: int, after: str, after_size: int) -> bool:
+    wide = before_size == 2 or after_size == 2
+    return wide and after_size > 0 and after not in _NEVER_FIRST and before not in _NEVER_LAST
+
+
+def _plain(telling: TellingLike) -> str:
+    lines = ["".join(clean(piece.text) for piece in telling.title)]
+    room = max((display_width(clean(row.label)) for row in telling.rows), default=0)
+    for row in telling.rows:
+        label = _padded(clean(row.label), room)
+        lines += [f"  {label}  {clean(line)}" for line in row.lines]
+    for listing in telling.listings:
+        lines.append(f"{clean(listing.label)}:")
+        cells = [[clean(cell) for cell in line.cells] for line in listing.lines]
+        rooms = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
+        for line in cells:
+            padded = [
+                _padded(cell, room, right=at == 0)
+                for at, (cell, room) in enumerate(zip(line[:-1], rooms, strict=False))
+            ]
+            lines.append(f"  {(' ' * _GAP).join([*padded, line[-1]])}")
+    return "".join(f"{line.rstrip(' ')}\n" for line in lines)
+
+
+def _padded(text: str, room: int, right: bool = False) -> str:
+    space = " " * (room - display_width(text))
+    return space + text if right else text + space
+
+
+class _Terminal:
+    """Draws for one terminal."""
+
+    def __init__(self, streams: Streams) -> None:
+        import io
+
+        from rich.console import Console
+
+        self._width = max(streams.width, 1)
+        self._console: Console = Console(
+            file=io.StringIO(),
+            width=self._width,
+            color_system="256" if streams.stdout_color else None,
+            force_terminal=streams.stdout_color,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            legacy_windows=False,
+        )
+        self._cut = False
+
+    def draw(self, telling: TellingLike) -> str:
+        with self._console.capture() as capture:
+            self._draw_panel(telling)
+            for listing in telling.listings:
+                self._draw_listing(listing)
+        return "".join(line.rstrip(" ") + "\n" for line in capture.get().removesuffix("\n").split("\n"))
+
+    def _draw_panel(self, telling: TellingLike) -> None:
+        from rich.text import Text
+
+        title = Text()
+        for piece in telling.title:
+            title.append(clean(piece.text), _STYLES[piece.tone])
+        if not telling.rows:
+            self._console.print(title)
+            return
+        narrow = self._width < _NARROW
+        width = self._width if narrow else self._width - 4
+        # A headline that does not fit into the border stands below it.
+        fits = title.cell_len + 6 <= self._width
+        body = [] if fits else self._folded(title, width, None)
+        room = max(display_width(clean(row.label)) for row in telling.rows) + _GAP
+        for row in telling.rows:
+            body += self._row(row, room, width)
+        note = self._text(telling.cut if self._cut else "", "faint")
+        self._draw_box(title if fits else Text(), Text("\n").join(body), note, narrow)
+
+    def _draw_box(self, title: Text, body: Text, note: Text, narrow: bool) -> None:
+        from rich.panel import Panel
+
+        if narrow:
+            self._console.rule(title, align="left", style="")
+            self._console.print(body)
+            self._console.rule(note, align="right", style="")
+        else:
+            self._console.print(
+                Panel(body, title=title or None, title_align="left", subtitle=note or None, subtitle_align="right")
+            )
+
+    def _row(self, row: RowLike, room: int, width: int) -> list[Text]:
+        lines: list[Text] = []
+        for line in row.lines:
+            lines += self._folded(self._text(line, row.tone), width - room, row.fold)
+        label = self._text(clean(row.label), "faint")
+        label.append(" " * (room - label.cell_len))
+        return [(label if at == 0 else self._text(" " * room)) + line for at, line in enumerate(lines)]
+
+    def _draw_listing(self, listing: ListingLike) -> None:
+        self._console.print(self._text(listing.label, "strong"))
+        rooms = [max(self._text(cell).cell_len for cell in column) for column in self._heads(listing)]
+        first = sum(rooms) + _GAP * (len(rooms) + 1)
+        stacked = bool(rooms) and self._width - first < _MIN_TEXT
+        indent = 2 * _GAP if stacked else first
+        for line in listing.lines:
+            head = self._text(" " * _GAP)
+            for at, (cell, room) in enumerate(zip(line.cells[:-1], rooms, strict=True)):
+                shown = self._text(cell, line.tone)
+                space = self._text(" " * (room - shown.cell_len))
+                head += space + shown if at == 0 else shown + space
+                head.append(" " * _GAP)
+            # Beside a marked name the text itself stays quiet.
+            tone = "plain" if line.tone == "culprit" else line.tone
+            texts = self._folded(self._text(line.cells[-1], tone), self._width - indent, listing.fold)
+            if stacked:
+                if any(cell for cell in line.cells[:-1]):
+                    head.rstrip()
+                    self._console.print(head, overflow="fold")
+                lead = self._text(" " * indent)
+            else:
+                lead = head
+            for at, text in enumerate(texts):
+                self._console.print((lead if at == 0 else self._text(" " * indent)) + text, overflow="fold")
+
+    def _heads(self, listing: ListingLike) -> list[tuple[str, ...]]:
+        return list(zip(*(line.cells[:-1] for line in listing.lines), strict=True))
+
+    def _folded(self, text: Text, width: int, fold: int | None) -> list[Text]:
+        """The lines that `text` takes, at most `fold` of them; of the last one the end is cut off then."""
+        width = max(width, 1)
+        starts = fold_points(text.plain, width)
+        if fold is not None and len(starts) >= fold:
+            self._cut = True
+            # A single line is cut where its room ends, not at a word.
+            lines = [*text.divide(starts[: fold - 1])]
+            lines[-1].truncate(width, overflow="ellipsis")
+        else:
+            lines = [*text.divide(starts)]
+        for line in lines:
+            line.rstrip()
+        return lines
+
+    def _text(self, text: str, tone: str = "plain") -> Text:
+        from rich.text import Text
+
+        # As a span: a text's own style would spread to what is put behind it.
+        return Text().append(clean(text), _STYLES[tone])
