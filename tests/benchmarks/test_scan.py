@@ -71,7 +71,8 @@ def test_a_gigabyte_that_fails_near_its_end(literals: Path) -> None:
     ours, found = scan(3, literals, [log])
     plain, found_plainly = scan(1, literals, [log], kind="plain")
     report(
-        f"{size / GIB:.2f} GiB of mixed training output, lines with one of {len(literals_of(matcher()))} literals: {expected}",
+        f"{size / GIB:.2f} GiB of mixed training output, "
+        f"lines with one of {len(literals_of(matcher()))} literals: {expected}",
         [("rg -c -F -f literals", rg), ("the scanner", ours), ("  with the standard library alone", plain)],
         f"MB a CPU-second: rg {size / 1e6 / rg.cpu:.0f}, the scanner {size / 1e6 / ours.cpu:.0f}, "
         f"with the standard library alone {size / 1e6 / plain.cpu:.0f}",

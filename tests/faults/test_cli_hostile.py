@@ -206,7 +206,7 @@ def test_errors_shows_hostile_exceptions_harmlessly(jobs: Registry, failed: str,
 def test_errors_is_lossless_in_json(jobs: Registry, failed: str) -> None:
     run = jobs.cli("errors", failed, "-o", "json")
     assert_harmless(run, tty=False)
-    message = json.loads(run.stdout)["data"]["candidates"][0]["message"]
+    message = json.loads(run.stdout)["data"]["root_causes"][0]["message"]
     assert message.startswith("ValueError: a\x1b[2J\x1b[31m\x1b]0;t\x07")
 
 

@@ -11,6 +11,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,6 @@ WRITTEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "logs": ("logs train-7", (*TABLE, "zh80")),
     "logs-json": ("logs train-7 -o json", ("pipe",)),
     "logs-one": ("logs train-7 -w 1", SAME),
-    "errors": ("errors train-8", (*TABLE, "zh80")),
-    "errors-json": ("errors train-8 -o json", ("pipe",)),
-    "errors-none": ("errors train-7", SAME),
     "stop-ended": ("stop train-8", SAME),
     "rm-plan": ("local rm train-7 --dry-run", SAME),
     "rm-refused": ("local rm far --yes", SAME),
@@ -64,6 +62,12 @@ WRITTEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "help-exec": ("exec -h", HELP),
     "help-local-run": ("local run -h", HELP),
     "help-stop": ("stop -h", ("pipe", "zh-pipe")),
+}
+
+FAILED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "errors": ("errors train-8", (*TABLE, "zh80")),
+    "errors-json": ("errors train-8 -o json", ("pipe",)),
+    "errors-none": ("errors train-7", SAME),
 }
 
 SAYS = "sh -c 'echo out $((RANK / 2)); echo err >&2; exit $((RANK / 2))'"
@@ -96,6 +100,14 @@ def written() -> Iterator[Registry]:
 
 
 @pytest.fixture(scope="module")
+def failed() -> Iterator[Registry]:
+    with registry() as own:
+        # The log's stamps must agree with the times in its summaries, which are of a fixed day.
+        write_all(own.state, datetime(2026, 11, 20, 17, 45, tzinfo=UTC).timestamp())
+        yield own
+
+
+@pytest.fixture(scope="module")
 def living() -> Iterator[Registry]:
     with registry() as own:
         own.start("live", 4)
@@ -109,6 +121,11 @@ def cases(table: dict[str, tuple[str, tuple[str, ...]]]) -> list[tuple[str, str,
 @pytest.mark.parametrize(("name", "line", "form"), cases(WRITTEN), ids=lambda value: value if " " not in value else "")
 def test_over_written_jobs(written: Registry, name: str, line: str, form: str) -> None:
     compare(name, form, show(written, line, form))
+
+
+@pytest.mark.parametrize(("name", "line", "form"), cases(FAILED), ids=lambda value: value if " " not in value else "")
+def test_over_a_failed_job(failed: Registry, name: str, line: str, form: str) -> None:
+    compare(name, form, show(failed, line, form))
 
 
 @pytest.mark.parametrize(("name", "line", "form"), cases(LIVING), ids=lambda value: value if " " not in value else "")
@@ -130,7 +147,7 @@ def test_stop_json(living: Registry) -> None:
 
 
 def test_every_file_belongs_to_a_case() -> None:
-    known = {f"{name}.{form}.txt" for table in (WRITTEN, LIVING) for name, _, form in cases(table)}
+    known = {f"{name}.{form}.txt" for table in (WRITTEN, FAILED, LIVING) for name, _, form in cases(table)}
     known |= {f"{name}.{form}.txt" for name in ("stop", "rm") for form in SAME} | {"stop-json.pipe.txt"}
     assert {path.name for path in DATA.iterdir()} == known
 

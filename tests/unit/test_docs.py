@@ -9,6 +9,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,12 @@ from atlctl.cli import runtime, table
 from atlctl.cli.app import app
 from atlctl.cli.output.jsonl import JsonSink
 from atlctl.cli.parser import Command, parse_and_run
-from atlctl.diagnosis.finding import Candidate, Evidence, Finding
-from atlctl.diagnosis.report import to_data
-from atlctl.diagnosis.tracebacks import Frame
+from atlctl.diagnosis.result import Gpu
+from atlctl.diagnosis.telling.data import to_data
 from atlctl.jobs.errors import AtlctlError, ExitCode
 from atlctl.jobs.model import State
 from atlctl.render.writer import Writer
+from tests.unit.diagnosis.causes import GUIDE, ONE
 from tests.unit.output import helpers, test_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -236,13 +237,11 @@ def stream_fields() -> set[str]:
 
 
 def finding_fields() -> set[str]:
-    proof = Evidence("worker-0", 1, "text", "file")
-    item = Candidate(
-        "worker-0", 0, 0, 0, 1, None, "E", "E: x", Frame("a.py", 1, "f"), 1.0, "", None, (proof,), 0, False, False
-    )
-    data = to_data(Finding((item,), (), False))
-    first = data["candidates"][0]
-    return set(data) | set(first) | set(first["frame"]) | set(first["evidence"][0])
+    """Every field of `errors -o json`."""
+    cause = replace(ONE.root_causes[0], gpu=Gpu())
+    data = to_data(replace(ONE, root_causes=(cause,)), GUIDE)
+    root, group, worker = data["root_causes"][0], data["cascade"][0], data["workers"][0]
+    return {*data, *root, *root["gpu"], *root["frame"], *root["evidence"][0], *group, *worker}
 
 
 @pytest.mark.parametrize("folder", ["docs", "docs/zh"])
