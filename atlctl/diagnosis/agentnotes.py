@@ -28,6 +28,8 @@ class NoteKind(StrEnum):
     RENDEZVOUS = "rendezvous"
     #: `Worker group FAILED. 2/3 attempts left; will restart worker group` (INFO level only).
     RESTART = "restart"
+    #: An agent starts: torchrun tells of a setting. Behind the end of another, the container was restarted.
+    STARTED = "started"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ LITERALS = (
     b"api.SignalException: ",
     b"elastic.rendezvous.api.Rendezvous",
     b"attempts left; will restart",
+    b"Setting OMP_NUM_THREADS environment variable for each process",
 )
 
 _NUMBER = r"(-?\d{1,9})"
@@ -126,6 +129,8 @@ def parse_note(line: bytes, line_no: int) -> AgentNote | None:
         text = clean_line(line)
         if _RESTART.search(text):
             return _note(NoteKind.RESTART, text, line_no)
+    elif b"Setting OMP_NUM_THREADS environment variable for each process" in line:
+        return _note(NoteKind.STARTED, clean_line(line), line_no)
     return None
 
 

@@ -307,8 +307,10 @@ def _tail(path: str) -> str:
 
 def _agent_ends(evidence: WorkerEvidence, log: LogFacts) -> Iterator[AgentEnd]:
     """The first word of each death of an agent: a signal, or an exception of its own that is no summary."""
+    started = [note.line_no for note in log.notes if note.kind is NoteKind.STARTED]
     signalled = [note for note in log.notes if note.kind is NoteKind.SIGNALLED]
-    for note in signalled[:1]:
+    since = max((line for line in started if signalled and line < signalled[-1].line_no), default=0)
+    for note in [note for note in signalled if note.line_no > since][:1]:
         yield AgentEnd(
             evidence.worker, evidence.index, note.line_no, note.text, log.moments.get(note.line_no), note.signal
         )
@@ -327,6 +329,7 @@ def _agent_ends(evidence: WorkerEvidence, log: LogFacts) -> Iterator[AgentEnd]:
 def _went_on(log: LogFacts, end: AgentEnd) -> bool:
     """Whether the worker was started again behind this end: then it was an earlier instance's."""
     later = [item.line_no for item in log.identities] + [item.line_no for item in log.summaries]
+    later += [note.line_no for note in log.notes if note.kind is NoteKind.STARTED]
     if any(line_no > end.line_no for line_no in later):
         return True
     if any(note.kind is NoteKind.SIGNALLED for note in log.notes):

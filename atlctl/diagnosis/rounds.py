@@ -65,11 +65,15 @@ def split_rounds(
 
     `last_line` is the log's last.
     """
+    agents = [note.line_no for note in notes if note.kind is NoteKind.STARTED]
+    starts = sorted((*starts, *agents))
     found: list[int] = []
     since: AgentNote | None = None
     forced = False
     for note in notes:
         if note.kind is NoteKind.SIGNALLED:
+            if any(line > note.line_no for line in agents):
+                continue
             # Nothing is started again: what its processes print on their way out is still this round's.
             return Rounds((*found, _LAST), final=True)
         if note.kind not in (NoteKind.CLOSING, NoteKind.FORCED, NoteKind.FAILED):

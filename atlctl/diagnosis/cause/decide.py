@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from atlctl.diagnosis.agentnotes import NoteKind
 from atlctl.diagnosis.cause import progress
 from atlctl.diagnosis.cause.agents import find_rendezvous, find_signals
 from atlctl.diagnosis.cause.initiators import find_initiators
@@ -20,6 +21,9 @@ from atlctl.diagnosis.signatures.match import Matcher
 
 #: What a restart that cannot come up again says: it reads what the round before left behind.
 _STALE = (Sort.MESH, Sort.STORE_LEFT)
+
+#: Lines that an agent prints about its own start or end.
+_BANNER = 5
 
 
 def diagnose(job: JobEvidence, matcher: Matcher) -> Diagnosis:
@@ -84,6 +88,8 @@ def _came_up(this: Round) -> bool:
     """Whether any worker printed something behind the end of the round before: its processes may have lived."""
     for worker in this.scene.workers:
         log = worker.evidence.log
-        if log and worker.rounds.ends and not worker.rounds.final and log.last_line > worker.rounds.ends[-1] + 5:
-            return True
+        if log and worker.rounds.ends and not worker.rounds.final:
+            agents = [note.line_no for note in log.notes if note.kind is NoteKind.STARTED]
+            if log.last_line > max(*agents, worker.rounds.ends[-1], 0) + _BANNER:
+                return True
     return False

@@ -138,3 +138,17 @@ def test_a_signal_after_a_restart():
 def test_a_summary_in_front_of_a_new_start_does_not_end_the_agent():
     found, _ = rounds_of([failed(14, 5), *SUMMARY, joined(0), "step 1"])
     assert (found.count, found.final) == (2, False)
+
+
+AGENT = f"{stamp('W', 6)} Setting OMP_NUM_THREADS environment variable for each process to be 1 in default"
+
+
+def test_a_container_that_was_started_again_behind_a_signal():
+    death = f"{stamp('W', 5)} Received 15 death signal, shutting down workers"
+    found, _ = rounds_of([joined(0), death, closing(14, 5), AGENT, joined(0), failed(14, 8), *SUMMARY])
+    assert (found.ends, found.count, found.final) == ((3, 6), 2, True)
+
+
+def test_an_agents_start_tells_ends_apart():
+    found, _ = rounds_of([failed(14, 5), *SUMMARY, AGENT, failed(14, 7), *SUMMARY])
+    assert found.count == 2

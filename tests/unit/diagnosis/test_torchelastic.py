@@ -221,6 +221,11 @@ def test_every_beginning_of_a_summary_holds_a_literal(rows):
             "[default] Worker group FAILED. 2/3 attempts left; will restart worker group",
             (NoteKind.RESTART, None, None, None, None, None),
         ),
+        (
+            "[2024-05-08 08:47:31,002] torch.distributed.run: [WARNING] Setting OMP_NUM_THREADS environment variable "
+            "for each process to be 1 in default, to avoid your system being overloaded",
+            (NoteKind.STARTED, None, None, None, None, "2024-05-08 08:47:31"),
+        ),
     ],
 )
 @pytest.mark.parametrize("prefix", ["", "2026-11-20T17:45:05.757882235Z ", "\x1b[31m[default0]:"])

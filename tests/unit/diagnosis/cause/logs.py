@@ -144,6 +144,12 @@ class Log:
         )
         return self.say(at, self._cpp(at, rank, text))
 
+    def agent(self, at: float) -> Log:
+        """torchrun's first words."""
+        text = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default"
+        self._agent(at, text, "W", "torch/distributed/run.py", 766)
+        return self
+
     def closing(self, at: float, *locals_: int) -> Log:
         """The agent sends SIGTERM to processes that still live."""
         for local in locals_:

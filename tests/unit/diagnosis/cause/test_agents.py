@@ -148,3 +148,21 @@ def test_agents_that_failed_in_different_ways_are_candidates() -> None:
     found = diagnosed(*logs)
     assert found.verdict is Verdict.UNDECIDED
     assert candidates(found) == [("worker-0", None), ("worker-1", None)]
+
+
+def test_a_container_that_came_up_again_is_no_failure() -> None:
+    """The master's name did not resolve yet; the kubelet started the container again, in the same log."""
+    log = Log(1).agent(0).agent_died(5, DNS).agent(30).start()
+    assert diagnosed(Log(0).agent(0).start(), log).verdict is Verdict.NONE
+
+
+def test_a_container_that_failed_again_failed() -> None:
+    log = Log(1).agent(0).agent_died(5, DNS).agent(30).agent_died(35, DNS)
+    found = diagnosed(Log(0).agent(0), log)
+    assert (found.verdict, culprit(found)[1]) == (Verdict.WORKER, "worker-1")
+
+
+def test_the_next_run_in_the_same_log_has_only_begun() -> None:
+    """Its failure is the one before's: behind it stands no more than torchrun's first words."""
+    log = Log(0).agent(0).start().trace(1, 1, OWN).trace(1.05, 0, closed_by(1)).ended(1.3, 1, closed=(0,)).agent(60)
+    assert culprit(diagnosed(log))[:3] == ("rank", "worker-0", 1)
