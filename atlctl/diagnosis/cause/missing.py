@@ -59,8 +59,12 @@ def find_missing(this: Round) -> Diagnosis | None:
         why = "it received another size than it expected: it or its peer ran another collective"
         return _undecided(case, sizes, why)
     stuck = [item for item in victims if item.sort is Sort.STUCK]
+    others = [item for item in case.waited if item.sort is Sort.WAITED]
     if len(stuck) == 1 and len(case.left) > 2:
         why = f"its own watchdog thread was stuck, {_count(case.left, 'only lost a peer')}"
+        return _rank(case, stuck[0], "hang", why, Confidence.LIKELY)
+    if len(stuck) == 1 and len(others) > 2 and not (case.ended or case.silent or case.lost or case.ranks.unheard):
+        why = f"its own watchdog thread was stuck, {_count(others, 'waited until the timeout')}"
         return _rank(case, stuck[0], "hang", why, Confidence.LIKELY)
     gone, unheard = _gone(case), _unheard_beside_ended(case)
     if len(gone) == 1 and victims and not unheard:

@@ -119,6 +119,10 @@ _PHRASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"它自己的看门狗线程卡住，\2 个 worker 上的 \1 个 rank 只是失去对端",
         ),
         (
+            rf"its own watchdog thread was stuck, {_RANKS} waited until the timeout",
+            r"它自己的看门狗线程卡住，\2 个 worker 上的 \1 个 rank 等到超时",
+        ),
+        (
             r"the only one of the group that waited first which said nothing",
             "最先开始等待的那一组中唯一没有任何消息的进程",
         ),

@@ -222,8 +222,7 @@ def test_every_beginning_of_a_summary_holds_a_literal(rows):
             (NoteKind.RESTART, None, None, None, None, None),
         ),
         (
-            "[2024-05-08 08:47:31,002] torch.distributed.run: [WARNING] Setting OMP_NUM_THREADS environment variable "
-            "for each process to be 1 in default, to avoid your system being overloaded",
+            "[2024-05-08 08:47:31,002] run: [WARNING] Setting OMP_NUM_THREADS environment variable for each process",
             (NoteKind.STARTED, None, None, None, None, "2024-05-08 08:47:31"),
         ),
     ],

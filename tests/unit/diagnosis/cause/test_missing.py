@@ -147,3 +147,17 @@ def test_victims_and_a_worker_that_was_never_seen() -> None:
     assert culprit(found) == ("worker", "worker-1", None, "guess")
     several = diagnosed(victim(0, of=1), expected=3, missing=("worker-1", "worker-2"))
     assert culprit(several) == ("worker", None, None, "guess")
+
+
+def test_a_rank_that_is_stuck_with_its_watchdog() -> None:
+    """All others waited for it until the timeout; its heartbeat monitor alone reports it."""
+    stuck = (
+        "[rank3]:[E1120 17:45:10.000000000 ProcessGroupNCCL.cpp:1484] [PG ID 0 PG GUID 0(default_pg) Rank 3] "
+        "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued "
+        "collectives."
+    )
+    others = Log(0).start().watchdog(6, 0).watchdog(6, 1).closing(6.5, 1).failed(6.6, 0, -6)
+    log = Log(1).start().watchdog(6, 0).say(10, stuck).closing(10.5, 1).failed(10.6, 0, -6)
+    found = diagnosed(others, log)
+    assert culprit(found) == ("rank", "worker-1", 1, "likely")
+    assert found.root_causes[0].category == "hang"

@@ -13,14 +13,17 @@ from atlctl.diagnosis.signatures.load import builtin
 from atlctl.diagnosis.signatures.match import Matcher
 from atlctl.diagnosis.telling.phrases import said_in
 from atlctl.recording.read import read_saved
+from tests.corpus.scale.opening import Size
+from tests.corpus.scale.rendering import CASES as SCALE
+from tests.corpus.scale.rendering import render
 
 CASES = Path(__file__).parents[3] / "corpus/data"
 
 
-def sentences() -> Iterator[str]:
-    """Why, reason and remarks of every case of the corpus."""
+def sentences(folder: Path) -> Iterator[str]:
+    """Why, reason and remarks of every case of the folder."""
     matcher = Matcher(builtin().signatures)
-    for case in sorted(CASES.glob("*/case.json")):
+    for case in sorted(folder.glob("*/case.json")):
         found = diagnose(read_saved([str(case.parent)], matcher).job, matcher)
         yield from (cause.why for cause in (*found.root_causes, *found.candidates, *found.earlier))
         yield from (group.reason for group in found.cascade)
@@ -29,8 +32,17 @@ def sentences() -> Iterator[str]:
 
 def test_every_sentence_about_the_corpus_is_known() -> None:
     """A new sentence of the engine's belongs into `phrases.py`; until then a Chinese reader gets it in English."""
-    said = dict.fromkeys(sentences())
+    said = dict.fromkeys(sentences(CASES))
     assert len(said) > 20
+    assert [text for text in said if said_in(text, "zh") == text] == []
+
+
+def test_every_sentence_about_nccl_is_known(tmp_path: Path) -> None:
+    for seed in range(3):
+        for name in SCALE:
+            render(name, tmp_path / str(seed), seed, Size(5, 2))
+    said = dict.fromkeys(text for seed in range(3) for text in sentences(tmp_path / str(seed)))
+    assert len(said) > 10
     assert [text for text in said if said_in(text, "zh") == text] == []
 
 
