@@ -83,7 +83,9 @@ def _placed(found: Diagnosis, saved: Saved) -> Diagnosis:
 def _place(proof: Proof) -> str:
     if proof.file == "-":
         return f"line {proof.line_no} of standard input"
-    return f"{proof.file}:{proof.line_no}" if proof.line_no is not None else str(proof.file)
+    if proof.file is None:
+        return proof.worker  # what the platform says stands in no log
+    return f"{proof.file}:{proof.line_no}" if proof.line_no is not None else proof.file
 
 
 def _next_command(cause: Cause) -> str | None:

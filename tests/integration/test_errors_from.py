@@ -217,3 +217,27 @@ def test_a_large_log_takes_little_memory(tmp_path):
     run = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, check=True)
     assert path.stat().st_size > 30_000_000
     assert int(run.stdout) < 45_000  # KiB
+
+
+def test_the_platforms_word_explains_a_kill(tmp_path):
+    """The log says SIGKILL, the container's state says whose: `atlctl.json` and `events.jsonl` of the folder."""
+    killed = [
+        "E1120 17:45:05.757000 1 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: -9) "
+        "local_rank: 1 (pid: 15) of binary: /opt/venv/bin/python"
+    ]
+    write(tmp_path / "w-1.log", killed)
+    write(tmp_path / "w-0.log", VICTIM)
+    workers = [
+        {"name": "w-0", "state": "Failed", "exit_code": 1},
+        {"name": "w-1", "state": "Failed", "node": "gpu-08", "reason": "OOMKilled", "exit_code": 137},
+    ]
+    (tmp_path / "atlctl.json").write_text(json.dumps({"version": 1, "workers": workers}))
+    event = {"time": "2026-11-20T17:45:05Z", "worker": "w-1", "kind": "Pod", "reason": "Started", "message": "x"}
+    (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n")
+    run = errors("--from", tmp_path)
+    assert (run.stderr, run.code) == (b"", 0)
+    assert values(run, "kind") == ["Out of host memory, killed [host_oom_kill]"]
+    assert values(run, "node") == ["gpu-08"]
+    assert values(run, "evidence")[1].startswith("w-1: ")
+    plain = errors("--from", tmp_path / "w-0.log", "--from", tmp_path / "w-1.log")
+    assert values(plain, "kind") == ["Killed (SIGKILL) [killed]"]

@@ -179,7 +179,7 @@ def _short(item: WorkerReport, manner: Manner) -> str:
 
 
 def _numbers(item: WorkerReport, manner: Manner) -> str:
-    parts = [manner.word("counts", failed=item.failed, processes=item.processes)]
+    parts = [manner.word("counts", failed=item.failed, processes=item.processes)] if item.processes else []
     if item.rounds > 1:
         parts.append(manner.word("rounds", count=item.rounds))
     if item.skew:
