@@ -43,6 +43,8 @@ _HEAD = 160
 _EVENT = '"name": "torchelastic.worker.status.FAILED"'
 _EVENT_LITERALS = (b"torchelastic.worker.status.FAILED",)
 _NCCL_LITERALS = (b"NCCL WARN",)
+#: A log that was cut at its top may begin in the middle of a traceback.
+_FRAME = b'File "'
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +120,10 @@ class LogReader:
         self._last = (line_no, line, stamp)
         self._fed += 1
         if (
-            self._fed > CUT_TOP
+            not self._holds(line)
+            and not (self._fed <= CUT_TOP and _FRAME in line)
             and not self._summaries.open
             and not self._traces.open_at(line_no)
-            and not self._holds(line)
         ):
             self._pass_over(line_no, line, stamp)
             return False
@@ -173,10 +175,11 @@ class LogReader:
 
     def _pass_over(self, line_no: int, line: bytes, stamp: Moment | None) -> None:
         """A line that says nothing but that the program goes on, and when. Most lines of a log come here."""
-        if not _GOES_ON.search(line[:_HEAD]):
-            return
         facts = self._facts
-        facts.last_activity = line_no
+        if _GOES_ON.search(line[:_HEAD]):
+            facts.last_activity = line_no
+        elif self._fed > CUT_TOP or facts.first is not None:
+            return
         if len(facts.marks) < MAX_MARKS or facts.zone is None:
             if stamp is None:
                 stamp, line = split_stamp(line)

@@ -111,6 +111,14 @@ def test_the_prefilter_knows_both_encodings_of_chinese_logs():
     assert matcher.literals() == {"训练失败".encode(), "训练失败".encode("gb18030"), b"license server"}
 
 
+@pytest.mark.parametrize("pattern", ["失败", "训练失败", "abcd", "abcde"])
+def test_a_literal_is_found_wherever_it_stands(pattern: str):
+    matcher = Matcher([signature("one", pattern), signature("two", "absent words")])
+    for line in (pattern, f"x {pattern}", f"{pattern} x", "y" * 3000 + pattern):
+        assert matcher.match(line) is not None
+    assert matcher.match(pattern[:-1]) is None
+
+
 def test_the_prefilter_leaves_out_what_a_shorter_literal_finds():
     matcher = Matcher([signature("one", "disk full"), signature("two", "disk"), signature("three", "no disk at all")])
     assert matcher.literals() == {b"disk"}
