@@ -154,7 +154,8 @@ class Judge:
 
         if process.forced is not None:
             return made(Part.ENDED, None, "cascade_sigterm")
-        hit = next((hit for hit in process.hits if hit.match.signature.role is Role.ROOT), None)
+        roots = (hit for hit in process.hits if hit.match.signature.role is Role.ROOT)
+        hit = next((hit for hit in roots if consequence_of(hit.text) is None), None)
         hurt = next((hit for hit in process.hits if not _is_warning(hit) and consequence_of(hit.text)), None)
         victim = consequence_of(hurt.text) if hurt else None
         if code is None:
@@ -190,6 +191,8 @@ class Judge:
             return made(Part.INITIATOR, Strength.SOME if ended else Strength.STRONG, category)
         if hit is not None:
             return made(Part.INITIATOR, Strength.STRONG, hit.match.signature.category, hit)
+        if code == 1 and hurt is not None:
+            return _with(made(Part.VICTIM, None, hurt.match.signature.category, hurt), victim, "")
         if code == 2:
             return made(Part.INITIATOR, Strength.SOME, "bad_arguments_or_missing_script")
         if code == 1:

@@ -38,12 +38,27 @@ def collect_all(workers: Sequence[WorkerEvidence]) -> list[WorkerRounds]:
         if process.pid is not None and process.local_rank is not None and process.round == 0
     )
     usual = steps.most_common(1)[0][0] if steps else None
-    return [
+    settled = [
         _Collector(worker.evidence, usual, settle=True).result()
         if any(_nameless(item) for item in worker.processes)
         else worker
         for worker in found
     ]
+    _number_the_rest(settled)
+    return settled
+
+
+def _number_the_rest(workers: Sequence[WorkerRounds]) -> None:
+    """The one worker whose global ranks nobody told has those that are left over."""
+    for number in {process.round for worker in workers for process in worker.processes}:
+        processes = [process for worker in workers for process in worker.of_round(number)]
+        nameless = [process for process in processes if process.rank is None]
+        left = sorted(set(range(len(processes))) - {process.rank for process in processes})
+        if len({process.worker for process in nameless}) != 1 or len(left) != len(nameless):
+            continue
+        if [process.local_rank for process in nameless] == [rank - left[0] for rank in left]:
+            for process, rank in zip(nameless, left, strict=True):
+                process.rank = rank
 
 
 class _Collector:
@@ -111,6 +126,9 @@ class _Collector:
                     known = self._process(number, None, local, process.pid)
                     known.closed, known.forced = process.closed, process.forced
             if not self.settle:
+                continue
+            if len(processes) == 1 and _nameless(processes[0]):
+                processes[0].local_rank = 0  # its agent ended all that it had
                 continue
             nameless = [p for p in processes if _nameless(p)]
             free = [p for p in processes if p.rank is not None and p.pid is None and p.note is None and p.entry is None]

@@ -70,6 +70,7 @@ def split_rounds(
     found: list[int] = []
     since: AgentNote | None = None
     forced = False
+    closed: list[int] = []
     for note in notes:
         if note.kind is NoteKind.SIGNALLED:
             if any(line > note.line_no for line in agents):
@@ -79,16 +80,31 @@ def split_rounds(
         if note.kind not in (NoteKind.CLOSING, NoteKind.FORCED, NoteKind.FAILED):
             continue
         same = since is not None and since.kind is not NoteKind.FAILED and _one_end(since, note, moments, forced)
+        same = same and not _later_start(closed, note)
         if same and not any(since.line_no < line < note.line_no for line in starts if since):
             found[-1] = note.line_no
         else:
             found.append(note.line_no)
             forced = False
+            closed.clear()
+        if note.kind is NoteKind.CLOSING and note.pid is not None:
+            closed.append(note.pid)
         forced = forced or note.kind is NoteKind.FORCED
         since = note
     later = found and any(line > found[-1] for line in starts)
     final = bool(found) and not later and any(line > found[-1] for line in ends)
     return Rounds(tuple(found), final, cut=bool(found) and not final and last_line <= found[-1] + _TAIL)
+
+
+def _later_start(closed: Sequence[int], note: AgentNote) -> bool:
+    """Whether the process that failed was started later than those that were closed.
+
+    Processes of one start get their numbers in the order of their local ranks: no more of them than the local rank
+    can have lower numbers.
+    """
+    if note.kind is not NoteKind.FAILED or note.pid is None or note.local_rank is None:
+        return False
+    return sum(pid < note.pid for pid in closed) > note.local_rank
 
 
 def _one_end(first: AgentNote, second: AgentNote, moments: Mapping[int, Moment], forced: bool) -> bool:

@@ -221,11 +221,9 @@ def test_a_large_log_takes_little_memory(tmp_path):
 
 def test_the_platforms_word_explains_a_kill(tmp_path):
     """The log says SIGKILL, the container's state says whose: `atlctl.json` and `events.jsonl` of the folder."""
-    killed = [
-        "E1120 17:45:05.757000 1 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: -9) "
-        "local_rank: 1 (pid: 15) of binary: /opt/venv/bin/python"
-    ]
-    write(tmp_path / "w-1.log", killed)
+    at = "E1120 17:45:05.757000 1 torch/distributed/elastic/multiprocessing/api.py:882]"
+    killed = f"{at} failed (exitcode: -9) local_rank: 1 (pid: 15) of binary: /opt/venv/bin/python"
+    write(tmp_path / "w-1.log", [killed])
     write(tmp_path / "w-0.log", VICTIM)
     workers = [
         {"name": "w-0", "state": "Failed", "exit_code": 1},

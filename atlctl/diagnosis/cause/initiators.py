@@ -17,6 +17,8 @@ from atlctl.diagnosis.signatures.model import Scope
 _MAX_LISTED = 64
 #: Categories in which no process of a worker came as far as the user's code: the worker is at fault, not a rank.
 _BEFORE_CODE = frozenset({"script_missing", "bad_arguments_or_missing_script"})
+#: Categories that lie in the image or the settings of a container, which all its processes share.
+_OF_THE_IMAGE = frozenset({"import_error", "binary_mismatch", "syntax_error", "python_version", "network_interface"})
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -53,6 +55,9 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
         return _several(this, first.leaders, "they failed at the same moment, apart from each other", Confidence.LIKELY)
     if len(alike) > 1 and _spoke(leader) and _own_words_of_all(alike):
         return _several(this, alike, f"the same failure on {len(alike)} ranks", Confidence.LIKELY)
+    if others := _sharers(this, leader):
+        why = "what it lacks is the same for all of its worker; the others were ended before they could say so"
+        return _several(this, [leader, *others], why, Confidence.LIKELY)
     confidence, why = _sureness(this, leader, first, found)
     if _is_worker_fault(this, leader):
         return _worker(this, leader.worker, [leader], confidence)
@@ -197,6 +202,13 @@ def _is_worker_fault(this: Round, item: Failure) -> bool:
 def _scope(this: Round, item: Failure) -> Scope:
     match = this.scene.matcher.match(item.message)
     return match.signature.scope if match else Scope.RANK
+
+
+def _sharers(this: Round, leader: Failure) -> list[Failure]:
+    """Processes of its worker that must have failed alike: its software is theirs, and their agent was just quicker."""
+    others = [item for item in this.failures if item.worker == leader.worker and item.key != leader.key]
+    early = leader.category in _OF_THE_IMAGE and not leader.process.seen and len(this.scene.workers) > 1
+    return others if early and all(item.part is Part.ENDED and not item.process.seen for item in others) else []
 
 
 def _unread(this: Round) -> bool:

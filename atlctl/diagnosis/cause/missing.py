@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 
 from atlctl.diagnosis.cause import progress
 from atlctl.diagnosis.cause.scene import Round, name_process
-from atlctl.diagnosis.cause.universe import Universe, gaps, place_unheard, universe
+from atlctl.diagnosis.cause.universe import Universe, gaps, place_unheard, rank_of_the_mute, universe
 from atlctl.diagnosis.consequence import Sort
 from atlctl.diagnosis.failures import Failure, Part
 from atlctl.diagnosis.processes import Process, WorkerRounds, is_victim_end
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 
 _NO_ORDER = "nothing tells which of them was first"
+#: Seconds after the last timeout in which a peer that waited as well notices that the connection was closed.
+_LATE = 2.0
 _WAITS = (Sort.WAITED, Sort.STORE_WAITED, Sort.STUCK)
 
 
@@ -121,7 +123,7 @@ def _somebody_waits(case: _Case) -> Diagnosis:
     if behind is not None:
         return behind
     odd = progress.odd_operation(this)
-    if odd is not None:
+    if odd is not None and not (case.ended or case.silent or case.ranks.unheard):
         return odd
     if len(case.lost) == 1 and not any(item.process.forced is not None for item in case.ended):
         return _worker(
@@ -152,6 +154,9 @@ def _somebody_waits(case: _Case) -> Diagnosis:
         return _rank(case, item, "hang", f"it said nothing until its agent ended it; {why_waited}", confidence)
     if suspects == 1 and unheard and not case.lost:
         return _unheard_rank(case, unheard[0].worker, unheard[0].rank, unheard[0].local_rank, why_waited, "hang")
+    late = _late(case) if not places and not case.ranks.unheard and not case.lost else []
+    if len(late) == 1:
+        return _rank(case, late[0], "hang", f"it lost its peers only after they had given up; {why_waited}", Confidence.LIKELY)
     near = _near_the_first(case, quiet)
     if near is not None:
         why = f"the only one of the group that waited first which said nothing; {why_waited}"
@@ -173,6 +178,17 @@ def _mute(case: _Case) -> list[str]:
     """Workers whose processes failed and whose agent never said so, where all other agents did."""
     agents = {worker.worker for worker in case.this.scene.workers if worker.elastic or worker.ends}
     return sorted({item.worker for item in case.waited} - agents) if agents else []
+
+
+def _late(case: _Case) -> list[Failure]:
+    """Ranks that met a closed connection long after all others had given up waiting: they were elsewhere."""
+    scene = case.this.scene
+    waited = [when for item in case.waited if (when := scene.when(item)) is not None]
+    left = [(item, when) for item in case.left if (when := scene.when(item)) is not None]
+    if len(waited) < len(case.waited) or len(left) < len(case.left):
+        return []
+    end = max(when.seconds + when.resolution for when in waited)
+    return [item for item, when in left if when.seconds > end + _LATE]
 
 
 def _near_the_first(case: _Case, quiet: Sequence[Failure]) -> Failure | None:
@@ -240,6 +256,8 @@ def _finished_early(case: _Case, worker: WorkerRounds, gone: str) -> Diagnosis:
     why = f"its agent waits at the exit: its processes had left with exit code 0; {gone}"
     if len(own) == 1:
         return _rank(case, own[0], "early_exit_zero", why, Confidence.LIKELY)
+    if not own and (rank := rank_of_the_mute(case.this, worker.worker)) is not None:
+        return _unheard_rank(case, worker.worker, rank, 0, why, "early_exit_zero")
     return _worker(case, worker.worker, "early_exit_zero", why)
 
 

@@ -17,6 +17,9 @@ from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 #: More ranks than this are a whole part of the job, not culprits one by one.
 MAX_CULPRITS = 64
 
+#: Neighbours send and receive: that they wait in different ones of these is no mistake.
+_POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
+
 
 def named(this: Round) -> Diagnosis | None:
     """Ranks that a report names: flight recorder, fingerprints, a barrier's or the desync report's list."""
@@ -66,7 +69,7 @@ def odd_operation(this: Round) -> Diagnosis | None:
         operation = chain[0].operation if chain else ""
         if said is not None:
             operation = f"{said.operation} number {said.seq} of {said.sizes} elements"
-        if item.rank is not None and operation and item.sort is Sort.WAITED:
+        if item.rank is not None and operation and operation not in _POINT_TO_POINT and item.sort is Sort.WAITED:
             at[item.rank] = operation
             proofs[item.rank] = Proof(item.worker, item.line_no, item.message)
     votes = Counter(at.values())

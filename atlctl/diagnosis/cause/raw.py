@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from atlctl.diagnosis.cause.scene import Round, Scene
 from atlctl.diagnosis.consequence import Sort, consequence_of
 from atlctl.diagnosis.processes import WorkerRounds
@@ -12,6 +14,7 @@ from atlctl.diagnosis.signatures.model import Role
 
 #: Lines behind a traceback without a launcher's report in which it still counts as the end of the log.
 _END = 60
+_NUMBERS = re.compile(r"\d+")
 
 
 def find_loose(this: Round) -> Diagnosis | None:
@@ -38,6 +41,8 @@ def find_loose(this: Round) -> Diagnosis | None:
     if (refused is not None and not candidates) or (refused and _all_nccl(candidates)):
         assert refused is not None
         return _peer(this, *refused)
+    if not candidates and (everywhere := _same_everywhere(this, roots)) is not None:
+        return everywhere
     candidates += [
         _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None) for name, hit in roots[:8]
     ]
@@ -52,6 +57,19 @@ def find_loose(this: Round) -> Diagnosis | None:
             for name, trace in traces[:8]
         ]
     return Diagnosis(Verdict.UNDECIDED, candidates=tuple(candidates[:16])) if candidates else None
+
+
+def _same_everywhere(this: Round, roots: list[tuple[str, Hit]]) -> Diagnosis | None:
+    """The same words at the end of every worker's log, and of more than one."""
+    last = dict(roots)
+    workers = {worker.worker for worker in this.scene.workers}
+    if len(workers) < 2 or set(last) != workers or len({_NUMBERS.sub("#", hit.text) for hit in last.values()}) > 1:
+        return None
+    name, hit = roots[-1]
+    why = f"the same failure on all {len(workers)} workers"
+    cause = Cause(None, hit.match.signature.category, hit.text, Confidence.LIKELY, why,
+                  proofs=tuple(Proof(name, hit.line_no, hit.text) for name, hit in list(last.items())[:3]))  # fmt: skip
+    return Diagnosis(Verdict.JOB, (cause,))
 
 
 def _last_hits(worker: WorkerRounds, number: int) -> list[Hit]:

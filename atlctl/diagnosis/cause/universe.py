@@ -57,9 +57,11 @@ def gaps(this: Round) -> list[Process]:
                 bases[item.worker] = item.rank - item.local_rank
     sizes = Counter(len(found) for found in locals_of.values() if found == set(range(len(found))))
     usual, agree = sizes.most_common(1)[0] if sizes else (0, 0)
+    if agree == 1:
+        usual = max(sizes)  # launchers start the same number on every worker, as a rule
     missing = []
     for worker, found in locals_of.items():
-        size = max(*found, usual - 1 if agree > 1 else 0, 0) + 1
+        size = max(*found, usual - 1, 0) + 1
         base = bases.get(worker)
         missing += [
             Process(worker, indexes[worker], this.number, None if base is None else base + local, local)
@@ -84,3 +86,12 @@ def place_unheard(this: Round, rank: int) -> Process | None:
             if rank - low < max(size, 1):
                 return Process(worker, index, this.number, rank, rank - low)
     return None
+
+
+def rank_of_the_mute(this: Round, worker: str) -> int | None:
+    """The rank of a worker of which no process was heard, where every other worker has one and it is the one missing."""
+    others = [item for item in this.failures if item.worker != worker]
+    count = len(this.scene.workers)
+    ranks = {item.rank for item in others if item.rank is not None}
+    missing = set(range(count)) - ranks
+    return missing.pop() if len(others) == len(ranks) == count - 1 and len(missing) == 1 else None

@@ -119,6 +119,10 @@ _PHRASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"它自己的看门狗线程卡住，\2 个 worker 上的 \1 个 rank 只是失去对端",
         ),
         (
+            r"what it lacks is the same for all of its worker; the others were ended before they could say so",
+            "它缺少的东西对该 worker 的所有进程都一样；其他进程还没来得及说就被结束了",
+        ),
+        (
             rf"its own watchdog thread was stuck, {_RANKS} waited until the timeout",
             r"它自己的看门狗线程卡住，\2 个 worker 上的 \1 个 rank 等到超时",
         ),
