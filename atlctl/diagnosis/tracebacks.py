@@ -14,6 +14,7 @@ HEADER = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,99}\.){0,20}[A-Za-z_]\w{0,99})(?=: |:?\s*$)")
 _EXCEPTION_NAME = re.compile(r"(?:Error|Exception|Interrupt|Exit|Warning|ExceptionGroup|StopIteration)$")
 _FRAME = re.compile(r'^\s{0,40}File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,200}))?')
+_BOXED_FRAME = re.compile(r"^\s{0,8}[│|] (\S.{0,400}?):(\d{1,9}) in (\S{1,200})\s*(?:[│|]\s*)?$")
 #: Exceptions of the standard library that are named otherwise: `socket.gaierror`, `struct.error`, `socket.timeout`.
 _LOWER = re.compile(r"^[a-z_][\w.]*\.(?:error|gaierror|herror|timeout)$")
 #: Code that is not the user's: installed packages, the standard library, frames without a file.
@@ -78,6 +79,15 @@ def frame_of(line: str) -> tuple[str, str, Frame | None] | None:
     if _FOREIGN_PATH.search(match[1]):
         return match[1], function, None
     return match[1], function, Frame(match[1], int(match[2]), function)
+
+
+def boxed_frame_of(line: str) -> tuple[str, str, Frame | None] | None:
+    """The same of a line in a box that rich draws: `│ /work/train.py:171 in main   │`."""
+    match = _BOXED_FRAME.match(line)
+    if match is None:
+        return None
+    place = None if _FOREIGN_PATH.search(match[1]) else Frame(match[1], int(match[2]), match[3])
+    return match[1], match[3], place
 
 
 def user_frame(lines: Sequence[str]) -> Frame | None:

@@ -1,7 +1,8 @@
 """JSON log lines: the text in them, and the pod they came from.
 
 Loki's `logcli -o jsonl` writes `{"labels": {"pod": ...}, "line": ..., "timestamp": ...}`; container runtimes and log
-shippers (Docker, Fluent Bit, Filebeat, cloud logging) each have keys of their own. A worker may also print JSON itself.
+shippers (Docker, Fluent Bit, Filebeat, cloud logging) each have keys of their own. A worker may also print JSON
+itself, with tracebacks in fields beside the message.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from atlctl.diagnosis.reading.embedded import embedded_in
 from atlctl.diagnosis.text import decode, without_surrogates
 
 #: Paths of keys at which the pod's name stands, and keys of the text, in falling order.
@@ -52,6 +54,10 @@ def unwrap(line: bytes) -> JsonLine | None:
     pod = next((name for path in _POD if (name := _at(found, path))), None)
     time = next((found[key] for key in _TIME if isinstance(found.get(key), str)), "")
     lines = without_surrogates(text).encode().removesuffix(b"\n").split(b"\n")
+    if (told := embedded_in({key: value for key, value in found.items() if value != text})) is not None:
+        # A program's own logger: the traceback stands in a field of its own, and whose it is in another.
+        mark = b"" if told.rank is None else b"[rank%d]: " % told.rank
+        lines += [mark + part.encode() for trace in told.tracebacks for part in trace]
     return JsonLine(without_surrogates(pod) if pod else None, tuple(lines), time)
 
 

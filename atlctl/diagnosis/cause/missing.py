@@ -156,7 +156,9 @@ def _somebody_waits(case: _Case) -> Diagnosis:
         return _unheard_rank(case, unheard[0].worker, unheard[0].rank, unheard[0].local_rank, why_waited, "hang")
     late = _late(case) if not places and not case.ranks.unheard and not case.lost else []
     if len(late) == 1:
-        return _rank(case, late[0], "hang", f"it lost its peers only after they had given up; {why_waited}", Confidence.LIKELY)
+        return _rank(
+            case, late[0], "hang", f"it lost its peers only after they had given up; {why_waited}", Confidence.LIKELY
+        )
     near = _near_the_first(case, quiet)
     if near is not None:
         why = f"the only one of the group that waited first which said nothing; {why_waited}"

@@ -65,7 +65,7 @@ def _same_everywhere(this: Round, roots: list[tuple[str, Hit]]) -> Diagnosis | N
     workers = {worker.worker for worker in this.scene.workers}
     if len(workers) < 2 or set(last) != workers or len({_NUMBERS.sub("#", hit.text) for hit in last.values()}) > 1:
         return None
-    name, hit = roots[-1]
+    hit = roots[-1][1]
     why = f"the same failure on all {len(workers)} workers"
     cause = Cause(None, hit.match.signature.category, hit.text, Confidence.LIKELY, why,
                   proofs=tuple(Proof(name, hit.line_no, hit.text) for name, hit in list(last.items())[:3]))  # fmt: skip

@@ -89,7 +89,7 @@ def place_unheard(this: Round, rank: int) -> Process | None:
 
 
 def rank_of_the_mute(this: Round, worker: str) -> int | None:
-    """The rank of a worker of which no process was heard, where every other worker has one and it is the one missing."""
+    """The rank of a worker of which no process was heard, where every other worker has one and one is missing."""
     others = [item for item in this.failures if item.worker != worker]
     count = len(this.scene.workers)
     ranks = {item.rank for item in others if item.rank is not None}

@@ -13,6 +13,7 @@ from atlctl.diagnosis.moments import Moment, mark_of, split_stamp, told_time, zo
 from atlctl.diagnosis.origin import Origin, split_origin
 from atlctl.diagnosis.reading import collectives, identity
 from atlctl.diagnosis.reading.collectives import Collective, read_collectives
+from atlctl.diagnosis.reading.embedded import read_embedded
 from atlctl.diagnosis.reading.identity import Identity, read_address, read_identity
 from atlctl.diagnosis.reading.traces import CUT_TOP, Trace, Traces
 from atlctl.diagnosis.scanning.sieve import sieve_for
@@ -141,6 +142,11 @@ class LogReader:
                 self._traces.feed(origin, text, line_no, time)
             return True
         self._statements(text, origin, line_no, time)
+        if embedded := read_embedded(text):
+            speaker = origin if origin.known or embedded.rank is None else Origin(embedded.rank)
+            for lines in embedded.tracebacks:
+                self._traces.take(speaker, lines, line_no, time)
+            return self._traces.open_at(line_no)
         note = parse_note(body, line_no)
         if note is not None and len(self._facts.notes) < MAX_NOTES:
             self._facts.notes.append(note)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from atlctl.diagnosis.moments import Moment
 from atlctl.diagnosis.origin import NOBODY, Origin
-from atlctl.diagnosis.tracebacks import HEADER, Frame, exception_name, frame_of
+from atlctl.diagnosis.tracebacks import HEADER, Frame, boxed_frame_of, exception_name, frame_of
 
 #: Lines of a message that are kept behind its first, and lines in which the next link of a chain is awaited.
 MAX_DETAIL = 12
@@ -44,6 +45,11 @@ _AGENT_FRAMES = (
     "torch/distributed/elastic/rendezvous/",
     "bin/torchrun",
 )
+#: rich draws a box around its tracebacks, with the exception below it.
+_BOX = re.compile(r"\s{0,8}[╭┌+][─-]{1,400} ?Traceback \(most recent call last\)")
+#: Lines over which rich folds a message, at most; an empty one ends it.
+_WRAPPED = 10
+_SIDES = ("│", "╰", "└", "|", "+")
 #: A line that begins like a log line of its own ends a message.
 _LOG_LINE = re.compile(
     r"(?:\S{1,80}:\d{1,9}:\d{1,9} \[\d|\[?\d{4}-\d\d-\d\d"
@@ -113,6 +119,8 @@ class _Open:
     frame: Frame | None = None
     operation: str = ""
     agent: bool = False
+    boxed: bool = False
+    wrapped: int = 0
     in_message: bool = False
     connected: bool = False
     lines: int = 0
@@ -162,7 +170,9 @@ class Traces:
     def feed(self, origin: Origin, text: str, line_no: int, time: Moment | None) -> bool:
         """Takes a line without its prefixes; True where it is part of a traceback."""
         current = self._open.get(origin)
-        if HEADER in text and not _GLOG.match(text):
+        if "Traceback (most recent call last)" in text and (
+            _BOX.match(text) if HEADER not in text else not _GLOG.match(text)
+        ):
             self._header(origin, current, text, line_no, time)
             self._touched = line_no
             return True
@@ -184,13 +194,21 @@ class Traces:
             self._touched = line_no
         return taken
 
+    def take(self, origin: Origin, lines: Iterable[str], line_no: int, time: Moment | None) -> None:
+        """A whole traceback that stands in one line of the log."""
+        apart = Traces(line_no)
+        for line in lines:
+            apart.feed(origin, line, line_no, time)
+        for trace in apart.found():
+            self._keep(trace)
+
     def found(self) -> list[Trace]:
         """All of them, in the order of the log. Those still open count with what they have."""
         rest = [trace for item in self._open.values() if (trace := item.trace())]
         return sorted([*self._first, *self._last, *rest], key=lambda trace: trace.line_no)
 
     def _header(self, origin: Origin, current: _Open | None, text: str, line_no: int, time: Moment | None) -> None:
-        start = text.find(HEADER)
+        start = max(text.find(HEADER), 0)
         if current is not None and current.in_message and text[:start].endswith("Original "):
             return  # of a DataLoader's child: part of the message
         if current is not None and current.connected:
@@ -201,10 +219,12 @@ class Traces:
         if origin in self._open or len(self._open) < MAX_STREAMS:
             thread = self._announced.pop(origin, None)
             logged = start > 4 or text[:start].strip() != "" or thread is False
-            self._open[origin] = _Open(origin, line_no, time, thread is True, logged)
+            self._open[origin] = _Open(origin, line_no, time, thread is True, logged, boxed=HEADER not in text)
 
     def _frame_line(self, current: _Open, text: str, line_no: int) -> bool:
-        if frame := frame_of(text):
+        boxed = text.lstrip()[:1] in _SIDES
+        frame = boxed_frame_of(text) if boxed else frame_of(text)
+        if frame is not None:
             path, function, place = frame
             if path.endswith("torch/distributed/distributed_c10d.py"):
                 current.operation = function
@@ -215,7 +235,8 @@ class Traces:
             message = text.rstrip()[:_MESSAGE_LIMIT]
             current.chain.append(Raised(name, message, (), current.frame, line_no, current.operation))
             current.in_message, current.lines = True, 0
-        elif text[:1].strip():
+            current.wrapped = _WRAPPED if current.boxed else 0
+        elif text[:1].strip() and text[:1] not in _SIDES:
             current.foreign += 1
             if current.foreign > _MAX_FOREIGN:
                 self._close(current)
@@ -227,20 +248,27 @@ class Traces:
             current.connected = True
             return True
         if not text.strip():
+            current.wrapped = 0
             return True
         log_line = _LOG_LINE.match(text) is not None
         if current.lines > _LINGER or (log_line and current.lines > 3):
             self._close(current)
         if log_line or len(current.detail) >= MAX_DETAIL:
             return False
+        if current.wrapped and current.chain:
+            current.wrapped -= 1
+            end = current.chain[-1]
+            current.chain[-1] = replace(end, message=f"{end.message} {text.strip()}"[:_MESSAGE_LIMIT])
+            return True
         current.detail.append(text.rstrip()[:_MESSAGE_LIMIT])
         return True
 
     def _close(self, current: _Open) -> None:
         self._open.pop(current.origin, None)
-        trace = current.trace()
-        if trace is None:
-            return
+        if (trace := current.trace()) is not None:
+            self._keep(trace)
+
+    def _keep(self, trace: Trace) -> None:
         if len(self._first) < MAX_FIRST:
             self._first.append(trace)
         else:
