@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,6 +14,9 @@ from atlctl.diagnosis.processes import AgentEnd
 from atlctl.diagnosis.reading.traces import Raised
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 
+#: The store's count of agents that came, and the address that a client names.
+_JOINED = re.compile(r"(?P<joined>\d{1,6})/(?P<wanted>\d{1,6}) clients joined")
+_PLACE = re.compile(r"\((?P<host>[^\s,()]{1,253}), \d{1,5}\)")
 _BY_SIGNAL = {"SIGINT": "interrupted", "SIGHUP": "terminal_hangup"}
 
 
@@ -94,11 +98,18 @@ def find_rendezvous(this: Round) -> Diagnosis | None:
     timeouts = [end for end in ends if "RendezvousTimeoutError" in end.text]
     if timeouts:
         return _nobody_came(this, timeouts)
+    scene = this.scene
     stores = [end for end in ends if any(_sort(raised) is Sort.STORE_WAITED for raised in end.chain)]
     workers = {end.worker for end in stores}
-    spoken = {worker.worker for worker in this.scene.workers if worker.evidence.log is not None}
-    if stores and workers == spoken and not this.victims and not this.scene.job.missing:
+    spoken = {worker.worker for worker in scene.workers if worker.evidence.log is not None}
+    if stores and workers == spoken and not this.victims and not scene.job.missing:
         proofs = tuple(Proof(end.worker, end.line_no, end.text) for end in stores[:5])
+        counts = [found for end in stores for raised in end.chain if (found := _JOINED.search(raised.text))]
+        if any(len(spoken) < int(found["wanted"]) for found in counts):
+            why = f"{counts[0]['joined']} of {counts[0]['wanted']} agents joined, and there are {len(spoken)} logs"
+            message = "A worker that left no log did not join the rendezvous"
+            cause = scene.worker_cause(None, "rendezvous_timeout", message, Confidence.LIKELY, why, extra=proofs)
+            return Diagnosis(Verdict.WORKER, (cause,))
         category = "elastic_scale_up_rendezvous_failure" if this.scene.failures else "rendezvous_timeout"
         why = "every agent waited in the store for the others until the timeout: all were there, and they did not meet"
         confidence = Confidence.LIKELY if len(stores) > 1 else Confidence.GUESS
@@ -159,6 +170,13 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
         why = "no worker can resolve it" if len(workers) > 1 else "the name does not resolve"
         cause = Cause(None, category, raised.message, Confidence.LIKELY, why, host=peer, proofs=tuple(proofs))
         return Diagnosis(Verdict.JOB, (cause,))
+    if category in _FAR and (host := _mute_host(this, raised.message, workers)) is not None:
+        why = "the others could not reach the rendezvous on it, and its own log has no word of an agent"
+        last = scene.worker(host).evidence.log
+        extra = [Proof(host, last.last_line, last.last_text)] if last and last.last_line else []
+        message = f"No agent came up on {host}"
+        cause = scene.worker_cause(host, category, message, Confidence.LIKELY, why, extra=[*extra, *proofs])
+        return Diagnosis(Verdict.WORKER, (cause,))
     if category in _FAR and workers == spoken:
         # Everybody fails to reach the same place: what is there is at fault, and it left no log.
         why = "no worker that left a log could reach it"
@@ -180,6 +198,19 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
         for item, found in own
     )  # fmt: skip
     return Diagnosis(Verdict.UNDECIDED, candidates=candidates)
+
+
+def _mute_host(this: Round, message: str, failed: set[str]) -> str | None:
+    """The worker at whose address nobody answers, where it is one of those with a log and its agent never spoke."""
+    match = _PLACE.search(message)
+    if match is None:
+        return None
+    host = match["host"]
+    for worker in this.scene.workers:
+        named = host == worker.worker or host.startswith(f"{worker.worker}.") or host in worker.addresses
+        if named and worker.worker not in failed and worker.evidence.log is not None and not worker.elastic:
+            return worker.worker
+    return None
 
 
 def _nobody_came(this: Round, timeouts: Sequence[AgentEnd]) -> Diagnosis:

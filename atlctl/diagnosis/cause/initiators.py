@@ -30,6 +30,10 @@ def find_initiators(this: Round) -> Diagnosis | None:
     some = [item for item in this.initiators if item.strength is Strength.SOME]
     if strong:
         return _from(this, strong, Strength.STRONG)
+    mute = [item for item in this.initiators if item.strength is Strength.OPAQUE]
+    if some and len(mute) > 1 and all(item.signal == "SIGABRT" and not _spoke(item) for item in some):
+        # An abort without a word is often the interpreter's on its way out.
+        return undecided(this, [*some, *mute], "several ended alike at the same time, without a word")
     if some:
         return _from(this, some, Strength.SOME)
     return _opaque(this)

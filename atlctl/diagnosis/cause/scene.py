@@ -72,7 +72,7 @@ class Scene:
             frame=failure.frame,
             time=self.when(failure),
             signature=failure.signature,
-            proofs=(*proofs(failure), *extra),
+            proofs=_apart((*proofs(failure), *extra)),
         )
 
     def worker_cause(
@@ -202,3 +202,9 @@ def name_process(process: Process) -> str:
     if process.rank is not None:
         return f"rank {process.rank}"
     return f"local rank {process.local_rank}" if process.local_rank is not None else f"process {process.pid}"
+
+
+def _apart(found: Sequence[Proof]) -> tuple[Proof, ...]:
+    """Each line once."""
+    kept = {(proof.worker, proof.file, proof.line_no or proof.text): proof for proof in reversed(found)}
+    return tuple(reversed(kept.values()))

@@ -118,6 +118,17 @@ _PHRASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             rf"its own watchdog thread was stuck, {_RANKS} only lost a peer",
             r"它自己的看门狗线程卡住，\2 个 worker 上的 \1 个 rank 只是失去对端",
         ),
+        (r"it lost its peers only after they had given up", "它在对端放弃之后才失去它们"),
+        (r"the same failure on all (\d+) workers", r"全部 \1 个 worker 上的同一故障"),
+        (
+            r"the others could not reach the rendezvous on it, and its own log has no word of an agent",
+            "其他 worker 无法连接到它上面的 rendezvous，而它自己的日志里没有 agent 的任何消息",
+        ),
+        (r"No agent came up on (\S+)", r"\1 上没有启动 agent"),
+        (
+            r"(\d+) of (\d+) agents joined, and there are (\d+) logs",
+            r"\2 个 agent 中有 \1 个加入，而日志有 \3 份",
+        ),
         (
             r"what it lacks is the same for all of its worker; the others were ended before they could say so",
             "它缺少的东西对该 worker 的所有进程都一样；其他进程还没来得及说就被结束了",
