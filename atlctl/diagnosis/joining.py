@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from atlctl.diagnosis.agentnotes import AgentNote, NoteKind
+from atlctl.diagnosis.consequence import consequence_of
 from atlctl.diagnosis.evidence import WorkerEvidence
 from atlctl.diagnosis.processes import AgentEnd, Process, WorkerRounds
 from atlctl.diagnosis.reading.collectives import Says
@@ -71,7 +72,7 @@ class _Collector:
         self.ends = [end for end in _agent_ends(evidence, self.log) if not _went_on(self.log, end)]
         starts = [item.line_no for item in self.log.identities if item.rank is not None]
         finals = [*(summary.line_no for summary in self.log.summaries), *(end.line_no for end in self.ends)]
-        self.rounds = split_rounds(self.log.notes, self.log.moments, starts, finals, self.log.last_line)
+        self.rounds = split_rounds(self.log.notes, self.log.moments, starts, finals, self.log.last_activity)
         self.processes: dict[int, list[Process]] = {}
         #: Global minus local rank, by round: a worker's ranks follow each other.
         self.base: dict[int, int] = {}
@@ -127,6 +128,8 @@ class _Collector:
                     known.closed, known.forced = process.closed, process.forced
             if not self.settle:
                 continue
+            self._settle_by_gaps(number)
+            processes = self.processes[number]
             if len(processes) == 1 and _nameless(processes[0]):
                 processes[0].local_rank = 0  # its agent ended all that it had
                 continue
@@ -151,20 +154,49 @@ class _Collector:
     def _settle_base(self, number: int) -> None:
         """Joins what is known by rank and what is known by local rank, where the ranks that spoke are all there are."""
         processes = self.processes[number]
+        self._settle_by_words(number, processes)
         ranks = sorted(p.rank for p in processes if p.rank is not None and p.local_rank is None)
         halves = [p for p in processes if p.rank is None and p.local_rank is not None]
         count = len({p.pid for p in processes if p.pid is not None})
-        if number in self.base or not halves or len(ranks) != count or ranks[-1] - ranks[0] != count - 1:
-            return
-        self.base[number] = ranks[0]
-        for half in halves:
-            processes.remove(half)
-        for process in processes:
-            if process.rank is not None and process.local_rank is None:
-                process.local_rank = process.rank - ranks[0]
+        if number not in self.base and halves and len(ranks) == count and ranks[-1] - ranks[0] == count - 1:
+            self._join(number, ranks[0], halves)
+
+    def _settle_by_gaps(self, number: int) -> None:
+        """Joins ranks and local ranks where both have the same gaps: 44, 46, 47 are 0, 2, 3."""
+        processes = self.processes[number]
+        halves = [p for p in processes if p.rank is None and p.local_rank is not None]
+        ranks = sorted(p.rank for p in processes if p.rank is not None and p.local_rank is None)
+        locals_ = sorted(p.local_rank for p in halves if p.local_rank is not None)
+        gapless = ranks == list(range(ranks[0], ranks[-1] + 1)) if ranks else True
+        base = ranks[0] - locals_[0] if ranks and locals_ else -1
+        if number not in self.base and base >= 0 and not gapless and [rank - base for rank in ranks] == locals_:
+            self._join(number, base, halves)
+
+    def _join(self, number: int, base: int, halves: Sequence[Process]) -> None:
+        """Gives this round its base: what is known by local rank alone (`halves`) goes to the ranks."""
+        self.base[number] = base
+        self.processes[number] = [p for p in self.processes[number] if not any(p is half for half in halves)]
+        for process in self.processes[number]:
+            if process.rank is not None and process.local_rank is None and process.rank >= base:
+                process.local_rank = process.rank - base
         for half in halves:
             known = self._process(number, None, half.local_rank, half.pid)
-            known.note, known.closed = half.note or known.note, half.closed or known.closed
+            known.note = half.note or known.note
+            known.closed, known.forced = half.closed or known.closed, half.forced or known.forced
+
+    def _settle_by_words(self, number: int, processes: Sequence[Process]) -> None:
+        """The one process that its agent reports, and whose words are missing, is the one rank with own words."""
+        halves = [p for p in processes if p.rank is None and p.note is not None and not p.traces]
+        own = [
+            p.rank
+            for p in processes
+            if p.rank is not None and p.local_rank is None and p.traces and consequence_of(p.chain()[0].text) is None
+        ]
+        if number in self.base or len(halves) != 1 or len(own) != 1 or halves[0].local_rank is None:
+            return
+        base = own[0] - halves[0].local_rank
+        if base >= 0:
+            self._join(number, base, halves)
 
     def _process(self, number: int, rank: int | None, local: int | None, pid: int | None) -> Process:
         """The process of a round that fits, or a new one."""
@@ -266,7 +298,12 @@ class _Collector:
             if traces:
                 _hand_out(traces, silent)
                 found.loose_traces[number] = [t for t in found.loose_traces[number] if t not in traces]
-            hits = [hit for hit in found.loose_hits.get(number, []) if hit.match.signature.role is Role.ROOT]
+            hits = [
+                hit
+                for hit in found.loose_hits.get(number, [])
+                if hit.match.signature.role is Role.ROOT
+                and (limit is None or abs(limit - hit.line_no) < _LAST_WORDS * 10)
+            ]
             for process in silent:
                 if not process.traces and hits:
                     process.hits.append(hits[-1])

@@ -14,8 +14,6 @@ from atlctl.diagnosis.agentnotes import AgentNote, NoteKind
 from atlctl.diagnosis.moments import Moment
 
 _LAST = 2**62
-#: Lines that may stand behind an agent's report without a sign that anything was started again.
-_TAIL = 5
 #: Without times: lines that may stand between two of an agent's notes about one and the same end.
 _NEAR = 60
 #: Seconds from the signals to the report: processes that leave on SIGTERM, and such that have to be killed.
@@ -30,7 +28,7 @@ class Rounds:
     ends: tuple[int, ...]
     #: True where the last end is the agent's own as well: nothing runs behind it.
     final: bool
-    #: True where the log stops right behind the last end: whether anything was started again does not stand in it.
+    #: True where nothing behind the last end shows that anything was started again.
     cut: bool = False
 
     @property
@@ -59,11 +57,11 @@ def split_rounds(
     moments: Mapping[int, Moment],
     starts: Sequence[int],
     ends: Sequence[int],
-    last_line: int,
+    last_activity: int,
 ) -> Rounds:
     """`starts` are lines in which a process says who it is, `ends` lines that end the agent: summaries and the like.
 
-    `last_line` is the log's last.
+    `last_activity` is the last line that shows the training going on.
     """
     agents = [note.line_no for note in notes if note.kind is NoteKind.STARTED]
     starts = sorted((*starts, *agents))
@@ -93,7 +91,7 @@ def split_rounds(
         since = note
     later = found and any(line > found[-1] for line in starts)
     final = bool(found) and not later and any(line > found[-1] for line in ends)
-    return Rounds(tuple(found), final, cut=bool(found) and not final and last_line <= found[-1] + _TAIL)
+    return Rounds(tuple(found), final, cut=bool(found) and not (final or later) and last_activity <= found[-1])
 
 
 def _later_start(closed: Sequence[int], note: AgentNote) -> bool:

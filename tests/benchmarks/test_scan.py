@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +53,15 @@ def literals() -> Path:
     return path.resolve()
 
 
+def answered(runs: int, *paths: Path) -> tuple[Cost, dict[str, Any]]:
+    """The cheapest of some runs of `errors --from`, and its answer."""
+    words = [word for path in paths for word in ("--from", str(path))]
+    with Path("answer").open("w+b") as file:
+        found = best(runs, [*ATLCTL, "errors", *words, "-o", "json"], stdout=file)
+        file.seek(0)
+        return found, json.loads(file.read().splitlines()[-1])["data"]
+
+
 def counted(runs: int, argv: list[str]) -> tuple[Cost, int]:
     """The cheapest of some runs, and the number that the program printed."""
     with Path("printed").open("w+b") as file:
@@ -87,13 +98,15 @@ def test_errors_on_a_gigabyte(literals: Path) -> None:
     log = Path("train.log")
     size = write_failed(log, GIB)
     rg, _ = counted(3, ["rg", "-c", "-F", "-f", str(literals), str(log)])
-    idle = best(2, [*ATLCTL, "errors", "--help"])
-    ours = best(3, [*ATLCTL, "errors", "--from", str(log), "-o", "json"])
+    with Path("help").open("wb") as file:
+        idle = best(2, [*ATLCTL, "errors", "--help"], stdout=file)
+    ours, answer = answered(3, log)
     report(
         f"errors --from {size / GIB:.2f} GiB, the failure near its end",
         [("rg -c -F -f literals", rg), ("atlctl errors --help", idle), ("atlctl errors --from", ours)],
         f"{size / 1e6 / (ours.cpu - idle.cpu):.0f} MB a CPU-second",
     )
+    assert (answer["verdict"], answer["root_causes"][0]["rank"]) == ("rank", 5)
     assert ours.cpu - idle.cpu < 2 * rg.cpu
     assert ours.peak < 100
 
@@ -105,8 +118,9 @@ def test_errors_of_a_thousand_workers() -> None:
         (folder / f"worker-{number}.log").write_bytes(mixed(2 * MIB, seed=number) + (FAILURE if number == 7 else b""))
     for number in range(40, 1000):
         (folder / f"worker-{number}.log").hardlink_to(folder / f"worker-{number % 7}.log")
-    ours = best(2, [*ATLCTL, "errors", "--from", str(folder), "-o", "json"])
+    ours, answer = answered(2, folder)
     report("errors --from 1000 logs of 2 MiB, one of which fails", [("atlctl errors --from", ours)])
+    assert (answer["root_causes"][0]["worker"], answer["root_causes"][0]["rank"]) == ("worker-7", 5)
     assert ours.cpu < 10
     assert ours.peak < 200
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from atlctl.diagnosis.agentnotes import NoteKind
 from atlctl.diagnosis.cause import progress
 from atlctl.diagnosis.cause.agents import find_rendezvous, find_signals
 from atlctl.diagnosis.cause.initiators import find_initiators
@@ -21,9 +20,6 @@ from atlctl.diagnosis.signatures.match import Matcher
 
 #: What a restart that cannot come up again says: it reads what the round before left behind.
 _STALE = (Sort.MESH, Sort.STORE_LEFT)
-
-#: Lines that an agent prints about its own start or end.
-_BANNER = 5
 
 
 def diagnose(job: JobEvidence, matcher: Matcher) -> Diagnosis:
@@ -85,11 +81,9 @@ def _unfinished(this: Round) -> bool:
 
 
 def _came_up(this: Round) -> bool:
-    """Whether any worker printed something behind the end of the round before: its processes may have lived."""
-    for worker in this.scene.workers:
-        log = worker.evidence.log
-        if log and worker.rounds.ends and not worker.rounds.final:
-            agents = [note.line_no for note in log.notes if note.kind is NoteKind.STARTED]
-            if log.last_line > max(*agents, worker.rounds.ends[-1], 0) + _BANNER:
-                return True
-    return False
+    """Whether the training went on in any worker behind the end of the round before. Other lines prove nothing."""
+    return any(
+        log.last_activity > worker.rounds.ends[-1]
+        for worker in this.scene.workers
+        if (log := worker.evidence.log) and worker.rounds.ends and not worker.rounds.final
+    )

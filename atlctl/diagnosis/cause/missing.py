@@ -65,7 +65,7 @@ def find_missing(this: Round) -> Diagnosis | None:
     if len(stuck) == 1 and len(case.left) > 2:
         why = f"its own watchdog thread was stuck, {_count(case.left, 'only lost a peer')}"
         return _rank(case, stuck[0], "hang", why, Confidence.LIKELY)
-    if len(stuck) == 1 and len(others) > 2 and not (case.ended or case.silent or case.lost or case.ranks.unheard):
+    if len(stuck) == 1 and len(others) > 2 and not (case.ended or case.silent or case.lost):
         why = f"its own watchdog thread was stuck, {_count(others, 'waited until the timeout')}"
         return _rank(case, stuck[0], "hang", why, Confidence.LIKELY)
     gone, unheard = _gone(case), _unheard_beside_ended(case)
@@ -122,8 +122,8 @@ def _somebody_waits(case: _Case) -> Diagnosis:
     behind = progress.behind(this)
     if behind is not None:
         return behind
-    odd = progress.odd_operation(this)
-    if odd is not None and not (case.ended or case.silent or case.ranks.unheard):
+    odd = progress.odd_operation(this, all_spoke=not (case.ended or case.silent or case.ranks.unheard))
+    if odd is not None:
         return odd
     if len(case.lost) == 1 and not any(item.process.forced is not None for item in case.ended):
         return _worker(

@@ -57,8 +57,12 @@ def behind(this: Round) -> Diagnosis | None:
     return _ranks(this, sorted(slow), "hang", message, why, confidence, proofs)
 
 
-def odd_operation(this: Round) -> Diagnosis | None:
-    """All ranks waited until the timeout, in different operations: the minority took a wrong turn."""
+def odd_operation(this: Round, *, all_spoke: bool) -> Diagnosis | None:
+    """Ranks waited until the timeout, in different operations: the minority took a wrong turn.
+
+    NCCL's watchdog numbers the operations. A traceback only names one, and groups of ranks have their own: it counts
+    where all ranks spoke, since a silent one is the better suspect.
+    """
     at: dict[int, str] = {}
     proofs: dict[int, Proof] = {}
     if any(said.says is Says.TIMEOUT and said.group for said in this.statements):
@@ -66,7 +70,7 @@ def odd_operation(this: Round) -> Diagnosis | None:
     for item in this.victims:
         chain = item.process.chain()
         said = next((said for said in item.process.said if said.says is Says.TIMEOUT), None)
-        operation = chain[0].operation if chain else ""
+        operation = chain[0].operation if chain and all_spoke else ""
         if said is not None:
             operation = f"{said.operation} number {said.seq} of {said.sizes} elements"
         if item.rank is not None and operation and operation not in _POINT_TO_POINT and item.sort is Sort.WAITED:

@@ -1,5 +1,7 @@
 """Rounds of one agent, from what it prints in the formats of torch 1.10 to 2.13."""
 
+import pytest
+
 from atlctl.diagnosis.reading.reader import LogFacts
 from atlctl.diagnosis.rounds import Rounds, split_rounds
 
@@ -15,8 +17,8 @@ def forced(pid: int, second: float) -> str:
     return f"{stamp('W', second)} Unable to shutdown process {pid} {how}"
 
 
-def failed(pid: int, second: float) -> str:
-    return f"{stamp('E', second)} failed (exitcode: 1) local_rank: 0 (pid: {pid}) of binary: python"
+def failed(pid: int, second: float, local: int = 0) -> str:
+    return f"{stamp('E', second)} failed (exitcode: 1) local_rank: {local} (pid: {pid}) of binary: python"
 
 
 def stamp(level: str, second: float) -> str:
@@ -37,7 +39,7 @@ def rounds_of(lines: list[str]) -> tuple[Rounds, LogFacts]:
     facts = parse(lines)
     starts = [item.line_no for item in facts.identities if item.rank is not None]
     ends = [item.line_no for item in facts.summaries]
-    return split_rounds(facts.notes, facts.moments, starts, ends, facts.last_line), facts
+    return split_rounds(facts.notes, facts.moments, starts, ends, facts.last_activity), facts
 
 
 SUMMARY = block(entry())
@@ -152,3 +154,25 @@ def test_a_container_that_was_started_again_behind_a_signal():
 def test_an_agents_start_tells_ends_apart():
     found, _ = rounds_of([failed(14, 5), *SUMMARY, AGENT, failed(14, 7), *SUMMARY])
     assert found.count == 2
+
+
+@pytest.mark.parametrize("local", [0, 1])
+def test_a_process_of_a_later_start_is_of_the_next_round(local):
+    """A planned restart closed 14 and 15; of one start, no more can have lower pids than the local rank says."""
+    found, _ = rounds_of([closing(14, 5), closing(15, 5), failed(24 + local, 5.5, local), *SUMMARY])
+    assert (found.ends, found.count, found.final) == ((2, 3), 2, True)
+
+
+@pytest.mark.parametrize(
+    ("closed", "pid", "local"),
+    [((14,), 15, 1), ((15, 16), 14, 0), ((14, 15, 17), 16, 2), ((15,), 99, 1)],
+)
+def test_pids_that_fit_their_local_ranks_are_one_start(closed, pid, local):
+    """Others of the node may have taken the numbers in between."""
+    found, _ = rounds_of([*(closing(other, 5) for other in closed), failed(pid, 5.5, local), *SUMMARY])
+    assert (found.ends, found.count) == ((len(closed) + 1,), 1)
+
+
+def test_what_was_closed_in_a_round_before_says_nothing_of_the_next():
+    found, _ = rounds_of([failed(14, 5), closing(15, 5), closing(24, 20), failed(25, 20.1, 1), *SUMMARY])
+    assert found.ends == (1, 2, 4)
