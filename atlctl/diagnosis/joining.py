@@ -50,9 +50,12 @@ def collect_all(workers: Sequence[WorkerEvidence]) -> list[WorkerRounds]:
 
 
 def _number_the_rest(workers: Sequence[WorkerRounds]) -> None:
-    """The one worker whose global ranks nobody told has those that are left over."""
+    """The one worker whose global ranks nobody told has those that are left over, where all workers were heard."""
+    told = {item.world for worker in workers for item in (worker.evidence.log or LogFacts()).identities if item.world}
     for number in {process.round for worker in workers for process in worker.processes}:
         processes = [process for worker in workers for process in worker.of_round(number)]
+        if any(not worker.of_round(number) for worker in workers) or (told and told != {len(processes)}):
+            continue
         nameless = [process for process in processes if process.rank is None]
         left = sorted(set(range(len(processes))) - {process.rank for process in processes})
         if len({process.worker for process in nameless}) != 1 or len(left) != len(nameless):

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from atlctl.diagnosis.reading.embedded import embedded_in
+from atlctl.diagnosis.reading.embedded import embedded_in, rank_in
 from atlctl.diagnosis.text import decode, without_surrogates
+from atlctl.diagnosis.tracebacks import HEADER
 
 #: Paths of keys at which the pod's name stands, and keys of the text, in falling order.
 _POD = (
@@ -54,6 +55,8 @@ def unwrap(line: bytes) -> JsonLine | None:
     pod = next((name for path in _POD if (name := _at(found, path))), None)
     time = next((found[key] for key in _TIME if isinstance(found.get(key), str)), "")
     lines = without_surrogates(text).encode().removesuffix(b"\n").split(b"\n")
+    if text.startswith(HEADER) and (rank := rank_in(found)) is not None:
+        lines = [b"[rank%d]: " % rank + line for line in lines]
     if (told := embedded_in({key: value for key, value in found.items() if value != text})) is not None:
         # A program's own logger: the traceback stands in a field of its own, and whose it is in another.
         mark = b"" if told.rank is None else b"[rank%d]: " % told.rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
 from atlctl.diagnosis.reading import reader
+from atlctl.diagnosis.reading.embedded import read_embedded
 from atlctl.diagnosis.reading.reader import LogFacts, LogReader, literals_of
 from atlctl.diagnosis.result import Diagnosis
+from atlctl.diagnosis.tracebacks import HEADER
 from atlctl.recording import feed
 from atlctl.recording.feed import Feed, Told, pump
 from tests.unit.diagnosis.samples import block, entry, matcher
@@ -147,6 +150,11 @@ WORDS = [
     "surrogatepass"), "\u2028".encode(),
     b'"name": "torchelastic.worker.status.FAILED" "global_rank": 99999999',
     b"ChildFailedError:", b"Root Cause:", b"[0]:",
+    *(part.encode() for part in (
+        "╭──── ", " Traceback (most recent call last) ", "────╮", "+----", "│ ", " │", "| ", "❱ 3 │", "╰───╯",
+        "/a.py:1 in f", "/a.py:999999999999 in ", "{" * 900,
+        '{"exc_info": "Traceback (most recent call last):', "\\nValueError: x", '", "rank": ', "3}", "-1e999}",
+    )),
 ]  # fmt: skip
 hostile = st.lists(st.sampled_from(WORDS) | st.binary(max_size=30), max_size=5).map(b"".join)
 
@@ -159,6 +167,15 @@ def test_hostile_lines_never_raise_and_are_answered(lines):
     for item in (*facts.traces, *facts.hits):
         str(item).encode()
 
+
+KEYS = ("exc_info", "rank", "global_rank", "message", "error")
+TRACEBACKS = (HEADER, f"{HEADER}\nValueError: x", f"x {HEADER}\n\ud800: y", f"{HEADER}\n{HEADER}")
+BOXED = (
+    "╭──── Traceback (most recent call last) ────╮", "+---- Traceback (most recent call last) ----+",
+    "│ /a.py:1 in f │", "| /a.py:1 in f |", "│ ❱ 1 │   f() │", "│ ╭─ locals ─╮ │", "╰────╯", "+----+", "ValueError: x",
+    "The above exception was the direct cause of the following exception:", "[rank1]: ", "[rank1]: ValueError: y",
+    "folded", "", HEADER,
+)  # fmt: skip
 
 PLAIN = [b"plain words %d" % number for number in range(25)]
 
@@ -216,6 +233,20 @@ def bars(count: int) -> list[bytes]:
     return [b" 10%|#  | 1/9 [00:01<00:02, 3it/s]\r" * 20 + b"[rank0]: x"] * count
 
 
+def boxes(count: int) -> list[bytes]:
+    frames = ["│ /a.py:1 in f │", "│ ❱ 1 │   f() │"] * 3
+    rows = ["╭─── Traceback (most recent call last) ───╮", *frames, "╰───╯", "ValueError: x", "folded", ""]
+    return [row.encode() for row in rows] * (count // len(rows))
+
+
+def endless_box(count: int) -> list[bytes]:
+    return ["╭─── Traceback (most recent call last) ───╮".encode(), *["│ /a.py:1 in f │".encode()] * count]
+
+
+def json_tracebacks(count: int) -> list[bytes]:
+    return [json.dumps({"exc_info": HEADER + "\n  x\nValueError: x", "rank": n}).encode() for n in range(count)]
+
+
 MAKERS = [
     open_tracebacks,
     endless_message,
@@ -226,6 +257,9 @@ MAKERS = [
     counters,
     colours,
     bars,
+    boxes,
+    endless_box,
+    json_tracebacks,
 ]
 
 
@@ -256,3 +290,40 @@ def test_megabyte_lines(piece):
     facts = read([line] * 3)
     assert time.process_time() - start < 1.0
     assert len(facts.last_text) <= 1_000
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(TRACEBACKS) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), inner),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(json_values, st.text(max_size=10), st.integers(0, 400))
+def test_json_lines_never_raise(value, behind, cut):
+    """Whole, with something behind them, and cut off."""
+    line = json.dumps(value)
+    for text in (line, line + behind, line[:-cut]):
+        found = read_embedded(text)
+        assert found is None or all(rows[0].startswith(HEADER) for rows in found.tracebacks)
+        for rows in found.tracebacks if found else ():
+            "".join(rows).encode()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=200))
+def test_text_that_looks_like_json_never_raises(text):
+    for line in (text, '{"a": "' + HEADER + text, '{"a": "' + HEADER + '", ' + text + "}"):
+        found = read_embedded(line)
+        assert found is None or found.tracebacks
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(BOXED) | st.text(max_size=30), max_size=80))
+def test_boxes_of_anything_never_raise(lines):
+    facts = read(
+        [f"loss {number}".encode() for number in range(25)] + [line.encode(errors="replace") for line in lines]
+    )
+    assert isinstance(judged(facts), Diagnosis)
+    assert all(trace.line_no > 25 for trace in facts.traces)

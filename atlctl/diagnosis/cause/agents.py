@@ -106,7 +106,7 @@ def find_rendezvous(this: Round) -> Diagnosis | None:
         proofs = tuple(Proof(end.worker, end.line_no, end.text) for end in stores[:5])
         counts = [found for end in stores for raised in end.chain if (found := _JOINED.search(raised.text))]
         if any(len(spoken) < int(found["wanted"]) for found in counts):
-            why = f"{counts[0]['joined']} of {counts[0]['wanted']} agents joined, and there are {len(spoken)} logs"
+            why = f"{counts[0]['joined']} of {counts[0]['wanted']} agents joined, and there {_logs(len(spoken))}"
             message = "A worker that left no log did not join the rendezvous"
             cause = scene.worker_cause(None, "rendezvous_timeout", message, Confidence.LIKELY, why, extra=proofs)
             return Diagnosis(Verdict.WORKER, (cause,))
@@ -115,6 +115,10 @@ def find_rendezvous(this: Round) -> Diagnosis | None:
         confidence = Confidence.LIKELY if len(stores) > 1 else Confidence.GUESS
         return Diagnosis(Verdict.JOB, (Cause(None, category, stores[0].text, confidence, why, proofs=proofs),))
     return None
+
+
+def _logs(count: int) -> str:
+    return "is 1 log" if count == 1 else f"are {count} logs"
 
 
 def _sort(raised: Raised) -> Sort | None:

@@ -58,10 +58,15 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
     if first.tie == "at_once":
         return _several(this, first.leaders, "they failed at the same moment, apart from each other", Confidence.LIKELY)
     if len(alike) > 1 and _spoke(leader) and _own_words_of_all(alike):
-        return _several(this, alike, f"the same failure on {len(alike)} ranks", Confidence.LIKELY)
+        sure = len(alike) == len(this.initiators) and not (this.scene.job.missing or _unread(this))
+        confidence = (
+            Confidence.CERTAIN if sure and not any(i.process.guessed_words for i in alike) else Confidence.LIKELY
+        )
+        return _several(this, alike, f"the same failure on {len(alike)} ranks", confidence)
     if others := _sharers(this, leader):
         why = "what it lacks is the same for all of its worker; the others were ended before they could say so"
-        return _several(this, [leader, *others], why, Confidence.LIKELY)
+        shared = [replace(item, category=leader.category, message=leader.message) for item in others]
+        return _several(this, [leader, *shared], why, Confidence.LIKELY)
     confidence, why = _sureness(this, leader, first, found)
     if _is_worker_fault(this, leader):
         return _worker(this, leader.worker, [leader], confidence)

@@ -156,9 +156,10 @@ def _somebody_waits(case: _Case) -> Diagnosis:
         return _unheard_rank(case, unheard[0].worker, unheard[0].rank, unheard[0].local_rank, why_waited, "hang")
     late = _late(case) if not places and not case.ranks.unheard and not case.lost else []
     if len(late) == 1:
-        return _rank(
-            case, late[0], "hang", f"it lost its peers only after they had given up; {why_waited}", Confidence.LIKELY
-        )
+        # On a clock that nobody compared with the others' the seconds may be the clock's.
+        compared = all(this.scene.clocks.aligned(late[0].worker, item.worker) for item in case.waited)
+        confidence = Confidence.LIKELY if compared else Confidence.GUESS
+        return _rank(case, late[0], "hang", f"it lost its peers only after they had given up; {why_waited}", confidence)
     near = _near_the_first(case, quiet)
     if near is not None:
         why = f"the only one of the group that waited first which said nothing; {why_waited}"
@@ -301,7 +302,8 @@ def _worker(case: _Case, name: str, category: str, why: str) -> Diagnosis:
     message = _SENTENCE["worker:unread" if log is None else f"worker:{category}"].format(who=name)
     confidence = Confidence.LIKELY
     alone = log is not None and len(case.lost) < 2 and not scene.job.missing and len(scene.workers) > 1
-    if alone and len(case.left) + len(case.waited) > 1 and _names_only(case, name):
+    victims = len(case.left) + len(case.waited)
+    if alone and victims > 1 and (_names_only(case, name) or (case.lost and _only_one_left(case, name))):
         confidence = Confidence.CERTAIN
     cause = scene.worker_cause(name, category, message, confidence, why, extra=[*last, *_proofs(case)])
     if len(mine) == 1 and mine[0].process.rank is not None:
@@ -316,6 +318,18 @@ def _names_only(case: _Case, name: str) -> bool:
     for item in case.left:
         firsts.setdefault(item.worker, item.peer)
     return bool(own and firsts) and all(peer in own for peer in firsts.values())
+
+
+def _only_one_left(case: _Case, name: str) -> bool:
+    """Whether every process of every other worker is accounted for, by its own words or by its agent."""
+    others = [item for item in case.this.failures if item.worker != name]
+    agents = [worker for worker in case.this.scene.workers if worker.worker != name]
+    heard = {item.worker for item in others}
+    return (
+        all(item.part in (Part.VICTIM, Part.ENDED) for item in others)
+        and all(worker.elastic and worker.rounds.final and worker.worker in heard for worker in agents)
+        and not any(place.worker != name for place in gaps(case.this))
+    )
 
 
 def _proofs(case: _Case) -> tuple[Proof, ...]:

@@ -205,6 +205,8 @@ def name_process(process: Process) -> str:
 
 
 def _apart(found: Sequence[Proof]) -> tuple[Proof, ...]:
-    """Each line once."""
-    kept = {(proof.worker, proof.file, proof.line_no or proof.text): proof for proof in reversed(found)}
-    return tuple(reversed(kept.values()))
+    """Each line once, where it stands first."""
+    kept: dict[tuple[str, str | None, int | str], Proof] = {}
+    for proof in found:
+        kept.setdefault((proof.worker, proof.file, proof.line_no or proof.text), proof)
+    return tuple(kept.values())

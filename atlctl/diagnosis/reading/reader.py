@@ -23,6 +23,7 @@ from atlctl.diagnosis.summary import Summary
 from atlctl.diagnosis.text import clean_line
 from atlctl.diagnosis.torchelastic import LITERALS as SUMMARY_LITERALS
 from atlctl.diagnosis.torchelastic import Summaries
+from atlctl.diagnosis.tracebacks import HEADER
 
 #: Of one log are kept.
 MAX_NOTES = 8_192
@@ -147,6 +148,8 @@ class LogReader:
             for lines in embedded.tracebacks:
                 self._traces.take(speaker, lines, line_no, time)
             return self._traces.open_at(line_no)
+        if text[:1] == "{" and HEADER in text:
+            return self._traces.open_at(line_no)  # half an object: no traceback begins in it
         note = parse_note(body, line_no)
         if note is not None and len(self._facts.notes) < MAX_NOTES:
             self._facts.notes.append(note)

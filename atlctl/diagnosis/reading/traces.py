@@ -47,7 +47,7 @@ _AGENT_FRAMES = (
 )
 #: rich draws a box around its tracebacks, with the exception below it.
 _BOX = re.compile(r"\s{0,8}[╭┌+][─-]{1,400} ?Traceback \(most recent call last\)")
-#: Lines over which rich folds a message, at most; an empty one ends it.
+#: Lines over which rich folds a message, at most.
 _WRAPPED = 10
 _SIDES = ("│", "╰", "└", "|", "+")
 #: A line that begins like a log line of its own ends a message.
@@ -119,8 +119,10 @@ class _Open:
     frame: Frame | None = None
     operation: str = ""
     agent: bool = False
-    boxed: bool = False
+    #: Columns of rich's box, 0 without one; how many folded lines may follow, and the columns of the last one.
+    boxed: int = 0
     wrapped: int = 0
+    filled: int = 0
     in_message: bool = False
     connected: bool = False
     lines: int = 0
@@ -219,7 +221,9 @@ class Traces:
         if origin in self._open or len(self._open) < MAX_STREAMS:
             thread = self._announced.pop(origin, None)
             logged = start > 4 or text[:start].strip() != "" or thread is False
-            self._open[origin] = _Open(origin, line_no, time, thread is True, logged, boxed=HEADER not in text)
+            self._open[origin] = _Open(
+                origin, line_no, time, thread is True, logged, boxed=0 if HEADER in text else len(text.strip())
+            )
 
     def _frame_line(self, current: _Open, text: str, line_no: int) -> bool:
         boxed = text.lstrip()[:1] in _SIDES
@@ -235,7 +239,7 @@ class Traces:
             message = text.rstrip()[:_MESSAGE_LIMIT]
             current.chain.append(Raised(name, message, (), current.frame, line_no, current.operation))
             current.in_message, current.lines = True, 0
-            current.wrapped = _WRAPPED if current.boxed else 0
+            current.wrapped, current.filled = _WRAPPED if current.boxed else 0, len(text.rstrip())
         elif text[:1].strip() and text[:1] not in _SIDES:
             current.foreign += 1
             if current.foreign > _MAX_FOREIGN:
@@ -255,11 +259,13 @@ class Traces:
             self._close(current)
         if log_line or len(current.detail) >= MAX_DETAIL:
             return False
-        if current.wrapped and current.chain:
-            current.wrapped -= 1
+        if current.wrapped and current.chain and current.filled + len(text.split(maxsplit=1)[0]) >= current.boxed:
+            # The word did not fit behind the line before.
+            current.wrapped, current.filled = current.wrapped - 1, len(text.rstrip())
             end = current.chain[-1]
             current.chain[-1] = replace(end, message=f"{end.message} {text.strip()}"[:_MESSAGE_LIMIT])
             return True
+        current.wrapped = 0
         current.detail.append(text.rstrip()[:_MESSAGE_LIMIT])
         return True
 

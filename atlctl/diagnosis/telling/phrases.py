@@ -50,7 +50,7 @@ _PHRASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"failed in another round", "在另一轮中出错"),
         (r"the job was restarted since", "之后作业已重启"),
         # From outside, and the rendezvous.
-        (r"one of two agents got a signal, the other followed", "两个 agent 中的一个收到了信号，另一个随之结束"),
+        (r"one agent got a signal", "某个 agent 收到了信号"),
         (r"the logs do not decide it, the platform says so", "日志无法判定，平台给出了原因"),
         (r"the platform says: (.{1,500})", r"平台信息：\1"),
         (
@@ -126,7 +126,7 @@ _PHRASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (r"No agent came up on (\S+)", r"\1 上没有启动 agent"),
         (
-            r"(\d+) of (\d+) agents joined, and there are (\d+) logs",
+            r"(\d+) of (\d+) agents joined, and there (?:is|are) (\d+) logs?",
             r"\2 个 agent 中有 \1 个加入，而日志有 \3 份",
         ),
         (

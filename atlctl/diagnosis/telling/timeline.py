@@ -169,7 +169,8 @@ def _said(item: WorkerReport, cause: Cause | None, manner: Manner) -> str:
         text = manner.word("torchrun", said=manner.phrase(_short(item, manner)))
     else:
         text = manner.phrase(_short(item, manner))
-    return f"{text} ({_numbers(item, manner)})" if manner.verbose else text
+    numbers = _numbers(item, manner) if manner.verbose else ""
+    return f"{text} ({numbers})" if numbers else text
 
 
 def _short(item: WorkerReport, manner: Manner) -> str:

@@ -177,3 +177,37 @@ def test_warnings_of_pytorch_are_not_last_words() -> None:
 def test_processes_are_told_apart() -> None:
     found = judged(Log(0).start().trace(1, 1, OWN).closing(1.2, 0).failed(1.3, 1))
     assert len({item.key for item in found.values()}) == 2
+
+
+BARRIER = "RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 5000 ms"
+MEMORY = "RuntimeError: CUDA out of memory. Tried to allocate 5.25 GiB."
+
+
+def spoken(line: str, code: int | None) -> Failure:
+    """A process with one line and an exit code, and without a traceback."""
+    log = Log(0).start().say(1, f"[rank0]: {line}")
+    return judged(log if code is None else log.failed(1.3, 0, code))[0]
+
+
+@pytest.mark.parametrize("code", [1, None, -6])
+@pytest.mark.parametrize(("line", "sort"), [(BARRIER, Sort.WAITED), (closed_by(1), Sort.LEFT)])
+def test_a_victims_line_makes_a_victim(line: str, sort: Sort, code: int | None) -> None:
+    """That of a barrier is a root's in the signatures: of the ranks that it names, not of the one that prints it."""
+    found = spoken(line, code)
+    assert (found.part, found.strength, found.sort) == (Part.VICTIM, None, sort)
+
+
+@pytest.mark.parametrize("code", [3, -9])
+def test_a_victims_line_explains_no_other_end(code: int) -> None:
+    found = spoken(BARRIER, code)
+    assert (found.part, found.sort) == (Part.INITIATOR, None)
+    assert found.strength is (Strength.SOME if code == 3 else Strength.STRONG)
+    assert found.message != BARRIER
+
+
+@pytest.mark.parametrize("code", [1, None])
+def test_an_own_line_beside_a_victims_is_an_own_failure(code: int | None) -> None:
+    log = Log(0).start().say(1, f"[rank0]: {BARRIER}", f"[rank0]: {MEMORY}")
+    found = judged(log if code is None else log.failed(1.3, 0, code))[0]
+    assert (found.part is Part.INITIATOR) is (code == 1)
+    assert spoken(MEMORY, code).category == "cuda_oom"

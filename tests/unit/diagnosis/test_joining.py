@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from atlctl.diagnosis.evidence import RankLog, WorkerEvidence
 from atlctl.diagnosis.joining import collect_all
 from atlctl.diagnosis.processes import Process, WorkerRounds
@@ -169,3 +171,48 @@ def test_statements_about_collectives_go_to_their_rank() -> None:
     assert len(found[0].said) == 2
     waited = Log(0).trace(6, 0, WAITED)
     assert collected(waited)[0].processes[0].said == []
+
+
+def placed(*logs: Log) -> list[list[tuple[int | None, int | None]]]:
+    """Local and global rank of each worker's processes."""
+    return [[(item.local_rank, item.rank) for item in worker.processes] for worker in collected(*logs)]
+
+
+def told(index: int) -> Log:
+    """A worker whose two processes are wholly known."""
+    return Log(index).start().trace(1, 0, OWN).ended(1.3, 0, closed=(1,))
+
+
+def test_the_only_process_that_an_agent_ended_is_local_rank_0() -> None:
+    (worker,) = collected(Log(0).closing(1, 0))
+    assert [(item.local_rank, item.pid) for item in worker.processes] == [(0, 6)]
+
+
+def test_two_processes_without_names_stay_nameless() -> None:
+    """Nothing tells which pid the first of them has."""
+    (worker,) = collected(Log(0).closing(1, 0, 1))
+    assert [(item.local_rank, item.rank, item.pid) for item in worker.processes] == [(None, None, 6), (None, None, 7)]
+
+
+@pytest.mark.parametrize("mute", [0, 1])
+def test_the_worker_that_named_no_ranks_has_those_that_are_left_over(mute: int) -> None:
+    logs = [told(0), told(1)]
+    logs[mute] = Log(mute).closing(1.5, 0, 1)
+    assert placed(*logs) == [[(0, 0), (1, 1)], [(0, 2), (1, 3)]]
+
+
+def test_two_workers_without_ranks_stay_without() -> None:
+    found = placed(told(0), Log(1).closing(1.5, 0, 1), Log(2).closing(1.5, 0, 1))
+    assert found[1] == found[2] == [(0, None), (1, None)]
+
+
+def test_ranks_are_not_handed_out_where_a_process_was_not_heard() -> None:
+    """Of worker-0 only local rank 1 is known: ranks 0 and 1 are left over for one process."""
+    assert placed(Log(0).closing(1.5, 1), told(1))[0] == [(1, None)]
+
+
+@pytest.mark.parametrize("between", [unread(1), Log(1, world=6).say(0, "loading")])
+def test_ranks_are_not_handed_out_beside_a_worker_that_was_not_heard(between: object) -> None:
+    first = Log(0, world=6).start().trace(1, 0, OWN).ended(1.3, 0, closed=(1,))
+    last = collected(first, between, Log(2, world=6).closing(1.5, 0, 1))[2]  # type: ignore[arg-type]
+    assert [item.rank for item in last.processes] == [None, None]

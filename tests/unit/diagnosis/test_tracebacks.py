@@ -1,6 +1,13 @@
 import pytest
 
-from atlctl.diagnosis.tracebacks import exception_name, exception_type, frame_of, read_exception, user_frame
+from atlctl.diagnosis.tracebacks import (
+    boxed_frame_of,
+    exception_name,
+    exception_type,
+    frame_of,
+    read_exception,
+    user_frame,
+)
 
 CHAINED = """Traceback (most recent call last):
   File "/work/a.py", line 1, in load
@@ -110,3 +117,38 @@ def test_lines_that_are_no_frame(line):
 )  # fmt: skip
 def test_frames_that_are_not_the_users(path):
     assert frame_of(f'  File "{path}", line 1, in f') == (path, "f", None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "│ /my jobs/train.py:171 in main    │",
+        "| /my jobs/train.py:171 in main    |",
+        "  │ /my jobs/train.py:171 in main",
+    ],
+)
+def test_a_frame_in_a_box(line):
+    found = boxed_frame_of(line)
+    assert found is not None
+    path, function, place = found
+    assert (path, function, str(place)) == ("/my jobs/train.py", "main", 'File "/my jobs/train.py", line 171, in main')
+
+
+def test_a_frame_in_a_box_that_is_not_the_users():
+    assert boxed_frame_of("│ /usr/lib/python3.11/json/__init__.py:3 in loads │") == (
+        "/usr/lib/python3.11/json/__init__.py",
+        "loads",
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/work/train.py:171 in main", "│ ❱ 171 │   step()  │", "│ │ note = 'a.py:3 in f' │ │",
+        "│   /work/a.py:1 in f │", "│ /work/train.py in main │", "│ /work/train.py:171 in main of it │",
+        "│ /work/train.py:x in main │", "│",
+    ],
+)  # fmt: skip
+def test_lines_of_a_box_that_are_no_frame(line):
+    assert boxed_frame_of(line) is None

@@ -55,3 +55,47 @@ def test_newest_first():
     assert not newest_first([later, first, later])
     assert not newest_first([first, first, first])
     assert not newest_first([])
+
+
+ROWS = ("Traceback (most recent call last):", '  File "/job/train.py", line 20, in main', "ValueError: bad")
+TRACE = "\n".join(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "mark"),
+    [
+        ({"exc_info": TRACE}, ""),
+        ({"exc_info": TRACE, "rank": 3}, "[rank3]: "),
+        ({"error": {"stack": TRACE}, "global_rank": 5, "rank": 1}, "[rank5]: "),
+        ({"exc_info": TRACE, "rank": -1}, ""),
+    ],
+)
+def test_a_traceback_beside_the_text_follows_it_in_the_stream_of_its_rank(fields, mark):
+    found = unwrap(json.dumps({"message": "failed", **fields}).encode())
+    assert found is not None
+    assert found.text == (b"failed", *((mark + row).encode() for row in ROWS))
+
+
+def test_a_traceback_that_is_the_text_is_not_told_twice():
+    for fields in ({"log": TRACE}, {"log": TRACE, "message": TRACE}):
+        found = unwrap(json.dumps(fields).encode())
+        assert found is not None
+        assert [row.decode() for row in found.text] == list(ROWS)
+
+
+def test_a_traceback_with_surrogates_is_bytes():
+    found = unwrap(json.dumps({"log": "x", "exc_info": f"{TRACE} \ud800"}).encode())
+    assert found is not None
+    assert found.text[-1] == b"ValueError: bad ?"
+
+
+def test_the_pod_of_a_line_with_a_traceback():
+    found = unwrap(json.dumps({"kubernetes": {"pod_name": "w-1"}, "log": "x", "exc_info": TRACE}).encode())
+    assert found is not None
+    assert (found.pod, len(found.text)) == ("w-1", 1 + len(ROWS))
+
+
+def test_the_rank_of_a_traceback_that_is_the_text() -> None:
+    found = unwrap(json.dumps({"message": TRACE, "rank": 3}).encode())
+    assert found is not None
+    assert found.text[0] == b"[rank3]: Traceback (most recent call last):"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from atlctl.diagnosis.result import Verdict
+from atlctl.diagnosis.evidence import WorkerEvidence
+from atlctl.diagnosis.platform import PlatformState
+from atlctl.diagnosis.result import Diagnosis, Verdict
 
 from .logs import (
     NOBODY_CAME,
@@ -166,3 +168,76 @@ def test_the_next_run_in_the_same_log_has_only_begun() -> None:
     """Its failure is the one before's: behind it stands no more than torchrun's first words."""
     log = Log(0).agent(0).start().trace(1, 1, OWN).trace(1.05, 0, closed_by(1)).ended(1.3, 1, closed=(0,)).agent(60)
     assert culprit(diagnosed(log))[:3] == ("rank", "worker-0", 1)
+
+
+def clients(joined: int, wanted: int, logs: int) -> list[Log]:
+    """Agents whose store waited in vain, and counted who came."""
+    told = f"Timed out after 61 seconds waiting for clients. {joined}/{wanted} clients joined."
+    return [Log(index).agent_died(60, f"torch.distributed.DistStoreError: {told}") for index in range(logs)]
+
+
+@pytest.mark.parametrize(("joined", "wanted", "logs"), [(2, 3, 2), (3, 4, 3)])
+def test_an_agent_that_the_store_missed_and_that_left_no_log(joined: int, wanted: int, logs: int) -> None:
+    found = diagnosed(*clients(joined, wanted, logs))
+    assert culprit(found) == ("worker", None, None, "likely")
+    (cause,) = found.root_causes
+    assert cause.category == "rendezvous_timeout"
+    assert cause.why == f"{joined} of {wanted} agents joined, and there are {logs} logs"
+    assert {proof.worker for proof in cause.proofs} == {f"worker-{index}" for index in range(logs)}
+
+
+def test_agents_that_all_left_a_log_did_not_meet() -> None:
+    """Three were wanted and three spoke: that the store counted two is nobody's absence."""
+    found = diagnosed(*clients(2, 3, 3))
+    assert culprit(found) == ("job", None, None, "likely")
+
+
+def unreachable(place: str, first: Log | WorkerEvidence) -> Diagnosis:
+    """Two agents that timed out while connecting to `place`, beside worker-0."""
+    error = SILENT_HOST.replace("10.42.9.17", place)
+    return diagnosed(first, Log(1).agent_died(60, error, STORE), Log(2).agent_died(60, error, STORE))
+
+
+BOOTSTRAP = "worker-0:6:6 [0] NCCL INFO Bootstrap : Using eth0:10.42.0.17<0>"
+
+
+@pytest.mark.parametrize(
+    ("place", "first"),
+    [
+        ("worker-0", Log(0).say(0, "pip install -r requirements.txt")),
+        ("worker-0.train.ns.svc", Log(0).say(0, "pip install -r requirements.txt")),
+        ("10.42.0.17", Log(0).say(0, BOOTSTRAP, "loading")),
+        ("10.0.0.9", Log(0).say(0, "x").evidence(platform=PlatformState(addresses=("10.0.0.9",)))),
+    ],
+)
+def test_a_host_with_a_log_whose_agent_never_spoke(place: str, first: Log | WorkerEvidence) -> None:
+    found = unreachable(place, first)
+    assert culprit(found) == ("worker", "worker-0", None, "likely")
+    (cause,) = found.root_causes
+    assert (cause.message, cause.proofs[0].worker) == ("No agent came up on worker-0", "worker-0")
+    assert {proof.worker for proof in cause.proofs} == {"worker-0", "worker-1", "worker-2"}
+
+
+@pytest.mark.parametrize(
+    ("place", "first"),
+    [
+        ("10.42.9.17", Log(0).say(0, "pip install")),  # somewhere else
+        ("worker-01", Log(0).say(0, "pip install")),  # a name that only begins alike
+        ("worker-0", Log(0).agent(0).start()),  # its agent did come up
+        ("worker-0", unread(0)),  # nobody knows what its agent did
+    ],
+)
+def test_a_host_that_is_not_known_to_be_mute(place: str, first: Log | WorkerEvidence) -> None:
+    found = unreachable(place, first)
+    assert all(cause.worker != "worker-0" for cause in (*found.root_causes, *found.candidates))
+
+
+def test_a_host_that_fails_as_the_others_do_is_not_mute() -> None:
+    error = SILENT_HOST.replace("10.42.9.17", "worker-0")
+    found = diagnosed(*(Log(index).agent_died(60, error) for index in (0, 1)))
+    assert culprit(found) == ("worker", None, None, "likely")
+
+
+def test_one_log() -> None:
+    (cause,) = diagnosed(*clients(1, 3, 1)).root_causes
+    assert cause.why == "1 of 3 agents joined, and there is 1 log"

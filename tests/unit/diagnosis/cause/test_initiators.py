@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -227,3 +227,89 @@ def test_many_culprits_are_listed_up_to_a_limit() -> None:
     assert found.verdict is Verdict.RANKS
     assert len(found.root_causes) == 64
     assert {cause.confidence for cause in found.root_causes} == {Confidence.LIKELY}
+
+
+def lacking(error: str, *, seen: Sequence[int] = (), peer: str | None = None) -> Log:
+    """Worker 1, one process of which could not start; its agent ended the other, which is `seen` or lost its `peer`."""
+    log = Log(1)
+    if seen:
+        log.start(named=seen)
+    log.trace(1, 0, error, prefix=False)
+    if peer is not None:
+        log.trace(1.1, 1, peer)
+    return log.ended(1.3, 0, closed=(1,))
+
+
+NO_MODULE = "ModuleNotFoundError: No module named 'fused'"
+
+
+@pytest.mark.parametrize("error", [NO_MODULE, "ImportError: libcudart.so.12: cannot open shared object file"])
+def test_what_an_image_lacks_all_its_processes_lack(error: str) -> None:
+    """The agent was quicker than the second of them."""
+    found = diagnosed(victim(0, of=1), lacking(error))
+    assert found.verdict is Verdict.RANKS
+    assert [(cause.worker, cause.local_rank, str(cause.confidence)) for cause in found.root_causes] == [
+        ("worker-1", 0, "likely"),
+        ("worker-1", 1, "likely"),
+    ]
+    assert found.root_causes[0].category == "import_error"
+    assert found.root_causes[0].why.startswith("what it lacks is the same for all of its worker")
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        lacking("KeyError: 'lr'"),  # not of the image
+        lacking(NO_MODULE, seen=(0,)),  # it had started, and so had the image
+        lacking(NO_MODULE, seen=(1,)),  # the other one had
+        lacking(NO_MODULE, peer=closed_by(1)),  # the other one has words of its own
+    ],
+)
+def test_an_import_that_the_others_need_not_share(log: Log) -> None:
+    assert culprit(diagnosed(victim(0, of=1), log))[:3] == ("rank", "worker-1", 0)
+
+
+def test_an_import_error_of_the_only_worker_is_no_statement_about_its_image() -> None:
+    assert culprit(diagnosed(lacking(NO_MODULE)))[:3] == ("rank", "worker-1", 0)
+
+
+def ends(*codes: int, words: str = "") -> list[Log]:
+    """A worker for each exit code of its first process; `words` are printed before an abort."""
+    logs = []
+    for index, code in enumerate(codes):
+        log = Log(index, world=2 * len(codes)).start()
+        if code == -6 and words:
+            log.say(1, "terminate called after throwing an instance of 'c10::Error'", f"  what():  {words}")
+        logs.append(log.ended(1.3, 0, code, closed=(1,)))
+    return logs
+
+
+def test_an_abort_without_a_word_among_silent_exits_is_undecided() -> None:
+    """Often the interpreter aborts on its way out."""
+    found = diagnosed(*ends(1, 1, -6))
+    assert found.verdict is Verdict.UNDECIDED
+    assert sorted(candidates(found), key=str) == [("worker-0", 0), ("worker-1", 0), ("worker-2", 0)]
+    assert {cause.why for cause in found.candidates} == {"several ended alike at the same time, without a word"}
+
+
+def test_an_abort_with_an_exception_of_its_own_stands_out() -> None:
+    """Its last words are a victim's, the first ones are not."""
+    log = Log(2, world=6).start().trace(1, 0, OWN, RESET.format(address=address(0))).ended(1.3, 0, -6, closed=(1,))
+    assert culprit(diagnosed(*ends(1, 1), log))[:3] == ("rank", "worker-2", 0)
+
+
+@pytest.mark.parametrize(
+    ("codes", "words"),
+    [((1, -6), ""), ((1, 1, 3), ""), ((1, 1, -6), "CUDA error: an illegal memory access was encountered")],
+)
+def test_an_end_that_stands_out_among_silent_exits(codes: tuple[int, ...], words: str) -> None:
+    """One silent exit alone, a code of its own, an abort that says why."""
+    assert culprit(diagnosed(*ends(*codes, words=words)))[:3] == ("rank", f"worker-{len(codes) - 1}", 0)
+
+
+def test_what_shares_a_cause_tells_the_cause() -> None:
+    found = diagnosed(victim(0, of=1), lacking(NO_MODULE))
+    assert [(cause.local_rank, cause.category, cause.message) for cause in found.root_causes] == [
+        (0, "import_error", NO_MODULE),
+        (1, "import_error", NO_MODULE),
+    ]

@@ -78,12 +78,30 @@ def test_exit_0_of_a_rank_that_nobody_heard_of() -> None:
     assert found.root_causes[0].rank == 1
 
 
-def test_exit_0_without_the_worlds_size_is_not_seen() -> None:
+def test_exit_0_without_the_worlds_size_is_told_by_the_other_workers_size() -> None:
+    """Launchers start the same number everywhere: worker-0 must have a second process, as worker-1 has."""
     log = Log(0).trace(1.1, 0, closed_by(0)).ended(1.3, 0)
     other = Log(1).trace(1.1, 0, closed_by(0)).trace(1.1, 1, closed_by(0)).ended(1.6, 0, closed=(1,))
     found = diagnosed(log, other)
+    assert culprit(found) == ("rank", "worker-0", 1, "likely")
+    (cause,) = found.root_causes
+    assert (cause.rank, cause.category) == (1, "early_exit_zero")
+    assert cause.why.startswith("nobody heard of it, though the ranks around it spoke; its agent ended all others")
+
+
+def test_exit_0_where_no_worker_tells_its_size_is_not_seen() -> None:
+    """One process of each was heard: nothing says that there were more."""
+    logs = [Log(index).trace(1.1, 0, closed_by(0)).ended(1.3, 0) for index in (0, 1)]
+    found = diagnosed(*logs)
     assert found.verdict is Verdict.UNDECIDED
-    assert len(found.candidates) == 3
+    assert candidates(found) == [("worker-0", 0), ("worker-1", 0)]
+
+
+def test_exit_0_of_two_that_nobody_heard_of_is_not_decided() -> None:
+    """Worker-1 has two processes; worker-0 and worker-2 lack one each."""
+    other = Log(1).trace(1.1, 0, closed_by(0)).trace(1.1, 1, closed_by(0)).ended(1.6, 0, closed=(1,))
+    logs = [Log(0).trace(1.1, 1, closed_by(0)).ended(1.3, 1), other, Log(2).trace(1.1, 1, closed_by(0)).ended(1.3, 1)]
+    assert diagnosed(*logs).verdict is Verdict.UNDECIDED
 
 
 def test_exit_0_after_which_the_others_waited() -> None:
@@ -93,17 +111,24 @@ def test_exit_0_after_which_the_others_waited() -> None:
     assert found.root_causes[0].category == "early_exit_zero"
 
 
-@pytest.mark.parametrize(("known", "confidence"), [(False, "likely"), (True, "certain")])
-def test_a_worker_whose_log_just_ends(known: bool, confidence: str) -> None:
-    """Where it is known to own the address that victims name, nothing is left to doubt."""
+def test_a_worker_whose_log_just_ends() -> None:
+    """Every process of every other worker says that it is a victim: nothing is left to doubt."""
     lost = Log(1)
-    if known:
-        lost.say(0, BOOTSTRAP)
     found = diagnosed(victim(0, of=1), lost.start())
-    assert culprit(found) == ("worker", "worker-1", None, confidence)
+    assert culprit(found) == ("worker", "worker-1", None, "certain")
     (cause,) = found.root_causes
     assert cause.category == "node_lost"
     assert (cause.proofs[0].worker, cause.proofs[0].line_no) == ("worker-1", len(lost.lines))
+
+
+@pytest.mark.parametrize(("known", "confidence"), [(False, "likely"), (True, "certain")])
+def test_a_log_that_just_ends_beside_one_that_is_not_accounted_for(known: bool, confidence: str) -> None:
+    """A rank of worker-0 was never heard. Where victims name the lost worker's address, that does not matter."""
+    lost = Log(1)
+    if known:
+        lost.say(0, BOOTSTRAP)
+    found = diagnosed(Log(0).start().trace(1.1, 0, closed_by(1)).trace(1.1, 1, closed_by(1)), lost.start())
+    assert culprit(found) == ("worker", "worker-1", None, confidence)
 
 
 def test_the_store_went_with_its_host() -> None:
@@ -149,15 +174,116 @@ def test_victims_and_a_worker_that_was_never_seen() -> None:
     assert culprit(several) == ("worker", None, None, "guess")
 
 
+STUCK = (
+    "[rank{rank}]:[E1120 17:45:10.000000000 ProcessGroupNCCL.cpp:1484] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
+    "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives."
+)
+
+
+def stuck(index: int, rank: int, *, processes: int = 2, world: int = 4, quiet: int | None = None) -> Log:
+    """A worker whose processes waited in a collective; of `rank` a thread says that it is stuck, `quiet` is ended."""
+    log = Log(index, processes=processes, world=world).start()
+    for local, own in enumerate(log.ranks):
+        if own == rank:
+            log.say(10, STUCK.format(rank=rank))
+        elif own == quiet:
+            log.closing(10.5, local)
+        else:
+            log.watchdog(6, local)
+    return log.failed(10.6, 0, -6)
+
+
 def test_a_rank_that_is_stuck_with_its_watchdog() -> None:
     """All others waited for it until the timeout; its heartbeat monitor alone reports it."""
-    stuck = (
-        "[rank3]:[E1120 17:45:10.000000000 ProcessGroupNCCL.cpp:1484] [PG ID 0 PG GUID 0(default_pg) Rank 3] "
-        "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued "
-        "collectives."
-    )
-    others = Log(0).start().watchdog(6, 0).watchdog(6, 1).closing(6.5, 1).failed(6.6, 0, -6)
-    log = Log(1).start().watchdog(6, 0).say(10, stuck).closing(10.5, 1).failed(10.6, 0, -6)
-    found = diagnosed(others, log)
+    found = diagnosed(stuck(0, 3), stuck(1, 3))
     assert culprit(found) == ("rank", "worker-1", 1, "likely")
-    assert found.root_causes[0].category == "hang"
+    assert (found.root_causes[0].rank, found.root_causes[0].category) == (3, "hang")
+
+
+def test_a_rank_that_is_stuck_beside_one_that_said_nothing() -> None:
+    """Whoever said nothing until it was ended is the better suspect."""
+    found = diagnosed(stuck(0, 4, processes=3, world=6), stuck(1, 4, processes=3, world=6, quiet=5))
+    assert culprit(found)[:3] == ("rank", "worker-1", 2)
+
+
+def test_a_rank_that_is_stuck_among_few_is_not_decided() -> None:
+    """Two others that waited are no crowd: a thread that is stuck may be a consequence as well."""
+    found = diagnosed(*(stuck(index, 2, processes=1, world=3) for index in range(3)))
+    assert found.verdict is Verdict.UNDECIDED
+    assert len(found.candidates) == 3
+
+
+def late(at: float, *, waited: int = 2, world: int = 3) -> list[Log]:
+    """Three ranks. The first `waited` of them gave up after 6 s, the others met a closed connection at `at`."""
+    logs = []
+    for index in range(3):
+        error, when = (WAITED, 6.0) if index < waited else (closed_by(0), at)
+        log = Log(index, processes=1, world=world).start().trace(when, 0, error)
+        logs.append(log.ended(when + 0.3, 0, 1, error))
+    return logs
+
+
+def test_a_rank_that_meets_closed_connections_when_all_have_given_up() -> None:
+    """It was elsewhere while the others waited for it, and came when they were gone."""
+    found = diagnosed(*late(9))
+    assert culprit(found) == ("rank", "worker-2", 0, "likely")
+    (cause,) = found.root_causes
+    assert (cause.rank, cause.category, cause.exception) == (2, "hang", None)
+    assert cause.why.startswith("it lost its peers only after they had given up; 2 ranks on 2 workers waited")
+    assert "closed by a peer" not in {group.reason for group in found.cascade}
+
+
+def test_a_rank_that_waited_as_well_meets_closed_connections_at_once() -> None:
+    """It waited with the others, and the first of them that gave up closed its sockets: nobody is known to be late."""
+    found = diagnosed(*late(7.9))
+    assert found.verdict is Verdict.UNDECIDED
+    assert len(found.candidates) == 3
+
+
+@pytest.mark.parametrize(("waited", "world"), [(1, 3), (2, 4)])
+def test_a_late_rank_is_not_decided_where_it_is_not_the_only_suspect(waited: int, world: int) -> None:
+    """Two came late, or nobody heard of one, for which the late one may have waited elsewhere."""
+    assert diagnosed(*late(20, waited=waited, world=world)).verdict is Verdict.UNDECIDED
+
+
+EXIT_BARRIER = (
+    "E1120 17:45:01.991000 1 torch/distributed/elastic/agent/server/api.py:1008] Error waiting on exit barrier. "
+    "Elapsed: 0.51 seconds"
+)
+
+
+def finished(index: int) -> Log:
+    """A worker whose processes left without a word: its agent waits for the others."""
+    return Log(index).say(0, "loading", "epoch 1 done").say(1.9, EXIT_BARRIER)
+
+
+def left_by(index: int, *, processes: int = 1) -> Log:
+    """A worker whose processes lost their connection."""
+    log = Log(index, processes=processes)
+    for local in range(processes):
+        log.trace(1.1, local, closed_by(0))
+    return log.ended(1.4, 0, 1, closed_by(0), closed=range(1, processes))
+
+
+@pytest.mark.parametrize("mute", [0, 1, 2])
+def test_the_rank_of_a_worker_that_left_early_is_the_one_left_over(mute: int) -> None:
+    logs = [finished(index) if index == mute else left_by(index) for index in range(3)]
+    found = diagnosed(*logs)
+    assert culprit(found) == ("rank", f"worker-{mute}", 0, "likely")
+    assert (found.root_causes[0].rank, found.root_causes[0].category) == (mute, "early_exit_zero")
+
+
+def test_a_worker_that_left_early_has_no_one_rank_where_workers_have_several() -> None:
+    found = diagnosed(left_by(0, processes=2), left_by(1, processes=2), finished(2))
+    assert culprit(found)[:3] == ("worker", "worker-2", None)
+    assert found.root_causes[0].category == "early_exit_zero"
+
+
+def test_a_late_rank_on_a_clock_that_nobody_compared() -> None:
+    """Its clock is 5 s fast: it met the closed connection 0.2 s after the others gave up."""
+    logs = []
+    for index, (at, error) in enumerate([(6.0, WAITED), (6.0, WAITED), (6.2, closed_by(0))]):
+        log = Log(index, processes=1, world=3, ahead=5 * (index == 2)).start(steps=0).trace(at, 0, error)
+        logs.append(log.ended(at + 0.3, 0, 1, error))
+    found = diagnosed(*logs)
+    assert [str(cause.confidence) for cause in (*found.root_causes, *found.candidates)][:1] == ["guess"]

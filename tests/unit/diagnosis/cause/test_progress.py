@@ -6,7 +6,7 @@ import pytest
 
 from atlctl.diagnosis.result import Verdict
 
-from .logs import Log, candidates, closed_by, culprit, diagnosed, victim
+from .logs import SITE, WAITED, Log, candidates, closed_by, culprit, diagnosed, victim
 
 
 def stuck(index: int, *, slow: tuple[int, ...] = (), dumped: tuple[int, ...] = (), **options: object) -> Log:
@@ -162,3 +162,53 @@ def test_a_named_rank_that_left_no_log() -> None:
     first.trace(6, 1, REACHED.format(rank=1)).ended(6.3, 0, closed=(1,))
     (cause,) = diagnosed(first, missing=("worker-3",)).root_causes
     assert (cause.worker, cause.rank, cause.local_rank) == (None, 7, None)
+
+
+def waiting_in(*operations: str, world: int = 4) -> list[Log]:
+    """Two workers whose ranks waited until the timeout, each in its own function of torch.distributed; "": silent."""
+    logs = []
+    for index in (0, 1):
+        log = Log(index, world=world).start()
+        for place, rank in enumerate(log.ranks):
+            if not operations[rank]:
+                continue
+            inner = f'  File "{SITE}/distributed_c10d.py", line 3252, in {operations[rank]}'
+            rows = ["Traceback (most recent call last):", '  File "/job/train.py", line 20, in main', inner, WAITED]
+            log.say(6 + place / 100, *(f"[rank{rank}]: {row}" for row in rows))
+        logs.append(log.ended(6.3, 0, 1, WAITED, closed=(1,)))
+    return logs
+
+
+def test_an_odd_function_of_torch() -> None:
+    found = diagnosed(*waiting_in("all_reduce", "all_reduce", "broadcast", "all_reduce"))
+    assert culprit(found) == ("rank", "worker-1", 0, "likely")
+    assert found.root_causes[0].why == "it waited in broadcast, 3 others in all_reduce"
+
+
+@pytest.mark.parametrize("operations", [("send", "recv", "recv", "recv"), ("recv", *["all_reduce"] * 3)])
+def test_point_to_point_is_no_other_collective(operations: tuple[str, ...]) -> None:
+    """Stages of a pipeline wait in different ones: each in what its neighbour owes it."""
+    found = diagnosed(*waiting_in(*operations))
+    assert found.verdict is Verdict.UNDECIDED
+    assert len(found.candidates) == 4
+
+
+def test_an_odd_function_counts_only_where_nobody_is_quiet() -> None:
+    """Who said nothing and was ended did not come; who waits elsewhere may only be the next to wait for it."""
+    found = diagnosed(*waiting_in("broadcast", "all_reduce", "all_reduce", ""))
+    assert culprit(found) == ("rank", "worker-1", 1, "certain")
+    assert (found.root_causes[0].rank, found.root_causes[0].category) == (3, "hang")
+
+
+def test_an_odd_function_beside_a_rank_that_nobody_heard() -> None:
+    found = diagnosed(*waiting_in("broadcast", "all_reduce", "all_reduce", "all_reduce", world=5))
+    assert found.verdict is Verdict.UNDECIDED
+
+
+def test_an_odd_operation_that_nccl_numbers_counts_beside_a_quiet_rank() -> None:
+    """The numbers tell that it is the same place in the same group."""
+    first = Log(0).start().watchdog(600, 0, operation="_ALLGATHER_BASE").watchdog(600, 1)
+    second = Log(1).start().watchdog(600, 0).closing(601, 1).failed(601.2, 0, -6)
+    found = diagnosed(aborted(first), second)
+    assert culprit(found) == ("rank", "worker-0", 0, "likely")
+    assert found.root_causes[0].category == "collective_mismatch"

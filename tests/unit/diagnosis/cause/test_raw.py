@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from atlctl.diagnosis.evidence import WorkerEvidence
 from atlctl.diagnosis.result import Verdict
 
-from .logs import OWN, Log, candidates, culprit, diagnosed
+from .logs import OWN, Log, candidates, culprit, diagnosed, unread
 
 
 def crash(log: Log, error: str = OWN) -> Log:
@@ -68,3 +71,32 @@ def test_a_signature_alone_is_a_candidate() -> None:
     found = diagnosed(Log(0).say(0, "loading").say(5, "RuntimeError: CUDA out of memory. Tried to allocate 5.25 GiB."))
     assert found.verdict is Verdict.UNDECIDED
     assert found.candidates[0].category == "cuda_oom"
+
+
+def out_of_memory(index: int, amount: int = 5) -> Log:
+    return Log(index).say(0, "loading").say(5, f"RuntimeError: CUDA out of memory. Tried to allocate {amount} GiB.")
+
+
+def test_the_same_words_at_the_end_of_every_log_are_the_jobs() -> None:
+    """Numbers may differ."""
+    found = diagnosed(out_of_memory(0, 5), out_of_memory(1, 6))
+    assert culprit(found) == ("job", None, None, "likely")
+    (cause,) = found.root_causes
+    assert (cause.category, cause.why) == ("cuda_oom", "the same failure on all 2 workers")
+    assert [(proof.worker, proof.line_no) for proof in cause.proofs] == [("worker-0", 2), ("worker-1", 2)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Log(1).say(0, "loading"),
+        Log(1).say(5, "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."),
+        out_of_memory(1).start(6),
+        unread(1),
+    ],
+)
+def test_words_that_not_every_log_ends_with_are_candidates(other: Log | WorkerEvidence) -> None:
+    """Nothing, something else, the training behind it, or no log at all."""
+    found = diagnosed(out_of_memory(0), other)
+    assert found.verdict is Verdict.UNDECIDED
+    assert candidates(found)[0] == ("worker-0", None)

@@ -8,6 +8,7 @@ from atlctl.diagnosis.cause.scene import Round, Scene, build, name_process, proo
 from atlctl.diagnosis.evidence import JobEvidence
 from atlctl.diagnosis.failures import Part
 from atlctl.diagnosis.processes import Process
+from atlctl.diagnosis.result import Confidence, Proof
 from tests.unit.diagnosis.samples import record
 
 from .logs import OWN, Log, closed_by, error_files, matcher, unread, victim
@@ -64,3 +65,21 @@ def test_proofs_are_words_then_torchruns_report_then_the_error_file() -> None:
 )
 def test_names(process: Process, name: str) -> None:
     assert name_process(process) == name
+
+
+def test_each_proof_of_a_cause_stands_once() -> None:
+    """A rule names victims as proofs, and one of them may be what it is about."""
+    scene = scene_of(failing())
+    (item,) = Round.of(scene, 0).initiators
+    own = proofs(item)
+    other = Proof("worker-0", own[0].line_no, "the same line of another log")
+    platform = [Proof("worker-1", None, text) for text in ("OOMKilled", "node lost")]
+    found = scene.cause(item, Confidence.LIKELY, "x", extra=[own[0], other, *platform, own[0], platform[0]]).proofs
+    assert sorted(found, key=str) == sorted([*own, other, *platform], key=str)
+
+
+def test_proofs_stay_in_their_order() -> None:
+    scene = scene_of(failing())
+    (item,) = Round.of(scene, 0).initiators
+    own, other = proofs(item), Proof("worker-0", 3, "a victim")
+    assert scene.cause(item, Confidence.LIKELY, "x", extra=[other, own[0]]).proofs == (*own, other)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atlctl.diagnosis.cause.scene import Round, build
-from atlctl.diagnosis.cause.universe import gaps, place_unheard, universe
+from atlctl.diagnosis.cause.universe import gaps, place_unheard, rank_of_the_mute, universe
 from atlctl.diagnosis.evidence import JobEvidence
 
 from .logs import Log, closed_by, matcher, victim
@@ -47,3 +47,50 @@ def test_local_ranks_that_must_be_there() -> None:
     this = round_of(victim(0, world=6), victim(1, world=6), Log(2, world=6).start(named=(0,)))
     assert [(item.worker, item.rank, item.local_rank) for item in gaps(this)] == [("worker-2", 5, 1)]
     assert gaps(round_of(victim(0), victim(1))) == []
+
+
+def missing_in(*sizes: int) -> list[tuple[str, int | None]]:
+    """Worker and local rank of the gaps where worker N has so many processes."""
+    logs = []
+    for index, size in enumerate(sizes):
+        log = Log(index, processes=size)
+        for local in range(size):
+            log.trace(1, local, closed_by(0))
+        logs.append(log.ended(1.3, 0, closed=range(1, size)))
+    return [(item.worker, item.local_rank) for item in gaps(round_of(*logs))]
+
+
+def test_two_workers_of_different_sizes_lack_what_the_larger_one_has() -> None:
+    assert missing_in(1, 2) == [("worker-0", 1)]
+    assert missing_in(3, 1) == [("worker-1", 1), ("worker-1", 2)]
+
+
+def test_workers_that_agree_outvote_a_larger_one() -> None:
+    """The larger one may be a node with more GPUs."""
+    assert missing_in(1, 1, 2) == []
+    assert missing_in(1, 2, 2) == [("worker-0", 1)]
+
+
+def test_workers_of_one_size_lack_nothing() -> None:
+    assert missing_in(2) == missing_in(1, 1) == missing_in(2, 2) == []
+
+
+def one(index: int, rank: int) -> Log:
+    """A worker with one process, of rank `rank`, that lost its connection."""
+    return Log(index).say(1, f"[rank{rank}]: Traceback (most recent call last):", f"[rank{rank}]: {closed_by(1)}")
+
+
+def test_the_rank_of_a_worker_of_which_no_process_was_heard() -> None:
+    """Workers are not always numbered in the order of their ranks."""
+    assert rank_of_the_mute(round_of(one(0, 0), Log(1).say(0, "x"), one(2, 2)), "worker-1") == 1
+    assert rank_of_the_mute(round_of(one(0, 2), Log(1).say(0, "x"), one(2, 1)), "worker-1") == 0
+
+
+def test_a_mute_worker_has_no_rank_where_the_others_do_not_leave_one_over() -> None:
+    for others in (
+        [one(0, 0), one(2, 5)],  # ranks are missing elsewhere as well
+        [one(0, 0), Log(2).say(0, "x")],  # another one is mute
+        [one(0, 0).say(1, *one(0, 1).lines), one(2, 2)],  # a worker has two
+    ):
+        logs = [others[0], Log(1).say(0, "x"), others[1]]
+        assert rank_of_the_mute(round_of(*logs), "worker-1") is None

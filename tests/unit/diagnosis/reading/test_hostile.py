@@ -52,6 +52,7 @@ PIECES = [
     "W1120 17:45:05.757000 ", "[W1120 17:44:40.665371319 ", "step ====", "epoch [[[[", "1/1 [", "iteration 1/",
     "failed (exitcode: 1", "Unable to shutdown process 1 via ", "Sending process 1", "Received ", "Worker group A",
     "elastic.rendezvous.api.RendezvousAError", '"global_rank": ',
+    "╭", "╭─", "+-", "│ ", "│ a:1", "│ a:1 in ", "│ a:1 in f │", "│ a:1 in f ", '{"', '{"a": ', '{"a": {"a": "',
 ]  # fmt: skip
 HOSTILE = [
     *map(fill, PIECES),

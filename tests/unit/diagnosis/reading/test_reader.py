@@ -163,6 +163,8 @@ def test_texts_are_bounded():
         "[default] Worker group FAILED. 2/3 attempts left; will restart worker group",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
         "Traceback (most recent call last):",
+        "╭─────── Traceback (most recent call last) ────────╮",
+        '{"message": "failed", "exc_info": "Traceback (most recent call last):\\nKeyError: 1"}',
         "Exception in thread Thread-3 (fill):",
         "Exception ignored in: <function Pool.__del__ at 0x7f>",
         "[rank3]: KeyError: 1",

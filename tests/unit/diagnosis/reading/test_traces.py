@@ -234,3 +234,145 @@ def test_the_chain_in_a_text():
     (plain,) = read_chain("  the shard is gone\n\nsecond")
     assert (plain.exception, plain.message, plain.detail) == ("", "the shard is gone", ("second",))
     assert read_chain("") == read_chain(" \n") == ()
+
+
+WIDTH = 80
+FOLDED = ("ValueError: bad magic in shard 3 of the set that the second epoch reads first, ", "and nobody can repair it")
+
+
+def box(*frames: str, ascii_only: bool = False, indent: str = "") -> list[str]:
+    """A box as rich 13 and 14 draw it without a terminal: each frame with the line of code and a table of locals."""
+    corner, dash, side, first, last = "+-||+" if ascii_only else "╭─│╰╯"
+    title = " Traceback (most recent call last) "
+    lines = [f"{corner}{title:{dash}^{WIDTH - 2}}{'+' if ascii_only else '╮'}"]
+    for frame in frames:
+        inner = [
+            frame,
+            "",
+            "❱ 20 │   step(path)",
+            "",
+            "╭───── locals ─────╮",
+            "│ e = KeyError: 'no' │",
+            "╰──────────────────╯",
+        ]
+        lines += [f"{side} {row:{WIDTH - 4}} {side}" for row in inner]
+    lines.append(f"{'+' if ascii_only else first}{dash * (WIDTH - 2)}{'+' if ascii_only else last}")
+    return [indent + line for line in lines]
+
+
+BOX = box("/work/train.py:171 in <module>", "/work/data.py:38 in read_header")
+BOXES = [*box("/work/data.py:9 in read"), "KeyError: 'lr'", "", CAUSE, "", *BOX, *FOLDED]
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank1]: ", "[default1]:", "stderr: "])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_a_box_of_rich(prefix, ascii_only):
+    lines = [
+        *box("/work/train.py:171 in <module>", "/work/data.py:38 in read", ascii_only=ascii_only),
+        "KeyError: 'lr'",
+    ]
+    found = one([*BEFORE, *(prefix + line for line in lines)])
+    assert shape(found) == [("KeyError", "KeyError: 'lr'", "/work/data.py")]
+    assert found.last.frame is not None
+    assert (found.last.frame.line, found.last.frame.function) == (38, "read")
+    assert (found.line_no, found.last.line_no) == (len(BEFORE) + 1, len(BEFORE) + len(lines))
+    assert (found.agent, found.thread, found.logged) == (False, False, False)
+    expected = {"[rank1]: ": Origin(1), "[default1]:": Origin(None, 1)}.get(prefix, NOBODY)
+    assert found.origin == expected
+
+
+@pytest.mark.parametrize("prefix", ["[rank1]: ", "[default1]:"])
+def test_a_chain_of_boxes_with_a_folded_message(prefix):
+    found = one([*BEFORE, *(prefix + line for line in BOXES)])
+    assert shape(found) == [
+        ("KeyError", "KeyError: 'lr'", "/work/data.py"),
+        ("ValueError", "".join(FOLDED), "/work/data.py"),
+    ]
+
+
+def test_a_long_box_is_not_given_up():
+    frames = [f"/work/train.py:{n} in f{n}" for n in range(1, 30)]
+    lines = box(*frames)
+    assert len(lines) > 200
+    assert shape(one([*BEFORE, *lines, "ValueError: x"])) == [("ValueError", "ValueError: x", "/work/train.py")]
+
+
+def test_boxes_of_ranks_that_print_at_once():
+    mixed = [f"[rank{rank}]: {line}" for line in BOXES for rank in range(3)]
+    found = parse([*BEFORE, *mixed]).traces
+    assert [item.origin for item in found] == [Origin(0), Origin(1), Origin(2)]
+    assert {len(item.chain) for item in found} == {2}
+
+
+def test_a_folded_message_ends_at_an_empty_line():
+    lines = [*BOX, *FOLDED, "", "what another module prints"]
+    found = one([*BEFORE, *(f"[default1]:{line}" for line in lines)])
+    assert found.last.message == "".join(FOLDED)
+    assert found.last.detail == ("what another module prints",)
+
+
+def test_a_message_without_a_box_is_not_folded():
+    assert one([*BEFORE, HEAD, FRAME, *FOLDED]).last.message == FOLDED[0].rstrip()
+
+
+def test_frames_in_packages_are_not_the_users_in_a_box_either():
+    lines = box(
+        "/work/train.py:171 in main", "/opt/venv/lib/python3.11/site-packages/torch/nn/functional.py:9 in linear"
+    )
+    found = one([*BEFORE, *lines, "RuntimeError: shapes"])
+    assert str(found.last.frame) == 'File "/work/train.py", line 171, in main'
+
+
+def test_a_box_says_in_which_function_of_torch_it_was():
+    path = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    found = one([*BEFORE, *box("/work/train.py:171 in main", f"{path}:3252 in all_reduce"), PEER_GONE])
+    assert (found.last.operation, str(found.last.frame)) == ("all_reduce", 'File "/work/train.py", line 171, in main')
+
+
+def test_a_box_of_the_agent():
+    path = "/o/site-packages/torch/distributed/elastic/rendezvous/api.py"
+    assert one([*BEFORE, *box("/work/x.py:1 in main", f"{path}:3 in f"), "ValueError: x"]).agent
+
+
+@pytest.mark.parametrize("kept", [1, 5, len(BOX)])
+def test_a_box_that_is_cut_off_is_none_and_the_next_traceback_is_read(kept):
+    assert parse([*BEFORE, *BOX[:kept]]).traces == []
+    found = one([*BEFORE, *BOX[:kept], HEAD, FRAME, "KeyError: 1", "its own detail"])
+    assert shape(found) == [("KeyError", "KeyError: 1", "/work/train.py")]
+    assert found.last.detail == ("its own detail",)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Traceback (most recent call last)",
+        "a ─ Traceback (most recent call last) ─",
+        "│ Traceback (most recent call last) │",
+    ],
+)
+def test_words_without_a_box_begin_none(line):
+    assert parse([*BEFORE, line, "KeyError: 1"]).traces == []
+
+
+def test_a_whole_traceback_of_one_line():
+    found = Traces()
+    found.feed(Origin(3), HEAD, 5, None)
+    found.take(Origin(3), CHAIN, 7, None)
+    found.take(NOBODY, [HEAD, FRAME], 8, None)  # no exception in it
+    found.feed(Origin(3), "ValueError: around it", 9, None)
+    assert [(item.line_no, len(item.chain), item.last.message) for item in found.found()] == [
+        (5, 1, "ValueError: around it"),
+        (7, 3, "RuntimeError: cannot start"),
+    ]
+
+
+@pytest.mark.parametrize("prefix", ["", "2026-11-20T17:45:05.757882235Z ", "[rank1]: "])
+def test_what_stands_behind_a_short_message_in_a_box_is_not_its_end(prefix: str) -> None:
+    lines = [*BOX, "KeyError: 'lr'", "step 3", "more"]
+    assert one([*BEFORE, *(prefix + row for row in lines)]).last.message == "KeyError: 'lr'"
+
+
+@pytest.mark.parametrize("prefix", ["", "2026-11-20T17:45:05.757882235Z "])
+def test_a_chain_of_boxes_without_a_prefix(prefix: str) -> None:
+    found = one([*BEFORE, *(prefix + row for row in BOXES)])
+    assert [item.message for item in found.chain] == ["KeyError: 'lr'", "".join(FOLDED)]

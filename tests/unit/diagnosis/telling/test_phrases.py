@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from atlctl.diagnosis.cause.decide import diagnose
+from atlctl.diagnosis.result import Diagnosis
 from atlctl.diagnosis.signatures.load import builtin
 from atlctl.diagnosis.signatures.match import Matcher
 from atlctl.diagnosis.telling.phrases import said_in
@@ -16,6 +17,7 @@ from atlctl.recording.read import read_saved
 from tests.corpus.scale.opening import Size
 from tests.corpus.scale.rendering import CASES as SCALE
 from tests.corpus.scale.rendering import render
+from tests.unit.diagnosis.cause.logs import STORE, WAITED, Log, closed_by, diagnosed, victim
 
 CASES = Path(__file__).parents[3] / "corpus/data"
 
@@ -37,6 +39,35 @@ def test_every_sentence_about_the_corpus_is_known() -> None:
     assert [text for text in said if said_in(text, "zh") == text] == []
 
 
+def jobs() -> Iterator[Diagnosis]:
+    """Rules that few cases of the corpus meet, or none."""
+    waited = [Log(index, processes=1).trace(6, 0, WAITED).ended(6.3, 0, 1, WAITED) for index in (0, 1)]
+    yield diagnosed(*waited, Log(2, processes=1).trace(9, 0, closed_by(0)).ended(9.3, 0, 1, closed_by(0)))
+    yield diagnosed(
+        *(Log(index).say(5, "RuntimeError: CUDA out of memory. Tried to allocate 1 GiB.") for index in (0, 1))
+    )
+    told = "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 2/3 clients joined."
+    yield diagnosed(*(Log(index).agent_died(60, told) for index in (0, 1)))
+    host = (
+        "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to "
+    )
+    yield diagnosed(Log(0).say(0, "x"), *(Log(index).agent_died(60, f"{host}(worker-0, 29400).") for index in (1, 2)))
+    yield diagnosed(victim(0, of=1), Log(1).trace(1, 0, "ImportError: x", prefix=False).ended(1.3, 0, closed=(1,)))
+    yield diagnosed(*(Log(index).start().ended(1.3, 0, code) for index, code in enumerate((1, 1, -6))))
+    yield diagnosed(Log(0).trace(1.1, 0, closed_by(0)).ended(1.3, 0), victim(1, of=0))
+    yield diagnosed(Log(0).start().signalled(1).agent_died(2, STORE))
+
+
+def test_every_sentence_about_rare_ways_to_fail_is_known() -> None:
+    found = list(jobs())
+    causes = [cause for each in found for cause in (*each.root_causes, *each.candidates)]
+    said = dict.fromkeys(
+        [*(cause.why for cause in causes), *(group.reason for each in found for group in each.cascade)]
+    )
+    assert all(each.root_causes or each.candidates for each in found)
+    assert [text for text in said if said_in(text, "zh") == text] == []
+
+
 def test_every_sentence_about_nccl_is_known(tmp_path: Path) -> None:
     for seed in range(3):
         for name in SCALE:
@@ -55,6 +86,8 @@ def test_every_sentence_about_nccl_is_known(tmp_path: Path) -> None:
          "2 个进程自身出错，它比下一个早 0.25 s；另有 1 个只是失去对端"),
         ("the job was restarted; what came after round 0 only followed", "作业已重启；第 0 轮之后的都只是后果"),
         ("8 ranks ran ALLREDUCE [4, 2], it did not", "8 个 rank 执行 ALLREDUCE [4, 2]，它没有"),
+        ("No agent came up on worker-0", "worker-0 上没有启动 agent"),
+        ("2 of 3 agents joined, and there are 2 logs", "3 个 agent 中有 2 个加入，而日志有 2 份"),
         ("Rank 3 (local rank 1) left in mid-run without a word (exit code 0)",
          "Rank 3 (local rank 1) 在运行中途一声不响地离开（退出码 0）"),
     ],

@@ -135,3 +135,15 @@ def test_remarks() -> None:
 )  # fmt: skip
 def test_offsets(when: When | None, shown: str) -> None:
     assert offset(when, AT) == shown
+
+
+def test_v_does_not_count_processes_that_nobody_knows() -> None:
+    worker = report(2, "silent", "step 3", after(1), processes=0, failed=0)
+    assert lists(told(replace(ONE, workers=(worker,)), verbose=True))["workers"] == [
+        ("+1.0 s", "worker-2", "last line: step 3 (worker-2:7)")
+    ]
+
+
+def test_v_without_anything_to_count() -> None:
+    worker = report(2, "no log", "", None, processes=0, failed=0, proof=None)
+    assert lists(told(replace(ONE, workers=(worker,)), verbose=True))["workers"] == [("-", "worker-2", "no log")]
