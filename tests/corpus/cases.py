@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from tests.corpus.case import LONG, OWN_STORE, Case, Fault, Outside
+from tests.corpus.cases_clm import OF_CLM
+from tests.corpus.cases_finetune import OF_FINETUNE
+from tests.corpus.cases_gpt import OF_GPT
+from tests.corpus.cases_pipeline import OF_PIPELINE
 from tests.corpus.cases_processes import OF_PROCESSES
 from tests.corpus.cases_workers import OF_WORKERS
 
@@ -332,6 +336,10 @@ CASES: tuple[Case, ...] = (
     ),
     *OF_PROCESSES,
     *OF_WORKERS,
+    *OF_GPT,
+    *OF_CLM,
+    *OF_FINETUNE,
+    *OF_PIPELINE,
 )
 
 

@@ -31,7 +31,7 @@ def make(case: Case, out: Path) -> float:
 def main(words: Sequence[str] | None = None) -> int:
     """The program; 1 where a case did not go as planned."""
     parser = argparse.ArgumentParser(prog="python -m tests.corpus.make", description="make corpus cases anew")
-    parser.add_argument("cases", nargs="*", metavar="CASE", help="names from tests/corpus/cases.py; all by default")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="names from tests/corpus/cases*.py; all by default")
     parser.add_argument("--out", type=Path, default=DATA, metavar="DIR", help="folder of the cases")
     parser.add_argument("--namespaces", action="store_true", help="an address and a host name for each worker (Linux)")
     words = sys.argv[1:] if words is None else words

@@ -26,11 +26,15 @@ LIMIT = 60.0
 #: The step at which all processes must be before something is done from outside.
 MARK_STEP = 3
 
-_SCRIPTS = tuple(Path(__file__).with_name(name) for name in ("train.py", "reading.py"))
+_SCRIPTS = tuple(Path(__file__).with_name(name) for name in ("train.py", "reading.py", "runtime.py"))
+_STYLES = Path(__file__).with_name("styles")
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "ATLCTL_TEST_ID")
 _SIGNALS = {
     "terminate": signal.SIGTERM,
     "interrupt": signal.SIGINT,
+    "interrupt_process": signal.SIGINT,
+    "hangup": signal.SIGHUP,
+    "quit": signal.SIGQUIT,
     "kill_agent": signal.SIGKILL,
     "kill_process": signal.SIGKILL,
     "terminate_process": signal.SIGTERM,
@@ -57,9 +61,9 @@ class Run:
     events: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
 
-    @property
-    def workspace(self) -> Path:
-        return self.folder / "workspace"
+    def workspace(self, worker: str) -> Path:
+        """The worker's working folder: no worker sees another's files."""
+        return self.folder / "workspace" / worker
 
     def temporary(self, worker: str) -> Path:
         """The worker's TMPDIR."""
@@ -77,10 +81,11 @@ class Run:
 def execute(case: Case, folder: Path, places: Sequence[Place]) -> Run:
     """Runs the case to its end. Raises Unfinished where it goes on for too long. Leaves no process behind."""
     run = Run(case, folder, places)
-    run.workspace.mkdir()
+    if case.own_network and not places[0].prefix:
+        raise Unfinished(f"{case.name}: only with --namespaces")
     (folder / "events").mkdir()
-    for script in _SCRIPTS:
-        shutil.copy(script, run.workspace)
+    for index in range(len(case.processes)):
+        _furnish(run, index)
     begin = time.monotonic()
     jobs: dict[str, subprocess.Popen[bytes]] = {}
     readers = []
@@ -93,7 +98,7 @@ def execute(case: Case, folder: Path, places: Sequence[Place]) -> Run:
             run.commands[name] = _command(run, index)
             job = subprocess.Popen(
                 [*places[index].prefix, *run.commands[name]],
-                cwd=run.workspace,
+                cwd=run.workspace(name),
                 env=_environment(run, index),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -134,6 +139,16 @@ def execute(case: Case, folder: Path, places: Sequence[Place]) -> Run:
     return run
 
 
+def _furnish(run: Run, index: int) -> None:
+    """The worker's working folder, with the scripts and what is special about it in this case."""
+    folder = run.workspace(run.case.workers()[index])
+    shutil.copytree(_STYLES, folder, ignore=shutil.ignore_patterns("__*"))
+    for script in _SCRIPTS:
+        shutil.copy(script, folder)
+    if special := run.case.prepare.get(index):
+        subprocess.run(["bash", "-ec", special.replace("{python}", sys.executable)], cwd=folder, check=True)
+
+
 def _command(run: Run, index: int) -> list[str]:
     case, place = run.case, run.places[index]
     name = case.workers()[index]
@@ -152,7 +167,7 @@ def _command(run: Run, index: int) -> list[str]:
         words.append(f"--log-dir={run.elastic(name)}")
     words += _merged(words, case.torchrun)
     words += case.options.get(index, ())
-    words.append("pretrain.py" if case.script_missing_on == index else "train.py")
+    words.append("pretrain.py" if case.script_missing_on == index else case.program)
     words += ["--steps", str(case.steps)]
     if case.timeout != 40:
         words += ["--timeout", str(case.timeout)]

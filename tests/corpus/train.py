@@ -1,15 +1,12 @@
 """A training stand-in: gloo on the CPU, one all_reduce a step, with faults armed by the environment.
 
-Runs in the workers only, by itself. `CORPUS_FAULTS` holds the faults as JSON (see `case.Fault`), `CORPUS_WORKER` this
-worker's name, `CORPUS_EVENTS` the folder for the truth: just before a process fails it writes there who
-it is and what it is about to do. Nothing of this is ever printed: the log is what any training script leaves.
+Runs in the workers only, with `runtime.py` and `reading.py` beside it.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
-import functools
 import json
 import logging
 import math
@@ -18,75 +15,28 @@ import signal
 import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # mypy would read all of torch; `reading` lies beside this file in the workers
+if TYPE_CHECKING:  # mypy would read all of torch; the others lie beside this file in the workers
     torch: Any
     dist: Any
     reading: Any
+    runtime: Any
 else:
     import reading
+    import runtime
     import torch
     import torch.distributed as dist
 
-#: The variable of this name may be a virtual one, the folder's name never is.
-LOCAL_RANK = int(Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent.name)
-RANK = int(os.environ["RANK"])
-WORKER = os.environ["CORPUS_WORKER"]
-EVENTS = Path(os.environ["CORPUS_EVENTS"])
+LOCAL_RANK, RANK, WORKER = runtime.LOCAL_RANK, runtime.RANK, runtime.WORKER
 #: Faults that belong to the loop and its collectives; all others are in `reading.read_batch`.
 FAULTS_OF_STEPS = ("dump", "extra_gather", "finish", "handler", "longer", "old_code", "short", "skip", "smaller")
 #: Elements of a gradient.
 SIZES = {"smaller": 48, "longer": 65}
 
 log = logging.getLogger("train")
-#: Set by `agree_on_a_moment`: seconds since the epoch.
-MOMENT = math.inf
 #: The group of the steps' collectives, with its own timeout.
 GROUP: Any = None
-
-
-@functools.cache
-def this_round() -> int:
-    """Which start of this local rank on this worker it is, from 0.
-
-    torchelastic's own count is each agent's: it differs between workers in one and the same round.
-    """
-    path = EVENTS / f"starts.{WORKER}.{LOCAL_RANK}"
-    with path.open("a") as file:
-        file.write("x")
-    return path.stat().st_size - 1
-
-
-def armed(step: int) -> dict[str, Any] | None:
-    """This process's fault at this step; -1 is before the process group exists."""
-    here = {"step": step, "round": this_round()}
-    for fault in json.loads(os.environ.get("CORPUS_FAULTS", "[]")):
-        mine = fault["worker"] in (WORKER, None) and fault["local_rank"] in (LOCAL_RANK, None)
-        if mine and here.items() <= fault.items():
-            found: dict[str, Any] = fault
-            return found
-    return None
-
-
-def tell_truth(fault: dict[str, Any]) -> None:
-    """Who is about to fail, for the maker."""
-    event = {
-        "id": fault["id"],
-        "event": fault["do"],
-        "node": WORKER,
-        "rank": RANK,
-        "local_rank": LOCAL_RANK,
-        "world_size": int(os.environ["WORLD_SIZE"]),
-        "attempt": int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
-        "round": this_round(),
-        "pid": os.getpid(),
-        "step": fault["step"],
-        "at_true": time.time(),
-    }
-    with (EVENTS / f"event.{WORKER}.{LOCAL_RANK}.{this_round()}.json").open("w") as file:
-        json.dump(event, file)
 
 
 def fetch(step: int) -> str:
@@ -94,15 +44,11 @@ def fetch(step: int) -> str:
 
     A name out of FAULTS_OF_STEPS where the step goes on, but not as those of the peers; else nothing.
     """
-    plan = armed(step)
-    if plan is None:
-        return ""
-    if plan["at"] is not None:
-        time.sleep(max(0.0, MOMENT + plan["at"] - time.time()))
-    tell_truth(plan)
-    if plan["do"] in FAULTS_OF_STEPS:
-        return collate(plan["do"], step)
-    reading.read_batch(plan["do"])
+    plan = runtime.fault_at(step)
+    if plan in FAULTS_OF_STEPS:
+        return collate(plan, step)
+    if plan:
+        reading.read_batch(plan)
     return ""
 
 
@@ -134,14 +80,6 @@ def collate(kind: str, step: int) -> str:
         case "skip":
             log.warning("loss is not finite here, step %d is left out", step)
     return kind
-
-
-def agree_on_a_moment() -> None:
-    """A full second in the near future, the same for all ranks: faults with `at` come so much after it."""
-    global MOMENT
-    now = torch.tensor([time.time()], dtype=torch.float64)
-    dist.all_reduce(now, op=dist.ReduceOp.MAX, group=GROUP)
-    MOMENT = math.ceil(now.item()) + 1
 
 
 def mutter() -> None:
@@ -180,12 +118,6 @@ def show(style: str, step: int, steps: int, loss: float) -> None:
         log.info("step %d/%d loss %.4f", step, steps, loss)
     else:
         raise ValueError(f"no such style: {style}")
-
-
-def mark(step: int) -> None:
-    """Tells the maker that this process has come so far."""
-    if str(step) == os.environ.get("CORPUS_MARK_STEP"):
-        (EVENTS / f"reached.{WORKER}.{LOCAL_RANK}").touch()
 
 
 def pair_group(options: argparse.Namespace) -> Any:
@@ -237,10 +169,10 @@ def train(options: argparse.Namespace) -> None:
     if options.style != "bare":
         shown = os.environ["LOCAL_RANK"]
         log.info("rank %d of %d: local rank %s on %s", RANK, dist.get_world_size(), shown, WORKER)
-    agree_on_a_moment()
+    runtime.agree_on_a_moment(GROUP)
     weight = torch.zeros(48)
     for step in range(options.steps):
-        mark(step)
+        runtime.mark(step)
         if options.watchdog:
             faulthandler.dump_traceback_later(options.watchdog, exit=True)
         if options.chatty and step == 3:

@@ -59,6 +59,8 @@ def tell_truth(run: Run) -> dict[str, Any]:
         truth["done_by"] = [_process(event) for event in run.events]
     elif case.at_fault is not None:
         truth["node"] = case.workers()[case.at_fault]
+    if case.also_right:
+        truth["also_right"] = [{"verdict": verdict, "node": case.workers()[at]} for verdict, at in case.also_right]
     return truth
 
 
@@ -77,7 +79,7 @@ def check(run: Run) -> None:
 def cleaner(run: Run, worker: str) -> Callable[[bytes], bytes]:
     """Replaces the paths of this machine and its host names in what `worker` printed."""
     pairs = {
-        str(run.workspace): "/workspace",
+        str(run.workspace(worker)): "/workspace",
         str(run.temporary(worker)): "/tmp",
         str(run.elastic(worker)): "/logs",
         sys.prefix: "/opt/venv",
@@ -164,5 +166,10 @@ def _document(run: Run, truth: dict[str, Any], files: list[str]) -> dict[str, An
 def _of_one(case: Case) -> dict[str, Any]:
     """What only some workers have, by the worker's name; nothing where all are alike."""
     names = case.workers()
-    special = {"environment_of": case.environments, "clock_ahead_s": case.skew, "started_late_s": case.late}
+    special = {
+        "environment_of": case.environments,
+        "prepared_by": case.prepare,
+        "clock_ahead_s": case.skew,
+        "started_late_s": case.late,
+    }
     return {key: {names[index]: value for index, value in of.items()} for key, of in special.items() if of}

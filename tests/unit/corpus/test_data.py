@@ -1,4 +1,4 @@
-"""The committed cases are what `cases.py` declares, whole, small, and name no machine."""
+"""The committed cases are what `cases*.py` declare, whole, small, and name no machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,21 @@ NAMES = [case.name for case in CASES]
 _STAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) (.*)", re.DOTALL)
 #: What may follow a slash at the start of a word: cleaned folders, made-up ones, keys of torch's store. Anything else
 #: would be this machine's.
-_FOLDERS = {"default_pg", "opt", "workspace", "tmp", "logs", "usr", "lib", "checkpoints", "__w", "dev", "proc"}
+_FOLDERS = {
+    "default_pg",
+    "opt",
+    "workspace",
+    "tmp",
+    "logs",
+    "usr",
+    "lib",
+    "checkpoints",
+    "__w",
+    "dev",
+    "proc",
+    "mnt",
+    "none",
+}
 
 
 def document(case: Case) -> dict[str, Any]:
@@ -46,7 +60,7 @@ def test_names_are_unique() -> None:
 
 
 def test_the_whole_set_is_small() -> None:
-    assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 5_000_000
+    assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 6_500_000
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -63,6 +77,8 @@ def test_truth_is_the_declared_one(case: Case) -> None:
         assert (place["node"], place["local_rank"]) == (case.workers()[fault.worker], fault.local_rank)
     if case.at_fault is not None:
         assert truth["node"] == case.workers()[case.at_fault]
+    also = [{"verdict": verdict, "node": case.workers()[index]} for verdict, index in case.also_right]
+    assert truth.get("also_right", []) == also
     leavers = [case.workers()[index] for index in case.leavers]
     codes = {code for worker, code in written["exit_code"].items() if worker not in leavers}
     assert (case.kind == "none") == (codes == {0})

@@ -21,7 +21,7 @@ from tests.corpus import make, processes
 from tests.corpus.case import Case, Fault, Outside
 from tests.corpus.cases import find
 from tests.corpus.network import Place, loopback
-from tests.corpus.running import Run, Unfinished, _clock, _command, _event
+from tests.corpus.running import Run, Unfinished, _clock, _command, _event, _furnish, execute
 from tests.corpus.writing import check, cleaner, stamp, tell_truth
 
 
@@ -46,11 +46,11 @@ def test_paths_and_names_are_replaced() -> None:
     clean = cleaner(run, "worker-1")
     host = socket.gethostname().encode()
     for before, after in (
-        (b"/var/run7/workspace/train.py", b"/workspace/train.py"),
+        (b"/var/run7/workspace/worker-1/train.py", b"/workspace/train.py"),
         (b"/var/run7/tmp/worker-1/torchelastic_x/y", b"/tmp/torchelastic_x/y"),
         (b"/var/run7/elastic/worker-1/run_x", b"/logs/run_x"),
         (os.fsencode(sys.executable), b"/opt/venv/bin/" + os.fsencode(Path(sys.executable).name)),
-        (b"/var/run7/workspace-2/x", b"/var/run7/workspace-2/x"),
+        (b"/var/run7/workspace/worker-12/x", b"/var/run7/workspace/worker-12/x"),
         (b"  host      : " + host + b"\n", b"  host      : worker-1\n"),
         (b"x" + host + b"x", b"x" + host + b"x"),
         (b"\xff\x00 plain", b"\xff\x00 plain"),
@@ -108,6 +108,12 @@ def test_truth_of_processes_that_were_killed_from_outside() -> None:
         tell_truth(run)
 
 
+def test_truth_may_have_another_reading() -> None:
+    truth = tell_truth(run_of(find("clm_vocab_missing")))
+    assert truth["node"] == "worker-1"
+    assert truth["also_right"] == [{"verdict": "ranks", "node": "worker-1"}]
+
+
 def test_undecided_keeps_who_did_it() -> None:
     run = run_of(find("wrong_size"))
     run.events = [event("worker-1", 0)]
@@ -134,6 +140,33 @@ def test_a_worker_may_have_a_shell_script_around_its_torchrun(tmp_path: Path) ->
     assert script.startswith(f"{sys.executable} -m http.server 1234 ")
     assert shlex.split(script)[-3:] == ["train.py", "--steps", "6"]
     assert _command(run, 1)[0] == sys.executable
+
+
+def test_the_folder_of_a_worker_may_be_special(tmp_path: Path) -> None:
+    """Each has the scripts, and no other worker's files."""
+    for number, (name, special) in enumerate(
+        [
+            (
+                "clm_syntax_error",
+                lambda folder: "<<<<<<< HEAD\n        step = 0\n" in (folder / "run_clm.py").read_text(),
+            ),
+            ("clm_vocab_missing", lambda folder: not (folder / "tokenizer/vocab.txt").exists()),
+            ("gpt_scratch_full", lambda folder: len(list(folder.glob("ckpt/*/__[23]_0.distcp"))) == 2),
+            ("pipe_library_one_worker", lambda folder: (folder / "libfused.so").exists()),
+        ]
+    ):
+        run = run_of(find(name), tmp_path / str(number))
+        for index, worker in enumerate(run.case.workers()):
+            _furnish(run, index)
+            folder = run.workspace(worker)
+            assert {"train.py", "runtime.py", run.case.program} <= {path.name for path in folder.iterdir()}
+            assert special(folder) == (index in run.case.prepare)
+
+
+def test_a_case_with_a_network_of_its_own_is_refused_without_one(tmp_path: Path) -> None:
+    with pytest.raises(Unfinished, match="--namespaces"):
+        execute(find("pipe_metrics_port"), tmp_path, loopback(2))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_options_of_one_worker_come_after_those_of_all(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[3]
 RANK = {"kind": "rank", "node": "worker-1", "local_rank": 1}
 RANKS = {"kind": "ranks", "any_of": [{"node": "a", "local_rank": 0}, {"node": "b", "local_rank": 1}]}
 NODE = {"kind": "node", "node": "worker-0"}
+BOTH = {**NODE, "also_right": [{"verdict": "ranks", "node": "worker-0"}]}
 MISSING = {"kind": "missing_node", "node": "worker-2"}
 
 
@@ -42,6 +43,10 @@ MISSING = {"kind": "missing_node", "node": "worker-2"}
         ({"kind": "job", "node": None}, Answer("job", "worker-0"), "right"),
         ({"kind": "external"}, Answer("external"), "right"),
         ({"kind": "none"}, Answer("none"), "right"),
+        (BOTH, Answer("worker", "worker-0"), "right"),
+        (BOTH, Answer("ranks", "worker-0", 1), "right"),
+        (BOTH, Answer("ranks", "worker-1", 1), "wrong"),
+        (BOTH, Answer("rank", "worker-0", 1), "wrong"),
         ({"kind": "none"}, Answer("undecided"), "abstained"),
         ({"kind": "none"}, Answer("job"), "wrong"),
     ],
