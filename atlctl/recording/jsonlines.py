@@ -27,6 +27,10 @@ _POD = (
     ("pod_name",),
 )
 _TEXT = ("line", "log", "message", "msg", "textPayload")
+#: Keys of a program's own logger, whose levels are the program's; those of shippers are of the stream.
+_OWN_TEXT = ("message", "msg")
+_LEVELS = (("level",), ("levelname",), ("severity",), ("log.level",), ("log", "level"))
+_BELOW_ERROR = frozenset({"TRACE", "DEBUG", "INFO", "NOTICE", "WARN", "WARNING"})
 _TIME = ("timestamp", "@timestamp", "time", "ts")
 #: Kubernetes' limit for names is 253.
 _NAME_LIMIT = 253
@@ -49,13 +53,18 @@ def unwrap(line: bytes) -> JsonLine | None:
         return None
     if not isinstance(found, dict):
         return None
-    text = next((found[key] for key in _TEXT if isinstance(found.get(key), str)), None)
-    if text is None:
+    key = next((key for key in _TEXT if isinstance(found.get(key), str)), None)
+    if key is None:
         return None
+    text: str = found[key]
     pod = next((name for path in _POD if (name := _at(found, path))), None)
     time = next((found[key] for key in _TIME if isinstance(found.get(key), str)), "")
     lines = without_surrogates(text).encode().removesuffix(b"\n").split(b"\n")
-    if text.startswith(HEADER) and (rank := rank_in(found)) is not None:
+    level = next((level for path in _LEVELS if (level := _at(found, path))), "").upper() if key in _OWN_TEXT else ""
+    if level in _BELOW_ERROR:
+        # Else an error that was handled, and told of with a warning, would read as one that ended the process.
+        lines[0] = f"{level} ".encode() + lines[0]
+    elif text.startswith(HEADER) and (rank := rank_in(found)) is not None:
         lines = [b"[rank%d]: " % rank + line for line in lines]
     if (told := embedded_in({key: value for key, value in found.items() if value != text})) is not None:
         # A program's own logger: the traceback stands in a field of its own, and whose it is in another.

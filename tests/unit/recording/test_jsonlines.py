@@ -99,3 +99,24 @@ def test_the_rank_of_a_traceback_that_is_the_text() -> None:
     found = unwrap(json.dumps({"message": TRACE, "rank": 3}).encode())
     assert found is not None
     assert found.text[0] == b"[rank3]: Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"level": "WARNING", "message": "ValueError: x, retrying"}, b"WARNING ValueError: x, retrying"),
+        ({"severity": "info", "msg": "step 3"}, b"INFO step 3"),
+        ({"log": {"level": "warn"}, "message": "x"}, b"WARN x"),
+        ({"log.level": "debug", "message": "x"}, b"DEBUG x"),
+        ({"level": "ERROR", "message": "x"}, b"x"),
+        ({"level": 30, "message": "x"}, b"x"),
+        ({"level": "own words", "message": "x"}, b"x"),
+        ({"severity": "INFO", "textPayload": TRACE}, ROWS[0].encode()),
+        ({"level": "info", "log": TRACE}, ROWS[0].encode()),
+    ],
+)
+def test_a_level_below_error_stays_in_front_of_a_programs_own_message(fields, text):
+    """A shipper's level is that of the stream: the line is the program's as it stands."""
+    found = unwrap(json.dumps(fields).encode())
+    assert found is not None
+    assert found.text[0] == text
