@@ -1,0 +1,118 @@
+"""What the parts of this backend need of an API server, and how its answers become errors of the project."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, TimedOut, Unreachable
+
+#: One JSON object, as the server sent it.
+Object = dict[str, Any]
+#: Parameters of a query, in their order; a key may be repeated.
+Query = Sequence[tuple[str, str]] | Mapping[str, str]
+
+
+class ApiError(AtlctlError):
+    """The server refused: `status` is the HTTP status, `reason` and `text` are its own words (`text` is hostile)."""
+
+    def __init__(self, status: int, reason: str, text: str, *, message: str = "", hint: str | None = None) -> None:
+        super().__init__(message or f"the API server answered {status}: {text or reason}", hint)
+        self.status = status
+        self.reason = reason
+        self.text = text
+
+
+class Refused(ApiError, NotAllowed):
+    """401 and 403."""
+
+
+class Missing(ApiError, NothingMatched):
+    """404."""
+
+
+class Busy(ApiError, TimedOut):
+    """429 and 503 until the deadline: the server asks for patience. `retry_after` is in seconds."""
+
+    def __init__(self, status: int, reason: str, text: str, *, retry_after: float | None = None) -> None:
+        super().__init__(
+            status, reason, text, message="the API server is overloaded and asked to come back later", hint="try again"
+        )
+        self.retry_after = retry_after
+
+
+class Conflict(ApiError):
+    """409: another version, another UID, or it exists already."""
+
+
+class NoServer(Unreachable):
+    """The server could not be reached, or the connection to it broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A JSON answer. `warnings` are the texts of its Warning headers."""
+
+    data: Object
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """All pages of a list, put together."""
+
+    items: list[Object] = field(default_factory=list)
+    resource_version: str = ""
+
+
+class Stream(Protocol):
+    """The body of an answer that goes on: a log, a watch."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Chunks as they come. Raises NoServer where the connection breaks; ends where the server ended it."""
+
+
+class Socket(Protocol):
+    """A WebSocket to the server. `protocol` is the subprotocol that it chose, None where it chose none."""
+
+    protocol: str | None
+
+    async def receive(self) -> bytes | None:
+        """The next message; None when the server closed it or the connection is gone. Pongs are answered below."""
+
+    async def send(self, data: bytes) -> None:
+        """One binary message. Waits while the connection is full. Raises NoServer where it is gone."""
+
+    async def close(self) -> None:
+        """Ends it, within a second, whatever state it is in."""
+
+
+class Api(Protocol):
+    """A server and an identity. Paths begin with `/api` or `/apis`.
+
+    Every method raises ApiError (Refused, Missing, Busy, Conflict, ...) or NoServer, and nothing else. Reads are
+    repeated on a broken connection, 429 and 5xx, with growing pauses and within a deadline; writes only where
+    the server says that it did nothing (429).
+    """
+
+    server: str
+    context: str | None
+    namespace: str
+
+    async def get(self, path: str, query: Query = ()) -> Object: ...
+
+    async def list(self, path: str, query: Query = ()) -> Items:
+        """All pages of a list."""
+
+    async def send(
+        self, method: str, path: str, body: Object | None, query: Query = (), *, merge_patch: bool = False
+    ) -> Answer:
+        """POST, PATCH (merge patch) or DELETE."""
+
+    def stream(self, path: str, query: Query = ()) -> AbstractAsyncContextManager[tuple[int, Stream]]:
+        """An open answer: its HTTP status (200, 204) and its body. Other statuses raise."""
+
+    async def socket(self, path: str, query: Query, protocols: Sequence[str]) -> Socket:
+        """A WebSocket. A refused upgrade raises ApiError with the server's words; those of a dead tunnel are retried."""
