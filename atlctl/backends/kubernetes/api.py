@@ -115,4 +115,4 @@ class Api(Protocol):
         """An open answer: its HTTP status (200, 204) and its body. Other statuses raise."""
 
     async def socket(self, path: str, query: Query, protocols: Sequence[str]) -> Socket:
-        """A WebSocket. A refused upgrade raises ApiError with the server's words; those of a dead tunnel are retried."""
+        """A WebSocket. A refused upgrade raises ApiError with the server's words; a dead tunnel is tried again."""
