@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from atlctl.backends.kubernetes.proxies import proxy_for
 from atlctl.jobs.errors import NotAllowed, UsageError
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def _from_files(paths: list[str], context: str | None, namespace: str | None) ->
             loader.load_and_set(configuration)
             tls = _tls(configuration)
         entry = _named(merged.config_files, "contexts", chosen).get("context") or {}
+        cluster = _named(merged.config_files, "clusters", str(entry.get("cluster"))).get("cluster") or {}
         user = _named(merged.config_files, "users", str(entry.get("user"))).get("user") or {}
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, _yaml_error()) as error:
         text = " ".join(str(error).split())
@@ -153,7 +155,7 @@ def _from_files(paths: list[str], context: str | None, namespace: str | None) ->
         source=f"context {chosen} of {', '.join(paths)}",
         tls=tls,
         tls_name=configuration.tls_server_name or None,
-        proxy=configuration.proxy or None,
+        proxy=proxy_for(configuration.host, cluster.get("proxy-url")),
         user=str(entry.get("user")) if entry.get("user") else None,
         _impersonate=_impersonation(user),
         _configuration=configuration,
@@ -179,7 +181,7 @@ def _from_pod(namespace: str | None) -> Access:
         source="the pod's service account",
         tls=tls,
         _configuration=configuration,
-        proxy=configuration.proxy or None,
+        proxy=proxy_for(configuration.host, None),
         _again=lambda: _from_pod(namespace),
     )
 

@@ -1,0 +1,297 @@
+"""Kubeconfigs and service accounts."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import stat
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from atlctl.backends.kubernetes import access
+from atlctl.backends.kubernetes.access import Access, available, kubeconfig_paths, load
+from atlctl.jobs.errors import NotAllowed, UsageError
+
+TOKEN = "canary-token-4711"
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (
+        "KUBECONFIG",
+        "KUBERNETES_SERVICE_HOST",
+        "KUBERNETES_SERVICE_PORT",
+        "HTTPS_PROXY",
+        "https_proxy",
+        "NO_PROXY",
+        "no_proxy",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[bytes, bytes]:
+    """A certificate that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bob")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(1))
+        .not_valid_after(now + timedelta(1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return made.public_bytes(serialization.Encoding.PEM), private
+
+
+def config(user: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": "https://api.test:6443/", **(cluster or {})}}],
+        "users": [{"name": "bob", "user": {"token": TOKEN} if user is None else user}],
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "bob", "namespace": "team"}}],
+        **more,
+    }
+
+
+def write(path: Path, content: dict[str, Any]) -> Path:
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture
+def kube(tmp_path: Path) -> Path:
+    return tmp_path / "config"
+
+
+def read(path: Path, **more: Any) -> Access:
+    return load(str(path), **more)
+
+
+def test_a_token(kube: Path) -> None:
+    found = read(write(kube, config()))
+    assert (found.server, found.context, found.namespace) == ("https://api.test:6443", "here", "team")
+    assert found.headers() == {"Authorization": f"Bearer {TOKEN}"}
+    assert found.headers_at_hand() == found.headers()
+    assert TOKEN not in found.source
+
+
+def test_the_namespace_of_the_option_wins(kube: Path) -> None:
+    assert read(write(kube, config()), namespace="mine").namespace == "mine"
+
+
+def test_a_context_without_a_namespace_means_default(kube: Path) -> None:
+    contexts = [{"name": "here", "context": {"cluster": "c", "user": "bob"}}]
+    assert read(write(kube, config(contexts=contexts))).namespace == "default"
+
+
+def test_a_list_of_files_is_merged_and_the_first_current_context_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write(tmp_path / "a", {**config(), "users": [], "clusters": []})
+    other = {**config(), "current-context": "there"}
+    other["contexts"].append({"name": "there", "context": {"cluster": "c", "user": "bob"}})
+    second = write(tmp_path / "b", other)
+    monkeypatch.setenv("KUBECONFIG", f"{first}:{tmp_path / 'none'}:{second}")
+    assert kubeconfig_paths(None) == [str(first), str(second)]
+    found = load()
+    assert (found.context, found.server) == ("here", "https://api.test:6443")
+    assert load(context="there").context == "there"
+
+
+def test_the_home_folder_has_the_default(tmp_path: Path) -> None:
+    assert not available()
+    (tmp_path / ".kube").mkdir()
+    write(tmp_path / ".kube" / "config", config())
+    assert available()
+    assert load().context == "here"
+
+
+def test_tls_settings(kube: Path, pair: tuple[bytes, bytes]) -> None:
+    authority = base64.b64encode(pair[0]).decode()
+    cluster = {"certificate-authority-data": authority, "tls-server-name": "inner.test", "proxy-url": "http://p:3128"}
+    found = read(write(kube, config(cluster=cluster)))
+    assert (found.tls_name, found.proxy) == ("inner.test", "http://p:3128")
+    assert found.tls is not None
+    assert found.tls.verify_mode is ssl.CERT_REQUIRED
+    assert found.tls.check_hostname
+    assert len(found.tls.get_ca_certs()) == 1
+
+
+def test_a_certificate_that_is_not_checked(kube: Path) -> None:
+    found = read(write(kube, config(cluster={"insecure-skip-tls-verify": True})))
+    assert found.tls is not None
+    assert (found.tls.verify_mode, found.tls.check_hostname) == (ssl.CERT_NONE, False)
+
+
+def test_keys_in_the_kubeconfig_leave_no_file_behind(
+    kube: Path, pair: tuple[bytes, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    user = {
+        f"client-{what}-data": base64.b64encode(data).decode()
+        for what, data in zip(("certificate", "key"), pair, strict=True)
+    }
+    for _ in range(2):
+        assert read(write(kube, config(user))).headers() == {}
+        assert os.listdir(temporary) == []
+
+
+def test_the_proxy_of_the_environment(kube: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:8080")
+    assert read(write(kube, config())).proxy == "http://proxy.test:8080"
+    monkeypatch.setenv("NO_PROXY", "api.test")
+    assert read(write(kube, config())).proxy is None
+
+
+def plugin(folder: Path, text: str) -> dict[str, Any]:
+    path = folder / "plugin"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(path), "interactiveMode": "Never"}}
+
+
+def credential(token: str, expires: str | None = None) -> str:
+    status = {"token": token, **({"expirationTimestamp": expires} if expires else {})}
+    made = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
+    return f"cat <<'END'\n{json.dumps(made)}\nEND"
+
+
+def test_an_exec_plugin(kube: Path, tmp_path: Path) -> None:
+    found = read(write(kube, config(plugin(tmp_path, credential("from-plugin")))))
+    assert found.headers() == {"Authorization": "Bearer from-plugin"}
+
+
+def test_an_exec_plugin_is_run_again_after_a_refusal(kube: Path, tmp_path: Path) -> None:
+    found = read(write(kube, config(plugin(tmp_path, credential("old")))))
+    refused = found.headers()
+    plugin(tmp_path, credential("new"))
+    assert found.headers() == refused
+    assert found.renew(refused)
+    assert found.headers() == {"Authorization": "Bearer new"}
+    assert found.renew(refused)  # somebody else was quicker
+    assert not found.renew(found.headers())
+
+
+def test_an_exec_plugin_that_fails_is_no_anonymous_user(kube: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotAllowed, match="process returned 3") as caught:
+        read(write(kube, config(plugin(tmp_path, "echo no login >&2; exit 3"))))
+    assert caught.value.hint is not None
+
+
+def test_a_plugin_that_is_not_there(kube: Path) -> None:
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/nonexistent/plugin"}}
+    with pytest.raises(NotAllowed, match="nonexistent"):
+        read(write(kube, config(user)))
+
+
+def test_impersonation(kube: Path) -> None:
+    found = read(write(kube, config({"token": TOKEN, "as": "eve", "as-uid": "7"})))
+    assert found.headers() == {
+        "Authorization": f"Bearer {TOKEN}",
+        "Impersonate-User": "eve",
+        "Impersonate-Uid": "7",
+    }
+    with pytest.raises(UsageError, match="groups"):
+        read(write(kube, config({"token": TOKEN, "as": "eve", "as-groups": ["admins"]})))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a: [", "[]", "just words", "current-context: x", "current-context: x\ncontexts: [{name: x}]", "\0"],
+)
+def test_a_kubeconfig_that_is_none(kube: Path, text: str) -> None:
+    kube.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load(str(kube))
+    assert str(kube) in caught.value.message or "context" in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_what_is_not_there(kube: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no kubeconfig"):
+        load(str(kube))
+    with pytest.raises(UsageError, match="no cluster is configured"):
+        load()
+    with pytest.raises(UsageError, match="--context"):
+        load(context="x")
+    with pytest.raises(UsageError, match="nowhere"):
+        read(write(kube, config()), context="nowhere")
+
+
+@pytest.fixture
+def service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: tuple[bytes, bytes]) -> Path:
+    from kubernetes.config import incluster_config
+
+    folder = tmp_path / "account"
+    folder.mkdir()
+    (folder / "token").write_text(TOKEN)
+    (folder / "ca.crt").write_bytes(pair[0])
+    (folder / "namespace").write_text("own\n")
+    monkeypatch.setattr(access, "SERVICE_ACCOUNT", str(folder))
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(folder / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(folder / "ca.crt"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    return folder
+
+
+def test_a_service_account(service_account: Path) -> None:
+    assert available()
+    found = load()
+    assert (found.server, found.context, found.namespace) == ("https://10.0.0.1:443", None, "own")
+    assert found.headers() == {"Authorization": f"Bearer {TOKEN}"}
+
+
+def test_a_token_that_rotates(service_account: Path) -> None:
+    found = load()
+    refused = found.headers()
+    (service_account / "token").write_text("rotated")
+    assert found.renew(refused)
+    assert found.headers() == {"Authorization": "Bearer rotated"}
+
+
+def test_a_kubeconfig_comes_before_the_service_account(service_account: Path, kube: Path) -> None:
+    assert read(write(kube, config())).context == "here"
+
+
+def test_the_question_whether_there_is_a_cluster_imports_nothing() -> None:
+    script = (
+        "import sys; from atlctl.backends.kubernetes import access; access.available(); "
+        "print([name for name in ('kubernetes', 'aiohttp', 'yaml') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_files_of_the_package_are_private(kube: Path) -> None:
+    """What the package writes back (a refreshed token) goes into the user's own file, whose mode stays."""
+    write(kube, config()).chmod(0o600)
+    read(kube)
+    assert stat.S_IMODE(kube.stat().st_mode) == 0o600
