@@ -1,0 +1,394 @@
+"""The API server over aiohttp: see `Api` in `api.py`.
+
+Connections are not limited in number, since each running command holds one. Answers are plain JSON objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import aiohttp
+from yarl import URL
+
+from atlctl import __version__
+from atlctl.backends.kubernetes.api import (
+    Answer,
+    ApiError,
+    Busy,
+    Conflict,
+    Items,
+    Missing,
+    NoServer,
+    Object,
+    Query,
+    Refused,
+    Socket,
+    Stream,
+)
+from atlctl.backends.kubernetes.websocket import AioSocket
+
+if TYPE_CHECKING:
+    from atlctl.backends.kubernetes.access import Access
+
+T = TypeVar("T")
+_log = logging.getLogger("atlctl.kubernetes")
+
+#: Items of one page of a list, as kubectl asks for.
+PAGE = 500
+#: Seconds within which reads are repeated.
+DEADLINE = 30.0
+CONNECT_SECONDS = 10.0
+#: Seconds without a byte after which a plain request is given up.
+READ_SECONDS = 60.0
+#: Repeats of a read that failed without the server asking for patience; seconds before each, give or take a half.
+_PAUSES = (0.2, 0.5, 1.5)
+#: Bytes of a refusal that are read.
+_REFUSAL = 64 * 1024
+#: asyncio keeps two buffers of this size for each TLS connection, 256 KiB by default: 1,000 of them need 350 MB.
+_TLS_BUFFER = 32 * 1024
+#: All groups with their resources in one answer, where the server can (1.27 and newer by default).
+_DISCOVERY = (
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
+    "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
+)
+_MERGE_PATCH = "application/merge-patch+json"
+
+
+class Client:
+    """One server and one identity. Close it with `aclose`."""
+
+    def __init__(self, access: Access) -> None:
+        self.server = access.server
+        self.context = access.context
+        self.namespace = access.namespace
+        self.access = access
+        self._sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession] | None = None
+
+    async def get(self, path: str, query: Query = ()) -> Object:
+        return await self._patiently(lambda: self._object("GET", path, query))
+
+    async def list(self, path: str, query: Query = ()) -> Items:
+        asked = list(query.items() if isinstance(query, Mapping) else query)
+        restarts = 0
+        found, token = Items(), ""
+        while True:
+            page = [*asked, ("limit", str(PAGE)), *([("continue", token)] if token else [])]
+            try:
+                data = await self.get(path, page)
+            except ApiError as error:
+                # A list that took too long to page through has changed meanwhile.
+                if error.status != 410 or not token or restarts == 2:
+                    raise
+                restarts += 1
+                found, token = Items(), ""
+                continue
+            metadata = data.get("metadata") or {}
+            found.items.extend(item for item in data.get("items") or () if isinstance(item, dict))
+            token = str(metadata.get("continue") or "")
+            if not token:
+                return Items(found.items, str(metadata.get("resourceVersion") or ""))
+
+    async def send(
+        self, method: str, path: str, body: Object | None, query: Query = (), *, merge_patch: bool = False
+    ) -> Answer:
+        kind = _MERGE_PATCH if merge_patch else "application/json"
+
+        async def once() -> Answer:
+            async with self._request(method, path, query, body=body, kind=kind) as response:
+                data = _parsed(await _read(response))
+                return Answer(data, tuple(_warning(text) for text in response.headers.getall("Warning", ())))
+
+        return await self._patiently(once, only_when_told=True)
+
+    @asynccontextmanager
+    async def stream(self, path: str, query: Query = ()) -> AsyncIterator[tuple[int, Stream]]:
+        opened: list[AbstractAsyncContextManager[aiohttp.ClientResponse]] = []
+
+        async def once() -> aiohttp.ClientResponse:
+            made = self._request("GET", path, query, endless=True)
+            response = await made.__aenter__()
+            opened.append(made)
+            return response
+
+        response = await self._patiently(once)
+        try:
+            yield response.status, _Body(response)
+        finally:
+            for made in opened:
+                await made.__aexit__(None, None, None)
+
+    async def socket(self, path: str, query: Query, protocols: Sequence[str]) -> Socket:
+        async def once() -> Socket:
+            headers = await self._headers()
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    opened = await self._open()[1].ws_connect(
+                        self._url(path, query),
+                        protocols=tuple(protocols),
+                        headers=headers,
+                        max_msg_size=0,
+                        autoclose=False,
+                        **self._transport(),
+                    )
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise self._no_server(error) from error
+            return AioSocket(opened)
+
+        return await self._patiently(once, dialing=True)
+
+    async def aclose(self) -> None:
+        if self._sessions is not None:
+            connector = self._sessions[0].connector
+            for session in self._sessions:
+                await session.close()
+            if connector is not None:
+                await connector.close()
+            self._sessions = None
+
+    def _open(self) -> tuple[aiohttp.ClientSession, aiohttp.ClientSession]:
+        """A session for requests, and one for WebSockets, whose refusals have to be read before aiohttp hides them."""
+        if self._sessions is None:
+            _smaller_tls_buffers()
+            connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=300)
+            headers = {"User-Agent": f"atlctl/{__version__}"}
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+            plain, sockets = (
+                aiohttp.ClientSession(
+                    connector=connector,
+                    connector_owner=False,
+                    headers=headers,
+                    timeout=timeout,
+                    middlewares=middlewares,
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                )
+                for middlewares in ((), (_tell_refusal,))
+            )
+            self._sessions = plain, sockets
+        return self._sessions
+
+    def _url(self, path: str, query: Query) -> URL:
+        pairs = query.items() if isinstance(query, Mapping) else query
+        text = urlencode(list(pairs), quote_via=quote)
+        return URL(f"{self.server}{path}{'?' if text else ''}{text}", encoded=True)
+
+    def _transport(self) -> dict[str, Any]:
+        access = self.access
+        given: dict[str, Any] = {"ssl": access.tls if access.tls is not None else True}
+        if access.tls_name:
+            given["server_hostname"] = access.tls_name
+        if access.proxy:
+            given["proxy"] = access.proxy
+        return given
+
+    async def _headers(self) -> dict[str, str]:
+        at_hand = self.access.headers_at_hand()
+        return at_hand if at_hand is not None else await asyncio.to_thread(self.access.headers)
+
+    async def _object(self, method: str, path: str, query: Query) -> Object:
+        async with self._request(method, path, query) as response:
+            return _parsed(await _read(response))
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        *,
+        body: Object | None = None,
+        kind: str = "application/json",
+        endless: bool = False,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        accept = _DISCOVERY if path in ("/api", "/apis") else "*/*" if endless else "application/json"
+        headers = {**await self._headers(), "Accept": accept}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = kind
+            data = json.dumps(body).encode()
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=None if endless else READ_SECONDS
+        )
+        _log.debug("%s %s", method, path)
+        try:
+            response = await self._open()[0].request(
+                method,
+                self._url(path, query),
+                data=data,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+                **self._transport(),
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._no_server(error) from error
+        try:
+            if response.status >= 300:
+                raise refusal(response.status, response.headers, await _start(response))
+            yield response
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise NoServer(f"the connection to {self._host()} broke: {_why(error)}", "try again") from error
+        finally:
+            # What is left of an endless answer must not be read to the end, so the connection is not kept.
+            if endless or not response.content.at_eof():
+                response.close()
+            else:
+                response.release()
+
+    def _no_server(self, error: Exception) -> NoServer:
+        where = f"{self._host()}" + (f" through the proxy {_host_of(self.access.proxy)}" if self.access.proxy else "")
+        hint = f"check the context {self.context}" if self.context else "check the network of this pod"
+        return NoServer(f"the API server {where} cannot be reached: {_why(error)}", hint)
+
+    def _host(self) -> str:
+        return _host_of(self.server)
+
+    async def _patiently(
+        self, once: Callable[[], Awaitable[T]], *, only_when_told: bool = False, dialing: bool = False
+    ) -> T:
+        """Repeats what failed for the moment. `only_when_told`: only where the server says that it did nothing.
+
+        `dialing`: of other failures only that of the tunnel to the node ("error dialing backend").
+        """
+        until = time.monotonic() + DEADLINE
+        pauses = list(_PAUSES)
+        renewed = False
+        while True:
+            try:
+                return await once()
+            except Refused as error:
+                if error.status != 401 or renewed:
+                    raise
+                renewed = True
+                if not await asyncio.to_thread(self.access.renew, self.access.headers_at_hand() or {}):
+                    raise
+            except Busy as error:
+                pause = error.retry_after if error.retry_after is not None else 1.0
+                if time.monotonic() + pause > until:
+                    raise
+                await asyncio.sleep(pause + random.uniform(0, 0.3))  # noqa: S311 - spreads clients, no secret
+            except (NoServer, ApiError) as error:
+                if only_when_told or not pauses or not _passing(error, dialing):
+                    raise
+                await asyncio.sleep(pauses.pop(0) * random.uniform(0.5, 1.5))  # noqa: S311 - the same
+
+
+class _Body:
+    """See `Stream`."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for data in self._response.content.iter_any():
+                yield data
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise NoServer(f"the connection broke: {_why(error)}") from error
+
+
+def refusal(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+    """The error that a refused request is. `body` is a Status object or plain text."""
+    told: Object = {}
+    with suppress(ValueError, RecursionError):
+        parsed = json.loads(body)
+        told = parsed if isinstance(parsed, dict) else {}
+    reason = str(told.get("reason") or "")
+    text = " ".join(str(told.get("message") or body[:1000].decode("utf-8", "replace")).split())
+    if status == 401:
+        return Refused(
+            status,
+            reason,
+            text,
+            message="the API server does not accept who you are (401)",
+            hint="log in again, or check the context: kubectl config current-context",
+        )
+    if status == 403:
+        return Refused(status, reason, text, message=f"not allowed: {text}", hint="kubectl auth can-i --list")
+    if status == 404:
+        return Missing(status, reason, text, message=text or "not found")
+    if status == 409:
+        return Conflict(status, reason, text, message=text)
+    if status in (429, 503):
+        return Busy(status, reason, text, retry_after=_seconds(headers.get("Retry-After")))
+    return ApiError(status, reason, text)
+
+
+def _passing(error: NoServer | ApiError, dialing: bool) -> bool:
+    """Whether the same request may well succeed in a moment."""
+    if isinstance(error, NoServer):
+        return not dialing
+    if error.status == 500 and "error dialing backend" in error.text:
+        return True
+    return not dialing and error.status in (500, 502, 504)
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return min(max(float(text or ""), 0.0), 3600.0)
+    except ValueError:
+        return None
+
+
+def _warning(text: str) -> str:
+    """The words of a Warning header: `299 - "text"`."""
+    _, _, rest = text.partition('"')
+    return rest.strip().removesuffix('"').replace('\\"', '"') or text
+
+
+def _parsed(data: bytes) -> Object:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise NoServer("the API server's answer is no JSON", "is a proxy in between?") from error
+    return found if isinstance(found, dict) else {}
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    return await response.read()
+
+
+async def _start(response: aiohttp.ClientResponse) -> bytes:
+    """The first bytes of a refusal; what can be had of it where the connection breaks."""
+    got = b""
+    with suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with asyncio.timeout(5):
+            while len(got) < _REFUSAL and (data := await response.content.read(_REFUSAL)):
+                got += data
+    return got
+
+
+async def _tell_refusal(request: Any, handler: Any) -> Any:
+    """Middleware of WebSockets: a refused upgrade raises with the server's words."""
+    response = await handler(request)
+    if response.status != 101:
+        error = refusal(response.status, response.headers, await _start(response))
+        response.close()
+        raise error
+    return response
+
+
+def _host_of(url: str | None) -> str:
+    parts = urlsplit(url or "")
+    return parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(getattr(error, "os_error", None) or error) or type(error).__name__
+
+
+def _smaller_tls_buffers() -> None:
+    from asyncio import sslproto
+
+    protocol = getattr(sslproto, "SSLProtocol", None)
+    if isinstance(getattr(protocol, "max_size", None), int):
+        protocol.max_size = _TLS_BUFFER  # type: ignore[union-attr]
