@@ -1,0 +1,59 @@
+"""Everything that the server knows, in one place for its parts."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from tests.apiserver.access import Access, User
+from tests.apiserver.faults import Fault, Switchboard
+from tests.apiserver.kubelet import Kubelet
+from tests.apiserver.resources import Resource, Served
+from tests.apiserver.store import Store
+
+
+@dataclass(slots=True)
+class Cluster:
+    """`requests` is what was asked of the API so far, oldest first; `garbage` are seconds until dependents follow."""
+
+    folder: str
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    served: Served = field(default_factory=Served)
+    access: Access = field(default_factory=Access)
+    faults: Switchboard = field(default_factory=Switchboard)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    garbage: float = 0.05
+    page: int = 0
+    store: Store = field(init=False)
+    kubelet: Kubelet = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store = Store(self.served)
+        self.kubelet = Kubelet(self.store, self.folder, self.id)
+
+
+@dataclass(slots=True)
+class Call:
+    """One request to the API, taken apart. `verb` is the one of RBAC; `name` is empty for a collection."""
+
+    cluster: Cluster
+    request: web.Request
+    user: User
+    query: list[tuple[str, str]]
+    verb: str
+    resource: Resource
+    namespace: str
+    name: str
+    sub: str
+    entry: dict[str, Any]
+    fault: Fault | None = None
+
+    def get(self, key: str, default: str = "") -> str:
+        """The first value of a parameter."""
+        return next((value for name, value in self.query if name == key), default)
+
+    def flag(self, key: str) -> bool:
+        return self.get(key).lower() in ("true", "1")

@@ -1,0 +1,246 @@
+"""Very small controllers of the job kinds: suspend, resume, Volcano's commands, Kueue's Workload.active."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from typing import Any
+
+from tests.apiserver import deleting, podstatus
+from tests.apiserver.cluster import Cluster
+from tests.apiserver.resources import Resource
+from tests.apiserver.store import Event, Record, now
+
+Object = dict[str, Any]
+
+#: Kind -> reason and message of the condition Suspended, when it becomes True and False. {} is the object's name.
+WORDS = {
+    "Job": ("JobSuspended", "Job suspended", "JobResumed", "Job resumed"),
+    "JobSet": ("SuspendedJobs", "jobset is suspended", "ResumeJobs", "jobset is resumed"),
+    "TrainJob": ("Suspended", "TrainJob is suspended", "Resumed", "TrainJob is resumed"),
+}
+TRAINING = "kubeflow.org"
+VOLCANO = "batch.volcano.sh"
+KEPT = ("name", "generateName", "namespace", "labels", "annotations", "ownerReferences")
+
+
+class Controllers:
+    """Off until a test switches them on. Each change is acted on `delay` seconds later, as by a real controller."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.on = False
+        self.delay = 0.05
+        #: UID of an owner -> the pods that its suspension has taken away, and whether they had processes.
+        self._away: dict[str, list[tuple[Object, bool]]] = {}
+        cluster.store.listeners.append(self._happened)
+
+    def switch(self, on: bool, delay: float) -> None:
+        self.on = on
+        self.delay = delay
+
+    def _happened(self, event: Event) -> None:
+        if not self.on or event.new is None:
+            return
+        group, plural = event.storage
+        resource = next((r for r in self.cluster.served.resources if (r.group, r.plural) == (group, plural)), None)
+        if resource is None:
+            return
+        if plural == "commands" and group == "bus.volcano.sh" and event.old is None:
+            self.cluster.kubelet.spawn(self._command(resource, event.new))
+        elif plural == "workloads" and _active(event.old) != _active(event.new):
+            self.cluster.kubelet.spawn(self._workload(resource, event.new))
+        elif _follows(resource) and event.old is not None and _suspended(event.old) != _suspended(event.new):
+            self.cluster.kubelet.spawn(self._suspend(resource, event.new))
+
+    async def _suspend(self, resource: Resource, record: Record) -> None:
+        """Follow spec.suspend: what is below goes or comes back, then the status says so."""
+        await asyncio.sleep(self.delay)
+        current = self._again(resource, record)
+        if current is None:
+            return
+        off = _suspended(current)
+        if off and (workload := self._workload_of(current.uid)) and _active(workload[1]) and _admitted(workload[1]):
+            # Kueue admitted it: it is started again at once.
+            self._set_suspend(resource, current, value=False)
+            return
+        if off:
+            self._take_pods(current.uid)
+        for below, one in self._children(current.uid):
+            if _follows(below):
+                self._set_suspend(below, one, value=off)
+        if not off:
+            self._bring_pods(current.uid)
+        current = self._again(resource, record)
+        if current is not None:
+            self.cluster.store.update(resource, current, status=_status(resource, current.obj, off=off))
+
+    async def _command(self, resource: Resource, record: Record) -> None:
+        """Volcano: AbortJob and ResumeJob; the command is consumed."""
+        await asyncio.sleep(self.delay)
+        self.cluster.store.remove(resource, record.obj["metadata"].get("namespace", ""), record.name)
+        target = record.obj.get("target") or {}
+        jobs = self.cluster.served.find(VOLCANO, "v1alpha1", "jobs")
+        if jobs is None:
+            return
+        job = self.cluster.store.get(jobs, record.obj["metadata"]["namespace"], target.get("name", ""))
+        if job is None or job.uid != target.get("uid", job.uid):
+            return
+        if record.obj.get("action") == "AbortJob":
+            self._phase(jobs, job, "Aborting")
+            self._take_pods(job.uid)
+            await asyncio.sleep(self.delay)
+            while any(below.plural == "pods" for below, _ in self._children(job.uid)):
+                await self.cluster.store.changed(0.05)
+            self._phase(jobs, job, "Aborted", running=0)
+        elif record.obj.get("action") == "ResumeJob":
+            self._phase(jobs, job, "Restarting")
+            await asyncio.sleep(self.delay)
+            self._phase(jobs, job, "Running", running=self._bring_pods(job.uid))
+
+    def _phase(self, resource: Resource, record: Record, phase: str, **counts: int) -> None:
+        if (current := self._again(resource, record)) is not None:
+            state = {"lastTransitionTime": now(), "phase": phase, "reason": ""}
+            status = (current.obj.get("status") or {}) | {"state": state} | counts
+            self.cluster.store.update(resource, current, status=status)
+
+    async def _workload(self, resource: Resource, record: Record) -> None:
+        """Kueue: an inactive workload suspends its job and is evicted; an active one is admitted again."""
+        await asyncio.sleep(self.delay)
+        current = self._again(resource, record)
+        if current is None:
+            return
+        on = _active(current)
+        status = json.loads(json.dumps(current.obj.get("status") or {}))
+        listed = status.setdefault("conditions", [])
+        if on:
+            _condition(listed, "QuotaReserved", "True", "QuotaReserved", "Quota reserved")
+            _condition(listed, "Evicted", "False", "QuotaReserved", "")
+            _condition(listed, "Admitted", "True", "Admitted", "The workload is admitted")
+        else:
+            _condition(listed, "Evicted", "True", "Deactivated", "The workload is deactivated")
+            _condition(listed, "QuotaReserved", "False", "Pending", "The workload is deactivated")
+            _condition(listed, "Admitted", "False", "NoReservation", "The workload has no reservation")
+        self.cluster.store.update(resource, current, status=status)
+        owners = {owner["uid"] for owner in current.obj["metadata"].get("ownerReferences") or []}
+        for above, _, one in list(self.cluster.store.everything()):
+            if one.uid in owners:
+                self._set_suspend(above, one, value=not on)
+
+    # what the controllers share
+
+    def _again(self, resource: Resource, record: Record) -> Record | None:
+        """The object as it is now; None where it is gone or another one."""
+        namespace = record.obj["metadata"].get("namespace", "")
+        found = self.cluster.store.get(resource, namespace, record.name)
+        return found if found is not None and found.uid == record.uid else None
+
+    def _children(self, uid: str) -> list[tuple[Resource, Record]]:
+        return [
+            (resource, record)
+            for resource, _, record in list(self.cluster.store.everything())
+            if any(owner["uid"] == uid for owner in record.obj["metadata"].get("ownerReferences") or [])
+        ]
+
+    def _workload_of(self, uid: str) -> tuple[Resource, Record] | None:
+        return next(((r, one) for r, one in self._children(uid) if r.plural == "workloads"), None)
+
+    def _set_suspend(self, resource: Resource, record: Record, *, value: bool) -> None:
+        spec = dict(record.obj.get("spec") or {})
+        if resource.group == TRAINING:
+            spec["runPolicy"] = (spec.get("runPolicy") or {}) | {"suspend": value}
+        else:
+            spec["suspend"] = value
+        if spec != record.obj.get("spec"):
+            metadata = record.obj["metadata"]
+            metadata = metadata | {"generation": metadata.get("generation", 1) + 1}
+            self.cluster.store.write(resource, record.obj | {"spec": spec, "metadata": metadata})
+
+    def _take_pods(self, uid: str) -> None:
+        """Delete the pods of an owner that have not ended, and remember them."""
+        for resource, record in self._children(uid):
+            if resource.plural != "pods" or record.obj["metadata"].get("deletionTimestamp"):
+                continue
+            if (record.obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+                continue
+            known = self.cluster.kubelet.pods.get(record.uid)
+            self._away.setdefault(uid, []).append((record.obj, bool(known and known.containers)))
+            deleting.delete(self.cluster, resource, record, {})
+
+    def _bring_pods(self, uid: str) -> int:
+        """New pods in the place of those that were taken away; their number."""
+        pods = self.cluster.served.find("", "v1", "pods")
+        assert pods is not None
+        away = self._away.pop(uid, [])
+        for old, ran in away:
+            metadata = {key: value for key, value in old["metadata"].items() if key in KEPT}
+            if (prefix := metadata.get("generateName")) is not None:
+                metadata["name"] = prefix + secrets.token_hex(3)[:5]
+            # A pod of the same name may still be on its way out.
+            elif self.cluster.store.pod(metadata["namespace"], metadata["name"]) is not None:
+                self.cluster.store.remove(pods, metadata["namespace"], metadata["name"])
+            made = {"metadata": metadata, "spec": old["spec"], "status": {"phase": "Pending"}}
+            record = self.cluster.store.write(pods, made)
+            if ran:
+                self.cluster.kubelet.run(record)
+            else:
+                self.cluster.store.update(pods, record, status=podstatus.fake_running(record.obj))
+        return len(away)
+
+
+def _follows(resource: Resource) -> bool:
+    """Whether the kind has a field `suspend`."""
+    return (resource.kind in WORDS and resource.group != VOLCANO) or resource.group == TRAINING
+
+
+def _suspended(record: Record) -> bool:
+    spec = record.obj.get("spec") or {}
+    return bool((spec.get("runPolicy") or {}).get("suspend", spec.get("suspend")))
+
+
+def _active(record: Record | None) -> bool:
+    return record is None or (record.obj.get("spec") or {}).get("active") is not False
+
+
+def _admitted(record: Record) -> bool:
+    listed = (record.obj.get("status") or {}).get("conditions") or []
+    return any(one["type"] == "Admitted" and one["status"] == "True" for one in listed)
+
+
+def _status(resource: Resource, obj: Object, *, off: bool) -> Object:
+    """The status after a suspension or a resumption."""
+    status: Object = json.loads(json.dumps(obj.get("status") or {}))
+    listed = status.setdefault("conditions", [])
+    name = obj["metadata"]["name"]
+    if resource.group == TRAINING:
+        verb = "suspended" if off else "resumed"
+        reason = f"{resource.kind}{verb.title()}"
+        text = f"{resource.kind} {name} is {verb}."
+        _condition(listed, "Suspended", str(off), reason, text)
+        if off:
+            _condition(listed, "Running", "False", reason, text)
+        else:
+            _condition(listed, "Running", "True", f"{resource.kind}Running", f"{resource.kind} {name} is running.")
+        return status
+    reason, text, back, again = WORDS[resource.kind]
+    _condition(listed, "Suspended", str(off), *((reason, text) if off else (back, again)))
+    if resource.kind == "Job":
+        if off:
+            status.pop("active", None)
+            status.pop("startTime", None)
+            status["ready"] = 0
+        else:
+            status["startTime"] = now()
+            status["active"] = obj["spec"].get("parallelism", 1)
+    return status
+
+
+def _condition(listed: list[Object], kind: str, value: str, reason: str, message: str) -> None:
+    """Set one condition in its place, or at the end."""
+    made = {"type": kind, "status": value, "reason": reason, "message": message, "lastTransitionTime": now()}
+    for index, one in enumerate(listed):
+        if one["type"] == kind:
+            listed[index] = made
+            return
+    listed.append(made)

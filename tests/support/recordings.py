@@ -1,0 +1,36 @@
+"""Recorded exchanges with a real API server, where they lie beside this checkout; tests of them skip elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def recordings() -> Path | None:
+    """The folder of recordings: `ATLCTL_RECORDINGS`, else `../shared/recordings` of the repository; None without it."""
+    named = os.environ.get("ATLCTL_RECORDINGS")
+    folder = Path(named) if named else Path(__file__).parents[3] / "shared" / "recordings"
+    return folder if (folder / "index.md").is_file() else None
+
+
+#: On tests that read recordings.
+needs_recordings = pytest.mark.skipif(recordings() is None, reason="no recordings: set ATLCTL_RECORDINGS")
+
+
+def names(pattern: str) -> list[str]:
+    """The recordings that a pattern (`exec/*.json`) matches, sorted and without `.json`; none where there are none."""
+    folder = recordings()
+    if folder is None:
+        return []
+    return sorted(path.relative_to(folder).as_posix().removesuffix(".json") for path in folder.glob(pattern))
+
+
+def load(name: str) -> Any:
+    """One recording, by its name without `.json`: `kinds/job-running.top`."""
+    folder = recordings()
+    assert folder is not None, "a test that loads recordings carries needs_recordings"
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
