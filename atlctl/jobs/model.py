@@ -66,6 +66,16 @@ class Worker:
     exit_code: int | None = None
     signal: int | None = None
     pid: int | None = None
+    #: What the platform says behind `reason`, as it says it: hostile text.
+    message: str = ""
+    #: The pod's UID: two pods of one name are told apart by it.
+    uid: str | None = None
+    namespace: str | None = None
+    #: The container that trains; `container_guessed` where nothing names it and the pod has several.
+    container: str | None = None
+    container_guessed: bool = False
+    #: Which try of this worker it is, from 0, where the platform counts them.
+    attempt: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,14 @@ class Job:
     namespace: str | None = None
     created: float | None = None
     ended: float | None = None
+    #: What the platform says behind `reason`, as it says it: hostile text.
+    message: str = ""
+    #: How the platform addresses its kind: `plural.group` (`pytorchjobs.kubeflow.org`), `pods` for pods without a job.
+    resource: str | None = None
+    #: It was asked to be suspended; its workers may still be ending.
+    suspended: bool = False
+    #: The queue that admits it (Kueue's LocalQueue), where one does.
+    queue: str | None = None
 
     @property
     def missing(self) -> tuple[int, ...]:

@@ -1,0 +1,52 @@
+"""Pods without a job: one by its name, or those of a selector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from atlctl.backends.kubernetes.api import Object
+from atlctl.backends.kubernetes.kinds import fields
+from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict, derived
+from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, kubectl
+from atlctl.jobs.model import Worker
+
+#: Labels under which users write a node rank.
+RANK_LABELS = ("node-rank", "node_rank", "rank")
+
+
+class BarePods(Common):
+    """Pods keep their own names, which nothing changes, and are in natural order of them."""
+
+    resource = Resource("", "pods", "Pod", ("v1",), ("po",))
+    own_names = True
+
+    def place(self, pod: Object, _top: Object, /) -> Place:
+        return Place(fields.name(pod), None, None)
+
+    def roles(self, _sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
+        return (Role("", sum(seen.values())),)
+
+    def suspended(self, _top: Object, /) -> bool:
+        return False
+
+    def state(self, _sight: Sight, workers: Sequence[Worker], /) -> Verdict:
+        return derived(workers, final=True)
+
+    def stop(self, top: Object, /) -> Mechanism:
+        name = fields.name(top)
+        command = kubectl(top, "delete", "pod", name) if name else kubectl(top, "delete", "pods", "-l", "SELECTOR")
+        return Refuse("a pod without a job has no stop that could be taken back", command, deletable=True)
+
+    def resume(self, top: Object, /) -> Mechanism:
+        command = kubectl(top, "apply", "-f", "FILE")
+        return Refuse("a pod that has ended does not start again; create it anew", command)
+
+
+def user_ranks(pods: Sequence[Object]) -> list[int] | None:
+    """The node ranks that the user's labels give, None unless one label numbers all pods from 0."""
+    for key in RANK_LABELS:
+        ranks = [fields.count(fields.labels(pod).get(key)) for pod in pods]
+        stated = [rank for rank in ranks if rank is not None]
+        if len(stated) == len(pods) and set(stated) == set(range(len(pods))):
+            return stated
+    return None

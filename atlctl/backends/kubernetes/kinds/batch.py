@@ -1,0 +1,56 @@
+"""batch/v1 Job, indexed and plain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from atlctl.backends.kubernetes.api import Object
+from atlctl.backends.kubernetes.kinds import fields
+from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict
+from atlctl.jobs.model import State, Worker
+
+#: On pods of indexed Jobs: an annotation always, a label since Kubernetes 1.28.
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+NAME_LABEL = "batch.kubernetes.io/job-name"
+WORKER = "worker"
+
+
+def completion_index(pod: Object) -> int | None:
+    index = fields.count(fields.labels(pod).get(COMPLETION_INDEX))
+    return fields.count(fields.notes(pod).get(COMPLETION_INDEX)) if index is None else index
+
+
+class Job(Common):
+    """Pods of a plain Job have no index: they take numbers in the order in which they were made."""
+
+    resource = Resource("batch", "jobs", "Job", ("v1",))
+    name_labels = (NAME_LABEL,)
+
+    def selectors(self, top: Object) -> tuple[str, ...]:
+        return (f"batch.kubernetes.io/controller-uid={fields.uid(top)}",)
+
+    def place(self, pod: Object, _top: Object) -> Place:
+        failures = fields.notes(pod).get("batch.kubernetes.io/job-index-failure-count")
+        return Place(WORKER, completion_index(pod), None, fields.count(failures))
+
+    def roles(self, sight: Sight, seen: Mapping[str, int]) -> tuple[Role, ...]:
+        spec = fields.spec(sight.top)
+        indexed = spec.get("completionMode") == "Indexed" if spec else True
+        expected = seen.get(WORKER, 0)
+        if spec:
+            expected = fields.count(spec.get("parallelism", 1)) or 0
+            completions = fields.count(spec.get("completions"))
+            expected = expected if completions is None else min(expected, completions)
+        return (Role(WORKER, expected, 0 if indexed else None),)
+
+    def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> Verdict:
+        decided = fields.holds(fields.conditions(sight.top), "FailureTarget", "SuccessCriteriaMet")
+        if decided is not None:  # its end is certain, and pods are still ending
+            return Verdict(State.STOPPING, *fields.word(decided))
+        return super().unfinished(sight, workers)
+
+    def hint(self, top: Object) -> State:
+        status = fields.status(top)
+        if fields.count(status.get("ready")):
+            return State.RUNNING
+        return State.STARTING if fields.count(status.get("active")) else State.PENDING

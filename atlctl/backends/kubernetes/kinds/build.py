@@ -1,0 +1,176 @@
+"""From a job's object and pods to the job: which pods are its own, which of them are its workers, in which order."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from atlctl.backends.kubernetes import pods as podstate
+from atlctl.backends.kubernetes.api import Object
+from atlctl.backends.kubernetes.kinds import barepods, fields, jobset
+from atlctl.backends.kubernetes.kinds.base import Kind, Role, Sight, Verdict, queue_of
+from atlctl.jobs.model import Job, State, Worker
+from atlctl.jobs.naming import natural_key
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What makes a pod the job's own: a controller, or a JobSet, of one of these UIDs.
+
+    `since`: set where an object between job and pods was not read. Then a pod that the labels name and that is not
+    older than the job is taken for its own, unless its JobSet is another one than the job's (`jobset` is known).
+    """
+
+    uids: frozenset[str]
+    since: float | None = None
+    jobset: bool = False
+
+    def has(self, pod: Object) -> bool:
+        owner = fields.controller(pod)
+        if owner is None:
+            return False
+        if fields.text(owner.get("uid")) in self.uids:
+            return True
+        if of_set := fields.text(fields.labels(pod).get(jobset.UID_LABEL)):
+            if of_set in self.uids:
+                return True
+            if self.jobset:
+                return False
+        return self.since is not None and (fields.created(pod) or 0.0) >= self.since
+
+
+def scope_of(kind: Kind, sight: Sight, *, complete: bool) -> Scope:
+    """`complete`: every object between the job and its pods was read, or is known not to exist."""
+    uids = {uid for obj in (sight.top, *sight.children) if (uid := fields.uid(obj))}
+    since = None if complete or kind.direct else fields.created(sight.top) or 0.0
+    known = kind.resource.name == jobset.RESOURCE or any(jobset.replicated_jobs(child) for child in sight.children)
+    return Scope(frozenset(uids), since, known)
+
+
+def build(kind: Kind, sight: Sight, pods: Sequence[Object]) -> Job:
+    """The job of `sight`. `pods` are its own; of several of one place the newest that lives is the worker."""
+    top = sight.top
+    if kind.own_names:
+        workers, expected = _by_own_names(kind, pods), len(pods)
+    else:
+        workers, expected = _by_place(kind, sight, pods)
+    verdict = kind.state(sight, workers)
+    return Job(
+        name=fields.name(top),
+        kind=kind.title,
+        backend="kubernetes",
+        state=verdict.state,
+        uid=fields.uid(top),
+        expected=expected,
+        workers=workers,
+        reason=verdict.reason,
+        message=verdict.message,
+        namespace=fields.namespace(top) or None,
+        created=fields.created(top) or min((c for pod in pods if (c := fields.created(pod))), default=None),
+        ended=_ended(top, verdict, workers),
+        resource=kind.resource.name,
+        suspended=kind.suspended(top),
+        queue=queue_of(top),
+    )
+
+
+def _worker(kind: Kind, pod: Object) -> Worker:
+    container = podstate.trainer_container(pod, kind.containers, first=kind.first_trains)
+    return podstate.worker_of(pod, container)
+
+
+def _by_own_names(kind: Kind, pods: Sequence[Object]) -> tuple[Worker, ...]:
+    ordered = sorted(pods, key=lambda pod: natural_key(fields.name(pod)))
+    ranks = barepods.user_ranks(ordered)
+    return tuple(
+        replace(_worker(kind, pod), index=index, node_rank=None if ranks is None else ranks[index])
+        for index, pod in enumerate(ordered)
+    )
+
+
+@dataclass(slots=True)
+class _Try:
+    """One pod that is, or was, a worker."""
+
+    worker: Worker
+    created: float
+    shown: str | None
+    attempt: int | None
+
+    @property
+    def rank(self) -> tuple[bool, float, str]:
+        return self.worker.state.active, self.created, self.worker.name
+
+
+def _by_place(kind: Kind, sight: Sight, pods: Sequence[Object]) -> tuple[tuple[Worker, ...], int]:
+    places: dict[str, dict[int, list[_Try]]] = {}
+    loose: dict[str, list[_Try]] = {}
+    for pod in pods:
+        place = kind.place(pod, sight.top)
+        made = _Try(_worker(kind, pod), fields.created(pod) or 0.0, place.shown, place.attempt)
+        numbered = places.setdefault(place.role, {})
+        if place.number is None:
+            loose.setdefault(place.role, []).append(made)
+        else:
+            numbered.setdefault(place.number, []).append(made)
+    for role, tries in loose.items():
+        _number(places[role], tries)
+    seen = {role: max(numbered, default=-1) + 1 for role, numbered in places.items()}
+    roles = list(kind.roles(sight, seen))
+    roles += [Role(role, count, counted=False) for role, count in seen.items() if role not in {r.name for r in roles}]
+    workers: list[Worker] = []
+    offset = expected = 0
+    for group in sorted(roles, key=lambda item: not item.counted):
+        if group.counted:
+            expected = offset + group.count
+        workers += _of_role(group, offset, places.get(group.name, {}))
+        offset += max(group.count, seen.get(group.name, 0))
+    return tuple(workers), expected
+
+
+def _of_role(role: Role, offset: int, numbered: Mapping[int, list[_Try]]) -> Iterable[Worker]:
+    for number in sorted(numbered):
+        tries = numbered[number]
+        now = max(tries, key=lambda item: item.rank) if len(tries) > 1 else tries[0]
+        earlier = len(tries) - 1
+        yield replace(
+            now.worker,
+            name=f"{role.name}-{number}",
+            index=offset + number,
+            role=now.shown,
+            node_rank=None if role.first_rank is None else role.first_rank + number,
+            attempt=now.attempt if now.attempt is not None else earlier or None,
+            restarts=now.worker.restarts + max(now.attempt or 0, earlier),
+        )
+
+
+def _number(numbered: dict[int, list[_Try]], tries: list[_Try]) -> None:
+    """Numbers for pods that have none, in the order in which they were made.
+
+    A pod that was made after another had failed takes its number: it is the next try.
+    """
+    failed: list[tuple[float, int]] = []
+    free = 0
+    for item in sorted(tries, key=lambda item: (item.created, item.worker.name)):
+        if failed and failed[0][0] <= item.created:
+            number = heapq.heappop(failed)[1]
+        else:
+            while free in numbered:
+                free += 1
+            number = free
+        numbered.setdefault(number, []).append(item)
+        if item.worker.state in (State.FAILED, State.STOPPING):
+            heapq.heappush(failed, (item.worker.ended or item.created, number))
+
+
+def _ended(top: Object, verdict: Verdict, workers: Sequence[Worker]) -> float | None:
+    """When it ended: as the object says, else when the condition turned that says it, else its last worker's end."""
+    if verdict.state.active:
+        return None
+    if (said := fields.moment(fields.status(top).get("completionTime"))) is not None:
+        return said
+    for condition in fields.conditions(top).values():
+        if condition.get("status") == "True" and fields.word(condition) == (verdict.reason, verdict.message):
+            return fields.moment(condition.get("lastTransitionTime"))
+    return max((worker.ended for worker in workers if worker.ended is not None), default=None)

@@ -1,0 +1,76 @@
+"""ElasticJob of DLRover (elastic.iml.github.io). Its master process makes the workers' pods itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from atlctl.backends.kubernetes.api import Object
+from atlctl.backends.kubernetes.kinds import fields
+from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict, derived
+from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, kubectl, patch
+from atlctl.jobs.model import State, Worker
+
+NAME_LABEL = "elasticjob.dlrover/name"
+_PREFIX = "elasticjob.dlrover/"
+_MASTER = "dlrover-master"
+_ORDER = ("chief", "worker", "ps", "evaluator")
+
+
+class ElasticJob(Common):
+    """`suspend` only freezes its scaling: workers train on while the phase says Suspended."""
+
+    resource = Resource("elastic.iml.github.io", "elasticjobs", "ElasticJob", ("v1alpha1",))
+    full = False
+    name_labels = (NAME_LABEL,)
+    containers = ("main",)
+
+    def place(self, pod: Object, _top: Object, /) -> Place:
+        """The rank index: the replica index is the node's id, and grows with each relaunch."""
+        labels = fields.labels(pod)
+        role = fields.text(labels.get(_PREFIX + "replica-type")) or "worker"
+        number = fields.count(labels.get(_PREFIX + "rank-index"))
+        if number is None:
+            number = fields.count(labels.get(_PREFIX + "replica-index"))
+        return Place(role, number, role, fields.count(labels.get(_PREFIX + "relaunch-count")))
+
+    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
+        specs = fields.mapping(fields.spec(sight.top).get("replicaSpecs"))
+        stated = {}
+        for name, item in specs.items():
+            replicas = fields.count(fields.mapping(item).get("replicas", 1))
+            stated[name] = 0 if replicas is None else replicas
+        stated = stated or dict(seen)
+        order = [name for name in _ORDER if name in stated] + sorted(set(stated) - {*_ORDER, _MASTER})
+        roles = [Role(name, stated[name], 0 if name == "worker" and "chief" not in stated else None) for name in order]
+        masters = max(seen.get(_MASTER, 0), stated.get(_MASTER, 0))
+        return (*roles, Role(_MASTER, masters, counted=False)) if masters else tuple(roles)
+
+    def suspended(self, _top: Object, /) -> bool:
+        return False
+
+    def state(self, sight: Sight, workers: Sequence[Worker], /) -> Verdict:
+        phase = fields.text(fields.status(sight.top).get("phase"))
+        said = fields.word(_last(sight.top, phase))
+        if phase in ("Succeeded", "Failed"):
+            return Verdict(State.SUCCEEDED if phase == "Succeeded" else State.FAILED, *said)
+        if fields.meta(sight.top).get("deletionTimestamp"):
+            return Verdict(State.STOPPING, "Terminating")
+        training = [worker for worker in workers if worker.role != _MASTER]
+        frozen = phase == "Suspended" or fields.spec(sight.top).get("suspend") is True
+        if frozen and not any(worker.state.active for worker in training):
+            return Verdict(State.SUSPENDED, *said)
+        verdict = derived(training or workers)
+        return replace(verdict, reason="scaling suspended") if frozen else verdict
+
+    def stop(self, top: Object, /) -> Mechanism:
+        command = kubectl(top, "delete", f"{self.resource.name}/{fields.name(top)}")
+        return Refuse("an ElasticJob has no stop that could be taken back: suspend leaves its workers running", command)
+
+    def resume(self, top: Object, /) -> Mechanism:
+        command = patch(top, self.resource.name, '{"spec":{"suspend":false}}')
+        return Refuse("atlctl does not resume ElasticJobs", command)
+
+
+def _last(top: Object, phase: str) -> Object:
+    return fields.conditions(top).get(phase, {})

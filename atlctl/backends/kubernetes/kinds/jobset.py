@@ -1,0 +1,90 @@
+"""JobSet (jobset.x-k8s.io)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from atlctl.backends.kubernetes.api import Object
+from atlctl.backends.kubernetes.kinds import fields
+from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict
+from atlctl.backends.kubernetes.kinds.batch import completion_index
+from atlctl.jobs.model import State, Worker
+
+NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
+UID_LABEL = "jobset.sigs.k8s.io/jobset-uid"
+RESOURCE = "jobsets.jobset.x-k8s.io"
+_PREFIX = "jobset.sigs.k8s.io/"
+
+
+def parallelism(replicated: Object) -> int:
+    """Pods of each Job of a replicatedJob."""
+    stated = fields.count(fields.dig(replicated, "template", "spec", "parallelism"))
+    return 1 if stated is None else stated
+
+
+def replicas(replicated: Object) -> int:
+    """Pods of a replicatedJob."""
+    stated = fields.count(replicated.get("replicas"))
+    return fields.total([(1 if stated is None else stated) * parallelism(replicated)])
+
+
+def replicated_jobs(jobset: Object) -> list[Object]:
+    return fields.entries(fields.spec(jobset).get("replicatedJobs"))
+
+
+def place(pod: Object, jobset: Object) -> Place:
+    """The pod's place by its labels; `jobset` tells how many pods each Job of a role has."""
+    labels = fields.labels(pod)
+    role = fields.text(labels.get(_PREFIX + "replicatedjob-name")) or "worker"
+    number = completion_index(pod)
+    job = fields.count(labels.get(_PREFIX + "job-index"))
+    if job and number is not None:
+        each = next((parallelism(item) for item in replicated_jobs(jobset) if item.get("name") == role), None)
+        number = None if each is None else fields.count(job * each + number)
+    return Place(role, number, role, fields.count(labels.get(_PREFIX + "restart-attempt")))
+
+
+def restarting(jobset: Object, workers: Sequence[Worker]) -> Object | None:
+    """The condition of a restart that is under way.
+
+    It stays True as long as the new attempt runs: only while no worker of that attempt runs does it mean anything.
+    """
+    condition = fields.holds(fields.conditions(jobset), "RestartingJobSet")
+    attempt = fields.count(fields.status(jobset).get("restarts")) or 0
+    if any(worker.state is State.RUNNING and (worker.attempt or 0) >= attempt for worker in workers):
+        return None
+    return condition
+
+
+class JobSet(Common):
+    """Node ranks are known where there is one replicatedJob; several may be worlds of their own."""
+
+    resource = Resource("jobset.x-k8s.io", "jobsets", "JobSet", ("v1alpha2",))
+    direct = False
+    name_labels = (NAME_LABEL,)
+    complete_conditions = ("Completed",)
+
+    def place(self, pod: Object, top: Object) -> Place:
+        return place(pod, top)
+
+    def roles(self, sight: Sight, seen: Mapping[str, int]) -> tuple[Role, ...]:
+        stated = {fields.text(item.get("name")): replicas(item) for item in replicated_jobs(sight.top)} or dict(seen)
+        first_rank = 0 if len(stated) == 1 else None
+        return tuple(Role(name, count, first_rank) for name, count in stated.items())
+
+    def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> Verdict:
+        verdict = super().unfinished(sight, workers)
+        condition = restarting(sight.top, workers)
+        if condition is not None and verdict.state not in (State.STOPPING, State.SUSPENDED, State.QUEUED):
+            return Verdict(State.RESTARTING, *fields.word(condition))
+        return verdict
+
+    def hint(self, top: Object) -> State:
+        return from_counts(fields.entries(fields.status(top).get("replicatedJobsStatus")))
+
+
+def from_counts(jobs: Sequence[Object]) -> State:
+    """The state that counts of Jobs give: `ready` ones have all their pods running."""
+    if any(fields.count(item.get("ready")) for item in jobs):
+        return State.RUNNING
+    return State.STARTING if any(fields.count(item.get("active")) for item in jobs) else State.PENDING

@@ -1,0 +1,48 @@
+"""MPIJob v2beta1 (mpi-operator). Its CRD has the name of training-operator's MPIJob: the version tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from atlctl.backends.kubernetes.api import Object
+from atlctl.backends.kubernetes.kinds import fields
+from atlctl.backends.kubernetes.kinds.base import Place, Resource, Role, Sight
+from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, patch
+from atlctl.backends.kubernetes.kinds.trainingoperator import GROUP, TrainingJob, in_order, label, replica_specs
+
+_LAUNCHER = "launcher"
+
+
+class MPIJobV2(TrainingJob):
+    """Workers are pods of the MPIJob; the launcher is a pod of a batch Job that it makes."""
+
+    resource = Resource(GROUP, "mpijobs", "MPIJob", ("v2beta1",))
+    full = False
+    direct = False
+
+    def children(self, top: Object, /) -> tuple[tuple[str, str], ...]:
+        return (("jobs.batch", f"{fields.name(top)}-launcher"),)
+
+    def place(self, pod: Object, _top: Object, /) -> Place:
+        role = label(pod, "job-role").lower() or label(pod, "replica-type").lower() or "worker"
+        number = 0 if role == _LAUNCHER else fields.count(label(pod, "replica-index"))
+        return Place(role, number, role)
+
+    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
+        """The launcher comes first, and has rank 0, where it works itself; else it is a helper."""
+        stated = replica_specs(sight.top, "mpiReplicaSpecs") or in_order(seen)
+        works = fields.spec(sight.top).get("runLauncherAsWorker") is True
+        launchers = stated.get(_LAUNCHER, 0)
+        workers = [Role(n, c, launchers if works else 0) for n, c in stated.items() if n != _LAUNCHER]
+        launcher = [Role(_LAUNCHER, launchers, 0 if works else None, counted=works)] if launchers else []
+        return (*launcher, *workers) if works else (*workers, *launcher)
+
+    def stop(self, top: Object, /) -> Mechanism:
+        return Refuse("atlctl does not stop MPIJobs of mpi-operator", _suspend(top, "true"), deletable=True)
+
+    def resume(self, top: Object, /) -> Mechanism:
+        return Refuse("atlctl does not resume MPIJobs of mpi-operator", _suspend(top, "false"))
+
+
+def _suspend(top: Object, value: str) -> str:
+    return patch(top, MPIJobV2.resource.name, f'{{"spec":{{"runPolicy":{{"suspend":{value}}}}}}}')

@@ -1,0 +1,121 @@
+"""RayJob and RayCluster of KubeRay (ray.io)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from atlctl.backends.kubernetes.api import Object
+from atlctl.backends.kubernetes.kinds import fields
+from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict, asleep, derived
+from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, patch
+from atlctl.jobs.model import State, Worker
+
+CLUSTER_LABEL = "ray.io/cluster"
+ORIGIN_LABEL = "ray.io/originated-from-cr-name"
+CLUSTERS = "rayclusters.ray.io"
+_SUBMITTER = "submitter"
+
+#: jobDeploymentStatus -> state; "Running" and what is unknown is read off the pods.
+_DEPLOYMENT = {
+    "Complete": State.SUCCEEDED,
+    "Failed": State.FAILED,
+    "ValidationFailed": State.FAILED,
+    "Suspending": State.STOPPING,
+    "Retrying": State.RESTARTING,
+}
+
+
+class _Ray(Common):
+    """The first container of a pod runs Ray. There are no node ranks: Ray places what it runs."""
+
+    full = False
+    direct = False
+    first_trains = True
+
+    def place(self, pod: Object, _top: Object, /) -> Place:
+        labels = fields.labels(pod)
+        node = fields.text(labels.get("ray.io/node-type"))
+        if node == "head":
+            return Place("head", 0, "head")
+        if node != "worker":
+            return Place(_SUBMITTER, None, _SUBMITTER)
+        role = fields.text(labels.get("ray.io/group")) or "worker"
+        hosts = fields.count(labels.get("ray.io/replica-host-index"))
+        # Several hosts make one replica: how many of them, the pod does not say.
+        number = None if hosts else fields.count(labels.get("ray.io/worker-group-replica-index"))
+        return Place(role, number, role)
+
+    def _groups(self, cluster: Object) -> Object:
+        return fields.spec(cluster)
+
+    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
+        groups = fields.entries(self._groups(sight.top).get("workerGroupSpecs"))
+        stated = {"head": 1}
+        for group in groups:
+            replicas, hosts = fields.count(group.get("replicas", 1)), fields.count(group.get("numOfHosts", 1))
+            stated[fields.text(group.get("groupName")) or "worker"] = fields.total([(replicas or 0) * (hosts or 1)])
+        if not groups:
+            stated |= {name: count for name, count in seen.items() if name != _SUBMITTER}
+        helpers = (Role(_SUBMITTER, seen[_SUBMITTER], counted=False),) if _SUBMITTER in seen else ()
+        return (*(Role(name, count) for name, count in stated.items()), *helpers)
+
+    def stop(self, top: Object, /) -> Mechanism:
+        return Refuse(f"atlctl does not stop {self.resource.kind}s", self._suspend(top, "true"), deletable=True)
+
+    def resume(self, top: Object, /) -> Mechanism:
+        return Refuse(f"atlctl does not resume {self.resource.kind}s", self._suspend(top, "false"))
+
+    def _suspend(self, top: Object, value: str) -> str:
+        return patch(top, self.resource.name, f'{{"spec":{{"suspend":{value}}}}}')
+
+
+class RayCluster(_Ray):
+    """It never finishes."""
+
+    resource = Resource("ray.io", "rayclusters", "RayCluster", ("v1",))
+    direct = True
+    name_labels = (CLUSTER_LABEL,)
+
+    def state(self, sight: Sight, workers: Sequence[Worker], /) -> Verdict:
+        if fields.meta(sight.top).get("deletionTimestamp"):
+            return Verdict(State.STOPPING, "Terminating")
+        return asleep(sight.top, workers) if self.suspended(sight.top) else derived(workers)
+
+
+class RayJob(_Ray):
+    """Its pods are those of a RayCluster that it makes, and one that submits."""
+
+    resource = Resource("ray.io", "rayjobs", "RayJob", ("v1",))
+    name_labels = (ORIGIN_LABEL,)
+
+    def selectors(self, top: Object, /) -> tuple[str, ...]:
+        cluster = _cluster(top)
+        known = (f"{CLUSTER_LABEL}={cluster}",) if cluster else ()
+        return (f"{ORIGIN_LABEL}={fields.name(top)},ray.io/originated-from-crd=RayJob", *known)
+
+    def children(self, top: Object, /) -> tuple[tuple[str, str], ...]:
+        cluster = _cluster(top)
+        clusters = ((CLUSTERS, cluster),) if cluster else ()
+        return (*clusters, ("jobs.batch", fields.name(top)))
+
+    def _groups(self, cluster: Object) -> Object:
+        return fields.mapping(fields.spec(cluster).get("rayClusterSpec"))
+
+    def state(self, sight: Sight, workers: Sequence[Worker], /) -> Verdict:
+        status = fields.status(sight.top)
+        said = fields.word(status)
+        deployment = _DEPLOYMENT.get(fields.text(status.get("jobDeploymentStatus")))
+        outcome = fields.text(status.get("jobStatus"))
+        if outcome == "FAILED" and deployment is not State.RESTARTING:
+            return Verdict(State.FAILED, *said)
+        if outcome == "STOPPED":
+            return Verdict(State.STOPPED, *said)
+        if outcome == "SUCCEEDED":
+            return Verdict(State.SUCCEEDED, *said)
+        if deployment is not None:
+            return Verdict(deployment, *said)
+        return self.unfinished(sight, workers)
+
+
+def _cluster(top: Object) -> str:
+    return fields.text(fields.status(top).get("rayClusterName"))

@@ -1,0 +1,101 @@
+"""The table of kinds, and how a name that a user types finds one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from atlctl.backends.kubernetes.kinds import fields
+from atlctl.backends.kubernetes.kinds.barepods import BarePods
+from atlctl.backends.kubernetes.kinds.base import Kind, Resource
+from atlctl.backends.kubernetes.kinds.batch import Job
+from atlctl.backends.kubernetes.kinds.elasticjob import ElasticJob
+from atlctl.backends.kubernetes.kinds.jobset import JobSet
+from atlctl.backends.kubernetes.kinds.leaderworkerset import LeaderWorkerSet
+from atlctl.backends.kubernetes.kinds.mpijob import MPIJobV2
+from atlctl.backends.kubernetes.kinds.ray import RayCluster, RayJob
+from atlctl.backends.kubernetes.kinds.statefulset import StatefulSet
+from atlctl.backends.kubernetes.kinds.trainingoperator import (
+    JAXJob,
+    MPIJobV1,
+    PaddleJob,
+    PyTorchJob,
+    TFJob,
+    XGBoostJob,
+)
+from atlctl.backends.kubernetes.kinds.trainjob import TrainJob
+from atlctl.backends.kubernetes.kinds.volcano import VolcanoJob
+
+PODS = BarePods()
+
+#: Every kind of job, owners before what they make. Where two share a resource, the version tells them apart.
+KINDS: tuple[Kind, ...] = (
+    TrainJob(),
+    RayJob(),
+    MPIJobV2(),
+    MPIJobV1(),
+    PyTorchJob(),
+    TFJob(),
+    XGBoostJob(),
+    PaddleJob(),
+    JAXJob(),
+    VolcanoJob(),
+    ElasticJob(),
+    LeaderWorkerSet(),
+    JobSet(),
+    RayCluster(),
+    Job(),
+    StatefulSet(),
+)
+
+_BY_RESOURCE: dict[str, list[Kind]] = {}
+for _kind in (*KINDS, PODS):
+    _BY_RESOURCE.setdefault(_kind.resource.name, []).append(_kind)
+_BY_OWNER = {(_kind.resource.group, _kind.resource.kind): _kind.resource.name for _kind in (*KINDS, PODS)}
+
+RESOURCES = tuple(_BY_RESOURCE)
+
+
+def kind_of(resource: str, version: str) -> Kind | None:
+    """The reader of a `plural.group` as a version serves it; of an unknown version the one that is likest."""
+    kinds = _BY_RESOURCE.get(resource, [])
+    for kind in kinds:
+        if version in kind.resource.versions:
+            return kind
+    for kind in kinds:
+        if any(version.startswith(known[:2]) for known in kind.resource.versions):
+            return kind
+    return kinds[-1] if kinds else None
+
+
+def of_owner(api_version: object, kind: object) -> str | None:
+    """The `plural.group` that an owner reference names; None where it is no kind of job."""
+    group = fields.text(api_version).rpartition("/")[0]
+    return _BY_OWNER.get((group, fields.text(kind)))
+
+
+def typed(word: str, served: Collection[str]) -> list[str]:
+    """The served resources that `word` of `WORD/NAME` may mean: `plural.group`, plural, singular, short name, kind."""
+    lower = word.lower()
+    found = []
+    for name, kinds in _BY_RESOURCE.items():
+        resource = kinds[0].resource
+        forms = {name, resource.plural, resource.kind.lower(), *resource.short}
+        forms |= {f"{form}.{resource.group}" for form in (resource.kind.lower(),) if resource.group}
+        if lower in forms and (name in served or name == PODS.resource.name):
+            found.append(name)
+    return found
+
+
+def form(resource: Resource, name: str) -> str:
+    """What a user types to mean just this object: `trainjob/x`, or `jobs.batch/x` where `job/x` has two meanings."""
+    alike = {other.resource.name for other in (*KINDS, PODS) if other.resource.kind == resource.kind}
+    return f"{resource.kind.lower() if len(alike) == 1 else resource.name}/{name}"
+
+
+def name_labels(kinds: Iterable[Kind]) -> dict[str, list[Kind]]:
+    """Labels whose value is a job's name -> the kinds that set them."""
+    found: dict[str, list[Kind]] = {}
+    for kind in kinds:
+        for key in kind.name_labels:
+            found.setdefault(key, []).append(kind)
+    return found

@@ -1,0 +1,55 @@
+"""StatefulSet (apps). It never finishes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from atlctl.backends.kubernetes.api import Object
+from atlctl.backends.kubernetes.kinds import fields
+from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict
+from atlctl.backends.kubernetes.kinds.leaderworkerset import replicas, standing
+from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, scale
+from atlctl.jobs.model import Worker
+
+_INDEX = "apps.kubernetes.io/pod-index"
+_ROLE = "worker"
+
+
+class StatefulSet(Common):
+    """Numbers are the pods' ordinals, less the one that the set begins with."""
+
+    resource = Resource("apps", "statefulsets", "StatefulSet", ("v1",), ("sts",))
+    full = False
+
+    def selectors(self, top: Object, /) -> tuple[str, ...]:
+        """Its own selector; what that says beyond equality is left to the check of owners."""
+        wanted = fields.mapping(fields.dig(top, "spec", "selector", "matchLabels"))
+        return (",".join(f"{key}={value}" for key, value in wanted.items() if type(value) is str),)
+
+    def place(self, pod: Object, top: Object, /) -> Place:
+        ordinal = fields.count(fields.labels(pod).get(_INDEX))
+        if ordinal is None:  # before Kubernetes 1.28
+            ordinal = fields.count(fields.name(pod).rpartition("-")[2])
+        start = fields.count(fields.dig(top, "spec", "ordinals", "start")) or 0
+        number = None if ordinal is None or ordinal < start else ordinal - start
+        return Place(_ROLE, number, None)
+
+    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
+        stated = replicas(sight.top) if fields.spec(sight.top) else seen.get(_ROLE, 0)
+        return (Role(_ROLE, stated or 0, 0),)
+
+    def suspended(self, top: Object, /) -> bool:
+        return replicas(top) == 0
+
+    def state(self, sight: Sight, workers: Sequence[Worker], /) -> Verdict:
+        return standing(self.suspended(sight.top), sight.top, workers)
+
+    def stop(self, top: Object, /) -> Mechanism:
+        return Refuse(
+            f"atlctl does not stop StatefulSets; to take it back, note that it has {replicas(top)} replicas now",
+            scale(top, self.resource.name, 0),
+            deletable=True,
+        )
+
+    def resume(self, top: Object, /) -> Mechanism:
+        return Refuse("atlctl does not resume StatefulSets", scale(top, self.resource.name, replicas(top) or 1))

@@ -1,0 +1,275 @@
+"""A pod as the API describes it: its state in the one vocabulary, why, and which container trains.
+
+What can be said is what the API says. A pod whose trainer has failed while its script sleeps on (Held) looks like any
+running pod: `held` tells such a worker apart once its log has been read. Phase Succeeded and exit code 0 mean that
+the container ended so, not that the training did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from atlctl.backends.kubernetes import accelerators
+from atlctl.backends.kubernetes.api import Object
+from atlctl.backends.kubernetes.kinds import fields
+from atlctl.backends.kubernetes.kinds.fields import entries, mapping, notes, text
+from atlctl.jobs.model import State, Worker
+
+#: The user's own answer to "which container": kubectl uses it, too.
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+
+#: Waiting reasons of a container on its way; every other one says what keeps it from starting.
+_ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
+#: Init containers whose wait has a meaning.
+_WAITS = {"init-pytorch": "waits for the master's address: the master is not up"}
+#: Reasons that any end has.
+_PLAIN_ENDS = frozenset({"", "Error", "Completed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """Which container trains. `guessed`: nothing names it, and the pod has several."""
+
+    name: str | None
+    guessed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How a pod is. `reason` is one word of the platform, `message` its sentence (hostile text).
+
+    `exit_code` and `signal` are of the trainer's last end; times are seconds since the epoch.
+    """
+
+    state: State
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    started: float | None = None
+    ended: float | None = None
+
+
+def trainer_container(pod: Object, known: Sequence[str] = (), *, first: bool = False) -> Container:
+    """The annotation's, else one of the `known` names, else the only one with accelerators, else the first.
+
+    `first`: the kind puts its trainer first, which is then no guess. Never an init container or a native sidecar.
+    """
+    names = [name for item in entries(fields.spec(pod).get("containers")) if (name := text(item.get("name")))]
+    if len(names) <= 1:
+        return Container(names[0] if names else None)
+    wanted = text(notes(pod).get(DEFAULT_CONTAINER))
+    for name in (wanted, *known):
+        if name in names:
+            return Container(name)
+    if first:
+        return Container(names[0])
+    with_cards = [
+        name
+        for item in entries(fields.spec(pod).get("containers"))
+        if (name := text(item.get("name"))) and accelerators.cards(item)
+    ]
+    return Container(with_cards[0] if len(with_cards) == 1 else names[0], guessed=True)
+
+
+def worker_of(pod: Object, container: Container) -> Worker:
+    """What a pod says of its worker. Name, index, role and ranks are the kind's to fill in."""
+    meta, state = fields.meta(pod), fields.status(pod)
+    main = _status_of(state, container.name)
+    now = _condition(pod, meta, state, main, container.name)
+    return Worker(
+        name=text(meta.get("name")),
+        index=0,
+        state=now.state,
+        reason=now.reason,
+        message=now.message,
+        pod=text(meta.get("name")) or None,
+        uid=text(meta.get("uid")) or None,
+        namespace=text(meta.get("namespace")) or None,
+        node=text(fields.spec(pod).get("nodeName")) or None,
+        address=text(state.get("podIP")) or None,
+        restarts=fields.count(main.get("restartCount")) or 0,
+        gpus=accelerators.pod_cards(pod),
+        started=now.started,
+        ended=now.ended,
+        exit_code=now.exit_code,
+        signal=now.signal,
+        container=container.name,
+        container_guessed=container.guessed,
+    )
+
+
+def condition(pod: Object, container: str | None) -> Condition:
+    """The state of a pod, seen from its trainer container (None: its first)."""
+    state = fields.status(pod)
+    return _condition(pod, fields.meta(pod), state, _status_of(state, container), container)
+
+
+def held(worker: Worker, reason: str) -> Worker:
+    """`worker` as Held, for a reader of logs that saw its training fail; unchanged where it does not run."""
+    return replace(worker, state=State.HELD, reason=reason) if worker.state is State.RUNNING else worker
+
+
+def _condition(pod: Object, meta: Object, state: Object, main: Object, container: str | None) -> Condition:
+    phase = text(state.get("phase"))
+    found = fields.conditions(pod)
+    if phase in ("Failed", "Succeeded"):
+        return _ended(pod, state, main, container, found)
+    lost = phase == "Unknown" or _on_lost_node(found)
+    if meta.get("deletionTimestamp"):
+        reason, message = fields.word(fields.holds(found, "DisruptionTarget") or {})
+        reason = reason or ("NodeLost" if lost else "Terminating")
+        return Condition(State.STOPPING, reason, message, started=_started(main))
+    if lost:
+        reason = text(state.get("reason")) or "NodeLost"
+        return Condition(State.UNKNOWN, reason, text(state.get("message")), started=_started(main))
+    if phase not in ("Running", "Pending"):
+        return Condition(State.UNKNOWN, text(state.get("reason")), text(state.get("message")))
+    now = mapping(main.get("state"))
+    if type(now.get("running")) is dict:
+        return _running(found, now)
+    if type(now.get("terminated")) is dict:
+        return _ended_in_living_pod(pod, mapping(now["terminated"]))
+    return _before(pod, state, main, now, found)
+
+
+def _running(found: dict[str, Object], now: Object) -> Condition:
+    reason, message = fields.word(fields.holds(found, "DisruptionTarget") or {})
+    ready = found.get("Ready")
+    if not reason and ready is not None and ready.get("status") == "False":
+        reason, message = "NotReady", text(ready.get("message"))
+    started = fields.moment(mapping(now.get("running")).get("startedAt"))
+    return Condition(State.RUNNING, reason, message, started=started)
+
+
+def _ended_in_living_pod(pod: Object, end: Object) -> Condition:
+    """The trainer has ended and the pod has not: a sidecar runs, the phase lags, or the kubelet restarts it soon."""
+    policy = text(fields.spec(pod).get("restartPolicy"))
+    failed = end.get("exitCode") != 0
+    if policy == "Always" or (failed and policy == "OnFailure"):
+        state = State.RESTARTING
+    else:
+        state = State.FAILED if failed else State.SUCCEEDED
+    return _with_end(state, end)
+
+
+def _before(pod: Object, state: Object, main: Object, now: Object, found: dict[str, Object]) -> Condition:
+    """The trainer waits: for a node, for init containers, for its image, or for its next try."""
+    waiting = mapping(now.get("waiting"))
+    reason, message = text(waiting.get("reason")), text(waiting.get("message"))
+    last = mapping(mapping(main.get("lastState")).get("terminated"))
+    if reason == "CrashLoopBackOff" or (last and reason not in _ON_ITS_WAY):
+        return replace(_with_end(State.RESTARTING, last), reason=reason, message=message)
+    scheduled = found.get("PodScheduled")
+    if scheduled is not None and scheduled.get("status") == "False":
+        why, says = fields.word(scheduled)
+        return Condition(State.QUEUED if why == "SchedulingGated" else State.PENDING, why, says)
+    if reason not in _ON_ITS_WAY:
+        return Condition(State.PENDING, reason, message)
+    if (init := _init(pod, state)) is not None:
+        return init
+    if not fields.spec(pod).get("nodeName"):
+        return Condition(State.PENDING, reason or text(state.get("reason")), message or text(state.get("message")))
+    return Condition(State.RESTARTING if last else State.STARTING, reason, message)
+
+
+def _init(pod: Object, state: Object) -> Condition | None:
+    """What the first init container that is not done says; None where all are."""
+    statuses = {text(item.get("name")): item for item in entries(state.get("initContainerStatuses"))}
+    stated = entries(fields.spec(pod).get("initContainers"))
+    for done, item in enumerate(stated):
+        name = text(item.get("name"))
+        status = statuses.get(name, {})
+        now = mapping(status.get("state"))
+        end = mapping(now.get("terminated"))
+        if end and end.get("exitCode") == 0:
+            continue
+        if item.get("restartPolicy") == "Always" and status.get("started") is True:
+            continue  # a native sidecar runs on beside the trainer
+        waiting = mapping(now.get("waiting"))
+        word = text(waiting.get("reason"))
+        if end:
+            return Condition(State.PENDING, f"Init:{text(end.get('reason')) or 'Error'}", _init_end(name, end))
+        if word not in _ON_ITS_WAY:
+            return Condition(State.PENDING, f"Init:{word}", text(waiting.get("message")))
+        last = mapping(mapping(status.get("lastState")).get("terminated"))
+        message = _init_end(name, last) if last else _WAITS.get(name, "")
+        return Condition(State.STARTING, f"Init:{done}/{len(stated)}", message)
+    return None
+
+
+def _init_end(name: str, end: Object) -> str:
+    return f"init container {name} ended with exit code {fields.code(end.get('exitCode'))}"
+
+
+def _ended(pod: Object, state: Object, main: Object, container: str | None, found: dict[str, Object]) -> Condition:
+    """A pod that has ended. Its own reason wins over its container's: DeadlineExceeded over Completed."""
+    succeeded = state.get("phase") == "Succeeded"
+    now = mapping(main.get("state"))
+    end = mapping(now.get("terminated")) or mapping(mapping(main.get("lastState")).get("terminated"))
+    result = _with_end(State.SUCCEEDED if succeeded else State.FAILED, end)
+    if reason := text(state.get("reason")):
+        return replace(result, reason=reason, message=text(state.get("message")) or result.message)
+    target = fields.holds(found, "DisruptionTarget")
+    if not succeeded and target is not None and result.reason in _PLAIN_ENDS:
+        reason, message = fields.word(target)
+        return replace(result, reason=reason, message=message)
+    if not succeeded and (not end or end.get("exitCode") == 0):
+        return _other_failed(pod, state, container, result)
+    return result
+
+
+def _other_failed(pod: Object, state: Object, container: str | None, result: Condition) -> Condition:
+    """The pod failed and its trainer did not: the container that did, by its name."""
+    init = _init(pod, state)
+    if init is not None and init.reason:
+        return replace(result, reason=init.reason, message=init.message)
+    for status in entries(state.get("containerStatuses")):
+        end = mapping(mapping(status.get("state")).get("terminated"))
+        name = text(status.get("name"))
+        if name != container and end and end.get("exitCode") != 0:
+            return replace(
+                result, reason=f"{name}: {text(end.get('reason')) or 'Error'}", message=text(end.get("message"))
+            )
+    return result
+
+
+def _with_end(state: State, end: Object) -> Condition:
+    """What a container's end says. A status that the kubelet lost has an exit code that nobody returned."""
+    reason = text(end.get("reason"))
+    known = reason != "ContainerStatusUnknown"
+    return Condition(
+        state,
+        reason,
+        text(end.get("message")),
+        fields.code(end.get("exitCode")) if known else None,
+        fields.code(end.get("signal")) or None,
+        fields.moment(end.get("startedAt")),
+        fields.moment(end.get("finishedAt")),
+    )
+
+
+def _on_lost_node(found: dict[str, Object]) -> bool:
+    """The node controller has set Ready=False: without a reason and with ContainersReady left, as no kubelet does."""
+    ready, containers = found.get("Ready"), found.get("ContainersReady")
+    return (
+        ready is not None
+        and containers is not None
+        and ready.get("status") == "False"
+        and not ready.get("reason")
+        and containers.get("status") == "True"
+    )
+
+
+def _started(main: Object) -> float | None:
+    return fields.moment(mapping(mapping(main.get("state")).get("running")).get("startedAt"))
+
+
+def _status_of(state: Object, container: str | None) -> Object:
+    """The status of a container, an empty one where the pod has none."""
+    statuses = entries(state.get("containerStatuses"))
+    for item in statuses:
+        if item.get("name") == container:
+            return item
+    return statuses[0] if statuses and container is None else {}

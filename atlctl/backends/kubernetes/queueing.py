@@ -1,0 +1,163 @@
+"""Queues and gangs: what Kueue's Workloads and PodGroups (Volcano, coscheduling) say of a job that does not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from atlctl.backends.kubernetes.api import Object
+from atlctl.backends.kubernetes.kinds import fields
+from atlctl.backends.kubernetes.kinds.base import Kind, on_other_cluster, queue_of
+from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, Workload, kubectl
+from atlctl.jobs.model import Job, State
+
+#: Names of a pod's PodGroup: annotation of Volcano, label of coscheduling.
+_GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
+_GROUP_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
+_JOB_UID = "kueue.x-k8s.io/job-uid"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """A job's place in a queue or gang. `phase` is the platform's word, or the one its conditions add up to.
+
+    `waits`: it is what keeps the job from running. `active` is False for a Workload that somebody deactivated;
+    `cluster` is where MultiKueue runs it. `reason` and `message` say why it waits (hostile text).
+    """
+
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    phase: str
+    waits: bool
+    reason: str = ""
+    message: str = ""
+    queue: str | None = None
+    active: bool = True
+    cluster: str | None = None
+    minimum: int | None = None
+
+
+def pod_group(obj: Object) -> QueueEntry:
+    """A PodGroup. Volcano's says Unschedulable in a condition; coscheduling's has counts instead."""
+    spec, status = fields.spec(obj), fields.status(obj)
+    phase = fields.text(status.get("phase"))
+    waits = phase in ("", "Pending", "Inqueue", "PreScheduling", "Scheduling", "Unknown")
+    reason = message = ""
+    unschedulable = fields.holds(fields.conditions(obj), "Unschedulable")
+    if waits and unschedulable is not None:
+        reason, message = fields.word(unschedulable)
+        reason = reason or "Unschedulable"
+    elif waits and (scheduled := fields.count(status.get("scheduled"))) is not None:
+        message = f"{scheduled} of {fields.count(spec.get('minMember')) or 0} pods scheduled"
+    return QueueEntry(
+        "PodGroup",
+        *_identity(obj),
+        phase=phase,
+        waits=waits,
+        reason=reason,
+        message=message,
+        queue=fields.text(spec.get("queue")) or None,
+        minimum=fields.count(spec.get("minMember")),
+    )
+
+
+#: Conditions of a Workload, the one that says most first: (type, phase, it waits).
+_WORKLOAD = (
+    ("Finished", "Finished", False),
+    ("Evicted", "Evicted", True),
+    ("Admitted", "Admitted", False),
+    ("QuotaReserved", "QuotaReserved", True),
+)
+
+
+def workload(obj: Object) -> QueueEntry:
+    """A Workload of Kueue. Evicted stays True after a new admission: then Admitted counts."""
+    found = fields.conditions(obj)
+    active = fields.spec(obj).get("active") is not False
+    phase, waits, condition = "Pending", True, found.get("QuotaReserved", {})
+    for kind, word, waiting in _WORKLOAD:
+        held = fields.holds(found, kind)
+        if held is None or (kind == "Evicted" and fields.holds(found, "Admitted") is not None):
+            continue
+        phase, waits, condition = word, waiting, held
+        break
+    if phase == "QuotaReserved":  # waits for admission checks
+        condition = found.get("Admitted", {})
+    reason, message = fields.word(condition) if waits or phase == "Finished" else ("", "")
+    if not active and phase != "Finished":
+        phase, waits, reason = "Deactivated", True, reason or "Deactivated"
+    return QueueEntry(
+        "Workload",
+        *_identity(obj),
+        phase=phase,
+        waits=waits,
+        reason=reason,
+        message=message,
+        queue=fields.text(fields.spec(obj).get("queueName")) or None,
+        active=active,
+        cluster=fields.text(fields.status(obj).get("clusterName")) or None,
+    )
+
+
+def workloads_of(workloads: Iterable[Object], uids: Sequence[str]) -> list[Object]:
+    """The Workloads of a job: those that one of these UIDs owns, or that a label gives to it."""
+    wanted = frozenset(uids) - {""}
+    return [
+        obj for obj in workloads if _owners(obj) & wanted or fields.text(fields.labels(obj).get(_JOB_UID)) in wanted
+    ]
+
+
+def pod_groups_of(groups: Iterable[Object], uids: Sequence[str], pods: Iterable[Object]) -> list[Object]:
+    """The PodGroups of a job: those that one of these UIDs owns, or that its pods name."""
+    wanted = frozenset(uids) - {""}
+    named = {(fields.namespace(pod), name) for pod in pods if (name := group_of(pod))}
+    return [obj for obj in groups if _owners(obj) & wanted or (fields.namespace(obj), fields.name(obj)) in named]
+
+
+def group_of(pod: Object) -> str | None:
+    """The name of a pod's PodGroup."""
+    labels = fields.labels(pod)
+    values = (fields.notes(pod).get(_GROUP_ANNOTATION), *(labels.get(key) for key in _GROUP_LABELS))
+    return next((value for value in map(fields.text, values) if value), None)
+
+
+def refined(job: Job, entries: Sequence[QueueEntry]) -> Job:
+    """`job` with what keeps it in its queue, where nothing of it runs yet."""
+    queue = job.queue or next((entry.queue for entry in entries if entry.queue), None)
+    waiting = next((entry for entry in entries if entry.waits), None)
+    early = job.state in (State.PENDING, State.QUEUED, State.SUSPENDED)
+    if waiting is None or not early:
+        return replace(job, queue=queue)
+    state = State.SUSPENDED if not waiting.active else State.QUEUED
+    if waiting.kind == "PodGroup" and (job.suspended or not (waiting.reason or waiting.message or waiting.phase)):
+        return replace(job, queue=queue)
+    words = (waiting.reason or waiting.phase, waiting.message)
+    return replace(job, state=state, reason=words[0], message=words[1], queue=queue)
+
+
+def stopping(kind: Kind, top: Object, workloads: Sequence[Object], *, resume: bool = False) -> Mechanism:
+    """How this job is stopped (or resumed): through Kueue where Kueue would undo the kind's own way.
+
+    `workloads` are those of the job. Where the queue's label is there and no Workload was found, its name is empty.
+    """
+    if on_other_cluster(top):
+        clusters = ", ".join(entry.cluster for obj in workloads if (entry := workload(obj)).cluster)
+        where = f"the cluster {clusters}" if clusters else "another cluster"
+        return Refuse(
+            f"MultiKueue runs it in {where}",
+            kubectl(top, "get", "workloads.kueue.x-k8s.io", "-l", f"{_JOB_UID}={fields.uid(top)}"),
+        )
+    if workloads or queue_of(top) is not None:
+        first = workloads[0] if workloads else {}
+        return Workload(fields.name(first), fields.uid(first), active=resume)
+    return kind.resume(top) if resume else kind.stop(top)
+
+
+def _identity(obj: Object) -> tuple[str, str, str]:
+    return fields.name(obj), fields.namespace(obj), fields.uid(obj)
+
+
+def _owners(obj: Object) -> set[str]:
+    return {fields.text(owner.get("uid")) for owner in fields.entries(fields.meta(obj).get("ownerReferences"))}

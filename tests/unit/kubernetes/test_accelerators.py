@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from atlctl.backends.kubernetes import accelerators
+from tests.unit.kubernetes.fakecluster import pod
+
+
+def container(**limits: Any) -> dict[str, Any]:
+    return {"name": "main", "resources": {"limits": limits}}
+
+
+@pytest.mark.parametrize(
+    ("resource", "vendor"),
+    [
+        ("nvidia.com/gpu", "NVIDIA"),
+        ("nvidia.com/gpu.shared", "NVIDIA"),
+        ("nvidia.com/mig-1g.10gb", "NVIDIA"),
+        ("nvidia.com/mig-1g.10gb.me", "NVIDIA"),
+        ("amd.com/gpu", "AMD"),
+        ("huawei.com/Ascend910", "Huawei"),
+        ("huawei.com/Ascend910B4", "Huawei"),
+        ("cambricon.com/mlu", "Cambricon"),
+        ("cambricon.com/mlu370", "Cambricon"),
+        ("hygon.com/dcu", "Hygon"),
+        ("iluvatar.ai/BI-V150-vgpu", "Iluvatar"),
+        ("baidu.com/v100_32g_cgpu", "Baidu"),
+        ("google.com/tpu", "Google"),
+        ("aws.amazon.com/neuron", "AWS"),
+    ],
+)
+def test_cards(resource: str, vendor: str) -> None:
+    assert accelerators.vendor(resource) == vendor
+    assert accelerators.cards(container(**{resource: "2"})) == {resource: 2}
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "cpu",
+        "memory",
+        "nvidia.com/gpumem",
+        "nvidia.com/gpumem-percentage",
+        "nvidia.com/gpucores",
+        "huawei.com/Ascend910B4-memory",
+        "cambricon.com/mlu.smlu.vcore",
+        "cambricon.com/mlu.smlu.vmemory",
+        "hygon.com/dcumem",
+        "hygon.com/dcucores",
+        "baidu.com/v100_32g_cgpu_memory",
+        "baidu.com/v100_32g_cgpu_core",
+        "iluvatar.ai/vcuda-core",
+        "aliyun.com/gpu-mem",
+        "rdma/hca",
+        "vpc.amazonaws.com/efa",
+        "example.com/gpu-licence",
+    ],
+)
+def test_shares_and_other_resources_are_no_cards(resource: str) -> None:
+    assert accelerators.vendor(resource) is None
+
+
+@pytest.mark.parametrize(
+    ("quantity", "number"),
+    [
+        ("8", 8),
+        (8, 8),
+        ("1k", 1000),
+        ("1Ki", 1024),
+        ("0", None),
+        ("-1", None),
+        ("1.5", None),
+        ("500m", None),
+        ("", None),
+        ("k", None),
+        ("9" * 30, None),
+        ("1G", None),
+        ("٣", None),
+        (None, None),
+        (True, None),
+        ([], None),
+    ],
+)
+def test_quantities(quantity: object, number: int | None) -> None:
+    assert accelerators.cards(container(**{"nvidia.com/gpu": quantity})).get("nvidia.com/gpu") == number
+
+
+def test_cards_of_a_pod() -> None:
+    both = [container(**{"nvidia.com/gpu": "4"}), container(**{"nvidia.com/gpu": "4", "nvidia.com/gpumem": "3000"})]
+    assert accelerators.pod_cards(pod("p", spec={"containers": both})) == 8
+    assert accelerators.pod_cards(pod("p")) is None
+    requests = [{"name": "main", "resources": {"requests": {"nvidia.com/gpu": 1}}}]
+    assert accelerators.pod_cards(pod("p", spec={"containers": requests})) == 1
+
+
+def test_devices_of_a_claim_are_not_counted() -> None:
+    made = pod("p", spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]})
+    assert accelerators.pod_cards(made) is None
