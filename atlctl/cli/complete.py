@@ -174,7 +174,7 @@ def candidates(table: dict, before: list[str], current: str) -> tuple[str, list[
 
 
 def _values(here: Position, kind: str, current: str, prefix: str) -> tuple[str, list[str]]:
-    if kind in ("PATH", "CMD"):
+    if kind in ("PATH", "CMD", "SRC", "DST"):
         return "files", []
     if kind == "DIR":
         return "folders", []
