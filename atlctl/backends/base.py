@@ -7,9 +7,9 @@ reached still has a log: hence four small protocols instead of one large one.
 from __future__ import annotations
 
 import shlex
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job, RankMap, Worker
@@ -160,6 +160,12 @@ class Inventory(Protocol):
     async def get_job(self, name: str) -> Job:
         """The job of that name. Raises NothingMatched with the names that exist."""
 
+    async def current(self) -> Job | None:
+        """The job in one of whose workers this process runs, where the place tells by itself."""
+
+    async def current_worker(self, job: Job) -> str | None:
+        """The name of the worker of `job` that this process runs in."""
+
     async def ranks(self, job: Job) -> RankMap | None:
         """Which worker holds which global rank, None where nothing tells."""
 
@@ -197,24 +203,122 @@ class LogSource(Protocol):
         """Up to `limit` bytes of a regular file as the worker sees it, None where it cannot be read."""
 
 
+class Sink(Protocol):
+    """Takes the bytes of a log, cut anywhere."""
+
+    def feed(self, data: bytes, /) -> object: ...
+
+
+S_co = TypeVar("S_co", bound=Sink, covariant=True)
+S = TypeVar("S", bound=Sink)
+
+
+class End(Protocol[S_co]):
+    """The last lines of a log, `STAMP TEXT` each, as `sink` has taken them.
+
+    `whole`: there are no others. `first` is the time of the first one, nanoseconds since the epoch, None without one.
+    """
+
+    @property
+    def sink(self) -> S_co: ...
+    @property
+    def whole(self) -> bool: ...
+    @property
+    def first(self) -> int | None: ...
+
+
+class EndReader(Protocol[S_co]):
+    """Reads one log from its end, more and more of it, each time into a new sink."""
+
+    async def read(self) -> End[S_co]:
+        """The last lines of the log. Raises AtlctlError that says why there is none."""
+
+    async def more(self) -> End[S_co]:
+        """Several times as many."""
+
+
+@runtime_checkable
+class LogEnds(Protocol):
+    """A source whose logs are large and far away, so that they are read from their ends."""
+
+    def end_reader(self, job: Job, worker: Worker, new_sink: Callable[[], S]) -> EndReader[S]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """How far a stop goes; by default it is one that can be taken back, where the place has such a thing.
+
+    `delete`: the job itself goes. `keep`: only its processes are ended, the workers stay. `grace`: seconds from SIGTERM
+    to SIGKILL, where processes are ended by atlctl.
+    """
+
+    delete: bool = False
+    keep: bool = False
+    grace: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a stop or a resume will do. Nothing of it is done yet.
+
+    `workers`: those that end. `how`: the mechanism in a few words, for programs. `facts`: label and sentence, for the
+    one who has to agree (hostile text where they come from a cluster). `question`: where it happens, for the prompt.
+    `undo`: the command line that takes it back. `loses_logs`: the workers' logs may go with it. `ends_terminal`: who
+    sits in one of `workers` ends with it. `nothing`: there is nothing to do, and this is why. `steps` is the backend's.
+    """
+
+    job: Job
+    workers: tuple[Worker, ...]
+    how: str
+    facts: tuple[tuple[str, str], ...] = ()
+    question: str = ""
+    undo: str = ""
+    loses_logs: bool = False
+    ends_terminal: bool = False
+    nothing: str = ""
+    steps: object = None
+
+
 @dataclass(frozen=True, slots=True)
 class StopResult:
-    """How a worker's stop went. `how`: terminated, killed, already ended, or not stopped (with `reason`)."""
+    """How a worker's stop went: its processes ended, its pod is gone, or not stopped (with `reason`)."""
 
     worker: str
-    how: Literal["terminated", "killed", "already-ended", "not-stopped"]
+    how: Literal["terminated", "killed", "already-ended", "gone", "not-stopped"]
     processes: int = 0
     reason: str = ""
 
 
 class Controller(Protocol):
-    """Stops jobs."""
+    """Stops and resumes jobs: first the plan, then what was agreed to."""
+
+    async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
+        """What ending `workers` of `job` means. Raises UsageError where it is not to be had so."""
+
+    async def plan_resume(self, job: Job) -> Plan:
+        """What taking a stop back means. Raises UsageError where nothing does."""
+
+    async def check(self, plan: Plan) -> None:
+        """Whether the place would do it, as far as it can be asked without a change. Raises as `carry_out`."""
+
+    async def carry_out(self, plan: Plan, timeout: float, told: Callable[[str], None]) -> Sequence[StopResult]:
+        """Do it to exactly the job of the plan (its uid must still match) and wait for it, `timeout` seconds at most.
+
+        `told` gets a line when the request was taken and the waiting begins. Raises AtlctlError where it was refused.
+        """
 
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> Sequence[StopResult]:
-        """End `workers` of exactly this `job` (its uid must still match); SIGTERM, `grace` seconds, SIGKILL."""
+        """Plan and carry out an ordinary stop; where atlctl ends processes: SIGTERM, `grace` seconds, SIGKILL."""
 
 
-class Backend(Inventory, LogSource, Controller, Protocol):
+class EventLog(Protocol):
+    """What a place wrote down of what happened to a job."""
+
+    async def raw_events(self, job: Job) -> Sequence[Mapping[str, Any]]:
+        """Events in the place's own form, oldest first; none where it keeps no record."""
+
+
+class Backend(Inventory, LogSource, Controller, EventLog, Protocol):
     """A place where jobs live, with a way to reach their workers."""
 
     name: str

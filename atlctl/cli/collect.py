@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Workers whose logs are read at once.
 READERS = 16
+#: The same where each is a stream over a network.
+FAR_READERS = 64
 #: Error files read of one worker.
 MAX_ERROR_FILES = 256
 
@@ -52,6 +54,38 @@ async def collect(source: Backend, job: Job, matcher: Matcher, log_path: str | N
     from atlctl.diagnosis.evidence import JobEvidence
 
     gate = asyncio.Semaphore(READERS)
+    logs, unread, cut = await _logs(source, job, matcher, gate)
+    files = Found()
+    if log_path is not None:
+        files = await read_files(lambda: source.executor(job), job.workers, log_path, matcher)
+        for remark in files.remarks:
+            say.note(remark)
+    stories = join(logs, files.files, job.workers, frozenset(cut))
+
+    async def evidence(worker: Worker) -> WorkerEvidence:
+        async with gate:
+            return await _worker(source, job, worker, stories[worker.name])
+
+    workers = await asyncio.gather(*map(evidence, job.workers))
+    missing = tuple(f"worker {index}" for index in job.missing)
+    return Collected(
+        JobEvidence(tuple(workers), expected=job.expected, missing=missing), unread, files.problems, stories
+    )
+
+
+async def _logs(
+    source: Backend, job: Job, matcher: Matcher, gate: asyncio.Semaphore
+) -> tuple[Mapping[str, LogFacts | None], dict[str, AtlctlError], set[str]]:
+    """All logs, those that could not be read, and those whose lines have no numbers: only the end of them was read."""
+    from atlctl.backends.base import LogEnds
+
+    if isinstance(source, LogEnds):  # asked at run time: only some sources have it
+        from atlctl.cli import tails
+
+        found = await tails.read(source, job, job.workers, matcher, asyncio.Semaphore(FAR_READERS))
+        if found.cut:
+            _say_cut(found.cut)
+        return found.facts, found.unread, {*found.cut, *found.led}
     unread: dict[str, AtlctlError] = {}
 
     async def log(worker: Worker) -> LogFacts | None:
@@ -63,23 +97,16 @@ async def collect(source: Backend, job: Job, matcher: Matcher, log_path: str | N
                 return None
 
     names = [worker.name for worker in job.workers]
-    logs = dict(zip(names, await asyncio.gather(*map(log, job.workers)), strict=True))
-    files = Found()
-    if log_path is not None:
-        files = await read_files(lambda: source.executor(job), job.workers, log_path, matcher)
-        for remark in files.remarks:
-            say.note(remark)
-    stories = join(logs, files.files, job.workers)
+    return dict(zip(names, await asyncio.gather(*map(log, job.workers)), strict=True)), unread, set()
 
-    async def evidence(worker: Worker) -> WorkerEvidence:
-        async with gate:
-            return await _worker(source, job, worker, stories[worker.name])
 
-    workers = await asyncio.gather(*map(evidence, job.workers))
-    missing = tuple(f"worker {index}" for index in job.missing)
-    return Collected(
-        JobEvidence(tuple(workers), expected=job.expected, missing=missing), unread, files.problems, stories
-    )
+def _say_cut(cut: Mapping[str, float | None]) -> None:
+    from atlctl.jobs.naming import fold_names
+    from atlctl.render.table import rfc3339
+
+    times = [time for time in cut.values() if time is not None]
+    since = f", from {rfc3339(max(times))} on" if times else ""
+    say.note(f"only the end of the log of {fold_names(cut)} was read{since}: what failed begins there")
 
 
 async def _worker(source: Backend, job: Job, worker: Worker, story: Story) -> WorkerEvidence:

@@ -37,6 +37,7 @@ async def copy(named: str | None, selection: Selection, spec: CopySpec, limits: 
     source = target.backend(None, named)
     job = await target.find_job(source, None, named, reads_only=False)
     workers = await target.choose(source, job, _selection(job, selection, spec), irreversible=True)
+    target.say_guessed(workers)
     if spec.remote.worker and len(workers) != 1:
         shown = fold_names(worker.name for worker in workers)
         raise UsageError(

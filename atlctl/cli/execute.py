@@ -53,7 +53,7 @@ async def execute(
     named: str | None, selection: Selection, words: tuple[str, ...], stdin: bool, limits: Limits, form: Form
 ) -> int:
     """Run `words` on the selected workers; returns the folded exit code. Raises UsageError without a selection."""
-    source = target.backend()
+    source = target.backend(None, named)
     if selection.empty and named is None:
         await _refuse_job_as_command(source, words)
     try:
@@ -69,12 +69,13 @@ async def execute(
             f"which of the {job.expected} workers of {job.name}?", f"select them: --all, or -w with some of {exist}"
         )
     workers = await target.choose(source, job, selection)
+    target.say_guessed(workers)
     return await _run(source, job, workers, words, stdin, limits, form)
 
 
 async def retry(named: str | None, stdin: bool, limits: Limits, form: Form) -> int:
     """Run the job's last command again on the workers where its outcome was not 0."""
-    source = target.backend()
+    source = target.backend(None, named)
     job = await target.find_job(source, None, named, reads_only=False)
     last = load(state_dir(), job_key(job))
     if last is None:

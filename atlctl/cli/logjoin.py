@@ -7,7 +7,7 @@ to a log that has something to say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +48,11 @@ class Span:
 class Story:
     """The log and the files of one worker, in one count of lines."""
 
-    def __init__(self, log: LogFacts | None) -> None:
+    def __init__(self, log: LogFacts | None, *, cut: bool = False) -> None:
+        """`cut`: only the end of the log was read, so that its lines have no numbers."""
         self.log = log
         self.rank_logs: list[RankLog] = []
-        self._spans = [Span(1, log.last_line, None)] if log else []
+        self._spans = [Span(1, log.last_line, None, not cut)] if log else []
 
     @property
     def _end(self) -> int:
@@ -101,9 +102,17 @@ class Story:
         return proof
 
 
-def join(logs: Mapping[str, LogFacts | None], files: Sequence[Read], workers: Sequence[Worker]) -> dict[str, Story]:
-    """The stories of all workers. Torchelastic's own files come last: they do not move the lines before them."""
-    stories = {name: Story(log) for name, log in logs.items()}
+def join(
+    logs: Mapping[str, LogFacts | None],
+    files: Sequence[Read],
+    workers: Sequence[Worker],
+    cut: Container[str] = frozenset(),
+) -> dict[str, Story]:
+    """The stories of all workers; of those in `cut` only the end of the log was read.
+
+    Torchelastic's own files come last: they do not move the lines before them.
+    """
+    stories = {name: Story(log, cut=name in cut) for name, log in logs.items()}
     for item in sorted(files, key=lambda item: item.file.rank is not None):
         for name, facts in _owners(item, workers).items():
             stories[name].add(item, facts)

@@ -14,8 +14,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
 
@@ -54,7 +54,14 @@ class Context:
     """The command that runs and the options every command shares. One per process, see `context`."""
 
     command: str = ""
-    backend: str = "local"
+    #: The one that was asked for, None where none was.
+    backend: str | None = None
+    namespace: str | None = None
+    context: str | None = None
+    kubeconfig: str | None = None
+    selector: str | None = None
+    #: The container that a command is about, where it names one.
+    container: str | None = None
     quiet: bool = False
     verbose: int = 0
     debug: bool = False
@@ -69,6 +76,8 @@ class Context:
     on_first: Callable[[], None] | None = None
     #: Called when a second signal makes atlctl leave at once: says what may still run. Must not block.
     on_second: Callable[[], None] | None = None
+    #: What the command opened and gives back before its event loop ends.
+    closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._stop: Callable[[int], None] | None = None
@@ -112,7 +121,11 @@ def start(
     command: str,
     *,
     output: str | None = None,
-    backend: str = "local",
+    backend: str | None = None,
+    namespace: str | None = None,
+    context: str | None = None,
+    kubeconfig: str | None = None,
+    selector: str | None = None,
     quiet: bool = False,
     verbose: int = 0,
     debug: bool = False,
@@ -122,6 +135,10 @@ def start(
     _current.command = command
     _current.output = output
     _current.backend = backend
+    _current.namespace = namespace
+    _current.context = context
+    _current.kubeconfig = kubeconfig
+    _current.selector = selector
     _current.quiet = quiet
     _current.verbose = verbose
     _current.debug = debug
@@ -189,6 +206,8 @@ class _Run:
             return finished.result()
         finally:
             _current._stop = None
+            while _current.closers:
+                await _current.closers.pop()()
 
     def on_signal(self, number: int, _frame: object) -> None:
         code = 128 + number

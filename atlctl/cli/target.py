@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from atlctl.cli import say
-from atlctl.cli.options import stated_job
+from atlctl.cli.options import BACKENDS, stated_job
+from atlctl.cli.runtime import context
 from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError
 from atlctl.jobs.model import Job, RankMap, Worker
 from atlctl.jobs.selection import Selection, resolve
@@ -16,11 +18,91 @@ if TYPE_CHECKING:
     from atlctl.backends.base import Backend
 
 
-def backend() -> Backend:
-    """The backend of this command. The embedded default is the only one so far."""
+BACKEND_VARIABLE = "ATLCTL_BACKEND"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A backend and what decided for it. `value`: the option, the variable's value, the worker or the job."""
+
+    name: str
+    why: Literal["option", "cluster_option", "variable", "worker", "local_job", "configured", "no_cluster"]
+    value: str = ""
+
+
+def choice(argument: str | None = None, option: str | None = None) -> Choice:
+    """Which backend this command has; `argument` and `option` name its job.
+
+    In falling order: --backend, an option that only Kubernetes has, ATLCTL_BACKEND, the worker of a local job that
+    this runs in, a local job of that name, a cluster that is configured, this machine. Raises UsageError.
+    """
+    asked = context()
+    cluster = next(
+        (n for n in ("context", "kubeconfig", "namespace", "selector") if getattr(asked, n) is not None), None
+    )
+    if cluster is not None:
+        if asked.backend == "local":
+            raise UsageError(f"'--{cluster}' does not apply to the backend local", "leave one of them out")
+        return Choice("kubernetes", "cluster_option", f"--{cluster}")
+    if asked.backend is not None:
+        return Choice(asked.backend, "option", asked.backend)
+    if stated := os.environ.get(BACKEND_VARIABLE):
+        if stated not in BACKENDS:
+            raise UsageError(f"invalid value '{stated}' for {BACKEND_VARIABLE}", f"one of {', '.join(BACKENDS)}")
+        return Choice(stated, "variable", stated)
+    return _fitting(stated_job(argument, option))
+
+
+def backend(argument: str | None = None, option: str | None = None, *, everywhere: bool = False) -> Backend:
+    """The backend that `choice` names. `everywhere`: it lists the jobs of all namespaces."""
+    chosen = choice(argument, option)
+    if chosen.why == "local_job":
+        say.note(f"{chosen.value} is a job of this machine; for one of the cluster: --backend kubernetes")
+    asked = context()
+    if chosen.name == "local":
+        if asked.container is not None:
+            raise UsageError("'--container' does not apply to the backend local", "leave it out")
+        return local()
+    from atlctl.backends.kubernetes.backend import KubernetesBackend
+
+    if asked.selector is not None and stated_job(argument, option) is not None:
+        raise UsageError("a job and a selector are given", "leave one of them out: JOB, or -l SELECTOR")
+    made = KubernetesBackend(
+        asked.kubeconfig,
+        asked.context,
+        asked.namespace,
+        selector=asked.selector,
+        container=asked.container,
+        all_namespaces=everywhere,
+    )
+    asked.closers.append(made.aclose)
+    return made
+
+
+def local() -> Backend:
+    """Jobs of this machine."""
     from atlctl.backends.local.backend import LocalBackend
 
     return LocalBackend()
+
+
+def _fitting(name: str | None) -> Choice:
+    """What is used where nobody asked for a backend."""
+    from atlctl.backends.kubernetes.access import available
+
+    if worker := os.environ.get("ATLCTL_WORKER"):
+        return Choice("local", "worker", worker)
+    if not available():
+        return Choice("local", "no_cluster")
+    if name is None:
+        return Choice("kubernetes", "configured")
+    from atlctl.backends.local import registry
+
+    try:
+        registry.glance(name)
+    except AtlctlError:
+        return Choice("kubernetes", "configured")
+    return Choice("local", "local_job", name)
 
 
 async def find_job(source: Backend, argument: str | None, option: str | None = None, *, reads_only: bool) -> Job:
@@ -37,6 +119,11 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
             if argument is None and option is None:
                 raise NothingMatched(f"{error.message} (named by ATLCTL_JOB)", error.hint) from error
             raise
+    own = await source.current()
+    if own is not None:
+        if context().selector is None:
+            say.note(f"job {own.name}, which this worker belongs to")
+        return own
     listing = await source.list_jobs()
     jobs = listing.jobs
     active = [job for job in jobs if any(worker.state.active for worker in job.workers)]
@@ -46,9 +133,8 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
     if not jobs and listing.problems:
         raise listing.problems[0]
     if not jobs:
-        raise NothingMatched(
-            "there is no job here", "start one: atlctl local run --workers 2 -- CMD, or try: atlctl demo"
-        )
+        start = "start one: atlctl local run --workers 2 -- CMD, or try: atlctl demo"
+        raise NothingMatched("there is no job here", start if source.name == "local" else "look in all: atlctl jobs -A")
     shown = ", ".join(job.name for job in (active or jobs)[:8])
     raise UsageError("no job is named", f"name one with -j: {shown}; all: atlctl jobs")
 
@@ -62,6 +148,10 @@ async def choose(source: Backend, job: Job, selection: Selection, *, irreversibl
         raise NothingMatched(f"job {job.name} has no workers", f"atlctl ps {job.name}")
     if selection.empty:
         selection = replace(selection, all=True)
+    if selection.failed:
+        from atlctl.cli import held
+
+        job = await held.look(source, job)
     ranks: RankMap | None = None
     if selection.ranks:
         ranks = await source.ranks(job)
@@ -71,3 +161,13 @@ async def choose(source: Backend, job: Job, selection: Selection, *, irreversibl
             guess = ", a guess" if ranks.guess else ""
             say.note(f"ranks to workers by {ranks.source}{guess}")
     return resolve(selection, job, ranks)
+
+
+def say_guessed(workers: Sequence[Worker]) -> None:
+    """Says which container was taken where nothing names the one that trains."""
+    guessed = [worker for worker in workers if worker.container_guessed]
+    if guessed:
+        from atlctl.jobs.naming import fold_names
+
+        names = ", ".join(dict.fromkeys(str(worker.container) for worker in guessed))
+        say.note(f"container {names} of {fold_names(worker.name for worker in guessed)} is a guess; name one with -c")

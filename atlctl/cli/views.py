@@ -33,7 +33,8 @@ def _render(columns: list[Column], rows: list[list[str]], streams: Streams, wide
     return render_table(Table(columns, rows), streams, wide)
 
 
-def jobs_table(jobs: Sequence[Job], streams: Streams, wide: bool) -> str:
+def jobs_table(jobs: Sequence[Job], streams: Streams, wide: bool, *, spread: bool = False) -> str:
+    """`spread`: jobs of several namespaces, which are then shown in any width."""
     now = time.time()
     columns = [
         Column("NAME"),
@@ -42,7 +43,7 @@ def jobs_table(jobs: Sequence[Job], streams: Streams, wide: bool) -> str:
         Column("WORKERS", "right"),
         Column("GPUS", "right"),
         Column("AGE" if streams.stdout_tty else "CREATED", "right" if streams.stdout_tty else "left"),
-        Column("NAMESPACE", wide_only=True),
+        Column("NAMESPACE", wide_only=not spread),
         Column("BACKEND", wide_only=True),
         Column("UID", wide_only=True),
     ]

@@ -1,4 +1,4 @@
-"""A client of its own, to be killed: executes a command in worker 0 of a local job and says when it has started."""
+"""A client of its own, to be killed: executes a command in worker 0 and says when it has started."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import sys
 
 from atlctl.backends.base import Argv, ExecRequest, Started
-from atlctl.backends.local.backend import LocalBackend
+from atlctl.cli.target import backend as find_backend
 
 
 async def main(name: str, stdin: bool, argv: tuple[str, ...]) -> None:
-    backend = LocalBackend()
+    backend = find_backend(name)
     job = await backend.get_job(name)
     executor = backend.executor(job)
     async for event in executor.run(job.workers[0], ExecRequest(Argv(argv), stdin=stdin)):

@@ -51,7 +51,8 @@ def test_a_command_that_closes_its_input_early(world: World) -> None:
             return ran, taken[0]
 
     ran, taken = asyncio.run(asyncio.wait_for(main(), 10))
-    assert not taken
+    # Behind a network nobody tells that it is not read.
+    assert not taken or job.backend != "local"
     assert ran.stdout == b"done\n"
     assert ran.exited == Exited(exit_code=0)
 
@@ -63,7 +64,7 @@ def test_a_pending_write_ends_with_the_execution(world: World) -> None:
         async with executing(world, job, ["sleep", "4004"], stdin=True) as execution:
             events = execution.__aiter__()
             await anext(events)
-            writing = asyncio.create_task(execution.write(bytes(1_000_000)))
+            writing = asyncio.create_task(execution.write(bytes(64_000_000)))
             await asyncio.sleep(0.05)
             assert not writing.done()
             assert await execution.end(1.0)
@@ -146,5 +147,6 @@ def test_the_commands_terminal_is_its_own_session(world: World) -> None:
         return ran
 
     begun = time.monotonic()
-    assert asyncio.run(asyncio.wait_for(main(), 10)).exited == Exited(signal=2)
+    ended = asyncio.run(asyncio.wait_for(main(), 10)).exited
+    assert ended == Exited(signal=2) or (job.backend != "local" and ended == Exited(exit_code=130))
     assert time.monotonic() - begun < 5

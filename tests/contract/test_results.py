@@ -12,6 +12,7 @@ import pytest
 
 from atlctl.backends.base import Event, Exited, FailedToStart, Lost, Output, Started
 from atlctl.fanout.outcome import Kind, fold_codes
+from atlctl.jobs.errors import AtlctlError
 from tests.contract.drive import collect, execute, executing, fan_out
 from tests.contract.world import World, eventually
 from tests.support.proc import wait_until
@@ -28,7 +29,11 @@ def test_exit_codes(world: World, code: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGPIPE])
 def test_signals(world: World, number: signal.Signals) -> None:
     job = world.start()
-    assert execute(world, job, ["sh", "-c", f"ulimit -c 0; kill -{number:d} $$"]).exited == Exited(signal=number)
+    ended = execute(world, job, ["sh", "-c", f"ulimit -c 0; kill -{number:d} $$"]).exited
+    if job.backend == "local" or number != signal.SIGPIPE:
+        assert ended == Exited(signal=number)
+    else:  # a container's shell tells of a signal, but dash and busybox not of this one
+        assert ended in (Exited(signal=number), Exited(exit_code=128 + number))
     (outcome,), _ = fan_out(world, job, ["sh", "-c", f"ulimit -c 0; kill -{number:d} $$"])
     assert outcome.code == 128 + number
 
@@ -119,8 +124,10 @@ def test_a_loss_is_lost_and_never_a_success(world: World) -> None:
     end = asyncio.run(asyncio.wait_for(main(), 10))
     assert isinstance(end, Lost)
     assert end.reason
-    found = eventually(world, job.name, lambda found: all(worker.state == "Lost" for worker in found.workers))
-    assert found.state == "Lost"
+    found = job
+    if job.backend == "local":
+        found = eventually(world, job.name, lambda found: all(worker.state == "Lost" for worker in found.workers))
+        assert found.state == "Lost"
     # And from then on nothing can be started.
     outcomes, _ = fan_out(world, found, ["true"])
     assert [outcome.code for outcome in outcomes] == [255, 255]
@@ -131,7 +138,7 @@ def test_a_loss_in_a_fan_out(world: World) -> None:
     reader, writer = os.pipe()
 
     def lose() -> None:
-        assert wait_until(lambda: all(len(world.inside(job, index)) == 2 for index in range(2)))
+        assert wait_until(lambda: all(len(world.inside(job, index)) >= 2 for index in range(2)))
         world.lose(job)
 
     try:
@@ -152,5 +159,11 @@ def test_an_executor_of_a_replaced_job_is_refused(world: World) -> None:
     old = world.start()
     new = world.replace(old)
     assert new.uid != old.uid
-    with pytest.raises(Exception, match="replaced"):
-        world.backend.executor(old)
+    if old.backend == "local":
+        with pytest.raises(AtlctlError, match="replaced"):
+            world.backend.executor(old)
+        return
+    # Elsewhere that is a question to a server, which is asked when a command is to be started.
+    (end,) = execute(world, old, ["true"]).events
+    assert isinstance(end, FailedToStart)
+    assert "replaced" in end.reason

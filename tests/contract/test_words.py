@@ -124,7 +124,9 @@ def test_a_long_command_line_runs_or_is_refused(world: World, size: int) -> None
         return kinds, rest
 
     kinds, rest = asyncio.run(asyncio.wait_for(main(), 30))
-    assert kinds == (["Started", "Exited"] if size == 1_000_000 else ["FailedToStart"])
+    # A server takes less than a kernel.
+    runs = job.backend == "local" and size == 1_000_000
+    assert kinds == (["Started", "Exited"] if runs else ["FailedToStart"])
     assert rest == b"still here\n"
 
 

@@ -124,7 +124,3 @@ def eventually(world: World, name: str, predicate: Callable[[Job], object], time
             return job
         assert time.monotonic() < deadline, f"not in {timeout} s: {job}"
         time.sleep(0.02)
-
-
-#: Every backend that the suite runs on.
-WORLDS: dict[str, Callable[[], World]] = {"local": LocalWorld}

@@ -65,6 +65,18 @@ COVERED: dict[str, tuple[str, ...]] = {
         "faults/test_cli_hostile.py::test_an_error_file_of_any_content_breaks_nothing",
         "faults/test_cli_bad_input.py::test_a_damaged_entry_is_named_and_the_others_are_shown",
     ),
+    "fuzzed frames, objects and log streams of a cluster": (
+        "unit/kubernetes/test_frames.py",
+        "unit/kubernetes/test_kinds_fuzz.py",
+        "unit/kubernetes/test_logs.py",
+    ),
+    "copies follow no link and leave no folder": (
+        "unit/transfer/test_extract.py",
+        "unit/transfer/test_tarread.py",
+        "integration/test_cp.py::test_links_in_the_target_are_not_followed",
+        "integration/test_cp.py::test_neither_contents_nor_environment_are_told",
+        "integration/test_cp.py::test_what_is_made_is_private_under_any_umask",
+    ),
     "hung and lost workers, deadlines, replaced jobs": (
         "faults/test_cli_signals.py::test_a_supervisor_that_hangs_is_named_and_not_waited_for",
         "integration/test_exec_codes.py::test_a_deadline_is_124_and_ends_the_command",

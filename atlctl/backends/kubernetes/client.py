@@ -136,6 +136,7 @@ class Client:
                         headers=headers,
                         max_msg_size=0,
                         autoclose=False,
+                        autoping=False,
                         **self._transport(),
                     )
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -146,24 +147,21 @@ class Client:
 
     async def aclose(self) -> None:
         if self._sessions is not None:
-            connector = self._sessions[0].connector
             for session in self._sessions:
                 await session.close()
-            if connector is not None:
-                await connector.close()
             self._sessions = None
 
     def _open(self) -> tuple[aiohttp.ClientSession, aiohttp.ClientSession]:
         """A session for requests, and one for WebSockets, whose refusals have to be read before aiohttp hides them."""
         if self._sessions is None:
             _smaller_tls_buffers()
-            connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=300)
             headers = {"User-Agent": f"atlctl/{__version__}"}
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
             plain, sockets = (
                 aiohttp.ClientSession(
-                    connector=connector,
-                    connector_owner=False,
+                    # One each: aiohttp repeats a request on a kept connection that turns out to be closed, and an
+                    # exec that is repeated may run its command twice. A connection of its own is never kept.
+                    connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
                     headers=headers,
                     timeout=timeout,
                     middlewares=middlewares,

@@ -26,15 +26,16 @@ class AioSocket:
     """
 
     def __init__(self, opened: ClientWebSocketResponse) -> None:
-        """`opened`: connected without a limit on the size of messages, without compression."""
+        """`opened`: connected without autoping, a limit on the size of messages and compression."""
         self.protocol: str | None = opened.protocol
         self._socket = opened
-        # Pongs have to be seen here; pings are answered below.
-        opened._autoping = False
+        connection = getattr(getattr(opened, "_response", None), "connection", None)
+        self._transport: asyncio.Transport | None = getattr(connection, "transport", None)
         self._loop = asyncio.get_running_loop()
         #: Since when somebody waits for a message, None where nobody does.
         self._listening: float | None = None
         self._pinged = 0.0
+        self._over = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(random.uniform(*PING_SECONDS), self._ping)  # noqa: S311 - no secret
 
@@ -55,9 +56,12 @@ class AioSocket:
                     await socket.pong(message.data)
             elif kind not in (WSMsgType.PONG, WSMsgType.TEXT):
                 self._stop()
+                self._over = True
                 return None
 
     async def send(self, data: bytes) -> None:
+        if self._over:
+            raise NoServer("the connection to the API server is gone")
         try:
             await self._socket.send_bytes(data)
         except (ClientConnectionResetError, ConnectionError, RuntimeError) as error:
@@ -65,10 +69,15 @@ class AioSocket:
 
     async def close(self) -> None:
         self._stop()
-        # Past the time, the cancelled close drops the connection.
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._socket.close()
+        except TimeoutError:
+            pass  # a server that does not answer
+        finally:
+            if self._transport is not None:
+                # The farewell of TLS would come after the event loop's end.
+                self._transport.abort()
 
     def _stop(self) -> None:
         if self._timer is not None:

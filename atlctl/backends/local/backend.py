@@ -7,15 +7,16 @@ import os
 import secrets
 import stat
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from atlctl.backends.base import ExecRequest, Listing, LogLine, LogRequest, StopResult
+from atlctl.backends.base import ExecRequest, Listing, LogLine, LogRequest, Plan, StopRequest, StopResult
 from atlctl.backends.local import logs, ranks, registry
 from atlctl.backends.local.client import ControlClient
 from atlctl.backends.local.execution import LocalExecution
-from atlctl.jobs.errors import AtlctlError, Unreachable
+from atlctl.jobs.errors import AtlctlError, Unreachable, UsageError
 from atlctl.jobs.model import Job, RankMap, State, Worker
+from atlctl.jobs.naming import fold_names
 
 #: How often a followed log asks whether its worker has ended, seconds.
 ENDED_POLL_SECONDS = 0.2
@@ -64,6 +65,13 @@ class LocalBackend:
     async def get_job(self, name: str) -> Job:
         return registry.load(name).job
 
+    async def current(self) -> Job | None:
+        return None  # ATLCTL_JOB names it, for every command
+
+    async def current_worker(self, job: Job) -> str | None:
+        own = current_worker()
+        return own[1] if own is not None and own[0] == job.name else None
+
     async def ranks(self, job: Job) -> RankMap | None:
         return ranks.known(job)
 
@@ -96,6 +104,41 @@ class LocalBackend:
         """A worker's file is a file of this machine; a relative path starts in its working folder."""
         base = f"{registry.worker_folder(f'{registry.root()}/{job.name}', worker.name)}/work"
         return _regular_file(os.path.join(base, path), limit)
+
+    async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
+        for asked, option in ((request.delete, "--delete"), (request.keep, "--keep-pods")):
+            if asked:
+                raise UsageError(f"{option} is for jobs of a cluster", f"atlctl stop {job.name}")
+        running = tuple(worker for worker in workers if worker.state.active)
+        if not running:
+            return Plan(job, (), "signal", nothing=f"job {job.name} is {job.state}")
+        kept = f"logs and exit codes, until 'atlctl local rm {job.name}'; not reversible: the processes are gone"
+        how = f"SIGTERM to each worker's process group, after {request.grace:g} s SIGKILL to all that is left of it"
+        who = f"{fold_names(worker.name for worker in running)} ({len(running)} of {job.expected})"
+        facts = (("workers", who), ("how", how), ("kept", kept))
+        return Plan(job, running, "signal", facts, ends_terminal=True, steps=request.grace)
+
+    async def plan_resume(self, job: Job) -> Plan:  # noqa: ARG002 - none of them can be
+        raise UsageError("a job of this machine cannot be resumed: its processes are gone", "start it anew")
+
+    async def check(self, plan: Plan) -> None:
+        self._same(plan.job)
+
+    async def carry_out(
+        self,
+        plan: Plan,
+        timeout: float,
+        told: Callable[[str], None],  # noqa: ARG002 - the plan says how long it takes
+    ) -> list[StopResult]:
+        assert isinstance(plan.steps, float), "a plan of this backend"
+        try:
+            return await asyncio.wait_for(self.stop(plan.job, plan.workers, plan.steps), timeout)
+        except TimeoutError:
+            late = f"not ended after {timeout:g} s"
+            return [StopResult(worker.name, "not-stopped", reason=late) for worker in plan.workers]
+
+    async def raw_events(self, job: Job) -> tuple[Mapping[str, Any], ...]:  # noqa: ARG002 - none are kept
+        return ()
 
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> list[StopResult]:
         """See `Controller.stop`. Workers whose supervisor is gone have ended with it."""

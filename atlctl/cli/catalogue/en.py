@@ -51,6 +51,10 @@ atlctl shell -j train-7 0""",
 atlctl logs train-7 -f
 atlctl logs train-7 -w 0-3 --tail 100
 atlctl logs train-7 --since 10m --grep 'loss|nan'""",
+    "events.summary": "Show the events of a job, its pods and their nodes, oldest first.",
+    "events.examples": """\
+atlctl events train-7
+atlctl events train-7 -o json""",
     "errors.summary": "Tell the root cause of a failure: which worker and rank failed first, why, with the evidence.",
     "errors.examples": """\
 atlctl errors train-7
@@ -58,12 +62,31 @@ atlctl errors train-7 --exit-code || notify          # exit code 1 where a failu
 atlctl errors train-7 --log-path '/logs/*.log'       # files inside the workers, too
 atlctl errors --from saved/                          # logs that were saved: WORKER.log, error files
 kubectl logs -l app=train --prefix --tail=-1 | atlctl errors --from -""",
-    "stop.summary": "Stop a job: show the plan, ask, end its workers.",
-    "stop.text": "Without a terminal nothing is asked, --yes is needed. A job that has ended is left as it is.",
+    "cp.summary": "Copy files and folders to or from workers.",
+    "cp.text": (
+        "One side is WORKER:PATH, or :PATH for the selected workers; from several each gets a folder of its own in "
+        "DST. As with cp, an existing folder as DST takes the source into it. Links are not copied."
+    ),
+    "cp.examples": """\
+atlctl cp worker-0:/tmp/core.1 .
+atlctl cp ./fix.py worker-3:/tmp/
+atlctl cp -j train-7 --all ./conf :/etc/conf   # to every worker
+atlctl cp --all :/logs ./logs                  # from each into ./logs/NAME/""",
+    "stop.summary": "Stop a job: show the plan, ask, save its logs, end its workers.",
+    "stop.text": (
+        "Jobs of a cluster are suspended where their kind can be, and 'atlctl resume' takes it back; their logs are "
+        "saved first. Without a terminal nothing is asked, --yes is needed. A job that has ended is left as it is."
+    ),
     "stop.examples": """\
 atlctl stop train-7
 atlctl stop train-7 --dry-run
-atlctl stop train-7 --yes""",
+atlctl stop train-7 --yes --out /shared/train-7
+atlctl stop train-7 --keep-pods                # end the training, keep pods and GPUs
+atlctl stop train-7 --delete --no-save""",
+    "resume.summary": "Start a suspended job again: show the plan, ask, take the stop back.",
+    "resume.examples": """\
+atlctl resume train-7
+atlctl resume train-7 --dry-run""",
     "local.summary": "Jobs on this machine: real process groups with the platform's environment.",
     "local.examples": """\
 atlctl local run --workers 4 -- python3 "$PWD/train.py"
@@ -83,6 +106,21 @@ atlctl local rm try-1 try-2 --yes""",
     "demo.summary": "Start a real failing torchrun job on this machine and show every main command on it.",
     "demo.examples": """\
 atlctl demo""",
+    "doctor.summary": "Check which backend is used and as whom, what is allowed, what is missing; with the fix.",
+    "doctor.text": (
+        "Changes nothing. Rights that are missing are printed as a Role for an administrator. Exit code: 0 where jobs "
+        "can be looked at, 1 where something failed, 4 where the cluster does not know you."
+    ),
+    "doctor.examples": """\
+atlctl doctor
+atlctl doctor -n ml-team --context gpu-cluster
+atlctl doctor -o json""",
+    "top.summary": "Show the GPUs of all workers in one table: utilisation, memory, power, temperature, ECC errors.",
+    "top.text": "Asks nvidia-smi in each worker. Workers that could not tell are named on stderr, with the reason.",
+    "top.examples": """\
+atlctl top train-7 --once
+atlctl top train-7 --once -w 0-3
+atlctl top train-7 --once -o json""",
     "completion.summary": "Print the completion script for a shell.",
     "completion.examples": """\
 atlctl completion bash > ~/.local/share/bash-completion/completions/atlctl
@@ -91,12 +129,21 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "arg.JOB": "the job; left out: the current job",
     "arg.WORKER": "name, index, pod or host of the worker",
     "arg.CMD": "the command and its arguments, handed over word by word, without a shell",
+    "arg.SRC": "what to copy: a local path, WORKER:PATH or :PATH",
+    "arg.DST": "where to: a local path, WORKER:PATH or :PATH",
     "stop.arg.JOB": "the job to stop; never guessed",
+    "resume.arg.JOB": "the job to resume; never guessed",
     "local.rm.arg.JOB": "the jobs to remove",
     "completion.arg.SHELL": "bash, zsh or fish",
     "opt.help": "show this help and exit",
     "opt.version": "show the version and exit",
     "opt.backend": "where jobs live",
+    "opt.namespace": "the Kubernetes namespace; left out: the context's, or the pod's own",
+    "opt.context": "the context of the kubeconfig",
+    "opt.selector": "the pods that match this label selector, as one job without an object",
+    "opt.container": "the container of each worker; left out: the one that trains",
+    "opt.all-namespaces": "jobs of all namespaces",
+    "opt.kubeconfig": "the kubeconfig file (KUBECONFIG, else ~/.kube/config, else the pod's service account)",
     "opt.quiet": "no notes and summaries on stderr",
     "opt.verbose": "say more on stderr; twice for even more",
     "opt.debug": "everything that is known about a failure, with traceback",
@@ -116,6 +163,8 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.watch": "show it again whenever something changes",
     "opt.stdin": "send standard input to every selected worker",
     "opt.parallel": "how many workers are being connected to at once",
+    "cp.opt.parallel": "how many copies run at once",
+    "cp.opt.timeout": "give up a copy after this time (10, 1.5s, 2m, 1h)",
     "opt.batch": "how many commands run at once; without it all do",
     "opt.gather": "show equal outputs once, at the end, under the workers they came from",
     "opt.output-dir": "write each worker's output to files in this folder (NAME.out, NAME.err) instead of showing it",
@@ -133,7 +182,13 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     ),
     "opt.log-path": "also read files inside the workers that match this pattern (quote it); their last 64 MiB",
     "opt.no-files": "with --from: read logs only, no error files",
-    "opt.grace": "time between SIGTERM and SIGKILL",
+    "opt.grace": "time between SIGTERM and SIGKILL (local jobs, --keep-pods)",
+    "stop.opt.timeout": "how long to wait until the workers are gone (10, 1.5s, 2m, 1h)",
+    "resume.opt.timeout": "how long to wait until it is taken up (10, 1.5s, 2m, 1h)",
+    "opt.delete": "delete the job for good, with its pods",
+    "opt.keep-pods": "end the training in the workers, and keep their pods",
+    "opt.out": "save logs, states and events in this folder, which is made",
+    "opt.no-save": "save nothing before it",
     "opt.name": "the job's name; left out: one is made up",
     "local.run.opt.workers": "how many workers",
     "opt.env": "set this variable in every worker; repeats add up",
@@ -141,6 +196,8 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.detach": "print the job's name and leave it running",
     "opt.keep": "leave the job to play with",
     "opt.retry-failed": "run the job's last command again where its outcome was not 0",
+    "opt.once": "show the table once and exit",
+    "top.opt.timeout": "give up on a worker after this time (10, 1.5s, 2m, 1h)",
     "demo.say.intro": (
         "A real job on this machine: {workers} workers x {processes} processes train a small DDP model "
         "with torchrun (CPU, gloo)."
@@ -159,4 +216,61 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "demo.say.kept": "The job stays as it is. Play with it, then: atlctl stop {name} && atlctl local rm {name}",
     "demo.say.stop": "Stop it, and leave nothing behind.",
     "demo.say.right": "Right: rank {rank} on {worker} was damaged, and rank {rank} on {worker} was found.",
+    "doctor.say.why_option": "chosen with --backend",
+    "doctor.say.why_cluster_option": "{value} is an option of it",
+    "doctor.say.why_variable": "chosen by the variable ATLCTL_BACKEND",
+    "doctor.say.why_worker": "this runs in {value}, a worker of a local job",
+    "doctor.say.why_local_job": "{value} is a job of this machine",
+    "doctor.say.why_configured": "a cluster is configured",
+    "doctor.say.why_no_cluster": "no cluster is configured (no kubeconfig, and this is no pod)",
+    "doctor.say.state_ok": "{path} can be written",
+    "doctor.say.state_new": "{path} can be made",
+    "doctor.say.settings_ok": "no mistake in the configuration files",
+    "doctor.say.signatures_gone": "signature files that cannot be read: {paths}",
+    "doctor.say.signatures_fix": "correct errors.signatures or ATLCTL_SIGNATURES",
+    "doctor.say.no_terminal": "stdout is no terminal: plain text, nothing is cut",
+    "doctor.say.dumb_terminal": "a terminal without colours (TERM is dumb or not set)",
+    "doctor.say.terminal_ok": "{columns} columns, {color}",
+    "doctor.say.with_color": "with colours",
+    "doctor.say.without_color": "without colours",
+    "doctor.say.locale_ok": "locale {value}",
+    "doctor.say.locale_other": "{value} is not UTF-8; atlctl writes UTF-8 all the same",
+    "doctor.say.cluster_ok": "{server}, namespace {namespace} ({source})",
+    "doctor.say.no_tls": "the connection is not encrypted (http)",
+    "doctor.say.no_tls_fix": "use an https address",
+    "doctor.say.unverified": "the server's certificate is not checked (insecure-skip-tls-verify)",
+    "doctor.say.unverified_fix": "put the cluster's CA into the kubeconfig: certificate-authority-data",
+    "doctor.say.pod_ok": "{name} in namespace {namespace} (by {source})",
+    "doctor.say.pod_nowhere": "{name} (by {source})",
+    "doctor.say.server_ok": "Kubernetes {version}, answered in {ms} ms",
+    "doctor.say.server_silent": "answers, and keeps its version to itself",
+    "doctor.say.server_odd": "answers, but not as Kubernetes does",
+    "doctor.say.server_odd_fix": "check the server's address: kubectl config view",
+    "doctor.say.user_ok": "{name} (groups {groups})",
+    "doctor.say.user_of_kubeconfig": "{name} in the kubeconfig; the server does not tell who that is to it",
+    "doctor.say.user_unknown": "the server does not tell who asks",
+    "doctor.say.anonymous": "the server does not know you: you are system:anonymous to it",
+    "doctor.say.log_in": "log in again, or check the user of the kubeconfig's context",
+    "doctor.say.namespace_gone": "there is no namespace {name}",
+    "doctor.say.namespace_fix": "name another with -n, or change the context's",
+    "doctor.say.kinds_unknown": "which kinds of job are served is not known: {error}",
+    "doctor.say.kinds_none": "no kind of job, pods alone",
+    "doctor.say.kinds_partly": "{names}; some of it is not known: {error}",
+    "doctor.say.for_read": "see workers",
+    "doctor.say.for_logs": "read logs",
+    "doctor.say.for_follow": "follow workers as they change",
+    "doctor.say.for_exec": "run commands in workers (exec, shell, cp, top)",
+    "doctor.say.for_events": "read events",
+    "doctor.say.for_kinds": "read job objects",
+    "doctor.say.for_queues": "read queues and gangs",
+    "doctor.say.for_stop": "stop and resume jobs",
+    "doctor.say.for_delete": "delete jobs (stop --delete)",
+    "doctor.say.refused": "{what}: not allowed to {rights}",
+    "doctor.say.refused_fix": "give the Role below to an administrator",
+    "doctor.say.not_told": "{what}: the server does not say whether you may {rights}: {reason}",
+    "doctor.say.fix": "fix: {fix}",
+    "doctor.say.role": (
+        "What is missing, for an administrator: kubectl apply -f FILE. "
+        "Rules with 'delete' alone serve stop --delete only."
+    ),
 }

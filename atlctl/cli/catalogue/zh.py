@@ -51,6 +51,10 @@ atlctl shell -j train-7 0""",
 atlctl logs train-7 -f
 atlctl logs train-7 -w 0-3 --tail 100
 atlctl logs train-7 --since 10m --grep 'loss|nan'""",
+    "events.summary": "显示作业及其 pod 和节点的事件，最早的在前。",
+    "events.examples": """\
+atlctl events train-7
+atlctl events train-7 -o json""",
     "errors.summary": "指出故障的根因：哪个 worker 和 rank 最先出错、为什么，并给出证据。",
     "errors.examples": """\
 atlctl errors train-7
@@ -58,12 +62,31 @@ atlctl errors train-7 --exit-code || notify          # 发现故障时退出码�
 atlctl errors train-7 --log-path '/logs/*.log'       # 同时读取 worker 内的文件
 atlctl errors --from saved/                          # 保存下来的日志：WORKER.log、错误文件
 kubectl logs -l app=train --prefix --tail=-1 | atlctl errors --from -""",
-    "stop.summary": "停止作业：先显示计划，经确认后结束其 worker。",
-    "stop.text": "没有终端时不会询问，必须加 --yes。已经结束的作业不作任何改动。",
+    "cp.summary": "在本机与 worker 之间复制文件和文件夹。",
+    "cp.text": (
+        "一侧写作 WORKER:PATH；选中多个 worker 时写作 :PATH，从多个 worker 复制时每个在 DST 中各有一个文件夹。"
+        "与 cp 一样，DST 是已有的文件夹时放入其中。不复制链接。"
+    ),
+    "cp.examples": """\
+atlctl cp worker-0:/tmp/core.1 .
+atlctl cp ./fix.py worker-3:/tmp/
+atlctl cp -j train-7 --all ./conf :/etc/conf   # 复制到每个 worker
+atlctl cp --all :/logs ./logs                  # 各自放入 ./logs/NAME/""",
+    "stop.summary": "停止作业：先显示计划，经确认后保存日志，再结束其 worker。",
+    "stop.text": (
+        "集群作业的类型支持挂起时只挂起，可用 'atlctl resume' 恢复，挂起前先保存日志。"
+        "没有终端时不会询问，必须加 --yes。已经结束的作业不作任何改动。"
+    ),
     "stop.examples": """\
 atlctl stop train-7
 atlctl stop train-7 --dry-run
-atlctl stop train-7 --yes""",
+atlctl stop train-7 --yes --out /shared/train-7
+atlctl stop train-7 --keep-pods                # 结束训练，保留 Pod 和 GPU
+atlctl stop train-7 --delete --no-save""",
+    "resume.summary": "恢复被挂起的作业：先显示计划，经确认后撤销停止。",
+    "resume.examples": """\
+atlctl resume train-7
+atlctl resume train-7 --dry-run""",
     "local.summary": "本机作业：真实的进程组，环境变量与平台一致。",
     "local.examples": """\
 atlctl local run --workers 4 -- python3 "$PWD/train.py"
@@ -83,6 +106,21 @@ atlctl local rm try-1 try-2 --yes""",
     "demo.summary": "在本机启动一个会失败的真实 torchrun 作业，并在其上演示每个主要命令。",
     "demo.examples": """\
 atlctl demo""",
+    "doctor.summary": "检查所用后端、身份、权限以及缺少什么，并给出解决办法。",
+    "doctor.text": (
+        "不作任何改动。缺少的权限以 Role 的形式输出，可直接交给管理员。"
+        "退出码：能查看作业为 0，有检查失败为 1，集群不认识你为 4。"
+    ),
+    "doctor.examples": """\
+atlctl doctor
+atlctl doctor -n ml-team --context gpu-cluster
+atlctl doctor -o json""",
+    "top.summary": "用一张表显示所有 worker 的 GPU：利用率、显存、功耗、温度、ECC 错误。",
+    "top.text": "在每个 worker 中调用 nvidia-smi。无法给出结果的 worker 连同原因列在标准错误上。",
+    "top.examples": """\
+atlctl top train-7 --once
+atlctl top train-7 --once -w 0-3
+atlctl top train-7 --once -o json""",
     "completion.summary": "输出某种 shell 的补全脚本。",
     "completion.examples": """\
 atlctl completion bash > ~/.local/share/bash-completion/completions/atlctl
@@ -91,12 +129,21 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "arg.JOB": "作业名；省略时为当前作业",
     "arg.WORKER": "worker 的名称、序号、pod 或主机",
     "arg.CMD": "命令及其参数，逐词原样传递，不经过 shell",
+    "arg.SRC": "要复制的内容：本机路径、WORKER:PATH 或 :PATH",
+    "arg.DST": "复制到哪里：本机路径、WORKER:PATH 或 :PATH",
     "stop.arg.JOB": "要停止的作业；不会自行猜测",
+    "resume.arg.JOB": "要恢复的作业；不会自行猜测",
     "local.rm.arg.JOB": "要删除的作业",
     "completion.arg.SHELL": "bash、zsh 或 fish",
     "opt.help": "显示本帮助并退出",
     "opt.version": "显示版本并退出",
     "opt.backend": "作业所在的后端",
+    "opt.namespace": "Kubernetes 命名空间；省略时为 context 的命名空间，或所在 pod 的命名空间",
+    "opt.context": "kubeconfig 中的 context",
+    "opt.selector": "把匹配该标签选择器的 pod 当作一个没有对象的作业",
+    "opt.container": "每个 worker 的容器；省略时为训练容器",
+    "opt.all-namespaces": "所有命名空间的作业",
+    "opt.kubeconfig": "kubeconfig 文件（依次为 KUBECONFIG、~/.kube/config、pod 的服务账号）",
     "opt.quiet": "不在标准错误上输出提示和汇总",
     "opt.verbose": "在标准错误上输出更多信息；写两次则更多",
     "opt.debug": "出错时输出全部已知信息，包括调用栈",
@@ -116,6 +163,8 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.watch": "有变化时持续刷新",
     "opt.stdin": "把标准输入发给每个选中的 worker",
     "opt.parallel": "同时建立连接的 worker 数",
+    "cp.opt.parallel": "同时进行的复制数",
+    "cp.opt.timeout": "单个复制的最长时间，超过即放弃（10、1.5s、2m、1h）",
     "opt.batch": "同时运行的命令数；省略时全部同时运行",
     "opt.gather": "结束后把相同的输出合并，只显示一次，并标明来自哪些 worker",
     "opt.output-dir": "把每个 worker 的输出写入该目录的文件（NAME.out、NAME.err），不再显示",
@@ -130,7 +179,13 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.from": ("不看作业，而看这些保存下来的日志：文件夹（WORKER.log、错误文件）、文件，或 -（标准输入）；可重复"),
     "opt.log-path": "同时读取 worker 内与此模式匹配的文件（请加引号），每个只读最后 64 MiB",
     "opt.no-files": "与 --from 合用：只读日志，不读错误文件",
-    "opt.grace": "从 SIGTERM 到 SIGKILL 的等待时间",
+    "opt.grace": "从 SIGTERM 到 SIGKILL 的等待时间（用于本地作业和 --keep-pods）",
+    "stop.opt.timeout": "最多等待多久让 worker 消失（如 10、1.5s、2m、1h）",
+    "resume.opt.timeout": "最多等待多久让恢复生效（如 10、1.5s、2m、1h）",
+    "opt.delete": "彻底删除作业及其 Pod",
+    "opt.keep-pods": "只结束 worker 中的训练，保留 Pod",
+    "opt.out": "把日志、状态和事件保存到该目录（会新建）",
+    "opt.no-save": "停止前不保存任何内容",
     "opt.name": "作业名；省略时自动生成",
     "local.run.opt.workers": "worker 数量",
     "opt.env": "在每个 worker 中设置该环境变量；可重复给出",
@@ -138,6 +193,8 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.detach": "打印作业名后返回，作业继续运行",
     "opt.keep": "保留作业，供继续试用",
     "opt.retry-failed": "在上一条命令结果不为 0 的 worker 上重新执行该命令",
+    "opt.once": "只显示一次，然后退出",
+    "top.opt.timeout": "在单个 worker 上最多等待这么久（10、1.5s、2m、1h）",
     "demo.say.intro": (
         "在本机启动一个真实作业：{workers} 个 worker × {processes} 个进程，"
         "用 torchrun 训练一个小的 DDP 模型（CPU，gloo）。"
@@ -152,4 +209,58 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "demo.say.kept": "作业保持原样，可以继续试用；用完后执行：atlctl stop {name} && atlctl local rm {name}",
     "demo.say.stop": "停止作业，不留任何东西。",
     "demo.say.right": "正确：损坏的是 {worker} 上的 rank {rank}，找到的也是 {worker} 上的 rank {rank}。",
+    "doctor.say.why_option": "由 --backend 指定",
+    "doctor.say.why_cluster_option": "{value} 是它的选项",
+    "doctor.say.why_variable": "由环境变量 ATLCTL_BACKEND 指定",
+    "doctor.say.why_worker": "当前位于 {value} 中，它是本机作业的 worker",
+    "doctor.say.why_local_job": "{value} 是本机作业",
+    "doctor.say.why_configured": "已配置集群",
+    "doctor.say.why_no_cluster": "没有配置集群（没有 kubeconfig，当前也不在 pod 中）",
+    "doctor.say.state_ok": "{path} 可写",
+    "doctor.say.state_new": "{path} 可以创建",
+    "doctor.say.settings_ok": "配置文件没有错误",
+    "doctor.say.signatures_gone": "无法读取的特征文件：{paths}",
+    "doctor.say.signatures_fix": "改正 errors.signatures 或 ATLCTL_SIGNATURES",
+    "doctor.say.no_terminal": "标准输出不是终端：输出纯文本，不截断",
+    "doctor.say.dumb_terminal": "终端不支持颜色（TERM 为 dumb 或未设置）",
+    "doctor.say.terminal_ok": "{columns} 列，{color}",
+    "doctor.say.with_color": "有颜色",
+    "doctor.say.without_color": "无颜色",
+    "doctor.say.locale_ok": "区域设置 {value}",
+    "doctor.say.locale_other": "{value} 不是 UTF-8；atlctl 仍然输出 UTF-8",
+    "doctor.say.cluster_ok": "{server}，命名空间 {namespace}（{source}）",
+    "doctor.say.no_tls": "连接未加密（http）",
+    "doctor.say.no_tls_fix": "改用 https 地址",
+    "doctor.say.unverified": "没有校验服务器证书（insecure-skip-tls-verify）",
+    "doctor.say.unverified_fix": "把集群的 CA 写入 kubeconfig：certificate-authority-data",
+    "doctor.say.pod_ok": "{name}，命名空间 {namespace}（依据：{source}）",
+    "doctor.say.pod_nowhere": "{name}（依据：{source}）",
+    "doctor.say.server_ok": "Kubernetes {version}，{ms} 毫秒内应答",
+    "doctor.say.server_silent": "有应答，但不透露版本",
+    "doctor.say.server_odd": "有应答，但不像 Kubernetes",
+    "doctor.say.server_odd_fix": "检查服务器地址：kubectl config view",
+    "doctor.say.user_ok": "{name}（组 {groups}）",
+    "doctor.say.user_of_kubeconfig": "kubeconfig 中的 {name}；服务器没有说明它对应谁",
+    "doctor.say.user_unknown": "服务器没有说明当前身份",
+    "doctor.say.anonymous": "服务器不认识你：对它来说你是 system:anonymous",
+    "doctor.say.log_in": "重新登录，或检查 kubeconfig 中该 context 的用户",
+    "doctor.say.namespace_gone": "没有命名空间 {name}",
+    "doctor.say.namespace_fix": "用 -n 指定另一个，或修改 context 的命名空间",
+    "doctor.say.kinds_unknown": "不知道集群提供哪些作业类型：{error}",
+    "doctor.say.kinds_none": "没有作业类型，只有 pod",
+    "doctor.say.kinds_partly": "{names}；其余部分未知：{error}",
+    "doctor.say.for_read": "查看 worker",
+    "doctor.say.for_logs": "读取日志",
+    "doctor.say.for_follow": "跟踪 worker 的变化",
+    "doctor.say.for_exec": "在 worker 中执行命令（exec、shell、cp、top）",
+    "doctor.say.for_events": "读取事件",
+    "doctor.say.for_kinds": "读取作业对象",
+    "doctor.say.for_queues": "读取队列和成组调度信息",
+    "doctor.say.for_stop": "停止和恢复作业",
+    "doctor.say.for_delete": "删除作业（stop --delete）",
+    "doctor.say.refused": "{what}：不允许 {rights}",
+    "doctor.say.refused_fix": "把下面的 Role 交给管理员",
+    "doctor.say.not_told": "{what}：服务器没有说明是否允许 {rights}：{reason}",
+    "doctor.say.fix": "解决办法：{fix}",
+    "doctor.say.role": ("缺少的权限，交给管理员：kubectl apply -f FILE。只含“delete”的规则仅供 stop --delete 使用。"),
 }

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from atlctl.cli import options
-from atlctl.cli.runtime import run_async
+from atlctl.cli.runtime import context, run_async
 
 
 def command(
@@ -23,8 +23,10 @@ def command(
     parallel: Annotated[int, typer.Option("--parallel", min=1, metavar="N")] = 64,
     timeout: options.Timeout = None,
     connect_timeout: options.ConnectTimeout = None,
+    container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",  # noqa: ARG001 - read off the context
 ) -> int:
+    context().container = container
     from atlctl.cli.copying import copy
     from atlctl.fanout.engine import Limits
     from atlctl.transfer.spec import parse

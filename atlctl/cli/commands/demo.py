@@ -19,6 +19,7 @@ import typer
 
 from atlctl.cli import catalogue
 from atlctl.cli.runtime import context, run_async
+from atlctl.cli.target import BACKEND_VARIABLE
 from atlctl.jobs.errors import AtlctlError, TimedOut
 
 WORKERS = 2
@@ -145,9 +146,9 @@ class _Demo:
 
     async def _all_ranks_train(self) -> bool:
         from atlctl.backends.base import LogRequest
-        from atlctl.cli.target import backend
+        from atlctl.cli.target import local
 
-        source = backend()
+        source = local()
         job = await source.get_job(self._name)
         for worker in job.workers:
             if not worker.state.active:
@@ -183,7 +184,7 @@ class _Demo:
         """Run a command as a user would, its output going where ours goes. Raises AtlctlError when it fails."""
         context().writer.put("stdout", f"$ atlctl {shown or shlex.join(words)}\n".encode())
         await asyncio.to_thread(context().writer.flush, FLUSH_SECONDS)
-        process = await asyncio.create_subprocess_exec(*_PROGRAM, *words)
+        process = await asyncio.create_subprocess_exec(*_PROGRAM, *words, env=_environment())
         code = await _wait(process)
         if code != 0:
             raise AtlctlError(f"'atlctl {words[0]}' exited with {code}")
@@ -192,7 +193,11 @@ class _Demo:
         """Run a command and return its JSON document (an empty one where it has none)."""
         asked = words if words[0] == "local" else (*words, "-o", "json")
         process = await asyncio.create_subprocess_exec(
-            *_PROGRAM, *asked, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            *_PROGRAM,
+            *asked,
+            env=_environment(),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
         )
         output, errors = await process.communicate()
         if process.returncode != 0:
@@ -200,6 +205,11 @@ class _Demo:
                 f"'atlctl {words[0]}' exited with {process.returncode}: {errors.decode(errors='replace').strip()}"
             )
         return {} if words[0] == "local" else json.loads(output)
+
+
+def _environment() -> dict[str, str]:
+    """The demo's job is one of this machine, whatever cluster is configured."""
+    return {**os.environ, BACKEND_VARIABLE: "local"}
 
 
 def _release(fault: str) -> None:

@@ -55,6 +55,7 @@ def command(
 async def _errors(
     argument: str | None, option: str | None, log_path: str | None, exit_code: bool, output: str, verbose: bool
 ) -> int:
+    from atlctl.cli import held
     from atlctl.cli.collect import collect
     from atlctl.cli.findings import tell
     from atlctl.cli.logjoin import placed
@@ -62,8 +63,8 @@ async def _errors(
     from atlctl.cli.target import backend, find_job
     from atlctl.diagnosis.cause.decide import diagnose
 
-    source = backend()
-    job = await find_job(source, argument, option, reads_only=True)
+    source = backend(argument, option)
+    job = await held.look(source, await find_job(source, argument, option, reads_only=True))
     own = own_signatures()
     known = matcher(own)
     collected = await collect(source, job, known, log_path)

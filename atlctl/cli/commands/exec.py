@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atlctl.cli import options
-from atlctl.cli.runtime import run_async
+from atlctl.cli.runtime import context, run_async
 from atlctl.jobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,8 +33,10 @@ def command(
     no_prefix: Annotated[bool, typer.Option("--no-prefix")] = False,
     raw: Annotated[bool, typer.Option("--raw")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed")] = False,
+    container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
+    context().container = container
     from atlctl.cli.execute import Form, execute, retry
     from atlctl.fanout.engine import Limits
 

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from atlctl.cli import say
-from atlctl.cli.options import output
+from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.jobs.errors import UsageError
 
 
-def command(output: Annotated[str, output("table", "wide", "json", "yaml", "name")] = "table") -> int:
-    return run_async(lambda: _list(output))
+def command(
+    all_namespaces: options.AllNamespaces = False,
+    output: Annotated[str, options.output("table", "wide", "json", "yaml", "name")] = "table",
+) -> int:
+    return run_async(lambda: _list(all_namespaces, output))
 
 
-async def _list(output: str) -> int:
+async def _list(everywhere: bool, output: str) -> int:
     from atlctl.cli.target import backend
     from atlctl.cli.views import error_data, job_data, jobs_table
     from atlctl.render.sanitize import clean
 
-    listing = await backend().list_jobs()
+    source = backend(everywhere=everywhere)
+    if everywhere and source.name == "local":
+        raise UsageError("'--all-namespaces' does not apply to the backend local", "see: atlctl jobs -h")
+    listing = await source.list_jobs()
     jobs = listing.jobs
     for problem in listing.problems:
         say.warning(f"{problem.message}; {problem.hint}" if problem.hint else problem.message)
@@ -27,7 +33,8 @@ async def _list(output: str) -> int:
     elif output == "name":
         say.out("".join(f"{clean(job.name)}\n" for job in jobs))
     elif jobs:
-        say.out(jobs_table(jobs, context().streams, output == "wide"))
+        say.out(jobs_table(jobs, context().streams, output == "wide", spread=everywhere))
     elif not listing.problems:
-        say.note("no jobs here; start one: atlctl local run --workers 2 -- CMD, or try: atlctl demo")
+        start = "; start one: atlctl local run --workers 2 -- CMD, or try: atlctl demo"
+        say.note(f"no jobs here{start if source.name == 'local' else ''}")
     return max((problem.exit_code for problem in listing.problems), default=0)

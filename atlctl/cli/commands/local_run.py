@@ -65,9 +65,9 @@ def _hint_relative(cmd: list[str]) -> None:
 
 async def _run(spec: LaunchSpec, detach: bool) -> int:
     from atlctl.backends.local.launch import launch
-    from atlctl.cli.target import backend
+    from atlctl.cli.target import local
 
-    source = backend()
+    source = local()
     # In a thread of its own: the start waits for the supervisor, and signals must come through meanwhile.
     starting = asyncio.create_task(asyncio.to_thread(launch, spec))
     try:

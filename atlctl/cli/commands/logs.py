@@ -35,8 +35,10 @@ def command(
     grep: Annotated[str | None, typer.Option("--grep", metavar="REGEX")] = None,
     no_prefix: Annotated[bool, typer.Option("--no-prefix")] = False,
     raw: Annotated[bool, typer.Option("--raw")] = False,
+    container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
+    context().container = container
     from atlctl.backends.base import LogRequest
 
     selection = options.selection(
@@ -72,12 +74,13 @@ async def _show(
     argument: str | None, option: str | None, selection: Selection, request: LogRequest, view: _View
 ) -> int:
     from atlctl.cli.output.loglines import JsonLines, TextLines
-    from atlctl.cli.target import backend, choose, find_job
+    from atlctl.cli.target import backend, choose, find_job, say_guessed
     from atlctl.fanout.merge import merge
 
-    source, writer = backend(), context().writer
+    source, writer = backend(argument, option), context().writer
     job = await find_job(source, argument, option, reads_only=True)
     workers = await choose(source, job, selection)
+    say_guessed(workers)
     shown: JsonLines | TextLines
     if view.json:
         shown = JsonLines(writer, view.pattern)

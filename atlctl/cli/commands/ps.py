@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from atlctl.jobs.selection import Selection
 
 WATCH_SECONDS = 1.0
+#: The same for a server that others use as well.
+_REMOTE_WATCH_SECONDS = 5.0
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -41,7 +43,7 @@ def command(
 async def _show(argument: str | None, option: str | None, selection: Selection, watch: bool, output: str) -> int:
     from atlctl.cli.target import backend, find_job
 
-    source = backend()
+    source = backend(argument, option)
     job = await find_job(source, argument, option, reads_only=True)
     shown = await _render(source, job, selection, output)
     if not watch:
@@ -64,14 +66,16 @@ async def _watch(source: Backend, name: str, selection: Selection, output: str, 
         shown = await _render(source, job, selection, output)
         if shown == said and not any(worker.state.active for worker in job.workers):
             return
-        await asyncio.sleep(WATCH_SECONDS)
+        await asyncio.sleep(WATCH_SECONDS if source.name == "local" else _REMOTE_WATCH_SECONDS)
 
 
 async def _render(source: Backend, job: Job, selection: Selection, output: str) -> str:
+    from atlctl.cli import held
     from atlctl.cli.target import choose
     from atlctl.cli.views import workers_table
     from atlctl.render.sanitize import clean
 
+    job = await held.look(source, job)
     workers = await choose(source, job, selection)
     if output in ("json", "yaml"):
         return _document(job, workers)

@@ -27,8 +27,11 @@ GRACE_SECONDS = 1.0
 
 
 def command(
-    worker: Annotated[str | None, typer.Argument(metavar="WORKER")] = None, job: options.JobOption = None
+    worker: Annotated[str | None, typer.Argument(metavar="WORKER")] = None,
+    job: options.JobOption = None,
+    container: options.Container = None,
 ) -> int:
+    context().container = container
     if not context().streams.interactive:
         raise UsageError(
             "a shell needs a terminal on standard input and output",
@@ -39,11 +42,11 @@ def command(
 
 async def _shell(wanted: str | None, named: str | None) -> int:
     from atlctl.backends.base import ExecRequest, Script, as_argv
-    from atlctl.cli.target import backend, choose, find_job
+    from atlctl.cli.target import backend, choose, find_job, say_guessed
     from atlctl.jobs.naming import fold_names
     from atlctl.jobs.selection import Selection
 
-    source = backend()
+    source = backend(None, named)
     job = await find_job(source, None, named, reads_only=False)
     chosen = Selection(workers=(wanted,)) if wanted is not None else Selection(all=True)
     workers = await choose(source, job, chosen)
@@ -52,6 +55,7 @@ async def _shell(wanted: str | None, named: str | None) -> int:
             f"a shell opens in one worker, and this means {len(workers)}",
             f"name one: atlctl shell -j {job.name} {workers[0].name}; workers: {fold_names(w.name for w in workers)}",
         )
+    say_guessed(workers)
     executor = source.executor(job)
     try:
         execution = executor.run(workers[0], ExecRequest(as_argv(Script(_SHELL)), stdin=True, tty=_size()))

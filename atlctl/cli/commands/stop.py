@@ -1,20 +1,26 @@
-"""`atlctl stop`: the plan, the question, the end of the workers."""
+"""`atlctl stop`: the plan, the question, the evidence, the end of the job or of its workers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.jobs.errors import AtlctlError, ExitCode
+from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from atlctl.backends.base import StopResult
+    from atlctl.backends.base import Backend, Plan, StopRequest, StopResult
+    from atlctl.cli.evidence import Keeping
     from atlctl.jobs.model import Job, Worker
     from atlctl.jobs.selection import Selection
 
 GRACE_SECONDS = 10.0
+TIMEOUT_SECONDS = 120.0
+#: Lines about what was not stopped, or was not saved.
+MAX_LINES = 20
 
 
 def command(
@@ -26,55 +32,94 @@ def command(
     role: options.Role = None,
     failed: options.Failed = False,
     exclude: options.Exclude = None,
+    delete: Annotated[bool, typer.Option("--delete")] = False,
+    keep_pods: Annotated[bool, typer.Option("--keep-pods")] = False,
+    out: Annotated[str | None, typer.Option("--out", metavar="DIR")] = None,
+    no_save: Annotated[bool, typer.Option("--no-save")] = False,
     grace: Annotated[float, options.duration("--grace", zero=True)] = GRACE_SECONDS,
+    timeout: Annotated[float, options.duration("--timeout")] = TIMEOUT_SECONDS,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
+    from atlctl.backends.base import StopRequest
+
+    if out is not None and no_save:
+        raise UsageError("--out and --no-save exclude each other", "leave one of them out")
     selection = options.selection(
         all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
     )
-    return run_async(lambda: _stop(job, job_option, selection, grace, yes, dry_run, output))
+    request = StopRequest(delete, keep_pods, grace)
+    return run_async(
+        lambda: _stop(job, job_option, selection, request, (out, no_save), timeout, (yes, dry_run), output)
+    )
 
 
 async def _stop(
-    argument: str | None, option: str | None, selection: Selection, grace: float, yes: bool, dry_run: bool, output: str
+    argument: str | None,
+    option: str | None,
+    selection: Selection,
+    request: StopRequest,
+    saving: tuple[str | None, bool],
+    timeout: float,
+    how: tuple[bool, bool],
+    output: str,
 ) -> int:
+    from atlctl.cli import evidence
     from atlctl.cli.prompt import confirm
     from atlctl.cli.target import backend, choose, find_job
 
-    source = backend()
+    yes, dry_run = how
+    source = backend(argument, option)
     job = await find_job(source, argument, option, reads_only=False)
-    workers = await choose(source, job, selection, irreversible=True)
-    running = [worker for worker in workers if worker.state.active]
-    if not running:
-        say.line(f"job {job.name} is {job.state}: nothing to stop")
-        _report(job, [], dry_run, output)
+    workers = job.workers if selection.empty else await choose(source, job, selection, irreversible=True)
+    plan = await source.plan_stop(job, workers, request)
+    if plan.nothing:
+        say.line(f"{plan.nothing}: nothing to stop")
+        _report(plan, [], dry_run, output)
         return 0
-    for text in _plan(job, workers, running, grace):
-        say.line(text)
-    if dry_run:
-        say.note("dry run: nothing was stopped")
-        _report(job, [], dry_run, output)
-        return 0
-    if not yes and not confirm(f"Stop {_what(job, workers, running)}?"):
-        raise AtlctlError("nothing was stopped")
-    if _is_inside(job, running):
+    own = await source.current_worker(job)
+    inside = own is not None and plan.ends_terminal and own in {worker.name for worker in plan.workers}
+    keeping = evidence.keeping(plan, *saving, inside=inside)
+    what = _what(job, workers, plan.workers)
+    say.line(headline("stops", what, job))
+    for label, text in (*plan.facts, *keeping.facts):
+        say.line(f"  {label}: {text}")
+    if inside:
         say.warning("this terminal runs inside a worker that is stopped: it ends, too")
-        context().writer.flush(1.0)
-    results = await source.stop(job, running, grace)
-    _report(job, results, dry_run, output)
-    left = [result for result in results if result.how == "not-stopped"]
-    if left:
-        names = ", ".join(result.worker for result in left)
-        raise AtlctlError(f"not stopped: {names}", f"look at it: atlctl ps {job.name}; a second stop is safe")
-    return int(ExitCode.OK)
+    if dry_run:
+        await source.check(plan)
+        say.note("dry run: nothing was stopped")
+        _report(plan, [], dry_run, output)
+        return 0
+    if not yes and not confirm(f"Stop {what}{plan.question and f' ({plan.question})'}?"):
+        raise AtlctlError("nothing was stopped")
+    saved = await evidence.keep(source, job, keeping)
+    results = await _carry_out(source, plan, timeout)
+    _report(plan, results, dry_run, output, saved)
+    return _code(plan, results)
 
 
-def _is_inside(job: Job, running: Sequence[Worker]) -> bool:
-    from atlctl.backends.local.backend import current_worker
+async def _carry_out(source: Backend, plan: Plan, timeout: float) -> Sequence[StopResult]:
+    """The request is the last thing that is done: all that was said before is out, since this terminal may end."""
 
-    return current_worker() in [(job.name, worker.name) for worker in running]
+    def told(text: str) -> None:
+        say.line(text)
+        context().on_first = lambda: say.line("interrupted; what was asked for goes on without atlctl")
+
+    context().writer.flush(5.0)
+    try:
+        return await source.carry_out(plan, timeout, told)
+    finally:
+        context().on_first = None
+
+
+def headline(verb: str, what: str, job: Job) -> str:
+    """The first line of a plan."""
+    from atlctl.render.table import rfc3339
+
+    since = f", since {rfc3339(job.created)}" if job.created is not None else ""
+    return f"{verb} {what} ({job.kind}, {job.state}{since}, uid {job.uid or 'unknown'})"
 
 
 def _what(job: Job, workers: Sequence[Worker], running: Sequence[Worker]) -> str:
@@ -84,32 +129,41 @@ def _what(job: Job, workers: Sequence[Worker], running: Sequence[Worker]) -> str
     return f"job {job.name}" if whole else f"{fold_names(w.name for w in running)} of job {job.name}"
 
 
-def _plan(job: Job, workers: Sequence[Worker], running: Sequence[Worker], grace: float) -> list[str]:
-    from atlctl.jobs.naming import fold_names
-    from atlctl.render.table import rfc3339
-
-    since = f", since {rfc3339(job.created)}" if job.created is not None else ""
-    return [
-        f"stops {_what(job, workers, running)} ({job.kind}, {job.state}{since}, uid {job.uid})",
-        f"  workers: {fold_names(worker.name for worker in running)} ({len(running)} of {job.expected})",
-        f"  how: SIGTERM to each worker's process group, after {grace:g} s SIGKILL to all that is left of it",
-        f"  kept: logs and exit codes, until 'atlctl local rm {job.name}'; not reversible: the processes are gone",
-    ]
-
-
-def _report(job: Job, results: Sequence[StopResult], dry_run: bool, output: str) -> None:
+def _code(plan: Plan, results: Sequence[StopResult]) -> int:
     from atlctl.jobs.naming import fold_names
 
+    left = [result for result in results if result.how == "not-stopped"]
+    for result in left[:MAX_LINES]:
+        if result.reason:
+            say.line(f"  {result.worker}: {result.reason}")
+    if len(left) > MAX_LINES:
+        say.line(f"  and {len(left) - MAX_LINES} more")
+    if left:
+        names = fold_names(result.worker for result in left)
+        raise AtlctlError(f"not stopped: {names}", f"look at it: atlctl ps {plan.job.name}; a second stop is safe")
+    return int(ExitCode.OK)
+
+
+def _report(
+    plan: Plan, results: Sequence[StopResult], dry_run: bool, output: str, saved: Keeping | None = None
+) -> None:
+    from atlctl.cli.evidence import as_data
+    from atlctl.jobs.naming import fold_names
+
+    job = plan.job
     if output == "json":
         data = [
             {"worker": r.worker, "how": r.how, "processes": r.processes, "reason": r.reason or None} for r in results
         ]
-        say.document({"job": job.name, "uid": job.uid, "dry_run": dry_run, "workers": data})
+        whole = {"job": job.name, "uid": job.uid, "dry_run": dry_run, "workers": data}
+        more = {"namespace": job.namespace, "mechanism": plan.how, "resume": _undo(plan), "saved": as_data(saved)}
+        say.document({**whole, **more})
         return
     texts = {
         "terminated": "ended after SIGTERM",
         "killed": "killed after the grace period",
         "already-ended": "had ended already",
+        "gone": "pods are gone",
         "not-stopped": "NOT stopped",
     }
     for how, text in texts.items():
@@ -118,3 +172,9 @@ def _report(job: Job, results: Sequence[StopResult], dry_run: bool, output: str)
             count = sum(result.processes for result in found)
             processes = f", {count} process{'' if count == 1 else 'es'}" if count else ""
             say.out(f"{text}: {fold_names(result.worker for result in found)} ({len(found)}{processes})\n")
+    if results and (undo := _undo(plan)):
+        say.out(f"resume: {undo}\n")
+
+
+def _undo(plan: Plan) -> str | None:
+    return plan.undo or None

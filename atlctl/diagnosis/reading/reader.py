@@ -35,13 +35,15 @@ MAX_ADDRESSES = 64
 MAX_MARKS = 2_000
 _TEXT_LIMIT = 1_000
 
-_TRACE_LITERALS = (b"Traceback (most recent call last)", b"Exception in thread ", b"Exception ignored in", b"[rank")
+_TRACE_LITERALS = (b"Traceback (most recent call last)", b"Exception in thread ", b"Exception ignored in")
 #: A sign that the program went on: a line below ERROR of its log, a step of the training, a progress bar.
 _GOES_ON = re.compile(
     rb"(?<!NCCL )\b(?:INFO|DEBUG)\b|\b\d{1,9}/\d{1,9} \[[\d:]{4,9}"
     rb"|\b[Ss]tep[ =:#]{1,3}\d|\b[Ii]ter(?:ation)?[ =:#]{1,8}\d|\b[Ee]poch[ =:#\[]{1,3}\d"
 )
 _HEAD = 160
+#: A line that is longer than a stamp is not blank.
+_STAMPED = 48
 _EVENT = '"name": "torchelastic.worker.status.FAILED"'
 _EVENT_LITERALS = (b"torchelastic.worker.status.FAILED",)
 _NCCL_LITERALS = (b"NCCL WARN",)
@@ -100,6 +102,11 @@ def literals_of(matcher: Matcher) -> frozenset[bytes]:
     return matcher.literals() | {*own, *collectives.LITERALS, *identity.LITERALS}
 
 
+def _tells(line: bytes) -> bool:
+    """Whether a short line is more than a stamp."""
+    return bool(split_stamp(line)[1].strip())
+
+
 class LogReader:
     """Takes the lines of one log in their order."""
 
@@ -112,14 +119,17 @@ class LogReader:
         self._last_hits: deque[Hit] = deque(maxlen=MAX_LAST_HITS)
         self._holds = sieve_for(literals_of(matcher))
         self._fed = 0
-        self._last: tuple[int, bytes, Moment | None] | None = None
+        self._last_no = 0
+        self._last: tuple[bytes, Moment | None] | None = None
 
     def feed(self, line_no: int, line: bytes, stamp: Moment | None = None) -> bool:
         """Takes one line without its newline; True while the next line is wanted whatever it holds. Never raises.
 
         `stamp` is the node's, where it does not stand in front of the line.
         """
-        self._last = (line_no, line, stamp)
+        self._last_no = line_no
+        if len(line) > _STAMPED or _tells(line):
+            self._last = (line, stamp)
         self._fed += 1
         if (
             not self._holds(line)
@@ -174,8 +184,9 @@ class LogReader:
             addresses=tuple(self._addresses),
             hits=[*self._facts.hits, *self._last_hits],
         )
+        made.last_line = self._last_no
         if self._last is not None:
-            made.last_line, line, stamp = self._last
+            line, stamp = self._last
             if stamp is None:
                 stamp, line = split_stamp(line)
             text = clean_line(line)

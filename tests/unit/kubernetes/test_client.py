@@ -24,7 +24,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class FakeAccess(Access):
     """Headers that a test may change: a refusal is followed by the next token."""
 
-    tokens = ("first", "second")
+    tokens: tuple[str, ...] = ("first", "second")
 
     def headers_at_hand(self) -> dict[str, str] | None:
         return {"Authorization": f"Bearer {self.tokens[0]}"}
@@ -115,7 +115,8 @@ def test_a_list_whose_pages_expired_begins_again() -> None:
 
 
 def test_an_empty_or_odd_list() -> None:
-    for odd in ({}, {"items": None}, {"metadata": None, "items": []}):
+    odds: list[dict[str, Any]] = [{}, {"items": None}, {"metadata": None, "items": []}]
+    for odd in odds:
         handler, _ = answers(odd)
         assert run(handler, lambda it: it.list(PODS)).items == []
 

@@ -167,7 +167,6 @@ def test_texts_are_bounded():
         '{"message": "failed", "exc_info": "Traceback (most recent call last):\\nKeyError: 1"}',
         "Exception in thread Thread-3 (fill):",
         "Exception ignored in: <function Pool.__del__ at 0x7f>",
-        "[rank3]: KeyError: 1",
         '{"name": "torchelastic.worker.status.FAILED", "metadata": {"global_rank": 3}}',
     ],
 )

@@ -1,0 +1,317 @@
+"""The Kubernetes backend: the seams of `atlctl.backends.base` over an API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from atlctl.backends.base import (
+    Argv,
+    ExecRequest,
+    Exited,
+    Listing,
+    LogLine,
+    LogRequest,
+    Output,
+    Plan,
+    S,
+    StopRequest,
+    StopResult,
+)
+from atlctl.backends.kubernetes import access, inventory, pods
+from atlctl.backends.kubernetes.api import Missing, Object, Refused
+from atlctl.backends.kubernetes.client import Client
+from atlctl.backends.kubernetes.discovery import Served, discover
+from atlctl.backends.kubernetes.identity import OwnPod, own_pod
+from atlctl.backends.kubernetes.inventory import Found
+from atlctl.backends.kubernetes.kinds import fields, registry
+from atlctl.backends.kubernetes.later import LaterApi
+from atlctl.backends.kubernetes.logs import PodLogs
+from atlctl.backends.kubernetes.logtail import TailReader
+from atlctl.backends.kubernetes.stopping import controlling
+from atlctl.jobs.errors import AtlctlError, NothingMatched
+from atlctl.jobs.model import Job, RankMap, Worker
+
+if TYPE_CHECKING:
+    from atlctl.backends.kubernetes.events import JobEvent
+    from atlctl.backends.kubernetes.executor import KubernetesExecutor
+
+#: How old the knowledge of a job may be for a reader of logs that asks whether it is over, seconds.
+_FRESH = 2.0
+#: Prints a regular file that is no link, up to $2 bytes. The name cannot be an option of anything.
+_READ = '[ ! -L "$1" ] && [ -f "$1" ] && exec head -c "$2" < "$1"'
+_PODS = registry.PODS.resource
+
+
+class KubernetesBackend:
+    """See `atlctl.backends.base.Backend`. Nothing is read or connected before the first question."""
+
+    name = "kubernetes"
+
+    def __init__(
+        self,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        namespace: str | None = None,
+        *,
+        selector: str | None = None,
+        container: str | None = None,
+        all_namespaces: bool = False,
+    ) -> None:
+        self._asked = (kubeconfig, context, namespace)
+        self._selector = selector
+        self._container = container
+        self._everywhere = all_namespaces
+        self._client: Client | None = None
+        self._served: asyncio.Future[Served] | None = None
+        self._opening = asyncio.Lock()
+        self._known: dict[str, tuple[float, Found]] = {}
+        self._checking = asyncio.Lock()
+        self._checked: set[str] = set()
+        self._logs: PodLogs | None = None
+
+    async def api(self) -> Client:
+        """The client. Raises UsageError, NotAllowed where no server can be told from what is configured."""
+        async with self._opening:
+            if self._client is None:
+                self._client = Client(await asyncio.to_thread(access.load, *self._asked))
+            return self._client
+
+    async def served(self) -> Served:
+        """What the server has, asked once."""
+        if self._served is None:
+            self._served = asyncio.ensure_future(discover(await self.api()))
+        return await self._served
+
+    async def list_jobs(self) -> Listing:
+        api = await self.api()
+        return await inventory.list_jobs(api, None if self._everywhere else [api.namespace], await self.served())
+
+    async def get_job(self, name: str) -> Job:
+        return (await self.found(name)).job
+
+    async def found(self, name: str) -> Found:
+        """The job of that name, with the objects that it was read from."""
+        api = await self.api()
+        if self._selector is not None and name == self._selector:
+            found = await inventory.select(api, name)
+        else:
+            found = await inventory.find(api, name, await self.served())
+        if self._container is not None:
+            found = replace(found, job=_in_container(found, self._container))
+        self._known[found.job.uid or found.job.name] = (asyncio.get_running_loop().time(), found)
+        return found
+
+    async def current(self) -> Job | None:
+        """The job of the pod that this runs in; None outside of a pod, or in one of no job.
+
+        Raises NotAllowed where the pod may not be read.
+        """
+        if self._selector is not None:
+            return (await self.found(self._selector)).job
+        own = own_pod()
+        if own is None:
+            return None
+        api = await self.api()
+        if own.namespace is not None and own.namespace != api.namespace:
+            return None
+        pod = await self._own_object(own)
+        if pod is None or fields.controller(pod) is None:
+            return None
+        return (await self.found(f"pod/{fields.name(pod)}")).job
+
+    async def current_worker(self, job: Job) -> str | None:
+        own = own_pod()
+        if own is None:
+            return None
+        alike = [w for w in job.workers if (w.uid == own.uid if own.uid is not None else w.pod == own.name)]
+        return alike[0].name if alike else None
+
+    async def _own_object(self, own: OwnPod) -> Object | None:
+        api = await self.api()
+        if own.name is not None:
+            try:
+                pod = await api.get(_PODS.path("v1", api.namespace, own.name))
+            except Missing:
+                pod = {}
+            if pod and own.uid in (None, fields.uid(pod)):
+                return pod
+        if own.uid is None:
+            return None
+        # The host name is not the pod's name for indexed Jobs, and the API cannot select by UID.
+        listed = await api.list(_PODS.path("v1", api.namespace))
+        return next((pod for pod in listed.items if fields.uid(pod) == own.uid), None)
+
+    async def ranks(self, job: Job) -> RankMap | None:
+        from atlctl.backends.kubernetes import ranks
+
+        executor = self.executor(job)
+        try:
+            if (found := await ranks.living(executor, job.workers)) is not None:
+                return found
+        finally:
+            await executor.aclose()
+        return ranks.stated(job, (await self._look(job, fresh=False)).pods)
+
+    async def events(self, job: Job) -> Sequence[JobEvent]:
+        """What the cluster keeps of the job, what it made, its pods, its queue and their nodes, oldest first."""
+        from atlctl.backends.kubernetes.events import About, job_events
+
+        api, found = await self.api(), await self._look(job, fresh=False)
+        workloads, groups, _ = await inventory.queues(api, found, await self.served())
+        about = dict.fromkeys(found.uids, About()) | {fields.uid(obj): About() for obj in (*workloads, *groups)}
+        about |= {worker.uid: About(worker.name, worker.node) for worker in found.job.workers if worker.uid}
+        nodes = {worker.node: worker.node for worker in found.job.workers if worker.node}
+        return await job_events(api, found.job.namespace or api.namespace, about, nodes)
+
+    def executor(self, job: Job) -> KubernetesExecutor:
+        from atlctl.backends.kubernetes.executor import KubernetesExecutor
+
+        return KubernetesExecutor(LaterApi(lambda: self._same(job), job.namespace or "default"), job)
+
+    async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]:
+        async for batch in self._log_source().lines(job, worker, request):
+            yield batch
+
+    def end_reader(self, job: Job, worker: Worker, new_sink: Callable[[], S]) -> TailReader[S]:
+        """See `LogEnds`."""
+        return TailReader(self._log_source(), job, worker, new_sink)
+
+    def _log_source(self) -> PodLogs:
+        if self._logs is None:
+            self._logs = PodLogs(LaterApi(self.api, "default"), self)
+        return self._logs
+
+    async def pod(self, job: Job, worker: str, *, fresh: bool) -> Object | None:
+        """See `Places`."""
+        found = await self._look(job, fresh=fresh)
+        name = next((w.pod for w in found.job.workers if w.name == worker), None)
+        return next((pod for pod in found.pods if fields.name(pod) == name), None)
+
+    def container(self, pod: Object) -> str:
+        """See `Places`."""
+        if self._container is not None:
+            return self._container
+        uid = fields.uid(pod)
+        for _, found in self._known.values():
+            if any(fields.uid(own) == uid for own in found.pods):
+                return pods.trainer_container(pod, found.kind.containers, first=found.kind.first_trains).name or ""
+        return pods.trainer_container(pod).name or ""
+
+    async def over(self, job: Job) -> bool:
+        """See `Places`."""
+        try:
+            found = await self._look(job, fresh=True)
+        except (NothingMatched, Replaced):
+            return True
+        return not found.job.state.active
+
+    async def _look(self, job: Job, *, fresh: bool) -> Found:
+        """What is known of exactly this job. Raises AtlctlError where another one has its name by now."""
+        at, known = self._known.get(job.uid or job.name, (float("-inf"), None))
+        age = asyncio.get_running_loop().time() - at
+        if known is not None and (not fresh or age < _FRESH):
+            return known
+        name = self._selector or (job.name if known is None else _form(known))
+        found = await self.found(name)
+        if job.uid and found.job.uid != job.uid:
+            raise Replaced(job)
+        return found
+
+    async def _same(self, job: Job) -> Client:
+        """The client, for commands in workers of just this job: pods of a new one of its name are called alike."""
+        api = await self.api()
+        key = job.uid or job.name
+        async with self._checking:
+            at, _ = self._known.get(key, (float("-inf"), None))
+            if key not in self._checked and asyncio.get_running_loop().time() - at > _FRESH:
+                kind = (await self.served()).kind(job.resource) if job.uid and job.resource else None
+                if kind is not None and kind[0] is not registry.PODS:
+                    await self._compare(api, job, kind[0].resource.path(kind[1], job.namespace, job.name))
+            self._checked.add(key)
+        return api
+
+    async def _compare(self, api: Client, job: Job, path: str) -> None:
+        try:
+            now = await api.get(path)
+        except Refused:
+            return  # it may not be read; its pods may
+        if fields.uid(now) != job.uid:
+            raise Replaced(job)
+
+    async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
+        executor = self.executor(job)
+        argv = Argv(("sh", "-c", _READ, "sh", path, str(limit)))
+        execution = executor.run(worker, ExecRequest(argv))
+        data = bytearray()
+        ended = False
+        try:
+            async for event in execution:
+                if isinstance(event, Output) and event.stream == "stdout":
+                    data += event.data
+                elif isinstance(event, Exited):
+                    ended = event.exit_code == 0
+        finally:
+            await execution.aclose()
+            await executor.aclose()
+        return bytes(data[:limit]) if ended else None
+
+    async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
+        return await controlling.plan_stop(self, job, await self._look(job, fresh=False), workers, request)
+
+    async def plan_resume(self, job: Job) -> Plan:
+        return await controlling.plan_resume(self, job, await self._look(job, fresh=False))
+
+    async def check(self, plan: Plan) -> None:
+        await controlling.check(self, plan)
+
+    async def carry_out(self, plan: Plan, timeout: float, told: Callable[[str], None]) -> Sequence[StopResult]:
+        return await controlling.carry_out(self, plan, timeout, told)
+
+    async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> Sequence[StopResult]:
+        plan = await self.plan_stop(job, workers, StopRequest(grace=grace))
+        if plan.nothing:
+            return [StopResult(worker.name, "already-ended") for worker in workers]
+        return await self.carry_out(plan, controlling.TIMEOUT, lambda _: None)
+
+    async def raw_events(self, job: Job) -> Sequence[Object]:
+        return await controlling.events(await self.api(), await self._look(job, fresh=False))
+
+    def options(self) -> tuple[str, ...]:
+        """The words of a command line that lead to the same server and namespace again."""
+        named = zip(("--kubeconfig", "--context", "--namespace"), self._asked, strict=True)
+        return tuple(word for name, value in named if value is not None for word in (name, value))
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+
+def _in_container(found: Found, container: str) -> Job:
+    """The job with its workers in that container, whichever trains. Raises NothingMatched where no worker has it."""
+    parts = ("containers", "initContainers")
+    names = {
+        fields.uid(pod): [
+            fields.text(item.get("name")) for part in parts for item in fields.entries(fields.spec(pod).get(part))
+        ]
+        for pod in found.pods
+    }
+    if not any(container in names.get(worker.uid or "", ()) for worker in found.job.workers):
+        exist = ", ".join(dict.fromkeys(name for known in names.values() for name in known))
+        raise NothingMatched(f"no worker of {found.job.name} has a container {container}", f"there are: {exist}")
+    workers = [replace(worker, container=container, container_guessed=False) for worker in found.job.workers]
+    return replace(found.job, workers=tuple(workers))
+
+
+class Replaced(AtlctlError):
+    """Another job has the name by now."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(f"job {job.name} was replaced by another of the same name meanwhile", f"atlctl ps {job.name}")
+
+
+def _form(found: Found) -> str:
+    """The name that means just this job, whatever others share its name."""
+    return registry.form(found.kind.resource, found.job.name)

@@ -1,0 +1,149 @@
+"""Events about a job: of the job's object, its children and pods, their PodGroups and Workloads, and its nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atlctl.backends.kubernetes.api import Api, ApiError, Missing, Object
+from atlctl.backends.kubernetes.logreason import objects_at
+from atlctl.backends.kubernetes.logstream import Stamps
+
+#: Up to so many objects are asked for one by one; for more, all events of the namespace are listed once.
+ONE_BY_ONE = 8
+#: Requests at once.
+AT_ONCE = 8
+_TEXT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Whose events are wanted: the worker or the node that the object of a UID is or belongs to."""
+
+    worker: str | None = None
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """`time` is when it was seen last, in seconds since the epoch; `kind` that of the object; `type` Normal or Warning.
+
+    `count` is how often it was seen. `reason` and `message` are the cluster's words: hostile text.
+    """
+
+    time: float | None
+    worker: str | None
+    node: str | None
+    kind: str
+    reason: str
+    message: str
+    count: int
+    type: str
+
+
+async def job_events(
+    api: Api, namespace: str, objects: Mapping[str, About], nodes: Mapping[str, str] | None = None
+) -> Sequence[JobEvent]:
+    """Events in the order of their times. `objects`: by UID; `nodes`: the UIDs of nodes (or their names) by name.
+
+    Raises what the Api raises for the job's own namespace; events of nodes that may not be read are left out.
+    """
+    found: list[Object] = []
+    path = f"/api/v1/namespaces/{namespace}/events"
+    if len(objects) <= ONE_BY_ONE:
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def of(uid: str) -> list[Object]:
+            async with gate:
+                return (await api.list(path, {"fieldSelector": f"involvedObject.uid={uid}"})).items
+
+        for items in await asyncio.gather(*map(of, objects)):
+            found += items
+    else:
+        found += (await api.list(path)).items
+    about = dict(objects)
+    if nodes:
+        # The kubelet gives a node's name in place of its UID, others no UID at all.
+        about |= {uid: About(node=name) for name, uid in nodes.items()} | {name: About(node=name) for name in nodes}
+        found += await _of_nodes(api, nodes)
+    return sorted_events(found, about)
+
+
+async def _of_nodes(api: Api, nodes: Mapping[str, str]) -> list[Object]:
+    # Events of nodes stand in the namespace "default", whatever namespace the pods have.
+    try:
+        listed = await api.list(
+            "/api/v1/namespaces/default/events", {"fieldSelector": "involvedObject.kind=Node", "limit": "500"}
+        )
+    except ApiError as error:
+        if error.status in (401, 403) or isinstance(error, Missing):
+            return []
+        raise
+    return [item for item in listed.items if objects_at(item, "involvedObject").get("name") in nodes]
+
+
+def sorted_events(items: Iterable[Object], about: Mapping[str, About]) -> Sequence[JobEvent]:
+    """The events of the objects in `about`, each once, by time. Takes both forms: core/v1 and events.k8s.io/v1."""
+    latest: dict[str, tuple[int, JobEvent]] = {}
+    stamps = Stamps()
+    for item in items:
+        its = _object(item)
+        known = about.get(str(its.get("uid") or ""))
+        if known is None and its.get("kind") == "Node":
+            known = about.get(str(its.get("name") or ""))  # of a node often only the name is given
+        if known is None:
+            continue
+        event = _event(item, known, stamps)
+        meta = objects_at(item, "metadata")
+        key = str(meta.get("uid") or (meta.get("namespace"), meta.get("name")))
+        if key not in latest or latest[key][0] <= event.count:
+            latest[key] = (event.count, event)
+    same: dict[tuple[Any, ...], JobEvent] = {}
+    for _, event in latest.values():
+        same.setdefault((event.time, event.worker, event.node, event.kind, event.reason, event.message), event)
+    return sorted(same.values(), key=lambda event: (event.time or 0.0, event.worker or "", event.reason, event.message))
+
+
+def _object(item: Object) -> Mapping[str, Any]:
+    return objects_at(item, "involvedObject") or objects_at(item, "regarding")
+
+
+def _event(item: Object, about: About, stamps: Stamps) -> JobEvent:
+    series = objects_at(item, "series")
+    times = (
+        series.get("lastObservedTime"),
+        item.get("lastTimestamp"),
+        item.get("deprecatedLastTimestamp"),
+        item.get("eventTime"),
+        item.get("firstTimestamp"),
+        item.get("deprecatedFirstTimestamp"),
+        objects_at(item, "metadata").get("creationTimestamp"),
+    )
+    known = [when for text in times if text and (when := _seconds(str(text), stamps)) is not None]
+    count = next(
+        (
+            value
+            for value in (series.get("count"), item.get("count"), item.get("deprecatedCount"))
+            if isinstance(value, int) and value > 0
+        ),
+        1,
+    )
+    source = objects_at(item, "source") or objects_at(item, "deprecatedSource")
+    node = about.node or (str(source["host"])[:_TEXT] if source.get("host") else None)
+    return JobEvent(
+        time=known[0] if known else None,
+        worker=about.worker,
+        node=node,
+        kind=str(_object(item).get("kind") or "")[:_TEXT],
+        reason=str(item.get("reason") or "")[:_TEXT],
+        message=str(item.get("message") or item.get("note") or "")[:_TEXT],
+        count=count,
+        type=str(item.get("type") or "Normal")[:_TEXT],
+    )
+
+
+def _seconds(text: str, stamps: Stamps) -> float | None:
+    when, _ = stamps.split(text.encode("utf-8", "replace") + b" ")
+    return None if when is None else when // 10**9 + when % 10**9 / 1e9

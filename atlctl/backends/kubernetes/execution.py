@@ -1,0 +1,445 @@
+"""One command in a pod: the messages of its exec, and the words of the wrapper that runs it, to events.
+
+What is believed of an end, in this order:
+
+- The wrapper's word that it was not started: FailedToStart.
+- The server's Status, and with it the wrapper's word, which alone can prove a signal. Without a Status the command is
+  Lost, also where the wrapper has said how it ended: output may be missing then.
+- A Status of 137 without a word of the wrapper: the wrapper itself was killed by SIGKILL, which is what happens to all
+  processes of a container that ends or is deleted. The command went with it, or was ended by the watcher: signal 9.
+- The Status does not come, since a child of the command holds its output open: the wrapper's word counts after a while,
+  as `truncated`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+
+from atlctl.backends.base import Event, ExecRequest, Exited, FailedToStart, Lost, Output, Started, TerminalSize
+from atlctl.backends.kubernetes import frames, guard
+from atlctl.backends.kubernetes.api import NoServer, Socket
+from atlctl.backends.kubernetes.opening import Container, Watcher, impossible, refused
+from atlctl.jobs.errors import AtlctlError
+
+#: After the command's exit, seconds without output until a Status that does not come is given up on: at least, or twice
+#: the time that the start took, since a loaded server is slow at both, but never more than the second figure.
+LINGER_SECONDS = (0.3, 2.0)
+#: And seconds in all, for a child that goes on to print.
+LINGER_LIMIT = 4.0
+#: Bytes of a stream, after the exit was heard, that may be the command's own: in its pipe, and under way.
+OWED = 1 << 20
+#: Seconds that an end may take beyond its grace: the watcher gives SIGKILL 5 s.
+END_MARGIN_SECONDS = 6.0
+#: Seconds without a word until a command that runs without a wrapper counts as started.
+SILENT_START_SECONDS = 0.3
+#: Bytes of output that may overtake the wrapper's first word.
+EARLY_LIMIT = 1 << 20
+SIGKILL = 9
+
+
+class KubernetesExecution:
+    """See `atlctl.backends.base.Execution`."""
+
+    def __init__(
+        self,
+        container: Container | None,
+        request: ExecRequest,
+        shellless: set[str],
+        closed: Callable[[KubernetesExecution], object],
+    ) -> None:
+        """`container`: None where the worker has no pod. `shellless`: pods without `sh`, of all executions of a run."""
+        self._container = container
+        self._request = request
+        self._shellless = shellless
+        self._closed = closed
+        self._mark = guard.new_mark()
+        self._words = guard.Words(self._mark)
+        self._wrapped = True
+        self._socket: Socket | None = None
+        self._watcher: Watcher | None = None
+        self._opening = False
+        self._opened = asyncio.Event()
+        self._reading = asyncio.Lock()
+        self._pending: asyncio.Task[bytes | None] | None = None
+        self._events: deque[Event] = deque()
+        self._early: list[Output] = []
+        self._early_size = 0
+        self._begun_at = 0.0
+        #: PID and start time of the exec's first process.
+        self._start: tuple[str, str] | None = None
+        self._started = False
+        self._ready = asyncio.Event()
+        self._exit: guard.Ending | None = None
+        self._exit_heard = False
+        self._quiet = 0.0
+        self._linger_until = 0.0
+        self._owed = {"stdout": OWED, "stderr": OWED}
+        self._gone = False
+        self._hung_up = False
+        self._last: Event | None = None
+        self._ending: asyncio.Future[bool] | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
+        #: Input of a terminal since its last newline: there an end of input only ends the line.
+        self._line_begun = False
+        self._size = request.tty
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        await self._begin()
+        while True:
+            while self._events:
+                event = self._events.popleft()
+                if not (isinstance(event, Output) and self._ending is not None):
+                    yield event
+            if self._last is not None:
+                yield self._last
+                return
+            await self._step()
+
+    # The start
+
+    async def _begin(self) -> None:
+        if self._ending is not None:
+            self._last = FailedToStart(125, "ended before its start")
+            return
+        if self._container is None:
+            self._last = FailedToStart(255, "not running: it has no pod")
+            return
+        words = self._request.argv.words
+        # A word that begins with a dash would be an option of the shell's `exec`.
+        self._wrapped = self._container.pod not in self._shellless and not (words and words[0].startswith("-"))
+        self._opening = True
+        try:
+            await self._open(self._container)
+        finally:
+            self._opening = False
+            self._opened.set()
+
+    async def _open(self, container: Container) -> None:
+        request = self._request
+        tty = request.tty is not None
+        given = tuple(os.fsencode(word) for word in request.argv.words)
+        half_close = request.stdin and not tty
+        if not self._wrapped:
+            path = container.path(given, None, stdin=request.stdin or tty, tty=tty)
+        elif self._size is not None:
+            before = self._mark, os.environ.get("TERM") or "xterm", str(self._size.rows), str(self._size.columns)
+            path = container.path(given, guard.TERMINAL, before, stdin=True, tty=True)
+        else:
+            text = guard.INPUT if request.stdin else guard.GUARD
+            path = container.path(given, text, (self._mark,), stdin=True)
+        self._last = impossible(request.argv.words, path)
+        if self._last is not None:
+            return
+        self._begun_at = asyncio.get_running_loop().time()
+        try:
+            self._socket = await container.open(path, half_close=half_close)
+        except AtlctlError as error:
+            self._last = refused(error, container.pod, half_close=half_close)
+            return
+        if self._size is not None:
+            await self._send(frames.resize(self._size))
+
+    async def _watch(self) -> None:
+        """The command's own exec has no watcher: open one beside it. Then the command has started."""
+        assert self._start is not None
+        assert self._container is not None
+        if self._guarded_here:
+            self._run(guarded=True)
+            return
+        tty = self._request.tty is not None
+        self._watcher = await Watcher.begin(self._container, self._mark, self._start, terminal=tty)
+        self._run(guarded=self._watcher is not None)
+
+    @property
+    def _guarded_here(self) -> bool:
+        return self._wrapped and not self._request.stdin and self._request.tty is None
+
+    def _run(self, *, guarded: bool) -> None:
+        """The command has started."""
+        if not self._started:
+            self._started = True
+            self._events.append(Started(guarded))
+            self._ready.set()
+        for output in self._early:
+            self._output(output)
+        self._early.clear()
+
+    # Messages
+
+    async def _step(self) -> None:
+        """Receive one message, and act on it."""
+        async with self._reading:
+            if self._last is not None or self._events:
+                return
+            await self._receive_one()
+
+    async def _receive_one(self) -> None:
+        if self._socket is None or self._hung_up:
+            self._hung_up = True
+            self._finish(Lost("the connection is closed"))
+            return
+        seconds = self._patience()
+        if seconds is None and self._pending is None:
+            message = await self._socket.receive()
+        else:
+            if self._pending is None:
+                self._pending = asyncio.ensure_future(self._socket.receive())
+            done, _ = await asyncio.wait([self._pending], timeout=seconds)
+            if not done:
+                if self._exit_heard:
+                    self._finish(self._exited(truncated=True))
+                else:
+                    self._run(guarded=False)
+                return
+            message, self._pending = self._pending.result(), None
+        if message is None:
+            self._hung_up = True
+            self._finish(Lost("the connection ended before the command's exit status"))
+            return
+        said = frames.decode(message)
+        if isinstance(said, Output):
+            await self._hear(said)
+        elif said is not None:
+            await self._status(said.outcome)
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for a message, None for ever."""
+        if self._last is not None:
+            return None
+        if self._exit_heard:
+            return max(0.0, min(self._quiet, self._linger_until - asyncio.get_running_loop().time()))
+        return None if self._started or self._wrapped else SILENT_START_SECONDS
+
+    async def _hear(self, output: Output) -> None:
+        """Output, with the wrapper's words in it."""
+        words: list[str] = []
+        if self._wrapped and (output.stream == "stderr" or (self._request.tty is not None and self._start is None)):
+            own, words = self._words.feed(output.data)
+            if words and self._request.tty is not None:
+                own += self._words.rest()  # what follows is the command's: nothing typed is held back
+            if len(own) != len(output.data):
+                output = Output(output.stream, own)
+        if output.data and not self._started and self._wrapped:
+            self._early.append(output)
+            self._early_size += len(output.data)
+        elif output.data:
+            self._run(guarded=False)
+            self._output(output)
+        for word in words:
+            await self._word(word.split(" ", 1))
+        if self._early_size > EARLY_LIMIT:
+            # Whatever `sh` is there, it does not say what ours says.
+            self._run(guarded=False)
+
+    def _output(self, output: Output) -> None:
+        if self._exit_heard:
+            self._owed[output.stream] -= len(output.data)
+            if self._owed[output.stream] < 0:
+                self._finish(self._exited(truncated=True))
+                return
+        if self._ending is None and self._last is None:
+            self._events.append(output)
+
+    async def _word(self, word: list[str]) -> None:
+        rest = word[1] if len(word) == 2 else ""
+        if word[0] == "S" and len(rest.split()) == 2 and self._start is None:
+            pid, time = rest.split()
+            self._start = pid, time
+            await self._watch()
+        elif word[0] == "F" and rest.isascii() and rest.isdigit() and len(rest) < 4:
+            self._exit = guard.Ending(int(rest), None, never_ran=True)
+        elif word[0] == "X":
+            self._exit, self._exit_heard = guard.ending(rest), True
+            now = asyncio.get_running_loop().time()
+            least, most = LINGER_SECONDS
+            self._quiet = max(least, min(most, 2 * (now - self._begun_at)))
+            self._linger_until = now + LINGER_LIMIT
+            if self._ending is not None:
+                self._finish(self._exited())
+        elif word[0] == "G":
+            self._gone = True
+
+    def _exited(self, *, truncated: bool = False) -> Event:
+        """What the wrapper said of the end."""
+        if self._exit is None:
+            return Lost("the shell that waited for the command was ended")
+        if self._exit.never_ran:
+            words = {127: "command not found", 126: "cannot be executed"}.get(self._exit.code, "could not be started")
+            return FailedToStart(self._exit.code, f"{self._request.argv.words[0]}: {words}")
+        if self._exit.signal is not None:
+            return Exited(signal=self._exit.signal, truncated=truncated)
+        return Exited(exit_code=self._exit.code, truncated=truncated)
+
+    async def _status(self, outcome: Exited | FailedToStart | Lost) -> None:
+        """The server's last word."""
+        if self._last is not None:
+            return
+        if not self._wrapped or isinstance(outcome, Lost):
+            if isinstance(outcome, Exited):
+                self._run(guarded=False)
+            self._finish(outcome)
+        elif isinstance(outcome, FailedToStart):
+            await self._without_shell(outcome)
+        elif self._exit_heard or (self._exit is not None and self._exit.never_ran):
+            self._finish(self._exited())
+        elif self._start is not None:
+            self._finish(self._unexplained(outcome))
+        else:
+            said = b"".join(early.data for early in self._early).decode(errors="replace").strip()
+            code = outcome.exit_code or 0
+            self._early.clear()
+            if code == 0:
+                self._finish(Lost("the shell in the container ended without a word"))
+            elif code == 128 + SIGKILL:
+                self._finish(FailedToStart(255, "not running: the container ended"))
+            else:
+                self._finish(FailedToStart(125, f"the shell in the container failed: {said[:300] or f'code {code}'}"))
+
+    def _unexplained(self, outcome: Exited) -> Event:
+        """The Status of a command whose wrapper said nothing of its end."""
+        if self._request.tty is not None:
+            return outcome  # there it never does: the command has taken its place
+        if outcome.exit_code == 128 + SIGKILL:
+            return Exited(signal=SIGKILL)
+        return outcome if outcome.exit_code else Lost("the wrapper ended without a word on the command")
+
+    async def _without_shell(self, outcome: FailedToStart) -> None:
+        """The container has no `sh`: run the command as it is."""
+        if self._started or outcome.exit_code not in (126, 127) or self._container is None:
+            self._finish(outcome)
+            return
+        self._shellless.add(self._container.pod)
+        self._wrapped = False
+        if self._socket is not None:
+            await self._socket.close()
+        self._words.rest()
+        await self._open(self._container)
+
+    def _finish(self, event: Event) -> None:
+        """`event` is the end. What is held back comes before it."""
+        if self._last is not None:
+            return
+        if self._wrapped and isinstance(event, Exited) and not self._started:
+            self._run(guarded=False)
+        if (rest := self._words.rest()) and self._started and self._ending is None:
+            self._events.append(Output("stderr" if self._request.tty is None else "stdout", rest))
+        self._last = event
+        self._ready.set()
+        if self._watcher is not None and self._ending is None and isinstance(event, Exited):
+            watcher, self._watcher = self._watcher, None
+            self._later(watcher.leave())
+
+    def _later(self, work: Coroutine[None, None, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Input
+
+    async def write(self, data: bytes) -> bool:
+        await self._ready.wait()
+        for message in frames.stdin(data):
+            if self._last is not None or not await self._send(message):
+                return False
+        if data:
+            self._line_begun = not data.endswith(b"\n")
+        return self._last is None
+
+    async def _send(self, message: bytes) -> bool:
+        if self._socket is None or self._hung_up:
+            return False
+        try:
+            await self._socket.send(message)
+        except NoServer:
+            return False
+        return True
+
+    async def close_stdin(self) -> None:
+        if self._request.tty is not None:
+            # A terminal has no end that could be closed. The first of two only ends a line that was begun.
+            await self.write(b"\x04\x04" if self._line_begun else b"\x04")
+        elif self._request.stdin and self._socket is not None:
+            await self._ready.wait()
+            if (message := frames.close_stdin(self._socket.protocol)) is not None:
+                await self._send(message)
+
+    def resize(self, size: TerminalSize) -> None:
+        if self._request.tty is not None:
+            self._size = size
+            if self._socket is not None:
+                self._later(self._send(frames.resize(size)))
+
+    # The end
+
+    async def end(self, grace: float) -> bool:
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._end(grace))
+        return await asyncio.shield(self._ending)
+
+    async def _end(self, grace: float) -> bool:
+        try:
+            async with asyncio.timeout(grace + END_MARGIN_SECONDS):
+                if self._opening:
+                    await self._opened.wait()
+                if self._socket is None:
+                    return True
+                return await self._prove(max(0, round(grace * 10)))
+        except (TimeoutError, NoServer):
+            return False
+
+    async def _prove(self, tenths: int) -> bool:
+        while not self._started and self._last is None:
+            await self._read_on()
+        if isinstance(self._last, FailedToStart):
+            return True
+        if self._start is None or self._container is None:
+            return isinstance(self._last, Exited)  # without a wrapper nothing more can be done
+        if self._guarded_here and not self._exit_heard and await self._send(f"\0{tenths}\n".encode()):
+            while not self._gone and not self._hung_up and not (self._last is not None and not self._exit_heard):
+                await self._read_on()
+            if self._gone:
+                await self._let_go()
+                return True
+        watcher, self._watcher = self._watcher, None
+        if watcher is None:
+            tty = self._request.tty is not None
+            watcher = await Watcher.begin(self._container, self._mark, self._start, terminal=tty)
+        if watcher is None:
+            return False
+        try:
+            return await watcher.end(tenths)
+        finally:
+            await watcher.close()
+
+    async def _let_go(self) -> None:
+        """Nothing is left but the wrapper: wait until it has gone, too."""
+        if await self._send(b"\0q\n"):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    while not self._hung_up:
+                        await self._read_on()
+
+    async def _read_on(self) -> None:
+        """Receive one message where nobody else does."""
+        async with self._reading:
+            if not self._hung_up:
+                await self._receive_one()
+
+    async def aclose(self) -> None:
+        self._closed(self)
+        if self._ending is not None:
+            self._ending.cancel()
+        if self._pending is not None:
+            self._pending.cancel()
+        for task in list(self._tasks):
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._hung_up = True
+        self._last = self._last or Lost("given back")
+        self._ready.set()
+        watcher, self._watcher = self._watcher, None
+        await asyncio.gather(*[one.close() for one in (self._socket, watcher) if one is not None])

@@ -1,0 +1,211 @@
+"""Who asks, what they may do, and the Role that gives them the rest.
+
+The server decides right by right (SelfSubjectAccessReview). Its list of all rules may be incomplete where a webhook
+or a cloud's IAM has a say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from atlctl.backends.kubernetes import discovery
+from atlctl.backends.kubernetes.api import Api, Object
+from atlctl.backends.kubernetes.discovery import Served
+from atlctl.backends.kubernetes.kinds.base import Resource
+from atlctl.backends.kubernetes.kinds.fields import mapping, text
+from atlctl.backends.kubernetes.kinds.mechanism import Refuse, Suspend, VolcanoCommand
+from atlctl.backends.kubernetes.kinds.registry import PODS
+from atlctl.jobs.errors import AtlctlError, NotAllowed
+
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+USER_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+ANONYMOUS = "system:anonymous"
+#: What the Role is given to where the server does not tell who asks.
+PLACEHOLDER = "REPLACE-WITH-THE-USER"
+
+#: Reviews under way at once; seconds for all of them together.
+PARALLEL = 16
+PATIENCE = 30.0
+
+_RBAC = "rbac.authorization.k8s.io"
+_SERVICE_ACCOUNT = "system:serviceaccount:"
+
+#: What a right is for. `read` is what no command can do without.
+Purpose = Literal["read", "logs", "follow", "exec", "events", "kinds", "queues", "stop", "delete"]
+PURPOSES: tuple[Purpose, ...] = ("read", "logs", "follow", "exec", "events", "kinds", "queues", "stop", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One verb on one resource of a namespace; `resource` may have a subresource (`pods/exec`)."""
+
+    group: str
+    resource: str
+    verb: str
+    purpose: Purpose
+
+    @property
+    def on(self) -> str:
+        """The resource as `kubectl auth can-i` takes it: `pods/exec`, `jobs.batch`."""
+        plural, slash, sub = self.resource.partition("/")
+        return f"{plural}{f'.{self.group}' if self.group else ''}{slash}{sub}"
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """The server's answer. `allowed` is None where it gave none; then `reason` says why. `reason` is hostile text."""
+
+    right: Right
+    allowed: bool | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks, as the server sees it. Hostile text."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+
+
+#: exec needs both verbs: a WebSocket is a GET, and from 1.35 on the server asks for `create` as well.
+_ALWAYS = (
+    Right("", "pods", "get", "read"),
+    Right("", "pods", "list", "read"),
+    Right("", "pods/log", "get", "logs"),
+    Right("", "pods", "watch", "follow"),
+    Right("", "pods/exec", "get", "exec"),
+    Right("", "pods/exec", "create", "exec"),
+    Right("", "events", "list", "events"),
+)
+
+
+def rights(served: Served) -> tuple[Right, ...]:
+    """Every right that a command of atlctl asks for on a server with these kinds."""
+    found: dict[Right, None] = dict.fromkeys(_ALWAYS)
+
+    def add(resource: Resource, purpose: Purpose, *verbs: str) -> None:
+        found.update(dict.fromkeys(Right(resource.group, resource.plural, verb, purpose) for verb in verbs))
+
+    for kind, _ in (*served.kinds(), (PODS, "v1")):
+        if kind is not PODS:
+            add(kind.resource, "kinds", "get", "list")
+        how = kind.stop({})
+        if isinstance(how, Suspend):
+            add(kind.resource, "stop", "patch")
+        elif isinstance(how, VolcanoCommand):
+            add(discovery.COMMANDS, "stop", "create")
+        if not isinstance(how, Refuse) or how.deletable:
+            add(kind.resource, "delete", "delete")
+    for groups in (discovery.VOLCANO_PODGROUPS, discovery.COSCHEDULING_PODGROUPS):
+        if groups.name in served.versions:
+            add(groups, "queues", "get", "list")
+    if discovery.WORKLOADS.name in served.versions:
+        add(discovery.WORKLOADS, "queues", "get", "list")
+        add(discovery.WORKLOADS, "stop", "patch")
+    return tuple(sorted(found, key=lambda right: PURPOSES.index(right.purpose)))
+
+
+async def user(api: Api) -> User | None:
+    """Who asks; None where the server does not say (before 1.28). Raises what the request raises."""
+    body: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    info = mapping(mapping((await api.send("POST", USER_REVIEWS, body)).data.get("status")).get("userInfo"))
+    groups = info.get("groups")
+    named = tuple(text(group) for group in groups) if type(groups) is list else ()
+    name = text(info.get("username"))
+    return User(name, tuple(group for group in named if group)) if name else None
+
+
+async def review(
+    api: Api, asked: Sequence[Right], namespace: str, *, parallel: int = PARALLEL, seconds: float = PATIENCE
+) -> list[Review]:
+    """The server's answer for each of `asked`, in their order, `parallel` at once.
+
+    Raises NotAllowed where the server does not accept who asks (401). Any other failure, and what was not answered
+    within `seconds`, is a Review without an answer.
+    """
+    answers: dict[Right, Review] = {}
+    turns = asyncio.Semaphore(parallel)
+
+    async def ask(right: Right) -> None:
+        async with turns:
+            answers[right] = await _ask(api, right, namespace)
+
+    asking = [asyncio.create_task(ask(right)) for right in asked]
+    try:
+        await asyncio.wait(asking, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in asking:
+            task.cancel()
+        ended = await asyncio.gather(*asking, return_exceptions=True)
+    for result in ended:
+        if isinstance(result, Exception):
+            raise result
+    return [answers.get(right) or Review(right, None, f"no answer within {seconds:g} s") for right in asked]
+
+
+async def _ask(api: Api, right: Right, namespace: str) -> Review:
+    plural, _, sub = right.resource.partition("/")
+    attributes = {"namespace": namespace, "verb": right.verb, "group": right.group, "resource": plural}
+    body: Object = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {**attributes, **({"subresource": sub} if sub else {})}},
+    }
+    try:
+        status = mapping((await api.send("POST", ACCESS_REVIEWS, body)).data.get("status"))
+    except AtlctlError as error:
+        if isinstance(error, NotAllowed) and getattr(error, "status", None) == 401:
+            raise
+        return Review(right, None, error.message)
+    allowed = status.get("allowed")
+    if type(allowed) is not bool:
+        return Review(right, None, "the answer says neither yes nor no")
+    return Review(right, allowed, text(status.get("reason")) or text(status.get("evaluationError")))
+
+
+def missing_role(reviews: Sequence[Review], namespace: str, who: User | None) -> list[Object]:
+    """A Role with every right that was refused, and its RoleBinding, ready for `kubectl apply`; empty where none was.
+
+    Rights without an answer are not in it. Resources of one group with the same verbs share a rule; `delete` has rules
+    of its own, at the end, for an administrator who would rather leave it out.
+    """
+    verbs: dict[tuple[bool, str, str], list[str]] = {}
+    for item in reviews:
+        if item.allowed is False:
+            place = (item.right.verb == "delete", item.right.group, item.right.resource)
+            verbs.setdefault(place, []).append(item.right.verb)
+    if not verbs:
+        return []
+    grouped: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (_, group, resource), stated in sorted(verbs.items(), key=lambda item: item[0][0]):
+        grouped.setdefault((group, tuple(stated)), []).append(resource)
+    rules = [
+        {"apiGroups": [group], "resources": names, "verbs": list(stated)} for (group, stated), names in grouped.items()
+    ]
+    subject = _subject(who)
+    # A name of its own for each content: applied under a fixed one, it would take away what an earlier Role gave.
+    digest = hashlib.sha256(json.dumps([namespace, rules, subject]).encode()).hexdigest()[:8]
+    meta: Object = {"name": f"atlctl-{digest}", "namespace": namespace}
+    role: Object = {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": meta, "rules": rules}
+    binding: Object = {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": dict(meta),
+        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": meta["name"]},
+        "subjects": [subject],
+    }
+    return [role, binding]
+
+
+def _subject(who: User | None) -> Object:
+    name = who.name if who is not None and who.name != ANONYMOUS else PLACEHOLDER
+    if name.startswith(_SERVICE_ACCOUNT) and name.count(":") == 3:
+        namespace, _, account = name.removeprefix(_SERVICE_ACCOUNT).partition(":")
+        return {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+    return {"apiGroup": _RBAC, "kind": "User", "name": name}

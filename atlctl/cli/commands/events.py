@@ -1,0 +1,100 @@
+"""`atlctl events`: what the cluster says about a job, its pods and nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
+
+from atlctl.cli import options, say
+from atlctl.cli.runtime import context, run_async
+from atlctl.jobs.errors import UsageError
+
+if TYPE_CHECKING:
+    from atlctl.backends.kubernetes.events import JobEvent
+    from atlctl.jobs.model import Job
+    from atlctl.render.streams import Streams
+
+
+@runtime_checkable
+class HasEvents(Protocol):
+    """A backend whose platform keeps events."""
+
+    async def events(self, job: Job) -> Sequence[JobEvent]: ...
+
+
+def command(
+    job: options.Job = None,
+    job_option: options.JobOption = None,
+    output: Annotated[str, options.output("table", "json", "yaml")] = "table",
+) -> int:
+    return run_async(lambda: _show(job, job_option, output))
+
+
+async def _show(argument: str | None, option: str | None, output: str) -> int:
+    from atlctl.cli.target import backend, find_job
+    from atlctl.cli.views import job_data
+
+    source = backend(argument, option)
+    if not isinstance(source, HasEvents):
+        raise UsageError(f"the backend '{source.name}' keeps no events", "what its workers printed: atlctl logs")
+    job = await find_job(source, argument, option, reads_only=True)
+    events = await source.events(job)
+    if output in ("json", "yaml"):
+        say.document({"job": job_data(job), "events": [event_data(event) for event in events]})
+    elif events:
+        say.out(events_table(events, context().streams))
+    else:
+        say.note(f"no events of {job.name}: a cluster keeps them for an hour, as a rule")
+    return 0
+
+
+def events_table(events: Sequence[JobEvent], streams: Streams) -> str:
+    """Oldest first: what happened last stands where the eye is."""
+    from atlctl.render.table import Column, Table, render_table
+
+    now = time.time()
+    terminal = streams.stdout_tty
+    columns = [
+        Column("LAST SEEN", "right" if terminal else "left"),
+        Column("TYPE"),
+        Column("REASON"),
+        Column("OBJECT"),
+        Column("COUNT", "right"),
+        Column("MESSAGE"),
+    ]
+    rows = [
+        [
+            say.moment(event.time, streams, now),
+            event.type,
+            event.reason,
+            _object(event),
+            str(event.count),
+            event.message,
+        ]
+        for event in events
+    ]
+    return render_table(Table(columns, rows), streams, False)
+
+
+def _object(event: JobEvent) -> str:
+    """Whose event it is: a worker's, a node's, or the job's own."""
+    if event.worker is not None:
+        return event.worker
+    return f"node {event.node}" if event.kind == "Node" else event.kind or "-"
+
+
+def event_data(event: JobEvent) -> dict[str, Any]:
+    """An event as `-o json` shows it. The time is RFC 3339, UTC."""
+    from atlctl.render.table import rfc3339
+
+    return {
+        "time": None if event.time is None else rfc3339(event.time, "microseconds"),
+        "type": event.type,
+        "reason": event.reason,
+        "worker": event.worker,
+        "node": event.node,
+        "kind": event.kind,
+        "count": event.count,
+        "message": event.message,
+    }

@@ -1,0 +1,53 @@
+"""`atlctl resume`: takes back a stop that can be taken back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from atlctl.cli import options, say
+from atlctl.cli.commands.stop import TIMEOUT_SECONDS, headline
+from atlctl.cli.runtime import run_async
+from atlctl.jobs.errors import AtlctlError
+
+
+def command(
+    job: options.Job = None,
+    job_option: options.JobOption = None,
+    timeout: Annotated[float, options.duration("--timeout")] = TIMEOUT_SECONDS,
+    yes: options.Yes = False,
+    dry_run: options.DryRun = False,
+    output: Annotated[str, options.output("table", "json")] = "table",
+) -> int:
+    return run_async(lambda: _resume(job, job_option, timeout, yes, dry_run, output))
+
+
+async def _resume(
+    argument: str | None, option: str | None, timeout: float, yes: bool, dry_run: bool, output: str
+) -> int:
+    from atlctl.cli.prompt import confirm
+    from atlctl.cli.target import backend, find_job
+
+    source = backend(argument, option)
+    job = await find_job(source, argument, option, reads_only=False)
+    plan = await source.plan_resume(job)
+    if plan.nothing:
+        say.line(f"{plan.nothing}: nothing to resume")
+    else:
+        say.line(headline("resumes", f"job {job.name}", job))
+        for label, text in plan.facts:
+            say.line(f"  {label}: {text}")
+        if dry_run:
+            await source.check(plan)
+            say.note("dry run: nothing was resumed")
+        elif not yes and not confirm(f"Resume job {job.name}{plan.question and f' ({plan.question})'}?"):
+            raise AtlctlError("nothing was resumed")
+        else:
+            for result in await source.carry_out(plan, timeout, say.line):
+                raise AtlctlError(f"not resumed: {result.reason}", f"look at it: atlctl ps {job.name}")
+    done = not plan.nothing and not dry_run
+    if output == "json":
+        about = {"job": job.name, "uid": job.uid, "namespace": job.namespace, "dry_run": dry_run, "resumed": done}
+        say.document({**about, "mechanism": plan.how, "stop": plan.undo or None})
+    elif done:
+        say.out(f"resumed: job {job.name}\n")
+    return 0

@@ -1,0 +1,70 @@
+"""What a platform cannot tell of its workers: their logs say whether the training in them has failed.
+
+A launch script may sleep on after its trainer's end, and end with 0 then. Local jobs note that themselves; elsewhere
+the last lines of the logs are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from atlctl.cli import say
+from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.model import Job, State, Worker
+
+if TYPE_CHECKING:
+    from atlctl.backends.base import Backend
+
+#: Workers whose logs are read: each is a request to its node.
+MOST = 64
+SECONDS = 5.0
+#: Lines from the end: a summary of 8 ranks with what launch scripts print behind it.
+_LINES = 200
+HELD = "its trainer has failed; the launch script lives on"
+DOUBTFUL = "exit 0, but its log shows that its trainer failed"
+
+
+async def look(source: Backend, job: Job) -> Job:
+    """`job`, with the workers that are Held, and a reason with those whose success is none.
+
+    Where there are more than `MOST` workers that it may be true of, their logs are not read, and that is said.
+    """
+    if source.name == "local":
+        return job
+    asked = [worker for worker in job.workers if worker.state in (State.RUNNING, State.SUCCEEDED)]
+    if len(asked) > MOST:
+        say.note(f"{len(asked)} workers are too many to look for Held ones in their logs; atlctl errors reads all")
+        return job
+    answers = await asyncio.gather(*(_failed(source, job, worker) for worker in asked))
+    failed = {worker.name for worker, answer in zip(asked, answers, strict=True) if answer}
+    if not failed:
+        return job
+    workers = tuple(_told(worker) if worker.name in failed else worker for worker in job.workers)
+    held = [worker.name for worker in workers if worker.state is State.HELD]
+    if held and job.state is State.RUNNING:
+        from atlctl.jobs.naming import fold_names
+
+        return replace(job, workers=workers, state=State.HELD, reason=f"{fold_names(held)} held")
+    return replace(job, workers=workers)
+
+
+def _told(worker: Worker) -> Worker:
+    if worker.state is State.RUNNING:
+        return replace(worker, state=State.HELD, reason=HELD)
+    return replace(worker, reason=DOUBTFUL)
+
+
+async def _failed(source: Backend, job: Job, worker: Worker) -> bool:
+    from atlctl.backends.base import LogRequest
+    from atlctl.diagnosis.held import trainer_failed
+
+    lines: list[bytes] = []
+    try:
+        async with asyncio.timeout(SECONDS):
+            async for batch in source.lines(job, worker, LogRequest(tail=_LINES)):
+                lines += [line.data for line in batch]
+    except (AtlctlError, TimeoutError):
+        return False  # a log that cannot be read proves nothing
+    return trainer_failed(lines)

@@ -1,0 +1,58 @@
+"""Whether the ends of a job's logs hold the start of its failure, or more of some of them has to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from atlctl.diagnosis.moments import Moment
+from atlctl.diagnosis.reading.reader import LogFacts
+
+#: Lines before a log's first sign of failure that show that it had run well before.
+LINES_BEFORE = 2_000
+#: Seconds before the job's first sign of failure from which on every log should have been read.
+SECONDS_BEFORE = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """The end of one log: its facts, whether it is all of the log, when its first line was printed (seconds, epoch)."""
+
+    facts: LogFacts
+    whole: bool
+    first: float | None
+
+
+def first_sign(facts: LogFacts) -> tuple[int, float | None] | None:
+    """The line of the first sign of failure, and when it was printed; None where there is none."""
+    signs = [(trace.line_no, _epoch(trace.time)) for trace in facts.traces[:1]]
+    signs += [(note.line_no, _epoch(facts.moments.get(note.line_no))) for note in facts.notes[:1]]
+    signs += [(hit.line_no, _epoch(hit.time)) for hit in facts.hits[:1]]
+    return min(signs, key=lambda sign: sign[0], default=None)
+
+
+def _epoch(moment: Moment | None) -> float | None:
+    return moment.seconds if moment is not None and moment.absolute else None
+
+
+def uncovered(parts: Mapping[str, ReadPart]) -> frozenset[str]:
+    """The workers of whose logs more has to be read before the job's first failure can be told.
+
+    Those whose first sign of failure comes too soon after the part's beginning, and those whose part begins later than
+    the first failure of the whole job. Where no log shows any sign, all that are not whole.
+    """
+    signs = {name: first_sign(part.facts) for name, part in parts.items()}
+    if not any(signs.values()):
+        return frozenset(name for name, part in parts.items() if not part.whole)
+    times = [sign[1] for sign in signs.values() if sign is not None and sign[1] is not None]
+    begin = min(times) - SECONDS_BEFORE if times else None
+    short = set()
+    for name, part in parts.items():
+        sign = signs[name]
+        if part.whole:
+            continue
+        near = sign is not None and sign[0] <= LINES_BEFORE
+        late = begin is not None and part.first is not None and part.first > begin
+        if near or late:
+            short.add(name)
+    return frozenset(short)

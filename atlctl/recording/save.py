@@ -1,0 +1,337 @@
+"""Saves the evidence of a job into a folder that `errors --from` reads, before a stop takes its logs away.
+
+First the end of every log, since the failure stands there, then as much of each as time and size allow. What is
+missing is named; nothing that a worker does or fails to do ends the saving of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+from atlctl.backends.base import LogLine, LogRequest
+from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
+from atlctl.jobs.model import Job, Worker
+from atlctl.jobs.naming import safe_file_name
+from atlctl.recording import manifest
+
+#: Seconds for all of it, bytes of all logs, logs that are read at once.
+DEADLINE = 60.0
+LIMIT = 1 << 30
+READERS = 32
+#: Of the first pass: lines of each log, and bytes that are held of them.
+TAIL = 20_000
+TAIL_BYTES = 4 << 20
+#: Of the second pass: more lines than this are read from the begin; the part of a log's space that is aimed at.
+MAX_TAIL = 1_000_000
+_USED = 0.8
+MAX_EVENTS = 20_000
+#: Seconds that a read has to end once it was told to.
+_ENDING = 2.0
+_TAGS = frozenset(("ts", "previous", "stdout", "stderr"))
+_OPEN = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Source(Protocol):
+    """What is needed of a backend."""
+
+    def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]: ...
+
+    async def raw_events(self, job: Job) -> Sequence[Mapping[str, Any]]: ...
+
+
+@dataclass(slots=True)
+class Saved:
+    """What was saved. `logs` counts files; `missing` is what is not there or not whole, and why (hostile text)."""
+
+    folder: str
+    logs: int = 0
+    bytes: int = 0
+    missing: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Folder:
+    """A new folder of mode 0700, or an empty one that exists; files in it are 0600. No link is followed.
+
+    Its parent must exist. Raises UsageError or NotAllowed where it cannot be used.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path.rstrip("/") or "/"
+        try:
+            try:
+                os.mkdir(self.path, 0o700)
+                made = True
+            except FileExistsError:
+                made = False
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            if made:
+                os.fchmod(self._fd, 0o700)  # a umask may have taken bits that the owner needs
+            elif os.listdir(self._fd):
+                os.close(self._fd)
+                raise UsageError(f"{path} is not empty", "name a new folder with --out")
+        except OSError as error:
+            why = error.strerror or str(error)
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise NotAllowed(f"cannot write to {path}: {why}", "name another folder with --out") from error
+            raise UsageError(f"cannot save to {path}: {why}", "name another folder with --out, or --no-save") from error
+
+    def create(self, name: str) -> int:
+        fd = os.open(name, _OPEN, 0o600, dir_fd=self._fd)
+        os.fchmod(fd, 0o600)
+        return fd
+
+    def write(self, name: str, data: bytes) -> None:
+        fd = self.create(name)
+        try:
+            _write(fd, data)
+        finally:
+            os.close(fd)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+async def save(source: Source, job: Job, folder: Folder, *, deadline: float = DEADLINE, limit: int = LIMIT) -> Saved:
+    """Save logs (`NAME.ts.log`, `NAME.previous.ts.log`), `atlctl.json` and `events.jsonl` of `job`.
+
+    `deadline` in seconds, `limit` in bytes over all logs. Never raises for what could not be read or written.
+    """
+    saving = _Saving(source, job, folder, limit)
+    await saving.run(deadline)
+    return saving.saved
+
+
+@dataclass(slots=True)
+class _Log:
+    """One log to save. `told`: what it is to the user. `size`, `lines`: of what is saved."""
+
+    worker: Worker
+    previous: bool
+    name: str
+    told: str
+    state: Literal["not read", "cut", "tail", "whole"] = "not read"
+    size: int = 0
+    lines: int = 0
+
+
+class _Saving:
+    def __init__(self, source: Source, job: Job, folder: Folder, limit: int) -> None:
+        self.saved = Saved(folder.path)
+        self._source, self._job, self._folder = source, job, folder
+        self._gate = asyncio.Semaphore(READERS)
+        logs = [_Log(w, False, f"{stem(w.name)}.ts.log", w.name) for w in job.workers]
+        logs += [
+            _Log(w, True, f"{stem(w.name)}.previous.ts.log", f"{w.name} before its restart")
+            for w in job.workers
+            if w.restarts
+        ]
+        self._logs = logs
+        self._share = limit // max(1, len(logs))
+
+    async def run(self, deadline: float) -> None:
+        self._put(manifest.NAME, describe(self._job), "the description of the job")
+        end = asyncio.get_running_loop().time() + deadline
+        events = asyncio.create_task(self._events())
+        try:
+            await self._all([*(asyncio.create_task(self._end_of(log)) for log in self._logs), events], end)
+            rest = [log for log in self._logs if log.state == "tail"]
+            await self._all([asyncio.create_task(self._more(log)) for log in rest], end)
+        finally:
+            events.cancel()
+        for log in self._logs:
+            if log.state == "tail":
+                self._miss(log.told, f"only its last {log.lines} lines: {deadline:g} s were not enough for more")
+            elif log.state == "not read":
+                self._miss(log.told, f"not read within {deadline:g} s")
+        if events.cancelled():
+            self._miss("events", f"not read within {deadline:g} s")
+        self.saved.missing.sort()
+
+    async def _all(self, tasks: list[asyncio.Task[None]], end: float) -> None:
+        """Wait for `tasks` until `end`, then cancel those that are left."""
+        if not tasks:
+            return
+        try:
+            await asyncio.wait(tasks, timeout=max(0.0, end - asyncio.get_running_loop().time()))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_ENDING)
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def _end_of(self, log: _Log) -> None:
+        """The last lines. What was read until a deadline or an error is written, too."""
+        held: deque[bytes] = deque()
+        cut = False
+        room = min(TAIL_BYTES, self._share)
+        why = ""
+        try:
+            request = LogRequest(tail=TAIL, previous=log.previous)
+            async with self._gate, _closing(self._source.lines(self._job, log.worker, request)) as batches:
+                async for batch in batches:
+                    for line in batch:
+                        held.append(stamped(line))
+                        log.size += len(held[-1])
+                    while log.size > room and held:
+                        log.size -= len(held.popleft())
+                        cut = True
+            log.state = "tail" if cut or len(held) >= TAIL else "whole"
+        except AtlctlError as error:
+            log.state, why = "cut", error.message
+        finally:
+            if (held or log.state == "whole") and self._put(log.name, b"".join(held), log.told):
+                self.saved.logs += 1
+                self.saved.bytes += log.size
+                log.lines = len(held)
+                if log.state in ("cut", "not read"):
+                    log.state, why = "cut", f"the reading broke off, its last lines may be missing {why and f'({why})'}"
+            if why:
+                self._miss(log.told, why.strip())
+
+    async def _more(self, log: _Log) -> None:
+        """As much of it as its share of the space allows, beside its end, and then in its place."""
+        fitting = int(_USED * self._share * log.lines / max(1, log.size))
+        if fitting <= log.lines:
+            self._too_large(log)
+            return
+        wanted = fitting if fitting <= MAX_TAIL else None
+        part = f".{log.name}.part"
+        size = lines = 0
+        fd = -1
+        try:
+            fd = self._folder.create(part)
+            request = LogRequest(tail=wanted, previous=log.previous)
+            async with self._gate, _closing(self._source.lines(self._job, log.worker, request)) as batches:
+                async for batch in batches:
+                    data = b"".join(map(stamped, batch))
+                    lines += len(batch)
+                    size += len(data)
+                    if size > self._share:
+                        self._too_large(log)
+                        return
+                    _write(fd, data)
+            self._folder.rename(part, log.name)
+            self.saved.bytes += size - log.size
+            log.lines, log.size, log.state = lines, size, "whole"
+            if wanted is not None and lines >= wanted:
+                self._too_large(log)
+        except (AtlctlError, OSError) as error:
+            log.state = "cut"
+            why = error.message if isinstance(error, AtlctlError) else error.strerror or str(error)
+            self._miss(log.told, f"only its last {log.lines} lines: {why}")
+        finally:
+            if fd >= 0:
+                os.close(fd)
+                self._folder.remove(part)
+
+    def _too_large(self, log: _Log) -> None:
+        log.state = "cut"
+        self._miss(log.told, f"only its last {log.lines} lines: it has more than its {self._share / 2**20:.3g} MiB")
+
+    async def _events(self) -> None:
+        try:
+            found = await self._source.raw_events(self._job)
+        except AtlctlError as error:
+            self._miss("events", error.message)
+            return
+        if found:
+            lines = "".join(f"{json.dumps(event)}\n" for event in found[-MAX_EVENTS:])
+            self._put("events.jsonl", lines.encode(), "events")
+
+    def _put(self, name: str, data: bytes, told: str) -> bool:
+        try:
+            self._folder.write(name, data)
+        except OSError as error:
+            self._miss(told, error.strerror or str(error))
+            return False
+        return True
+
+    def _miss(self, what: str, why: str) -> None:
+        self.saved.missing.append((what, why))
+
+
+@asynccontextmanager
+async def _closing(batches: AsyncIterator[Sequence[LogLine]]) -> AsyncIterator[AsyncIterator[Sequence[LogLine]]]:
+    """Ends a reading that is left early, so that its connection is given back at once."""
+    try:
+        yield batches
+    finally:
+        if isinstance(batches, AsyncGenerator):
+            await batches.aclose()
+
+
+def stem(name: str) -> str:
+    """The name of a worker's files: safe, and without a part that would be taken for the tag of a log."""
+    safe = safe_file_name(name)
+    return safe.replace(".", "%2E") if _TAGS.intersection(safe.split(".")) else safe
+
+
+_second: tuple[int, bytes] = (-1, b"")
+
+
+def stamped(line: LogLine) -> bytes:
+    """A line as `kubectl logs --timestamps` shows it: RFC 3339 with nanoseconds, a blank, the text."""
+    global _second
+    if line.time is None:
+        return line.data + b"\n"
+    seconds, rest = divmod(line.time, 1_000_000_000)
+    if seconds != _second[0]:
+        moment = datetime.fromtimestamp(seconds, UTC)
+        _second = seconds, moment.strftime("%Y-%m-%dT%H:%M:%S").encode()
+    return b"%s.%09dZ %s\n" % (_second[1], rest, line.data)
+
+
+def describe(job: Job) -> bytes:
+    """`atlctl.json`: see `manifest`. Workers are called as their files are."""
+    workers = [
+        {
+            "name": stem(worker.name),
+            "index": worker.index,
+            "node_rank": worker.node_rank,
+            "pod": worker.pod,
+            "node": worker.node or worker.host,
+            "addresses": [worker.address] if worker.address else [],
+            "state": str(worker.state),
+            "reason": worker.reason,
+            "message": worker.message,
+            "exit_code": worker.exit_code,
+            "signal": worker.signal,
+            "restarts": worker.restarts,
+            "started": worker.started,
+            "ended": worker.ended,
+        }
+        for worker in job.workers
+    ]
+    about = {
+        "name": job.name,
+        "kind": job.kind,
+        "uid": job.uid,
+        "state": str(job.state),
+        "namespace": job.namespace,
+        "expected_workers": job.expected,
+    }
+    return json.dumps({"version": manifest.VERSION, "job": about, "workers": workers}, indent=1).encode() + b"\n"
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

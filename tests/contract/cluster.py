@@ -1,0 +1,213 @@
+"""Workers in the "pods" of the test API server: real processes behind a real TLS connection."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from atlctl.backends.base import Backend, ExecRequest, Execution, Listing, LogLine, LogRequest, StopResult
+from atlctl.backends.kubernetes.backend import KubernetesBackend
+from atlctl.jobs.model import Job, RankMap, Worker
+from tests.apiserver.handle import Server
+from tests.support import proc
+
+REPOSITORY = Path(__file__).parents[2]
+IDLE = ("sleep", "4000")
+_NUMBERS = itertools.count(1)
+_GROUP = "kubeflow.org/v1"
+_PREFIX = "training.kubeflow.org/"
+
+
+class KubernetesWorld:
+    """Jobs of the kind PyTorchJob without a master: `worker-N` has the node rank N. No controller acts on them."""
+
+    def __init__(self, server: Server) -> None:
+        """Every test has a namespace and a node of its own on the one server."""
+        self.server = server
+        self.namespace = f"test-{next(_NUMBERS)}"
+        self.kubeconfig = server.write_kubeconfig(f"{self.namespace}.yaml", namespace=self.namespace)
+        self.backend = cast("Backend", _Fresh(str(self.kubeconfig), self.namespace, self._operate))
+        self._pods: list[str] = []
+        self._jobs: list[str] = []
+
+    def start(self, argv: Sequence[str] = IDLE, workers: int = 1, name: str = "job") -> Job:
+        self._jobs.append(name)
+        made = self.server.put(self._placed(_job(name, workers)))
+        for index in range(workers):
+            pod = self._placed(_pod(name, made["metadata"]["uid"], index, workers, argv))
+            pod["spec"]["nodeName"] = f"node-{self.namespace}"
+            self._pods.append(pod["metadata"]["name"])
+            self.server.put(pod, run=True)
+        deadline = time.monotonic() + 10
+        while True:
+            job = asyncio.run(self.backend.get_job(name))
+            if len(job.workers) == workers and all(worker.started for worker in job.workers):
+                return job
+            assert time.monotonic() < deadline, job
+            time.sleep(0.02)
+
+    def _operate(self) -> None:
+        """What the training operator does with a job's conditions when its pods end."""
+        for name in dict.fromkeys(self._jobs):
+            pods = [
+                self.server.get("Pod", pod, self.namespace) for pod in self._pods if pod.startswith(f"{name}-worker-")
+            ]
+            phases = [pod["status"].get("phase") for pod in pods if pod is not None]
+            ended = "Failed" if "Failed" in phases else "Succeeded" if set(phases) == {"Succeeded"} else None
+            if ended is not None:
+                condition = {"type": ended, "status": "True", "lastTransitionTime": time.strftime("%Y-%m-%dT%H:%M:%SZ")}
+                self.server.patch("PyTorchJob", name, {"status": {"conditions": [condition]}}, self.namespace, _GROUP)
+
+    def _placed(self, obj: dict[str, Any]) -> dict[str, Any]:
+        obj["metadata"]["namespace"] = self.namespace
+        return obj
+
+    def inside(self, job: Job, index: int = 0) -> list[proc.Process]:
+        found = self.server.processes(f"{job.name}-worker-{index}", self.namespace)
+        inside = [process for one in found if (process := proc.read(one["pid"])) is not None]
+        # The guard of a command has its words in its own command line.
+        return [process for process in inside if "@atlctl-" not in process.command]
+
+    def end_worker(self, job: Job, index: int = 0) -> None:
+        self.server.kill(f"{job.name}-worker-{index}", self.namespace)
+
+    def lose(self, job: Job) -> None:
+        self.server.node(f"node-{self.namespace}", up=False)
+
+    def replace(self, job: Job) -> Job:
+        for worker in job.workers:
+            assert worker.pod is not None
+            self.server.remove("Pod", worker.pod, self.namespace)
+        self.server.remove("PyTorchJob", job.name, self.namespace, _GROUP)
+        return self.start(name=job.name)
+
+    def client(self, job: Job, argv: Sequence[str], *, stdin: bool) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.contract.client", job.name, "stdin" if stdin else "null", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.fspath(REPOSITORY), "KUBECONFIG": str(self.kubeconfig)},
+        )
+
+    def close(self) -> None:
+        for name in dict.fromkeys(self._pods):
+            self.server.remove("Pod", name, self.namespace)
+
+
+class _Fresh:
+    """The backend for tests that run each question in an event loop of its own: opened and closed with each one."""
+
+    name = "kubernetes"
+
+    def __init__(self, kubeconfig: str, namespace: str, operate: Callable[[], None]) -> None:
+        """`operate` plays the job's controller before each look."""
+        self._where = (kubeconfig, None, namespace)
+        self._operate = operate
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[KubernetesBackend]:
+        backend = KubernetesBackend(*self._where)
+        try:
+            yield backend
+        finally:
+            await backend.aclose()
+
+    async def list_jobs(self) -> Listing:
+        self._operate()
+        async with self._open() as backend:
+            return await backend.list_jobs()
+
+    async def get_job(self, name: str) -> Job:
+        self._operate()
+        async with self._open() as backend:
+            return await backend.get_job(name)
+
+    async def current(self) -> Job | None:
+        return None
+
+    async def current_worker(self, job: Job) -> str | None:
+        return None
+
+    async def ranks(self, job: Job) -> RankMap | None:
+        return None
+
+    def executor(self, job: Job) -> _Closing:
+        return _Closing(KubernetesBackend(*self._where), job)
+
+    async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]:
+        operating = asyncio.create_task(self._keep_operating())
+        try:
+            async with self._open() as backend, aclosing(cast("Any", backend.lines(job, worker, request))) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            operating.cancel()
+
+    async def _keep_operating(self) -> None:
+        while True:
+            await asyncio.to_thread(self._operate)
+            await asyncio.sleep(0.1)
+
+    async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
+        async with self._open() as backend:
+            return await backend.read_file(job, worker, path, limit)
+
+    async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> Sequence[StopResult]:
+        async with self._open() as backend:
+            return await backend.stop(job, workers, grace)
+
+
+class _Closing:
+    """An executor that takes its connections along."""
+
+    def __init__(self, backend: KubernetesBackend, job: Job) -> None:
+        self._backend = backend
+        self._executor = backend.executor(job)
+
+    def run(self, worker: Worker, request: ExecRequest) -> Execution:
+        return self._executor.run(worker, request)
+
+    async def aclose(self) -> None:
+        await self._executor.aclose()
+        await self._backend.aclose()
+
+
+def _job(name: str, workers: int) -> dict[str, Any]:
+    running = [{"type": kind, "status": "True"} for kind in ("Created", "Running")]
+    return {
+        "apiVersion": _GROUP,
+        "kind": "PyTorchJob",
+        "metadata": {"name": name},
+        "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": workers}}},
+        "status": {"conditions": running},
+    }
+
+
+def _pod(name: str, uid: str, index: int, workers: int, argv: Sequence[str]) -> dict[str, Any]:
+    labels = {"job-name": name, "operator-name": "pytorchjob-controller", "replica-type": "worker"}
+    labels["replica-index"] = str(index)
+    owner = {"apiVersion": _GROUP, "kind": "PyTorchJob", "name": name, "uid": uid, "controller": True}
+    env = {"RANK": index, "WORLD_SIZE": workers}
+    container = {
+        "name": "pytorch",
+        "command": list(argv),
+        "env": [{"name": key, "value": str(value)} for key, value in env.items()],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{name}-worker-{index}",
+            "labels": {_PREFIX + key: value for key, value in labels.items()},
+            "ownerReferences": [owner],
+        },
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }

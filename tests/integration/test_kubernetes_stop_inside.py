@@ -1,0 +1,110 @@
+"""`stop --keep-pods`, and `stop` typed inside a worker of the job that it stops."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from atlctl.recording.mounts import mounts, shared_folder
+from tests.apiserver.handle import Server
+from tests.integration.stopping import Cluster
+from tests.support import proc
+from tests.unit.kubernetes.test_stop_processes import UNSHARE, can_unshare
+
+#: In a pod of the test server a command sees all processes of this machine. This `sh` enters the pod's own namespace.
+ENTER = """#!/bin/sh
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+exec nsenter --target "$(cat {folder}/pid-$HOSTNAME)" --pid --mount /bin/sh "$@"
+"""
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Server() as own:
+        own.controller(on=True)
+        yield Cluster(own)
+
+
+def first_in(cluster: Cluster, name: str) -> int | None:
+    """The PID, as this machine sees it, of the first process in a pod's namespace."""
+    for one in cluster.server.processes(name):
+        try:
+            inside = Path(f"/proc/{one['pid']}/status").read_text().split("NSpid:")[1].splitlines()[0].split()
+        except (OSError, IndexError):
+            continue
+        if len(inside) > 1 and inside[-1] == "1":
+            return int(one["pid"])
+    return None
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not can_unshare(), reason="only root may enter a PID namespace")
+def test_keep_pods_ends_the_training_and_keeps_the_pods(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "sh").write_text(ENTER.format(folder=tmp_path))
+    (tmp_path / "sh").chmod(0o755)
+    train = f"export TORCHELASTIC_RUN_ID=1; {sys.executable} -c 'import time; time.sleep(4000)'"
+    script = f"({train}) & sleep 4000"
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    container = {
+        "command": [shutil.which("unshare") or "", *UNSHARE[1:], "/bin/sh", "-c", script],
+        "env": [{"name": "PATH", "value": path}],
+    }
+    cluster.pytorchjob("dev", run=True, container=container)
+    pods = [f"dev-worker-{index}" for index in range(2)]
+    for name in pods:
+        assert proc.wait_until(lambda name=name: first_in(cluster, name) is not None)  # type: ignore[misc]
+        (tmp_path / f"pid-{name}").write_text(str(first_in(cluster, name)))
+
+    def trains() -> int:
+        found = [one["command"] for name in pods for one in cluster.server.processes(name)]
+        return sum(command.startswith(f"{sys.executable} -c import time") for command in found)
+
+    assert proc.wait_until(lambda: trains() == 2)
+    since = len(cluster.server.requests())
+    run = cluster.cli("stop", "dev", "--keep-pods", "--yes", "--no-save", "--grace", "5")
+    assert run.code == 0, run
+    assert run.stdout == b"ended after SIGTERM: worker-[0-1] (2, 2 processes)\n"
+    assert b"risk: where a container ends with its training" in run.stderr
+    assert proc.wait_until(lambda: trains() == 0)
+    assert all(cluster.pods("dev", 2))
+    assert [write for write in cluster.writes(since) if "/exec" not in write["path"]] == []
+    again = cluster.cli("stop", "dev", "--keep-pods", "--yes", "--no-save", "-w", "1")
+    assert again.stdout == b"had ended already: worker-1 (1)\n"
+
+
+def inside(cluster: Cluster, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """`atlctl` in a mount namespace where it looks as if it ran in worker-0, on an overlay."""
+    pod = cluster.server.get("Pod", "own-worker-0")
+    assert pod is not None
+    uid = pod["metadata"]["uid"]
+    folder = tmp_path / "pods" / uid / "containers"
+    folder.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "pods" / uid / "etc-hosts").write_text("")
+    setup = f'mount --bind {tmp_path}/pods/{uid}/etc-hosts /etc/hosts && exec "$@"'
+    argv = ["unshare", "--mount", "sh", "-c", setup, "sh", sys.executable, "-m", "atlctl", *words]
+    env = {**os.environ, "KUBECONFIG": str(cluster.server.kubeconfig), "KUBERNETES_SERVICE_HOST": "127.0.0.1"}
+    return subprocess.run(argv, env=env, capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not can_unshare(), reason="only root may mount")
+def test_inside_a_worker_the_evidence_must_go_where_it_outlives_the_pod(cluster: Cluster, tmp_path: Path) -> None:
+    # The kubelet's folder of the pod must be seen in the mounts: /var/lib/kubelet/pods/UID/etc-hosts.
+    cluster.pytorchjob("own", metadata={"uid": "5c5d4e1c-1111-4222-8333-444455556666"}, workers=1)
+    if shared_folder(mounts(), str(Path.cwd())) is not None:
+        pytest.skip("a shared file system is mounted here: the evidence would go there")
+    refused = inside(cluster, tmp_path, "stop", "own", "--yes")
+    assert refused.returncode == 2, refused
+    assert b"no shared file system is mounted" in refused.stderr
+    assert all(cluster.pods("own", 1))
+    passing = inside(cluster, tmp_path, "stop", "own", "--yes", "--out", "/dev/shm/kept")
+    assert (passing.returncode, b"which goes with this pod" in passing.stderr) == (2, True)
+    dry = inside(cluster, tmp_path, "stop", "own", "--dry-run", "--no-save")
+    assert b"warning: this terminal runs inside a worker that is stopped: it ends, too\n" in dry.stderr
+    done = inside(cluster, tmp_path, "stop", "own", "--yes", "--no-save")
+    assert done.returncode == 0, done.stderr
+    assert cluster.pods("own", 1) == [None]

@@ -1,0 +1,381 @@
+"""The wrapper in real shells: what it runs is unchanged, and ends with its client."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+import pytest
+
+from atlctl.backends.kubernetes import guard
+from atlctl.backends.kubernetes.guard import Ending, ending
+from tests.support import proc
+from tests.support.needs import find_program
+from tests.support.proc import wait_until
+
+SHELLS = {"dash": ["sh"], "bash": ["sh"], "busybox": ["busybox", "sh"]}
+MARK = "@atlctl-0123456789abcdef"
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture(params=SHELLS)
+def start(request: pytest.FixtureRequest) -> Iterator[Start]:
+    """Starts a text as a container runtime does: argv, pipes, a session of its own."""
+    program = find_program(request.param)
+    if program is None:
+        pytest.skip(f"no {request.param} here")
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def run(text: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        argv = [*SHELLS[request.param], "-c", text, "sh", *arguments]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            argv, executable=program, start_new_session=True, stdin=pipe, stdout=pipe, stderr=pipe, **options
+        )
+        begun.append(process)
+        return process
+
+    yield run
+    for process in begun:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None and not stream.closed:
+                stream.close()
+
+
+def finish(process: subprocess.Popen[bytes]) -> tuple[bytes, list[str], bytes]:
+    """Wait without ending its stdin. Its stdout, words of the wrapper, its stderr."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    taken = guard.Words(MARK)
+    out, (err, said) = process.stdout.read(), taken.feed(process.stderr.read())
+    process.wait(10)
+    return out, said, err + taken.rest()
+
+
+def word(process: subprocess.Popen[bytes]) -> list[str]:
+    """The next word of the wrapper; the command writes nothing to stderr."""
+    assert process.stderr is not None
+    line = process.stderr.readline().decode()
+    assert line.startswith(MARK), line
+    return line.removeprefix(MARK).split()
+
+
+def ask(process: subprocess.Popen[bytes], text: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(text.encode())
+    process.stdin.flush()
+
+
+def hang_up(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def left() -> list[str]:
+    """What commands of these tests have left running."""
+    commands = [process.command for process in proc.marked() if MARK not in process.command]
+    return [command for command in commands if "sleep 43" in command or command == "yes"]
+
+
+def kill(command: str) -> None:
+    """End what a test has left running on purpose."""
+    for process in proc.marked():
+        if process.command == command:
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def wrappers() -> list[str]:
+    return [process.command[:40] for process in proc.marked() if MARK in process.command]
+
+
+def test_the_texts_are_short() -> None:
+    """They travel in the query of every exec; proxies take 8 KiB."""
+    for text in (guard.GUARD, guard.INPUT, guard.TERMINAL, guard.WATCH):
+        assert text.isascii()
+        assert len(quote_plus(text)) < 3000
+
+
+# What it runs is unchanged
+
+
+def test_streams_and_code(start: Start) -> None:
+    process = start(guard.GUARD, MARK, "sh", "-c", "printf out; printf err >&2; cat; exit 7")
+    out, said, err = finish(process)
+    assert (process.returncode, out, err) == (7, b"out", b"err")
+    assert [text[0] for text in said] == ["S", "X"]
+    assert said[0].split()[1] == str(process.pid)
+    assert ending(said[1][2:]) == Ending(7, None)
+    assert wrappers() == []
+
+
+def test_words_environment_folder_and_descriptors(start: Start, tmp_path: Path) -> None:
+    given = ["", " ", "-n", "*", "a\nb", "$(x)", '"', "\\", "'", "\x1b", "显存"]
+    shown = "sys.argv[1:], os.getcwd(), dict(os.environ), os.listdir('/proc/self/fd')"
+    program = f"import json, os, sys; print(json.dumps([{shown}]))"
+    argv = [sys.executable, "-I", "-c", program, *given]
+    plain = json.loads(subprocess.run(argv, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True).stdout)
+    for text in (guard.GUARD, guard.INPUT):
+        words, folder, environment, descriptors = json.loads(finish(start(text, MARK, *argv, cwd=tmp_path))[0])
+        assert (words, folder, descriptors) == (given, str(tmp_path), plain[3])
+        assert environment.pop("ATLCTL_EXEC") == MARK
+        # What any shell sets for what it starts.
+        for name in ("PWD", "OLDPWD", "SHLVL", "_"):
+            environment.pop(name, None)
+            plain[2].pop(name, None)
+        assert environment == plain[2]
+
+
+@pytest.mark.parametrize("number", [1, 2, 6, 9, 11, 13, 15])
+def test_deaths_by_signal(start: Start, number: int, request: pytest.FixtureRequest) -> None:
+    process = start(guard.GUARD, MARK, "sh", "-c", f"ulimit -c 0; kill -{number} $$")
+    _, said, err = finish(process)
+    assert err == b""
+    assert process.returncode == 128 + number
+    shell = request.node.callspec.params["start"]
+    proven = number if shell == "bash" or number not in (2, 13) else None
+    assert ending(said[-1][2:]) == Ending(128 + number, proven)
+
+
+@pytest.mark.parametrize("code", [0, 1, 126, 127, 129, 130, 137, 141, 143, 145, 255])
+def test_codes_are_no_signals(start: Start, code: int) -> None:
+    process = start(guard.GUARD, MARK, "sh", "-c", f"exit {code}")
+    assert ending(finish(process)[1][-1][2:]) == Ending(code, None)
+    assert process.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("program", "code"), [("no-such-command", 127), ("/no/such", 127), ("/etc/passwd", 126), ("/etc", 126), ("", 127)]
+)
+@pytest.mark.parametrize("text", [guard.GUARD, guard.INPUT, guard.TERMINAL], ids=["guard", "input", "terminal"])
+def test_what_cannot_be_started(start: Start, text: str, program: str, code: int) -> None:
+    arguments = [MARK, "vt100", "24", "80", program] if text == guard.TERMINAL else [MARK, program]
+    process = start(text, *arguments)
+    out, said, err = finish(process)
+    assert (process.returncode, out, err, said) == (code, b"", b"", [f"F {code}"])
+
+
+def test_a_command_named_like_a_builtin_is_the_program(start: Start) -> None:
+    out, said, _ = finish(start(guard.GUARD, MARK, "printf", "%s|", "a b", "", "*"))
+    assert (out, said[-1]) == (b"a b||*|", said[-1])
+    _, said, _ = finish(start(guard.GUARD, MARK, "exit", "0"))
+    assert ending(said[-1][2:]) != Ending(0, None)
+
+
+def test_words_that_are_no_utf_8(start: Start) -> None:
+    words = [
+        b"printf",
+        b"%s|",
+        b"\x80\xff",
+        bytes(range(1, 256)),
+        b"\n\n",
+        b"-n",
+        b"",
+        b"\\0101\\c%s",
+        "显存".encode("gbk"),
+    ]
+    plain = guard.escaped(words)
+    assert plain is not None
+    assert "".join(plain).isascii()
+    out, _, _ = finish(start(guard.decoding(guard.GUARD), MARK, *plain))
+    assert out == b"".join(word + b"|" for word in words[2:])
+    assert guard.escaped(["显存\\".encode()]) is None
+
+
+def test_a_background_child_outlives_the_command(start: Start) -> None:
+    finish(start(guard.GUARD, MARK, "sh", "-c", "sleep 4318 >/dev/null 2>&1 & exit 0"))
+    assert wrappers() == []
+    time.sleep(0.2)
+    assert left() == ["sleep 4318"]
+    kill("sleep 4318")
+
+
+def test_the_exit_is_told_while_a_child_holds_the_output(start: Start) -> None:
+    process = start(guard.GUARD, MARK, "sh", "-c", "sleep 4319 & exit 6")
+    assert word(process)[0] == "S"
+    assert ending(" ".join(word(process)[1:])) == Ending(6, None)
+    process.wait(5)
+    hang_up(process)
+    kill("sleep 4319")
+
+
+def test_signals_to_its_own_group_do_not_end_the_wrapper(start: Start) -> None:
+    process = start(guard.GUARD, MARK, "sh", "-c", "trap '' TERM HUP; kill -TERM 0; kill -HUP 0; exit 4")
+    _, said, _ = finish(process)
+    assert ending(said[-1][2:]) == Ending(4, None)
+
+
+def test_input_reaches_the_command_with_its_end(start: Start) -> None:
+    process = start(guard.INPUT, MARK, "sh", "-c", "cat; sleep 0.1; exit 9")
+    ask(process, "typed")
+    hang_up(process)
+    out, said, _ = finish(process)
+    assert (process.returncode, out) == (9, b"typed")
+    assert ending(said[-1][2:]) == Ending(9, None)
+
+
+# It ends what it has started
+
+DOUBLE_FORKED = """
+import os
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execvp("sleep", ["sleep", "4305"])
+    os._exit(0)
+os.wait()
+os.write(1, b"begun")
+os.execvp("sleep", ["sleep", "4306"])
+"""
+
+COMMANDS = {
+    "plain": ["sh", "-c", "printf begun; exec sleep 4301"],
+    "child": ["sh", "-c", "printf begun; sleep 4302; echo never"],
+    "many": ["sh", "-c", "for i in 1 2 3 4 5; do sleep 430$i & done; printf begun; wait"],
+    "pipeline": ["sh", "-c", "printf begun; sleep 4307 | sleep 4308 | cat"],
+    "session": ["sh", "-c", "setsid sleep 4304 & printf begun; wait"],
+    "double-forked": [sys.executable, "-c", DOUBLE_FORKED],
+    "stopped": ["sh", "-c", "sleep 4310 & printf begun; kill -STOP $$; wait"],
+    "chatty": ["sh", "-c", "sleep 4311 & printf begun; yes"],
+    "clean-environment": [
+        "sh",
+        "-c",
+        "exec env -i ATLCTL_TEST_ID=$ATLCTL_TEST_ID /bin/sh -c 'setsid sleep 4309 & printf begun; wait'",
+    ],
+}
+
+
+def begin(start: Start, text: str, argv: list[str]) -> tuple[subprocess.Popen[bytes], list[str]]:
+    """Start and wait until the command has begun and its processes are there. The words after S."""
+    process = start(text, MARK, *argv)
+    said = word(process)
+    assert said[0] == "S"
+    assert process.stdout is not None
+    assert os.read(process.stdout.fileno(), 5) == b"begun"
+    assert wait_until(left)
+    return process, said[1:]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_client_that_is_gone(start: Start, name: str) -> None:
+    process, _ = begin(start, guard.GUARD, COMMANDS[name])
+    hang_up(process)
+    assert wait_until(lambda: not left() and not wrappers(), 4), (left(), wrappers())
+    assert wait_until(lambda: not proc.named("tr ") and not proc.named("sleep .1"), 2)
+
+
+def test_a_gone_client_with_full_pipes(start: Start) -> None:
+    """Nobody reads any more: whoever still has something to say must not hang in it."""
+    process, _ = begin(start, guard.GUARD, ["sh", "-c", "sleep 4312 & printf begun; yes >&2"])
+    time.sleep(0.2)
+    hang_up(process)
+    assert wait_until(lambda: not left() and not wrappers(), 4), (left(), wrappers())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_end_that_was_asked_for_is_proven(start: Start, name: str) -> None:
+    process, _ = begin(start, guard.GUARD, COMMANDS[name])
+    begun = time.monotonic()
+    ask(process, "300\n")
+    said = {word(process)[0], word(process)[0]}
+    assert said == {"X", "G"}
+    assert left() == []
+    assert time.monotonic() - begun < 5
+    hang_up(process)
+    assert wait_until(lambda: not wrappers(), 3)
+
+
+def test_what_is_deaf_is_killed_after_the_grace(start: Start) -> None:
+    deaf = "(trap '' TERM; exec setsid sleep 4313) & trap '' TERM; sleep 0.1; printf begun; sleep 4314"
+    process, _ = begin(start, guard.GUARD, ["sh", "-c", deaf])
+    begun = time.monotonic()
+    ask(process, "5\n")
+    assert {word(process)[0], word(process)[0]} == {"X", "G"}
+    assert 0.5 <= time.monotonic() - begun < 5
+    assert left() == []
+
+
+def test_a_long_grace_ends_with_the_client(start: Start) -> None:
+    process, _ = begin(start, guard.GUARD, ["sh", "-c", "trap '' TERM; printf begun; sleep 4315; sleep 4315"])
+    ask(process, "6000\n")
+    time.sleep(0.3)
+    assert left()
+    hang_up(process)
+    assert wait_until(lambda: not left() and not wrappers(), 4), (left(), wrappers())
+
+
+def test_a_handler_may_clean_up(start: Start, tmp_path: Path) -> None:
+    script = "trap 'sleep 0.2; touch cleaned; exit 7' TERM; printf begun; sleep 4316 & wait"
+    process, _ = begin(start, guard.GUARD, ["sh", "-c", f"cd {tmp_path}; {script}"])
+    ask(process, "50\n")
+    said = [word(process), word(process)]
+    assert ending(" ".join(next(text for text in said if text[0] == "X")[1:])) == Ending(7, None)
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_a_script_does_not_go_on(start: Start, tmp_path: Path) -> None:
+    script = "printf begun; sleep 4317; touch went-on; sleep 4317"
+    for _ in range(5):
+        process, _ = begin(start, guard.GUARD, ["sh", "-c", f"cd {tmp_path}; {script}"])
+        ask(process, "50\n")
+        said = [word(process), word(process)]
+        assert ending(" ".join(next(text for text in said if text[0] == "X")[1:])) == Ending(143, 15)
+    assert not (tmp_path / "went-on").exists()
+
+
+# The separate watcher
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_watcher_beside_ends_what_another_exec_has_started(start: Start, name: str) -> None:
+    _, (pid, began) = begin(start, guard.INPUT, COMMANDS[name])
+    watcher = start(guard.WATCH, MARK, pid, began, "")
+    assert word(watcher) == ["R"]
+    hang_up(watcher)
+    assert wait_until(lambda: not left() and not wrappers(), 4), (left(), wrappers())
+
+
+def test_a_watcher_beside_goes_when_asked(start: Start) -> None:
+    _, (pid, began) = begin(start, guard.INPUT, COMMANDS["plain"])
+    watcher = start(guard.WATCH, MARK, pid, began, "")
+    assert word(watcher) == ["R"]
+    ask(watcher, "q\n")
+    assert watcher.wait(3) == 0
+    assert left()
+    hang_up(start(guard.WATCH, MARK, pid, began, ""))
+    assert wait_until(lambda: not left())
+
+
+def test_a_watcher_ends_what_was_left_behind(start: Start) -> None:
+    process = start(guard.GUARD, MARK, "sh", "-c", "sleep 4320 >/dev/null 2>&1 & exit 0")
+    _, pid, began = word(process)
+    process.wait(5)
+    watcher = start(guard.WATCH, MARK, pid, began, "")
+    ask(watcher, "10\n")
+    assert [word(watcher), word(watcher)] == [["R"], ["G"]]
+    assert left() == []
+
+
+def test_a_watcher_leaves_strangers_alone(start: Start) -> None:
+    """Also those that have got the PID of an exec that is gone."""
+    stranger = subprocess.Popen(["sleep", "4321"], start_new_session=True)
+    try:
+        watcher = start(guard.WATCH, MARK, str(stranger.pid), "1", "")
+        ask(watcher, "0\n")
+        assert [word(watcher), word(watcher)] == [["R"], ["G"]]
+        hang_up(watcher)
+        watcher.wait(5)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
