@@ -81,6 +81,7 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
         Column("NODE", wide_only=True),
         Column("PID", "right", wide_only=True),
         Column("ENDED", wide_only=True),
+        Column("MESSAGE", wide_only=True),
     ]
     rows: list[tuple[int, list[str]]] = [
         (
@@ -99,6 +100,7 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
                 _text(worker.node),
                 _text(worker.pid),
                 say.moment(worker.ended, streams, now),
+                _text(worker.message),
             ],
         )
         for worker in workers
@@ -128,6 +130,8 @@ def job_data(job: Job) -> dict[str, Any]:
         "uid": job.uid,
         "state": str(job.state),
         "reason": job.reason,
+        "message": job.message or None,
+        "queue": job.queue,
         "workers": {"expected": job.expected, "present": len(job.workers), "running": job.ready},
         "missing": list(job.missing),
         "gpus": job.gpus,
@@ -145,6 +149,9 @@ def worker_data(worker: Worker) -> dict[str, Any]:
         "name": worker.name,
         "state": str(worker.state),
         "reason": worker.reason,
+        "message": worker.message or None,
+        "container": worker.container,
+        "attempt": worker.attempt,
         "restarts": worker.restarts,
         "pod": worker.pod,
         "host": worker.host,

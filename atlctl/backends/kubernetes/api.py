@@ -48,7 +48,14 @@ class Conflict(ApiError):
 
 
 class NoServer(Unreachable):
-    """The server could not be reached, or the connection to it broke."""
+    """The server could not be reached, or the connection to it broke.
+
+    `asked`: it may have got the request, and done what was asked.
+    """
+
+    def __init__(self, message: str, hint: str | None = None, *, asked: bool = False) -> None:
+        super().__init__(message, hint)
+        self.asked = asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,6 @@ class Items:
     """All pages of a list, put together."""
 
     items: list[Object] = field(default_factory=list)
-    resource_version: str = ""
 
 
 class Stream(Protocol):

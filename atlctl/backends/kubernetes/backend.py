@@ -20,7 +20,7 @@ from atlctl.backends.base import (
     StopRequest,
     StopResult,
 )
-from atlctl.backends.kubernetes import access, inventory, pods
+from atlctl.backends.kubernetes import access, inventory, pods, queueing
 from atlctl.backends.kubernetes.api import Missing, Object, Refused
 from atlctl.backends.kubernetes.client import Client
 from atlctl.backends.kubernetes.discovery import Served, discover
@@ -32,7 +32,7 @@ from atlctl.backends.kubernetes.logs import PodLogs
 from atlctl.backends.kubernetes.logtail import TailReader
 from atlctl.backends.kubernetes.stopping import controlling
 from atlctl.jobs.errors import AtlctlError, NothingMatched
-from atlctl.jobs.model import Job, RankMap, Worker
+from atlctl.jobs.model import Job, RankMap, State, Worker
 
 if TYPE_CHECKING:
     from atlctl.backends.kubernetes.events import JobEvent
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: How old the knowledge of a job may be for a reader of logs that asks whether it is over, seconds.
 _FRESH = 2.0
+#: States in which a queue may say more than the pods.
+_WAITING = (State.PENDING, State.QUEUED, State.SUSPENDED)
 #: Prints a regular file that is no link, up to $2 bytes. The name cannot be an option of anything.
 _READ = '[ ! -L "$1" ] && [ -f "$1" ] && exec head -c "$2" < "$1"'
 _PODS = registry.PODS.resource
@@ -99,10 +101,18 @@ class KubernetesBackend:
             found = await inventory.select(api, name)
         else:
             found = await inventory.find(api, name, await self.served())
+        if found.job.state in _WAITING:
+            found = await self._queued(api, found)
         if self._container is not None:
             found = replace(found, job=_in_container(found, self._container))
         self._known[found.job.uid or found.job.name] = (asyncio.get_running_loop().time(), found)
         return found
+
+    async def _queued(self, api: Client, found: Found) -> Found:
+        """With what keeps it waiting: its queue, or the gang that does not fit."""
+        workloads, groups, _ = await inventory.queues(api, found, await self.served())
+        entries = [*map(queueing.workload, workloads), *map(queueing.pod_group, groups)]
+        return replace(found, job=queueing.refined(found.job, entries))
 
     async def current(self) -> Job | None:
         """The job of the pod that this runs in; None outside of a pod, or in one of no job.

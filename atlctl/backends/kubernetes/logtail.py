@@ -79,16 +79,12 @@ class TailReader(Generic[S]):
         self._asked *= GROWTH
         return await self._all(self._asked)
 
-    async def everything(self) -> Tail[S]:
-        """The whole log, as far as its node has it."""
-        return await self._all(None)
-
-    async def _all(self, lines: int | None) -> Tail[S]:
+    async def _all(self, lines: int) -> Tail[S]:
         tail = await self._tried(lines, None)
         assert tail is not None
         return tail
 
-    async def _tried(self, lines: int | None, most: int | None) -> Tail[S] | None:
+    async def _tried(self, lines: int, most: int | None) -> Tail[S] | None:
         failures = 0
         while True:
             try:
@@ -102,7 +98,7 @@ class TailReader(Generic[S]):
                     raise
                 await asyncio.sleep(self._source.patience.after(failures))
 
-    async def _answer(self, lines: int | None, most: int | None) -> Tail[S] | None:
+    async def _answer(self, lines: int, most: int | None) -> Tail[S] | None:
         """One answer into a new sink; None where it is longer than `most`."""
         source, name = self._source, self._job.name
         pod = await source.places.pod(self._job, self._worker.name, fresh=False)
@@ -111,9 +107,7 @@ class TailReader(Generic[S]):
                 f"worker {self._worker.name} has no pod (any more), so it has no log", f"atlctl ps {name}"
             )
         at = instance(pod, source.places.container(pod))
-        query = {"container": at.container, "timestamps": "true"}
-        if lines is not None:
-            query["tailLines"] = str(lines)
+        query = {"container": at.container, "timestamps": "true", "tailLines": str(lines)}
         sink, size, count, start, last = self._new_sink(), 0, 0, b"", b""
         async with source.streams.open(follow=False), source.api.stream(at.path, query) as (status, stream):
             if status == 204:
@@ -133,4 +127,4 @@ class TailReader(Generic[S]):
                     last = chunk
                     sink.feed(chunk)
         count += bool(last) and not last.endswith(b"\n")
-        return Tail(sink, count, size, lines is None or count < lines, Stamps().split(start)[0])
+        return Tail(sink, count, size, count < lines, Stamps().split(start)[0])

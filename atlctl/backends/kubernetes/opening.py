@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from urllib.parse import quote, quote_plus
 
-from atlctl.backends.base import FailedToStart
+from atlctl.backends.base import FailedToStart, Lost
 from atlctl.backends.kubernetes import frames, guard
 from atlctl.backends.kubernetes.api import Api, ApiError, Missing, NoServer, Refused, Socket
 from atlctl.jobs.errors import AtlctlError
@@ -114,12 +114,16 @@ def impossible(words: tuple[str, ...], path: str) -> FailedToStart | None:
     return None
 
 
-def refused(error: AtlctlError, pod: str, *, half_close: bool = False) -> FailedToStart:
-    """What a refused handshake means for the command, which never ran."""
+def refused(error: AtlctlError, pod: str, *, half_close: bool = False) -> FailedToStart | Lost:
+    """What a refused handshake means for the command, which never ran; or may have, where no answer came."""
+    if isinstance(error, NoServer) and error.asked:
+        return Lost(error.message)
     if not isinstance(error, ApiError):
         return FailedToStart(255, error.message)
     text = error.text.strip()
     if isinstance(error, Refused):
+        # Without the pod's name, so that a thousand workers have one reason.
+        text = text.replace(f'pods "{pod}" is forbidden', "pods/exec is forbidden")
         return FailedToStart(125, _not_allowed(error.status, text, half_close))
     if isinstance(error, Missing):
         return FailedToStart(255, f"not running: {text or f'pod {pod} is gone'}")

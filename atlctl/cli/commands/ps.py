@@ -10,6 +10,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.jobs.model import State
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
@@ -76,12 +77,15 @@ async def _render(source: Backend, job: Job, selection: Selection, output: str) 
     from atlctl.render.sanitize import clean
 
     job = await held.look(source, job)
-    workers = await choose(source, job, selection)
+    # A job that waits or sleeps has no worker, and is worth a look all the same.
+    workers = await choose(source, job, selection) if job.workers or not selection.empty else ()
     if output in ("json", "yaml"):
         return _document(job, workers)
     if output == "name":
         return "".join(f"{clean(worker.name)}\n" for worker in workers)
     missing = job.missing if selection.empty or selection.all else ()
+    if job.reason and job.state in (State.PENDING, State.QUEUED, State.SUSPENDED):
+        say.note(f"job {job.name} is {job.state} ({job.reason}){f': {job.message}' if job.message else ''}")
     return workers_table(workers, missing, context().streams, output == "wide")
 
 

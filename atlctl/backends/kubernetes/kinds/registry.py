@@ -52,8 +52,6 @@ for _kind in (*KINDS, PODS):
     _BY_RESOURCE.setdefault(_kind.resource.name, []).append(_kind)
 _BY_OWNER = {(_kind.resource.group, _kind.resource.kind): _kind.resource.name for _kind in (*KINDS, PODS)}
 
-RESOURCES = tuple(_BY_RESOURCE)
-
 
 def kind_of(resource: str, version: str) -> Kind | None:
     """The reader of a `plural.group` as a version serves it; of an unknown version the one that is likest."""
