@@ -7,10 +7,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 VENV := .venv/.installed
 
-.PHONY: help demo test lint format generate bench soak test-deps clean
+.PHONY: help demo test lint format generate bench e2e soak test-deps clean
 
 help: ## list these targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
 
 demo: $(VENV) ## a real failing torchrun job on this machine, and the main commands on it
 	$(BIN)/atlctl demo
@@ -32,6 +32,11 @@ generate: $(VENV) ## write anew what is made from the command table: completion 
 
 bench: $(VENV) ## measure, and fail where a promise on speed or memory is not kept
 	$(BIN)/python -m pytest tests/benchmarks -s -o timeout=900
+
+e2e: $(VENV) ## tests in a real cluster; KUBECONFIG and ATLCTL_E2E_IMAGE must be set (docs/e2e.md)
+	@test -n "$${KUBECONFIG:-}" || { echo "error: set KUBECONFIG, see docs/e2e.md" >&2; exit 2; }
+	@test -n "$${ATLCTL_E2E_IMAGE:-}" || { echo "error: set ATLCTL_E2E_IMAGE, see docs/e2e.md" >&2; exit 2; }
+	$(BIN)/python -m pytest tests/e2e -v $(E2E)
 
 soak: $(VENV) ## repeat the demo and the property tests for long; adds to docs/soak.md
 	$(BIN)/python -m tests.soak

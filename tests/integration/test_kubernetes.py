@@ -90,6 +90,7 @@ def test_pods_of_a_selector(server: Server) -> None:
     start(server, "chosen", "sleep 4000", "sleep 4000", run=False)
     selector = f"{PREFIX}job-name=chosen"
     assert cluster(server, "ps", "-l", selector, "-o", "name").stdout == b"chosen-worker-0\nchosen-worker-1\n"
+    assert data(cluster(server, "jobs", "-l", selector, "-o", "json"))["jobs"][0]["name"] == selector
     run = cluster(server, "ps", "chosen", "-l", selector)
     assert (run.code, run.stderr.split(b"\n")[0]) == (2, b"error: a job and a selector are given")
 

@@ -88,6 +88,8 @@ class KubernetesBackend:
         return await self._served
 
     async def list_jobs(self) -> Listing:
+        if self._selector is not None:
+            return Listing(((await self.found(self._selector)).job,))
         api = await self.api()
         return await inventory.list_jobs(api, None if self._everywhere else [api.namespace], await self.served())
 

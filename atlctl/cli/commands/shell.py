@@ -140,7 +140,7 @@ def _size() -> TerminalSize:
 def _raw_terminal() -> Iterator[None]:
     """Every key goes to the worker; the mode before comes back however this ends."""
     before = termios.tcgetattr(0)
-    tty.setraw(0)
+    tty.setraw(0, termios.TCSADRAIN)
     try:
         yield
     finally:
