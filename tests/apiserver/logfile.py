@@ -191,7 +191,7 @@ def _rotated(path: str, fd: int):
 
 
 def _shown(block: bytes, stamped: bool, timestamps: bool, whole: bool) -> tuple[bytes, bool]:
-    """Lines of a file as the API gives them. `whole`: so was the last line before; a piece that goes on has no stamp."""
+    """Lines of a file as the API gives them. `whole`: so was the line before. A piece that goes on has no stamp."""
     if stamped and timestamps:
         return block, True
     # Most stamps have one width, so cutting is several times faster than a pattern.

@@ -15,7 +15,7 @@ import pytest
 from tests.integration.local import Registry, problem, registry
 from tests.support import proc
 
-RUNS = 10
+RUNS = 6
 AT_ONCE = 2
 
 #: Importing torch in eight processes takes its time on a small machine.

@@ -1,4 +1,7 @@
-"""Repeats the demo and the property tests, and adds a dated table to docs/soak.md. Exits 1 when a run was wrong."""
+"""Repeats the demo, the property tests and commands in a thousand pods, and adds a dated table to docs/soak.md.
+
+Exits 1 when a run was wrong.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ REPORT = ROOT / "docs" / "soak.md"
 
 TITLE = """# Soak runs
 
-Written by `make soak`: the demo and the property tests over and over, on the machine of whoever ran it. A run is right
-when it exits with 0 and leaves no process behind. Times are wall clock, in seconds.
+Written by `make soak`: the demo, the property tests and commands in a thousand pods over and over, on the machine of
+whoever ran it. A run is right when it exits with 0 and leaves no process behind. Times are wall clock, in seconds.
 """
 
 
@@ -84,8 +87,11 @@ def main() -> int:
     parser.add_argument(
         "--rounds", type=int, default=20, help="runs of all property tests, each with a seed of its own"
     )
+    parser.add_argument(
+        "--pods", type=int, default=20, help="runs of `exec` in 1,000 pods with faults, each another seed"
+    )
     options = parser.parse_args()
-    demos, rounds = Series("`atlctl demo`"), Series("property tests")
+    demos, rounds, pods = Series("`atlctl demo`"), Series("property tests"), Series("`exec`, 1,000 pods with faults")
     for _ in range(options.demos):
         demos.add([sys.executable, "-m", "atlctl", "demo"], timeout=180)
         sys.stderr.write(demos.row + "\n")
@@ -93,9 +99,12 @@ def main() -> int:
         pytest = [sys.executable, "-m", "pytest", "-q", "-m", "hypothesis", "--ignore=tests/benchmarks"]
         rounds.add([*pytest, f"--hypothesis-seed={time.time_ns() + seed}"], timeout=1800)
         sys.stderr.write(rounds.row + "\n")
+    for seed in range(options.pods):
+        pods.add([sys.executable, "-m", "tests.soak.kubernetes", f"--seed={seed}"], timeout=600)
+        sys.stderr.write(pods.row + "\n")
     text = REPORT.read_text() if REPORT.exists() else TITLE
-    REPORT.write_text(text + report([demos, rounds], datetime.now(UTC)))
-    return int(any(one.failed or one.left for one in (demos, rounds)))
+    REPORT.write_text(text + report([demos, rounds, pods], datetime.now(UTC)))
+    return int(any(one.failed or one.left for one in (demos, rounds, pods)))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ _REFUSAL = 64 * 1024
 _TLS_BUFFER = 32 * 1024
 #: A thousand execs make millions of objects, nearly none of them in circles: Python's own thresholds (700, 10, 10) cost
 #: a fifth of the CPU.
-_COLLECTIONS = (5000, 20, 20)
+_COLLECTIONS = (50_000, 20, 100)
 #: All groups with their resources in one answer, where the server can (1.27 and newer by default).
 _DISCOVERY = (
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from atlctl.backends.base import Backend, LogLine, LogRequest
-from atlctl.cli import held
+from atlctl.cli import held, say
 from atlctl.diagnosis.agentnotes import FAILURE_MARKERS
 from atlctl.jobs.errors import Unreachable
 from atlctl.jobs.model import Job, State, Worker
@@ -64,13 +64,16 @@ def test_logs_that_cannot_be_read_prove_nothing(monkeypatch: pytest.MonkeyPatch)
     assert look(Source(lost=["worker-0"], silent=["worker-1"]), of) is of
 
 
-def test_only_workers_that_it_may_be_true_of_are_asked(capfd: pytest.CaptureFixture[str]) -> None:
+def test_only_workers_that_it_may_be_true_of_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr(say, "note", noted.append)
     source = Source()
     of = job(State.PENDING, State.FAILED, State.RUNNING)
     assert look(source, of) is of
     assert source.asked == ["worker-2"]
     many = job(*[State.RUNNING] * 65)
     assert look(Source(failed=["worker-0"]), many) is many
+    assert [note.split()[0] for note in noted] == ["65"]
 
 
 def test_local_jobs_tell_it_themselves() -> None:

@@ -81,7 +81,8 @@ class Server:
         self.events, self.refuse_nodes = events, refuse_nodes
         self.asked: list[tuple[str, dict[str, str]]] = []
 
-    async def list(self, path: str, query: dict[str, str]) -> Items:
+    async def list(self, path: str, query: dict[str, str] | None = None) -> Items:
+        query = query or {}
         self.asked.append((path, query))
         selector = query.get("fieldSelector", "")
         if selector == "involvedObject.kind=Node":

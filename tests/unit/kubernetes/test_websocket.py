@@ -37,7 +37,11 @@ async def connected(serve: Serve) -> AsyncIterator[AioSocket]:
     async with aiohttp.ClientSession() as session:
         port = runner.addresses[0][1]
         opened = await session.ws_connect(
-            f"http://127.0.0.1:{port}/", protocols=("v5.channel.k8s.io",), max_msg_size=0, autoclose=False
+            f"http://127.0.0.1:{port}/",
+            protocols=("v5.channel.k8s.io",),
+            max_msg_size=0,
+            autoclose=False,
+            autoping=False,
         )
         here = AioSocket(opened)
         try:

@@ -1,0 +1,310 @@
+"""Connections that break, servers that refuse, pods that go: what `exec`, `ps` and `logs` say of it is true."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.apiserver.handle import Server
+from tests.integration.local import problem
+from tests.integration.stopping import Cluster
+from tests.soak import kubernetes as many
+from tests.support import proc
+from tests.support.cli import Result, popen_cli
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def jobs(server: Server) -> Cluster:
+    """job: two workers whose pods really run."""
+    own = Cluster(server)
+    own.pytorchjob("job", 2, run=True)
+    server.wait_phase("job-worker-1", "Running")
+    return own
+
+
+@pytest.fixture
+def cluster(jobs: Cluster) -> Iterator[Cluster]:
+    yield jobs
+    jobs.server.clear_faults()
+
+
+def execute(cluster: Cluster, *words: str, job: str = "job") -> Result:
+    return cluster.cli("exec", "-j", job, *words, timeout=50)
+
+
+def started(cluster: Cluster, *words: str, kubeconfig: str = "") -> subprocess.Popen[bytes]:
+    """Without a buffer: what a line was read from is then read on by `communicate`."""
+    env = {"KUBECONFIG": kubeconfig or str(cluster.server.kubeconfig)}
+    return popen_cli(*words, env=env, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, bufsize=0)
+
+
+def test_a_hundred_workers_with_every_sort_of_fault(server: Server) -> None:
+    """The same with 1,000 workers and 20 seeds is `make soak`."""
+    cluster = Cluster(server)
+    wrong = many.run(cluster, 100, 4711, Path.cwd(), connect=5)
+    assert not wrong, "\n".join(wrong)
+    assert not many.left(cluster, 100)
+    server.clear_faults()
+
+
+def test_the_judge_of_that_sees_a_success_that_was_none() -> None:
+    outcome = {"type": "outcome", "worker": "worker-0", "outcome": "exited", "exit_code": 0}
+    lines: list[dict[str, Any]] = [outcome, {"type": "summary", "status": "partial"}]
+    wrong = many.judge(lines, 2, {0: "drop-before-exit"}, 255)
+    assert [line.split(":")[0] for line in wrong] == [
+        "worker-0 (drop-before-exit)",
+        "worker-0 (drop-before-exit)",
+        "worker-1 (none)",
+    ]
+
+
+# Output that was cut is never a success
+
+
+@pytest.mark.parametrize("action", ["drop-before-exit", "drop-inside-exit"])
+@pytest.mark.parametrize("options", [(), ("-i",), ("--gather",)], ids=" ".join)
+def test_a_connection_that_ends_before_the_exit_is_whole_is_lost(
+    cluster: Cluster, action: str, options: tuple[str, ...]
+) -> None:
+    cluster.server.fault(action, name="job-worker-0")
+    run = execute(cluster, "-w", "0", *options, "--", "echo", "out")
+    assert run.code == 255
+    assert b"out\n" in run.stdout
+    assert b"lost: worker-0 (1): the connection ended before the command's exit status\n" in run.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("-i",), ("--gather",)], ids=" ".join)
+def test_a_connection_that_ends_after_the_exit_changes_nothing(cluster: Cluster, options: tuple[str, ...]) -> None:
+    cluster.server.fault("drop-after-exit", name="job-worker-0")
+    run = execute(cluster, "-w", "0", *options, "--", "sh", "-c", "echo out; exit 3")
+    assert run.code == 3
+    assert b"out\n" in run.stdout
+
+
+def test_a_stream_that_is_cut_mid_output_is_lost_and_keeps_what_came(cluster: Cluster) -> None:
+    cluster.server.fault("drop-after", name="job-worker-1", seconds=0.7)
+    run = execute(cluster, "--all", "--", "sh", "-c", "echo begun; sleep 1.5; echo over")
+    assert run.code == 255
+    assert sorted(run.stdout.splitlines()) == [b"worker-0: begun", b"worker-0: over", b"worker-1: begun"]
+    assert b"ok: worker-0 (1)\nlost: worker-1 (1): " in run.stderr
+    assert b"may still run: worker-1 (1)\n" in run.stderr
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_characters_that_are_split_over_frames_are_whole(cluster: Cluster, size: int) -> None:
+    cluster.server.fault("split", bytes=size)
+    text = "损失 é 🚀 @atlctl- @"
+    run = execute(cluster, "--all", "-o", "json", "--", "sh", "-c", 'echo "$1"; echo "$1" >&2', "sh", text)
+    assert run.code == 0
+    data = [line["data"] for line in map(json.loads, run.stdout.splitlines()) if line["type"] == "output"]
+    assert data == [f"{text}\n"] * 4
+
+
+def test_a_server_that_is_silent_after_the_start_times_out(cluster: Cluster) -> None:
+    cluster.server.fault("stall", name="job-worker-0")
+    run = execute(cluster, "--all", "--connect-timeout", "2", "--", "echo", "out")
+    assert run.code == 124
+    assert run.stdout == b"worker-1: out\n"
+    assert b"timed out: worker-0 (1): not started within 2 s\n" in run.stderr
+    assert b"may still run: worker-0 (1)\n" in run.stderr
+
+
+def test_a_server_that_never_tells_the_exit_is_not_waited_for(cluster: Cluster) -> None:
+    """The wrapper has told the code; whether all output came nobody knows."""
+    cluster.server.fault("stall-before-exit", name="job-worker-0")
+    begun = time.monotonic()
+    run = execute(cluster, "-w", "0", "--", "sh", "-c", "echo out; exit 5")
+    assert (run.stdout, run.code) == (b"out\n", 5)
+    assert b"output truncated: worker-0 (1)\n" in run.stderr
+    assert time.monotonic() - begun < 8
+
+
+def test_a_command_whose_request_got_no_answer_may_have_run(cluster: Cluster) -> None:
+    cluster.server.fault("drop", name="job-worker-1")
+    run = execute(cluster, "--all", "true")
+    assert run.code == 255
+    assert b"ok: worker-0 (1)\nlost: worker-1 (1): the API server " in run.stderr
+    assert b"may still run: worker-1 (1)\n" in run.stderr
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (401, 4, "does not accept who you are (401)"),
+        (403, 4, "not allowed"),
+        (429, 124, "overloaded"),
+        (500, 1, "the API server answered 500"),
+    ],
+)
+def test_a_refused_read_has_a_clear_line_and_its_code(cluster: Cluster, status: int, code: int, words: str) -> None:
+    """429 asks for an hour, which nobody waits."""
+    if status == 429:
+        cluster.server.fault("throttle", kind="any", seconds=3600)
+    else:
+        cluster.server.fault("status", kind="any", code=status, message="\x1b[2Jno")
+    begun = time.monotonic()
+    run = cluster.cli("ps", "job", timeout=55)
+    error, _ = problem(run.stderr)
+    assert (run.stdout, run.code) == (b"", code), error
+    assert words in error
+    assert "\x1b" not in error
+    assert time.monotonic() - begun < 45
+
+
+def test_patience_that_is_asked_for_is_given(cluster: Cluster) -> None:
+    cluster.server.fault("throttle", kind="any", times=3, seconds=1)
+    begun = time.monotonic()
+    assert execute(cluster, "--all", "true").code == 0
+    assert time.monotonic() - begun >= 1
+
+
+def test_a_dead_tunnel_is_tried_again(cluster: Cluster) -> None:
+    cluster.server.fault("dialing", times=2)
+    assert execute(cluster, "--all", "true").code == 0
+    cluster.server.fault("dialing", name="job-worker-1")
+    run = execute(cluster, "--all", "true")
+    assert run.code == 255
+    assert b"failed to start: worker-1 (1): error dialing backend: " in run.stderr
+
+
+def test_who_may_look_and_not_run_is_told_the_verb_that_is_missing(cluster: Cluster) -> None:
+    rules = [{"verbs": ["get", "list"], "apiGroups": ["*"], "resources": ["*", "pods/exec"], "role": "r"}]
+    cluster.server.user("reader", rules)
+    path = str(cluster.server.write_kubeconfig("reader", user="reader"))
+    run = cluster.cli("exec", "-j", "job", "--all", "true", env={"KUBECONFIG": path})
+    assert run.code == 125
+    told = "not allowed: pods/exec is forbidden: the role lacks the verb create on pods/exec"
+    assert run.stderr == f"failed to start: worker-[0-1] (2): {told}\n".encode()
+
+
+def test_a_token_that_expires_mid_run_ends_nothing_that_runs(cluster: Cluster) -> None:
+    cluster.server.token("admin", "brief")
+    path = str(cluster.server.write_kubeconfig("brief", token="brief"))
+    words = ("exec", "-j", "job", "--all", "--", "sh", "-c", "echo up; sleep 1.5; echo over")
+    with started(cluster, *words, kubeconfig=path) as run:
+        assert run.stdout is not None
+        assert {run.stdout.readline() for _ in range(2)} == {b"worker-0: up\n", b"worker-1: up\n"}
+        cluster.server.expire("brief")
+        stdout, stderr = run.communicate(timeout=20)
+    assert (sorted(stdout.splitlines()), run.returncode) == ([b"worker-0: over", b"worker-1: over"], 0)
+    assert b"ok: worker-[0-1] (2)\n" in stderr
+    after = cluster.cli("ps", "job", env={"KUBECONFIG": path})
+    assert after.code == 4
+    assert "401" in problem(after.stderr)[0]
+
+
+def test_a_server_that_is_not_there_is_255(cluster: Cluster) -> None:
+    path = str(cluster.server.write_kubeconfig("gone", server="https://127.0.0.1:1"))
+    begun = time.monotonic()
+    run = cluster.cli("ps", "job", env={"KUBECONFIG": path}, timeout=50)
+    assert run.code == 255
+    assert "127.0.0.1:1 cannot be reached" in problem(run.stderr)[0]
+    assert time.monotonic() - begun < 20
+
+
+# Pods that go
+
+
+def test_a_pod_that_is_deleted_mid_exec_is_no_success(cluster: Cluster) -> None:
+    cluster.pytorchjob("deleted", 2, run=True)
+    words = ("exec", "-j", "deleted", "--all", "--", "sh", "-c", "echo up; sleep 2; echo over")
+    with started(cluster, *words) as run:
+        assert run.stdout is not None
+        assert {run.stdout.readline() for _ in range(2)} == {b"worker-0: up\n", b"worker-1: up\n"}
+        cluster.server.remove("Pod", "deleted-worker-1")
+        stdout, stderr = run.communicate(timeout=20)
+    assert stdout == b"worker-0: over\n"
+    assert run.returncode in (137, 255)  # the server tells a SIGKILL, or nothing
+    assert b"ok: worker-0 (1)\n" in stderr
+    assert b"killed by SIGKILL: worker-1 (1)\n" in stderr or b"lost: worker-1 (1): " in stderr
+
+
+def test_a_container_that_restarts_mid_exec_is_no_success(cluster: Cluster) -> None:
+    cluster.server.settings(backoff=0.2)
+    cluster.pytorchjob("restarted", 1, run=True, restartPolicy="Always")
+    words = ("exec", "-j", "restarted", "--all", "--", "sh", "-c", "echo up; sleep 2; echo over")
+    with started(cluster, *words) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"up\n"
+        cluster.server.kill("restarted-worker-0")
+        stdout, stderr = run.communicate(timeout=20)
+    assert stdout == b""
+    assert run.returncode in (137, 255), stderr
+    assert execute(cluster, "-w", "0", "echo", "again", job="restarted").stdout == b"again\n"
+    (worker,) = cluster.data("ps", "restarted")["workers"]
+    assert worker["restarts"] == 1
+
+
+def test_a_node_that_dies_mid_exec_is_lost(cluster: Cluster) -> None:
+    cluster.pytorchjob("dying", 1, run=True, nodeName="node-dying")
+    words = ("exec", "-j", "dying", "-w", "0", "--", "sh", "-c", "echo up; sleep 30")
+    with started(cluster, *words) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"up\n"
+        cluster.server.node("node-dying", up=False)
+        _, stderr = run.communicate(timeout=20)
+    assert run.returncode == 255
+    assert b"lost: worker-0 (1): " in stderr
+    assert execute(cluster, "-w", "0", "true", job="dying").code == 255
+    cluster.server.node("node-dying", up=True)
+
+
+# Readers that are slow
+
+
+def test_a_slow_reader_gets_every_line_and_the_pod_waits(cluster: Cluster) -> None:
+    """64 MiB of lines through a reader that sleeps: the client holds a few MB of them."""
+    lines = 700_000
+    words = ("exec", "-j", "job", "-w", "0", "--", "seq", "-f", "%090g", str(lines))
+    with started(cluster, *words) as run:
+        assert run.stdout is not None
+        first = run.stdout.readline()
+        time.sleep(2)
+        status = Path(f"/proc/{run.pid}/status").read_text()
+        rest, _ = run.communicate(timeout=40)
+    assert int(status.partition("VmHWM:")[2].split()[0]) < 110_000
+    assert (run.returncode, int(first)) == (0, 1)
+    assert rest.count(b"\n") == lines - 1
+    assert int(rest[-91:]) == lines
+
+
+def test_one_slow_worker_does_not_hold_up_the_other(cluster: Cluster) -> None:
+    cluster.server.fault("slow", name="job-worker-0", seconds=0.3)
+    script = 'for i in 1 2 3 4 5; do echo "$i"; sleep 0.05; done'
+    with started(cluster, "exec", "-j", "job", "--all", "--", "sh", "-c", script) as run:
+        stdout, _ = run.communicate(timeout=20)
+    lines = stdout.splitlines()
+    assert len(lines) == 10
+    assert run.returncode == 0
+    assert lines.index(b"worker-1: 5") < lines.index(b"worker-0: 5")
+
+
+def test_stderr_after_the_end_of_stdout_comes_too(cluster: Cluster) -> None:
+    run = execute(cluster, "-w", "0", "--", "sh", "-c", "exec >&-; sleep 0.3; echo late >&2; exit 6")
+    assert run == (b"", b"late\n", 6)
+
+
+def test_a_child_that_keeps_the_pipe_open_holds_nobody_up(cluster: Cluster) -> None:
+    begun = time.monotonic()
+    run = execute(cluster, "-w", "0", "--", "sh", "-c", "sleep 31.5 & echo out; exit 4")
+    assert (run.stdout, run.code) == (b"out\n", 4)
+    assert time.monotonic() - begun < 10
+    for process in cluster.server.processes("job-worker-0"):
+        if process["command"] == "sleep 31.5":
+            subprocess.run(["kill", str(process["pid"])], check=True)
+    assert proc.wait_until(lambda: not proc.named("sleep 31.5"))

@@ -1,0 +1,170 @@
+"""However the client of commands in pods ends, nothing of them lives on: counted in the "pods" themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.apiserver.handle import Server
+from tests.integration.stopping import Cluster
+from tests.integration.terminal import Terminal
+from tests.support import proc
+from tests.support.cli import popen_cli
+
+WORKERS = 64
+SLEEP = ("sleep", "1000.25")
+#: Until nothing is left. The 64 "pods" share the /proc and the processors of one machine, and each looks through it.
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """many: 64 workers. few: two. bare: two, whose image has no `sh`."""
+    empty = tmp_path_factory.mktemp("empty")
+    program = empty / "sleep"
+    program.symlink_to("/bin/sleep")
+    with Server() as server:
+        own = Cluster(server)
+        own.pytorchjob("many", WORKERS)
+        own.pytorchjob("few", 2)
+        own.pytorchjob("bare", 2, container={"env": [{"name": "PATH", "value": str(empty)}]})
+        yield own
+
+
+def inside(cluster: Cluster, job: str, count: int) -> list[dict[str, Any]]:
+    """Living processes of a job's pods."""
+    return [found for index in range(count) for found in cluster.server.processes(f"{job}-worker-{index}")]
+
+
+def running(cluster: Cluster, job: str, count: int) -> int:
+    """How many of them are the command itself."""
+    return sum(found["command"] == " ".join(SLEEP) for found in inside(cluster, job, count))
+
+
+def watchers(cluster: Cluster, job: str, count: int) -> int:
+    """How many wait for the end of their client's connection."""
+    return sum(found["command"].startswith("sh -c m=$1 w=$2") for found in inside(cluster, job, count))
+
+
+def gone(cluster: Cluster, job: str, count: int) -> bool:
+    return proc.wait_until(lambda: not inside(cluster, job, count), SECONDS, 0.2)
+
+
+def start(cluster: Cluster, job: str, *words: str, **streams: Any) -> subprocess.Popen[bytes]:
+    env = {"KUBECONFIG": str(cluster.server.kubeconfig)}
+    return popen_cli("exec", "-j", job, *words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **streams)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
+@pytest.mark.parametrize("options", [(), ("-i",)], ids=" ".join)
+def test_of_64_commands_none_is_left(cluster: Cluster, number: signal.Signals, options: tuple[str, ...]) -> None:
+    end_by(cluster, "many", WORKERS, number, options)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda n: n.name)
+@pytest.mark.parametrize("options", [(), ("-i",), ("-o", "json"), ("--gather",)], ids=" ".join)
+def test_of_a_few_commands_none_is_left_and_that_is_proven(
+    cluster: Cluster, number: signal.Signals, options: tuple[str, ...]
+) -> None:
+    seconds, stderr = end_by(cluster, "few", 2, number, options)
+    assert seconds < 4
+    assert b"may still run" not in stderr
+    assert b"not guarded" not in stderr
+
+
+def end_by(
+    cluster: Cluster, job: str, count: int, number: signal.Signals, options: tuple[str, ...]
+) -> tuple[float, bytes]:
+    """Seconds from the signal to the prompt, and stderr. What is left in the pods after it fails the test."""
+    reading, writing = os.pipe()
+    with start(cluster, job, "--all", *options, "--", *SLEEP, stdin=reading) as run:
+        assert proc.wait_until(lambda: running(cluster, job, count) == count, 40, 0.2)
+        if "-i" in options:
+            # The watchers are execs of their own, opened once the command has begun.
+            assert proc.wait_until(lambda: watchers(cluster, job, count) == count, 40, 0.2)
+        begun = time.monotonic()
+        run.send_signal(number)
+        _, stderr = run.communicate(timeout=40)
+        seconds = time.monotonic() - begun
+        assert gone(cluster, job, count), inside(cluster, job, count)
+    os.close(reading)
+    os.close(writing)
+    assert run.returncode == (-9 if number == signal.SIGKILL else 128 + number)
+    if number != signal.SIGKILL:
+        workers = f"worker-[0-{count - 1}]".encode()
+        assert b"ending the command on %b" % workers in stderr
+        assert b"cancelled: %b (%d): interrupted\n" % (workers, count) in stderr
+    return seconds, stderr
+
+
+@pytest.mark.parametrize("options", [(), ("-i",)], ids=" ".join)
+def test_the_second_ctrl_c_leaves_at_once_and_the_pods_end_them_all_the_same(
+    cluster: Cluster, options: tuple[str, ...]
+) -> None:
+    script = "trap '' TERM INT HUP; echo up; while :; do sleep 1000.25; done"
+    env = {"KUBECONFIG": str(cluster.server.kubeconfig)}
+    with Terminal("exec", "-j", "few", "--all", *options, "--", "sh", "-c", script, env=env) as terminal:
+        terminal.wait_for(b"up")
+        terminal.wait_for(b"up")
+        assert proc.wait_until(lambda: running(cluster, "few", 2) == 2)
+        terminal.type(b"\x03")
+        terminal.wait_for(b"ending the command on worker-[0-1]")
+        begun = time.monotonic()
+        terminal.type(b"\x03")
+        assert terminal.code() == 130
+        assert time.monotonic() - begun < 1
+        assert terminal.mode() == terminal.before
+    assert b"may still run: worker-[0-1]\r\n" in terminal.screen
+    assert gone(cluster, "few", 2), inside(cluster, "few", 2)
+
+
+def test_a_network_that_is_cut_leaves_nothing(cluster: Cluster) -> None:
+    """The server drops the connections: the client says lost, the pods end what is left."""
+    cluster.server.fault("drop-after", name="few-worker-*", seconds=1.5, times=2)
+    with start(cluster, "few", "--all", "--", *SLEEP, stdin=subprocess.DEVNULL) as run:
+        _, stderr = run.communicate(timeout=20)
+    cluster.server.clear_faults()
+    assert run.returncode == 255
+    assert b"lost: worker-[0-1] (2): " in stderr
+    assert gone(cluster, "few", 2), inside(cluster, "few", 2)
+
+
+def test_what_has_left_its_session_is_ended_too(cluster: Cluster) -> None:
+    script = "setsid sh -c 'setsid sleep 1000.25 & setsid sleep 1000.25' & wait"
+    with start(cluster, "few", "-w", "0", "--", "sh", "-c", script, stdin=subprocess.DEVNULL) as run:
+        assert proc.wait_until(lambda: running(cluster, "few", 1) == 2)
+        run.kill()
+        run.communicate(timeout=10)
+    assert gone(cluster, "few", 1), inside(cluster, "few", 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
+def test_without_a_shell_the_summary_claims_nothing(cluster: Cluster, number: signal.Signals) -> None:
+    with start(cluster, "bare", "--all", "--", *SLEEP, stdin=subprocess.DEVNULL) as run:
+        assert proc.wait_until(lambda: running(cluster, "bare", 2) == 2)
+        time.sleep(1)  # a command without a wrapper counts as started when it has been silent for a moment
+        run.send_signal(number)
+        _, stderr = run.communicate(timeout=20)
+    if number == signal.SIGINT:
+        assert run.returncode == 130
+        assert b"not guarded: worker-[0-1] (2)\n" in stderr
+        assert b"may still run: worker-[0-1] (2)\n" in stderr
+    # It does still run, as the summary says: nothing in this image could end it.
+    assert running(cluster, "bare", 2) == 2
+    for process in inside(cluster, "bare", 2):
+        os.kill(process["pid"], signal.SIGKILL)
+    assert gone(cluster, "bare", 2)
+
+
+def test_without_a_shell_a_command_that_ends_is_told_as_not_guarded(cluster: Cluster) -> None:
+    with start(cluster, "bare", "--all", "--", "sleep", "0.6", stdin=subprocess.DEVNULL) as run:
+        _, stderr = run.communicate(timeout=20)
+    assert run.returncode == 0
+    assert stderr.decode().splitlines()[-2:] == ["ok: worker-[0-1] (2)", "not guarded: worker-[0-1] (2)"]
