@@ -1,6 +1,6 @@
 """Which tests keep which hard case. The items are those that the project wants such a tool to be trusted for.
 
-Items that need a cluster or SSH come with their backends; of those only the part is listed that has a local form.
+Items that need SSH come with its backend; of those only the part is listed that has another form.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ COVERED: dict[str, tuple[str, ...]] = {
         "integration/test_exec_output.py::test_a_newline_is_added_only_between_workers",
     ),
     "output that was cut is never a success": (
+        "faults/test_kubernetes_faults.py::test_a_connection_that_ends_before_the_exit_is_whole_is_lost",
+        "faults/test_kubernetes_faults.py::test_a_stream_that_is_cut_mid_output_is_lost_and_keeps_what_came",
         "integration/test_exec_codes.py::test_a_supervisor_that_dies_mid_run_is_255_never_success",
         "contract/test_results.py::test_a_loss_is_lost_and_never_a_success",
         "faults/test_cli_volume.py::test_a_child_that_keeps_the_pipe_open_holds_nobody_up",
@@ -78,6 +80,10 @@ COVERED: dict[str, tuple[str, ...]] = {
         "integration/test_cp.py::test_what_is_made_is_private_under_any_umask",
     ),
     "hung and lost workers, deadlines, replaced jobs": (
+        "faults/test_kubernetes_faults.py::test_a_hundred_workers_with_every_sort_of_fault",
+        "faults/test_kubernetes_faults.py::test_a_token_that_expires_mid_run_ends_nothing_that_runs",
+        "faults/test_kubernetes_faults.py::test_a_pod_that_is_deleted_mid_exec_is_no_success",
+        "faults/test_kubernetes_faults.py::test_a_container_that_restarts_mid_exec_is_no_success",
         "faults/test_cli_signals.py::test_a_supervisor_that_hangs_is_named_and_not_waited_for",
         "integration/test_exec_codes.py::test_a_deadline_is_124_and_ends_the_command",
         "integration/test_exec_codes.py::test_a_command_that_ignores_sigterm_is_killed_at_the_deadline",
@@ -85,6 +91,7 @@ COVERED: dict[str, tuple[str, ...]] = {
         "faults/test_local_kills.py",
     ),
     "no orphans, whatever ends the client": (
+        "faults/test_kubernetes_orphans.py",
         "faults/test_cli_signals.py::test_within_two_seconds_the_prompt_is_back_and_nothing_lives",
         "faults/test_cli_signals.py::test_what_has_left_its_session_is_ended_too",
         "faults/test_cli_signals.py::test_a_stopped_command_is_ended_too",
@@ -115,6 +122,7 @@ COVERED: dict[str, tuple[str, ...]] = {
         "unit/output/test_folder.py::test_a_name_is_never_a_path",
     ),
     "canary tokens": (
+        "faults/test_kubernetes_secrets.py",
         "faults/test_cli_secrets.py::test_no_command_tells_it_however_loud_and_failing",
         "faults/test_cli_secrets.py::test_only_private_files_that_must_hold_it_hold_it",
         "faults/test_cli_secrets.py::test_no_command_line_but_what_the_user_typed_tells_it",
