@@ -12,12 +12,12 @@ from atlctl.cli import say
 from atlctl.jobs.errors import AtlctlError
 
 if TYPE_CHECKING:
-    from atlctl.backends.base import Backend
+    from atlctl.backends.base import Backend, LogLine
     from atlctl.cli.logjoin import Story
     from atlctl.diagnosis.errorfile import ErrorRecord
     from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
     from atlctl.diagnosis.platform import PlatformState
-    from atlctl.diagnosis.reading.reader import LogFacts
+    from atlctl.diagnosis.reading.reader import LogFacts, LogReader
     from atlctl.diagnosis.signatures.match import Matcher
     from atlctl.jobs.model import Job, Worker
 
@@ -125,17 +125,23 @@ async def _worker(source: Backend, job: Job, worker: Worker, story: Story) -> Wo
 
 async def _log(source: Backend, job: Job, worker: Worker, matcher: Matcher) -> LogFacts:
     from atlctl.backends.base import LogRequest
-    from atlctl.diagnosis.moments import Moment
     from atlctl.diagnosis.reading.reader import LogReader
 
     reader = LogReader(matcher)
     number = 0
     async for batch in source.lines(job, worker, LogRequest()):
-        for line in batch:
-            number += 1
-            stamp = None if line.time is None else Moment(line.time / 1e9, 0.001, absolute=True)
-            reader.feed(number, line.data, stamp)
+        number = feed_lines(reader, batch, number)
     return reader.facts()
+
+
+def feed_lines(reader: LogReader, lines: Sequence[LogLine], behind: int) -> int:
+    """Hands `lines` to the reader, which has seen `behind` lines; returns how many it has seen then."""
+    from atlctl.diagnosis.moments import Moment
+
+    for number, line in enumerate(lines, behind + 1):
+        stamp = None if line.time is None else Moment(line.time / 1e9, 0.001, absolute=True)
+        reader.feed(number, line.data, stamp)
+    return behind + len(lines)
 
 
 async def _error_files(source: Backend, job: Job, worker: Worker, log: LogFacts) -> dict[str, ErrorRecord]:

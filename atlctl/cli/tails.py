@@ -9,8 +9,8 @@ from functools import partial
 from typing import Protocol
 
 from atlctl.backends.base import End, LogEnds, LogLine, LogRequest, LogSource
+from atlctl.cli.collect import feed_lines
 from atlctl.diagnosis.coverage import ReadPart, first_sign, uncovered
-from atlctl.diagnosis.moments import Moment
 from atlctl.diagnosis.reading.reader import LogFacts, LogReader, literals_of
 from atlctl.diagnosis.signatures.match import Matcher
 from atlctl.jobs.errors import AtlctlError
@@ -47,10 +47,7 @@ class Scan:
         self._matcher = matcher
         self._reader = LogReader(matcher)
         self._feed: Feed | None = None
-        self._number = len(before)
-        for number, line in enumerate(before, 1):
-            stamp = None if line.time is None else Moment(line.time / 1e9, 0.001, absolute=True)
-            self._reader.feed(number, line.data, stamp)
+        self._number = feed_lines(self._reader, before, 0)
 
     def feed(self, data: bytes) -> None:
         if self._feed is None:

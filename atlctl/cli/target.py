@@ -139,16 +139,19 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
     raise UsageError("no job is named", f"name one with -j: {shown}; all: atlctl jobs")
 
 
-async def choose(source: Backend, job: Job, selection: Selection, *, irreversible: bool = False) -> Sequence[Worker]:
+async def choose(
+    source: Backend, job: Job, selection: Selection, *, irreversible: bool = False, looked: bool = False
+) -> Sequence[Worker]:
     """The workers that the selection means; all of them where it is empty.
 
-    `irreversible`: a computed map of ranks is refused. Raises NothingMatched (exit 3).
+    `irreversible`: a computed map of ranks is refused. `looked`: Held workers are known by now.
+    Raises NothingMatched (exit 3).
     """
     if not job.workers:
         raise NothingMatched(f"job {job.name} has no workers", f"atlctl ps {job.name}")
     if selection.empty:
         selection = replace(selection, all=True)
-    if selection.failed:
+    if selection.failed and not looked:
         from atlctl.cli import held
 
         job = await held.look(source, job)

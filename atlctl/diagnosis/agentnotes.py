@@ -62,6 +62,9 @@ FAILURE_MARKERS: tuple[bytes, ...] = (
     b"torch.distributed.elastic.rendezvous.api.RendezvousStateError",
 )
 
+#: What an agent prints when it starts.
+AGENT_STARTS = b"Setting OMP_NUM_THREADS environment variable for each process"
+
 #: Byte strings of which one stands in every line that `parse_note` knows.
 LITERALS = (
     b"(exitcode: ",
@@ -71,7 +74,7 @@ LITERALS = (
     b"api.SignalException: ",
     b"elastic.rendezvous.api.Rendezvous",
     b"attempts left; will restart",
-    b"Setting OMP_NUM_THREADS environment variable for each process",
+    AGENT_STARTS,
 )
 
 _NUMBER = r"(-?\d{1,9})"
@@ -129,7 +132,7 @@ def parse_note(line: bytes, line_no: int) -> AgentNote | None:
         text = clean_line(line)
         if _RESTART.search(text):
             return _note(NoteKind.RESTART, text, line_no)
-    elif b"Setting OMP_NUM_THREADS environment variable for each process" in line:
+    elif AGENT_STARTS in line:
         return _note(NoteKind.STARTED, clean_line(line), line_no)
     return None
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from atlctl.diagnosis.agentnotes import FAILURE_MARKERS
+from atlctl.diagnosis.agentnotes import AGENT_STARTS, FAILURE_MARKERS
+from atlctl.diagnosis.progress import PROGRESS, PROGRESS_HEAD
 
 #: A new start of the agent, or the training going on: then the failure was not the end.
-_GOES_ON = re.compile(
-    rb"\b\d{1,9}/\d{1,9} \[[\d:]{4,9}|\b[Ss]tep[ =:#]{1,3}\d|\b[Ii]ter(?:ation)?[ =:#]{1,8}\d|\b[Ee]poch[ =:#\[]{1,3}\d"
-    rb"|Setting OMP_NUM_THREADS environment variable for each process"
-)
-_HEAD = 160
+_GOES_ON = re.compile(PROGRESS + b"|" + re.escape(AGENT_STARTS))
 
 
 def trainer_failed(lines: Iterable[bytes]) -> bool:
@@ -21,6 +18,6 @@ def trainer_failed(lines: Iterable[bytes]) -> bool:
     for line in lines:
         if any(marker in line for marker in FAILURE_MARKERS):
             failed = True
-        elif failed and _GOES_ON.search(line[:_HEAD]):
+        elif failed and _GOES_ON.search(line[:PROGRESS_HEAD]):
             failed = False
     return failed

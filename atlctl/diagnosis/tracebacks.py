@@ -82,7 +82,7 @@ def frame_of(line: str) -> tuple[str, str, Frame | None] | None:
 
 
 def boxed_frame_of(line: str) -> tuple[str, str, Frame | None] | None:
-    """The same of a line in a box that rich draws: `│ /work/train.py:171 in main   │`."""
+    """The same of a line in a box that rich draws: `│ /job/train.py:171 in main   │`."""
     match = _BOXED_FRAME.match(line)
     if match is None:
         return None

@@ -6,6 +6,7 @@
     +-- NotAllowed                4    not authenticated, or not permitted
     +-- TimedOut                  124  a deadline passed
     +-- Unreachable               255  a worker or a supervisor could not be reached, or was lost
+    +-- Replaced                  1    another job has the name by now
 
 Backends map what they meet to these; nothing else reaches the user.
 """
@@ -79,3 +80,10 @@ class Unreachable(AtlctlError):
 
     exit_code = ExitCode.UNREACHABLE
     kind = "unreachable"
+
+
+class Replaced(AtlctlError):
+    """Another job has the name of `job` by now, and is left alone."""
+
+    def __init__(self, job: str, hint: str | None = None) -> None:
+        super().__init__(f"job {job} was replaced by another of the same name meanwhile", hint or f"atlctl ps {job}")

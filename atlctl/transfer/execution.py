@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
 from atlctl.backends.base import (
@@ -67,7 +68,7 @@ def _only_changed(stderr: bytes) -> bool:
     return bool(lines) and len(stderr) < _STDERR and all(line.endswith(_CHANGED) for line in lines)
 
 
-class _Around:
+class _Around(ABC):
     """What both directions share: an execution around another one."""
 
     def __init__(self, inner: Execution, copy: Copy) -> None:
@@ -91,13 +92,15 @@ class _Around:
             if isinstance(events, AsyncGenerator):
                 await events.aclose()
 
+    @abstractmethod
     async def _output(self, data: bytes) -> None:
-        raise NotImplementedError
+        """What the script printed on stdout."""
 
+    @abstractmethod
     async def _exited(self, event: Exited) -> None:
-        raise NotImplementedError
+        """The script has ended."""
 
-    async def _over(self) -> None:
+    async def _over(self) -> None:  # noqa: B027 - only one direction holds anything
         """However it ended: give back what is held."""
 
     async def write(self, data: bytes) -> bool:

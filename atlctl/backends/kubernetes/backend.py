@@ -31,7 +31,7 @@ from atlctl.backends.kubernetes.later import LaterApi
 from atlctl.backends.kubernetes.logs import PodLogs
 from atlctl.backends.kubernetes.logtail import TailReader
 from atlctl.backends.kubernetes.stopping import controlling
-from atlctl.jobs.errors import AtlctlError, NothingMatched
+from atlctl.jobs.errors import NothingMatched, Replaced
 from atlctl.jobs.model import Job, RankMap, State, Worker
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class KubernetesBackend:
         name = self._selector or (job.name if known is None else _form(known))
         found = await self.found(name)
         if job.uid and found.job.uid != job.uid:
-            raise Replaced(job)
+            raise Replaced(job.name)
         return found
 
     async def _same(self, job: Job) -> Client:
@@ -251,7 +251,7 @@ class KubernetesBackend:
         except Refused:
             return  # it may not be read; its pods may
         if fields.uid(now) != job.uid:
-            raise Replaced(job)
+            raise Replaced(job.name)
 
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
         executor = self.executor(job)
@@ -315,13 +315,6 @@ def _in_container(found: Found, container: str) -> Job:
         raise NothingMatched(f"no worker of {found.job.name} has a container {container}", f"there are: {exist}")
     workers = [replace(worker, container=container, container_guessed=False) for worker in found.job.workers]
     return replace(found.job, workers=tuple(workers))
-
-
-class Replaced(AtlctlError):
-    """Another job has the name by now."""
-
-    def __init__(self, job: Job) -> None:
-        super().__init__(f"job {job.name} was replaced by another of the same name meanwhile", f"atlctl ps {job.name}")
 
 
 def _form(found: Found) -> str:

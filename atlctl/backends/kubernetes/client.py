@@ -107,7 +107,7 @@ class Client:
 
         async def once() -> Answer:
             async with self._request(method, path, query, body=body, kind=kind) as response:
-                data = _parsed(await _read(response))
+                data = _parsed(await response.read())
                 return Answer(data, tuple(_warning(text) for text in response.headers.getall("Warning", ())))
 
         return await self._patiently(once, only_when_told=True)
@@ -198,7 +198,7 @@ class Client:
 
     async def _object(self, method: str, path: str, query: Query) -> Object:
         async with self._request(method, path, query) as response:
-            return _parsed(await _read(response))
+            return _parsed(await response.read())
 
     @asynccontextmanager
     async def _request(
@@ -353,10 +353,6 @@ def _parsed(data: bytes) -> Object:
     except (ValueError, RecursionError) as error:
         raise NoServer("the API server's answer is no JSON", "is a proxy in between?") from error
     return found if isinstance(found, dict) else {}
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    return await response.read()
 
 
 async def _start(response: aiohttp.ClientResponse) -> bytes:

@@ -70,10 +70,9 @@ class AioSocket:
     async def close(self) -> None:
         self._stop()
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._socket.close()
-        except TimeoutError:
-            pass  # a server that does not answer
+            with contextlib.suppress(TimeoutError):  # a server that does not answer
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._socket.close()
         finally:
             if self._transport is not None:
                 # The farewell of TLS would come after the event loop's end.

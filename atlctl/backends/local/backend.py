@@ -14,7 +14,7 @@ from atlctl.backends.base import ExecRequest, Listing, LogLine, LogRequest, Plan
 from atlctl.backends.local import logs, ranks, registry
 from atlctl.backends.local.client import ControlClient
 from atlctl.backends.local.execution import LocalExecution
-from atlctl.jobs.errors import AtlctlError, Unreachable, UsageError
+from atlctl.jobs.errors import Replaced, Unreachable, UsageError
 from atlctl.jobs.model import Job, RankMap, State, Worker
 from atlctl.jobs.naming import fold_names
 
@@ -82,7 +82,7 @@ class LocalBackend:
         """The entry as it is now. Raises AtlctlError where another job has taken the name."""
         found = registry.glance(job.name)
         if found.uid != job.uid:
-            raise _replaced(job)
+            raise Replaced(job.name)
         return found
 
     async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]:
@@ -158,7 +158,7 @@ class LocalBackend:
             await client.send(number, {"op": "stop", "workers": names, "grace": grace})
             while (answer := await answers.get()) is not None and answer["event"] != "stop-done":
                 if answer["event"] != "stopped":
-                    raise _replaced(job)
+                    raise Replaced(job.name)
                 results[answer["worker"]] = StopResult(answer["worker"], answer["how"], answer["processes"])
         except Unreachable:
             if not await _has_gone(found):
@@ -211,10 +211,6 @@ async def _watch(found: registry.Glance, exit_file: str, ended: asyncio.Event) -
     while registry.runs(found, exit_file):  # noqa: ASYNC110  another process sets no event
         await asyncio.sleep(ENDED_POLL_SECONDS)
     ended.set()
-
-
-def _replaced(job: Job) -> AtlctlError:
-    return AtlctlError(f"job {job.name} was replaced by another of the same name meanwhile", f"atlctl ps {job.name}")
 
 
 def current_worker() -> tuple[str, str] | None:

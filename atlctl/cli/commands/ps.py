@@ -78,7 +78,7 @@ async def _render(source: Backend, job: Job, selection: Selection, output: str) 
 
     job = await held.look(source, job)
     # A job that waits or sleeps has no worker, and is worth a look all the same.
-    workers = await choose(source, job, selection) if job.workers or not selection.empty else ()
+    workers = await choose(source, job, selection, looked=True) if job.workers or not selection.empty else ()
     if output in ("json", "yaml"):
         return _document(job, workers)
     if output == "name":

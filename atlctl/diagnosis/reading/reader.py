@@ -11,6 +11,7 @@ from atlctl.diagnosis.agentnotes import LITERALS as NOTE_LITERALS
 from atlctl.diagnosis.agentnotes import AgentNote, NoteKind, parse_note
 from atlctl.diagnosis.moments import Moment, mark_of, split_stamp, told_time, zone_of
 from atlctl.diagnosis.origin import Origin, split_origin
+from atlctl.diagnosis.progress import PROGRESS, PROGRESS_HEAD
 from atlctl.diagnosis.reading import collectives, identity
 from atlctl.diagnosis.reading.collectives import Collective, read_collectives
 from atlctl.diagnosis.reading.embedded import read_embedded
@@ -37,11 +38,7 @@ _TEXT_LIMIT = 1_000
 
 _TRACE_LITERALS = (b"Traceback (most recent call last)", b"Exception in thread ", b"Exception ignored in")
 #: A sign that the program went on: a line below ERROR of its log, a step of the training, a progress bar.
-_GOES_ON = re.compile(
-    rb"(?<!NCCL )\b(?:INFO|DEBUG)\b|\b\d{1,9}/\d{1,9} \[[\d:]{4,9}"
-    rb"|\b[Ss]tep[ =:#]{1,3}\d|\b[Ii]ter(?:ation)?[ =:#]{1,8}\d|\b[Ee]poch[ =:#\[]{1,3}\d"
-)
-_HEAD = 160
+_GOES_ON = re.compile(rb"(?<!NCCL )\b(?:INFO|DEBUG)\b|" + PROGRESS)
 #: A line that is longer than a stamp is not blank.
 _STAMPED = 48
 _EVENT = '"name": "torchelastic.worker.status.FAILED"'
@@ -169,7 +166,7 @@ class LogReader:
             return True
         elif match := self._matcher.match(text):
             self._hit(Hit(line_no, text[:_TEXT_LIMIT], origin, time, match))
-        elif _GOES_ON.search(line[:_HEAD]):
+        elif _GOES_ON.search(line[:PROGRESS_HEAD]):
             self._facts.last_activity = line_no
         if note is not None and note.kind in (NoteKind.SIGNALLED, NoteKind.RENDEZVOUS):
             self._traces.feed(origin, text, line_no, time)  # the last line of the agent's own traceback
@@ -196,7 +193,7 @@ class LogReader:
     def _pass_over(self, line_no: int, line: bytes, stamp: Moment | None) -> None:
         """A line that says nothing but that the program goes on, and when. Most lines of a log come here."""
         facts = self._facts
-        if _GOES_ON.search(line[:_HEAD]):
+        if _GOES_ON.search(line[:PROGRESS_HEAD]):
             facts.last_activity = line_no
         elif self._fed > CUT_TOP or facts.first is not None:
             return

@@ -14,7 +14,7 @@ from atlctl.backends.kubernetes.inventory import Found
 from atlctl.backends.kubernetes.kinds import fields
 from atlctl.backends.kubernetes.stopping import apply, plan, processes, waiting
 from atlctl.backends.kubernetes.stopping.plan import Steps, World
-from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.errors import Replaced
 from atlctl.jobs.model import Job, Worker
 
 #: Seconds that a stop is waited for where nobody says how long.
@@ -47,7 +47,7 @@ async def plan_resume(source: Source, job: Job, found: Found) -> Plan:
 
 def _same(job: Job, found: Found) -> None:
     if found.job.uid != job.uid:
-        raise AtlctlError(f"job {job.name} was replaced by another of the same name meanwhile", "run the command again")
+        raise Replaced(job.name, "run the command again")
 
 
 async def _world(source: Source, found: Found) -> World:
