@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING
 
 from atlctl.backends.base import (
     Argv,
-    ExecRequest,
-    Exited,
     Listing,
     LogLine,
     LogRequest,
-    Output,
     Plan,
     S,
     StopRequest,
@@ -22,6 +19,7 @@ from atlctl.backends.base import (
 )
 from atlctl.backends.kubernetes import access, inventory, pods, queueing
 from atlctl.backends.kubernetes.api import Missing, Object, Refused
+from atlctl.backends.kubernetes.asking import stdout_of
 from atlctl.backends.kubernetes.client import Client
 from atlctl.backends.kubernetes.discovery import Served, discover
 from atlctl.backends.kubernetes.identity import OwnPod, own_pod
@@ -255,20 +253,10 @@ class KubernetesBackend:
 
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
         executor = self.executor(job)
-        argv = Argv(("sh", "-c", _READ, "sh", path, str(limit)))
-        execution = executor.run(worker, ExecRequest(argv))
-        data = bytearray()
-        ended = False
         try:
-            async for event in execution:
-                if isinstance(event, Output) and event.stream == "stdout":
-                    data += event.data
-                elif isinstance(event, Exited):
-                    ended = event.exit_code == 0
+            return await stdout_of(executor, worker, Argv(("sh", "-c", _READ, "sh", path, str(limit))), limit)
         finally:
-            await execution.aclose()
             await executor.aclose()
-        return bytes(data[:limit]) if ended else None
 
     async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
         return await controlling.plan_stop(self, job, await self._look(job, fresh=False), workers, request)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from atlctl.backends.base import Argv, ExecRequest, Execution, Executor, Exited, Output
+from atlctl.backends.base import Argv, Executor
 from atlctl.backends.kubernetes.api import Object
+from atlctl.backends.kubernetes.asking import stdout_of
 from atlctl.backends.kubernetes.kinds import fields
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job, RankMap, State, Worker
@@ -75,22 +76,9 @@ def _per_node(pod: Object, container: str | None) -> int | None:
 
 
 async def _ranks(executor: Executor, worker: Worker) -> set[int]:
-    execution = executor.run(worker, ExecRequest(Argv(("sh", "-c", _SCRIPT))))
     try:
         async with asyncio.timeout(_SECONDS):
-            lines = (await _output(execution)).split()
+            said = await stdout_of(executor, worker, Argv(("sh", "-c", _SCRIPT)), _LIMIT)
     except (AtlctlError, TimeoutError):
         return set()
-    finally:
-        await execution.aclose()
-    return {int(line) for line in lines if line.isdigit() and len(line) < 8}
-
-
-async def _output(execution: Execution) -> bytes:
-    data = bytearray()
-    async for event in execution:
-        if isinstance(event, Output) and event.stream == "stdout" and len(data) < _LIMIT:
-            data += event.data
-        elif isinstance(event, Exited):
-            return bytes(data)
-    return b""
+    return {int(line) for line in (said or b"").split() if line.isdigit() and len(line) < 8}
