@@ -133,6 +133,10 @@ def _from_files(paths: list[str], context: str | None, namespace: str | None) ->
         chosen = context or _current_context(merged.config_files)
         if chosen is None:
             raise UsageError("the kubeconfig has no current context", "name one: --context NAME")
+        known = [str(context.get("name")) for context in _entries(merged.config_files, "contexts")]
+        if chosen not in known:
+            hint = f"there are: {', '.join(known)}" if known else _HINT
+            raise UsageError(f"the kubeconfig {', '.join(paths)} has no context {chosen}", hint)
         with _told_failures(), _no_files_left(kube_config):
             loader = kube_config.KubeConfigLoader(
                 config_dict=merged.config, active_context=chosen, config_persister=merged.save_changes
@@ -198,13 +202,15 @@ def _current_context(files: Mapping[str, Any]) -> str | None:
     return next((str(name) for name in found if name), None)
 
 
+def _entries(files: Mapping[str, Any], what: str) -> Iterator[dict[str, Any]]:
+    """The contexts, clusters or users of all files, in the package's order."""
+    for config in files.values():
+        yield from (entry for entry in config.get(what) or () if isinstance(entry, dict))
+
+
 def _named(files: Mapping[str, Any], what: str, name: str) -> dict[str, Any]:
     """The first entry of that name, as the package merges them."""
-    for config in files.values():
-        for entry in config.get(what) or ():
-            if isinstance(entry, dict) and entry.get("name") == name:
-                return entry
-    return {}
+    return next((entry for entry in _entries(files, what) if entry.get("name") == name), {})
 
 
 def _impersonation(user: Mapping[str, Any]) -> dict[str, str]:

@@ -241,8 +241,9 @@ def test_what_is_not_there(kube: Path, tmp_path: Path) -> None:
         load()
     with pytest.raises(UsageError, match="--context"):
         load(context="x")
-    with pytest.raises(UsageError, match="nowhere"):
+    with pytest.raises(UsageError, match="has no context nowhere") as caught:
         read(write(kube, config()), context="nowhere")
+    assert caught.value.hint == "there are: here"
 
 
 @pytest.fixture
