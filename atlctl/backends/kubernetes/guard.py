@@ -42,23 +42,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 # f finds what is left. v: all of it, o: those outside of the exec's process group, a: the shells that wait for it.
+# One `grep` reads the stat of all processes, one the environments of those that it may be about: byte by byte, as a
+# shell reads, or with a process for each it takes long where they are many. Environments of processes that are older
+# than the exec are left alone: to read that of a hung one may hang.
 # K ends it, $1 tenths of a second after SIGTERM by SIGKILL. Signals go to the whole group at once, since a child that
 # is just being forked cannot escape that; each process outside gets its own, once, so that a handler may clean up
 # with new processes. L reads what the client asks, and ends everything where nobody asks any more. The shell that is
 # the exec goes by SIGKILL then: it may hang in a word to a client that does not read.
-_WATCHER = r"""f(){ v= o= a= e=-
+_WATCHER = r"""command -v grep>/dev/null||grep(){ g=$1$2;shift 2
+for d;do case $g in -aH.)
+while read -r l;do echo "$d:$l";done<$d;;*)case `tr '\0' ' '<$d` in *$m*)echo $d;;esac;;esac;done;}
+f(){ v= o= a= b= e=-
 read -r l </proc/$w/stat&&set -- ${l##*) }&&[ $1 != Z ]&&[ ${20} = $t ]||w=x
 case $h$w in HUPx|[!H]*);;*)v=" $w" o=$w;;esac
-while [ "$e" != "$a$v" ];do e=$a$v
-for d in /proc/[0-9]*;do q=${d#/proc/}
+while [ "$e" != "$a$v$b" ];do e=$a$v$b c=
+s=`grep -aH . /proc/[0-9]*/stat`
+set -f;IFS='
+'
+for l in $s;do unset IFS
+d=${l%%/s*} q=${d#/proc/} l=${l#*) }
 case "$a$v $w $y " in *" $q "*)continue;;esac
-read -r l <$d/stat||continue
-set -- ${l##*) }
+case $l in *\)*)l=${l##*) };;esac
+set -- $l
 [ $1 != Z ]&&[ ${20} -ge $t ]||continue
-case "$a$v " in *" $2 "*);;*)[ $2 != $w ]||{ a="$a $q";continue;}
-case `tr '\0' ' '<$d/environ` in *$m*);;*)continue;esac;esac
-v="$v $q";[ $3 = $w ]||o="$o $q"
-done;done;[ "$v" ];}
+case "$a$v $b" in *" $2 "*|*$d/e*)v="$v $q";[ $3 = $w ]||o="$o $q";;*)
+if [ $2 = $w ];then a="$a $q";else c="$c $d/environ";fi;;esac
+done
+set +f;unset IFS
+b=$b`[ ! "$c" ]||grep -lF $m $c`
+done;[ "$v" ];}
 K(){ g=$1 n=0 T=
 while f;do
 if [ $n -lt $g ];then

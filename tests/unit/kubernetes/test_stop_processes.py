@@ -15,6 +15,7 @@ import pytest
 from atlctl.backends.base import Event, ExecRequest, Exited, FailedToStart, Lost, Output, Started, StopResult
 from atlctl.backends.kubernetes.stopping import processes
 from atlctl.jobs.model import State, Worker
+from tests.support.needs import needs
 
 UNSHARE = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
 UNSHARE += ["--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -70,7 +71,7 @@ exit 0
     return done.stdout.decode().splitlines()
 
 
-SHELLS = ["dash", "bash", *(["busybox sh"] if shutil.which("busybox") else [])]
+SHELLS = ["dash", "bash", pytest.param("busybox sh", marks=needs("busybox"))]
 
 
 @pytest.mark.parametrize("sh", SHELLS)
