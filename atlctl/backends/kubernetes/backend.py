@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ from atlctl.jobs.errors import NothingMatched, Replaced
 from atlctl.jobs.model import Job, RankMap, State, Worker
 
 if TYPE_CHECKING:
-    from atlctl.backends.kubernetes.events import JobEvent
+    from atlctl.backends.kubernetes.events import About, JobEvent
     from atlctl.backends.kubernetes.executor import KubernetesExecutor
 
 #: How old the knowledge of a job may be for a reader of logs that asks whether it is over, seconds.
@@ -167,14 +167,24 @@ class KubernetesBackend:
 
     async def events(self, job: Job) -> Sequence[JobEvent]:
         """What the cluster keeps of the job, what it made, its pods, its queue and their nodes, oldest first."""
-        from atlctl.backends.kubernetes.events import About, job_events
+        from atlctl.backends.kubernetes.events import sorted_events
+
+        return sorted_events(*await self._fetch_events(job))
+
+    async def raw_events(self, job: Job) -> Sequence[Object]:
+        from atlctl.backends.kubernetes.events import own_objects
+
+        return own_objects(*await self._fetch_events(job))
+
+    async def _fetch_events(self, job: Job) -> tuple[list[Object], Mapping[str, About]]:
+        from atlctl.backends.kubernetes.events import About, fetch
 
         api, found = await self.api(), await self._look(job, fresh=False)
         workloads, groups, _ = await inventory.queues(api, found, await self.served())
         about = dict.fromkeys(found.uids, About()) | {fields.uid(obj): About() for obj in (*workloads, *groups)}
         about |= {worker.uid: About(worker.name, worker.node) for worker in found.job.workers if worker.uid}
-        nodes = {worker.node: worker.node for worker in found.job.workers if worker.node}
-        return await job_events(api, found.job.namespace or api.namespace, about, nodes)
+        nodes = {worker.node for worker in found.job.workers if worker.node}
+        return await fetch(api, found.job.namespace or api.namespace, about, nodes)
 
     def executor(self, job: Job) -> KubernetesExecutor:
         from atlctl.backends.kubernetes.executor import KubernetesExecutor
@@ -259,10 +269,10 @@ class KubernetesBackend:
             await executor.aclose()
 
     async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
-        return await controlling.plan_stop(self, job, await self._look(job, fresh=False), workers, request)
+        return await controlling.plan_stop(self, await self._look(job, fresh=False), workers, request)
 
     async def plan_resume(self, job: Job) -> Plan:
-        return await controlling.plan_resume(self, job, await self._look(job, fresh=False))
+        return await controlling.plan_resume(self, await self._look(job, fresh=False))
 
     async def check(self, plan: Plan) -> None:
         await controlling.check(self, plan)
@@ -275,9 +285,6 @@ class KubernetesBackend:
         if plan.nothing:
             return [StopResult(worker.name, "already-ended") for worker in workers]
         return await self.carry_out(plan, controlling.TIMEOUT, lambda _: None)
-
-    async def raw_events(self, job: Job) -> Sequence[Object]:
-        return await controlling.events(await self.api(), await self._look(job, fresh=False))
 
     def options(self) -> tuple[str, ...]:
         """The words of a command line that lead to the same server and namespace again."""

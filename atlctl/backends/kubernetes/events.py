@@ -43,10 +43,10 @@ class JobEvent:
     type: str
 
 
-async def job_events(
-    api: Api, namespace: str, objects: Mapping[str, About], nodes: Mapping[str, str] | None = None
-) -> Sequence[JobEvent]:
-    """Events in the order of their times. `objects`: by UID; `nodes`: the UIDs of nodes (or their names) by name.
+async def fetch(
+    api: Api, namespace: str, objects: Mapping[str, About], nodes: Iterable[str] = ()
+) -> tuple[list[Object], Mapping[str, About]]:
+    """The cluster's events in which those of `objects` (by UID) and of the `nodes` of these names are, and of whom.
 
     Raises what the Api raises for the job's own namespace; events of nodes that may not be read are left out.
     """
@@ -63,15 +63,14 @@ async def job_events(
             found += items
     else:
         found += (await api.list(path)).items
-    about = dict(objects)
-    if nodes:
-        # The kubelet gives a node's name in place of its UID, others no UID at all.
-        about |= {uid: About(node=name) for name, uid in nodes.items()} | {name: About(node=name) for name in nodes}
-        found += await _of_nodes(api, nodes)
-    return sorted_events(found, about)
+    # The kubelet gives a node's name in place of its UID, others no UID at all.
+    of_nodes = {name: About(node=name) for name in nodes}
+    if of_nodes:
+        found += await _of_nodes(api, of_nodes)
+    return found, {**objects, **of_nodes}
 
 
-async def _of_nodes(api: Api, nodes: Mapping[str, str]) -> list[Object]:
+async def _of_nodes(api: Api, nodes: Mapping[str, About]) -> list[Object]:
     # Events of nodes stand in the namespace "default", whatever namespace the pods have.
     try:
         listed = await api.list(
@@ -86,7 +85,20 @@ async def _of_nodes(api: Api, nodes: Mapping[str, str]) -> list[Object]:
 
 def sorted_events(items: Iterable[Object], about: Mapping[str, About]) -> Sequence[JobEvent]:
     """The events of the objects in `about`, each once, by time. Takes both forms: core/v1 and events.k8s.io/v1."""
-    latest: dict[str, tuple[int, JobEvent]] = {}
+    same: dict[tuple[Any, ...], JobEvent] = {}
+    for _, event in _latest(items, about):
+        same.setdefault((event.time, event.worker, event.node, event.kind, event.reason, event.message), event)
+    return sorted(same.values(), key=_order)
+
+
+def own_objects(items: Iterable[Object], about: Mapping[str, About]) -> list[Object]:
+    """The same, as the cluster has them."""
+    return [item for item, _ in sorted(_latest(items, about), key=lambda pair: _order(pair[1]))]
+
+
+def _latest(items: Iterable[Object], about: Mapping[str, About]) -> Iterable[tuple[Object, JobEvent]]:
+    """Of each event that is about one of these its last form, which has the highest count."""
+    latest: dict[str, tuple[Object, JobEvent]] = {}
     stamps = Stamps()
     for item in items:
         its = _object(item)
@@ -98,12 +110,13 @@ def sorted_events(items: Iterable[Object], about: Mapping[str, About]) -> Sequen
         event = _event(item, known, stamps)
         meta = objects_at(item, "metadata")
         key = str(meta.get("uid") or (meta.get("namespace"), meta.get("name")))
-        if key not in latest or latest[key][0] <= event.count:
-            latest[key] = (event.count, event)
-    same: dict[tuple[Any, ...], JobEvent] = {}
-    for _, event in latest.values():
-        same.setdefault((event.time, event.worker, event.node, event.kind, event.reason, event.message), event)
-    return sorted(same.values(), key=lambda event: (event.time or 0.0, event.worker or "", event.reason, event.message))
+        if key not in latest or latest[key][1].count <= event.count:
+            latest[key] = (item, event)
+    return latest.values()
+
+
+def _order(event: JobEvent) -> tuple[float, str, str, str]:
+    return event.time or 0.0, event.worker or "", event.reason, event.message
 
 
 def _object(item: Object) -> Mapping[str, Any]:

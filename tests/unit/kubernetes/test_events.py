@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atlctl.backends.kubernetes.api import Items, Refused
-from atlctl.backends.kubernetes.events import ONE_BY_ONE, About, job_events, sorted_events
+from atlctl.backends.kubernetes.events import ONE_BY_ONE, About, fetch, own_objects, sorted_events
 from atlctl.cli.commands.events import event_data, events_table
 from atlctl.render.streams import Streams
 from tests.support.recordings import load, names, needs_recordings
@@ -100,11 +100,13 @@ def test_few_objects_are_asked_for_one_by_one_and_many_at_once(many: bool, refus
     objects = {POD: About(worker="worker-0")}
     if many:
         objects |= {f"uid-{i}": About(worker=f"worker-{i}") for i in range(1, ONE_BY_ONE + 1)}
-    events = asyncio.run(job_events(server, "ns", objects, {"node1": NODE}))  # type: ignore[arg-type]
+    found = asyncio.run(fetch(server, "ns", objects, ["node1"]))  # type: ignore[arg-type]
+    events = sorted_events(*found)
     assert [(event.worker, event.node) for event in events] == (
         [("worker-0", "node2")] if refused else [(None, "node1"), ("worker-0", "node2")]
     )
     assert len(server.asked) == 2
+    assert [item["metadata"]["name"] for item in own_objects(*found)] == (["a"] if refused else ["n", "a"])
 
 
 def test_as_table_and_as_data() -> None:

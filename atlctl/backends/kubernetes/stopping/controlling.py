@@ -8,13 +8,12 @@ from typing import Protocol
 
 from atlctl.backends.base import Executor, Plan, StopRequest, StopResult
 from atlctl.backends.kubernetes import inventory
-from atlctl.backends.kubernetes.api import Api, Object
+from atlctl.backends.kubernetes.api import Api
 from atlctl.backends.kubernetes.discovery import Served
 from atlctl.backends.kubernetes.inventory import Found
 from atlctl.backends.kubernetes.kinds import fields
 from atlctl.backends.kubernetes.stopping import apply, plan, processes, waiting
 from atlctl.backends.kubernetes.stopping.plan import Steps, World
-from atlctl.jobs.errors import Replaced
 from atlctl.jobs.model import Job, Worker
 
 #: Seconds that a stop is waited for where nobody says how long.
@@ -33,21 +32,14 @@ class Source(Protocol):
     def options(self) -> tuple[str, ...]: ...
 
 
-async def plan_stop(source: Source, job: Job, found: Found, workers: Sequence[Worker], request: StopRequest) -> Plan:
-    """See `Controller.plan_stop`. `found` is what has the job's name now."""
-    _same(job, found)
+async def plan_stop(source: Source, found: Found, workers: Sequence[Worker], request: StopRequest) -> Plan:
+    """See `Controller.plan_stop`."""
     return plan.stop(found, await _world(source, found), workers, request)
 
 
-async def plan_resume(source: Source, job: Job, found: Found) -> Plan:
-    """See `Controller.plan_resume`. `found` is what has the job's name now."""
-    _same(job, found)
+async def plan_resume(source: Source, found: Found) -> Plan:
+    """See `Controller.plan_resume`."""
     return plan.resume(found, await _world(source, found))
-
-
-def _same(job: Job, found: Found) -> None:
-    if found.job.uid != job.uid:
-        raise Replaced(job.name, "run the command again")
 
 
 async def _world(source: Source, found: Found) -> World:
@@ -105,17 +97,3 @@ async def _end(source: Source, api: Api, agreed: Plan, steps: Steps) -> list[Sto
         await executor.aclose()
     gone = "its pod is gone, or was made anew meanwhile"
     return [ended.get(w.name) or StopResult(w.name, "not-stopped", reason=gone) for w in agreed.workers]
-
-
-async def events(api: Api, found: Found) -> list[Object]:
-    """The events of a job, what it made and its pods, oldest first. One LIST of the namespace's."""
-    place = found.job.namespace or api.namespace
-    wanted = frozenset(found.uids)
-    listed = (await api.list(f"/api/v1/namespaces/{place}/events")).items
-    own = [item for item in listed if fields.dig(item, "involvedObject", "uid") in wanted]
-    return sorted(own, key=_moment)
-
-
-def _moment(event: Object) -> float:
-    times = (event.get("lastTimestamp"), event.get("eventTime"), fields.meta(event).get("creationTimestamp"))
-    return next((moment for value in times if (moment := fields.moment(value)) is not None), 0.0)
