@@ -61,12 +61,14 @@ def unwrap(line: bytes) -> JsonLine | None:
     time = next((found[key] for key in _TIME if isinstance(found.get(key), str)), "")
     lines = without_surrogates(text).encode().removesuffix(b"\n").split(b"\n")
     level = next((level for path in _LEVELS if (level := _at(found, path))), "").upper() if key in _OWN_TEXT else ""
-    if level in _BELOW_ERROR:
-        # Else an error that was handled, and told of with a warning, would read as one that ended the process.
+    told = embedded_in({key: value for key, value in found.items() if value != text})
+    if level in _BELOW_ERROR or (level and told is not None):
+        # Else an error that was handled, and told of with a warning or beside its traceback, would read as one that
+        # ended the process.
         lines[0] = f"{level} ".encode() + lines[0]
     elif text.startswith(HEADER) and (rank := rank_in(found)) is not None:
         lines = [b"[rank%d]: " % rank + line for line in lines]
-    if (told := embedded_in({key: value for key, value in found.items() if value != text})) is not None:
+    if told is not None:
         # A program's own logger: the traceback stands in a field of its own, and whose it is in another.
         mark = b"" if told.rank is None else b"[rank%d]: " % told.rank
         lines += [mark + part.encode() for trace in told.tracebacks for part in trace]

@@ -6,16 +6,19 @@ Wall time is theirs, too, so it is shown and not judged.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 
 import pytest
 
 from tests.apiserver.handle import Server
+from tests.benchmarks.logs import FAILURE, mixed
 from tests.benchmarks.measure import Cost, cost, report
 from tests.integration.stopping import Cluster
 from tests.support.needs import find_program
@@ -29,8 +32,11 @@ RUNS = {16: 5, 256: 7, 1000: 7}
 BARE_RATIO = 1.3
 KUBECTL_RATIO = 10
 PEAK_MB = 200
-PS_CPU = 1.0
-PS_ABOVE_IMPORTS = 0.35
+#: `ps` may take as much more than its imports as 0.35 CPU-s is of the 0.55 that they took where that bar was set.
+PS_RATIO = 1.64
+#: `errors` on logs that are far larger than what has to be read of them.
+LOGS, LOG_SIZE = 64, 50 << 20
+ERRORS_WALL = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +54,26 @@ def env(cluster: Cluster) -> dict[str, str]:
     """With compiled modules kept, as in every installation."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "KUBECONFIG": str(cluster.server.kubeconfig)}
+
+
+@pytest.fixture
+def large(cluster: Cluster, tmp_path: Path) -> str:
+    """A job of 64 pods with 50 MiB of log each. One failed in the last minute, the others go on training."""
+    cluster.pytorchjob("large", LOGS)
+    healthy, failed = tmp_path / "healthy.log", tmp_path / "failed.log"
+    lines = mixed(LOG_SIZE * 4 // 5).splitlines()  # a stamp is about a fifth of what it stands before
+    begun = datetime(2026, 11, 20, 9, tzinfo=UTC)
+    step = timedelta(hours=8) / len(lines)
+    stamped = [
+        b"%sZ %s\n" % ((begun + step * at).isoformat("T", "microseconds")[:26].encode(), line)
+        for at, line in enumerate(lines)
+    ]
+    healthy.write_bytes(b"".join(stamped))
+    last = (begun + timedelta(hours=8)).isoformat("T", "microseconds")[:26].encode()
+    failed.write_bytes(healthy.read_bytes() + b"".join(b"%sZ %s\n" % (last, line) for line in FAILURE.splitlines()))
+    for index in range(LOGS):
+        cluster.server.log(f"large-worker-{index}", path=failed if index == 17 else healthy)
+    return "large"
 
 
 def turns(runs: int, env: dict[str, str], *commands: Sequence[str]) -> list[list[Cost]]:
@@ -119,5 +145,16 @@ def test_ps_of_a_thousand_pods_into_a_pipe(cluster: Cluster, env: dict[str, str]
         (kubectl,) = cheapest(4, env, ("kubectl", "get", "pods"))
         rows.append(("kubectl get pods (1,272 of them)", kubectl))
     report("ps of 1,000 pods", rows, f"{ours.cpu - bare.cpu:.2f} CPU-s above the imports")
-    assert ours.cpu <= PS_CPU
-    assert ours.cpu - bare.cpu <= PS_ABOVE_IMPORTS
+    assert ours.cpu <= PS_RATIO * bare.cpu
+
+
+def test_errors_of_64_pods_with_large_logs(cluster: Cluster, env: dict[str, str], large: str) -> None:
+    answer = Path("answer")
+    with answer.open("w+b") as file:
+        ours = cost((*ATLCTL, "errors", large, "-o", "json"), env=env, stdout=file, stderr=subprocess.DEVNULL)
+    bare = cost((sys.executable, "-c", "import kubernetes.config, aiohttp, atlctl.cli.app"), env=env)
+    report(f"errors, {LOGS} pods x {LOG_SIZE >> 20} MiB", [("the imports alone", bare), ("errors", ours)])
+    [cause] = json.loads(answer.read_text())["data"]["root_causes"]
+    assert cause["worker"] == "worker-17"
+    assert ours.wall <= ERRORS_WALL
+    assert ours.peak < PEAK_MB

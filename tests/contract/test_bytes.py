@@ -130,7 +130,7 @@ def test_a_child_that_keeps_the_pipe_open_is_not_waited_for(world: World, chatty
     assert time.monotonic() - begun < 5
     assert ran.exited == Exited(exit_code=6, truncated=True)
     assert b"mine\n" in ran.stdout
-    assert len(ran.stdout) < 4_000_000
+    assert len(ran.stdout) < 64_000_000  # what `yes` wrote before the exit was heard, not what it writes for ever
 
 
 def test_a_slow_worker_does_not_slow_the_others(world: World) -> None:

@@ -109,6 +109,7 @@ def test_the_rank_of_a_traceback_that_is_the_text() -> None:
         ({"log": {"level": "warn"}, "message": "x"}, b"WARN x"),
         ({"log.level": "debug", "message": "x"}, b"DEBUG x"),
         ({"level": "ERROR", "message": "x"}, b"x"),
+        ({"level": "error", "message": "ValueError: x, retrying", "exc_info": TRACE}, b"ERROR ValueError: x, retrying"),
         ({"level": 30, "message": "x"}, b"x"),
         ({"level": "own words", "message": "x"}, b"x"),
         ({"severity": "INFO", "textPayload": TRACE}, ROWS[0].encode()),
