@@ -16,7 +16,7 @@ demo: $(VENV) ## a real failing torchrun job on this machine, and the main comma
 	$(BIN)/atlctl demo
 
 test: lint ## lint, then every test but the benchmarks
-	$(BIN)/python -m pytest --ignore=tests/benchmarks
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/benchmarks
 
 lint: $(VENV) ## ruff and mypy
 	$(BIN)/ruff check
