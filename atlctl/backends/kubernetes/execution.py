@@ -221,7 +221,7 @@ class KubernetesExecution:
             own, words = self._words.feed(output.data)
             if words and self._request.tty is not None:
                 own += self._words.rest()  # what follows is the command's: nothing typed is held back
-            if len(own) != len(output.data):
+            if own != output.data:
                 output = Output(output.stream, own)
         if output.data and not self._started and self._wrapped:
             self._early.append(output)
@@ -343,11 +343,16 @@ class KubernetesExecution:
     async def write(self, data: bytes) -> bool:
         await self._ready.wait()
         for message in frames.stdin(data):
-            if self._last is not None or not await self._send(message):
+            if self._over or not await self._send(message):
                 return False
         if data:
             self._line_begun = not data.endswith(b"\n")
-        return self._last is None
+        return not self._over
+
+    @property
+    def _over(self) -> bool:
+        """Nobody reads its input any more, though the server may still take it."""
+        return self._last is not None or self._ending is not None
 
     async def _send(self, message: bytes) -> bool:
         if self._socket is None or self._hung_up:

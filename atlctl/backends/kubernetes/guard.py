@@ -109,7 +109,8 @@ _RUN = r"""echo "$m S $w $t">&3
 C(){ trap - TERM HUP;[ $BASH_VERSION ]||trap 'echo F' 0
 export ATLCTL_EXEC=$m;exec "$@" <&6 >&5 2>&3 3>&- 4<&- 5>&- 6<&-;}
 x=$(exec 2>&1;trap '' TERM HUP
-if [ $BASH_VERSION ];then trap "jobs %%" CHLD;(C "$@")<&6&while kill -0 $! 2>&-;do wait $!;done;wait $!;else (C "$@");fi
+if [ $BASH_VERSION ];then trap 'LC_ALL=C jobs %%' CHLD
+(C "$@")<&6&LC_ALL=C jobs %%;while kill -0 $! 2>&-;do wait $!;done;wait $!;else (C "$@");fi
 echo $?)
 set -f;echo "$m X" $x>&3
 x=${x##*[!0-9]}
@@ -189,6 +190,11 @@ _MARK = "@atlctl-"
 _LINE_LIMIT = 400
 #: What the shells say of an end that was none by signal.
 _BY_ITSELF = re.compile(r"\b(?:Done|Exit)\b|\([0-9]{1,3}\)")
+#: What bash says of a child that has not ended, and where it was asked too late.
+_RUNS = re.compile(r"\bRunning\b")
+_TOO_LATE = re.compile(r"\S{1,100}: line [0-9]{1,9}: jobs: %%: no such job")
+#: Where bash begins to speak of a child.
+_CHILD = re.compile(r"(?=\[[0-9]{1,3}\][+-]? )")
 
 
 def new_mark() -> str:
@@ -213,7 +219,8 @@ def ending(text: str) -> Ending | None:
     code = int(last)
     if said == "F":
         return Ending(code, None, never_ran=True)
-    signalled = said != "" and code > 128 and not _BY_ITSELF.search(said)
+    ends = [part for part in _CHILD.split(_TOO_LATE.sub("", said)) if part.strip() and not _RUNS.search(part)]
+    signalled = code > 128 and bool(ends) and not _BY_ITSELF.search(ends[-1])
     return Ending(code, code - 128 if signalled else None)
 
 

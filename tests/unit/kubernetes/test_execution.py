@@ -136,17 +136,20 @@ def test_a_command_from_start_to_end() -> None:
     assert api.sockets[0].closed
 
 
-def test_words_of_the_wrapper_cut_into_bytes() -> None:
-    script = b"MARK S 17 4711\nerr@atlctl-@MARK X Killed 137\nlater"
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("pid", ["7", "17"])
+@pytest.mark.parametrize("text", [b"err@atlctl-@", b"err @\n", b"@@\n@\n"])
+def test_words_of_the_wrapper_cut_into_pieces(size: int, pid: str, text: bytes) -> None:
+    script = b"MARK S %b 4711\n%bMARK X Killed 137\nlater" % (pid.encode(), text)
 
-    def bytewise(socket: FakeSocket) -> None:
+    def piecewise(socket: FakeSocket) -> None:
         whole = script.replace(b"MARK", socket.mark)
-        socket.say(*[b"\2" + whole[at : at + 1] for at in range(len(whole))], code(137), None)
+        socket.say(*[b"\2" + whole[at : at + size] for at in range(0, len(whole), size)], code(137), None)
 
-    events, _ = run(bytewise)
+    events, _ = run(piecewise)
     assert events[0] == Started(True)
     assert events[-1] == Exited(signal=9)
-    assert b"".join(event.data for event in events if isinstance(event, Output)) == b"err@atlctl-@later"
+    assert b"".join(event.data for event in events if isinstance(event, Output)) == text + b"later"
 
 
 def test_output_that_overtakes_the_start_comes_after_it() -> None:

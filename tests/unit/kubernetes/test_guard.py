@@ -136,13 +136,31 @@ def test_words_environment_folder_and_descriptors(start: Start, tmp_path: Path) 
 
 @pytest.mark.parametrize("number", [1, 2, 6, 9, 11, 13, 15])
 def test_deaths_by_signal(start: Start, number: int, request: pytest.FixtureRequest) -> None:
-    process = start(guard.GUARD, MARK, "sh", "-c", f"ulimit -c 0; kill -{number} $$")
+    process = start(guard.GUARD, MARK, "sh", "-c", f"ulimit -c 0; sleep 0.1; kill -{number} $$")
     _, said, err = finish(process)
     assert err == b""
     assert process.returncode == 128 + number
     shell = request.node.callspec.params["start"]
     proven = number if shell == "bash" or number not in (2, 13) else None
     assert ending(said[-1][2:]) == Ending(128 + number, proven)
+
+
+@pytest.mark.parametrize(
+    ("said", "signal_number"),
+    [
+        ('[1]+ Broken pipe ( C "$@" ) 0<&6', 13),
+        ('[1]+ Running ( C "$@" ) 0<&6 & [1]+ Broken pipe ( C "$@" ) 0<&6', 13),
+        ('[1]+ Broken pipe ( C "$@" ) 0<&6 sh: line 9: jobs: %%: no such job', 13),
+        ('[1]+ Running ( C "$@" ) 0<&6 & [1]+ Exit 141 ( C "$@" ) 0<&6', None),
+        ('[1]+ Running ( C "$@" ) 0<&6 &', None),
+        ("sh: line 9: jobs: %%: no such job", None),
+        ("", None),
+        ("Broken pipe", 13),
+    ],
+)
+def test_what_shells_say_of_an_end(said: str, signal_number: int | None) -> None:
+    """bash may tell of a child before its end, or be asked of it when it has forgotten it."""
+    assert ending(f"{said} 141") == Ending(141, signal_number)
 
 
 @pytest.mark.parametrize("code", [0, 1, 126, 127, 129, 130, 137, 141, 143, 145, 255])
