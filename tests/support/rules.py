@@ -20,7 +20,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "transfer": ("jobs", "backends.base", "fanout"),
     "recording": ("jobs", "backends.base", "diagnosis", "fanout", "render"),
     "smoke": ("jobs", "backends.base", "diagnosis", "fanout", "render"),
-    "cli": ("jobs", "backends", "diagnosis", "fanout", "render", "recording", "smoke", "transfer"),
+    "stacks": ("jobs", "backends.base", "diagnosis", "fanout", "render"),
+    "cli": ("jobs", "backends", "diagnosis", "fanout", "render", "recording", "smoke", "stacks", "transfer"),
     "__main__": ("cli", "jobs"),
     "__init__": (),
 }
@@ -45,7 +46,7 @@ BACKENDS = ("backends.kubernetes", "backends.ssh", "backends.local")
 DISTRIBUTIONS = {"yaml": "pyyaml", "pydantic_core": "pydantic-core"}
 
 #: Programs of their own: the standard library (and what KNOWS grants), and of the package only what lies beside them.
-ALONE = ("backends.local.supervisor", "smoke.probe", "cli.demo_job")
+ALONE = ("backends.local.supervisor", "smoke.probe", "stacks.probe", "cli.demo_job")
 
 MAX_LINES = 450
 

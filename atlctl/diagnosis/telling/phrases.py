@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from atlctl.diagnosis.telling.guide import Language
+from atlctl.diagnosis.telling.hangwords import PHRASES
 
 _RANKS = r"(\d+) ranks? on (\d+) workers?"
 
@@ -224,6 +225,7 @@ _PHRASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"clocks differ and were set right: (.{1,500})", r"时钟不一致，已校正：\1"),
         (r"the job was restarted", "作业已重启"),
         (r"what came after round (\d+) only followed", r"第 \1 轮之后的都只是后果"),
+        *PHRASES,
     )
 )
 

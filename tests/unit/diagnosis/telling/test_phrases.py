@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from atlctl.diagnosis.cause.decide import diagnose
+from atlctl.diagnosis.hang import judge
 from atlctl.diagnosis.result import Diagnosis
 from atlctl.diagnosis.signatures.load import builtin
 from atlctl.diagnosis.signatures.match import Matcher
@@ -107,3 +108,22 @@ def test_hostile_texts_take_no_time() -> None:
     for text in ("1 ranks on " * 5000, "; " * 8000, "1" * 16000, "Rank 1: " + "it " * 5000, "a did not " * 1500):
         said_in(text, "zh")
     assert time.process_time() - start < 1
+
+
+def hang_sentences() -> Iterator[str]:
+    """What is said of a rank, alone and beside others, and of the job."""
+    tables = (judge._BY_SIGN.items(), judge._BY_PLACE.items())
+    # A rank that is no culprit is not told of as one.
+    own = [why for table in tables for _, (what, why) in table if what in judge.CULPRIT or what is judge.What.UNKNOWN]
+    for why in (*own, *judge._IN_USER.values(), "its stack reads or writes files: load"):
+        for beside in ("", ", while others wait", ", unlike the others"):
+            yield f"{why}{beside}; 15 of 16 ranks have waited for 2 s or more"
+    for what in judge.What:
+        yield f"what the ranks are doing was looked at; {what}; nothing singles out a rank"
+    yield "what the ranks are doing was looked at; gone (rank 1, 2 and more); no process has this rank"
+    yield "every rank waits, and none is seen to be missing: a network that is down, or ranks that were not seen"
+    yield "no rank stood still during the look; --repeat compares two"
+
+
+def test_every_sentence_about_ranks_that_hang_is_known() -> None:
+    assert [text for text in hang_sentences() if said_in(text, "zh") == text] == []

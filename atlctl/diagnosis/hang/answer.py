@@ -1,0 +1,67 @@
+"""A look at the ranks as the answer for a job that goes on, and whose logs name no failure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atlctl.diagnosis.hang.frames import user_frame
+from atlctl.diagnosis.hang.judge import Judged
+from atlctl.diagnosis.hang.scene import Scene
+from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
+
+#: The category of all of them: a process that lives does not reach what its peers wait in, or lives no more.
+CATEGORY = "hang"
+#: Seconds without a line after which a job does not go on.
+QUIET = 30.0
+#: Frames of a stack that are shown as evidence, the innermost first.
+_FRAMES = 6
+
+
+def joined(found: Diagnosis, scene: Scene, quiet: float | None) -> Diagnosis:
+    """`found`, with what the ranks are doing. Where the logs have an answer, or cannot decide between several, that
+    stands, and the look is a remark: ranks that wait then wait for those that failed.
+
+    `quiet`: seconds since the last line of any log, None where that is not known. A rank that others wait for in a job
+    that still talks is a guess: saving and evaluating look like that, too.
+    """
+    if found.verdict is not Verdict.NONE or not scene.culprits:
+        return replace(found, remarks=(*found.remarks, _remark(scene)))
+    causes = tuple(_cause(rank, scene) for rank in scene.culprits)
+    remarks = ["the logs name no failure: this is what the ranks are doing now"]
+    if quiet is None or quiet < QUIET:
+        causes = tuple(replace(cause, confidence=Confidence.GUESS) for cause in causes)
+        if quiet is not None:
+            remarks.append(f"the last line of a log is {max(0.0, quiet):.0f} s old: it may only be slow")
+    one = Verdict.RANK if causes[0].rank is not None else Verdict.WORKER
+    verdict = one if len(causes) == 1 else Verdict.RANKS
+    return replace(found, verdict=verdict, root_causes=causes, remarks=(*found.remarks, *remarks))
+
+
+def _remark(scene: Scene) -> str:
+    ranks = [str(rank.rank) for rank in scene.culprits if rank.rank is not None]
+    who = f" (rank {', '.join(ranks[:8])}{' and more' if len(ranks) > 8 else ''})" if ranks else ""
+    return f"what the ranks are doing was looked at; {scene.what}{who}; {scene.why}"
+
+
+def _cause(rank: Judged, scene: Scene) -> Cause:
+    report = rank.report
+    proofs = [Proof(rank.worker, None, str(frame)) for frame in rank.frames[:_FRAMES]] if rank.worker else []
+    if rank.worker and report is not None and report.looks:
+        at = report.looks[-1]
+        place = f" in {at.syscall}" if at.syscall else f" at {at.wchan}" if at.wchan else ""
+        proofs.append(
+            Proof(rank.worker, None, f"/proc/{report.pid}: state {at.state}{place}, {report.main_ticks} ticks of CPU")
+        )
+    waiting = sum(other.waits and other.still for other in scene.ranks)
+    waited = f"; {waiting} of {len(scene.ranks)} ranks have waited for {scene.seconds:.0f} s or more" if waiting else ""
+    return Cause(
+        worker=rank.worker,
+        category=CATEGORY,
+        message=str(rank.what),
+        confidence=rank.confidence or Confidence.GUESS,
+        why=f"{rank.why}{waited}",
+        rank=rank.rank,
+        local_rank=report.number("local_rank") if report is not None else None,
+        frame=user_frame(rank.frames),
+        proofs=tuple(proofs),
+    )

@@ -1,0 +1,212 @@
+"""Sends the probe to many workers at once: the report of each, or why there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from atlctl.backends.base import (
+    Argv,
+    Event,
+    ExecRequest,
+    Execution,
+    Executor,
+    Script,
+    Started,
+    Stream,
+    TerminalSize,
+    as_argv,
+)
+from atlctl.diagnosis.hang.report import Report, parse_report
+from atlctl.fanout import engine
+from atlctl.fanout.outcome import Kind, Outcome
+from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, TimedOut, Unreachable
+from atlctl.jobs.model import Worker
+
+#: Seconds over which CPU time is counted, and seconds of a look that the probe does not have for itself.
+WINDOW = 2.0
+_MARGIN = 2.0
+#: Workers connected to, and workers looked at, at once. The last number bounds memory: a report is some 100 KiB.
+PARALLEL = 64
+AT_ONCE = 256
+_STDOUT, _STDERR = 8 << 20, 4096
+#: The modules of the probe, each behind those that it imports.
+_MODULES = ("procfs", "reading", "room", "dumping", "finding", "main")
+
+# Text goes by standard input: the words of a command have 8 KiB at most on their way to a pod. Without a good Python in
+# PATH that of a process does, most likely a trainer's. 97: too old, and nothing was read.
+_SCRIPT = """\
+for p in python3 python /proc/[0-9]*/exe; do
+  case $p in
+  /*) case $(readlink "$p" 2>/dev/null) in */python*) ;; *) continue ;; esac ;;
+  *) command -v "$p" >/dev/null 2>&1 || continue ;;
+  esac
+  "$p" -I -S -c "$@"
+  code=$?
+  case $code in 97 | 126 | 127) ;; *) exit $code ;; esac
+done
+echo 'no Python 3.8 or newer is there' >&2
+exit 3
+"""
+_BOOT = """\
+import sys
+sys.version_info < (3, 8) and sys.exit(97)
+import json, types
+size, probe = int(sys.argv.pop(1)), types.ModuleType("probe")
+probe.__path__, sys.modules["probe"] = [], probe
+for name, text in json.loads(sys.stdin.buffer.read(size)):
+    module = types.ModuleType("probe." + name)
+    module.__package__ = "probe"
+    sys.modules[module.__name__] = module
+    exec(compile(text, name, "exec"), module.__dict__)
+module.main()
+"""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one worker answered: a report, or an error that says why there is none."""
+
+    worker: Worker
+    report: Report | None = None
+    error: AtlctlError | None = None
+
+
+async def look(
+    executor: Executor, workers: Sequence[Worker], timeout: float, pyspy: bytes | None, window: float = WINDOW
+) -> list[Look]:
+    """One look at each of `workers`, in their order, within `timeout` seconds of connecting and of starting.
+
+    `pyspy`: a program to bring along. No failure of a worker is raised. Workers that have ended are not asked.
+    """
+    living = [worker for worker in workers if worker.state.active]
+    answers: dict[str, Look] = {}
+    if living:
+        source = json.dumps([(name, _source(name)) for name in _MODULES]).encode()
+        packed = b"" if pyspy is None else await asyncio.to_thread(zlib.compress, pyspy, 6)
+        seconds = max(window, timeout - _MARGIN)
+        words = (_BOOT, str(len(source)), f"{window:g}", f"{seconds:g}", str(len(packed)))
+        request = ExecRequest(Argv((*as_argv(Script(_SCRIPT)).words, "atlctl-stacks", *words)), stdin=True)
+        sink = _Keep()
+        limits = engine.Limits(PARALLEL, AT_ONCE, timeout, timeout)
+        sending = _Sending(executor, source + packed)
+        outcomes = await engine.run(sending, living, request, limits, sink)
+        answers = {outcome.worker.name: _answer(outcome, sink) for outcome in outcomes}
+    return [answers.get(worker.name) or Look(worker, error=_ended(worker)) for worker in workers]
+
+
+def _source(name: str) -> str:
+    return (Path(__file__).parent / "probe" / f"{name}.py").read_text(encoding="utf-8")
+
+
+def _ended(worker: Worker) -> AtlctlError:
+    return NothingMatched(f"not running ({worker.state})")
+
+
+class _Keep:
+    """A sink that keeps the beginning of each worker's output, until it is read."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, Stream], bytearray] = {}
+
+    async def started(self, worker: Worker) -> None:
+        """Nothing is shown before the end."""
+
+    async def output(self, worker: Worker, stream: Stream, data: bytes) -> None:
+        held = self._held.setdefault((worker.name, stream), bytearray())
+        held += data[: (_STDOUT if stream == "stdout" else _STDERR) - len(held)]
+
+    async def finished(self, outcome: Outcome) -> None:
+        """Read when all are."""
+
+    def take(self, worker: Worker, stream: Stream) -> bytes:
+        return bytes(self._held.pop((worker.name, stream), b""))
+
+
+class _Sending:
+    """An executor around another one: each command is sent `data` and the end of its input once it has started."""
+
+    def __init__(self, inner: Executor, data: bytes) -> None:
+        self._inner = inner
+        self._data = data
+
+    def run(self, worker: Worker, request: ExecRequest) -> Execution:
+        return _Sent(self._inner.run(worker, request), self._data)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Sent:
+    def __init__(self, inner: Execution, data: bytes) -> None:
+        self._inner = inner
+        self._data = data
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        events = aiter(self._inner)
+        feeding: asyncio.Task[None] | None = None
+        try:
+            async for event in events:
+                if isinstance(event, Started):
+                    feeding = asyncio.create_task(self._feed())
+                yield event
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+                await asyncio.wait([feeding])
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()
+
+    async def _feed(self) -> None:
+        try:
+            await self._inner.write(self._data)
+        except (AtlctlError, OSError) as error:
+            _log.debug("a probe's stdin is gone: %r", error)  # its last event tells how it ended
+        finally:
+            with contextlib.suppress(AtlctlError, OSError):
+                await self._inner.close_stdin()
+
+    async def write(self, data: bytes) -> bool:
+        return await self._inner.write(data)
+
+    async def close_stdin(self) -> None:
+        await self._inner.close_stdin()
+
+    def resize(self, size: TerminalSize) -> None:
+        self._inner.resize(size)
+
+    async def end(self, grace: float) -> bool:
+        return await self._inner.end(grace)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _answer(outcome: Outcome, sink: _Keep) -> Look:
+    worker = outcome.worker
+    out, err = sink.take(worker, "stdout"), sink.take(worker, "stderr")
+    if outcome.ok and not outcome.truncated:
+        report = parse_report(out)
+        if report is not None:
+            return Look(worker, report)
+        return Look(worker, error=AtlctlError("its report cannot be read"))
+    may_run = "; the probe may still run there" if outcome.may_still_run else ""
+    if outcome.kind is Kind.TIMEOUT:
+        return Look(worker, error=TimedOut(f"{outcome.reason}{may_run}"))
+    if outcome.code == ExitCode.NOT_FOUND:
+        return Look(worker, error=AtlctlError("there is no sh"))
+    if outcome.kind is Kind.EXITED:
+        how = f"signal {outcome.signal}" if outcome.signal is not None else f"exit {outcome.exit_code}"
+        said = err.decode("utf-8", "backslashreplace").strip().splitlines()[-1:]
+        return Look(worker, error=AtlctlError(said[0][:300] if said else f"the probe ended with {how}"))
+    if outcome.code == ExitCode.UNREACHABLE:
+        return Look(worker, error=Unreachable(f"lost: {outcome.reason}{may_run}"))
+    return Look(worker, error=AtlctlError(f"{outcome.reason}{may_run}"))

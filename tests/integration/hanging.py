@@ -1,0 +1,198 @@
+"""A real gloo job of which one rank can be hung and released again, as often as a test likes.
+
+The file is the training script, too: `hanging.py FOLDER` under torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.integration.local import Registry
+
+#: Faults, and the verdict that each must get.
+VERDICTS = {
+    "sleep": "hung in user code",
+    "lock": "hung in user code",
+    "busy": "hung in user code",
+    "read": "blocked on I/O",
+}
+
+
+class Released(Exception):
+    """The test lets the rank go on."""
+
+
+def stuck_sleep(_: Path) -> None:
+    time.sleep(10_000)
+
+
+def stuck_lock(_: Path) -> None:
+    import threading
+
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def stuck_busy(_: Path) -> None:
+    count = 0
+    while True:
+        count += 1
+
+
+def stuck_read(folder: Path) -> None:
+    """A mount that is dead: nobody writes into this."""
+    (folder / "fifo").open().read()
+
+
+STUCK: dict[str, Callable[[Path], None]] = {
+    "sleep": stuck_sleep,
+    "lock": stuck_lock,
+    "busy": stuck_busy,
+    "read": stuck_read,
+}
+
+
+def train(folder: Path) -> None:
+    """Steps without end. The file `fault` holds `NUMBER KIND RANK`: that rank hangs, once for each number."""
+    import torch
+    import torch.distributed as dist
+
+    def release(*_: object) -> None:
+        raise Released
+
+    signal.signal(signal.SIGUSR1, release)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, seen, value, step = dist.get_rank(), "0", torch.ones(8), 0
+    while True:
+        step += 1
+        number, kind, bad = (folder / "fault").read_text().split()
+        if number != seen and int(bad) == rank:
+            (folder / "stuck").write_text(f"{number} {os.getpid()}")
+            try:
+                STUCK[kind](folder)
+            except Released:
+                pass
+            finally:
+                seen = number
+        dist.all_reduce(value)
+        if rank == 0:
+            (folder / "step.new").write_text(str(step))
+            (folder / "step.new").replace(folder / "step")
+        time.sleep(0.02)
+
+
+def main() -> None:
+    """With torch's worker server where its variable is set: a socket for each rank."""
+    folder = Path(sys.argv[1])
+    name = "TORCH_WORKER_SERVER_SOCKET"
+    if name not in os.environ:
+        train(folder)
+        return
+    from torch.distributed.elastic.control_plane import worker_main
+
+    os.environ[name] += os.environ["RANK"]
+    with worker_main():  # type: ignore[union-attr]  # its decorator says otherwise
+        train(folder)
+
+
+class Hanging:
+    """A job of `workers` x `each` ranks in `registry`, and its faults."""
+
+    def __init__(self, registry: Registry, name: str, workers: int, each: int, *env: str) -> None:
+        import torch
+
+        self.registry, self.name, self.world = registry, name, workers * each
+        self.folder = registry.home / f"hanging-{name}"
+        self.folder.mkdir()
+        os.mkfifo(self.folder / "fifo")
+        (self.folder / "fault").write_text("0 none -1")
+        self._number = 0
+        # The interpreter below the virtual environment, so that no py-spy lies beside it.
+        python = os.path.realpath(sys.executable)
+        site = Path(torch.__file__).parents[1]
+        options = [word for pair in (f"PYTHONPATH={site}", "OMP_NUM_THREADS=1", *env) for word in ("--env", pair)]
+        script = (
+            f"exec {python} -m torch.distributed.run --nnodes {workers} --node-rank $RANK --nproc-per-node {each} "
+            f"--master-addr 127.0.0.1 --master-port $MASTER_PORT {__file__} {self.folder}"
+        )
+        registry.start(name, workers, "sh", "-c", script, options=tuple(options))
+
+    def step(self) -> int:
+        """How far the training is."""
+        try:
+            return int((self.folder / "step").read_text())
+        except FileNotFoundError:
+            return 0
+
+    def trains(self, seconds: float = 60) -> bool:
+        """It makes five steps more, in time."""
+        goal = self.step() + 5
+        return _until(lambda: self.step() >= goal, seconds)
+
+    def hang(self, kind: str, rank: int) -> int:
+        """Hang a rank; the number of its process, once it is stuck and the others wait."""
+        self._number += 1
+        (self.folder / "fault.new").write_text(f"{self._number} {kind} {rank}")
+        (self.folder / "fault.new").replace(self.folder / "fault")
+        assert _until(lambda: self._stuck() is not None, 30), "the rank did not hang"
+        time.sleep(0.5)
+        pid = self._stuck()
+        assert pid is not None
+        return pid
+
+    def _stuck(self) -> int | None:
+        try:
+            number, pid = (self.folder / "stuck").read_text().split()
+        except (FileNotFoundError, ValueError):
+            return None
+        return int(pid) if int(number) == self._number else None
+
+    def release(self, kind: str, pid: int) -> None:
+        """Let the rank go on."""
+        if kind == "read":
+            (self.folder / "fifo").write_text("")
+        else:
+            os.kill(pid, signal.SIGUSR1)
+
+    def look(self, *words: str) -> Any:
+        """What `atlctl stacks -o json` says."""
+        return self.registry.data("stacks", self.name, *words, timeout=60)
+
+    def pids(self) -> list[int]:
+        """The trainers' processes."""
+        found = self.registry.running(str(self.folder))
+        return [process.pid for process in found if "torch.distributed.run" not in process.command]
+
+
+def _until(asked: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not asked():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def wrong(data: Any, kind: str, rank: int, stacks: bool) -> str:
+    """What is wrong with an answer, empty where nothing is."""
+    culprits = [item["rank"] for item in data["culprits"]]
+    if culprits != [rank] or data["verdict"] != VERDICTS[kind]:
+        return f"{kind} on rank {rank}: {data['verdict']} {culprits}: {data['why']}"
+    top = [frame["function"] for frame in data["groups"][0]["stack"]]
+    if stacks and f"stuck_{kind}" not in top:
+        return f"{kind} on rank {rank}: the stack is {json.dumps(top)}"
+    return ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""`atlctl stacks` on real processes: what it finds, what it says of what it cannot see, and that it leaves no trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.apiserver.handle import Server
+from tests.integration.hanging import Hanging, wrong
+from tests.integration.local import Registry, problem, registry
+from tests.integration.plain_ranks import SLEEP, script
+from tests.integration.stopping import Cluster
+from tests.support import proc
+
+#: An interpreter beside which no py-spy lies.
+PYTHON = os.path.realpath(sys.executable)
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Registry]:
+    with registry() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def jobs(own: Registry) -> Registry:
+    """sleeps: rank 2 sleeps, the others wait for a lock. bare: the same without a Python in PATH."""
+    text = script({2: SLEEP}, 2, python=PYTHON)
+    own.start("sleeps", 2, "sh", "-c", text)
+    tools = own.home / "tools"
+    tools.mkdir()
+    for name in ("sh", "sleep", "readlink"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    own.start("bare", 2, "/bin/sh", "-c", text, options=("--env", f"PATH={tools}"))
+    lone = own.home / "lone"
+    lone.mkdir()
+    (lone / "sleep").symlink_to(str(shutil.which("sleep")))
+    own.start("lone", 1, "/bin/sh", "-c", "exec sleep 4000", options=("--env", f"PATH={lone}"))
+    assert proc.wait_until(lambda: len(own.running("time.sleep")) + len(own.running("Event")) >= 12)
+    return own
+
+
+def test_the_odd_rank_is_named(jobs: Registry) -> None:
+    run = jobs.cli("stacks", "sleeps")
+    lines = run.stdout.decode().splitlines()
+    assert lines[0] == "rank 2 on worker-1: hung in user code, likely"
+    assert "ranks 0-1,3 on worker-[0-1] (3 ranks): cannot tell" in lines
+    assert run.code == 0
+    assert b"--with-pyspy" in run.stderr
+
+
+def test_with_stacks_as_data(jobs: Registry) -> None:
+    data = jobs.data("stacks", "sleeps", "--with-pyspy", "--repeat")
+    assert [(one["rank"], one["worker"]) for one in data["culprits"]] == [(2, "worker-1")]
+    assert data["groups"][0]["stack"] == [{"function": "<module>", "file": "<string>", "line": 1}]
+    assert {one["process"]["stack_source"] for one in data["ranks"]} == {"py-spy"}
+    assert {one["moved"] for one in data["changes"]} == {"still"}
+    assert data["world_size"] == 4
+
+
+def test_selected_workers_alone_are_looked_at(jobs: Registry) -> None:
+    data = jobs.data("stacks", "sleeps", "-w", "1")
+    assert [one["rank"] for one in data["ranks"]] == [2, 3]
+    assert data["unseen_ranks"] == [0, 1]
+
+
+def test_without_python_in_path_a_trainers_own_is_taken(jobs: Registry) -> None:
+    assert [one["rank"] for one in jobs.data("stacks", "bare")["culprits"]] == [2]
+
+
+def test_without_any_python_there_is_one_clear_line(jobs: Registry) -> None:
+    run = jobs.cli("stacks", "lone")
+    assert b"warning: worker-0: no Python 3.8 or newer is there\n" in run.stderr
+    assert run.stdout.startswith(b"cannot tell\n")
+    assert run.code == 1
+
+
+def test_a_stopped_rank_and_one_that_is_gone(own: Registry) -> None:
+    own.start("worse", 2, "sh", "-c", script({1: SLEEP}, 2, python=PYTHON))
+    found: list[proc.Process] = []
+
+    def started() -> bool:
+        running = [one for one in own.running("Event") if one.command.startswith(PYTHON)]
+        found[:] = [one for one in running if b"ATLCTL_JOB=worse" in _environ(one.pid)]
+        return len(found) == 3
+
+    assert proc.wait_until(started)
+    last = max(found, key=lambda one: _rank(one.pid))
+    first = min(found, key=lambda one: _rank(one.pid))
+    os.kill(last.pid, signal.SIGSTOP)
+    os.kill(first.pid, signal.SIGKILL)
+    assert proc.wait_until(lambda: not proc.alive(first.pid))
+    data = own.data("stacks", "worse")
+    verdicts = {one["rank"]: one["verdict"] for one in data["ranks"]}
+    assert (verdicts[0], verdicts[3]) == ("gone", "stopped")
+    assert _state(last.pid) == "T"
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _rank(pid: int) -> int:
+    return max(int(word[5:]) for word in _environ(pid) if word.startswith(b"RANK="))
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+
+
+def test_a_killed_client_leaves_nothing_stopped_and_nothing_behind(jobs: Registry) -> None:
+    """Killed as soon as py-spy is seen, and a bit before and after; a slow py-spy dies with the client."""
+    running = [one.pid for one in jobs.running() if one.command.startswith(PYTHON)]
+    ranks = [pid for pid in running if b"ATLCTL_JOB=sleeps" in _environ(pid)]
+    assert len(ranks) == 6
+    for delay in (None, 0.3, 2.6):
+        client = jobs.popen("stacks", "sleeps", "--with-pyspy", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if delay is None:
+            assert proc.wait_until(lambda: jobs.running("py-spy dump"), interval=0.001)
+        else:
+            time.sleep(delay)
+        client.kill()
+        client.wait()
+        assert proc.wait_until(lambda: not jobs.running("atlctl-stacks") and not jobs.running("py-spy"), 8)
+        assert {_state(pid) for pid in ranks} <= {"S", "R"}
+    assert not list(jobs.home.rglob(".atlctl-stacks-*"))
+    assert not list(Path("/tmp").glob(".atlctl-stacks-*"))
+
+
+def test_a_py_spy_that_hangs_is_given_up_and_dies_with_the_client(own: Registry) -> None:
+    tools = own.home / "slow"
+    tools.mkdir()
+    (tools / "py-spy").write_text("#!/bin/sh\nexec sleep 4001\n")
+    (tools / "py-spy").chmod(0o755)
+    path = ("--env", f"PATH={tools}:{os.environ['PATH']}")
+    own.start("slow", 1, "sh", "-c", script({1: SLEEP}, 1, python=PYTHON), options=path)
+    assert proc.wait_until(lambda: own.running("time.sleep"))
+    client = own.popen("stacks", "slow", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert proc.wait_until(lambda: own.running("sleep 4001"))
+    client.kill()
+    client.wait()
+    assert proc.wait_until(lambda: not own.running("sleep 4001") and not own.running("atlctl-stacks"), 8)
+    data = own.data("stacks", "slow", "--timeout", "6")
+    assert not own.running("sleep 4001")
+    assert all("py-spy: " in one["process"]["problems"][0] for one in data["ranks"])
+
+
+def test_bad_use(jobs: Registry) -> None:
+    run = jobs.cli("stacks", "sleeps", "--rank", "99")
+    assert run.code == 3
+    assert problem(run.stderr.partition(b"error")[1] + run.stderr.partition(b"error")[2])[0]
+    run = jobs.cli("stacks", "sleeps", "--timeout", "0")
+    assert run.code == 2
+
+
+def test_on_a_cluster() -> None:
+    """The pods' processes share this machine: each pod must see its own alone."""
+    with Server() as server:
+        cluster = Cluster(server)
+        container = {
+            "command": ["sh", "-c", "RANK=${HOSTNAME##*-}; " + script({2: SLEEP}, 2, python=PYTHON)],
+        }
+        cluster.pytorchjob("train", run=True, container=container)
+        for index in range(2):
+            server.wait_phase(f"train-worker-{index}", "Running")
+
+        def started(index: int) -> bool:
+            return sum("python" in str(one["command"]) for one in server.processes(f"train-worker-{index}")) == 4
+
+        assert proc.wait_until(lambda: started(0) and started(1))
+        data = cluster.data("stacks", "train", "--with-pyspy")
+        assert [(one["rank"], one["worker"]) for one in data["ranks"]] == [
+            (0, "worker-0"),
+            (1, "worker-0"),
+            (2, "worker-1"),
+            (3, "worker-1"),
+        ]
+        assert [one["rank"] for one in data["culprits"]] == [2]
+        assert all(one["process"]["stack_source"] == "py-spy" for one in data["ranks"])
+        server.kill("train-worker-1")
+        run = cluster.cli("stacks", "train", "-o", "json")
+        document: Any = json.loads(run.stdout)
+        assert (document["status"], run.code) == ("partial", 1)
+        assert [one["worker"] for one in document["errors"]] == ["worker-1"]
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(240)
+def test_a_real_job_is_looked_at_and_goes_on(own: Registry) -> None:
+    job = Hanging(own, "real", 2, 2)
+    assert job.trains(150)
+    for kind, rank, words in (("lock", 1, ()), ("read", 2, ("--with-pyspy",))):
+        pid = job.hang(kind, rank)
+        begun = time.monotonic()
+        assert wrong(job.look(*words), kind, rank, bool(words)) == ""
+        assert time.monotonic() - begun < 10
+        assert {_state(one) for one in job.pids()} <= {"S", "R"}
+        job.release(kind, pid)
+        assert job.trains()
