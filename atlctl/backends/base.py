@@ -244,6 +244,14 @@ class LogEnds(Protocol):
     def end_reader(self, job: Job, worker: Worker, new_sink: Callable[[], S]) -> EndReader[S]: ...
 
 
+@runtime_checkable
+class ManyLogs(Protocol):
+    """A source that bounds how many logs are read at once."""
+
+    def allow_logs(self, count: int) -> None:
+        """So many logs will be followed at once, for long. To be said before the first of them is read."""
+
+
 @dataclass(frozen=True, slots=True)
 class StopRequest:
     """How far a stop goes; by default it is one that can be taken back, where the place has such a thing.

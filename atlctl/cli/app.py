@@ -35,6 +35,8 @@ class _Root(Group):
         "logs": Lazy(f"{_COMMANDS}.logs"),
         "top": Lazy(f"{_COMMANDS}.top"),
         "errors": Lazy(f"{_COMMANDS}.errors"),
+        "stacks": Lazy(f"{_COMMANDS}.stacks"),
+        "record": Lazy(f"{_COMMANDS}.record"),
         "events": Lazy(f"{_COMMANDS}.events"),
         "cp": Lazy(f"{_COMMANDS}.cp"),
         "stop": Lazy(f"{_COMMANDS}.stop"),

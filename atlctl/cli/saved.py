@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,26 +14,40 @@ from atlctl.cli.matching import matcher, own_signatures
 
 if TYPE_CHECKING:
     from atlctl.diagnosis.result import Cause, Diagnosis, Proof
+    from atlctl.diagnosis.signatures.match import Matcher
     from atlctl.recording.read import Saved
 
 
-def show(paths: Sequence[str], *, error_files: bool, exit_code: bool, output: str, verbose: bool) -> int:
-    """Reads `paths`, prints what was found, returns the exit code. Needs no event loop: nothing is waited for."""
+def show(
+    paths: Sequence[str],
+    *,
+    error_files: bool,
+    exit_code: bool,
+    output: str,
+    verbose: bool,
+    about: Mapping[str, Any] | None = None,
+    budget: int | None = None,
+) -> int:
+    """Reads `paths`, prints what was found, returns the exit code. Needs no event loop: nothing is waited for.
+
+    `about`: the `job`, `uid` and `state` of a job that is known. `budget`: bytes of logs that are read at first; more
+    only where a failure begins before.
+    """
     from atlctl.cli.views import error_data
     from atlctl.diagnosis.cause.decide import diagnose
-    from atlctl.recording.read import STDIN, read_saved
+    from atlctl.recording.read import STDIN
 
     if STDIN in paths and os.isatty(0):
         say.note("reading standard input; Ctrl-D ends it")
     own = own_signatures()
     known = matcher(own)
-    saved = read_saved(paths, known, error_files=error_files)
+    saved = _read(paths, known, error_files, budget)
     for problem in saved.problems:
         say.warning(problem.message)
     for remark in saved.remarks:
         say.note(remark)
     found = _placed(diagnose(saved.job, known), saved)
-    source = {"job": None, "uid": None, "state": None, "source": _source(paths, saved)}
+    source = {"job": None, "uid": None, "state": None, **(about or {}), "source": _source(paths, saved)}
     problems = [error_data(problem) for problem in saved.problems]
     return tell(
         found,
@@ -47,6 +61,35 @@ def show(paths: Sequence[str], *, error_files: bool, exit_code: bool, output: st
         place=_place,
         signatures=own,
     )
+
+
+def _read(paths: Sequence[str], known: Matcher, error_files: bool, budget: int | None) -> Saved:
+    """What is saved; within the `budget` first, and all of it where that does not hold the start of a failure."""
+    from atlctl.diagnosis.coverage import ReadPart, uncovered
+    from atlctl.jobs.naming import fold_names
+    from atlctl.recording.folder import look
+    from atlctl.recording.read import read_saved
+
+    if budget is None:
+        return read_saved(paths, known, error_files=error_files)
+    share = budget // max(1, sum(len(look(path, error_files=False).logs) for path in paths))
+    while True:
+        saved = read_saved(paths, known, error_files=error_files, share=share)
+        parts = {
+            item.worker: ReadPart(
+                item.log,
+                item.worker not in saved.cut,
+                item.log.first.seconds if item.log.first is not None and item.log.first.absolute else None,
+            )
+            for item in saved.job.workers
+            if item.log is not None
+        }
+        if not uncovered(parts):
+            break
+        share *= 4
+    if saved.cut:
+        say.note(f"only the end of the log of {fold_names(saved.cut)} was read: what failed begins there")
+    return saved
 
 
 def _source(paths: Sequence[str], saved: Saved) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Evidence that outlives the platform's clean-up. So far the reading side: saved logs and error files."""
+"""Evidence that outlives the platform's clean-up. Saved logs and error files are read here, and written."""

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 #: Tags of logs. Any other word counts as one only beside a `NAME.log`, since names of hosts hold dots.
 _KNOWN_TAGS = ("ts", "previous", "stdout", "stderr")
-#: Logs of one worker in their reading order; other tags come behind.
+#: Logs of one worker in their reading order; parts of a log that goes on come next, other tags behind.
 _ORDER = ("previous", "")
+#: A recorder begins a new file from time to time: the second one is `NAME.part-2.ts.log`.
+_PART = re.compile(r"part-([1-9]\d{0,8})")
 _FILES = re.compile(r"(.+)_(?:tmp|elastic)")
 
 #: torchelastic's log of one process: `attempt_N/LOCAL_RANK/stdout.log`.
@@ -70,6 +72,19 @@ class FolderContent:
         self.unreadable.append((str(error.filename), error.strerror or "cannot be read"))
 
 
+def is_tag(word: str) -> bool:
+    """Whether a word between dots of a log's name is a tag in every folder, and never a part of the worker's name."""
+    return word in _KNOWN_TAGS or _PART.fullmatch(word) is not None
+
+
+def part_of(stem: str, file: str) -> int | None:
+    """Which part of a recorded log, from 1, the file is whose worker is called `stem`; None where it is none."""
+    if file == f"{stem}.ts.log":
+        return 1
+    found = _PART.fullmatch(file[len(stem) + 1 : -len(".ts.log")])
+    return int(found[1]) if found and file == f"{stem}.{found[0]}.ts.log" else None
+
+
 def natural(name: str) -> list[tuple[int, int, str]]:
     """Sort key that puts `worker-2` before `worker-10`."""
     parts = re.split(r"([0-9]{1,18})", name)
@@ -118,7 +133,7 @@ def _platform_file(entry: os.DirEntry[str], found: FolderContent) -> None:
 def group(names: Sequence[str]) -> dict[str, list[str]]:
     """File names of logs by worker, workers in natural order, each one's files in reading order.
 
-    `NAME.ts.log` is `NAME.log` again, with time stamps: it is read instead.
+    `NAME.ts.log` is `NAME.log` again, with time stamps: it is read instead. `NAME.part-2.ts.log` goes on behind it.
     """
     present = set(names)
     workers: dict[str, dict[str, list[str]]] = {}
@@ -129,9 +144,16 @@ def group(names: Sequence[str]) -> dict[str, list[str]]:
     grouped = {}
     for worker in sorted(workers, key=natural):
         instances = workers[worker]
-        order = sorted(instances, key=lambda tag: (_ORDER.index(tag) if tag in _ORDER else len(_ORDER), tag))
+        order = sorted(instances, key=_reading_order)
         grouped[worker] = [_preferred(instances[instance]) for instance in order]
     return grouped
+
+
+def _reading_order(tag: str) -> tuple[int, int, str]:
+    if tag in _ORDER:
+        return _ORDER.index(tag), 0, tag
+    part = _PART.fullmatch(tag)
+    return (len(_ORDER), int(part[1]), tag) if part else (len(_ORDER) + 1, 0, tag)
 
 
 def _worker_of(name: str, present: set[str]) -> tuple[str, tuple[str, ...]]:
@@ -140,7 +162,7 @@ def _worker_of(name: str, present: set[str]) -> tuple[str, tuple[str, ...]]:
     tags: list[str] = []
     while True:
         base, dot, tag = worker.rpartition(".")
-        if not dot or not base or not (tag in _KNOWN_TAGS or f"{base}.log" in present):
+        if not dot or not base or not (is_tag(tag) or f"{base}.log" in present):
             return worker, tuple(tags)
         worker = base
         tags.append(tag)

@@ -44,19 +44,23 @@ _SAMPLE = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SavedLog:
-    """One log that was read. `first` is the number of its first line over all logs, from 1."""
+    """One log that was read. `first` is the number of its first line over all logs, from 1.
+
+    `skipped`: lines before that, which were not read.
+    """
 
     path: str
     first: int
     lines: int
     bytes: int
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
     """What was read. `told`: how workers were told apart. `problems`: what could not be read, the rest could.
 
-    `remarks` are sentences for the user.
+    `remarks` are sentences for the user. `cut` are workers of whose logs only the end was read.
     """
 
     job: JobEvidence
@@ -65,20 +69,25 @@ class Saved:
     told: tuple[Told, ...]
     problems: tuple[AtlctlError, ...]
     remarks: tuple[str, ...]
+    cut: frozenset[str] = frozenset()
 
     def place(self, line_no: int) -> tuple[str, int]:
         """The file and the line in it (from 1) of a line number of the evidence."""
         log = self.logs[max(0, bisect_right(self.logs, line_no, key=lambda log: log.first) - 1)]
-        return log.path, line_no - log.first + 1
+        return log.path, line_no - log.first + 1 + log.skipped
 
 
-def read_saved(paths: Sequence[str], matcher: Matcher, *, error_files: bool = True, stdin: int = 0) -> Saved:
+def read_saved(
+    paths: Sequence[str], matcher: Matcher, *, error_files: bool = True, stdin: int = 0, share: int | None = None
+) -> Saved:
     """Reads files, folders and `-` (the descriptor `stdin`).
+
+    `share`: of each worker's log in a folder only the last bytes, so many.
 
     Raises UsageError (not a log, or named twice), NothingMatched (missing, empty, no logs in a folder), NotAllowed
     (not readable), AtlctlError (a read failed); one unreadable log among others is a problem instead.
     """
-    reader = _Reader(matcher, error_files, stdin, many=len(paths) > 1)
+    reader = _Reader(matcher, error_files, stdin, many=len(paths) > 1, share=share)
     if len({os.path.normpath(path) for path in paths}) < len(paths):
         raise UsageError("--from names the same path twice", "name each file or folder once")
     plain: dict[str, list[str]] = {}
@@ -132,6 +141,8 @@ class _Reader:
     error_files: bool
     stdin: int
     many: bool
+    share: int | None = None
+    cut: set[str] = field(default_factory=set)
     named: dict[str, LogReader] = field(default_factory=dict)
     split: dict[str, LogReader] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
@@ -160,8 +171,8 @@ class _Reader:
         for worker in sorted({*content.logs, *content.error_files, *content.rank_logs, *content.dumps}, key=natural):
             name = os.path.join(folder, worker) if worker in taken else worker
             self.named[name] = LogReader(self.matcher)
-            for path in content.logs.get(worker, ()):
-                self._keep_going(partial(self._read_file, path, name, alone=True))
+            for path, skip in self._wanted(content.logs.get(worker, ()), name):
+                self._keep_going(partial(self._read_file, path, name, alone=True, skip=skip))
             for path in content.error_files.get(worker, ()):
                 self._keep_going(partial(self._read_error_file, path, name))
             for item in content.rank_logs.get(worker, ()):
@@ -176,6 +187,26 @@ class _Reader:
             self._keep_going(partial(self._read_events, content.events))
         self.remarks += [f"{path}: {why}" for path, why in content.unreadable]
 
+    def _wanted(self, paths: Sequence[str], name: str) -> list[tuple[str, int]]:
+        """Files of a log that are there, and how many bytes of each are left out.
+
+        A recorder that goes on removes the oldest part from time to time.
+        """
+        there = [path for path in paths if os.path.lexists(path)] or list(paths)
+        if self.share is None:
+            return [(path, 0) for path in there]
+        left = self.share
+        wanted: list[tuple[str, int]] = []
+        for path in reversed(there):
+            size = os.lstat(path).st_size
+            wanted.append((path, max(0, size - left)))
+            left -= size
+            if left <= 0:
+                break
+        if len(wanted) < len(there) or wanted[-1][1]:
+            self.cut.add(name)
+        return wanted[::-1]
+
     def add_stream(self, path: str, name: str) -> None:
         """One file, or standard input, that may hold many workers' lines."""
         name = name if self.many else INPUT
@@ -188,20 +219,22 @@ class _Reader:
         except AtlctlError as problem:
             self.problems.append(problem)
 
-    def _read_file(self, path: str, name: str, *, alone: bool) -> None:
-        """`alone`: every line is of the worker `name`."""
+    def _read_file(self, path: str, name: str, *, alone: bool, skip: int = 0) -> None:
+        """`alone`: every line is of the worker `name`. `skip`: bytes, up to the end of a line, that are left out."""
         try:
             # Standard input stays open: it is not ours.
             fd = self.stdin if path == STDIN else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                self._read_open(fd, path, name, alone)
+                self._read_open(fd, path, name, alone, skipped=_skip_lines(fd, skip) if skip else 0)
             finally:
                 if path != STDIN:
                     os.close(fd)
         except OSError as error:
             raise _mapped(error, path) from error
 
-    def _read_open(self, fd: int, path: str, name: str, alone: bool, readers: Readers | None = None) -> None:
+    def _read_open(
+        self, fd: int, path: str, name: str, alone: bool, readers: Readers | None = None, skipped: int = 0
+    ) -> None:
         size = 0
 
         def read(limit: int) -> bytes:
@@ -222,7 +255,7 @@ class _Reader:
         pump(read, feed, start, CHUNK)
         if readers is None:
             self.read.add(name)
-        self.logs.append(SavedLog(path, first, feed.number - first + 1, size))
+        self.logs.append(SavedLog(path, first, feed.number - first + 1, size, skipped))
         if wrong := feed.overwritten():
             self.remarks.append(f"{path} {wrong}")
 
@@ -293,6 +326,7 @@ class _Reader:
             tuple(self.told),
             tuple(self.problems),
             tuple(self.remarks),
+            frozenset(self.cut),
         )
 
     def _by_worker(self) -> Mapping[str, LogFacts]:
@@ -370,6 +404,21 @@ def _whole_file(path: str, limit: int) -> bytes:
         raise _mapped(error, path) from error
     finally:
         os.close(fd)
+
+
+def _skip_lines(fd: int, size: int) -> int:
+    """Goes behind the line in which `size` bytes end; returns how many lines that are."""
+    lines = 0
+    left = size - 1  # where these end with a line, no more than these are left out
+    while left > 0 and (data := os.read(fd, min(left, 1 << 20))):
+        lines += data.count(b"\n")
+        left -= len(data)
+    while data := os.read(fd, CHUNK):
+        end = data.find(b"\n")
+        if end >= 0:
+            os.lseek(fd, end + 1 - len(data), os.SEEK_CUR)
+            return lines + 1
+    return lines
 
 
 def _start(read: Callable[[int], bytes], size: int) -> bytes:

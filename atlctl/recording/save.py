@@ -22,6 +22,7 @@ from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import safe_file_name
 from atlctl.recording import manifest
+from atlctl.recording.folder import is_tag
 
 #: Seconds for all of it, bytes of all logs, logs that are read at once.
 DEADLINE = 60.0
@@ -36,7 +37,6 @@ _USED = 0.8
 MAX_EVENTS = 20_000
 #: Seconds that a read has to end once it was told to.
 _ENDING = 2.0
-_TAGS = frozenset(("ts", "previous", "stdout", "stderr"))
 _OPEN = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -281,7 +281,7 @@ async def _closing(batches: AsyncIterator[Sequence[LogLine]]) -> AsyncIterator[A
 def stem(name: str) -> str:
     """The name of a worker's files: safe, and without a part that would be taken for the tag of a log."""
     safe = safe_file_name(name)
-    return safe.replace(".", "%2E") if _TAGS.intersection(safe.split(".")) else safe
+    return safe.replace(".", "%2E") if any(map(is_tag, safe.split("."))) else safe
 
 
 _second: tuple[int, bytes] = (-1, b"")
@@ -301,26 +301,14 @@ def stamped(line: LogLine) -> bytes:
 
 def describe(job: Job) -> bytes:
     """`atlctl.json`: see `manifest`. Workers are called as their files are."""
-    workers = [
-        {
-            "name": stem(worker.name),
-            "index": worker.index,
-            "node_rank": worker.node_rank,
-            "pod": worker.pod,
-            "node": worker.node or worker.host,
-            "addresses": [worker.address] if worker.address else [],
-            "state": str(worker.state),
-            "reason": worker.reason,
-            "message": worker.message,
-            "exit_code": worker.exit_code,
-            "signal": worker.signal,
-            "restarts": worker.restarts,
-            "started": worker.started,
-            "ended": worker.ended,
-        }
-        for worker in job.workers
-    ]
-    about = {
+    workers = [describe_worker(worker) for worker in job.workers]
+    whole = {"version": manifest.VERSION, "job": describe_job(job), "workers": workers}
+    return json.dumps(whole, indent=1).encode() + b"\n"
+
+
+def describe_job(job: Job) -> dict[str, Any]:
+    """The `job` of `atlctl.json`."""
+    return {
         "name": job.name,
         "kind": job.kind,
         "uid": job.uid,
@@ -328,7 +316,26 @@ def describe(job: Job) -> bytes:
         "namespace": job.namespace,
         "expected_workers": job.expected,
     }
-    return json.dumps({"version": manifest.VERSION, "job": about, "workers": workers}, indent=1).encode() + b"\n"
+
+
+def describe_worker(worker: Worker) -> dict[str, Any]:
+    """One of the `workers` of `atlctl.json`."""
+    return {
+        "name": stem(worker.name),
+        "index": worker.index,
+        "node_rank": worker.node_rank,
+        "pod": worker.pod,
+        "node": worker.node or worker.host,
+        "addresses": [worker.address] if worker.address else [],
+        "state": str(worker.state),
+        "reason": worker.reason,
+        "message": worker.message,
+        "exit_code": worker.exit_code,
+        "signal": worker.signal,
+        "restarts": worker.restarts,
+        "started": worker.started,
+        "ended": worker.ended,
+    }
 
 
 def _write(fd: int, data: bytes) -> None:

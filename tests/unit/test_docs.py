@@ -18,13 +18,17 @@ from typer.main import get_command
 from atlctl.cli import runtime, table
 from atlctl.cli.app import app
 from atlctl.cli.output.jsonl import JsonSink
+from atlctl.cli.output.stacksdata import to_data as to_stacks_data
+from atlctl.cli.output.stacksdata import worker_data
 from atlctl.cli.parser import Command, parse_and_run
+from atlctl.diagnosis.hang.repeat import changes
 from atlctl.diagnosis.result import Gpu
 from atlctl.diagnosis.telling.data import to_data
 from atlctl.jobs.errors import AtlctlError, ExitCode
 from atlctl.jobs.model import State
 from atlctl.render.writer import Writer
 from tests.unit.diagnosis.causes import GUIDE, ONE
+from tests.unit.diagnosis.hang import made as hangs
 from tests.unit.output import helpers, test_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -244,9 +248,23 @@ def finding_fields() -> set[str]:
     return {*data, *root, *root["gpu"], *root["frame"], *root["evidence"][0], *group, *worker}
 
 
+def hang_fields() -> set[str]:
+    """Every field of `stacks -o json`."""
+    scene = hangs.job({5: hangs.rank(5, "sleep", children=[{"pid": 1}], stack=hangs.stack(*hangs.COLLECTIVE))})
+    return set(keys({**to_stacks_data(scene, changes(scene, scene)), "workers": [worker_data("worker-0", None)]}))
+
+
+def keys(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from value
+        yield from (key for item in value.values() for key in keys(item))
+    elif isinstance(value, list):
+        yield from (key for item in value for key in keys(item))
+
+
 @pytest.mark.parametrize("folder", ["docs", "docs/zh"])
 def test_json_fields_are_documented(folder: str) -> None:
-    for fields, name in ((stream_fields(), "exec.md"), (finding_fields(), "errors.md")):
+    for fields, name in ((stream_fields(), "exec.md"), (finding_fields(), "errors.md"), (hang_fields(), "stacks.md")):
         named = set(_INLINE.findall(read(f"{folder}/{name}")))
         assert fields - named == set(), name
 

@@ -26,6 +26,7 @@ from atlctl.backends.kubernetes.identity import OwnPod, own_pod
 from atlctl.backends.kubernetes.inventory import Found
 from atlctl.backends.kubernetes.kinds import fields, registry
 from atlctl.backends.kubernetes.later import LaterApi
+from atlctl.backends.kubernetes.logplaces import STREAMS, Streams
 from atlctl.backends.kubernetes.logs import PodLogs
 from atlctl.backends.kubernetes.logtail import TailReader
 from atlctl.backends.kubernetes.stopping import controlling
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from atlctl.backends.kubernetes.events import About, JobEvent
     from atlctl.backends.kubernetes.executor import KubernetesExecutor
 
+#: Streams that stay open for a recorder: some 200 KB each.
+MOST_STREAMS = 256
 #: How old the knowledge of a job may be for a reader of logs that asks whether it is over, seconds.
 _FRESH = 2.0
 #: States in which a queue may say more than the pods.
@@ -69,6 +72,7 @@ class KubernetesBackend:
         self._opening = asyncio.Lock()
         self._known: dict[str, tuple[float, Found]] = {}
         self._checking = asyncio.Lock()
+        self._looking = asyncio.Lock()
         self._checked: set[str] = set()
         self._logs: PodLogs | None = None
 
@@ -199,6 +203,10 @@ class KubernetesBackend:
         """See `LogEnds`."""
         return TailReader(self._log_source(), job, worker, new_sink)
 
+    def allow_logs(self, count: int) -> None:
+        """See `ManyLogs`. Beyond `MOST_STREAMS` logs are read by turns."""
+        self._log_source().streams = Streams(max(STREAMS, min(count + STREAMS // 4, MOST_STREAMS)))
+
     def _log_source(self) -> PodLogs:
         if self._logs is None:
             self._logs = PodLogs(LaterApi(self.api, "default"), self)
@@ -230,15 +238,17 @@ class KubernetesBackend:
 
     async def _look(self, job: Job, *, fresh: bool) -> Found:
         """What is known of exactly this job. Raises AtlctlError where another one has its name by now."""
-        at, known = self._known.get(job.uid or job.name, (float("-inf"), None))
-        age = asyncio.get_running_loop().time() - at
-        if known is not None and (not fresh or age < _FRESH):
-            return known
-        name = self._selector or (job.name if known is None else _form(known))
-        found = await self.found(name)
-        if job.uid and found.job.uid != job.uid:
-            raise Replaced(job.name)
-        return found
+        # Readers of many logs ask at the same moment: one of them asks the server, for all.
+        async with self._looking:
+            at, known = self._known.get(job.uid or job.name, (float("-inf"), None))
+            age = asyncio.get_running_loop().time() - at
+            if known is not None and (not fresh or age < _FRESH):
+                return known
+            name = self._selector or (job.name if known is None else _form(known))
+            found = await self.found(name)
+            if job.uid and found.job.uid != job.uid:
+                raise Replaced(job.name)
+            return found
 
     async def _same(self, job: Job) -> Client:
         """The client, for commands in workers of just this job: pods of a new one of its name are called alike."""

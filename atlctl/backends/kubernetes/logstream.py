@@ -72,12 +72,14 @@ def _second(head: bytes, zone: bytes) -> int | None:
 class Replay:
     """Tells the lines of a new answer that were handed on before."""
 
-    def __init__(self, counts: dict[int, int], floor: int | None, last: int) -> None:
+    def __init__(self, counts: dict[int, int], floor: int | None, last: int, newest: int) -> None:
         """`floor`: until the first known line comes, what is not younger than this lay before what was handed on.
 
-        `last` is the key of the line that was handed on last; `reached` tells whether it came again.
+        `last` is the key of the line that was handed on last; `reached` tells whether it came again. `newest` is the
+        stamp behind which nothing is known (0: the clock was set back): from a while after it on nothing is held.
         """
         self._counts = counts
+        self._end = newest + 2 * SLACK * _BILLION if newest else 1 << 62
         self._floor = floor
         self._last = last
         self.reached = False
@@ -91,6 +93,8 @@ class Replay:
             if key == self._last:
                 self.reached = True
             return True
+        if when > self._end and self._counts:
+            self._counts = {}
         return self._floor is not None and when <= self._floor
 
 
@@ -173,7 +177,7 @@ class Seen:
         if not self._size:
             return None
         since, floor = self._pin if pinned and self._pin is not None else (self.since, self._highest)
-        return Replay(self._counts(), None if since is None else floor, self._last)
+        return Replay(self._counts(), None if since is None else floor, self._last, self._highest)
 
     def _counts(self) -> dict[int, int]:
         counts: dict[int, int] = {}

@@ -62,6 +62,25 @@ atlctl errors train-7 --exit-code || notify          # exit code 1 where a failu
 atlctl errors train-7 --log-path '/logs/*.log'       # files inside the workers, too
 atlctl errors --from saved/                          # logs that were saved: WORKER.log, error files
 kubectl logs -l app=train --prefix --tail=-1 | atlctl errors --from -""",
+    "record.summary": "Follow a job's logs, states and events to disk; tell the root cause at its end.",
+    "record.text": (
+        "Started with the job, it keeps what a platform deletes within seconds of a failure. Started again, it goes on "
+        "where it ended; 'atlctl errors JOB' finds what it has kept. A job that does not exist yet is waited for."
+    ),
+    "record.examples": """\
+atlctl record train-7
+atlctl record train-7 --out /shared/train-7 --keep-mib 256
+atlctl record train-7 --on-failure 'notify "$ATLCTL_FAILED_WORKERS failed: $ATLCTL_RECORDING"'""",
+    "stacks.summary": "Show what every rank is doing right now: equal stacks folded, the odd one first.",
+    "stacks.text": (
+        "Reads /proc in the workers over two seconds, and Python stacks where torch's worker server or py-spy gives "
+        "them. No process is stopped. Names the rank that the others wait for, and how sure that is."
+    ),
+    "stacks.examples": """\
+atlctl stacks train-7
+atlctl stacks train-7 --with-pyspy                   # brings py-spy along, leaves nothing behind
+atlctl stacks train-7 --repeat -o json
+atlctl stacks train-7 -w 3 -v                        # every Python thread""",
     "cp.summary": "Copy files and folders to or from workers.",
     "cp.text": (
         "One side is WORKER:PATH, or :PATH for the selected workers; from several each gets a folder of its own in "
@@ -187,6 +206,9 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "resume.opt.timeout": "how long to wait until it is taken up (10, 1.5s, 2m, 1h)",
     "opt.delete": "delete the job for good, with its pods",
     "opt.keep-pods": "end the training in the workers, and keep their pods",
+    "record.opt.out": "record into this folder, new or of an earlier record; left out: one in atlctl's state folder",
+    "opt.keep-mib": "MiB that are kept of each worker's log, the last ones",
+    "opt.on-failure": "run this with sh when a worker fails (ATLCTL_JOB, ATLCTL_RECORDING, ATLCTL_FAILED_WORKERS)",
     "opt.out": "save logs, states and events in this folder, which is made",
     "opt.no-save": "save nothing before it",
     "opt.name": "the job's name; left out: one is made up",
@@ -198,6 +220,9 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.retry-failed": "run the job's last command again where its outcome was not 0",
     "opt.once": "show the table once and exit",
     "top.opt.timeout": "give up on a worker after this time (10, 1.5s, 2m, 1h)",
+    "stacks.opt.timeout": "give up on a worker after this time (10, 1.5s, 2m, 1h)",
+    "opt.with-pyspy": "send this machine's py-spy to the workers for the look, and remove it again",
+    "opt.repeat": "look twice, some seconds apart, and tell what moved",
     "demo.say.intro": (
         "A real job on this machine: {workers} workers x {processes} processes train a small DDP model "
         "with torchrun (CPU, gloo)."

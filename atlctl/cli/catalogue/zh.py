@@ -62,6 +62,25 @@ atlctl errors train-7 --exit-code || notify          # 发现故障时退出码�
 atlctl errors train-7 --log-path '/logs/*.log'       # 同时读取 worker 内的文件
 atlctl errors --from saved/                          # 保存下来的日志：WORKER.log、错误文件
 kubectl logs -l app=train --prefix --tail=-1 | atlctl errors --from -""",
+    "record.summary": "把作业的日志、状态和事件持续保存到磁盘，结束时指出根因。",
+    "record.text": (
+        "与作业同时启动，可保住平台在故障后几秒内就会删除的内容。再次启动时从上次结束处继续；"
+        "“atlctl errors JOB”能找到它保存的内容。作业尚不存在时会等待它出现。"
+    ),
+    "record.examples": """\
+atlctl record train-7
+atlctl record train-7 --out /shared/train-7 --keep-mib 256
+atlctl record train-7 --on-failure 'notify "$ATLCTL_FAILED_WORKERS failed: $ATLCTL_RECORDING"'""",
+    "stacks.summary": "显示每个 rank 此刻在做什么：相同的调用栈合并，异常的排在最前。",
+    "stacks.text": (
+        "在 worker 中读取 /proc（历时两秒），并在 torch 的 worker server 或 py-spy 可用时读取 Python 调用栈。"
+        "不会暂停任何进程。指出其他 rank 在等待哪一个，以及把握有多大。"
+    ),
+    "stacks.examples": """\
+atlctl stacks train-7
+atlctl stacks train-7 --with-pyspy                   # 带上 py-spy，用后不留痕迹
+atlctl stacks train-7 --repeat -o json
+atlctl stacks train-7 -w 3 -v                        # 每个 Python 线程""",
     "cp.summary": "在本机与 worker 之间复制文件和文件夹。",
     "cp.text": (
         "一侧写作 WORKER:PATH；选中多个 worker 时写作 :PATH，从多个 worker 复制时每个在 DST 中各有一个文件夹。"
@@ -184,6 +203,9 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "resume.opt.timeout": "最多等待多久让恢复生效（如 10、1.5s、2m、1h）",
     "opt.delete": "彻底删除作业及其 Pod",
     "opt.keep-pods": "只结束 worker 中的训练，保留 Pod",
+    "record.opt.out": "保存到该目录（新目录，或之前 record 用过的目录）；省略时使用 atlctl 状态目录中的一个",
+    "opt.keep-mib": "每个 worker 的日志保留最后多少 MiB",
+    "opt.on-failure": "有 worker 失败时用 sh 运行此命令（ATLCTL_JOB、ATLCTL_RECORDING、ATLCTL_FAILED_WORKERS）",
     "opt.out": "把日志、状态和事件保存到该目录（会新建）",
     "opt.no-save": "停止前不保存任何内容",
     "opt.name": "作业名；省略时自动生成",
@@ -195,6 +217,9 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.retry-failed": "在上一条命令结果不为 0 的 worker 上重新执行该命令",
     "opt.once": "只显示一次，然后退出",
     "top.opt.timeout": "在单个 worker 上最多等待这么久（10、1.5s、2m、1h）",
+    "stacks.opt.timeout": "在单个 worker 上最多等待这么久（10、1.5s、2m、1h）",
+    "opt.with-pyspy": "把本机的 py-spy 送到 worker 中供这次查看使用，用后删除",
+    "opt.repeat": "间隔几秒查看两次，并说明哪些动了",
     "demo.say.intro": (
         "在本机启动一个真实作业：{workers} 个 worker × {processes} 个进程，"
         "用 torchrun 训练一个小的 DDP 模型（CPU，gloo）。"

@@ -55,16 +55,20 @@ def command(
 async def _errors(
     argument: str | None, option: str | None, log_path: str | None, exit_code: bool, output: str, verbose: bool
 ) -> int:
-    from atlctl.cli import held
+    from atlctl.cli import gone, hanging, held, recorded
     from atlctl.cli.collect import collect
     from atlctl.cli.findings import tell
     from atlctl.cli.logjoin import placed
     from atlctl.cli.matching import matcher, own_signatures
-    from atlctl.cli.target import backend, find_job
+    from atlctl.cli.target import backend
     from atlctl.diagnosis.cause.decide import diagnose
+    from atlctl.diagnosis.hang.answer import CATEGORY
 
     source = backend(argument, option)
-    job = await held.look(source, await find_job(source, argument, option, reads_only=True))
+    found_job = await gone.job_or_recording(source, argument, option, living=log_path is not None)
+    if isinstance(found_job, recorded.Recording):
+        return recorded.tell(found_job, exit_code=exit_code, output=output, verbose=verbose)
+    job = await held.look(source, found_job)
     own = own_signatures()
     known = matcher(own)
     collected = await collect(source, job, known, log_path)
@@ -72,9 +76,11 @@ async def _errors(
         say.warning(f"{name}: its log could not be read: {problem.message}")
     for name, problem in collected.problems:
         say.warning(f"{name}: {problem.message}")
+    await gone.tell(source, job)
     if len(collected.unread) == len(job.workers) and not any(item.log for item in collected.evidence.workers):
         raise Unreachable(f"no log of job {job.name} could be read", f"atlctl ps {job.name}")
     found = placed(diagnose(collected.evidence, known), collected.stories)
+    found = await hanging.join(source, job, found, collected.evidence)
     about = {"job": job.name, "uid": job.uid, "state": str(job.state), "source": None}
     problems = [
         {"kind": e.kind, "worker": name, "message": e.message, "hint": e.hint}
@@ -84,6 +90,8 @@ async def _errors(
     def next_command(cause: Cause) -> str | None:
         if cause.worker is None:
             return f"atlctl ps {job.name}"
+        if cause.category == CATEGORY and not any(proof.line_no for proof in cause.proofs):
+            return f"atlctl stacks {job.name}"
         proof = next(iter(cause.proofs), None)
         if proof is None or proof.file is None or proof.line_no is None:
             return f"atlctl logs {job.name} -w {cause.worker} --tail 100"

@@ -1,0 +1,140 @@
+"""`atlctl record`: follows a job's logs, states and events to disk, and tells the root cause at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from atlctl.cli import options, say
+from atlctl.cli.runtime import context, run_async
+from atlctl.jobs.errors import ExitCode, NothingMatched
+
+if TYPE_CHECKING:
+    from atlctl.backends.base import Backend
+    from atlctl.jobs.model import Job
+    from atlctl.recording.recorder.recorder import Result
+
+KEEP_MIB = 64
+#: Seconds between two looks for a job that does not exist yet.
+WAIT_SECONDS = 2.0
+#: Lines about logs that are not whole.
+MAX_LINES = 20
+
+
+def command(
+    job: options.Job = None,
+    job_option: options.JobOption = None,
+    out: Annotated[str | None, typer.Option("--out", metavar="DIR")] = None,
+    keep_mib: Annotated[int, typer.Option("--keep-mib", min=1, metavar="N")] = KEEP_MIB,
+    on_failure: Annotated[str | None, typer.Option("--on-failure", metavar="CMD")] = None,
+    container: options.Container = None,
+    output: Annotated[str, options.output("table", "json", "yaml")] = "table",
+) -> int:
+    context().container = container
+    return run_async(lambda: _record(job, job_option, out, keep_mib << 20, on_failure, output))
+
+
+async def _record(
+    argument: str | None, option: str | None, out: str | None, keep: int, on_failure: str | None, output: str
+) -> int:
+    from atlctl.backends.base import ManyLogs
+    from atlctl.cli import recorded
+    from atlctl.cli.saved import show
+    from atlctl.cli.target import backend
+    from atlctl.recording.recorder.recorder import Recorder
+    from atlctl.recording.recorder.roll import begun
+    from atlctl.recording.recorder.store import Store
+
+    source = backend(argument, option)
+    job = await _wait_for(source, argument, option)
+    store = Store(recorded.new_folder(job) if out is None else out)
+    recorder = None
+    told = False
+    try:
+        before = begun(store, job)
+        recorded.prepare()
+        if isinstance(source, ManyLogs):
+            source.allow_logs(max(job.expected, len(job.workers)))
+        find = _finder(source, job)
+        recorder = Recorder(source, job, store, before, find, say, keep=keep, on_failure=on_failure)
+        _tell_begin(job, store.path, keep, goes_on=bool(before))
+        context().on_first = lambda: say.line("interrupted: what was recorded is kept")
+        result = await recorder.run()
+        _tell_end(result, job, store.path)
+        about = {"job": job.name, "uid": job.uid, "state": None}
+        if not result.bytes and output == "table":
+            say.note(f"no worker of job {job.name} has printed anything")
+        else:
+            show(
+                [store.path],
+                error_files=True,
+                exit_code=False,
+                output=output,
+                verbose=bool(context().verbose),
+                about=about,
+                budget=recorded.BUDGET,
+            )
+        told = True
+        return int(ExitCode.FAILED if result.incomplete else ExitCode.OK)
+    except asyncio.CancelledError:
+        say.line(f"read it: atlctl errors --from {store.path}; go on: atlctl record {job.name} --out {store.path}")
+        raise
+    finally:
+        context().on_first = None
+        if recorder is not None:
+            await recorder.close(wait=told)
+        else:
+            store.close()
+
+
+async def _wait_for(source: Backend, argument: str | None, option: str | None) -> Job:
+    """The job; one that was named and does not exist yet is waited for."""
+    from atlctl.cli.target import find_job
+
+    waits = False
+    while True:
+        try:
+            return await find_job(source, argument, option, reads_only=True)
+        except NothingMatched as error:
+            if options.stated_job(argument, option) is None:
+                raise
+            if not waits:
+                say.note(f"{error.message}; waiting for it (Ctrl-C ends this){f'; {error.hint}' if error.hint else ''}")
+            waits = True
+            await asyncio.sleep(WAIT_SECONDS)
+
+
+def _finder(source: Backend, job: Job) -> Callable[[], Awaitable[Job]]:
+    """Asks for exactly this job again: other kinds may have one of its name."""
+    name = context().selector or (f"{job.resource}/{job.name}" if job.resource else job.name)
+    return lambda: source.get_job(name)
+
+
+def _tell_begin(job: Job, folder: str, keep: int, *, goes_on: bool) -> None:
+    how = "goes on recording" if goes_on else "records"
+    workers = f"{len(job.workers)} workers" if job.workers else "no workers yet, they are waited for"
+    say.line(f"{how} job {job.name} ({job.kind}, {job.state}, {workers}) in {folder}")
+    most = max(job.expected, len(job.workers)) * keep
+    free = os.statvfs(folder)
+    room = free.f_bavail * free.f_frsize
+    if most > room:
+        say.warning(f"its logs may take {most >> 20} MiB, and {room >> 20} MiB are free: --keep-mib bounds each")
+
+
+def _tell_end(result: Result, job: Job, folder: str) -> None:
+    from atlctl.jobs.naming import fold_names
+
+    context().on_first = None
+    ended = "is gone" if result.gone else "has ended"
+    say.line(f"job {job.name} {ended}; {result.bytes / 2**20:.1f} MiB of logs are in {folder}")
+    alike: dict[str, list[str]] = {}
+    for name, why in result.incomplete.items():
+        alike.setdefault(why, []).append(name)
+    for why, names in list(alike.items())[:MAX_LINES]:
+        say.warning(f"the log of {fold_names(names)} is not whole: {why}")
+    if len(alike) > MAX_LINES:
+        say.warning(f"and {len(alike) - MAX_LINES} more reasons")

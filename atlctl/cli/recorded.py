@@ -1,0 +1,153 @@
+"""Recordings of jobs: where they lie, when they tell more than the platform does, and what they say."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atlctl.cli import say
+from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.naming import safe_file_name
+from atlctl.jobs.statedir import ensure_dir, read_bytes, state_dir
+
+if TYPE_CHECKING:
+    from atlctl.jobs.model import Job
+
+#: Bytes of all logs that are read at first: a verdict is wanted soon. More is read where the failure began before.
+BUDGET = 384 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One recording. `data` is its `atlctl.json`; `running`: a recorder writes to it."""
+
+    folder: str
+    data: Mapping[str, Any]
+    running: bool
+
+    @property
+    def updated(self) -> float:
+        """Until when it reaches, seconds since the epoch."""
+        value = (self.data.get("recorder") or {}).get("updated")
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    @property
+    def whole(self) -> bool:
+        """Whether it reaches to the end of its job."""
+        return (self.data.get("recorder") or {}).get("ended") is not None
+
+
+def prepare() -> None:
+    """Loads what a verdict needs, so that none of its seconds are spent on that. Raises UsageError as `errors` does."""
+    from atlctl.cli.matching import matcher, own_signatures
+    from atlctl.diagnosis.cause import decide  # noqa: F401
+    from atlctl.diagnosis.reading.reader import literals_of
+    from atlctl.diagnosis.scanning.sieve import sieve_for
+    from atlctl.recording import read  # noqa: F401
+
+    sieve_for(literals_of(matcher(own_signatures())))
+
+
+def place(backend: str, namespace: str | None, name: str) -> str:
+    """The folder of the recordings of all jobs that have had this name."""
+    parts = ("recordings", backend, safe_file_name(namespace or "_"), safe_file_name(name))
+    return os.path.join(state_dir(), *parts)
+
+
+def new_folder(job: Job) -> str:
+    """The default folder of a job's recording; the folders above it are made. Raises AtlctlError."""
+    above = place(job.backend, job.namespace, job.name)
+    ensure_dir(above)
+    return os.path.join(above, safe_file_name(job.uid or "_"))
+
+
+def of_job(job: Job) -> Recording | None:
+    """The recording of exactly this job in the default place."""
+    return _read(os.path.join(place(job.backend, job.namespace, job.name), safe_file_name(job.uid or "_")))
+
+
+def newest(backend: str, namespace: str | None, name: str) -> Recording | None:
+    """The last recording of a job of this name, which is gone."""
+    above = place(backend, namespace, name.rpartition("/")[2])
+    try:
+        found = [_read(os.path.join(above, entry)) for entry in os.listdir(above)]
+    except OSError:
+        return None
+    return max((item for item in found if item is not None), key=lambda item: item.updated, default=None)
+
+
+def _read(folder: str) -> Recording | None:
+    from atlctl.recording import manifest
+
+    try:
+        data = read_bytes(os.path.join(folder, manifest.NAME), manifest.SIZE_LIMIT)
+        manifest.read_manifest(data)
+    except (FileNotFoundError, AtlctlError):
+        return None
+    found = json.loads(data)
+    return Recording(folder, found, _locked(folder)) if isinstance(found.get("recorder"), dict) else None
+
+
+def _locked(folder: str) -> bool:
+    from atlctl.recording.recorder.store import LOCK
+
+    try:
+        fd = os.open(os.path.join(folder, LOCK), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def lost(recording: Recording, job: Job) -> list[str]:
+    """Workers of whom the recording has what the platform has no more: their pod is gone, or was another before."""
+    from atlctl.recording.save import stem
+
+    now = {stem(worker.name): worker for worker in job.workers}
+    found = []
+    for item in recording.data.get("workers", ()):
+        worker = now.get(item["name"])
+        same = worker is not None and (item.get("uid"), item.get("restarts") or 0) == (worker.uid, worker.restarts)
+        if not same or item.get("attempts"):
+            found.append(str(item["name"]))
+    return found
+
+
+def tells_more(recording: Recording, job: Job) -> bool:
+    """Whether a verdict should rest on the recording: it has what is gone, and reaches far enough.
+
+    One that broke off before the job's end counts only where the platform has no logs at all.
+    """
+    if not lost(recording, job):
+        return False
+    return recording.running or recording.whole or not job.workers
+
+
+def tell(recording: Recording, *, exit_code: bool, output: str, verbose: bool) -> int:
+    """Prints what the recording says; returns the exit code of `errors`."""
+    from atlctl.cli.saved import show
+    from atlctl.render.table import rfc3339
+
+    until = rfc3339(recording.updated)
+    how = "to the end of the job" if recording.whole else f"until {until}"
+    say.note(f"from the recording in {recording.folder}, which reaches {how}")
+    known = recording.data["job"]
+    about = {"job": known.get("name"), "uid": known.get("uid"), "state": known.get("state")}
+    return show(
+        [recording.folder],
+        error_files=True,
+        exit_code=exit_code,
+        output=output,
+        verbose=verbose,
+        about=about,
+        budget=BUDGET,
+    )

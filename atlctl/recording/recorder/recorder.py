@@ -1,0 +1,315 @@
+"""The recorder: follows a job to its end, and notes on disk all that its platform will not keep."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from atlctl.backends.base import Backend
+from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced
+from atlctl.jobs.model import Job, State
+from atlctl.jobs.statedir import file_error
+from atlctl.recording import manifest
+from atlctl.recording.recorder.alarm import Alarm, Said
+from atlctl.recording.recorder.follow import UNWRITTEN, Follower
+from atlctl.recording.recorder.happenings import Events, States
+from atlctl.recording.recorder.ranks import look
+from atlctl.recording.recorder.roll import Entry, Roll
+from atlctl.recording.recorder.segments import WorkerLog
+from atlctl.recording.recorder.store import Store
+from atlctl.recording.save import stem
+
+#: Seconds between two looks at the job: on this machine, in a cluster, and where it has many workers.
+PERIODS = (0.5, 2.0, 5.0)
+MANY = 256
+#: Seconds between two looks at the platform's events, and between two writes of `atlctl.json` without a change.
+EVENTS_SECONDS = 10.0
+NOTE_SECONDS = 15.0
+#: Seconds after a worker's start, or that of an attempt in it, at which its ranks are looked for until they are known.
+LOOKS = (3.0, 12.0, 40.0, 120.0, 400.0)
+#: Workers that are asked for their ranks at once.
+ASKED = 4
+#: Seconds without a line after which a log is taken for complete, once the job has ended: where its pod is gone, and
+#: where it is still there, so that a connection may have to be made anew. And for how long lines may go on.
+QUIET, QUIET_LIVING = 1.5, 5.0
+LAST_SECONDS = 60.0
+#: Seconds between two looks at a job in which a worker has failed: its end is near.
+ALARMED_PERIOD = 0.7
+
+
+@dataclass(slots=True)
+class Result:
+    """How a recording ended. `over`: with its job. `failed` are workers, `incomplete` logs with the reason."""
+
+    over: bool = False
+    gone: bool = False
+    failed: list[str] = field(default_factory=list)
+    incomplete: dict[str, str] = field(default_factory=dict)
+    bytes: int = 0
+
+
+class Recorder:
+    """Records one job into one folder. `find` gives the job as it is now. Use `run`, then `close`, both once."""
+
+    def __init__(
+        self,
+        source: Backend,
+        job: Job,
+        store: Store,
+        before: Mapping[str, Any],
+        find: Callable[[], Awaitable[Job]],
+        said: Said,
+        *,
+        keep: int,
+        on_failure: str | None,
+    ) -> None:
+        """`before`: the `atlctl.json` of the recorder that began the folder, empty for a new one. `keep` in bytes."""
+        self.result = Result()
+        self._source, self._store, self._find, self._said, self._keep = source, store, find, said, keep
+        self._roll = Roll(job, before)
+        self._events, self._states = Events(store), States(store)
+        self._followers: dict[str, Follower] = {}
+        self._alarm = Alarm(source, job, store, said, self._sync, on_failure)
+        self._looked: dict[str, tuple[float, int]] = {}
+        #: Workers whose processes were all there: two looks have found the same.
+        self._settled: set[tuple[str, int]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asking = asyncio.Semaphore(ASKED)
+        self._unreachable = self._full = self._stuck_said = False
+        self._events_at = self._noted_at = 0.0
+        began = (before.get("recorder") or {}).get("started")
+        self._about = {
+            "backend": source.name,
+            "started": began if isinstance(began, int | float) else time.time(),
+            "ended": None,
+            "keep_mib": keep / 2**20,
+        }
+        many = len(job.workers) > MANY
+        self._period = PERIODS[0] if source.name == "local" else PERIODS[2 if many else 1]
+
+    async def run(self) -> Result:
+        """Until the job has ended or its object is gone. Cancelled, it leaves a folder that can be gone on with."""
+        job = self._roll.job
+        try:
+            while True:
+                self._see(job)
+                if not job.state.active:
+                    break
+                await asyncio.sleep(min(self._period, ALARMED_PERIOD) if self._alarm.raised else self._period)
+                try:
+                    job = await self._now(job)
+                except (NothingMatched, Replaced):
+                    self.result.gone = True
+                    self._roll.vanish()
+                    break
+            self.result.over = True
+            await self._finish()
+        finally:
+            await self._stop()
+        return self.result
+
+    async def close(self, *, wait: bool) -> None:
+        """Ends the command that a failure has started, or waits for it, and lets the next recorder in."""
+        try:
+            await self._alarm.close(wait=wait)
+        finally:
+            self._store.close()
+
+    async def _now(self, job: Job) -> Job:
+        try:
+            found = await self._find()
+        except (NothingMatched, Replaced):
+            raise
+        except AtlctlError as error:
+            if not self._unreachable:
+                self._said.warning(f"{error.message}; going on with what comes")
+            self._unreachable = True
+            return job
+        self._unreachable = False
+        if job.uid and found.uid != job.uid:
+            raise Replaced(job.name)
+        return found
+
+    def _see(self, job: Job) -> None:
+        new, restarted = self._roll.take(job)
+        for entry in new:
+            self._follow(entry)
+        for entry in restarted:
+            self._looked.pop(entry.worker.name, None)
+            self._said.note(f"{entry.worker.name} was restarted; it is followed on")
+        for entry in self._roll.entries.values():
+            self._followers[entry.worker.name].worker = entry.worker
+            self._look_for_ranks(entry)
+        fresh = self._alarm.see(self._roll.entries.values())
+        self._written(lambda: self._states.take(entry.shown for entry in self._roll.entries.values()))
+        now = time.monotonic()
+        if fresh or now - self._events_at >= EVENTS_SECONDS:
+            self._events_at = now
+            self._spawn(self._take_events(job))
+        if new or restarted or fresh or now - self._noted_at >= NOTE_SECONDS:
+            self._note()
+            # A client of many connections puts this off for the sake of short commands; what broke holds buffers.
+            gc.collect()
+
+    def _follow(self, entry: Entry) -> None:
+        worker = entry.worker
+        try:
+            log = WorkerLog(self._store, stem(worker.name), self._keep, self._sync)
+        except OSError as error:
+            raise file_error(error, f"the log of {worker.name} in {self._store.path}") from error
+        follower = Follower(
+            self._source, self._roll.job, worker, log, failed=self._failed, begun=self._begun, stuck=self._stuck
+        )
+        self._followers[worker.name] = follower
+        follower.start(self._roll.earlier(worker))
+
+    def _failed(self, name: str, data: bytes) -> None:
+        """The log tells of a trainer's end: its files are fetched at once, whatever the platform knows so far."""
+        entry = self._roll.entries[name]
+        entry.held = True
+        if self._alarm.heard(entry, data, self._roll.entries.values()):
+            self._note()
+
+    def _begun(self, name: str) -> None:
+        entry = self._roll.entries[name]
+        entry.held = False
+        self._looked.pop(name, None)
+        self._settled.discard((name, entry.run))
+
+    def _stuck(self, name: str, problem: str) -> None:
+        """Said, once, where it is the fault of this machine. That a log is not there is told at the end."""
+        if problem.startswith(UNWRITTEN) and not self._stuck_said:
+            self._stuck_said = True
+            self._said.warning(f"the log of {name} {problem}; the others are recorded on, and it is tried again")
+
+    # -- ranks -----------------------------------------------------------------------------------------------------
+
+    def _look_for_ranks(self, entry: Entry) -> None:
+        name, now = entry.worker.name, time.monotonic()
+        if entry.worker.state is not State.RUNNING or (name, entry.run) in self._settled:
+            return
+        begun, looks = self._looked.setdefault(name, (now, 0))
+        if looks < len(LOOKS) and now - begun >= LOOKS[looks]:
+            self._looked[name] = begun, looks + 1
+            self._spawn(self._ask_ranks(entry))
+
+    async def _ask_ranks(self, entry: Entry) -> None:
+        async with self._asking:
+            if not entry.alive:
+                return
+            executor = self._source.executor(self._roll.job)
+            try:
+                found = await look(executor, entry.worker)
+            except AtlctlError:
+                found = None  # asked again later; that it cannot be reached shows elsewhere
+            finally:
+                await executor.aclose()
+        for name, seats in (found or {}).items():
+            other = self._roll.entries.get(name)
+            if other is None or not (seats.seats or seats.gpus):
+                continue
+            if seats.seats and seats.seats == other.seats.seats:
+                self._settled.add((name, other.run))
+            seats.roots |= other.seats.roots
+            seats.dumps |= other.seats.dumps
+            other.seats = seats
+            self._noted_at = 0.0
+
+    # -- notes -----------------------------------------------------------------------------------------------------
+
+    async def _take_events(self, job: Job) -> None:
+        try:
+            found = await self._source.raw_events(job)
+        except AtlctlError:
+            return  # what may not be read, or not now, is no reason to stop; `doctor` tells
+        self._written(lambda: self._events.take(found))
+
+    def _note(self) -> None:
+        self._noted_at = time.monotonic()
+        about = {**self._about, "incomplete": [{"worker": n, "reason": why} for n, why in self._incomplete().items()]}
+        self._written(lambda: self._store.replace(manifest.NAME, self._roll.data(about)))
+
+    def _incomplete(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for name, follower in self._followers.items():
+            why = "; ".join([*follower.gaps, *([follower.problem] if follower.problem else [])])
+            if why:
+                found[name] = why
+        return found
+
+    def _written(self, write: Callable[[], None]) -> None:
+        """A note that cannot be written is said once, until one can be again."""
+        try:
+            write()
+        except OSError as error:
+            if not self._full:
+                self._said.warning(f"cannot write to {self._store.path}: {error.strerror or error}")
+            self._full = True
+        else:
+            self._full = False
+
+    def _sync(self, fd: int) -> None:
+        """Syncs and closes a descriptor beside the loop."""
+        asyncio.get_running_loop().run_in_executor(None, _sync, fd).add_done_callback(self._synced)
+
+    def _synced(self, done: asyncio.Future[None]) -> None:
+        """A disk may tell only now that it had no room."""
+        self._written(done.result)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    async def _finish(self) -> None:
+        """What the logs still bring, the last events, the files that are being fetched."""
+        self._spawn(self._take_events(self._roll.job))
+        ended = time.monotonic()
+
+        def more() -> bool:
+            """Whether some log may still bring lines."""
+            now = time.monotonic()
+            for name, follower in self._followers.items():
+                patience = QUIET_LIVING if self._roll.entries[name].present else QUIET
+                if not follower.ended and now - max(follower.moved, ended) < patience:
+                    return now - ended < LAST_SECONDS
+            return False
+
+        while more():  # noqa: ASYNC110 - time alone makes a log quiet
+            await asyncio.sleep(0.1)
+        await self._alarm.finished()
+
+    async def _stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(follower.stop() for follower in self._followers.values()))
+        result = self.result
+        result.failed = [name for name, entry in self._roll.entries.items() if entry.failed]
+        result.incomplete = self._incomplete()
+        result.bytes = sum(follower.log.size for follower in self._followers.values())
+        self._about["ended"] = time.time() if result.over else None
+        self._written(lambda: self._states.take(entry.shown for entry in self._roll.entries.values()))
+        self._note()
+        for follower in self._followers.values():
+            if (fd := follower.log.sync()) is not None:
+                self._sync(fd)
+            follower.log.close()
+
+
+def _sync(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that knows no sync
+            raise
+    finally:
+        os.close(fd)

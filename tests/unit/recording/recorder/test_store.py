@@ -1,0 +1,72 @@
+"""The folder of a recording: whose it is, who may write to it, what is never followed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from atlctl.jobs.errors import NotAllowed, UsageError
+from atlctl.recording.recorder.store import Store, create_in
+
+
+def test_folders_and_files_are_private(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = Store(str(tmp_path / "out"))
+        store.replace("atlctl.json", b"{}")
+        os.close(store.append("worker-0.ts.log"))
+        os.close(create_in(store.below(["worker-0", "run-0"]), "error.json"))
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "out").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_one_recorder_at_a_time(tmp_path: Path) -> None:
+    first = Store(str(tmp_path / "out"))
+    with pytest.raises(UsageError, match="another recorder writes"):
+        Store(first.path)
+    first.close()
+    Store(first.path).close()
+
+
+def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
+    tmp_path.joinpath("thesis.tex").touch()
+    with pytest.raises(UsageError, match="not empty, and no recording"):
+        Store(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(NotAllowed, match="others may write"):
+        Store(str(tmp_path))
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    tmp_path.joinpath("link").symlink_to(target)
+    with pytest.raises(UsageError):
+        Store(str(tmp_path / "link"))
+    store = Store(str(tmp_path / "out"))
+    Path(store.path, "worker-0.ts.log").symlink_to(target / "file")
+    Path(store.path, "worker-0").symlink_to(target)
+    with pytest.raises(OSError):
+        store.append("worker-0.ts.log")
+    with pytest.raises(OSError):
+        store.below(["worker-0", "run-0"])
+    assert not list(target.iterdir())
+    os.mkfifo(Path(store.path, "pipe"))
+    with pytest.raises(OSError):
+        store.append("pipe")
+
+
+@pytest.mark.parametrize("name", ["../out-of-it", "a/b", "..", ".", ""])
+def test_names_never_lead_out_of_it(tmp_path: Path, name: str) -> None:
+    store = Store(str(tmp_path / "out"))
+    os.close(store.below(["worker-0", name]))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
