@@ -147,7 +147,7 @@ def test_follow_shows_a_line_soon(world: World) -> None:
 
 
 def test_follow_from_the_tail(world: World) -> None:
-    job = world.start(sh("echo 1; echo 2; echo 3; sleep 0.5; echo 4"))
+    job = world.start(sh("echo 1; echo 2; echo 3; sleep 2; echo 4"))
     eventually(world, job.name, lambda found: len(read(world, found)) == 3)
     found = asyncio.run(asyncio.wait_for(follow(world, job, LogRequest(follow=True, tail=1)), 10))
     assert found == [b"3", b"4"]

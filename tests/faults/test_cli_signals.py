@@ -191,7 +191,9 @@ def test_every_command_is_silent_when_its_reader_has_gone(jobs: Registry, words:
     with jobs.popen(*words, stdout=writing, stderr=-1) as run:
         os.close(writing)
         _, stderr = run.communicate(timeout=10)
-    assert (run.returncode, stderr) == (141, b"")
+    # What `errors` does with a job that runs is no complaint.
+    assert [line for line in stderr.splitlines() if not line.startswith(b"note: the logs name no failure")] == []
+    assert run.returncode == 141
 
 
 def test_a_reader_of_stderr_that_has_gone_costs_no_output(jobs: Registry) -> None:

@@ -129,7 +129,9 @@ def test_stop_never_guesses(jobs: Registry) -> None:
 def test_a_job_that_is_not_there_is_3_and_names_what_is(jobs: Registry, command: str) -> None:
     run = jobs.cli(command, "nope")
     assert (run.stdout, run.code) == (b"", 3)
-    assert problem(run.stderr) == ("no job named nope", "jobs here: done, failed, lost")
+    message, hint = problem(run.stderr)
+    assert (message, hint.split("; ")[0]) == ("no job named nope", "jobs here: done, failed, lost")
+    assert ("atlctl record nope" in hint) == (command == "errors")
 
 
 @pytest.mark.parametrize(
