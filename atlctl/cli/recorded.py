@@ -41,17 +41,6 @@ class Recording:
         return (self.data.get("recorder") or {}).get("ended") is not None
 
 
-def prepare() -> None:
-    """Loads what a verdict needs, so that none of its seconds are spent on that. Raises UsageError as `errors` does."""
-    from atlctl.cli.matching import matcher, own_signatures
-    from atlctl.diagnosis.cause import decide  # noqa: F401
-    from atlctl.diagnosis.reading.reader import literals_of
-    from atlctl.diagnosis.scanning.sieve import sieve_for
-    from atlctl.recording import read  # noqa: F401
-
-    sieve_for(literals_of(matcher(own_signatures())))
-
-
 def place(backend: str, namespace: str | None, name: str) -> str:
     """The folder of the recordings of all jobs that have had this name."""
     parts = ("recordings", backend, safe_file_name(namespace or "_"), safe_file_name(name))

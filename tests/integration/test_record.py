@@ -123,9 +123,12 @@ def test_ctrl_c_leaves_a_recording_that_is_gone_on_with(jobs: Registry, tmp_path
     jobs.start("train", 1, "sh", "-c", "i=0; while :; do echo line $i; i=$((i+1)); sleep 0.02; done")
     out = tmp_path / "out"
     log = out / "worker-0.ts.log"
-    for number in (1, 2):
+    for _ in range(2):
+        size = log.stat().st_size if log.exists() else 0
         with record(jobs, "train", "--out", str(out)) as recorder:
-            assert wait_until(lambda size=number: log.exists() and log.stat().st_size > size * 1500, 20)  # type: ignore[misc]
+            assert recorder.stderr is not None
+            assert b"job train (Local" in recorder.stderr.readline()
+            assert wait_until(lambda before=size: log.exists() and log.stat().st_size > before + 1500, 20)  # type: ignore[misc]
             refused = jobs.cli("record", "train", "--out", str(out))
             assert (refused.code, b"another recorder writes to" in refused.stderr) == (2, True)
             recorder.send_signal(signal.SIGINT)

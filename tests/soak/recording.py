@@ -142,9 +142,11 @@ def in_cluster(server: Server, load: Load, folder: Path, words: Sequence[str] = 
         _print(load, files, recorder, out)
         for file in files[:1]:
             os.write(file.fileno(), b"".join(b"%s %s\n" % (stamp(), line.encode()) for line in FAILURE.split("\n")))
-        ended = {"exitCode": 1, "reason": "Error", "containerID": "containerd://1"}
-        main = {"name": "pytorch", "state": {"terminated": ended}, "containerID": "containerd://1"}
+        (running,) = (server.get("Pod", pods[0]) or {})["status"]["containerStatuses"]
+        ended = {"exitCode": 1, "reason": "Error", "containerID": running["containerID"]}
+        main = {**running, "state": {"terminated": ended}}
         server.patch("Pod", pods[0], {"status": {"phase": "Failed", "containerStatuses": [main]}})
+        server.log(pods[0], lines=[], ended=True)
         time.sleep(load.clean_up)
         for pod in pods[1:]:
             server.remove("Pod", pod)

@@ -43,6 +43,7 @@ async def _record(
 ) -> int:
     from atlctl.backends.base import ManyLogs
     from atlctl.cli import recorded
+    from atlctl.cli.matching import own_signatures
     from atlctl.cli.saved import show
     from atlctl.cli.target import backend
     from atlctl.recording.recorder.recorder import Recorder
@@ -56,7 +57,7 @@ async def _record(
     told = False
     try:
         before = begun(store, job)
-        recorded.prepare()
+        own_signatures()  # a mistake in them is told now, not after the job
         if isinstance(source, ManyLogs):
             source.allow_logs(max(job.expected, len(job.workers)))
         find = _finder(source, job)

@@ -37,10 +37,10 @@ LOOKS = (3.0, 12.0, 40.0, 120.0, 400.0)
 ASKED = 4
 #: Seconds without a line after which a log is taken for complete, once the job has ended: where its pod is gone, and
 #: where it is still there, so that a connection may have to be made anew. And for how long lines may go on.
-QUIET, QUIET_LIVING = 1.5, 5.0
+QUIET, QUIET_LIVING = 1.0, 3.0
 LAST_SECONDS = 60.0
 #: Seconds between two looks at a job in which a worker has failed: its end is near.
-ALARMED_PERIOD = 0.7
+ALARMED_PERIOD = 0.5
 
 
 @dataclass(slots=True)
@@ -303,6 +303,7 @@ class Recorder:
             if (fd := follower.log.sync()) is not None:
                 self._sync(fd)
             follower.log.close()
+        self._followers.clear()
 
 
 def _sync(fd: int) -> None:
