@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,8 +26,6 @@ READERS = 16
 FAR_READERS = 64
 #: Error files read of one worker.
 MAX_ERROR_FILES = 256
-
-_ATTEMPT = re.compile(r"^(.*/attempt_)(\d{1,4})(/\d{1,4}/error\.json)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +144,11 @@ def feed_lines(reader: LogReader, lines: Sequence[LogLine], behind: int) -> int:
 async def _error_files(source: Backend, job: Job, worker: Worker, log: LogFacts) -> dict[str, ErrorRecord]:
     """The error files that the worker's own summaries name, and those of the attempts before."""
     from atlctl.diagnosis.errorfile import SIZE_LIMIT, parse_error_file
+    from atlctl.diagnosis.torchelastic import all_attempts
 
     found: dict[str, ErrorRecord] = {}
     named = [entry.error_file for summary in log.summaries for entry in summary.entries if entry.error_file]
-    paths = [path for name in named for path in _all_attempts(name)]
+    paths = [path for name in named for path in all_attempts(name)]
     for path in list(dict.fromkeys(paths))[:MAX_ERROR_FILES]:
         data = await source.read_file(job, worker, path, SIZE_LIMIT + 1)
         if data is None:
@@ -161,13 +159,6 @@ async def _error_files(source: Backend, job: Job, worker: Worker, log: LogFacts)
         else:
             found[path] = record
     return found
-
-
-def _all_attempts(path: str) -> list[str]:
-    match = _ATTEMPT.match(path)
-    if match is None:
-        return [path]
-    return [f"{match[1]}{attempt}{match[3]}" for attempt in range(int(match[2]), -1, -1)]
 
 
 def _platform(worker: Worker) -> PlatformState:

@@ -17,7 +17,7 @@ from atlctl.cli.output.live import LiveSink
 from atlctl.cli.output.summary import summary_lines
 from atlctl.cli.runtime import context
 from atlctl.fanout.engine import FanOut, Limits, RunInterrupted
-from atlctl.fanout.limits import raise_descriptor_limit
+from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import Kind, Outcome, fold_codes
 from atlctl.fanout.retry import job_key, load, save
 from atlctl.fanout.stdin import StdinFeed
@@ -29,10 +29,6 @@ from atlctl.jobs.statedir import state_dir
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
     from atlctl.jobs.model import Job, Worker
-
-#: Descriptors of ours that one running command takes: its pipes, and what is open for a moment at its start.
-DESCRIPTORS_EACH = 4
-DESCRIPTORS_AT_START = 6
 
 _LOOK_SECONDS = 0.002
 _SELECTION_OPTIONS = ("--all", "-w", "--workers", "--rank", "--role", "--failed", "-x", "--exclude")
@@ -150,9 +146,7 @@ async def _run(
 ) -> int:
     if stdin and sys.stdin is None:
         raise UsageError("-i needs a standard input, and it is closed", "redirect it: -i < FILE")
-    at_once = min(len(workers), limits.batch or len(workers))
-    needed = at_once * DESCRIPTORS_EACH + min(at_once, limits.parallel) * DESCRIPTORS_AT_START
-    raise_descriptor_limit(needed, DESCRIPTORS_EACH + DESCRIPTORS_AT_START)
+    make_room(len(workers), limits.parallel, limits.batch)
     sink = _sink(form, workers)
     names = [worker.name for worker in workers]
     # Before the start, too: after a SIGKILL of this process the record says that no outcome is known.

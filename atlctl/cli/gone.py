@@ -110,6 +110,8 @@ async def job_or_recording(
 
 
 async def _namespace(source: Backend) -> str | None:
+    if source.name == "local":
+        return None  # and what a cluster needs is not loaded
     from atlctl.backends.kubernetes.backend import KubernetesBackend
 
     return (await source.api()).namespace if isinstance(source, KubernetesBackend) else None

@@ -26,13 +26,12 @@ async def join(source: Backend, job: Job, found: Diagnosis, evidence: JobEvidenc
         return found
     if not any(worker.state is State.RUNNING for worker in job.workers):
         return found
-    from atlctl.cli.looking import prepare, scene_of
+    from atlctl.cli.looking import scene_of
     from atlctl.diagnosis.hang.answer import joined
     from atlctl.jobs.naming import fold_names
     from atlctl.stacks.look import WINDOW, look
 
     say.note(f"the logs name no failure so far; looking for {WINDOW:g} s at what the ranks are doing")
-    prepare(len(job.workers))
     executor = source.executor(job)
     try:
         looks = await look(executor, job.workers, SECONDS, None)
@@ -43,7 +42,7 @@ async def join(source: Backend, job: Job, found: Diagnosis, evidence: JobEvidenc
         if item.error is not None and item.worker.state.active:
             unseen.setdefault(item.error.message, []).append(item.worker.name)
     remarks = [f"{fold_names(names)} could not be looked at: {why}" for why, names in unseen.items()]
-    scene = scene_of(looks, whole=len(looks) == job.expected)
+    scene = scene_of(looks, job)
     if any(rank.report is not None for rank in scene.ranks):
         found = joined(found, scene, _quiet(evidence))
     elif not unseen:

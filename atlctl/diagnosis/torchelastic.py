@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 
 from atlctl.diagnosis.agentnotes import FAILURE_MARKERS, AgentNote, NoteKind
@@ -13,6 +14,7 @@ __all__ = ["FAILURE_MARKERS", "AgentNote", "Entry", "NoteKind", "Summaries", "Su
 MAX_SUMMARIES = 4_096
 MAX_ALL_ENTRIES = 8_192
 
+_ATTEMPT = re.compile(r"(.*/attempt_)(\d{1,4})(/\d{1,4}/error\.json)")
 #: One of these opens a summary; a log cut at the top begins with a row.
 _OPENERS = ("ChildFailedError:", "Root Cause", "Failures:", " time      :", " exitcode  :", "time      :")
 #: The same as bytes.
@@ -59,3 +61,11 @@ class Summaries:
         self._done.append(summary)
         while len(self._done) > 1 and sum(len(item.entries) for item in self._done) > MAX_ALL_ENTRIES:
             self._done.popleft()
+
+
+def all_attempts(path: str) -> list[str]:
+    """Where an error file of that name lies for each attempt of its process, the last one first."""
+    match = _ATTEMPT.fullmatch(path)
+    if match is None:
+        return [path]
+    return [f"{match[1]}{attempt}{match[3]}" for attempt in range(int(match[2]), -1, -1)]

@@ -8,6 +8,17 @@ from atlctl.jobs.errors import AtlctlError
 
 #: Descriptors for everything that is no connection: standard streams, the event loop, logs, modules.
 SPARE = 64
+#: What one running command takes: its pipes, and what is open for a moment at its start.
+_EACH, _AT_START = 4, 6
+
+
+def make_room(workers: int, parallel: int, at_once: int | None) -> None:
+    """Room for a command on so many workers, of which `parallel` start and `at_once` run (None: all) at one time.
+
+    Raises AtlctlError as `raise_descriptor_limit` does.
+    """
+    running = min(workers, at_once or workers)
+    raise_descriptor_limit(running * _EACH + min(running, parallel) * _AT_START, _EACH + _AT_START)
 
 
 def raise_descriptor_limit(needed: int, each: int) -> None:

@@ -69,9 +69,7 @@ def write_atomic(path: str, data: bytes) -> None:
         try:
             try:
                 os.fchmod(fd, 0o600)
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(fd, view) :]
+                write_all(fd, data)
             finally:
                 os.close(fd)
             os.rename(temporary, path)
@@ -138,3 +136,10 @@ def _make(path: str) -> None:
         return  # another command was faster; the caller checks what is there now
     if os.lstat(path).st_mode & 0o700 != 0o700:
         os.chmod(path, 0o700)  # a umask that takes bits from the owner
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """All of `data`. Raises OSError; how much was written then is not known."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

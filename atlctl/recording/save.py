@@ -21,6 +21,7 @@ from atlctl.backends.base import LogLine, LogRequest
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import safe_file_name
+from atlctl.jobs.statedir import write_all
 from atlctl.recording import manifest
 from atlctl.recording.folder import is_tag
 
@@ -92,7 +93,7 @@ class Folder:
     def write(self, name: str, data: bytes) -> None:
         fd = self.create(name)
         try:
-            _write(fd, data)
+            write_all(fd, data)
         finally:
             os.close(fd)
 
@@ -227,7 +228,7 @@ class _Saving:
                     if size > self._share:
                         self._too_large(log)
                         return
-                    _write(fd, data)
+                    write_all(fd, data)
             self._folder.rename(part, log.name)
             self.saved.bytes += size - log.size
             log.lines, log.size, log.state = lines, size, "whole"
@@ -336,9 +337,3 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
         "started": worker.started,
         "ended": worker.ended,
     }
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

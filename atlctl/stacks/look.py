@@ -19,14 +19,15 @@ from atlctl.backends.base import (
     Executor,
     Script,
     Started,
-    Stream,
-    TerminalSize,
     as_argv,
 )
 from atlctl.diagnosis.hang.report import Report, parse_report
 from atlctl.fanout import engine
-from atlctl.fanout.outcome import Kind, Outcome
-from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, TimedOut, Unreachable
+from atlctl.fanout.around import Around
+from atlctl.fanout.keep import Keep, ended, unanswered
+from atlctl.fanout.limits import make_room
+from atlctl.fanout.outcome import Outcome
+from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 
 #: Seconds over which CPU time is counted, and seconds of a look that the probe does not have for itself.
@@ -85,50 +86,28 @@ async def look(
 ) -> list[Look]:
     """One look at each of `workers`, in their order, within `timeout` seconds of connecting and of starting.
 
-    `pyspy`: a program to bring along. No failure of a worker is raised. Workers that have ended are not asked.
+    `pyspy`: a program to bring along. No failure of a worker is raised. Workers that have ended are not asked. Raises
+    AtlctlError where this process may not open as many connections.
     """
     living = [worker for worker in workers if worker.state.active]
     answers: dict[str, Look] = {}
     if living:
+        make_room(len(living), PARALLEL, AT_ONCE)
         source = json.dumps([(name, _source(name)) for name in _MODULES]).encode()
         packed = b"" if pyspy is None else await asyncio.to_thread(zlib.compress, pyspy, 6)
         seconds = max(window, timeout - _MARGIN)
         words = (_BOOT, str(len(source)), f"{window:g}", f"{seconds:g}", str(len(packed)))
         request = ExecRequest(Argv((*as_argv(Script(_SCRIPT)).words, "atlctl-stacks", *words)), stdin=True)
-        sink = _Keep()
+        sink = Keep({"stdout": _STDOUT, "stderr": _STDERR})
         limits = engine.Limits(PARALLEL, AT_ONCE, timeout, timeout)
         sending = _Sending(executor, source + packed)
         outcomes = await engine.run(sending, living, request, limits, sink)
         answers = {outcome.worker.name: _answer(outcome, sink) for outcome in outcomes}
-    return [answers.get(worker.name) or Look(worker, error=_ended(worker)) for worker in workers]
+    return [answers.get(worker.name) or Look(worker, error=ended(worker)) for worker in workers]
 
 
 def _source(name: str) -> str:
     return (Path(__file__).parent / "probe" / f"{name}.py").read_text(encoding="utf-8")
-
-
-def _ended(worker: Worker) -> AtlctlError:
-    return NothingMatched(f"not running ({worker.state})")
-
-
-class _Keep:
-    """A sink that keeps the beginning of each worker's output, until it is read."""
-
-    def __init__(self) -> None:
-        self._held: dict[tuple[str, Stream], bytearray] = {}
-
-    async def started(self, worker: Worker) -> None:
-        """Nothing is shown before the end."""
-
-    async def output(self, worker: Worker, stream: Stream, data: bytes) -> None:
-        held = self._held.setdefault((worker.name, stream), bytearray())
-        held += data[: (_STDOUT if stream == "stdout" else _STDERR) - len(held)]
-
-    async def finished(self, outcome: Outcome) -> None:
-        """Read when all are."""
-
-    def take(self, worker: Worker, stream: Stream) -> bytes:
-        return bytes(self._held.pop((worker.name, stream), b""))
 
 
 class _Sending:
@@ -145,9 +124,9 @@ class _Sending:
         await self._inner.aclose()
 
 
-class _Sent:
+class _Sent(Around):
     def __init__(self, inner: Execution, data: bytes) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._data = data
 
     async def __aiter__(self) -> AsyncIterator[Event]:
@@ -174,23 +153,8 @@ class _Sent:
             with contextlib.suppress(AtlctlError, OSError):
                 await self._inner.close_stdin()
 
-    async def write(self, data: bytes) -> bool:
-        return await self._inner.write(data)
 
-    async def close_stdin(self) -> None:
-        await self._inner.close_stdin()
-
-    def resize(self, size: TerminalSize) -> None:
-        self._inner.resize(size)
-
-    async def end(self, grace: float) -> bool:
-        return await self._inner.end(grace)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-def _answer(outcome: Outcome, sink: _Keep) -> Look:
+def _answer(outcome: Outcome, sink: Keep) -> Look:
     worker = outcome.worker
     out, err = sink.take(worker, "stdout"), sink.take(worker, "stderr")
     if outcome.ok and not outcome.truncated:
@@ -198,15 +162,7 @@ def _answer(outcome: Outcome, sink: _Keep) -> Look:
         if report is not None:
             return Look(worker, report)
         return Look(worker, error=AtlctlError("its report cannot be read"))
-    may_run = "; the probe may still run there" if outcome.may_still_run else ""
-    if outcome.kind is Kind.TIMEOUT:
-        return Look(worker, error=TimedOut(f"{outcome.reason}{may_run}"))
-    if outcome.code == ExitCode.NOT_FOUND:
-        return Look(worker, error=AtlctlError("there is no sh"))
-    if outcome.kind is Kind.EXITED:
-        how = f"signal {outcome.signal}" if outcome.signal is not None else f"exit {outcome.exit_code}"
-        said = err.decode("utf-8", "backslashreplace").strip().splitlines()[-1:]
-        return Look(worker, error=AtlctlError(said[0][:300] if said else f"the probe ended with {how}"))
-    if outcome.code == ExitCode.UNREACHABLE:
-        return Look(worker, error=Unreachable(f"lost: {outcome.reason}{may_run}"))
-    return Look(worker, error=AtlctlError(f"{outcome.reason}{may_run}"))
+    how = f"signal {outcome.signal}" if outcome.signal is not None else f"exit {outcome.exit_code}"
+    said = err.decode("utf-8", "backslashreplace").strip().splitlines()[-1:]
+    exited = said[0][:300] if said else f"the probe ended with {how}"
+    return Look(worker, error=unanswered(outcome, "the probe", "sh", exited))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
 from atlctl.backends.base import (
@@ -18,8 +18,8 @@ from atlctl.backends.base import (
     Executor,
     Exited,
     Output,
-    TerminalSize,
 )
+from atlctl.fanout.around import Around
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 from atlctl.transfer.extract import Tally
@@ -68,11 +68,11 @@ def _only_changed(stderr: bytes) -> bool:
     return bool(lines) and len(stderr) < _STDERR and all(line.endswith(_CHANGED) for line in lines)
 
 
-class _Around(ABC):
+class _Around(Around):
     """What both directions share: an execution around another one."""
 
     def __init__(self, inner: Execution, copy: Copy) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._copy = copy
 
     async def __aiter__(self) -> AsyncIterator[Event]:
@@ -100,23 +100,8 @@ class _Around(ABC):
     async def _exited(self, event: Exited) -> None:
         """The script has ended."""
 
-    async def _over(self) -> None:  # noqa: B027 - only one direction holds anything
+    async def _over(self) -> None:
         """However it ended: give back what is held."""
-
-    async def write(self, data: bytes) -> bool:
-        return await self._inner.write(data)
-
-    async def close_stdin(self) -> None:
-        await self._inner.close_stdin()
-
-    def resize(self, size: TerminalSize) -> None:
-        self._inner.resize(size)
-
-    async def end(self, grace: float) -> bool:
-        return await self._inner.end(grace)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 class _Down(_Around):

@@ -59,7 +59,7 @@ async def _stacks(
     output: str,
     verbose: bool,
 ) -> int:
-    from atlctl.cli.looking import prepare, scene_of
+    from atlctl.cli.looking import scene_of
     from atlctl.cli.output.stacks import text
     from atlctl.cli.output.stacksdata import to_data, worker_data
     from atlctl.cli.target import backend, choose, find_job, say_guessed
@@ -70,16 +70,14 @@ async def _stacks(
     job = await find_job(source, argument, option, reads_only=True)
     chosen = await choose(source, job, selection)
     say_guessed(chosen)
-    prepare(len(chosen))
-    whole = len(chosen) == job.expected and not job.missing
     executor = source.executor(job)
     try:
         looks = await look(executor, chosen, timeout, program)
-        scene, changed = scene_of(looks, whole), None
+        scene, changed = scene_of(looks, job), None
         if repeat:
             await asyncio.sleep(BETWEEN_SECONDS)
             looks = await look(executor, chosen, timeout, program)
-            first, scene = scene, scene_of(looks, whole)
+            first, scene = scene, scene_of(looks, job)
             changed = changes(first, scene)
     finally:
         await executor.aclose()

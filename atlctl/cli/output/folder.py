@@ -11,6 +11,7 @@ from atlctl.fanout.outcome import Outcome
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.model import Worker
 from atlctl.jobs.naming import safe_file_name
+from atlctl.jobs.statedir import write_all
 
 _SUFFIX: dict[Stream, str] = {"stdout": ".out", "stderr": ".err"}
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
@@ -67,9 +68,7 @@ class FolderSink:
         try:
             fd = self._open(file)
             try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(fd, view) :]
+                write_all(fd, data)
             finally:
                 os.close(fd)
         except OSError as error:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from atlctl.diagnosis.hang.frames import user_frame
 from atlctl.diagnosis.hang.judge import Judged
-from atlctl.diagnosis.hang.scene import Scene
+from atlctl.diagnosis.hang.scene import Scene, waited
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 
 #: The category of all of them: a process that lives does not reach what its peers wait in, or lives no more.
@@ -52,14 +52,12 @@ def _cause(rank: Judged, scene: Scene) -> Cause:
         proofs.append(
             Proof(rank.worker, None, f"/proc/{report.pid}: state {at.state}{place}, {report.main_ticks} ticks of CPU")
         )
-    waiting = sum(other.waits and other.still for other in scene.ranks)
-    waited = f"; {waiting} of {len(scene.ranks)} ranks have waited for {scene.seconds:.0f} s or more" if waiting else ""
     return Cause(
         worker=rank.worker,
         category=CATEGORY,
         message=str(rank.what),
         confidence=rank.confidence or Confidence.GUESS,
-        why=f"{rank.why}{waited}",
+        why=rank.why + waited(scene.ranks, scene.seconds),
         rank=rank.rank,
         local_rank=report.number("local_rank") if report is not None else None,
         frame=user_frame(rank.frames),

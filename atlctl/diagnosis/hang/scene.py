@@ -111,9 +111,7 @@ def _verdict(ranks: Sequence[Judged], seconds: float) -> tuple[What, Confidence 
     if culprits:
         best = min(culprits, key=lambda rank: (_rank_of(rank.confidence), _ORDER.index(rank.what)))
         same = [rank for rank in culprits if rank.what is best.what]
-        why = best.why
-        if waiting:
-            why = f"{why}; {len(waiting)} of {len(ranks)} ranks have waited for {seconds:.0f} s or more"
+        why = best.why + waited(ranks, seconds)
         weakest = max((rank.confidence for rank in same), key=_rank_of)
         return best.what, weakest, why, tuple(culprits)
     if waiting and len(waiting) == len(ranks):
@@ -127,6 +125,12 @@ def _verdict(ranks: Sequence[Judged], seconds: float) -> tuple[What, Confidence 
     if not any(rank.frames for rank in ranks):
         why += ", and there are no Python stacks"
     return What.UNKNOWN, None, why, ()
+
+
+def waited(ranks: Sequence[Judged], seconds: float) -> str:
+    """How many wait for somebody, to stand behind a sentence; empty where none does."""
+    count = sum(rank.what is What.COLLECTIVE and rank.still for rank in ranks)
+    return f"; {count} of {len(ranks)} ranks have waited for {seconds:.0f} s or more" if count else ""
 
 
 def _rank_of(confidence: Confidence | None) -> int:

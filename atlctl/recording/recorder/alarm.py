@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from atlctl.backends.base import Backend
 from atlctl.diagnosis.errorfile import SIZE_LIMIT
+from atlctl.diagnosis.torchelastic import all_attempts
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job
 from atlctl.jobs.naming import fold_names
@@ -32,7 +33,6 @@ PATIENCE = 10.0
 #: Files that a log names, of one worker.
 _MOST = 256
 _NAMED = re.compile(rb"error_file: (/[^\n\r]{1,1000}?error\.json)")
-_ATTEMPT = re.compile(r"(.*/attempt_)(\d{1,4})(/\d{1,4}/error\.json)")
 
 
 class Said(Protocol):
@@ -71,7 +71,7 @@ class Alarm:
         before = len(named)
         for path in _NAMED.findall(data):
             if len(named) < _MOST:
-                named.update(_all_attempts(os.fsdecode(path)))
+                named.update(all_attempts(os.fsdecode(path)))
         if key not in self._known:
             self._raise([entry], everyone)
             return True
@@ -181,11 +181,6 @@ class Alarm:
             for task in (*self._tasks, *([self._hook] if self._hook else [])):
                 task.cancel()
             await asyncio.gather(*self._tasks, *([self._hook] if self._hook else []), return_exceptions=True)
-
-
-def _all_attempts(path: str) -> list[str]:
-    found = _ATTEMPT.fullmatch(path)
-    return [f"{found[1]}{number}{found[3]}" for number in range(int(found[2]) + 1)] if found else [path]
 
 
 def _below(path: str, roots: Iterable[str]) -> bool:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from atlctl.backends.base import Argv, Executor
 from atlctl.jobs.model import Worker
 from atlctl.jobs.naming import safe_file_name
+from atlctl.jobs.statedir import write_all
 from atlctl.recording.recorder.ask import ask
-from atlctl.recording.recorder.store import Store, create_in, write_all
+from atlctl.recording.recorder.store import Store, create_in
 
 SECONDS = 30.0
 #: Bytes of one file (its last ones), bytes and files of one worker.

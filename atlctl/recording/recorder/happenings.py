@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from atlctl.jobs.model import Worker
+from atlctl.jobs.statedir import write_all
 from atlctl.recording.events import MAX_EVENTS, lines_within
-from atlctl.recording.recorder.store import Store, write_all
+from atlctl.recording.recorder.store import Store
 
 EVENTS = "events.jsonl"
 STATES = "states.jsonl"

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from atlctl.backends.base import LogLine
+from atlctl.jobs.statedir import write_all
 from atlctl.recording.folder import part_of
-from atlctl.recording.recorder.store import Store, write_all
+from atlctl.recording.recorder.store import Store
 from atlctl.recording.save import stamped
 
 #: Bytes after which a segment is closed; a quarter of what is kept where that is less.

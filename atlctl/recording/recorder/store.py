@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.naming import safe_file_name
+from atlctl.jobs.statedir import write_all
 from atlctl.recording import manifest
 
 #: Held by the recorder that writes.
@@ -123,13 +124,6 @@ class Store:
 def create_in(folder: int, name: str) -> int:
     """A new file in an open folder, emptied where it is there. Raises OSError."""
     return _regular(os.open(name, _NEW, 0o600, dir_fd=folder), name)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Raises OSError; how much was written then is not known."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def _regular(fd: int, name: str) -> int:

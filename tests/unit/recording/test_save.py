@@ -193,7 +193,7 @@ def test_a_disk_that_fails_is_named_and_ends_nothing(tmp_path: Path, monkeypatch
     def full(_fd: int, _data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saving, "_write", full)
+    monkeypatch.setattr(saving, "write_all", full)
     saved = kept(tmp_path / "kept", Source({"w": [b"x"]}), job_of(worker("w")))
     assert (saved.logs, {why for _, why in saved.missing}) == (0, {"No space left on device"})
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from atlctl.backends.base import LogLine
+from atlctl.jobs import statedir
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import State, Worker
 from atlctl.recording.recorder import follow
@@ -100,9 +101,8 @@ def test_a_run_that_is_gone_is_a_gap(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said_once_and_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from atlctl.recording.recorder import store
 
-    real, tries = store.write_all, iter(range(100))
+    real, tries = statedir.write_all, iter(range(100))
 
     def sometimes(fd: int, data: bytes) -> None:
         if next(tries) in (1, 2, 5):
