@@ -141,11 +141,12 @@ def _next_command(cause: Cause) -> str | None:
 def _head(paths: Sequence[str], saved: Saved) -> str:
     shown = ["standard input" if path == "-" else path for path in paths]
     more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
-    counts = _count(len(saved.logs), "log")
+    counts = count(len(saved.logs), "log")
     if saved.error_files:
-        counts += f", {_count(saved.error_files, 'error file')}"
-    return f"{_count(len(saved.job.workers), 'worker')} from {', '.join(shown[:3])}{more} ({counts})"
+        counts += f", {count(saved.error_files, 'error file')}"
+    return f"{count(len(saved.job.workers), 'worker')} from {', '.join(shown[:3])}{more} ({counts})"
 
 
-def _count(number: int, thing: str) -> str:
+def count(number: int, thing: str) -> str:
+    """`1 log`, `2 logs`."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
