@@ -46,7 +46,7 @@ BACKENDS = ("backends.kubernetes", "backends.ssh", "backends.local")
 DISTRIBUTIONS = {"yaml": "pyyaml", "pydantic_core": "pydantic-core"}
 
 #: Programs of their own: the standard library (and what KNOWS grants), and of the package only what lies beside them.
-ALONE = ("backends.local.supervisor", "smoke.probe", "stacks.probe", "cli.demo_job")
+ALONE = ("backends.local.supervisor", "smoke.agent", "smoke.probe", "stacks.probe", "cli.demo_job")
 
 MAX_LINES = 450
 

@@ -1,0 +1,91 @@
+"""What the smoke test found: findings that name a culprit, checks with their verdicts, and the verdict of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+
+class Severity(StrEnum):
+    """How bad a finding is. `NOT_JUDGED`: there was nothing to compare with, or it was not allowed to look."""
+
+    FAIL = "fail"
+    WARN = "warn"
+    NOT_JUDGED = "not_judged"
+
+
+class Verdict(StrEnum):
+    """The answer of one check, and of the whole run."""
+
+    FAIL = "fail"
+    WARN = "warn"
+    NOT_JUDGED = "not_judged"
+    PASS = "pass"  # noqa: S105 - a verdict
+
+
+Kind = Literal["worker", "gpu", "rank", "link", "mount", "facts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """Who is at fault, as precisely as it was found. `worker` and `peer` are names; `gpu` is the number on its
+    worker; `rank` the rank in the smoke test's own group; a link has two ends, in the order of the workers."""
+
+    kind: Kind
+    worker: str | None = None
+    peer: str | None = None
+    gpu: int | None = None
+    rank: int | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or that could not be judged. `confirmed`: a second look, alone, found it again.
+
+    `evidence` is hostile text where it carries words of a worker. `culprit` is None where nobody can be named.
+    """
+
+    check: str
+    severity: Severity
+    culprit: Culprit | None
+    evidence: str
+    confirmed: bool = False
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check that was made, or was to be: `note` tells briefly what was measured, or why it was not judged."""
+
+    name: str
+    verdict: Verdict
+    note: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Report:
+    """All of a run. `workers`: what is known of each, by name. `timings`: seconds of each stage. `data`: figures for
+    programs and for the heat map, by the name of the check."""
+
+    tier: str
+    workers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    timings: dict[str, float] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Verdict:
+        return worst([*(check.verdict for check in self.checks), *(Verdict(f.severity) for f in self.findings)])
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """A fault weighs most, then a warning; without either a run in which nothing at all was judged is not judged."""
+    for verdict in (Verdict.FAIL, Verdict.WARN):
+        if verdict in verdicts:
+            return verdict
+    return Verdict.PASS if Verdict.PASS in verdicts else Verdict.NOT_JUDGED

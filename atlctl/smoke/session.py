@@ -1,0 +1,308 @@
+"""The agents of one run over their exec streams: started at once, asked, heard, ended without a trace.
+
+The network under test carries none of this: a worker that is cut off from the others still reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from atlctl.backends.base import Event, ExecRequest, Execution, Executor, Started, Stream
+from atlctl.fanout import engine
+from atlctl.fanout.around import Around
+from atlctl.fanout.keep import unanswered
+from atlctl.fanout.limits import make_room
+from atlctl.fanout.outcome import Outcome
+from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.model import Worker
+from atlctl.smoke import sending
+
+#: Workers connected to at once. All agents live at once: that is what a roll call is.
+PARALLEL = 64
+#: Seconds that an agent has to say that it leaves, before it is ended.
+_LEAVING = 2.0
+#: Bytes of one line, and of a worker's standard error, that are kept.
+_LINE, _STDERR = 4 << 20, 16 << 10
+_MARK = b"\x1e"
+
+_log = logging.getLogger(__name__)
+
+Fields = dict[str, Any]
+Heard = Callable[[str, Fields], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The last word of one worker's agent on one command.
+
+    `fields` is None where there is none; `problem` says why in a few words (hostile text, where a worker said it), and
+    `late` is True where nothing came in time.
+    """
+
+    fields: Fields | None = None
+    problem: str = ""
+    late: bool = False
+
+
+@dataclass(slots=True)
+class _Peer:
+    """One worker's agent. `gone`: why it is no longer there."""
+
+    worker: Worker
+    execution: _Agent | None = None
+    hello: Fields | None = None
+    gone: str = ""
+    outcome: Outcome | None = None
+    held: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
+    started: float | None = None
+
+
+class Session:
+    """Agents on `workers`. Use: `async with`, `await roll_call()`, `await ask(...)`.
+
+    `config` goes to every agent: `seconds` to live, `torch`, `nice`, and what the modules of the agent want.
+    """
+
+    def __init__(self, executor: Executor, workers: Sequence[Worker], config: Mapping[str, Any]) -> None:
+        self._executor = executor
+        self._config = config
+        self._peers = {worker.name: _Peer(worker) for worker in workers}
+        self._calls: dict[int, tuple[set[str], dict[str, Answer], Heard | None, asyncio.Event]] = {}
+        self._number = 0
+        self._joined = asyncio.Event()
+        self._running: asyncio.Task[list[Outcome]] | None = None
+        self._begun = time.monotonic()
+
+    async def __aenter__(self) -> Self:
+        workers = [peer.worker for peer in self._peers.values()]
+        make_room(len(workers), PARALLEL, None)
+        self._begun = time.monotonic()
+        starting = _Starting(self, self._executor)
+        request = sending.request(bool(self._config.get("torch")))
+        limits = engine.Limits(PARALLEL, None, None, None, grace=1.0)
+        self._running = asyncio.create_task(engine.run(starting, workers, request, limits, self))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.leave()
+        finally:
+            if self._running is not None and not self._running.done():
+                self._running.cancel()
+            if self._running is not None:
+                await asyncio.wait([self._running])
+
+    async def leave(self) -> None:
+        """Every agent ends itself and undoes what it did; those that do not within two seconds are ended by `close`."""
+        for name in self.living():
+            self._send(name, {"cmd": "bye"})
+        if self._running is not None:
+            await asyncio.wait([self._running], timeout=_LEAVING)
+
+    # What is known
+
+    def living(self) -> list[str]:
+        """Names of the workers whose agents have answered and are still there, in the order of the workers."""
+        return [name for name, peer in self._peers.items() if peer.hello is not None and not peer.gone]
+
+    def gone(self) -> dict[str, str]:
+        """Why the other ones are not, as far as it is known by now. Hostile text."""
+        return {
+            name: peer.gone or "no answer yet" for name, peer in self._peers.items() if peer.gone or peer.hello is None
+        }
+
+    def hello(self, name: str) -> Fields:
+        """What the agent said first: `pid`, `host`, `python`, `executable`. Empty before it did."""
+        return self._peers[name].hello or {}
+
+    def stderr(self, name: str) -> str:
+        """The last 16 KiB that the agent and its ranks wrote to standard error. Hostile text."""
+        return self._peers[name].stderr.decode("utf-8", "backslashreplace")
+
+    def may_still_run(self) -> list[str]:
+        """After the end: where the agent's end is not proven."""
+        return [name for name, peer in self._peers.items() if peer.outcome is not None and peer.outcome.may_still_run]
+
+    # Talking
+
+    async def roll_call(self, timeout: float) -> dict[str, str]:
+        """Wait until every agent has said hello or is known to be gone, `timeout` seconds at most. Those that have not,
+        with the reason; they are given up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while any(peer.hello is None and not peer.gone for peer in self._peers.values()):
+                    self._joined.clear()
+                    await self._joined.wait()
+        for peer in self._peers.values():
+            if peer.hello is None and not peer.gone:
+                begun = "its agent was started and says nothing" if peer.started is not None else "not connected"
+                peer.gone = f"no answer within {timeout:g} s: {begun}"
+        return {name: peer.gone for name, peer in self._peers.items() if peer.hello is None}
+
+    async def ask(
+        self, commands: Mapping[str, Mapping[str, Any]], timeout: float, heard: Heard | None = None
+    ) -> dict[str, Answer]:
+        """Send each worker its command (`{"cmd": ..., ...}`) and wait for the last word of all, `timeout` seconds.
+
+        `heard` gets every event of these commands as it comes, the last one too. An answer for every worker asked.
+        """
+        self._number += 1
+        number, done = self._number, asyncio.Event()
+        waiting, answers = set(commands), dict[str, Answer]()
+        self._calls[number] = waiting, answers, heard, done
+        try:
+            for name, command in commands.items():
+                if self._peers[name].gone:
+                    self._answer(number, name, Answer(None, self._peers[name].gone))
+                else:
+                    self._send(name, {**command, "id": number})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    if waiting:
+                        await done.wait()
+        finally:
+            del self._calls[number]
+        late = Answer(None, f"no answer within {timeout:g} s", late=True)
+        return {name: answers.get(name, late) for name in commands}
+
+    def tell(self, commands: Mapping[str, Mapping[str, Any]]) -> None:
+        """Send commands whose answers nobody waits for."""
+        self._number += 1
+        for name, command in commands.items():
+            self._send(name, {**command, "id": self._number})
+
+    def _send(self, name: str, command: Mapping[str, Any]) -> None:
+        peer = self._peers[name]
+        if peer.execution is not None:
+            peer.execution.post(json.dumps(command, separators=(",", ":")).encode() + b"\n")
+
+    def _answer(self, number: int, name: str, answer: Answer) -> None:
+        waiting, answers, _, done = self._calls[number]
+        if name in waiting:
+            waiting.discard(name)
+            answers[name] = answer
+            if not waiting:
+                done.set()
+
+    # Being heard: the sink of the engine
+
+    async def started(self, worker: Worker) -> None:
+        peer = self._peers[worker.name]
+        peer.started = time.monotonic()
+        if peer.execution is not None:
+            config = {**self._config, "index": worker.index, "worker": worker.name}
+            peer.execution.post(sending.program() + json.dumps(config).encode() + b"\n")
+
+    async def output(self, worker: Worker, stream: Stream, data: bytes) -> None:
+        peer = self._peers[worker.name]
+        if stream == "stderr":
+            peer.stderr += data
+            del peer.stderr[:-_STDERR]
+            return
+        peer.held += data
+        if b"\n" not in data:
+            if len(peer.held) > _LINE:
+                peer.held.clear()
+            return
+        *lines, rest = peer.held.split(b"\n")
+        peer.held = rest
+        for line in lines:
+            self._line(peer, bytes(line))
+
+    async def finished(self, outcome: Outcome) -> None:
+        peer = self._peers[outcome.worker.name]
+        peer.outcome = outcome
+        said = peer.stderr.decode("utf-8", "backslashreplace").strip().splitlines()[-1:]
+        ended = said[0][:300] if said else f"the agent ended with exit {outcome.code}"
+        peer.gone = peer.gone or unanswered(outcome, "the agent", "shell", ended).message
+        for number, (waiting, *_) in list(self._calls.items()):
+            if peer.worker.name in waiting:
+                self._answer(number, peer.worker.name, Answer(None, peer.gone))
+        self._joined.set()
+
+    def _line(self, peer: _Peer, line: bytes) -> None:
+        if not line.startswith(_MARK):
+            return
+        try:
+            event = json.loads(line[1:])
+        except ValueError:
+            _log.debug("%s: an event cannot be read", peer.worker.name)
+            return
+        if not isinstance(event, dict):
+            return
+        name, number = peer.worker.name, event.get("re")
+        if event.get("ev") == "hello":
+            peer.hello = event | {"after": round(time.monotonic() - self._begun, 3)}
+            self._joined.set()
+        elif isinstance(number, int) and number in self._calls:
+            heard = self._calls[number][2]
+            if heard is not None:
+                heard(name, event)
+            if event.get("end") and number in self._calls:
+                problem = str(event.get("error", "")) if event.get("ev") == "problem" else ""
+                self._answer(number, name, Answer(None if problem else event, problem))
+
+    def begin(self, worker: Worker, execution: _Agent) -> None:
+        """For the executor: this is the stream to `worker`'s agent."""
+        self._peers[worker.name].execution = execution
+
+
+class _Starting:
+    """An executor around another one that hands each execution to the session."""
+
+    def __init__(self, session: Session, inner: Executor) -> None:
+        self._session = session
+        self._inner = inner
+
+    def run(self, worker: Worker, request: ExecRequest) -> Execution:
+        execution = _Agent(self._inner.run(worker, request))
+        self._session.begin(worker, execution)
+        return execution
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Agent(Around):
+    """One agent's stream: what is posted is written in order, by a task of its own."""
+
+    def __init__(self, inner: Execution) -> None:
+        super().__init__(inner)
+        self._posts: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def post(self, data: bytes) -> None:
+        self._posts.put_nowait(data)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        events = aiter(self._inner)
+        writing: asyncio.Task[None] | None = None
+        try:
+            async for event in events:
+                if isinstance(event, Started):
+                    writing = asyncio.create_task(self._write())
+                yield event
+        finally:
+            if writing is not None:
+                writing.cancel()
+                await asyncio.wait([writing])
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                data = await self._posts.get()
+                while not self._posts.empty():
+                    data += self._posts.get_nowait()
+                if not await self._inner.write(data):
+                    return
+        except (AtlctlError, OSError) as error:
+            _log.debug("an agent's stdin is gone: %r", error)  # its last event tells how it ended
