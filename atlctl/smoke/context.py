@@ -19,8 +19,8 @@ Tier = Literal["quick", "standard", "deep"]
 class Options:
     """What the user asked for.
 
-    `net_only`: facts and network, nothing else. `gpu`: whether GPUs may be touched, None to decide by looking (not while
-    a training uses them). `gpus`: for each worker named the GPUs that are tested, others are not. `mounts`: folders to
+    `net_only`: facts and network, nothing else. `gpu`: whether GPUs may be touched, None to decide by looking (never
+    while a training uses them). `gpus`: for each worker named the GPUs that are tested, others are not. `mounts`: folders to
     test beside those found shared. `timeout`: seconds for the whole run.
     """
 
@@ -51,7 +51,7 @@ class Run:
 
     @contextmanager
     def check(self, name: str) -> Iterator[Stage]:
-        """One check: its time and its verdict go into the report. The verdict is the worst of the findings that were made
+        """One check: its time and its verdict go into the report. The verdict is the worst of the findings made
         for `name` meanwhile, unless `not_judged` said that there was nothing to judge."""
         self.progress(name)
         begun, stage = time.monotonic(), Stage()
