@@ -20,7 +20,7 @@ class Options:
     """What the user asked for.
 
     `net_only`: facts and network, nothing else. `gpu`: whether GPUs may be touched, None to decide by looking (never
-    while a training uses them). `gpus`: for each worker named the GPUs that are tested, others are not. `mounts`: folders to
+    while a training uses them). `gpus`: for each worker named the GPUs that are tested. `mounts`: folders to
     test beside those found shared. `timeout`: seconds for the whole run.
     """
 
