@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from atlctl.diagnosis.signatures.match import Matcher
     from atlctl.recording.read import Saved
 
+#: Bytes of all logs, where only ends are read, that are read to find out when the failure began.
+FIRST = 16 << 20
+
 
 def show(
     paths: Sequence[str],
@@ -64,17 +67,20 @@ def show(
 
 
 def _read(paths: Sequence[str], known: Matcher, error_files: bool, budget: int | None) -> Saved:
-    """What is saved; within the `budget` first, and all of it where that does not hold the start of a failure."""
-    from atlctl.diagnosis.coverage import ReadPart, uncovered
+    """What is saved; its ends first, then what was printed shortly before the first failure in them, then the `budget`
+    and more of it, until that holds the start of the failure."""
+    from atlctl.diagnosis.coverage import ReadPart, beginning, uncovered
     from atlctl.jobs.naming import fold_names
+    from atlctl.recording.ends import Ends
     from atlctl.recording.folder import look
     from atlctl.recording.read import read_saved
 
     if budget is None:
         return read_saved(paths, known, error_files=error_files)
-    share = budget // max(1, sum(len(look(path, error_files=False).logs) for path in paths))
+    logs = max(1, sum(len(look(path, error_files=False).logs) for path in paths))
+    ends = Ends(min(budget, FIRST) // logs)
     while True:
-        saved = read_saved(paths, known, error_files=error_files, share=share)
+        saved = read_saved(paths, known, error_files=error_files, ends=ends)
         parts = {
             item.worker: ReadPart(
                 item.log,
@@ -86,7 +92,11 @@ def _read(paths: Sequence[str], known: Matcher, error_files: bool, budget: int |
         }
         if not uncovered(parts):
             break
-        share *= 4
+        begin = beginning(parts)
+        if begin is not None and begin != ends.since:
+            ends = Ends(ends.share, begin)
+        else:
+            ends = Ends(max(4 * ends.share, budget // logs), begin)
     if saved.cut:
         say.note(f"only the end of the log of {fold_names(saved.cut)} was read: what failed begins there")
     return saved

@@ -35,6 +35,13 @@ def _epoch(moment: Moment | None) -> float | None:
     return moment.seconds if moment is not None and moment.absolute else None
 
 
+def beginning(parts: Mapping[str, ReadPart]) -> float | None:
+    """From when on every log should have been read, seconds since the epoch; None where no sign has a time."""
+    signs = [first_sign(part.facts) for part in parts.values()]
+    times = [sign[1] for sign in signs if sign is not None and sign[1] is not None]
+    return min(times) - SECONDS_BEFORE if times else None
+
+
 def uncovered(parts: Mapping[str, ReadPart]) -> frozenset[str]:
     """The workers of whose logs more has to be read before the job's first failure can be told.
 
@@ -44,8 +51,7 @@ def uncovered(parts: Mapping[str, ReadPart]) -> frozenset[str]:
     signs = {name: first_sign(part.facts) for name, part in parts.items()}
     if not any(signs.values()):
         return frozenset(name for name, part in parts.items() if not part.whole)
-    times = [sign[1] for sign in signs.values() if sign is not None and sign[1] is not None]
-    begin = min(times) - SECONDS_BEFORE if times else None
+    begin = beginning(parts)
     short = set()
     for name, part in parts.items():
         sign = signs[name]

@@ -23,6 +23,7 @@ from atlctl.diagnosis.recorder.dump import FlightDump, parse_dump
 from atlctl.diagnosis.signatures.match import Matcher
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
 from atlctl.jobs.model import State
+from atlctl.recording.ends import Ends
 from atlctl.recording.events import lines_within, parse_events
 from atlctl.recording.feed import Feed, Readers, Told, pump
 from atlctl.recording.folder import FolderContent, group, look, natural
@@ -78,16 +79,16 @@ class Saved:
 
 
 def read_saved(
-    paths: Sequence[str], matcher: Matcher, *, error_files: bool = True, stdin: int = 0, share: int | None = None
+    paths: Sequence[str], matcher: Matcher, *, error_files: bool = True, stdin: int = 0, ends: Ends | None = None
 ) -> Saved:
     """Reads files, folders and `-` (the descriptor `stdin`).
 
-    `share`: of each worker's log in a folder only the last bytes, so many.
+    `ends`: of each worker's log in a folder only the last part.
 
     Raises UsageError (not a log, or named twice), NothingMatched (missing, empty, no logs in a folder), NotAllowed
     (not readable), AtlctlError (a read failed); one unreadable log among others is a problem instead.
     """
-    reader = _Reader(matcher, error_files, stdin, many=len(paths) > 1, share=share)
+    reader = _Reader(matcher, error_files, stdin, many=len(paths) > 1, ends=ends)
     if len({os.path.normpath(path) for path in paths}) < len(paths):
         raise UsageError("--from names the same path twice", "name each file or folder once")
     plain: dict[str, list[str]] = {}
@@ -141,7 +142,7 @@ class _Reader:
     error_files: bool
     stdin: int
     many: bool
-    share: int | None = None
+    ends: Ends | None = None
     cut: set[str] = field(default_factory=set)
     named: dict[str, LogReader] = field(default_factory=dict)
     split: dict[str, LogReader] = field(default_factory=dict)
@@ -188,24 +189,13 @@ class _Reader:
         self.remarks += [f"{path}: {why}" for path, why in content.unreadable]
 
     def _wanted(self, paths: Sequence[str], name: str) -> list[tuple[str, int]]:
-        """Files of a log that are there, and how many bytes of each are left out.
-
-        A recorder that goes on removes the oldest part from time to time.
-        """
-        there = [path for path in paths if os.path.lexists(path)] or list(paths)
-        if self.share is None:
-            return [(path, 0) for path in there]
-        left = self.share
-        wanted: list[tuple[str, int]] = []
-        for path in reversed(there):
-            size = os.lstat(path).st_size
-            wanted.append((path, max(0, size - left)))
-            left -= size
-            if left <= 0:
-                break
-        if len(wanted) < len(there) or wanted[-1][1]:
+        """Files of a log, and how many bytes of each are left out."""
+        if self.ends is None:
+            return [(path, 0) for path in paths if os.path.lexists(path)] or [(path, 0) for path in paths]
+        wanted, cut = self.ends.of(paths)
+        if cut:
             self.cut.add(name)
-        return wanted[::-1]
+        return wanted
 
     def add_stream(self, path: str, name: str) -> None:
         """One file, or standard input, that may hold many workers' lines."""
