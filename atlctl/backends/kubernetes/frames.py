@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from atlctl.backends.base import Exited, FailedToStart, Lost, Output, TerminalSize
+from atlctl.backends.guarded.channel import Ended
 
 V5 = "v5.channel.k8s.io"
 V4 = "v4.channel.k8s.io"
@@ -37,13 +37,6 @@ _NOT_STARTED = (
 )
 #: Words that place the failure before the start of the command.
 _AT_START = ("unable to start container process", "failed to start exec", "exec failed", "failed to exec in container")
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The Status: how the command ended, in the server's words alone."""
-
-    outcome: Exited | FailedToStart | Lost
 
 
 def decode(message: bytes) -> Output | Ended | None:

@@ -6,9 +6,12 @@ import os
 from collections.abc import Sequence
 from urllib.parse import quote, quote_plus
 
-from atlctl.backends.base import FailedToStart, Lost
-from atlctl.backends.kubernetes import frames, guard
-from atlctl.backends.kubernetes.api import Api, ApiError, Missing, NoServer, Refused, Socket
+from atlctl.backends.base import FailedToStart, Lost, TerminalSize
+from atlctl.backends.guarded import guard
+from atlctl.backends.guarded.channel import Channel
+from atlctl.backends.kubernetes import frames
+from atlctl.backends.kubernetes.api import Api, ApiError, Missing, NoServer, Refused
+from atlctl.backends.kubernetes.stream import SocketChannel
 from atlctl.jobs.errors import AtlctlError
 
 #: Bytes of one word: the kernel takes 128 KiB less one (MAX_ARG_STRLEN), its error comes from inside the container.
@@ -21,15 +24,15 @@ _QUOTED = {text: quote_plus(text) for text in (*_TEXTS, *map(guard.decoding, _TE
 
 
 class Container:
-    """One container of one pod, where execs are opened."""
+    """One container of one pod, where execs are opened. See `atlctl.backends.guarded.channel.Place`."""
 
     def __init__(self, api: Api, namespace: str, pod: str, container: str | None) -> None:
         self.api = api
-        self.pod = pod
+        self.name = pod
         named = f"container={quote_plus(container)}&" if container else ""
         self._begin = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec?{named}stdout=true"
 
-    def path(
+    def command(
         self, words: Sequence[bytes], text: str | None, before: Sequence[str] = (), *, stdin: bool, tty: bool = False
     ) -> str:
         """The request for `words`; under the shell text `text`, whose arguments `before` and they are then."""
@@ -43,62 +46,19 @@ class Container:
             parts += ["&command=", quote_plus(word)]
         return "".join(parts)
 
-    async def open(self, path: str, *, half_close: bool = False) -> Socket:
+    async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:
         """Raises ApiError, NoServer. `half_close`: the end of input must be tellable, which v4 cannot."""
-        return await self.api.socket(path, (), (frames.V5,) if half_close else (frames.V5, frames.V4))
+        protocols = (frames.V5,) if half_close else (frames.V5, frames.V4)
+        opened = SocketChannel(await self.api.socket(command, (), protocols))
+        if size is not None:
+            await opened.resize(size)
+        return opened
 
+    def impossible(self, words: tuple[str, ...], command: str) -> FailedToStart | None:
+        return impossible(words, command)
 
-class Watcher:
-    """An exec that ends a command whose own exec has no watcher, see guard.py."""
-
-    def __init__(self, socket: Socket, mark: str) -> None:
-        self._socket = socket
-        self._words = guard.Words(mark)
-        self._heard: list[str] = []
-
-    @classmethod
-    async def begin(cls, container: Container, mark: str, start: tuple[str, str], *, terminal: bool) -> Watcher | None:
-        """A watcher that reads, None where none can be had."""
-        path = container.path((), guard.WATCH, (mark, *start, "HUP" if terminal else ""), stdin=True)
-        try:
-            watcher = cls(await container.open(path), mark)
-        except AtlctlError:
-            return None
-        if await watcher._hear("R"):
-            return watcher
-        await watcher.close()
-        return None
-
-    async def end(self, tenths: int) -> bool:
-        """End the command. True when nothing is left of it."""
-        return await self._say(f"{tenths}\n") and await self._hear("G")
-
-    async def leave(self) -> None:
-        """Go, and let live what the command left behind."""
-        await self._say("q\n")
-        await self.close()
-
-    async def close(self) -> None:
-        """Without `leave`, this ends the command."""
-        await self._socket.close()
-
-    async def _say(self, line: str) -> bool:
-        try:
-            await self._socket.send(b"\0" + line.encode())
-        except NoServer:
-            return False
-        return True
-
-    async def _hear(self, word: str) -> bool:
-        while word not in self._heard:
-            message = await self._socket.receive()
-            if message is None:
-                return False
-            if message[:1] == b"\2":
-                self._heard += self._words.feed(message[1:])[1]
-            elif message[:1] == b"\3":
-                return False
-        return True
+    def refused(self, error: AtlctlError, *, half_close: bool = False) -> FailedToStart | Lost:
+        return refused(error, self.name, half_close=half_close)
 
 
 def impossible(words: tuple[str, ...], path: str) -> FailedToStart | None:

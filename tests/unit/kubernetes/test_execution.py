@@ -21,7 +21,7 @@ from atlctl.backends.base import (
     Started,
     TerminalSize,
 )
-from atlctl.backends.kubernetes import execution as execution_module
+from atlctl.backends.guarded import execution as execution_module
 from atlctl.backends.kubernetes.api import ApiError, Missing, NoServer, Refused
 from atlctl.backends.kubernetes.executor import KubernetesExecutor
 from atlctl.jobs.model import Job, State, Worker
@@ -197,7 +197,7 @@ def test_ends(messages: list[bytes], end: Event | None) -> None:
         ([b"\2MARK F 126\n", code(126)], FailedToStart(126, "tool: cannot be executed")),
         (
             [b"\2sh: 3: Syntax error\n", code(2)],
-            FailedToStart(125, "the shell in the container failed: sh: 3: Syntax error"),
+            FailedToStart(125, "the shell there failed: sh: 3: Syntax error"),
         ),
         ([code(137)], FailedToStart(255, "not running: the container ended")),
     ],

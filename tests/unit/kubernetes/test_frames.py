@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atlctl.backends.base import Exited, FailedToStart, Lost, Output, TerminalSize
+from atlctl.backends.guarded.channel import Ended
 from atlctl.backends.kubernetes import frames
-from atlctl.backends.kubernetes.frames import Ended, decode, outcome
+from atlctl.backends.kubernetes.frames import decode, outcome
 from tests.support.recordings import load, needs_recordings
 
 NOT_STARTED = (

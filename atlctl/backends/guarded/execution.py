@@ -1,13 +1,13 @@
-"""One command in a pod: the messages of its exec, and the words of the wrapper that runs it, to events.
+"""One command in one place: the messages of its stream, and the words of the wrapper that runs it, to events.
 
 What is believed of an end, in this order:
 
 - The wrapper's word that it was not started: FailedToStart.
-- The server's Status, and with it the wrapper's word, which alone can prove a signal. Without a Status the command is
-  Lost, also where the wrapper has said how it ended: output may be missing then.
-- A Status of 137 without a word of the wrapper: the wrapper itself was killed by SIGKILL, which is what happens to all
+- The transport's status, and with it the wrapper's word, which alone can prove a signal. Without a status the command
+  is Lost, also where the wrapper has said how it ended: output may be missing then.
+- A status of 137 without a word of the wrapper: the wrapper itself was killed by SIGKILL, which is what happens to all
   processes of a container that ends or is deleted. The command went with it, or was ended by the watcher: signal 9.
-- The Status does not come, since a child of the command holds its output open: the wrapper's word counts after a while,
+- The status does not come, since a child of the command holds its output open: the wrapper's word counts after a while,
   as `truncated`.
 """
 
@@ -20,12 +20,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 
 from atlctl.backends.base import Event, ExecRequest, Exited, FailedToStart, Lost, Output, Started, TerminalSize
-from atlctl.backends.kubernetes import frames, guard
-from atlctl.backends.kubernetes.api import NoServer, Socket
-from atlctl.backends.kubernetes.opening import Container, Watcher, impossible, refused
+from atlctl.backends.guarded import guard
+from atlctl.backends.guarded.channel import Channel, Ended, Place
+from atlctl.backends.guarded.watcher import Watcher
 from atlctl.jobs.errors import AtlctlError
 
-#: After the command's exit, seconds without output until a Status that does not come is given up on: at least, or twice
+#: After the command's exit, seconds without output until a status that does not come is given up on: at least, or twice
 #: the time that the start took, since a loaded server is slow at both, but never more than the second figure.
 LINGER_SECONDS = (0.3, 2.0)
 #: And seconds in all, for a child that goes on to print.
@@ -38,33 +38,35 @@ END_MARGIN_SECONDS = 6.0
 SILENT_START_SECONDS = 0.3
 #: Bytes of output that may overtake the wrapper's first word.
 EARLY_LIMIT = 1 << 20
+#: Bytes of input that are handed to the transport at once.
+PIECE = 256 * 1024
 SIGKILL = 9
 
 
-class KubernetesExecution:
+class GuardedExecution:
     """See `atlctl.backends.base.Execution`."""
 
     def __init__(
         self,
-        container: Container | None,
+        place: Place | None,
         request: ExecRequest,
         shellless: set[str],
-        closed: Callable[[KubernetesExecution], object],
+        closed: Callable[[GuardedExecution], object],
     ) -> None:
-        """`container`: None where the worker has no pod. `shellless`: pods without `sh`, of all executions of a run."""
-        self._container = container
+        """`place`: None where the worker has none. `shellless`: places without `sh`, of all executions of a run."""
+        self._place = place
         self._request = request
         self._shellless = shellless
         self._closed = closed
         self._mark = guard.new_mark()
         self._words = guard.Words(self._mark)
         self._wrapped = True
-        self._socket: Socket | None = None
+        self._channel: Channel | None = None
         self._watcher: Watcher | None = None
         self._opening = False
         self._opened = asyncio.Event()
         self._reading = asyncio.Lock()
-        self._pending: asyncio.Task[bytes | None] | None = None
+        self._pending: asyncio.Task[Output | Ended | None] | None = None
         self._events: deque[Event] = deque()
         self._early: list[Output] = []
         self._early_size = 0
@@ -105,53 +107,50 @@ class KubernetesExecution:
         if self._ending is not None:
             self._last = FailedToStart(125, "ended before its start")
             return
-        if self._container is None:
+        if self._place is None:
             self._last = FailedToStart(255, "not running: it has no pod")
             return
         words = self._request.argv.words
         # A word that begins with a dash would be an option of the shell's `exec`.
-        self._wrapped = self._container.pod not in self._shellless and not (words and words[0].startswith("-"))
+        self._wrapped = self._place.name not in self._shellless and not (words and words[0].startswith("-"))
         self._opening = True
         try:
-            await self._open(self._container)
+            await self._open(self._place)
         finally:
             self._opening = False
             self._opened.set()
 
-    async def _open(self, container: Container) -> None:
+    async def _open(self, place: Place) -> None:
         request = self._request
         tty = request.tty is not None
         given = tuple(os.fsencode(word) for word in request.argv.words)
         half_close = request.stdin and not tty
         if not self._wrapped:
-            path = container.path(given, None, stdin=request.stdin or tty, tty=tty)
+            command = place.command(given, None, stdin=request.stdin or tty, tty=tty)
         elif self._size is not None:
             before = self._mark, os.environ.get("TERM") or "xterm", str(self._size.rows), str(self._size.columns)
-            path = container.path(given, guard.TERMINAL, before, stdin=True, tty=True)
+            command = place.command(given, guard.TERMINAL, before, stdin=True, tty=True)
         else:
             text = guard.INPUT if request.stdin else guard.GUARD
-            path = container.path(given, text, (self._mark,), stdin=True)
-        self._last = impossible(request.argv.words, path)
+            command = place.command(given, text, (self._mark,), stdin=True)
+        self._last = place.impossible(request.argv.words, command)
         if self._last is not None:
             return
         self._begun_at = asyncio.get_running_loop().time()
         try:
-            self._socket = await container.open(path, half_close=half_close)
+            self._channel = await place.open(command, half_close=half_close, size=self._size)
         except AtlctlError as error:
-            self._last = refused(error, container.pod, half_close=half_close)
-            return
-        if self._size is not None:
-            await self._send(frames.resize(self._size))
+            self._last = place.refused(error, half_close=half_close)
 
     async def _watch(self) -> None:
         """The command's own exec has no watcher: open one beside it. Then the command has started."""
         assert self._start is not None
-        assert self._container is not None
+        assert self._place is not None
         if self._guarded_here:
             self._run(guarded=True)
             return
         tty = self._request.tty is not None
-        self._watcher = await Watcher.begin(self._container, self._mark, self._start, terminal=tty)
+        self._watcher = await Watcher.begin(self._place, self._mark, self._start, terminal=tty)
         self._run(guarded=self._watcher is not None)
 
     @property
@@ -178,16 +177,16 @@ class KubernetesExecution:
             await self._receive_one()
 
     async def _receive_one(self) -> None:
-        if self._socket is None or self._hung_up:
+        if self._channel is None or self._hung_up:
             self._hung_up = True
             self._finish(Lost("the connection is closed"))
             return
         seconds = self._patience()
         if seconds is None and self._pending is None:
-            message = await self._socket.receive()
+            message = await self._channel.receive()
         else:
             if self._pending is None:
-                self._pending = asyncio.ensure_future(self._socket.receive())
+                self._pending = asyncio.ensure_future(self._channel.receive())
             done, _ = await asyncio.wait([self._pending], timeout=seconds)
             if not done:
                 if self._exit_heard:
@@ -200,11 +199,10 @@ class KubernetesExecution:
             self._hung_up = True
             self._finish(Lost("the connection ended before the command's exit status"))
             return
-        said = frames.decode(message)
-        if isinstance(said, Output):
-            await self._hear(said)
-        elif said is not None:
-            await self._status(said.outcome)
+        if isinstance(message, Output):
+            await self._hear(message)
+        else:
+            await self._status(message.outcome)
 
     def _patience(self) -> float | None:
         """Seconds to wait for a message, None for ever."""
@@ -293,11 +291,11 @@ class KubernetesExecution:
             code = outcome.exit_code or 0
             self._early.clear()
             if code == 0:
-                self._finish(Lost("the shell in the container ended without a word"))
+                self._finish(Lost("the shell there ended without a word"))
             elif code == 128 + SIGKILL:
                 self._finish(FailedToStart(255, "not running: the container ended"))
             else:
-                self._finish(FailedToStart(125, f"the shell in the container failed: {said[:300] or f'code {code}'}"))
+                self._finish(FailedToStart(125, f"the shell there failed: {said[:300] or f'code {code}'}"))
 
     def _unexplained(self, outcome: Exited) -> Event:
         """The Status of a command whose wrapper said nothing of its end."""
@@ -309,15 +307,15 @@ class KubernetesExecution:
 
     async def _without_shell(self, outcome: FailedToStart) -> None:
         """The container has no `sh`: run the command as it is."""
-        if self._started or outcome.exit_code not in (126, 127) or self._container is None:
+        if self._started or outcome.exit_code not in (126, 127) or self._place is None:
             self._finish(outcome)
             return
-        self._shellless.add(self._container.pod)
+        self._shellless.add(self._place.name)
         self._wrapped = False
-        if self._socket is not None:
-            await self._socket.close()
+        if self._channel is not None:
+            await self._channel.close()
         self._words.rest()
-        await self._open(self._container)
+        await self._open(self._place)
 
     def _finish(self, event: Event) -> None:
         """`event` is the end. What is held back comes before it."""
@@ -342,8 +340,9 @@ class KubernetesExecution:
 
     async def write(self, data: bytes) -> bool:
         await self._ready.wait()
-        for message in frames.stdin(data):
-            if self._over or not await self._send(message):
+        view = memoryview(data)
+        for start in range(0, len(data), PIECE):
+            if self._over or not await self._send(bytes(view[start : start + PIECE])):
                 return False
         if data:
             self._line_begun = not data.endswith(b"\n")
@@ -354,29 +353,23 @@ class KubernetesExecution:
         """Nobody reads its input any more, though the server may still take it."""
         return self._last is not None or self._ending is not None
 
-    async def _send(self, message: bytes) -> bool:
-        if self._socket is None or self._hung_up:
-            return False
-        try:
-            await self._socket.send(message)
-        except NoServer:
-            return False
-        return True
+    async def _send(self, data: bytes) -> bool:
+        return self._channel is not None and not self._hung_up and await self._channel.send(data)
 
     async def close_stdin(self) -> None:
         if self._request.tty is not None:
             # A terminal has no end that could be closed. The first of two only ends a line that was begun.
             await self.write(b"\x04\x04" if self._line_begun else b"\x04")
-        elif self._request.stdin and self._socket is not None:
+        elif self._request.stdin and self._channel is not None:
             await self._ready.wait()
-            if (message := frames.close_stdin(self._socket.protocol)) is not None:
-                await self._send(message)
+            if not self._hung_up:
+                await self._channel.close_stdin()
 
     def resize(self, size: TerminalSize) -> None:
         if self._request.tty is not None:
             self._size = size
-            if self._socket is not None:
-                self._later(self._send(frames.resize(size)))
+            if self._channel is not None:
+                self._later(self._channel.resize(size))
 
     # The end
 
@@ -390,10 +383,10 @@ class KubernetesExecution:
             async with asyncio.timeout(grace + END_MARGIN_SECONDS):
                 if self._opening:
                     await self._opened.wait()
-                if self._socket is None:
+                if self._channel is None:
                     return True
                 return await self._prove(max(0, round(grace * 10)))
-        except (TimeoutError, NoServer):
+        except TimeoutError:
             return False
 
     async def _prove(self, tenths: int) -> bool:
@@ -401,9 +394,9 @@ class KubernetesExecution:
             await self._read_on()
         if isinstance(self._last, FailedToStart):
             return True
-        if self._start is None or self._container is None:
+        if self._start is None or self._place is None:
             return isinstance(self._last, Exited)  # without a wrapper nothing more can be done
-        if self._guarded_here and not self._exit_heard and await self._send(f"\0{tenths}\n".encode()):
+        if self._guarded_here and not self._exit_heard and await self._send(f"{tenths}\n".encode()):
             while not self._gone and not self._hung_up and not (self._last is not None and not self._exit_heard):
                 await self._read_on()
             if self._gone:
@@ -412,7 +405,7 @@ class KubernetesExecution:
         watcher, self._watcher = self._watcher, None
         if watcher is None:
             tty = self._request.tty is not None
-            watcher = await Watcher.begin(self._container, self._mark, self._start, terminal=tty)
+            watcher = await Watcher.begin(self._place, self._mark, self._start, terminal=tty)
         if watcher is None:
             return False
         try:
@@ -422,7 +415,7 @@ class KubernetesExecution:
 
     async def _let_go(self) -> None:
         """Nothing is left but the wrapper: wait until it has gone, too."""
-        if await self._send(b"\0q\n"):
+        if await self._send(b"q\n"):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     while not self._hung_up:
@@ -447,4 +440,4 @@ class KubernetesExecution:
         self._last = self._last or Lost("given back")
         self._ready.set()
         watcher, self._watcher = self._watcher, None
-        await asyncio.gather(*[one.close() for one in (self._socket, watcher) if one is not None])
+        await asyncio.gather(*[one.close() for one in (self._channel, watcher) if one is not None])

@@ -15,8 +15,8 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from atlctl.backends.kubernetes import guard
-from atlctl.backends.kubernetes.guard import Ending, ending
+from atlctl.backends.guarded import guard
+from atlctl.backends.guarded.guard import Ending, ending
 from tests.support import proc
 from tests.support.needs import find_program, needs
 from tests.support.proc import wait_until
