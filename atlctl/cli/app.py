@@ -36,6 +36,7 @@ class _Root(Group):
         "top": Lazy(f"{_COMMANDS}.top"),
         "errors": Lazy(f"{_COMMANDS}.errors"),
         "stacks": Lazy(f"{_COMMANDS}.stacks"),
+        "smoke": Lazy(f"{_COMMANDS}.smoke"),
         "record": Lazy(f"{_COMMANDS}.record"),
         "events": Lazy(f"{_COMMANDS}.events"),
         "cp": Lazy(f"{_COMMANDS}.cp"),

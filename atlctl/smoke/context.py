@@ -58,7 +58,7 @@ class Run:
         yield stage
         seconds = round(time.monotonic() - begun, 3)
         found = [Verdict(finding.severity) for finding in self.report.findings if finding.check == name]
-        verdict = next((v for v in (Verdict.FAIL, Verdict.WARN) if v in found), None)
+        verdict: Verdict | None = next((v for v in (Verdict.FAIL, Verdict.WARN) if v in found), None)
         if verdict is None:
             judged = not stage.unjudged and Verdict.NOT_JUDGED not in found
             verdict = Verdict.PASS if judged else Verdict.NOT_JUDGED

@@ -28,9 +28,18 @@ from atlctl.smoke import sending
 PARALLEL = 64
 #: Seconds that an agent has to say that it leaves, before it is ended.
 _LEAVING = 2.0
+#: Seconds from SIGTERM to SIGKILL for an agent that is ended.
+_GRACE = 1.0
 #: Bytes of one line, and of a worker's standard error, that are kept.
 _LINE, _STDERR = 4 << 20, 16 << 10
 _MARK = b"\x1e"
+#: A worker that has too much to do is waited for so many times as long, at most.
+_SLOWEST = 5.0
+_SILENT = (
+    "not connected",
+    "its agent was started and says nothing",
+    "a shell answers there, and no Python that it starts does",
+)
 
 _log = logging.getLogger(__name__)
 
@@ -53,10 +62,12 @@ class Answer:
 
 @dataclass(slots=True)
 class _Peer:
-    """One worker's agent. `gone`: why it is no longer there."""
+    """One worker's agent. `slow`: how many times as long as usual it may take, 0 until its shell has told.
+    `gone`: why it is no longer there."""
 
     worker: Worker
     execution: _Agent | None = None
+    slow: float = 0.0
     hello: Fields | None = None
     gone: str = ""
     outcome: Outcome | None = None
@@ -79,6 +90,7 @@ class Session:
         self._number = 0
         self._joined = asyncio.Event()
         self._running: asyncio.Task[list[Outcome]] | None = None
+        self._ending: list[asyncio.Task[None]] = []
         self._begun = time.monotonic()
 
     async def __aenter__(self) -> Self:
@@ -87,7 +99,7 @@ class Session:
         self._begun = time.monotonic()
         starting = _Starting(self, self._executor)
         request = sending.request(bool(self._config.get("torch")))
-        limits = engine.Limits(PARALLEL, None, None, None, grace=1.0)
+        limits = engine.Limits(PARALLEL, None, None, None, grace=_GRACE)
         self._running = asyncio.create_task(engine.run(starting, workers, request, limits, self))
         return self
 
@@ -95,10 +107,14 @@ class Session:
         try:
             await self.leave()
         finally:
+            for task in self._ending:
+                task.cancel()
             if self._running is not None and not self._running.done():
                 self._running.cancel()
             if self._running is not None:
                 await asyncio.wait([self._running])
+                if not self._running.cancelled() and (error := self._running.exception()) is not None:
+                    _log.warning("the agents' streams ended early: %r", error)
 
     async def leave(self) -> None:
         """Every agent ends itself and undoes what it did; those that do not within two seconds are ended by `close`."""
@@ -133,18 +149,32 @@ class Session:
 
     # Talking
 
-    async def roll_call(self, timeout: float) -> dict[str, str]:
+    async def roll_call(self, timeout: float, most: float | None = None) -> dict[str, str]:
         """Wait until every agent has said hello or is known to be gone, `timeout` seconds at most. Those that have not,
-        with the reason; they are given up."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                while any(peer.hello is None and not peer.gone for peer in self._peers.values()):
-                    self._joined.clear()
+        with the reason; they are given up.
+
+        With `most` the time begins anew whenever a worker is heard of, and is longer for one that has too much to do,
+        until `most` seconds are over: neither many workers nor busy ones are silent.
+        """
+        begun = heard = time.monotonic()
+        while left := [peer for peer in self._peers.values() if peer.hello is None and not peer.gone]:
+            until = begun + timeout
+            if most is not None:
+                until = min(heard + timeout * max(1.0, *(peer.slow for peer in left)), begun + most)
+            self._joined.clear()
+            try:
+                async with asyncio.timeout(until - time.monotonic()):
                     await self._joined.wait()
+            except TimeoutError:
+                break
+            heard = time.monotonic()
+        waited = round(time.monotonic() - begun, 1)
         for peer in self._peers.values():
             if peer.hello is None and not peer.gone:
-                begun = "its agent was started and says nothing" if peer.started is not None else "not connected"
-                peer.gone = f"no answer within {timeout:g} s: {begun}"
+                why = _SILENT[(peer.started is not None) + (peer.slow > 0)]
+                peer.gone = f"no answer within {waited:g} s: {why}"
+                if peer.execution is not None:
+                    self._ending.append(asyncio.create_task(_end(peer.execution)))
         return {name: peer.gone for name, peer in self._peers.items() if peer.hello is None}
 
     async def ask(
@@ -197,6 +227,7 @@ class Session:
     async def started(self, worker: Worker) -> None:
         peer = self._peers[worker.name]
         peer.started = time.monotonic()
+        self._joined.set()
         if peer.execution is not None:
             config = {**self._config, "index": worker.index, "worker": worker.name}
             peer.execution.post(sending.program() + json.dumps(config).encode() + b"\n")
@@ -220,8 +251,8 @@ class Session:
     async def finished(self, outcome: Outcome) -> None:
         peer = self._peers[outcome.worker.name]
         peer.outcome = outcome
-        said = peer.stderr.decode("utf-8", "backslashreplace").strip().splitlines()[-1:]
-        ended = said[0][:300] if said else f"the agent ended with exit {outcome.code}"
+        said = peer.stderr.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
+        ended = said[:300] or f"the agent ended with exit {outcome.code}"
         peer.gone = peer.gone or unanswered(outcome, "the agent", "shell", ended).message
         for number, (waiting, *_) in list(self._calls.items()):
             if peer.worker.name in waiting:
@@ -233,22 +264,39 @@ class Session:
             return
         try:
             event = json.loads(line[1:])
-        except ValueError:
+        except (ValueError, RecursionError):
             _log.debug("%s: an event cannot be read", peer.worker.name)
             return
         if not isinstance(event, dict):
             return
         name, number = peer.worker.name, event.get("re")
         if event.get("ev") == "hello":
-            peer.hello = event | {"after": round(time.monotonic() - self._begun, 3)}
-            self._joined.set()
+            if peer.hello is None:
+                peer.hello = event | {"after": round(time.monotonic() - self._begun, 3)}
+                self._joined.set()
+        elif event.get("ev") == "alive":
+            if not peer.slow:
+                peer.slow = _slow(event)
+                self._joined.set()
         elif isinstance(number, int) and number in self._calls:
-            heard = self._calls[number][2]
-            if heard is not None:
+            self._heard(number, name, event)
+
+    def _heard(self, number: int, name: str, event: Fields) -> None:
+        heard = self._calls[number][2]
+        if heard is not None:
+            try:
                 heard(name, event)
-            if event.get("end") and number in self._calls:
-                problem = str(event.get("error", "")) if event.get("ev") == "problem" else ""
-                self._answer(number, name, Answer(None if problem else event, problem))
+            except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+                # What is not understood is this worker's own loss, never the end of all streams.
+                _log.debug("%s: an event is not understood: %r", name, error)
+                self._answer(number, name, Answer(None, "its answer is not understood"))
+                return
+        if not event.get("end"):
+            return
+        if event.get("ev") == "problem":
+            self._answer(number, name, Answer(None, str(event.get("error") or "its agent failed")[:400]))
+        else:
+            self._answer(number, name, Answer(event))
 
     def begin(self, worker: Worker, execution: _Agent) -> None:
         """For the executor: this is the stream to `worker`'s agent."""
@@ -306,3 +354,18 @@ class _Agent(Around):
                     return
         except (AtlctlError, OSError) as error:
             _log.debug("an agent's stdin is gone: %r", error)  # its last event tells how it ended
+
+
+def _slow(event: Fields) -> float:
+    """By what a worker's shell tells of its machine: how many processes there are for a CPU, within bounds."""
+    try:
+        return min(_SLOWEST, max(1.0, max(float(event["load"]), float(event["running"])) / float(event["cpus"])))
+    except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError):
+        return 1.0
+
+
+async def _end(execution: Execution) -> None:
+    try:
+        await execution.end(_GRACE)
+    except (AtlctlError, OSError) as error:
+        _log.debug("an agent could not be ended: %r", error)  # the end of the run says what may still run

@@ -62,6 +62,9 @@ WRITTEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "help-exec": ("exec -h", HELP),
     "help-local-run": ("local run -h", HELP),
     "help-stop": ("stop -h", ("pipe", "zh-pipe")),
+    "help-smoke": ("smoke -h", ("pipe", "zh40")),
+    "smoke-ended": ("smoke train-8", SAME),
+    "smoke-usage": ("smoke train-8 --net-only --mount /data", SAME),
 }
 
 FAILED: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -21,6 +21,7 @@ from atlctl.cli.output.jsonl import JsonSink
 from atlctl.cli.output.stacksdata import to_data as to_stacks_data
 from atlctl.cli.output.stacksdata import worker_data
 from atlctl.cli.parser import Command, parse_and_run
+from atlctl.cli.smoke.data import to_data as to_smoke_data
 from atlctl.diagnosis.hang.repeat import changes
 from atlctl.diagnosis.result import Gpu
 from atlctl.diagnosis.telling.data import to_data
@@ -30,6 +31,7 @@ from atlctl.render.writer import Writer
 from tests.unit.diagnosis.causes import GUIDE, ONE
 from tests.unit.diagnosis.hang import made as hangs
 from tests.unit.output import helpers, test_jsonl
+from tests.unit.smoke.reports import report as smoke_report
 
 ROOT = Path(__file__).parents[2]
 READMES = ("README.md", "README.zh-CN.md")
@@ -254,6 +256,12 @@ def hang_fields() -> set[str]:
     return set(keys({**to_stacks_data(scene, changes(scene, scene)), "workers": [worker_data("worker-0", None)]}))
 
 
+def smoke_fields() -> set[str]:
+    """The fixed fields of `smoke -o json`; figures are named by their check alone."""
+    data = to_smoke_data(smoke_report(), [])
+    return {*data, *data["findings"][0], *data["findings"][0]["culprit"], *data["checks"][0], "worker", "answered"}
+
+
 def keys(value: object) -> Iterator[str]:
     if isinstance(value, dict):
         yield from value
@@ -264,8 +272,9 @@ def keys(value: object) -> Iterator[str]:
 
 @pytest.mark.parametrize("folder", ["docs", "docs/zh"])
 def test_json_fields_are_documented(folder: str) -> None:
-    for fields, name in ((stream_fields(), "exec.md"), (finding_fields(), "errors.md"), (hang_fields(), "stacks.md")):
-        named = set(_INLINE.findall(read(f"{folder}/{name}")))
+    told = {"exec": stream_fields(), "errors": finding_fields(), "stacks": hang_fields(), "smoke": smoke_fields()}
+    for name, fields in told.items():
+        named = set(_INLINE.findall(read(f"{folder}/{name}.md")))
         assert fields - named == set(), name
 
 

@@ -20,6 +20,8 @@ COVERED: dict[str, tuple[str, ...]] = {
         "faults/test_cli_hostile.py::test_json_and_yaml_are_lossless_and_harmless",
         "faults/test_cli_hostile.py::test_output_on_a_terminal_is_harmless_and_coloured_lines_are_reset",
         "faults/test_cli_hostile.py::test_errors_shows_hostile_exceptions_harmlessly",
+        "unit/smoke/test_telling.py::test_hostile_words_and_names_are_harmless",
+        "unit/smoke/test_telling.py::test_the_document_is_lossless_and_valid_whatever_a_worker_says",
         "integration/test_exec_output.py::test_raw_passes_everything_on_a_terminal",
         "integration/test_exec_output.py::test_the_payload_of_each_line_is_exact_on_a_pipe",
         "integration/test_exec_output.py::test_json_is_lossless_and_harmless",
@@ -70,6 +72,7 @@ COVERED: dict[str, tuple[str, ...]] = {
     "fuzzed frames, objects and log streams of a cluster": (
         "unit/kubernetes/test_frames.py",
         "unit/kubernetes/test_kinds_fuzz.py",
+        "unit/smoke/test_session.py::test_noise_is_not_heard_and_what_follows_is",
         "unit/kubernetes/test_logs.py",
     ),
     "copies follow no link and leave no folder": (
@@ -98,6 +101,8 @@ COVERED: dict[str, tuple[str, ...]] = {
         "faults/test_cli_signals.py::test_the_second_ctrl_c_leaves_at_once_and_names_what_may_still_run",
         "integration/test_local_run.py::test_a_terminal_or_client_that_goes_away_leaves_the_job_running",
         "integration/test_demo.py::test_interrupted_it_leaves_nothing",
+        "integration/test_smoke.py::test_a_killed_client_leaves_nothing",
+        "integration/test_smoke.py::test_ctrl_c_tells_what_was_found_and_leaves_nothing",
     ),
     "a closed pipe is silent, the terminal's mode comes back": (
         "faults/test_cli_signals.py::test_a_reader_that_has_gone_ends_everything_silently",

@@ -1,0 +1,184 @@
+"""One session of a connection as a channel, and a host as a place where commands run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import deque
+from collections.abc import Sequence
+from typing import cast
+
+import asyncssh
+
+from atlctl.backends.base import Argv, Exited, FailedToStart, Lost, Output, TerminalSize, quoted
+from atlctl.backends.guarded import guard
+from atlctl.backends.guarded.channel import Channel, Ended
+from atlctl.backends.ssh.connect import WINDOW, Connections
+from atlctl.backends.ssh.hostfile import Host
+from atlctl.jobs.errors import AtlctlError, Unreachable
+
+#: Bytes that may lie here unread until the other side is told to wait.
+HIGH, LOW = 256 * 1024, 64 * 1024
+#: Bytes of one command: it is one word of the login shell's, for which the kernel takes 128 KiB less one.
+COMMAND_LIMIT = 128 * 1024 - 64
+
+
+class _Session(asyncssh.SSHClientSession[bytes]):
+    """Keeps what comes until it is received."""
+
+    def __init__(self) -> None:
+        self.channel: asyncssh.SSHClientChannel[bytes] | None = None
+        self.messages: deque[Output | Ended] = deque()
+        self.over = False
+        self.size = 0
+        self.came = asyncio.Event()
+        self.writable = asyncio.Event()
+        self.writable.set()
+
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        self.channel = chan
+
+    def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
+        stderr = datatype == asyncssh.EXTENDED_DATA_STDERR
+        self.messages.append(Output("stderr" if stderr else "stdout", data))
+        self.size += len(data)
+        if self.size > HIGH and self.channel is not None:
+            self.channel.pause_reading()
+        self.came.set()
+
+    def eof_received(self) -> bool:
+        return True  # input goes on to be sent
+
+    def exit_status_received(self, status: int) -> None:
+        self._ended(Exited(exit_code=status) if 0 <= status < 256 else Lost(f"the host named an exit code of {status}"))
+
+    def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:  # noqa: ARG002
+        # Of the wrapper, not of the command: that one's signal is told by the wrapper.
+        self._ended(Exited(exit_code=128 + _number(signal)))
+
+    def _ended(self, outcome: Exited | Lost) -> None:
+        self.messages.append(Ended(outcome))
+        self.came.set()
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.over = True
+        self.came.set()
+        self.writable.set()
+
+
+def _number(name: str) -> int:
+    found = getattr(signal, f"SIG{name}", None)
+    return int(found) if isinstance(found, signal.Signals) else int(signal.SIGKILL)
+
+
+class SessionChannel:
+    """See `atlctl.backends.guarded.channel.Channel`."""
+
+    def __init__(self, session: _Session, channel: asyncssh.SSHClientChannel[bytes]) -> None:
+        self._session, self._channel = session, channel
+        self._status: Ended | None = None
+
+    async def receive(self) -> Output | Ended | None:
+        session = self._session
+        while True:
+            while session.messages:
+                message = session.messages.popleft()
+                if isinstance(message, Ended):
+                    # Output may still come behind it, up to the end of the channel.
+                    self._status = message
+                    continue
+                before, session.size = session.size, session.size - len(message.data)
+                if before > LOW >= session.size and not session.over:
+                    self._channel.resume_reading()
+                return message
+            if session.over:
+                status, self._status = self._status, None
+                return status
+            session.came.clear()
+            await session.came.wait()
+
+    async def send(self, data: bytes) -> bool:
+        session = self._session
+        await session.writable.wait()
+        if session.over:
+            return False
+        try:
+            self._channel.write(data)
+        except (OSError, asyncssh.Error):
+            return False
+        await session.writable.wait()
+        return not session.over
+
+    async def close_stdin(self) -> None:
+        with contextlib.suppress(OSError, asyncssh.Error):
+            self._channel.write_eof()
+
+    async def resize(self, size: TerminalSize) -> None:
+        with contextlib.suppress(OSError, asyncssh.Error):
+            self._channel.change_terminal_size(size.columns, size.rows)
+
+    async def close(self) -> None:
+        self._channel.abort()
+
+
+class HostPlace:
+    """One host. See `atlctl.backends.guarded.channel.Place`."""
+
+    def __init__(self, connections: Connections, host: Host) -> None:
+        self._connections, self._host = connections, host
+        self.name = host.name
+
+    def command(
+        self,
+        words: Sequence[bytes],
+        text: str | None,
+        before: Sequence[str] = (),
+        *,
+        stdin: bool,  # noqa: ARG002
+        tty: bool = False,  # noqa: ARG002
+    ) -> str:
+        """The login shell's command line: everything quoted exactly once."""
+        given: Sequence[bytes | str] = words
+        if text is not None and (plain := guard.escaped(words)) is not None:
+            text, given = guard.decoding(text), plain
+        wrapped = () if text is None else ("sh", "-c", text, "sh")
+        whole = (*wrapped, *before, *(word.decode() if isinstance(word, bytes) else word for word in given))
+        return f"exec {quoted(Argv(whole)).text}"
+
+    def impossible(self, words: tuple[str, ...], command: str) -> FailedToStart | None:
+        if not words:
+            return FailedToStart(125, "no command")
+        if any("\0" in word for word in words):
+            return FailedToStart(125, f"{words[0]!r}: a word holds a NUL byte")
+        if len(os.fsencode(command)) > COMMAND_LIMIT:
+            limit = COMMAND_LIMIT >> 10
+            return FailedToStart(125, f"{words[0]}: the command is longer than {limit} KiB; send it as input (-i)")
+        return None
+
+    async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:  # noqa: ARG002
+        connection = await self._connections.get(self._host)
+        session = _Session()
+        try:
+            channel, _ = await connection.create_session(
+                lambda: session,
+                command,
+                encoding=None,
+                window=WINDOW,
+                request_pty=size is not None,
+                term_type=os.environ.get("TERM") or "xterm" if size is not None else None,
+                term_size=(size.columns, size.rows) if size is not None else None,
+            )
+        except (OSError, asyncssh.Error) as error:
+            raise Unreachable(f"{self.name}: no session: {str(error)[:200]}") from error
+        return SessionChannel(session, cast("asyncssh.SSHClientChannel[bytes]", channel))
+
+    def refused(self, error: AtlctlError, *, half_close: bool = False) -> FailedToStart | Lost:  # noqa: ARG002
+        return FailedToStart(255, f"{error.message}{f'; {error.hint}' if error.hint else ''}")

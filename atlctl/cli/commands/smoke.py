@@ -1,0 +1,220 @@
+"""`atlctl smoke`: in seconds, which GPU, node, link, mount or rank is bad."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from atlctl.cli import options, say
+from atlctl.cli.runtime import context, run_async
+from atlctl.jobs.errors import ExitCode, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from atlctl.backends.base import Backend
+    from atlctl.cli.smoke.words import Words
+    from atlctl.jobs.model import Job, Worker
+    from atlctl.jobs.selection import Selection
+    from atlctl.smoke.context import Options, Tier
+    from atlctl.smoke.findings import Report
+    from atlctl.smoke.run import Smoke
+
+TIERS = ("quick", "standard", "deep")
+#: Seconds for a whole run, where --timeout says nothing.
+_SECONDS = {"quick": 120.0, "standard": 300.0, "deep": 1200.0}
+
+
+def command(
+    job: options.Job = None,
+    job_option: options.JobOption = None,
+    all_workers: options.AllWorkers = False,
+    workers: options.Workers = None,
+    rank: options.Rank = None,
+    role: options.Role = None,
+    failed: options.Failed = False,
+    exclude: options.Exclude = None,
+    tier: Annotated[str, options.choice("--tier", values=TIERS)] = "quick",
+    timeout: options.Timeout = None,
+    net_only: Annotated[bool, typer.Option("--net-only")] = False,
+    no_gpu: Annotated[bool, typer.Option("--no-gpu")] = False,
+    allow_busy: Annotated[bool, typer.Option("--allow-busy")] = False,
+    gpus: Annotated[list[str] | None, typer.Option("--gpus", metavar="WORKERS:GPUS")] = None,
+    mount: Annotated[list[str] | None, typer.Option("--mount", metavar="DIR")] = None,
+    strict: Annotated[bool, typer.Option("--strict")] = False,
+    print_torchrun: Annotated[bool, typer.Option("--print-torchrun")] = False,
+    container: options.Container = None,
+    output: Annotated[str, options.output("table", "json")] = "table",
+) -> int:
+    _check(net_only=net_only, no_gpu=no_gpu, allow_busy=allow_busy, gpus=gpus, mount=mount)
+    context().container = container
+    selection = options.selection(
+        all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
+    )
+    seconds = _SECONDS[tier] if timeout is None else timeout
+    if print_torchrun:
+        return run_async(lambda: _print_torchrun(job, job_option, selection, seconds, output))
+
+    def wanted(found: Job) -> Options:
+        from atlctl.smoke.context import Options
+
+        return Options(
+            tier=cast("Tier", tier),
+            net_only=net_only,
+            gpu=False if no_gpu else None,
+            allow_busy=allow_busy,
+            gpus=_gpus(gpus, found) if gpus else None,
+            mounts=tuple(mount or ()),
+            timeout=seconds,
+        )
+
+    async def run() -> int:
+        source, found, chosen = await _chosen(job, job_option, selection)
+        whole = selection.empty or selection.all
+        return await _smoke(source, found, chosen, wanted(found), whole=whole, strict=strict, output=output)
+
+    return run_async(run)
+
+
+def _check(
+    *, net_only: bool, no_gpu: bool, allow_busy: bool, gpus: Sequence[str] | None, mount: Sequence[str] | None
+) -> None:
+    """Raises UsageError for options that contradict each other."""
+    for narrow, wide in (("--no-gpu", no_gpu), ("--net-only", net_only)):
+        for name, given in (("--allow-busy", allow_busy), ("--gpus", bool(gpus))):
+            if wide and given:
+                raise UsageError(f"'{narrow}' touches no GPU, and '{name}' is about GPUs", "leave one of them out")
+    if net_only and mount:
+        raise UsageError("'--net-only' tests no mount", "leave out --net-only, or --mount")
+    for path in mount or ():
+        if not path.startswith("/"):
+            raise UsageError(f"--mount {path}: a folder on the workers is needed, from its root", "--mount /data")
+
+
+def _gpus(texts: Sequence[str], job: Job) -> Mapping[str, Sequence[int]]:
+    """`worker-1:0,2` as the GPUs of each worker. Raises UsageError, NothingMatched."""
+    from atlctl.jobs.selection import Selection, parse_numbers, resolve
+
+    found: dict[str, list[int]] = {}
+    for text in texts:
+        who, colon, numbers = text.rpartition(":")
+        if not colon or not who or not numbers:
+            raise UsageError(f"--gpus {text}: workers and their GPUs are needed", "--gpus worker-1:0,2")
+        chosen = [number for span in parse_numbers(numbers) for number in span if number < 1024]
+        for worker in resolve(Selection(workers=(who,)), job):
+            found.setdefault(worker.name, []).extend(number for number in chosen if number not in found[worker.name])
+    return found
+
+
+async def _chosen(
+    argument: str | None, option: str | None, selection: Selection
+) -> tuple[Backend, Job, Sequence[Worker]]:
+    """The job and the workers that are meant, at least one of which lives."""
+    from atlctl.cli.target import backend, choose, find_job, say_guessed
+
+    source = backend(argument, option)
+    job = await find_job(source, argument, option, reads_only=True)
+    chosen = await choose(source, job, selection)
+    say_guessed(chosen)
+    if not any(worker.state.active for worker in chosen):
+        from atlctl.jobs.naming import fold_names
+
+        states = ", ".join(dict.fromkeys(str(worker.state) for worker in chosen))
+        names = fold_names(worker.name for worker in chosen)
+        raise Unreachable(f"no worker lives to be tested: {names} ({states})", f"atlctl errors {job.name}")
+    return source, job, chosen
+
+
+async def _smoke(
+    source: Backend,
+    job: Job,
+    chosen: Sequence[Worker],
+    wanted: Options,
+    *,
+    whole: bool,
+    strict: bool,
+    output: str,
+) -> int:
+    import asyncio
+
+    from atlctl.cli.catalogue import language
+    from atlctl.cli.smoke.progress import Progress
+    from atlctl.cli.smoke.words import Words
+    from atlctl.smoke.run import Smoke, absent
+    from atlctl.smoke.steps import names
+
+    words = Words(language())
+    executor = source.executor(job)
+    living = [worker for worker in chosen if worker.state.active]
+    progress = Progress(words, len(names(wanted)))
+    smoke = Smoke(executor, living, wanted, absent(job, chosen, whole=whole), progress.now)
+    context().on_first = lambda: _say_ending(living)
+    context().on_second = lambda: say.now(_left(living))
+    try:
+        async with progress:
+            await smoke.run()
+    except asyncio.CancelledError:
+        if smoke.report.checks and not context().reader_gone:
+            _tell(smoke, job, words, output, interrupted=True)
+        raise
+    finally:
+        context().on_first = None
+        await executor.aclose()
+    _tell(smoke, job, words, output)
+    return _code(smoke.report, strict)
+
+
+def _code(report: Report, strict: bool) -> int:
+    from atlctl.smoke.findings import Verdict
+
+    seen = {report.verdict, *(check.verdict for check in report.checks)}
+    seen |= {Verdict(finding.severity) for finding in report.findings}
+    bad = seen - {Verdict.PASS} if strict else seen & {Verdict.FAIL}
+    return int(ExitCode.FAILED if bad else ExitCode.OK)
+
+
+def _tell(smoke: Smoke, job: Job, words: Words, output: str, *, interrupted: bool = False) -> None:
+    """The report, whole or as far as it got; and what may still run."""
+    from atlctl.jobs.naming import fold_names
+
+    left = smoke.may_still_run()
+    if output == "json":
+        from atlctl.cli.smoke.data import to_data
+
+        data = {"job": job.name, "uid": job.uid, "complete": not interrupted, **to_data(smoke.report, left)}
+        problem = {"kind": "interrupted", "message": "ended before all checks were made", "hint": None}
+        say.document(data, [problem] if interrupted else ())
+    else:
+        from atlctl.cli.smoke.telling import report_text
+
+        if interrupted:
+            say.line(words("so_far"))
+        say.out(report_text(smoke.report, words, context().streams))
+    if left:
+        say.warning(words("may_still_run", names=fold_names(left)))
+
+
+def _say_ending(living: Sequence[Worker]) -> None:
+    if not context().reader_gone:
+        from atlctl.jobs.naming import fold_names
+
+        say.line(f"interrupted; ending the agents on {fold_names(w.name for w in living)} (Ctrl-C leaves at once)")
+
+
+def _left(living: Sequence[Worker]) -> str:
+    from atlctl.jobs.naming import fold_names
+
+    return f"agents may still run for a moment on {fold_names(w.name for w in living)}"
+
+
+async def _print_torchrun(
+    argument: str | None, option: str | None, selection: Selection, timeout: float, output: str
+) -> int:
+    from atlctl.cli.smoke.torchrun import told
+
+    source, job, chosen = await _chosen(argument, option, selection)
+    executor = source.executor(job)
+    try:
+        return await told(executor, job, [worker for worker in chosen if worker.state.active], timeout, output)
+    finally:
+        await executor.aclose()

@@ -1,0 +1,1 @@
+"""What `atlctl smoke` shows."""

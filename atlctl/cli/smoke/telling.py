@@ -1,0 +1,175 @@
+"""The report for people: the verdict, a line for each check, what was found, the map of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from atlctl.cli.smoke.words import Words
+from atlctl.jobs.naming import fold_names
+from atlctl.render.heatmap import Heat, draw, figure
+from atlctl.render.panel import fold_points
+from atlctl.render.sanitize import clean
+from atlctl.render.streams import Streams
+from atlctl.render.table import Column, Table, display_width, render_table
+from atlctl.smoke.findings import Finding, Report, Severity, Verdict
+
+_COLORS = {Verdict.FAIL: "1;31", Verdict.WARN: "33", Verdict.NOT_JUDGED: "36", Verdict.PASS: "32"}
+_ORDER = (Severity.FAIL, Severity.WARN, Severity.NOT_JUDGED)
+#: Findings that are told one by one; the rest is counted, and whole in `-o json`.
+_TOLD = 40
+#: Narrower terminals get no table.
+_NARROW = 60
+_INDENT = 6
+
+
+def report_text(report: Report, words: Words, streams: Streams) -> str:
+    """All of it, ending in a newline. Hostile texts are made harmless."""
+    lines = [*_headline(report, words, streams), ""]
+    text = "".join(f"{line}\n" for line in lines) + _table(report, words, streams)
+    told = _findings(report.findings, words, streams)
+    if told:
+        text += "\n" + "".join(f"{line}\n" for line in told)
+    return text + _network(report, words, streams)
+
+
+def _headline(report: Report, words: Words, streams: Streams) -> list[str]:
+    counts = {severity: sum(f.severity is severity for f in report.findings) for severity in _ORDER}
+    # What is not judged is counted by checks: one reason may stand for many workers.
+    counts[Severity.NOT_JUDGED] = sum(check.verdict is Verdict.NOT_JUDGED for check in report.checks)
+    keys = {Severity.FAIL: "count_fail", Severity.WARN: "count_warn", Severity.NOT_JUDGED: "count_not_judged"}
+    parts = [words(keys[severity], count=count) for severity, count in counts.items() if count]
+    verdict = report.verdict
+    whole = words.whole(verdict)
+    lines = _folded(whole + (words("counts", counts=words("comma").join(parts)) if parts else ""), streams, 0)
+    lines[0] = lines[0].replace(whole, _colored(whole, verdict, streams), 1)
+    return lines
+
+
+def _table(report: Report, words: Words, streams: Streams) -> str:
+    if streams.stdout_tty and streams.width < _NARROW:
+        return "".join(f"{line}\n" for line in _narrow(report, words, streams))
+    columns = (
+        Column(words("column_verdict")),
+        Column(words("column_check")),
+        Column(words("column_seconds"), "right"),
+        Column(words("column_note")),
+    )
+    rows = [
+        [words.verdict(check.verdict), words.named(check.name), f"{check.seconds:.1f}", check.note]
+        for check in report.checks
+    ]
+    return render_table(Table(columns, rows), streams)
+
+
+def _narrow(report: Report, words: Words, streams: Streams) -> list[str]:
+    """Where columns beside each other would leave no room for a word."""
+    lines = []
+    for check in report.checks:
+        verdict = words.verdict(check.verdict)
+        first, *rest = _folded(f"{verdict}  {clean(words.named(check.name))} {check.seconds:.1f} s", streams, 0)
+        lines += [first.replace(verdict, _colored(verdict, check.verdict, streams), 1), *rest]
+        if check.note:
+            lines += _folded(clean(check.note), streams, _INDENT)
+    return lines
+
+
+def _findings(findings: Sequence[Finding], words: Words, streams: Streams) -> list[str]:
+    """Equal ones of several workers are one."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in sorted(findings, key=lambda one: _ORDER.index(one.severity)):
+        groups.setdefault(_key(finding), []).append(finding)
+    lines: list[str] = []
+    advised: set[str] = set()
+    for group in list(groups.values())[:_TOLD]:
+        lines += _told(group, words, streams, advised)
+    rest = list(groups.values())[_TOLD:]
+    if rest:
+        lines.append(words("more_findings", count=sum(map(len, rest))))
+    return lines
+
+
+def _key(finding: Finding) -> tuple[object, ...]:
+    culprit = finding.culprit
+    who: tuple[object, ...] = ()
+    if culprit is not None:
+        gpu = culprit.gpu if culprit.kind != "rank" else None
+        who = culprit.kind, culprit.peer, gpu, culprit.rank if culprit.kind == "rank" else None, culprit.path
+    return finding.check, finding.severity, who, finding.evidence, finding.confirmed, finding.advice
+
+
+def _told(group: Sequence[Finding], words: Words, streams: Streams, advised: set[str]) -> list[str]:
+    first = group[0]
+    verdict = Verdict(first.severity)
+    names = fold_names(f.culprit.worker for f in group if f.culprit is not None and f.culprit.worker is not None)
+    many = f" ({len(group)})" if len(group) > 1 else ""
+    who = clean(words.culprit(first.culprit, names)) + many
+    head = f"{words.verdict(verdict)}  {clean(first.check)}: {who}"
+    sure = words("confirmed") if first.confirmed and first.severity is not Severity.NOT_JUDGED else ""
+    body = [clean(first.evidence) + (f" ({sure})" if sure else "")]
+    advice = words.advice(first)
+    if advice and advice not in advised:
+        advised.add(advice)
+        body.append(words("next", advice=clean(advice)))
+    lines = _folded(head, streams, 0)
+    lines[0] = lines[0].replace(words.verdict(verdict), _colored(words.verdict(verdict), verdict, streams), 1)
+    for text in body:
+        lines += _folded(text, streams, _INDENT)
+    return lines
+
+
+def _folded(text: str, streams: Streams, indent: int) -> list[str]:
+    """The lines of a text; on a pipe it is one."""
+    lead = " " * indent
+    if not streams.stdout_tty:
+        return [lead + text]
+    width = max(16, streams.width - indent)
+    starts = [0, *fold_points(text, width), len(text)]
+    return [lead + text[one:other].rstrip(" ") for one, other in pairwise(starts)]
+
+
+def _network(report: Report, words: Words, streams: Streams) -> str:
+    """Throughput between all, or round trips where it was not measured."""
+    mesh = report.data.get("mesh")
+    loopback = isinstance(mesh, dict) and bool(mesh.get("loopback"))
+    title, unit = "heat_throughput", "MB/s"
+    # Within one machine nothing is slow beside the rest: there is no network.
+    heat = _matrix(report, "throughput", "matrix_mb_per_s", (0.0, 0.0) if loopback else (0.8, 0.6))
+    if heat is None and not loopback:
+        heat, title, unit = _matrix(report, "mesh", "matrix_rtt_ms", (0.4, 0.2)), "heat_rtt", "ms"
+    if heat is None or len(heat.names) < 2:
+        return ""
+    drawn = draw(heat, streams)
+    if drawn.middle is None or drawn.least is None:
+        return ""
+    count = len(heat.names)
+    told = words(title, median=f"{figure(drawn.middle)} {unit}", least=f"{100 * drawn.least:.0f}")
+    lines = _folded(told, streams, 0)
+    if drawn.text:
+        legend = [words("heat_digits") if drawn.shares else words("heat_figures", low=round(100 * heat.low))]
+        if drawn.shown < count:
+            legend.append(words("heat_abridged", shown=drawn.shown, count=count))
+        for text in legend:
+            lines += _folded(text, streams, 0)
+    elif streams.stdout_tty:
+        lines += _folded(words("heat_even", count=count, low=round(100 * heat.low)), streams, 0)
+    return "\n" + "".join(f"{line}\n" for line in lines) + drawn.text
+
+
+def _matrix(report: Report, check: str, field: str, limits: tuple[float, float]) -> Heat | None:
+    told = report.data.get(check)
+    if not isinstance(told, dict) or not isinstance(told.get(field), list) or not told[field]:
+        return None
+    return Heat(told["workers"], told[field], check == "throughput", *limits)
+
+
+def _colored(text: str, verdict: Verdict, streams: Streams) -> str:
+    return f"\x1b[{_COLORS[verdict]}m{text}\x1b[0m" if streams.stdout_color else text
+
+
+def progress_text(done: Sequence[str], now: str, total: int, seconds: float, words: Words, width: int) -> str:
+    """The line of progress: how long, which check, what it looks at. Cut to `width` cells."""
+    text = f"smoke: {seconds:.0f} s, {min(len(done) + 1, total)}/{total} {now}: {words.check(now)}"
+    while display_width(text) > width:
+        text = text[:-1]
+    return text

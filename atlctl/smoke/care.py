@@ -1,0 +1,269 @@
+"""Careful on a job that runs: whether somebody trains there, whether there is memory for a test; the GPUs' health."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atlctl.jobs.naming import fold_names
+from atlctl.smoke.context import Options, Run
+from atlctl.smoke.facts import gather
+from atlctl.smoke.facts.minority import size
+from atlctl.smoke.findings import Culprit, Finding, Severity
+
+CHECK = "gpus"
+#: A GPU in use: percent of time, and MiB that somebody holds.
+_UTILISATION, _HELD_MIB = 5.0, 1024.0
+#: Bytes of memory that a worker's own process with torch takes, and each rank beside it.
+TORCH_ROOM, RANK_ROOM = 768 << 20, 256 << 20
+#: Seconds that an nvidia-smi which did not answer is given the second time.
+_SECOND_LOOK = 10.0
+#: Xid that the hardware or the driver is to blame for, and what they mean. Others come of programs.
+XIDS = {
+    48: "an ECC error that could not be corrected",
+    62: "the GPU's microcontroller stopped",
+    64: "a bad row of memory could not be remapped",
+    74: "an NVLink error",
+    79: "the GPU has fallen off the bus",
+    95: "a memory error that was not contained",
+    119: "the GPU's system processor does not answer",
+    120: "the GPU's system processor failed",
+    140: "an ECC error that was not recovered",
+    154: "the GPU must be reset",
+}
+_GONE = frozenset({79, 154})
+
+Facts = Mapping[str, Any]
+
+
+async def look_before(run: Run) -> None:
+    """Sets `run.quiet` where somebody trains, and `left_out` of workers with too little memory. Asks no GPU to work."""
+    await gather.gather(run)
+    if unseen := [name for name, fact in run.facts.items() if fact.get("ranks_problem")]:
+        await gather.again(run, unseen)
+    uses = _in_use(run.facts, run.options)
+    if uses and all(use.fleeting for use in uses.values()):
+        await gather.gpus_again(run, list(uses), gather.GPU_SECONDS)
+        uses = _in_use(run.facts, run.options)
+    busy = {name: "; ".join(use.reasons) for name, use in uses.items()}
+    cramped = too_little(run.facts, run.options)
+    for name, why in cramped.items():
+        run.report.workers.setdefault(name, {})["left_out"] = why
+    run.report.data["care"] = {"busy": busy, "left_out": cramped}
+    if busy and not run.options.allow_busy:
+        run.quiet = _quiet(busy)
+
+
+async def check_gpus(run: Run) -> None:
+    """What the driver tells of the GPUs. Reads only: allowed while somebody trains."""
+    with run.check(CHECK) as stage:
+        await gather.gather(run)
+        stated = {worker.name: worker.gpus for worker in run.workers}
+        sure = trusted(run.facts, stated)
+        suspects = [name for name, fact in run.facts.items() if ill(name, fact, stated.get(name), sure, {})]
+        first = {name: run.facts[name] for name in suspects}
+        if suspects:
+            await gather.gpus_again(run, suspects, _SECOND_LOOK)
+        for name in suspects:
+            run.find(*ill(name, run.facts[name], stated.get(name), sure, first[name]))
+        seen = {name: gpus for name, fact in run.facts.items() if (gpus := _gpus(fact))}
+        run.report.data[CHECK] = {name: [_figures(gpu) for gpu in gpus] for name, gpus in seen.items()}
+        if not seen and not any(finding.check == CHECK for finding in run.report.findings):
+            stage.not_judged("there is no GPU on any worker")
+            return
+        count = sum(len(gpus) for gpus in seen.values())
+        stage.note = f"{count} GPUs on {len(seen)} workers"
+        without = [name for name in seen if not run.facts[name].get("smi", {}).get("tool")]
+        if without and len(without) == len(seen):
+            stage.not_judged(f"{stage.note}; there is no nvidia-smi to ask")
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """By what one can tell that somebody trains on a worker. `fleeting`: nothing but a moment's use of a GPU, which may
+    have been anybody's look at it."""
+
+    reasons: tuple[str, ...] = ()
+    fleeting: bool = False
+
+
+def in_use(facts: Facts, chosen: Sequence[int] | None) -> Use:
+    """No reasons where nothing says so. `chosen`: the GPUs to look at, None for all."""
+    reasons = []
+    if facts.get("ranks_problem"):
+        reasons.append(f"whether ranks run there cannot be told: {facts['ranks_problem']}")
+    ranks = facts.get("ranks")
+    if isinstance(ranks, list) and ranks:
+        numbers = sorted({str(rank.get("rank")) for rank in ranks if isinstance(rank, dict)}, key=lambda n: (len(n), n))
+        reasons.append(f"ranks run there ({', '.join(numbers[:8])}{', ...' if len(numbers) > 8 else ''})")
+    gpus = [gpu for gpu in _gpus(facts) if chosen is None or gpu["index"] in chosen]
+    holders = [gpu for gpu in gpus if _number(gpu, "processes")]
+    held = [gpu for gpu in gpus if (_number(gpu, "memory_used") or 0) > _HELD_MIB and gpu not in holders]
+    used = [gpu for gpu in gpus if (_number(gpu, "utilisation") or 0) >= _UTILISATION]
+    if holders:
+        reasons.append(f"processes compute on GPU {_numbers(holders)}")
+    if held:
+        reasons.append(
+            f"memory of GPU {_numbers(held)} is held, up to {max(_number(g, 'memory_used') or 0 for g in held):.0f} MiB"
+        )
+    fleeting = bool(used) and not reasons
+    if used:
+        reasons.append(f"GPU {_numbers(used)} in use, up to {max(_number(g, 'utilisation') or 0 for g in used):.0f} %")
+    return Use(tuple(reasons), fleeting)
+
+
+def too_little(facts: Mapping[str, Facts], options: Options) -> dict[str, str]:
+    """Workers whose memory does not suffice for ranks, and why: what is killed then may be the training."""
+    found = {}
+    for name, fact in facts.items():
+        memory = fact.get("memory")
+        room = memory.get("room") if isinstance(memory, dict) else None
+        if not isinstance(room, int) or not isinstance(memory, dict):
+            continue
+        chosen = (options.gpus or {}).get(name)
+        ranks = max(1, len(_gpus(fact)) if chosen is None else len(chosen))
+        needed = TORCH_ROOM + ranks * RANK_ROOM
+        if room < needed:
+            whole = ", and all of its processes would be killed" if memory.get("group_kill") else ""
+            found[name] = f"{size(room)} of memory are left to its {memory.get('of')}, {size(needed)} are needed{whole}"
+    return found
+
+
+def trusted(facts: Mapping[str, Facts], stated: Mapping[str, int | None]) -> bool:
+    """Whether the platform counts the GPUs that the driver shows: somewhere the two agree. It may count slices, shares
+    of a GPU, or cards of another make."""
+    return any(count and len(_gpus(facts[name])) == count for name, count in stated.items() if name in facts)
+
+
+def ill(name: str, facts: Facts, stated: int | None, sure: bool, before: Facts) -> list[Finding]:
+    """What is wrong with a worker's GPUs. `stated`: how many the platform says there are, `sure` where that is trusted.
+    `before`: what the first look told; empty at the first look. What was so in both is confirmed."""
+    smi = facts.get("smi")
+    smi = smi if isinstance(smi, dict) else {}
+    gpus = _gpus(facts)
+    if smi.get("hung"):
+        text = f"nvidia-smi hangs: {smi['hung']}"
+        return [_worker(name, Severity.FAIL, text, bool(before.get("smi", {}).get("hung")), "hung")]
+    odd = [str(line) for line in smi["odd"]] if isinstance(smi.get("odd"), list) else []
+    found = []
+    sliced = any(str(gpu.get("mig", "")).lower() == "enabled" for gpu in gpus)
+    answered = not (smi.get("late") or "problem" in facts)
+    if stated and len(gpus) < stated and answered and not sliced and (gpus or sure):
+        xids = [xid for xid in _xids(smi) if xid["xid"] in _GONE]
+        said = f"; {_told(xids[-1])}" if xids else f"; {odd[0]}" if odd else ""
+        text = f"{len(gpus)} GPUs are there, the platform states {stated}{said}"
+        severity = Severity.FAIL if sure or odd else Severity.WARN
+        found.append(_worker(name, severity, text, bool(before), "missing"))
+    elif odd and gpus:
+        text = f"nvidia-smi tells of a GPU that does not answer: {odd[0]}"
+        found.append(_worker(name, Severity.FAIL, text, bool(before), "missing"))
+    elif smi.get("problem") and not gpus and smi.get("devices"):
+        found.append(_worker(name, Severity.FAIL, str(smi["problem"]), bool(before), "hung"))
+    earlier = {gpu["index"]: gpu for gpu in _gpus(before)}
+    for gpu in gpus:
+        texts, severity = _faults(gpu, _of(gpu, _xids(smi)), earlier.get(gpu["index"]), bool(before))
+        if texts:
+            culprit = Culprit("gpu", name, gpu=gpu["index"])
+            found.append(Finding(CHECK, severity, culprit, "; ".join(texts), bool(before), _ADVICE["gpu"]))
+    return found
+
+
+def _faults(gpu: Facts, xids: Sequence[Facts], earlier: Facts | None, second: bool) -> tuple[list[str], Severity]:
+    texts, severity = [], Severity.WARN
+    if str(gpu.get("remap_failure", "")).lower() == "yes":
+        texts.append("a bad row of its memory could not be remapped")
+        severity = Severity.FAIL
+    if "yes" in (str(gpu.get("remap_pending", "")).lower(), str(gpu.get("retire_pending", "")).lower()):
+        texts.append("bad memory waits for the GPU to be reset")
+        severity = Severity.FAIL
+    ecc = _number(gpu, "ecc")
+    if ecc:
+        texts.append(f"{ecc:.0f} memory errors that ECC could not correct since the driver was loaded")
+    known = [xid for xid in xids if xid["xid"] in XIDS]
+    if known:
+        texts.append(_told(known[-1]))
+    throttled = gpu.get("throttled")
+    if isinstance(throttled, list) and throttled and (not second or (earlier or {}).get("throttled")):
+        degrees = _number(gpu, "temperature")
+        heat = f", {degrees:.0f} degrees" if degrees is not None else ""
+        texts.append(f"its clock is held down: {', '.join(map(str, throttled))}{heat}")
+    return texts, severity
+
+
+_ADVICE = {
+    "hung": "have the machine drained: its driver does not answer, and processes that ask it cannot be killed",
+    "missing": "have the machine drained; dmesg there tells more (Xid)",
+    "gpu": "look there: nvidia-smi -q; have the GPU reset, or the machine drained",
+}
+
+
+def _worker(name: str, severity: Severity, text: str, confirmed: bool, advice: str) -> Finding:
+    return Finding(CHECK, severity, Culprit("worker", name), text, confirmed, _ADVICE[advice])
+
+
+def _in_use(facts: Mapping[str, Facts], options: Options) -> dict[str, Use]:
+    chosen = options.gpus
+    found: dict[str, Use] = {}
+    for name, fact in facts.items():
+        # Who chose GPUs of some workers tests on no others, and on these only those GPUs.
+        if chosen is not None and name not in chosen:
+            continue
+        use = in_use(fact, None if chosen is None else chosen[name])
+        if use.reasons:
+            found[name] = use
+    return found
+
+
+def _quiet(busy: Mapping[str, str]) -> str:
+    (reason, count), *others = Counter(busy.values()).most_common()
+    names = [name for name, why in busy.items() if why == reason]
+    more = f", and on {len(busy) - count} more" if others else ""
+    return f"somebody trains: {fold_names(names)}: {reason}{more}"
+
+
+def _gpus(facts: Facts) -> list[dict[str, Any]]:
+    listed = facts.get("gpus")
+    return listed if isinstance(listed, list) else []
+
+
+def _xids(smi: Facts) -> list[dict[str, Any]]:
+    listed = smi.get("xids")
+    return [
+        xid
+        for xid in (listed if isinstance(listed, list) else [])
+        if isinstance(xid, dict) and isinstance(xid.get("xid"), int)
+    ]
+
+
+def _of(gpu: Facts, xids: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of this GPU: a machine's log tells of the GPUs of all its containers."""
+    mine = _bus(gpu.get("bus"))
+    return [xid for xid in xids if mine and _bus(xid.get("bus")) == mine]
+
+
+def _bus(text: Any) -> str:
+    """`00000000:3B:00.0` and `0000:3b:00` are one."""
+    parts = str(text or "").lower().partition(".")[0].split(":")
+    return ":".join([parts[0].lstrip("0"), *parts[1:]]) if len(parts) == 3 else ""
+
+
+def _told(xid: Facts) -> str:
+    age = xid.get("age")
+    when = f" {age / 60:.0f} min ago" if isinstance(age, int | float) else ""
+    return f"Xid {xid['xid']}{when}: {XIDS.get(xid['xid'], xid.get('text'))}"
+
+
+def _number(gpu: Facts, key: str) -> float | None:
+    value = gpu.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _numbers(gpus: Sequence[Facts]) -> str:
+    return ", ".join(str(gpu["index"]) for gpu in gpus[:16])
+
+
+def _figures(gpu: Facts) -> dict[str, Any]:
+    keys = ("index", "uuid", "name", "utilisation", "memory_used", "memory_total", "temperature", "power", "ecc")
+    return {key: gpu.get(key) for key in (*keys, "throttled", "processes", "links")}

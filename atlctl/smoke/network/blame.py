@@ -1,0 +1,118 @@
+"""Which workers and links explain a matrix of bad pairs with the fewest faults. Pure functions.
+
+A pair of workers is bad when one direction is. A worker at fault makes all of its pairs bad, in the same way or, where
+the other end or the link has a worse fault, in a worse way. A bad link makes one pair bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+Pair = tuple[str, str]
+
+#: Candidates up to which all combinations are tried; more of them are few enough among many workers to be all guilty.
+_TRIED = 8
+#: Links that are named one by one, at least.
+_LISTED = 8
+#: One in so many pairs of a worker may be good although it is blamed: the fault may come and go.
+_LENIENT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """`unclear`: bad pairs for which several explanations are equally good."""
+
+    workers: tuple[str, ...] = ()
+    links: tuple[Pair, ...] = ()
+    unclear: tuple[Pair, ...] = ()
+
+
+def pairs(names: Sequence[str], directed: Mapping[Pair, int]) -> dict[Pair, int]:
+    """The worse of both directions for each pair, its ends in the order of `names`."""
+    place = {name: number for number, name in enumerate(names)}
+    found: dict[Pair, int] = {}
+    for (one, other), kind in directed.items():
+        pair = ordered(place, one, other)
+        found[pair] = max(kind, found.get(pair, 0))
+    return found
+
+
+def ordered(place: Mapping[str, int], one: str, other: str) -> Pair:
+    return (one, other) if place[one] < place[other] else (other, one)
+
+
+def blame(names: Sequence[str], directed: Mapping[Pair, int]) -> Blame:
+    """`directed` has an entry for every direction that was looked at: 0 is good, a greater number a worse fault."""
+    seen = pairs(names, directed)
+    bad = {pair: kind for pair, kind in seen.items() if kind}
+    if not bad:
+        return Blame()
+    own: dict[str, list[Pair]] = {name: [] for name in names}
+    for pair in seen:
+        for name in pair:
+            own[name].append(pair)
+    kinds = {name: kind for name in names if (kind := _kind(own[name], seen))}
+    best: list[tuple[str, ...]] = []
+    least = (len(bad), 0)
+    for workers in _tries(kinds, len(names)):
+        cost = _cost(workers, kinds, seen, bad, own)
+        if cost < least:
+            best, least = [workers], cost
+        elif cost == least:
+            best.append(workers)
+    solutions = [(set(workers), _links(workers, kinds, bad)) for workers in best or [()]]
+    certain = set.intersection(*(workers for workers, _ in solutions))
+    links = set.intersection(*(set(links) for _, links in solutions))
+    if 2 * len(certain) > len(names):
+        certain, links = set(), set()  # where most are at fault, it is something else that is
+    if len(links) > max(_LISTED, len(names) // 2):
+        links = set()
+    explained = {pair for pair in bad if pair in links or certain & set(pair)}
+    return Blame(
+        tuple(name for name in names if name in certain),
+        tuple(pair for pair in bad if pair in links),
+        tuple(pair for pair in bad if pair not in explained),
+    )
+
+
+def _tries(kinds: Mapping[str, int], count: int) -> Iterable[tuple[str, ...]]:
+    candidates = tuple(kinds)
+    if len(candidates) <= _TRIED:
+        for size in range(len(candidates) + 1):
+            yield from combinations(candidates, size)
+    else:
+        yield ()
+        if len(candidates) < count:
+            yield candidates
+
+
+def _kind(own: Collection[Pair], seen: Mapping[Pair, int]) -> int:
+    """The fault that this worker has if it has one: the mildest among all of its pairs but a few. 0: it has none."""
+    if len(own) < 2:
+        return 0
+    return sorted(seen[pair] for pair in own)[len(own) // _LENIENT]
+
+
+def _predicted(pair: Pair, workers: Collection[str], kinds: Mapping[str, int]) -> int:
+    return max((kinds[name] for name in pair if name in workers), default=0)
+
+
+def _cost(
+    workers: Sequence[str],
+    kinds: Mapping[str, int],
+    seen: Mapping[Pair, int],
+    bad: Collection[Pair],
+    own: Mapping[str, Sequence[Pair]],
+) -> tuple[int, int]:
+    """Faults and contradictions; then workers, since of two explanations the one that accuses fewer of them is kept."""
+    blamed = set(workers)
+    touched = {pair for name in workers for pair in own[name]}
+    wrong = sum(_predicted(pair, blamed, kinds) != seen[pair] for pair in touched)
+    rest = sum(pair not in touched for pair in bad)
+    return len(workers) + wrong + rest, len(workers)
+
+
+def _links(workers: Collection[str], kinds: Mapping[str, int], bad: Mapping[Pair, int]) -> list[Pair]:
+    return [pair for pair, kind in bad.items() if _predicted(pair, workers, kinds) < kind]

@@ -1,0 +1,202 @@
+"""Bandwidth of all_reduce by size, beside what the hardware should give and where that figure is from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from atlctl.smoke.context import Run
+from atlctl.smoke.findings import Culprit, Finding, Severity
+from atlctl.smoke.ranks.expected import Row, expected
+from atlctl.smoke.ranks.members import Member, chosen, grouped
+from atlctl.smoke.ranks.settle import Settled, addresses, settle
+from atlctl.smoke.ranks.stages import Outcome, Stage
+
+SECONDS = 120.0
+CHECK = "allreduce"
+#: Bytes and how often: on CPUs, and on GPUs, where the larger ones need GPUs that nobody else uses.
+SIZES_CPU = ((64 << 10, 20), (1 << 20, 8), (16 << 20, 3))
+SIZES_GPU = ((1 << 20, 20), (64 << 20, 10), (1 << 30, 5))
+_CAP, _CAP_IDLE = 64 << 20, 3 << 30
+#: Less than this share of what the hardware should give is too little; so is less than this of the other workers'.
+SHARE, AMONG = 0.8, 0.6
+_ADVICE = "see which way NCCL took (the check collectives), NCCL_* that differ (facts), and the links (pairs)"
+_ADVICE_WORKER = "nvidia-smi nvlink -s and nvidia-smi topo -m on this worker: compare them with those of another"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One size: seconds of the slower half of the ranks, `busbw` and `algbw` in GB/s."""
+
+    size: int
+    seconds: float
+    algbw: float
+    busbw: float
+
+
+def figures(outcome: Outcome) -> list[Figure]:
+    """By falling order of sizes none is repeated; what cannot be understood is left out."""
+    world = len(outcome.tracks)
+    by_size: dict[int, list[float]] = {}
+    for track in outcome.tracks:
+        for result in track.results.values():
+            size, seconds = result.get("bytes"), result.get("median")
+            if isinstance(size, int) and isinstance(seconds, int | float) and seconds > 0:
+                by_size.setdefault(size, []).append(seconds)
+    found = []
+    for size, times in sorted(by_size.items()):
+        seconds, algbw = median(times), size / median(times) / 1e9
+        found.append(Figure(size, seconds, algbw, algbw * 2 * (world - 1) / world))
+    return found
+
+
+def wrong(outcome: Outcome) -> list[Member]:
+    """Ranks that got a wrong sum."""
+    return [t.member for t in outcome.tracks if any(result.get("wrong") for result in t.results.values())]
+
+
+def judge(measured: Sequence[Figure], row: Row | None) -> tuple[Figure, float] | None:
+    """The best figure of the sizes for which the row speaks, and its share of it, where that is too little."""
+    fitting = [figure for figure in measured if row is not None and figure.size >= row.from_bytes]
+    if not fitting or row is None:
+        return None
+    best = max(fitting, key=lambda figure: figure.busbw)
+    share = best.busbw / row.busbw
+    return (best, share) if share < SHARE else None
+
+
+def slow_workers(inside: Mapping[str, Sequence[Figure]]) -> dict[str, float]:
+    """Workers whose own GPUs talk more slowly than those of the others, and their share of the middle."""
+    best = {worker: max(figure.busbw for figure in found) for worker, found in inside.items() if found}
+    if len(best) < 3:
+        return {}
+    middle = median(best.values())
+    return {worker: rate / middle for worker, rate in best.items() if rate < AMONG * middle}
+
+
+async def check_allreduce(run: Run) -> None:
+    with run.check(CHECK) as stage:
+        selected = await chosen(run)
+        members = grouped(run, selected.members)
+        if len(members) < 2:
+            stage.not_judged(f"{len(members)} rank: there is nobody to compare with")
+            return
+        settled = await settle(run, CHECK, members, SECONDS, spec=spec(run, members))
+        if settled.outcome is None or not settled.whole:
+            stage.note = f"did not come to its end for {len(settled.members)} of {len(members)} ranks"
+            return
+        measured = figures(settled.outcome)
+        if bad := wrong(settled.outcome):
+            text = f"wrong sums came to {len(bad)} of {len(settled.members)} ranks"
+            one = bad[0].culprit if len(bad) == 1 else None
+            run.find(Finding(CHECK, Severity.FAIL, one, text, False, _ADVICE))
+        row = row_for(run, settled)
+        if judge(measured, row) is not None:
+            again = await settle(run, CHECK, settled.members, SECONDS, spec=spec(run, members))
+            if again.outcome is not None and again.whole:
+                measured = max(measured, figures(again.outcome), key=lambda found: found[-1].busbw if found else 0.0)
+            if row is not None and (low := judge(measured, row)) is not None:
+                run.find(too_low(low, row))
+        inside = await _inside(run, settled.members)
+        run.find(*[_slow(worker, share) for worker, share in inside[1].items()])
+        run.report.data[CHECK] = data(measured, row, inside[0])
+        stage.note = note(measured, row)
+        if row is None and not wrong(settled.outcome):
+            stage.not_judged(stage.note)
+
+
+def spec(run: Run, members: Sequence[Member]) -> dict[str, Any]:
+    """Sizes; beside a training they stay small."""
+    if all(member.gpu is None for member in members):
+        return {"sizes": SIZES_CPU}
+    idle = not run.quiet and not run.options.allow_busy
+    return {"sizes": SIZES_GPU if idle else SIZES_GPU[:2], "cap": _CAP_IDLE if idle else _CAP}
+
+
+async def _inside(run: Run, members: Sequence[Member]) -> tuple[dict[str, list[Figure]], dict[str, float]]:
+    """The GPUs of each worker among themselves, where several have several; the slow ones measured again, alone."""
+    by_worker = {m.worker: [one for one in members if one.worker == m.worker] for m in members}
+    groups = {worker: ranks for worker, ranks in by_worker.items() if len(ranks) > 1}
+    if not groups or len(by_worker) < 2:
+        return {}, {}
+    found = dict(zip(groups, await asyncio.gather(*(_of_one(run, ranks) for ranks in groups.values())), strict=True))
+    for worker in slow_workers(found):
+        found[worker] = max(
+            found[worker], await _of_one(run, groups[worker]), key=lambda one: one[-1].busbw if one else 0
+        )
+    return found, slow_workers(found)
+
+
+async def _of_one(run: Run, ranks: Sequence[Member]) -> list[Figure]:
+    outcome = await Stage(run.session, CHECK, ranks, SECONDS, spec=spec(run, ranks), preferred=addresses(run)).run()
+    return figures(outcome) if outcome.whole else []
+
+
+def row_for(run: Run, settled: Settled) -> Row | None:
+    """What the hardware should give, where all GPUs are of one kind and each worker has equally many."""
+    names = {
+        str(gpu.get("name") or "")
+        for member in settled.members
+        for gpu in run.facts.get(member.worker, {}).get("gpus") or ()
+        if isinstance(gpu, dict) and gpu.get("index") == member.gpu
+    }
+    each = Counter(member.worker for member in settled.members)
+    if len(names) != 1 or len(set(each.values())) != 1:
+        return None
+    return expected(names.pop(), len(each), next(iter(each.values())), extra=extra_rows(run))
+
+
+def extra_rows(run: Run) -> Sequence[Row]:
+    """What the user's configuration adds to the table."""
+    given = getattr(run.options, "busbw", ())
+    return [row for row in given if isinstance(row, Row)]
+
+
+def too_low(low: tuple[Figure, float], row: Row) -> Finding:
+    figure, share = low
+    text = f"busbw {figure.busbw:.1f} GB/s at {size(figure.size)} is {share:.0%} of the {row.busbw:g} that it should be"
+    return Finding(CHECK, Severity.WARN, None, f"{text} ({row.source})", True, _ADVICE)
+
+
+def _slow(worker: str, share: float) -> Finding:
+    text = f"the GPUs of {worker} among themselves reach {share:.0%} of the middle of all workers"
+    return Finding(CHECK, Severity.WARN, Culprit("worker", worker), text, True, _ADVICE_WORKER)
+
+
+def data(measured: Sequence[Figure], row: Row | None, inside: Mapping[str, Sequence[Figure]]) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "sizes": [_figure(figure) for figure in measured],
+        "expected": None if row is None else {"busbw": row.busbw, "from_bytes": row.from_bytes, "source": row.source},
+        "inside": {worker: [_figure(figure) for figure in found] for worker, found in inside.items()},
+    }
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    return {
+        "bytes": figure.size,
+        "seconds": round(figure.seconds, 6),
+        "algbw": float(f"{figure.algbw:.4g}"),
+        "busbw": float(f"{figure.busbw:.4g}"),
+    }
+
+
+def note(measured: Sequence[Figure], row: Row | None) -> str:
+    if not measured:
+        return "nothing was measured"
+    text = ", ".join(f"{size(figure.size)} {figure.busbw:.3g}" for figure in measured)
+    should = (
+        f"; should be {row.busbw:g} from {size(row.from_bytes)}" if row else "; no figure is known for this hardware"
+    )
+    return f"busbw in GB/s: {text}{should}"
+
+
+def size(count: int) -> str:
+    for unit, name in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if count >= unit:
+            return f"{count // unit}{name}"
+    return str(count)

@@ -1,0 +1,127 @@
+"""Each rank's GPU, or CPU where there is none: memory that holds what is written, products that are right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from atlctl.smoke.context import Run
+from atlctl.smoke.findings import Finding, Severity
+from atlctl.smoke.ranks import blame
+from atlctl.smoke.ranks.members import Member, chosen, leave_out, unjudged
+from atlctl.smoke.ranks.settle import ADVICE
+from atlctl.smoke.ranks.stages import Outcome, Stage
+
+SECONDS = 60.0
+CHECK = "device"
+_ADVICE = "take this GPU or machine out of the job; dcgmi diag -r 3, or a test of its memory, tells more"
+_ADVICE_HEAT = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER on this worker while it is loaded"
+#: Seconds of load in the tier deep; windows of a second that tell of its course; what is kept of the others' share.
+SUSTAINED, _WINDOWS, _KEPT = 60.0, 9, 0.75
+#: The sums of Freivalds' test differ by rounding alone: the same share as the values, with room for many of them.
+_REST = 4.0
+
+Fields = dict[str, Any]
+
+
+async def check_device(run: Run) -> None:
+    with run.check(CHECK) as stage:
+        selected = await chosen(run)
+        run.find(*unjudged(CHECK, selected))
+        if not selected.members:
+            stage.not_judged("no worker has a torch that can be tested")
+            return
+        first = await Stage(run.session, CHECK, selected.members, SECONDS, together=False).run()
+        ended = stopped(first)
+        wrong = {t.member: text for t in first.tracks if (text := problem(t.results))}
+        suspects = [*(one.member for one in ended), *wrong]
+        if suspects:
+            second = await Stage(run.session, CHECK, suspects, SECONDS, together=False).run()
+            again = {one.member for one in stopped(second)} | {t.member for t in second.tracks if problem(t.results)}
+            for one in ended:
+                confirmed = one.member in again
+                run.find(Finding(CHECK, Severity.FAIL, one.member.culprit, one.evidence, confirmed, ADVICE[one.why]))
+                leave_out(run, [one.member] if confirmed else [], one.why)
+            run.find(
+                *(
+                    Finding(CHECK, Severity.FAIL, m.culprit, f"{m.name}: {text}", m in again, _ADVICE)
+                    for m, text in wrong.items()
+                )
+            )
+        stage.note = note(first, selected.members)
+        if run.options.tier == "deep":
+            sound = [m for m in selected.members if m not in suspects]
+            run.progress(f"{CHECK}: {SUSTAINED:g} s under load")
+            await _sustained(run, sound)
+
+
+async def _sustained(run: Run, members: Sequence[Member]) -> None:
+    """All at once under load, looked at for wrong values and for speed that falls."""
+    if not members:
+        return
+    spec = {"duration": SUSTAINED}
+    outcome = await Stage(run.session, "sustained", members, SUSTAINED + SECONDS, together=False, spec=spec).run()
+    for one in stopped(outcome):
+        run.find(Finding(CHECK, Severity.FAIL, one.member.culprit, one.evidence, False, ADVICE[one.why]))
+    run.find(*held(outcome))
+
+
+def held(outcome: Outcome) -> list[Finding]:
+    """What a long load brought to light. A fall that all ranks share is the machines' heat or company, and no fault of
+    one: who falls more than the others is named."""
+    found, kept = [], dict[Member, float]()
+    for track in outcome.tracks:
+        result = track.results.get("load", {})
+        wrong, rates = result.get("wrong"), result.get("rates")
+        if isinstance(wrong, int) and wrong:
+            text = f"{track.member.name}: {wrong} wrong products in {SUSTAINED:g} s under load"
+            found.append(Finding(CHECK, Severity.FAIL, track.member.culprit, text, wrong > 1, _ADVICE))
+        if isinstance(rates, list) and len(rates) >= _WINDOWS and all(isinstance(r, int | float) and r for r in rates):
+            kept[track.member] = median(rates[-_WINDOWS // 3 :]) / median(rates[: _WINDOWS // 3])
+    if len(kept) >= 3:
+        middle = median(kept.values())
+        for member, share in kept.items():
+            if share < _KEPT * middle:
+                text = f"{member.name}: under load its speed falls to {share:.0%}, that of the others to {middle:.0%}"
+                found.append(Finding(CHECK, Severity.WARN, member.culprit, text, True, _ADVICE_HEAT))
+    return found
+
+
+def stopped(outcome: Outcome) -> list[blame.Blame]:
+    """Ranks that did not come to their end. Each is alone, so none is the cause of another's."""
+    found = []
+    for track in outcome.tracks:
+        if not track.done and not track.lost:
+            found += blame.blame(Outcome(outcome.stage, [track], silent=True))
+    return found
+
+
+def problem(results: Mapping[str, Fields]) -> str:
+    """What is wrong with the memory or the products of one device, empty where nothing is."""
+    found = []
+    memory = results.get("memory", {}).get("wrong")
+    if isinstance(memory, list) and memory:
+        found.append(f"memory does not hold what was written at {len(memory)} or more places, the first {memory[0]}")
+    for step, result in results.items():
+        if not step.startswith("matmul"):
+            continue
+        limit = result.get("limit")
+        if not isinstance(limit, int | float):
+            continue
+        error, rest = result.get("error"), result.get("rest")
+        if not _within(error, limit) or not _within(rest, limit * _REST):
+            worst = max((e for e in (error, rest) if isinstance(e, int | float)), default="not a number")
+            told = f"{worst:.3g}" if isinstance(worst, float) else str(worst)
+            found.append(f"{step} differs from fp64 by {told} of the greatest value ({limit:g} allowed)")
+    return "; ".join(found)
+
+
+def _within(value: object, limit: float) -> bool:
+    return isinstance(value, int | float) and value <= limit
+
+
+def note(outcome: Outcome, members: Sequence[Member]) -> str:
+    names = {str(t.told["gpu"].get("name")) for t in outcome.tracks if "gpu" in t.told}
+    what = ", ".join(sorted(names)) if names else "CPUs"
+    return f"{len(members)} {'rank' if len(members) == 1 else 'ranks'} on {what}"

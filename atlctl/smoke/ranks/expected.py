@@ -1,0 +1,62 @@
+"""What all_reduce should give on known hardware, with the source of each figure; the user may add rows."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_WORDS = ("one", "many")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure. See the head of expected_busbw.toml for the fields."""
+
+    gpu: str
+    workers: str
+    busbw: float
+    source: str
+    from_bytes: int = 1 << 30
+    per_worker: int | None = None
+    nic: int | None = None
+
+    def fits(self, gpu: str, workers: int, per_worker: int, nic: int | None) -> bool:
+        return (
+            self.gpu.lower() in gpu.lower()
+            and self.workers == ("one" if workers == 1 else "many")
+            and self.per_worker in (None, per_worker)
+            and self.nic in (None, nic)
+        )
+
+
+@cache
+def known() -> tuple[Row, ...]:
+    """The rows that come with the package."""
+    text = (Path(__file__).parent / "expected_busbw.toml").read_text(encoding="utf-8")
+    return rows(tomllib.loads(text)["row"])
+
+
+def rows(tables: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
+    """Rows from tables of a configuration. Raises ValueError, saying what is wrong with which one."""
+    found = []
+    for number, table in enumerate(tables, 1):
+        try:
+            row = Row(**table)
+        except TypeError as error:
+            raise ValueError(f"row {number}: {str(error).partition('() ')[2]}") from None
+        numbers = (row.busbw, row.from_bytes, row.per_worker or 1, row.nic or 1)
+        if not all(isinstance(value, int | float) and value > 0 for value in numbers):
+            raise ValueError(f"row {number}: busbw, from_bytes, per_worker and nic are numbers above 0")
+        if row.workers not in _WORDS or not isinstance(row.gpu, str) or not isinstance(row.source, str):
+            raise ValueError(f"row {number}: gpu and source are texts, workers is one of {', '.join(_WORDS)}")
+        found.append(row)
+    return tuple(found)
+
+
+def expected(gpu: str, workers: int, per_worker: int, nic: int | None = None, extra: Sequence[Row] = ()) -> Row | None:
+    """The figure for this hardware; what the user has added goes first. None where it is not known."""
+    return next((row for row in (*extra, *known()) if gpu and row.fits(gpu, workers, per_worker, nic)), None)

@@ -1,0 +1,164 @@
+"""Which ranks there are: one for each GPU that is tested, one for each worker where there is no GPU at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from atlctl.smoke.context import Run
+from atlctl.smoke.findings import Culprit, Finding, Severity
+
+#: Seconds that a worker may take to import torch: from a disk of a network it does take long.
+IMPORT = 90.0
+_DATA = "ranks"
+#: What is kept of what a worker tells of its torch.
+_TOLD = ("ok", "error", "torch", "cuda", "hip", "nccl", "gloo", "python", "file", "seconds")
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One rank. `number`: its place among all ranks of this smoke test, the same in every stage."""
+
+    number: int
+    worker: str
+    gpu: int | None = None
+    uuid: str = ""
+
+    @property
+    def culprit(self) -> Culprit:
+        kind: Any = "rank" if self.gpu is None else "gpu"
+        return Culprit(kind, self.worker, gpu=self.gpu, rank=self.number)
+
+    @property
+    def name(self) -> str:
+        """For evidence: `rank 3 on worker-3`."""
+        return f"rank {self.number} on {self.worker}" + ("" if self.gpu is None else f", GPU {self.gpu}")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The members, and for each worker that has none, why."""
+
+    members: tuple[Member, ...]
+    without: Mapping[str, str]
+
+
+def choose(
+    workers: Sequence[str],
+    torch: Mapping[str, Fields],
+    facts: Mapping[str, Fields],
+    gpus: Mapping[str, Sequence[int]] | None,
+    cramped: Mapping[str, str] = MappingProxyType({}),
+) -> Chosen:
+    """`torch`: what each worker told of its torch; `facts`: with the GPUs of each; `gpus`: which the user selected;
+    `cramped`: workers that have too little memory for ranks, and why."""
+    without: dict[str, str] = {}
+    having: dict[str, list[tuple[int, str]]] = {}
+    for worker in workers:
+        told = torch.get(worker, {})
+        if worker in cramped:
+            without[worker] = cramped[worker]
+            continue
+        if told.get("ok") is not True:
+            without[worker] = f"no torch: {told.get('error') or 'nothing was told'}"
+            continue
+        found = _gpus(facts.get(worker, {}))
+        having[worker] = [one for one in found if gpus is None or one[0] in gpus.get(worker, ())]
+        if gpus is not None:
+            if worker not in gpus:
+                without[worker] = "no GPU of it was selected"
+            elif missing := sorted(set(gpus[worker]) - {number for number, _ in found}):
+                without[worker] = f"it has no GPU {', '.join(map(str, missing))}"
+        if having[worker] and not (told.get("cuda") or told.get("hip")):
+            without[worker] = "it has GPUs, and a torch that was built without CUDA"
+            having[worker] = []
+    members: list[Member] = []
+    on_gpus = any(having.values()) or gpus is not None
+    for worker, found in having.items():
+        if on_gpus:
+            members += [Member(len(members) + place, worker, *gpu) for place, gpu in enumerate(found)]
+            if not found:
+                without.setdefault(worker, "it has no GPU, and other workers have")
+        else:
+            without.pop(worker, None)
+            members.append(Member(len(members), worker))
+    return Chosen(tuple(members), without)
+
+
+def _gpus(facts: Fields) -> list[tuple[int, str]]:
+    """Number and UUID of each GPU; what is not understood is left out."""
+    told = facts.get("gpus")
+    if not isinstance(told, list):
+        return []
+    found = [gpu for gpu in told if isinstance(gpu, dict) and isinstance(gpu.get("index"), int)]
+    return [(gpu["index"], str(gpu.get("uuid") or "")) for gpu in found]
+
+
+async def chosen(run: Run) -> Chosen:
+    """The ranks of this run; the workers are asked for their torch once."""
+    data = run.report.data.setdefault(_DATA, {"torch": {}, "left_out": {}})
+    living = run.session.living()
+    unknown = [
+        worker
+        for worker in living
+        if worker not in data["torch"] and not run.report.workers.get(worker, {}).get("left_out")
+    ]
+    if unknown:
+        answers = await run.session.ask({worker: {"cmd": "torch"} for worker in unknown}, IMPORT)
+        for worker, answer in answers.items():
+            late = "its import is not done yet" if answer.late else answer.problem
+            told = answer.fields or {"ok": False, "error": late}
+            data["torch"][worker] = {key: told[key] for key in _TOLD if key in told}
+    cramped = {name: str(told["left_out"]) for name, told in run.report.workers.items() if told.get("left_out")}
+    return choose(living, data["torch"], run.facts, run.options.gpus, cramped)
+
+
+def unjudged(check: str, chosen: Chosen) -> list[Finding]:
+    """A worker without ranks is no fault of it; that it was not looked at is said, once: by the first check."""
+    return [
+        Finding(check, Severity.NOT_JUDGED, Culprit("worker", worker), why, advice=_ADVICE)
+        for worker, why in chosen.without.items()
+    ]
+
+
+def leave_out(run: Run, members: Iterable[Member], why: str) -> None:
+    """Ranks that are dead or hang: the stages that follow go on without them."""
+    for member in members:
+        run.report.data[_DATA]["left_out"][str(member.number)] = f"{member.name}: {why}"
+
+
+def grouped(run: Run, members: Sequence[Member]) -> list[Member]:
+    """Those that can form a group: not left out before, on workers that the network checks found in order."""
+    gone = run.report.data[_DATA]["left_out"]
+    apart = cut_off([f for f in run.report.findings if f.check == "mesh" and f.severity is Severity.FAIL])
+    return [member for member in members if str(member.number) not in gone and member.worker not in apart]
+
+
+def cut_off(findings: Iterable[Finding]) -> set[str]:
+    """Workers without which no two of the rest have a broken link: those that are at fault, then for every link left
+    the worker with most of them."""
+    accused = [finding.culprit for finding in findings if finding.culprit is not None]
+    out = {culprit.worker for culprit in accused if culprit.kind == "worker" and culprit.worker}
+    links = [{c.worker, c.peer} - {None} for c in accused if c.kind == "link"]
+    while left := [link for link in links if not link & out]:
+        names = sorted({name for link in left for name in link if name})
+        if not names:
+            break
+        out.add(max(names, key=lambda name: sum(name in link for link in left)))
+    return {name for name in out if name}
+
+
+def versions(run: Run, members: Iterable[Member]) -> dict[str, list[str]]:
+    """Workers of these ranks by the version of their torch."""
+    told = run.report.data[_DATA]["torch"]
+    found: dict[str, list[str]] = {}
+    for worker in dict.fromkeys(member.worker for member in members):
+        found.setdefault(str(told.get(worker, {}).get("torch")), []).append(worker)
+    return found
+
+
+_ADVICE = "a Python with torch in PATH, or GPUs that it sees, let this worker be tested"

@@ -1,0 +1,170 @@
+"""Who computes slower than the others, told apart from who got no CPU, and measured again alone before it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from atlctl.smoke.context import Run
+from atlctl.smoke.findings import Culprit, Finding, Severity
+from atlctl.smoke.ranks.device import stopped
+from atlctl.smoke.ranks.members import Member, chosen, grouped
+from atlctl.smoke.ranks.settle import ADVICE
+from atlctl.smoke.ranks.stages import Outcome, Stage
+
+SECONDS = 90.0
+CHECK = "stragglers"
+#: Slower than the middle of all by this is slow. Below the second, no look alone takes it back.
+LIMIT = 1.5
+#: A rank that waited for a CPU in more than this share of its time is starved.
+STARVED = 0.4
+#: Suspects that are measured alone, and as many rounds as a look has.
+_SUSPECTS, _ROUNDS = 4, 12
+_ADVICE = (
+    "look at clocks, temperature and power of this GPU or machine (nvidia-smi -q -d PERFORMANCE), and what runs there"
+)
+_ADVICE_STARVED = "see what else runs on this machine, and the CPU limit of the container"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Of one rank: seconds of a round that are its own (those without a CPU taken off): the middle and the least; the
+    CPU's seconds of a round; which share of its time it had to wait for a CPU, None where that is not told."""
+
+    middle: float
+    least: float
+    cpu: float
+    starved: float | None
+
+
+def pace(result: Mapping[str, Any]) -> Pace | None:
+    """From what a rank told, None where that cannot be understood."""
+    rounds = result.get("rounds")
+    if not isinstance(rounds, list) or not rounds:
+        return None
+    own, cpus, waits, wall = list[float](), list[float](), list[float](), 0.0
+    for one in rounds:
+        if not isinstance(one, list) or len(one) != 3 or not all(isinstance(x, int | float) for x in one[:2]):
+            return None
+        waited = one[2] if isinstance(one[2], int | float) else None
+        own.append(max(one[0] - (waited or 0.0), one[1], 1e-9))
+        cpus.append(one[1])
+        wall += one[0]
+        if waited is not None:
+            waits.append(waited)
+    starved = sum(waits) / wall if wall > 0 and len(waits) == len(rounds) else None
+    return Pace(median(own), min(own), median(cpus), starved)
+
+
+def suspects(paces: Mapping[Member, Pace]) -> list[Member]:
+    """Slower than the others by their own time, the slowest first. Two ranks cannot tell which of them is wrong."""
+    if len(paces) < 3:
+        return []
+    middle = median(one.middle for one in paces.values())
+    least = median(one.least for one in paces.values())
+    slow = [m for m, one in paces.items() if one.middle > LIMIT * middle and one.least > LIMIT * least]
+    return sorted(slow, key=lambda member: -paces[member].middle)
+
+
+def starved(paces: Mapping[Member, Pace]) -> list[Member]:
+    """Those that had to wait for a CPU, perhaps for one another's, the most first."""
+    found = [member for member, one in paces.items() if one.starved is not None and one.starved > STARVED]
+    return sorted(found, key=lambda member: -(paces[member].starved or 0.0))
+
+
+async def check_stragglers(run: Run) -> None:
+    with run.check(CHECK) as stage:
+        selected = await chosen(run)
+        members = grouped(run, selected.members)
+        if len(members) < 3:
+            stage.not_judged(f"{len(members)} ranks: with fewer than 3 nobody can tell which one is slow")
+            return
+        first = await _measure(run, members)
+        for one in stopped(first):
+            run.find(Finding(CHECK, Severity.FAIL, one.member.culprit, one.evidence, False, ADVICE[one.why]))
+        paces = read(first)
+        slow = suspects(paces)
+        run.report.data[CHECK] = {m.name: {"seconds": p.middle, "starved": p.starved} for m, p in paces.items()}
+        hungry = starved(paces)
+        looked = list(dict.fromkeys((*slow[:_SUSPECTS], *hungry[:_SUSPECTS])))
+        alone = await _again(run, looked, [member for member in paces if member not in looked], paces)
+        run.find(*(judge(member, paces, alone[member]) for member in slow if confirmed(alone.get(member))))
+        hungry_alone = [member for member in hungry if still_starved(alone.get(member))]
+        twice = await _again(run, hungry_alone, [m for m in paces if m not in hungry_alone], paces)
+        run.find(*(lacking(member, twice[member][0]) for member in hungry_alone if still_starved(twice.get(member))))
+        stage.note = note(paces, len(hungry))
+        if len(paces) < 3:
+            stage.not_judged(f"{len(paces)} of {len(members)} ranks told how fast they are")
+
+
+async def _measure(run: Run, members: Sequence[Member]) -> Outcome:
+    spec = {"rounds": _ROUNDS}
+    return await Stage(run.session, CHECK, members, SECONDS, together=False, spec=spec).run()
+
+
+async def _again(
+    run: Run, looked: Sequence[Member], good: Sequence[Member], paces: Mapping[Member, Pace]
+) -> dict[Member, tuple[Pace, Pace]]:
+    """Each of those looked at by itself, and right after it another, of another machine where there is one."""
+    found: dict[Member, tuple[Pace, Pace]] = {}
+    for member in looked:
+        rest = [one for one in good or looked if one != member]
+        others = sorted(
+            [one for one in rest if one.worker != member.worker] or rest, key=lambda other: paces[other].middle
+        )
+        control = others[len(others) // 2]
+        own, other = read(await _measure(run, [member])), read(await _measure(run, [control]))
+        if member in own and control in other:
+            found[member] = own[member], other[control]
+    return found
+
+
+def read(outcome: Outcome) -> dict[Member, Pace]:
+    told = {track.member: pace(track.results.get("work", {})) for track in outcome.tracks if track.done}
+    return {member: one for member, one in told.items() if one is not None}
+
+
+def confirmed(alone: tuple[Pace, Pace] | None) -> bool:
+    """By itself it is slow, too, beside one that is not."""
+    if alone is None:
+        return False
+    own, control = alone
+    return own.middle > LIMIT * control.middle and own.least > LIMIT * control.least
+
+
+def still_starved(alone: tuple[Pace, Pace] | None) -> bool:
+    """By itself it gets less than half of the CPU that another one gets by itself: neither the test takes it away, nor
+    somebody who keeps all of them busy."""
+    if alone is None or alone[0].starved is None or alone[1].starved is None:
+        return False
+    own, control = alone[0].starved, alone[1].starved
+    return own > STARVED and 1.0 - own < 0.5 * (1.0 - control)
+
+
+def judge(member: Member, paces: Mapping[Member, Pace], alone: tuple[Pace, Pace]) -> Finding:
+    own, control = alone
+    times = paces[member].middle / median(one.middle for one in paces.values())
+    busy = own.cpu > 0.7 * own.middle
+    how = "it computes slowly" if busy else "most of that it neither computes nor waits for a CPU"
+    told = (
+        f"{member.name}: {times:.1f} times as slow as the middle of all, alone {own.middle / control.middle:.1f} times"
+    )
+    return Finding(CHECK, Severity.WARN, member.culprit, f"{told}; {how}", True, _ADVICE)
+
+
+def lacking(member: Member, alone: Pace) -> Finding:
+    """A machine with too little CPU: its own speed is not judged by that, and nothing is wrong with it."""
+    text = f"{member.name} is starved: also alone it waits for a CPU {alone.starved or 0.0:.0%} of its time"
+    return Finding(
+        CHECK, Severity.NOT_JUDGED, Culprit("worker", member.worker, rank=member.number), text, True, _ADVICE_STARVED
+    )
+
+
+def note(paces: Mapping[Member, Pace], hungry: int) -> str:
+    if not paces:
+        return ""
+    middles = [one.middle for one in paces.values()]
+    text = f"slowest {max(middles) / median(middles):.2f} of the middle"
+    return text + (f"; {hungry} of {len(paces)} had to wait for a CPU" if hungry else "")

@@ -1,0 +1,280 @@
+"""One smoke test from the roll call to the verdict: which checks in which order, in what time, and who was missing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from atlctl.backends.base import Executor
+from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut, Unreachable
+from atlctl.jobs.model import Job, Worker
+from atlctl.jobs.naming import fold_names
+from atlctl.smoke.context import Options, Run
+from atlctl.smoke.findings import Check, Culprit, Finding, Report, Severity, Verdict
+from atlctl.smoke.session import Session
+from atlctl.smoke.steps import Act, Step, look_before, names, steps
+
+#: Seconds without any sign of life until those that have not answered are given up, and the most for a roll call that
+#: still makes progress: many workers, or a machine with too much to do, are no silent ones.
+PATIENCE, ROLL_CALL_MOST = 4.0, 25.0
+#: Seconds that a worker which did not answer is given once more, while the others are tested: at most, and at least.
+_AGAIN, _AGAIN_LEAST = 60.0, 1.0
+#: Seconds that agents outlive the run's own time, should nobody end them.
+_MARGIN = 30.0
+NO_TIME = "no time left"
+
+_REFUSED = re.compile(r"forbidden|not signed in|not allowed|[Pp]ermission denied")
+_log = logging.getLogger(__name__)
+
+
+def absent(job: Job, chosen: Sequence[Worker], *, whole: bool) -> dict[str, str]:
+    """Who cannot be asked, by name, and why: workers that have ended, and with `whole` those that the job lacks."""
+    gone = {
+        worker.name: f"it is not running ({worker.state}{f': {worker.reason}' if worker.reason else ''})"
+        for worker in chosen
+        if not worker.state.active
+    }
+    if whole:
+        # A worker that is not there has no name: the others' tell it, where theirs end in their number.
+        named = [worker for worker in job.workers if worker.name.endswith(str(worker.index))]
+        stem = named[0].name.removesuffix(str(named[0].index)) if named and len(named) == len(job.workers) else "#"
+        gone |= {f"{stem}{index}": f"the job has no worker of index {index}" for index in job.missing}
+    return gone
+
+
+class Smoke:
+    """`run` is called once. `report` holds what was found so far, also after it was cancelled.
+
+    `workers`: those that live, in the order of the job. `gone`: who is missing without being asked, see `absent`.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        workers: Sequence[Worker],
+        options: Options,
+        gone: Mapping[str, str] | None = None,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.report = Report(options.tier)
+        self._executor = executor
+        self._workers = tuple(workers)
+        self._options = options
+        self._gone = dict(gone or {})
+        self._progress = progress
+        self._sessions: list[Session] = []
+        self._begun = time.monotonic()
+
+    def may_still_run(self) -> list[str]:
+        """After the end: workers where the end of an agent is not proven."""
+        return list(dict.fromkeys(name for session in self._sessions for name in session.may_still_run()))
+
+    async def run(self) -> None:
+        """Raises AtlctlError where nothing could be tested at all."""
+        self._begun = time.monotonic()
+        options = self._options
+        wants = not options.net_only and options.gpu is not False
+        config = {
+            "seconds": int(options.timeout + _MARGIN),
+            "torch": wants,
+            "nice": 0,
+            # What takes long to import is imported while nothing else is to be done.
+            "stages": ["ddp"] if options.tier == "quick" else ["ddp", "fsdp"],
+            "token": secrets.token_hex(8),
+        }
+        session = Session(self._executor, self._workers, config)
+        self._sessions.append(session)
+        async with session:
+            run = Run(session, self._workers, options, self.report, self._progress)
+            silent = await self._roll_call(run)
+            again = asyncio.create_task(self._again(silent, {**config, "torch": False})) if silent else None
+            asked = time.monotonic()
+            try:
+                await self._checks(run)
+                if again is not None:
+                    await asyncio.wait([again], timeout=max(0.0, asked + _AGAIN_LEAST - time.monotonic()))
+                await self._lost(run, silent, config)
+            finally:
+                if again is not None:
+                    again.cancel()
+                    await asyncio.wait([again])
+        order = names(options)
+        self.report.checks.sort(key=lambda check: order.index(check.name) if check.name in order else len(order))
+        self.report.timings["total"] = round(time.monotonic() - self._begun, 3)
+
+    @property
+    def _deadline(self) -> float:
+        return self._begun + self._options.timeout
+
+    # Who is there
+
+    async def _roll_call(self, run: Run) -> dict[str, str]:
+        """A finding for each worker that is missing; the ones that were asked in vain, and why."""
+        session, report = run.session, self.report
+        for worker in self._workers:
+            report.workers[worker.name] = {"index": worker.index, "state": str(worker.state), "answered": False}
+        for name, why in self._gone.items():
+            report.workers[name] = {**report.workers.get(name, {}), "answered": False, "reason": why}
+        with run.check("roll-call") as stage:
+            run.find(*(_missing(name, why, confirmed=True) for name, why in self._gone.items()))
+            silent = await session.roll_call(
+                min(PATIENCE, self._options.timeout), min(ROLL_CALL_MOST, self._options.timeout)
+            )
+            for name, why in silent.items():
+                report.workers[name]["reason"] = why
+            living = session.living()
+            for name in living:
+                hello = session.hello(name)
+                report.workers[name] |= {
+                    "answered": True,
+                    **{key: hello.get(key) for key in ("host", "python", "executable", "after")},
+                }
+            found = [_missing(name, why, confirmed=False) for name, why in silent.items()]
+            if self._options.timeout < PATIENCE:
+                # Silence for so short a time says nothing; a refusal does.
+                found = [replace(f, severity=Severity.NOT_JUDGED) if _silence(f.evidence) else f for f in found]
+            run.find(*found)
+            total = len(self._workers) + len(self._gone)
+            stage.note = f"{len(living)} of {total} workers answer"
+        if not living:
+            raise nobody(silent)
+        return silent
+
+    async def _again(self, silent: Mapping[str, str], config: Mapping[str, object]) -> None:
+        """A second try at those that did not answer, beside the tests of the others. Confirms, or takes back."""
+        workers = [worker for worker in self._workers if worker.name in silent]
+        session = Session(self._executor, workers, config)
+        self._sessions.append(session)
+        async with session:
+            with contextlib.suppress(asyncio.CancelledError):
+                await session.roll_call(_AGAIN)
+            self._confirm(session.living(), silent)
+        self._rejudge("roll-call")
+
+    def _confirm(self, answered: Sequence[str], silent: Mapping[str, str]) -> None:
+        for at, finding in enumerate(self.report.findings):
+            who = finding.culprit.worker if finding.culprit is not None else None
+            if finding.check != "roll-call" or who not in silent or finding.severity is not Severity.FAIL:
+                continue
+            if who in answered:
+                text = f"{finding.evidence}; asked once more it answered, and was not tested"
+                self.report.findings[at] = replace(finding, severity=Severity.WARN, evidence=text, confirmed=True)
+            else:
+                self.report.findings[at] = replace(finding, confirmed=True)
+
+    async def _lost(self, run: Run, silent: Mapping[str, str], config: Mapping[str, object]) -> None:
+        """Agents that were there and are not any more. A second agent tells whether it is the worker that is gone."""
+        lost = {name: why for name, why in run.session.gone().items() if name not in silent}
+        if not lost:
+            return
+        workers = [worker for worker in self._workers if worker.name in lost]
+        session = Session(self._executor, workers, {**config, "torch": False})
+        self._sessions.append(session)
+        async with session:
+            await session.roll_call(PATIENCE)
+            living = session.living()
+        for name, why in lost.items():
+            text = f"its agent was lost while it was tested: {why}"
+            if name in living:
+                severity, text = Severity.WARN, f"{text}; another one answers"
+            else:
+                severity = Severity.FAIL
+            self.report.findings.append(
+                Finding("roll-call", severity, Culprit("worker", name), text, True, _ADVICE_LOST)
+            )
+            self.report.workers[name]["lost"] = why
+        self._rejudge("roll-call")
+
+    def _rejudge(self, name: str) -> None:
+        """Findings came after the check was closed: its verdict follows them."""
+        found = [Verdict(finding.severity) for finding in self.report.findings if finding.check == name]
+        worse = next((verdict for verdict in (Verdict.FAIL, Verdict.WARN) if verdict in found), None)
+        for at, check in enumerate(self.report.checks):
+            if check.name == name and worse is not None:
+                self.report.checks[at] = replace(check, verdict=worse)
+
+    # The checks
+
+    async def _checks(self, run: Run) -> None:
+        """Every check of the tier gets its line in the report, also those that were not made."""
+        for at, group in enumerate(steps(self._options)):
+            todo = []
+            for step in group:
+                why = self._left_out(run, step)
+                if why:
+                    self._not_made(step.name, why)
+                else:
+                    todo.append(self._guarded(run, step.name, step.act))
+            await asyncio.gather(*todo)
+            if at == 0:
+                await self._guarded(run, None, look_before)
+
+    def _left_out(self, run: Run, step: Step) -> str:
+        """Why a check is not made, empty where it is."""
+        if time.monotonic() >= self._deadline:
+            return NO_TIME
+        living = run.session.living()
+        if not living:
+            return "no worker answers any more"
+        if step.ranks and self._options.gpu is False:
+            return "--no-gpu"
+        if (step.ranks or step.loads) and run.quiet and not self._options.allow_busy:
+            return run.quiet
+        if step.others and len(living) < 2:
+            return "one worker: there is nobody to talk to"
+        return ""
+
+    async def _guarded(self, run: Run, name: str | None, act: Act) -> None:
+        """`act` within the time that is left. A fault in a check costs that check, not the others."""
+        try:
+            async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())) as limit:
+                await act(run)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self._not_made(name, NO_TIME)
+        except AtlctlError as error:
+            self._not_made(name, error.message)
+        except Exception as error:  # noqa: BLE001 - told in the report, and logged with its traceback
+            _log.warning("the check %s failed itself", name or "before all others", exc_info=error)
+            self._not_made(name, f"the check failed itself: {type(error).__name__}: {error}")
+
+    def _not_made(self, name: str | None, why: str) -> None:
+        """A check that did not come to its end. What it found before that counts."""
+        if name is None or any(check.name == name for check in self.report.checks):
+            return
+        found = [finding.severity for finding in self.report.findings if finding.check == name]
+        bad = next((item for item in (Severity.FAIL, Severity.WARN) if item in found), Severity.NOT_JUDGED)
+        self.report.checks.append(Check(name, Verdict(bad), why))
+
+
+_ADVICE_LOST = "see why the worker went away: atlctl ps, atlctl events, atlctl errors"
+_ADVICE_MISSING = "look at the worker: atlctl ps, atlctl events; then whether a command runs there: atlctl exec"
+
+
+def _missing(name: str, why: str, *, confirmed: bool) -> Finding:
+    return Finding("roll-call", Severity.FAIL, Culprit("worker", name), why, confirmed, _ADVICE_MISSING)
+
+
+def _silence(why: str) -> bool:
+    return why.startswith("no answer within")
+
+
+def nobody(silent: Mapping[str, str]) -> AtlctlError:
+    """Why nothing could be tested: one line, with the code that the reasons mean."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in silent.items():
+        reasons.setdefault(why, []).append(name)
+    told = [f"{fold_names(names)}: {why}" for why, names in list(reasons.items())[:3]]
+    text = f"no worker can be tested: {'; '.join(told)}{'; ...' if len(reasons) > 3 else ''}"
+    if all(_REFUSED.search(why) for why in reasons):
+        return NotAllowed(text, "atlctl doctor tells what is allowed")
+    if all(map(_silence, reasons)):
+        return TimedOut(text, "try one of them: atlctl exec -w 0 -- true")
+    return Unreachable(text, "try one of them: atlctl exec -w 0 -- true")

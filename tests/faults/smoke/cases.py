@@ -1,0 +1,102 @@
+"""Faults of a network that are put between hosts, each with the culprits that the smoke test must name, no others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from atlctl.jobs.model import Worker
+from tests.faults.smoke import driving
+from tests.faults.smoke.driving import Accused, Told
+from tests.faults.smoke.netns import Network
+
+#: What every host may send and hear, and what a slow one may.
+MBIT, SLOW = 200.0, 50.0
+_NODE = ("isolated node", "slow node", "1 % loss of a node", "2 % loss of a node", "MTU hole of a node")
+_LINK = ("cut link", "slow link", "1 % loss of a link", "2 % loss of a link", "MTU hole of a link")
+_PROCESS = ("silent worker", "exec refused")
+SINGLE = (*_NODE, *_LINK, *_PROCESS)
+MIXED = ("two at once", "three at once")
+
+_PUT: Mapping[str, Callable[..., None]] = {
+    "isolated node": Network.isolate,
+    "slow node": lambda network, node: network.rate(node, SLOW),
+    "1 % loss of a node": lambda network, node: network.lose(node, 1),
+    "2 % loss of a node": lambda network, node: network.lose(node, 2),
+    "MTU hole of a node": lambda network, node: network.hole(node, 1200),
+    "cut link": Network.cut,
+    "slow link": lambda network, one, other: network.slow_link(one, other, SLOW),
+    "1 % loss of a link": lambda network, one, other: network.lose_between(one, other, 1),
+    "2 % loss of a link": lambda network, one, other: network.lose_between(one, other, 2),
+    "MTU hole of a link": lambda network, one, other: network.hole_between(one, other, 1200),
+}
+
+
+@dataclass
+class Case:
+    """Faults (kind and targets) on hosts that are healthy otherwise."""
+
+    hosts: int
+    faults: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    mbit: float | None = MBIT
+
+    @property
+    def wanted(self) -> set[Accused]:
+        return {frozenset(f"worker-{index}" for index in targets) for _, targets in self.faults}
+
+    @property
+    def hard(self) -> bool:
+        """None of the faults shows in speed or loss alone."""
+        return all(not kind.startswith(("slow", "1 %", "2 %")) for kind, _ in self.faults)
+
+    def run(self) -> Told:
+        """Where every fault is one that keeps workers from talking, speed is not measured."""
+        before: dict[int, Sequence[str]] = {}
+        silent: list[str] = []
+        with Network(self.hosts, self.mbit) as network:
+            for kind, targets in self.faults:
+                if kind == "exec refused":
+                    before[targets[0]] = ("sh", "-c", "echo no exec here >&2; exit 126")
+                elif kind == "silent worker":
+                    silent += [f"worker-{targets[0]}"]
+                else:
+                    _PUT[kind](network, *targets)
+
+            def after(pids: dict[str, int]) -> None:
+                for name in silent:
+                    driving.stop(name)(pids)
+
+            workers: list[Worker] = network.workers
+            return driving.drive(network.hosts(before=before), workers, not self.faults or not self.hard, after)
+
+
+def single(kind: str, hosts: int, chance: random.Random) -> Case:
+    ends = 2 if kind in _LINK else 1
+    return Case(hosts, [(kind, tuple(sorted(chance.sample(range(hosts), ends))))])
+
+
+def mixed(count: int, hosts: int, chance: random.Random) -> Case:
+    """Faults at once that can be told apart: no link of a worker at fault, and never so many links of one worker that
+    it looks at fault itself."""
+    while True:
+        case = Case(
+            hosts,
+            [fault for _ in range(count) for fault in single(chance.choice((*_NODE, *_LINK)), hosts, chance).faults],
+        )
+        if _distinct(case):
+            return case
+
+
+def _distinct(case: Case) -> bool:
+    nodes = [targets[0] for _, targets in case.faults if len(targets) == 1]
+    links = {targets for _, targets in case.faults if len(targets) == 2}
+    if len(set(nodes)) + len(links) < len(case.faults) or any(set(nodes) & set(link) for link in links):
+        return False
+    healthy = case.hosts - len(nodes)
+    # Between three healthy workers one bad link leaves a reference, two do not; two workers have none at all.
+    if healthy < 3 and not (healthy == 2 and not links and case.hosts == 4 and case.hard):
+        return False
+    if healthy == 3 and len(links) > 1:
+        return False
+    return all(sum(index in link for link in links) < (healthy - 1) for index in range(case.hosts))

@@ -1,0 +1,251 @@
+"""Faults of ranks: text behind the probe that is sent, at work on workers whose environment says so. And driving it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+from atlctl.jobs.model import Worker
+from atlctl.smoke import sending
+from atlctl.smoke.context import Options, Run, Tier
+from atlctl.smoke.findings import Culprit, Report
+from atlctl.smoke.ranks.collectives import check_collectives
+from atlctl.smoke.ranks.ddp import check_ddp
+from atlctl.smoke.ranks.device import check_device
+from atlctl.smoke.ranks.stragglers import check_stragglers
+from atlctl.smoke.session import Session
+from tests.support.plainhosts import PlainHosts, workers
+
+#: The variable that names the faults of a worker, and one that every process of a run has.
+FAULTS, MARK = "SMOKE_TEST_FAULTS", "SMOKE_TEST_MARK"
+_HEAD = """
+
+_faults = os.environ.get("SMOKE_TEST_FAULTS", "").split()
+
+
+def _flip(values, at=5, bit=20):
+    flat = values.detach().view(-1)
+    flat[at : at + 1] = (flat[at : at + 1].clone().view(torch.int32) ^ (1 << bit)).view(torch.float32)
+
+
+def _before(owner, name, act):
+    real = getattr(owner, name)
+
+    def instead(*args, **more):
+        act(*args, **more)
+        return real(*args, **more)
+
+    setattr(owner, name, instead)
+
+
+def _after(owner, name, act):
+    real = getattr(owner, name)
+
+    def instead(*args, **more):
+        found = real(*args, **more)
+        act(found, *args, **more)
+        return found
+
+    setattr(owner, name, instead)
+
+
+def _wrong_gradients(module, *_):
+    def flipped(grad):
+        own = grad.clone()
+        if own.dtype == torch.float32:
+            _flip(own)
+        return own
+
+    next(module.parameters()).register_hook(flipped)
+
+
+def _wrong_after(module):
+    _flip(next(module.parameters()).grad)
+
+
+def _no_fork():
+    raise OSError(11, "Resource temporarily unavailable")
+
+
+def _burn(*_):
+    until = time.thread_time() + 0.03
+    while time.thread_time() < until:
+        pass
+
+
+"""
+#: What each fault does, in the words of the probe. Those of a stage: which check has to tell.
+TEXTS: Mapping[str, str] = {
+    "exits": '_before(Collectives, "all_gather", lambda *_: os._exit(17))',
+    "segfaults": '_before(Collectives, "broadcast", lambda *_: os.kill(os.getpid(), 11))',
+    "raises": '_before(Collectives, "all_to_all", lambda own: own.no_such_thing)',
+    "hangs": '_before(Collectives, "all_gather", lambda *_: time.sleep(3600))',
+    "hangs inside": '_before(dist, "broadcast", lambda *_, **__: time.sleep(3600))',
+    "stops": '_before(Collectives, "all_to_all", lambda *_: os.kill(os.getpid(), 19))',
+    "never forks": "os.fork = _no_fork",
+    "never comes up": '_before(torch, "set_num_threads", lambda *_: time.sleep(3600))',
+    "computes wrong": '_after(torch.Tensor, "__matmul__", lambda got, *_: got.dtype == torch.float32 and _flip(got))',
+    "wrong gradients": '_after(sys.modules[__name__], "model", _wrong_gradients)',
+    "sends wrong": '_after(Collectives, "sent", lambda got, *_: _flip(got))',
+    "diverges": '_before(sys.modules[__name__], "synced", _wrong_after)',
+    "sleeps": '_before(sys.modules[__name__], "work", lambda *_: time.sleep(0.05))',
+    "burns": '_before(sys.modules[__name__], "work", _burn)',
+    "no torch": "",
+    "starved": "",
+}
+_DEVICE, _COLLECTIVES = ("device",), ("collectives",)
+#: Which checks are run for a fault. The last one has to name it.
+CHECKS: Mapping[str, tuple[str, ...]] = {
+    "never forks": _DEVICE,
+    "never comes up": _DEVICE,
+    "computes wrong": _DEVICE,
+    "wrong gradients": ("ddp",),
+    "diverges": ("ddp",),
+    "sleeps": ("stragglers",),
+    "burns": ("stragglers",),
+    "starved": ("stragglers",),
+}
+_ALL: Mapping[str, Callable[[Run], object]] = {
+    "device": check_device,
+    "collectives": check_collectives,
+    "ddp": check_ddp,
+    "stragglers": check_stragglers,
+}
+
+
+def program(extra: str = "") -> bytes:
+    """What is sent, with the faults behind the probe."""
+    texts = json.loads(zlib.decompress(_REAL()))
+    wanted = "\n".join(f"if {name.replace(' ', '-')!r} in _faults:\n    {text}" for name, text in TEXTS.items() if text)
+    texts["atlctl_smoke.probe"] += _HEAD + wanted + "\n" + extra
+    return zlib.compress(json.dumps(texts).encode(), 1)
+
+
+_REAL = sending.program
+
+
+@dataclass
+class Told:
+    """One run."""
+
+    report: Report
+    seconds: float = 0.0
+    mark: str = ""
+    culprits: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def accused(self) -> set[str]:
+        """Workers, or pairs of them, that any finding names. Those that were only not judged are named with it."""
+        return {_name(f.culprit) for f in self.report.findings if f.culprit is not None}
+
+    def lines(self) -> str:
+        found = [f"{f.check} {f.severity} {_name(f.culprit)} {f.confirmed}: {f.evidence}" for f in self.report.findings]
+        return "\n".join([*found, *(f"{c.name} {c.verdict} {c.seconds} {c.note}" for c in self.report.checks)])
+
+    @property
+    def left_behind(self) -> list[int]:
+        return marked(self.mark)
+
+
+def _name(culprit: Culprit | None) -> str:
+    return "-".join(filter(None, (culprit.worker, culprit.peer))) if culprit is not None else "nobody"
+
+
+def marked(mark: str) -> list[int]:
+    """Living processes of a run."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if f"{MARK}={mark}".encode() in file.read():
+                    found.append(int(name))
+        except OSError:
+            continue  # it has just ended
+    return found
+
+
+def hosts(faults: Mapping[int, Sequence[str]], mark: str) -> PlainHosts:
+    """Plain hosts, those in `faults` with theirs."""
+
+    def env(worker: Worker) -> dict[str, str]:
+        mine = faults.get(worker.index, ())
+        broken = {"PYTHONPATH": str(_BROKEN)} if "no torch" in mine else {}
+        return {MARK: mark, FAULTS: " ".join(f.replace(" ", "-") for f in mine), **broken}
+
+    def prefix(worker: Worker) -> Sequence[str]:
+        if any("starved" in names for names in faults.values()):
+            return ("taskset", "-c", "0" if "starved" in faults.get(worker.index, ()) else "1")
+        return ()
+
+    return PlainHosts(prefix, env)
+
+
+#: In here lies a torch that cannot be imported.
+_BROKEN = Path(__file__).parent / "broken"
+
+
+@contextmanager
+def hungry_neighbours(count: int) -> Iterator[None]:
+    """Processes that want the first CPU for themselves."""
+    burning = [
+        subprocess.Popen(["taskset", "-c", "0", sys.executable, "-c", "while True: pass"], start_new_session=True)
+        for _ in range(count)
+    ]
+    try:
+        yield
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
+
+
+async def drive(
+    count: int,
+    faults: Mapping[int, Sequence[str]],
+    checks: Sequence[str] | None = None,
+    *,
+    tier: Tier = "quick",
+    mark: str = "",
+    extra: str = "",
+) -> Told:
+    """Roll call and the checks that these faults need, on `count` plain hosts."""
+    mark = mark or os.urandom(8).hex()
+    wanted = checks or dict.fromkeys(c for names in faults.values() for n in names for c in CHECKS.get(n, _COLLECTIVES))
+    chosen = workers(count)
+    text = program(extra)
+    with mock.patch.object(sending, "program", return_value=text):
+        begun = time.monotonic()
+        told = Told(Report(tier), mark=mark)
+        async with Session(hosts(faults, mark), chosen, {"seconds": 100, "torch": True, "nice": 0}) as session:
+            missing = await session.roll_call(30)
+            assert not missing, missing
+            run = Run(session, tuple(chosen), Options(tier), told.report)
+            for check in wanted:
+                await _ALL[check](run)  # type: ignore[misc]
+                told.culprits[check] = time.monotonic() - begun
+        told.seconds = time.monotonic() - begun
+    return told
+
+
+def driven(
+    count: int, faults: Mapping[int, Sequence[str]], checks: Sequence[str] | None = None, **more: object
+) -> Told:
+    """The same, and whatever the faults do, nothing is left behind."""
+    neighbours = 6 if any("starved" in names for names in faults.values()) else 0
+    with hungry_neighbours(neighbours):
+        told = asyncio.run(drive(count, faults, checks, **more))  # type: ignore[arg-type]
+    end = time.monotonic() + 3
+    while told.left_behind and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not told.left_behind
+    return told

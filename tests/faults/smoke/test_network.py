@@ -1,0 +1,157 @@
+"""Each fault of a network once, on four hosts that are network namespaces; and what must not disturb."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atlctl.smoke.findings import Culprit, Severity, Verdict
+from atlctl.smoke.session import Session
+from tests.faults.smoke import driving, netns
+from tests.faults.smoke.cases import MIXED, SINGLE, Case, mixed, single
+from tests.support.needs import needs
+from tests.support.plainhosts import PlainHosts, workers
+
+pytestmark = needs("ip", "nft")
+spaces = pytest.mark.skipif(bool(netns.refused()), reason=netns.refused() or "-")
+
+
+@spaces
+@pytest.mark.parametrize("kind", SINGLE)
+def test_a_fault_is_named_and_nothing_else(kind):
+    case = single(kind, 4, random.Random(kind))
+    told = case.run()
+    assert (told.accused, told.nobody) == (case.wanted, []), told.lines()
+    assert all(finding.confirmed for finding in told.report.findings)
+
+
+@spaces
+@pytest.mark.parametrize("count", range(2, 2 + len(MIXED)))
+def test_faults_at_once_are_told_apart(count):
+    case = mixed(count, 4, random.Random(count))
+    told = case.run()
+    assert (told.accused, told.nobody) == (case.wanted, []), f"{case.faults}\n{told.lines()}"
+
+
+@spaces
+def test_healthy_hosts_pass():
+    told = Case(4).run()
+    assert told.report.verdict is Verdict.PASS, told.lines()
+    mesh, speeds = told.report.data["mesh"], told.report.data["throughput"]
+    assert mesh["workers"] == speeds["workers"] == [f"worker-{index}" for index in range(4)]
+    for matrix in (mesh["matrix_rtt_ms"], speeds["matrix_mb_per_s"]):
+        assert [[cell is None for cell in row] for row in matrix] == [[a == b for a in range(4)] for b in range(4)]
+    assert 10 < speeds["matrix_mb_per_s"][0][1] < 26  # 200 Mbit/s are 25 MB/s
+
+
+@spaces
+def test_hosts_that_have_nothing_but_ipv6():
+    with netns.Network(3, ipv6=True) as network:
+        network.cut(0, 2)
+        told = driving.drive(network.hosts(), network.workers, throughput=False)
+    assert told.accused == {frozenset(("worker-0", "worker-2"))}, told.lines()
+    assert told.report.data["mesh"]["addresses"]["worker-1"]["address"] == "fd77::2"
+
+
+@spaces
+def test_of_two_workers_the_speed_is_not_judged_but_loss_is():
+    with netns.Network(2, 200) as network:
+        told = driving.drive(network.hosts(), network.workers)
+        assert [check.verdict for check in told.report.checks] == [Verdict.PASS, Verdict.NOT_JUDGED]
+        network.lose_between(0, 1, 2)
+        told = driving.drive(network.hosts(), network.workers)
+    assert told.accused == {frozenset(("worker-0", "worker-1"))}, told.lines()
+
+
+@spaces
+def test_one_worker_is_not_judged():
+    with netns.Network(1) as network:
+        told = driving.drive(network.hosts(), network.workers)
+    assert told.report.verdict is Verdict.NOT_JUDGED
+
+
+@spaces
+def test_a_host_without_a_network_is_named():
+    with netns.Network(3) as network:
+        subprocess.run(["ip", "-n", network.space(1), "link", "set", "eth0", "down"], check=True)
+        told = driving.drive(network.hosts(), network.workers, throughput=False)
+    assert told.accused == {frozenset(("worker-1",))}, told.lines()
+
+
+def local() -> PlainHosts:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return PlainHosts(env=lambda _: {"PATH": path})
+
+
+def test_workers_of_one_machine_share_loopback_and_it_is_said():
+    told = driving.drive(local(), workers(3))
+    assert [check.verdict for check in told.report.checks] == [Verdict.PASS, Verdict.NOT_JUDGED]
+    assert all("loopback" in check.note for check in told.report.checks)
+
+
+def test_an_agent_that_falls_silent_is_named_soon():
+    told = driving.drive(local(), workers(4), throughput=False, after_roll_call=driving.stop("worker-2"))
+    (finding,) = told.report.findings
+    assert (finding.culprit, finding.severity) == (Culprit("worker", "worker-2"), Severity.FAIL)
+    assert "no usable answer" in finding.evidence
+
+
+def test_strangers_at_the_port_do_not_disturb_and_get_nothing():
+    """Connections that say nothing, too little, the wrong token or far too much, held open while the workers talk."""
+    strange = [b"", b"GET / HTTP/1.1\r\n\r\n", b"x" * 37, b"\0" * 4096]
+
+    async def talk() -> tuple[list[bytes], list[dict[str, Any]]]:
+        config = {"seconds": 60, "torch": False, "nice": 0, "token": "of the run"}
+        known = workers(2)
+        async with Session(local(), known, config) as session, contextlib.AsyncExitStack() as open_:
+            assert await session.roll_call(10) == {}
+            told = await session.ask({worker.name: {"cmd": "listen"} for worker in known}, 10)
+            ports = [(told[worker.name].fields or {})["port"] for worker in known]
+            visitors = []
+            for number in range(600):  # more than are let in at once
+                visitor = socket.create_connection(("127.0.0.1", ports[number % 2]), 5)
+                open_.callback(visitor.close)
+                visitor.sendall(strange[number % 4])
+                visitors.append(visitor)
+            calls = {
+                worker.name: {"cmd": "mesh", "patience": 3, "cap": 9, "peers": {1 - n: ["127.0.0.1", ports[1 - n]]}}
+                for n, worker in enumerate(known)
+            }
+            answers = await session.ask(calls, 20)
+            heard = [_rest(visitor) for number, visitor in enumerate(visitors) if number % 4 >= 2]
+            return heard, [answers[worker.name].fields or {} for worker in known]
+
+    heard, answers = asyncio.run(talk())
+    assert set(heard) == {b""}
+    assert [next(iter(answer["peers"].values()))["ok"] for answer in answers] == [True, True]
+
+
+def _rest(visitor: socket.socket) -> bytes:
+    """What the server said before it hung up."""
+    try:
+        return visitor.recv(100)
+    except ConnectionResetError:
+        return b""
+
+
+@spaces
+def test_nothing_is_left_of_hosts_whose_maker_was_killed(tmp_path):
+    script = (
+        "import os, signal; from tests.faults.smoke.netns import Network\n"
+        "with Network(2) as network: print(network.space(0), flush=True); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    root = Path(__file__).parents[3]
+    made = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
+    name = made.stdout.strip()
+    assert Path("/run/netns", name).exists(), made.stderr
+    with netns.Network(1):
+        assert not Path("/run/netns", name).exists()

@@ -1,0 +1,131 @@
+"""Faults of ranks on plain hosts with real gloo ranks: who is named, who else, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from atlctl.smoke.findings import Severity, Verdict
+from tests.faults.smoke import rankfaults
+from tests.faults.smoke.rankfaults import driven
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+
+_ROOT = Path(__file__).parents[3]
+
+
+def test_wrong_values_of_three_kinds_name_three_workers() -> None:
+    """Each in its own check, all confirmed by a second look."""
+    told = driven(4, {1: ["computes wrong"], 2: ["sends wrong"], 3: ["diverges"]}, ("device", "collectives", "ddp"))
+    found = [(f.check, f.culprit and f.culprit.worker, f.severity, f.confirmed) for f in told.report.findings]
+    assert sorted(found) == [
+        ("collectives", "worker-2", Severity.FAIL, True),
+        ("ddp", "worker-3", Severity.FAIL, True),
+        ("device", "worker-1", Severity.FAIL, True),
+    ], told.lines()
+    assert all(f.culprit and f.culprit.kind == "rank" and f.culprit.rank is not None for f in told.report.findings)
+
+
+def test_a_dead_and_a_hung_rank_are_named_and_the_others_are_still_tested() -> None:
+    """Two at once in one stage, then a third in the next stage, which goes on without the two."""
+    told = driven(4, {0: ["hangs"], 1: ["segfaults"]}, ("collectives", "ddp"))
+    by_worker = {f.culprit.worker: f for f in told.report.findings if f.culprit}
+    assert set(by_worker) == {"worker-0", "worker-1"}, told.lines()
+    assert "hangs in all_gather: <lambda> (" in by_worker["worker-0"].evidence
+    assert "SIGSEGV" in by_worker["worker-1"].evidence
+    assert by_worker["worker-0"].confirmed
+    assert by_worker["worker-1"].confirmed
+    notes = {check.name: (check.verdict, check.note) for check in told.report.checks}
+    assert notes["ddp"] == (Verdict.PASS, "2 ranks, gloo"), told.lines()
+
+
+def test_an_exit_and_wrong_gradients() -> None:
+    """Three ranks are left, and their votes still name the third."""
+    told = driven(4, {3: ["exits"], 1: ["wrong gradients"]}, ("collectives", "ddp"))
+    found = {(f.check, f.culprit and f.culprit.worker) for f in told.report.findings}
+    assert found == {("collectives", "worker-3"), ("ddp", "worker-1")}, told.lines()
+    assert any("exit 17 in all_gather" in f.evidence for f in told.report.findings)
+
+
+def test_ranks_that_never_start_and_one_that_is_stopped() -> None:
+    told = driven(4, {3: ["never forks"], 2: ["never comes up"], 0: ["stops"]}, ("device", "collectives"))
+    found = [(f.check, f.culprit and f.culprit.worker, f.evidence) for f in told.report.findings]
+    assert {one[:2] for one in found} == {
+        ("device", "worker-3"),
+        ("device", "worker-2"),
+        ("collectives", "worker-0"),
+    }, told.lines()
+    assert any("cannot be started: Resource temporarily unavailable" in one[2] for one in found)
+    assert any("does not start: <lambda> (" in one[2] for one in found)
+    assert any("stopped by a signal" in one[2] for one in found)
+
+
+def test_one_that_never_forks_is_named_at_once() -> None:
+    """Once torch is imported nothing is waited for."""
+    told = driven(3, {0: ["never forks"]}, ("ddp", "collectives"))
+    assert told.accused == {"worker-0"}, told.lines()
+    assert told.report.timings["collectives"] < 5
+
+
+@pytest.mark.parametrize("fault", ["sleeps", "burns"])
+def test_a_slow_rank_is_named_once_it_was_slow_alone(fault: str) -> None:
+    told = driven(4, {2: [fault]})
+    warned = {f.culprit.worker for f in told.report.findings if f.culprit and f.severity is Severity.WARN}
+    assert warned == {"worker-2"}, told.lines()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: nobody can be starved alone")
+def test_a_starved_rank_is_not_called_slow() -> None:
+    told = driven(4, {1: ["starved"]})
+    assert not [f for f in told.report.findings if f.severity is not Severity.NOT_JUDGED], told.lines()
+    assert "had to wait for a CPU" in told.report.checks[0].note
+
+
+def test_a_worker_without_torch_is_said_and_not_accused() -> None:
+    told = driven(3, {1: ["no torch"]}, ("device", "collectives"))
+    assert {(f.severity, f.culprit and f.culprit.worker) for f in told.report.findings} == {
+        (Severity.NOT_JUDGED, "worker-1")
+    }
+    assert all("libcudart.so.12" in f.evidence for f in told.report.findings), told.lines()
+    assert [(c.name, c.note) for c in told.report.checks] == [
+        ("device", "2 ranks on CPUs"),
+        ("collectives", "2 ranks, gloo"),
+    ]
+
+
+def test_one_worker_has_a_device_and_nobody_to_talk_to() -> None:
+    told = driven(1, {}, ("device", "collectives", "ddp", "stragglers"))
+    verdicts = [check.verdict for check in told.report.checks]
+    assert verdicts == [Verdict.PASS, *[Verdict.NOT_JUDGED] * 3], told.lines()
+    assert not told.report.findings
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_of_a_client_that_is_ended(how: signal.Signals, tmp_path: Path) -> None:
+    """While one rank hangs and the others wait for it."""
+    mark = os.urandom(8).hex()
+    there = tmp_path / "hangs"
+    extra = f"_before(Collectives, 'all_gather', lambda *_: open({str(there)!r}, 'w'))"
+    text = f"""
+import asyncio
+from tests.faults.smoke.rankfaults import drive
+asyncio.run(drive(2, {{1: ["hangs"]}}, mark={mark!r}, extra={extra!r}))
+"""
+    client = subprocess.Popen([sys.executable, "-c", text], cwd=_ROOT, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while not there.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    ranks = rankfaults.marked(mark)
+    client.send_signal(how)
+    client.wait(20)
+    end = time.monotonic() + 5
+    while rankfaults.marked(mark) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert len(ranks) >= 4  # agents, zygotes and at least one of the ranks
+    assert not rankfaults.marked(mark)

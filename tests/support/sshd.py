@@ -1,0 +1,109 @@
+"""A real OpenSSH server on loopback, with keys and a configuration of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+#: Where the server's program lies: it wants to be called by its whole path.
+PROGRAM = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+_PRIVILEGE_SEPARATION = "/run/sshd"
+
+
+def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", "test", "-f", path], check=True)
+    return path
+
+
+class Sshd:
+    """Listens on `addresses`, one port for all. `known` is the line set of a known_hosts file for them."""
+
+    def __init__(self, folder: Path, authorized: Sequence[Path], addresses: Sequence[str] = ("127.0.0.1",)) -> None:
+        assert PROGRAM is not None
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        if os.geteuid() == 0:
+            os.makedirs(_PRIVILEGE_SEPARATION, mode=0o755, exist_ok=True)
+        self.addresses = list(addresses)
+        self.port = _free_port(self.addresses[0])
+        self.host_key = make_key(folder / "host_key")
+        keys = folder / "authorized_keys"
+        keys.write_text("".join(path.with_suffix(".pub").read_text() for path in authorized))
+        self.config = folder / "sshd_config"
+        lines = [
+            f"Port {self.port}",
+            *(f"ListenAddress {address}" for address in self.addresses),
+            f"HostKey {self.host_key}",
+            f"AuthorizedKeysFile {keys}",
+            f"PidFile {folder / 'pid'}",
+            "PasswordAuthentication no",
+            "KbdInteractiveAuthentication no",
+            "StrictModes no",
+            "UsePAM no",
+            "PermitRootLogin yes",
+            "MaxStartups 1000",
+            "MaxSessions 100",
+            "KexAlgorithms curve25519-sha256",
+            "PrintMotd no",
+            "UseDNS no",
+            f"Subsystem sftp {_sftp_server()}",
+            "LogLevel ERROR",
+        ]
+        self.config.write_text("\n".join(lines) + "\n")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def known(self) -> str:
+        key = " ".join(self.host_key.with_suffix(".pub").read_text().split()[:2])
+        return "".join(f"[{address}]:{self.port} {key}\n" for address in self.addresses)
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(PROGRAM), "-D", "-e", "-f", str(self.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + 10
+        for address in self.addresses:
+            while True:
+                with contextlib.suppress(OSError), socket.create_connection((address, self.port), 1):
+                    break
+                assert self._process.poll() is None, (self.folder / "log").read_text()
+                assert time.monotonic() < deadline, "the server does not listen"
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        """The server alone: connections that were made live on, as with a restart of the service."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(10)
+
+    def close(self) -> None:
+        """With everything that it has started."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(10)
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as found:
+        found.bind((address, 0))
+        return int(found.getsockname()[1])
+
+
+def _sftp_server() -> str:
+    places = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
+    return next((place for place in places if os.path.exists(place)), "internal-sftp")

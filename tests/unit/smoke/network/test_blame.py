@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atlctl.smoke.network.blame import Blame, blame
+
+NAMES = [f"w{index}" for index in range(64)]
+
+
+def matrix(count: int, nodes: dict[int, int], links: dict[tuple[int, int], int]) -> dict[tuple[str, str], int]:
+    """What all would see of each other with these faults (by kind)."""
+    seen = {}
+    for one in range(count):
+        for other in range(count):
+            if one != other:
+                link = links.get((min(one, other), max(one, other)), 0)
+                seen[NAMES[one], NAMES[other]] = max(nodes.get(one, 0), nodes.get(other, 0), link)
+    return seen
+
+
+def named(found: Blame) -> tuple[set[int], set[tuple[int, int]]]:
+    number = {name: index for index, name in enumerate(NAMES)}
+    return {number[name] for name in found.workers}, {(number[a], number[b]) for a, b in found.links}
+
+
+@pytest.mark.parametrize(
+    ("count", "nodes", "links"),
+    [
+        (4, {2: 1}, {}),
+        (4, {}, {(1, 3): 1}),
+        (4, {0: 1, 3: 1}, {}),
+        (4, {0: 3}, {(1, 2): 1}),
+        (4, {0: 1}, {(1, 2): 3}),
+        (4, {0: 3, 1: 1}, {}),
+        (4, {}, {(0, 1): 3, (0, 2): 3}),
+        (4, {}, {(0, 1): 1, (1, 2): 3, (2, 3): 1}),
+        (4, {}, {(0, 1): 3, (0, 2): 3, (0, 3): 1}),  # three ways to be bad are not one worker's fault
+        (3, {1: 1}, {}),
+        (3, {}, {(0, 2): 1}),
+        (2, {}, {(0, 1): 1}),
+        (8, {1: 3, 2: 1, 5: 1}, {}),
+        (64, {5: 1}, {(7, 9): 3}),
+    ],
+)
+def test_the_fewest_faults_that_explain_everything(count, nodes, links):
+    found = blame(NAMES[:count], matrix(count, nodes, links))
+    assert named(found) == (set(nodes), set(links))
+    assert not found.unclear
+
+
+@pytest.mark.parametrize("count", [3, 4, 8, 20])
+def test_where_nobody_reaches_anybody_nobody_is_named(count):
+    found = blame(NAMES[:count], matrix(count, dict.fromkeys(range(count), 3), {}))
+    assert not found.workers
+    assert not found.links
+    assert len(found.unclear) == count * (count - 1) // 2
+
+
+def test_hundreds_of_bad_links_are_not_listed():
+    chance = random.Random(1)
+    links = {(a, b): 1 for a in range(64) for b in range(a + 1, 64) if chance.random() < 0.2}
+    found = blame(NAMES, matrix(64, {}, links))
+    assert not found.workers
+    assert not found.links
+    assert len(found.unclear) == len(links)
+
+
+def test_one_direction_is_enough():
+    seen = matrix(4, {}, {})
+    for other in (1, 2, 3):
+        seen[NAMES[other], NAMES[0]] = 3
+    assert blame(NAMES[:4], seen).workers == ("w0",)
+
+
+def test_a_pair_that_was_not_looked_at_says_nothing():
+    seen = {pair: kind for pair, kind in matrix(5, {0: 1}, {}).items() if set(pair) != {"w0", "w4"}}
+    assert named(blame(NAMES[:5], seen)) == ({0}, set())
+
+
+def test_a_worker_of_whose_many_pairs_one_looks_good_is_still_named():
+    seen = matrix(8, {3: 1}, {})
+    seen["w3", "w6"] = seen["w6", "w3"] = 0
+    assert named(blame(NAMES[:8], seen)) == ({3}, set())
+
+
+@st.composite
+def faults(draw: st.DrawFn) -> tuple[int, dict[int, int], dict[tuple[int, int], int]]:
+    """Up to three faults that no other three explain: links between workers that are not at fault themselves, and no
+    worker with more than a third of its pairs bad."""
+    count = draw(st.integers(6, 24))
+    places = draw(st.permutations(range(count)))
+    kind = st.sampled_from([1, 2, 3])
+    amount = draw(st.integers(0, 3))
+    nodes = {places[index]: draw(kind) for index in range(amount)}
+    healthy = sorted(places[amount:])
+    links: dict[tuple[int, int], int] = {}
+    for _ in range(3 - amount):
+        one, other = sorted(draw(st.permutations(healthy))[:2])
+        if all(one not in link and other not in link for link in links):
+            links[one, other] = draw(kind)
+    return count, nodes, links
+
+
+@given(faults())
+def test_faults_that_can_be_told_apart_are(fault):
+    count, nodes, links = fault
+    assert named(blame(NAMES[:count], matrix(count, nodes, links))) == (set(nodes), set(links))
+
+
+@given(st.integers(2, 7), st.data())
+def test_any_matrix_is_answered_and_every_bad_pair_accounted_for(count, data):
+    seen = {pair: data.draw(st.integers(0, 3)) for pair in matrix(count, {}, {}) if data.draw(st.booleans())}
+    found = blame(NAMES[:count], seen)
+    for (one, other), kind in seen.items():
+        if kind:
+            pair = (one, other) if NAMES.index(one) < NAMES.index(other) else (other, one)
+            assert pair in found.links or pair in found.unclear or set(pair) & set(found.workers)
+    for worker in found.workers:
+        assert any(worker in pair and kind for pair, kind in seen.items())

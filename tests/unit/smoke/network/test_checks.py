@@ -1,0 +1,172 @@
+"""Both checks over agents that are no agents: what they say is made up, and nothing they say may crash the client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atlctl.jobs.model import State, Worker
+from atlctl.smoke.context import Options, Run
+from atlctl.smoke.findings import Culprit, Report, Severity, Verdict
+from atlctl.smoke.network.asking import ask
+from atlctl.smoke.network.mesh import check_mesh
+from atlctl.smoke.network.throughput import check_throughput
+from atlctl.smoke.session import Answer, Heard, Session
+from tests.unit.smoke.network.test_places import anything
+
+Agent = Callable[[int, Mapping[str, Any]], dict[str, Any] | None]
+WORKERS = tuple(Worker(f"w{index}", index, State.RUNNING) for index in range(4))
+
+
+class Agents:
+    """Stands in for a session: `agent` answers for all, None where it says nothing."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def living(self) -> list[str]:
+        return [worker.name for worker in WORKERS]
+
+    def gone(self) -> dict[str, str]:
+        return {}
+
+    async def ask(
+        self, commands: Mapping[str, Mapping[str, Any]], timeout: float, heard: Heard | None = None
+    ) -> dict[str, Answer]:
+        answers = {}
+        for name, command in commands.items():
+            await asyncio.sleep(0)
+            fields = self._agent(int(name[1:]), command)
+            if fields is not None:
+                event = {**fields, "end": True}
+                answers[name] = Answer(event)
+                if heard is not None:
+                    heard(name, event)
+        if len(answers) < len(commands):
+            await asyncio.sleep(timeout)
+        return {name: answers.get(name, Answer(None, "late", late=True)) for name in commands}
+
+
+def good(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a healthy agent on a host of its own says; all speeds are alike."""
+    if command["cmd"] == "listen":
+        own = f"10.0.0.{index + 1}"
+        return {"port": 4000, "addresses": [["eth0", own]], "machine": str(index), "stack": "s", "default": own}
+    if command["cmd"] == "mesh":
+        return {"peers": {peer: {"ok": True, "rtt_ms": 0.1} for peer in command["peers"]}}
+    turns = [turn for turn in command["turns"] if turn]
+    rate = {
+        "bytes_per_s": 1e8,
+        "bytes": 1e7,
+        "seconds": 0.1,
+        "segments": 5000,
+        "singly": 900,
+        "again": 0,
+        "needless": 0,
+    }
+    shares = {"cpu_share": 0.1, "waited_share": 0.0, "receiver_share": 0.0}
+    return {"turns": [{"to": turn[0], **rate, **shares} for turn in turns]}
+
+
+def check(agent: Agent) -> Report:
+    async def both() -> Report:
+        report = Report("standard")
+        run = Run(cast(Session, Agents(agent)), WORKERS, Options("standard"), report)
+        await check_mesh(run)
+        await check_throughput(run)
+        return report
+
+    return asyncio.run(both())
+
+
+def test_all_well():
+    report = check(good)
+    assert [(one.name, one.verdict) for one in report.checks] == [("mesh", Verdict.PASS), ("throughput", Verdict.PASS)]
+    assert report.findings == []
+
+
+def test_what_happened_once_is_no_finding_and_is_told():
+    failed: set[str] = set()
+
+    def agent(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
+        told = good(index, command)
+        if command["cmd"] == "mesh" and index == 1 and not failed:
+            failed.add("once")
+            assert told is not None
+            told["peers"]["0"] = {"ok": False, "kind": "connect", "error": "timed out"}
+        return told
+
+    report = check(agent)
+    assert report.findings == []
+    assert "1 passed only the second time" in report.checks[0].note
+
+
+def test_a_slow_link_is_measured_again_before_it_is_said():
+    looks: list[int] = []
+
+    def agent(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
+        told = good(index, command)
+        if command["cmd"] == "send" and told is not None:
+            looks.append(len(told["turns"]))
+            for turn in told["turns"]:
+                if {index, turn["to"]} == {1, 2}:
+                    turn |= {"bytes_per_s": 1e7, "bytes": 1e6}
+        return told
+
+    (finding,) = check(agent).findings
+    assert (finding.culprit, finding.severity) == (Culprit("link", "w1", "w2"), Severity.WARN)
+    assert len(looks) > 4  # the four of the first round, and the second look
+
+
+def test_a_starved_worker_is_not_a_slow_one():
+    def agent(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
+        told = good(index, command)
+        if command["cmd"] == "send" and told is not None and index == 1:
+            for turn in told["turns"]:
+                turn |= {"bytes_per_s": 1e7, "bytes": 1e6, "waited_share": 0.9}
+        return told
+
+    assert check(agent).findings == []
+
+
+@pytest.mark.parametrize("what", ["listen", "mesh", "send"])
+def test_one_agent_that_talks_nonsense_is_the_only_one_accused(what):
+    def agent(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
+        nonsense = index == 2 and command["cmd"] == what
+        return {"peers": 1, "turns": {"a": 1}, "port": "x"} if nonsense else good(index, command)
+
+    accused = {finding.culprit for finding in check(agent).findings}
+    assert accused == ({Culprit("worker", "w2")} if what != "send" else set())
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["listen", "mesh", "send"]),
+    st.dictionaries(
+        st.sampled_from(["port", "addresses", "default", "routes", "machine", "stack", "peers", "turns"]), anything
+    ),
+    st.integers(0, 3),
+)
+def test_no_answer_crashes_the_client(what, answer, liar):
+    def agent(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
+        told = good(index, command)
+        return {**(told or {}), **answer} if index == liar and command["cmd"] == what else told
+
+    check(agent)
+
+
+def test_one_that_is_stuck_is_not_waited_for_as_long_as_it_may_take():
+    async def asked() -> dict[str, Answer]:
+        session = cast(Session, Agents(lambda index, _: {"ev": "x"} if index else None))
+        return await ask(session, {worker.name: {"cmd": "x"} for worker in WORKERS}, 60, 0.1)
+
+    begun = time.monotonic()
+    answers = asyncio.run(asked())
+    assert time.monotonic() - begun < 5
+    assert [answers[worker.name].late for worker in WORKERS] == [True, False, False, False]

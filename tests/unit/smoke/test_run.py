@@ -1,0 +1,253 @@
+"""A run from the roll call to the verdict, with made-up agents and made-up checks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from atlctl.backends.base import Event, Exited, FailedToStart, Lost
+from atlctl.jobs.errors import AtlctlError, ExitCode
+from atlctl.jobs.model import Job, State, Worker
+from atlctl.smoke import run as running
+from atlctl.smoke import steps as stepping
+from atlctl.smoke.context import Options, Run
+from atlctl.smoke.findings import Culprit, Finding, Report, Severity, Verdict
+from atlctl.smoke.run import Smoke, absent
+from atlctl.smoke.steps import Act, Step, names, steps
+from tests.unit.smoke.scripted import Script, Scripted, Stream, mute, polite, worker
+
+
+async def nothing(run: Run) -> None:
+    """Looks, and finds nothing."""
+
+
+def good(name: str, seconds: float = 0.0) -> Act:
+    async def check(run: Run) -> None:
+        with run.check(name) as stage:
+            await asyncio.sleep(seconds)
+            await run.session.ask({one: {"cmd": "ping"} for one in run.session.living()}, 5)
+            stage.note = "as it should be"
+
+    return check
+
+
+def smoke(
+    monkeypatch: pytest.MonkeyPatch,
+    groups: Sequence[Sequence[Step]],
+    scripts: Mapping[str, Script | Event] | None = None,
+    *,
+    count: int = 2,
+    options: Options | None = None,
+    look: Act = nothing,
+    gone: Mapping[str, str] | None = None,
+) -> Smoke:
+    """A run that is over."""
+    made = Smoke(Scripted(scripts), [worker(index) for index in range(count)], options or Options(), gone)
+    monkeypatch.setattr(running, "steps", lambda _: groups)
+    monkeypatch.setattr(running, "names", lambda _: ["roll-call", *(step.name for group in groups for step in group)])
+    monkeypatch.setattr(running, "look_before", look)
+    asyncio.run(made.run())
+    return made
+
+
+def verdicts(report: Report) -> dict[str, str]:
+    return {check.name: str(check.verdict) for check in report.checks}
+
+
+def notes(report: Report) -> dict[str, str]:
+    return {check.name: check.note for check in report.checks}
+
+
+def test_a_healthy_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [[Step("facts", good("facts"))], [Step("mesh", good("mesh", 0.2)), Step("storage", good("storage"))]]
+    made = smoke(monkeypatch, groups)
+    assert verdicts(made.report) == dict.fromkeys(("roll-call", "facts", "mesh", "storage"), "pass")
+    assert made.report.verdict is Verdict.PASS
+    assert notes(made.report)["roll-call"] == "2 of 2 workers answer"
+    assert set(made.report.timings) == {"roll-call", "facts", "mesh", "storage", "total"}
+    assert made.may_still_run() == []
+    assert made.report.workers["worker-0"]["answered"] is True
+
+
+def test_who_is_missing_is_named_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "PATIENCE", 0.3)
+    scripts: dict[str, Script | Event] = {"worker-1": mute, "worker-2": FailedToStart(125, "pods/exec is forbidden")}
+    begun = time.monotonic()
+    made = smoke(monkeypatch, [[Step("facts", good("facts"))]], scripts, count=4, gone={"worker-9": "it is gone"})
+    assert time.monotonic() - begun < 4
+    found = {finding.culprit.worker: finding for finding in made.report.findings if finding.culprit}
+    assert list(found) == ["worker-9", "worker-1", "worker-2"]
+    assert {finding.severity for finding in found.values()} == {Severity.FAIL}
+    assert all(finding.confirmed for finding in found.values())
+    assert "says nothing" in found["worker-1"].evidence
+    assert found["worker-2"].evidence == "pods/exec is forbidden"
+    assert verdicts(made.report) == {"roll-call": "fail", "facts": "pass"}
+    assert notes(made.report)["roll-call"] == "2 of 5 workers answer"
+    assert isinstance(made._executor, Scripted)
+    assert made._executor.started.count("worker-2") == 2
+
+
+def test_one_that_answers_when_it_is_asked_again_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = 0
+
+    async def second(stream: Stream) -> None:
+        nonlocal tries
+        tries += 1
+        if tries > 1:
+            await polite(stream)
+        stream.events.put_nowait(Lost("reset"))
+
+    made = smoke(monkeypatch, [[Step("facts", good("facts", 0.5))]], {"worker-1": second})
+    (finding,) = made.report.findings
+    assert (finding.severity, finding.confirmed) == (Severity.WARN, True)
+    assert finding.evidence.endswith("asked once more it answered, and was not tested")
+    assert verdicts(made.report)["roll-call"] == "warn"
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_one_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch, back: bool) -> None:
+    tries = 0
+
+    async def dies(stream: Stream) -> None:
+        nonlocal tries
+        tries += 1
+        if tries > 1:
+            await (polite if back else mute)(stream)
+        await stream.ask()
+        stream.hello()
+        await stream.ask()
+        stream.put(b"Killed\n", "stderr")
+        stream.events.put_nowait(Exited(signal=9))
+
+    monkeypatch.setattr(running, "PATIENCE", 0.4)
+    made = smoke(monkeypatch, [[Step("facts", good("facts"))], [Step("mesh", good("mesh"))]], {"worker-1": dies})
+    (finding,) = made.report.findings
+    assert finding.culprit == Culprit("worker", "worker-1")
+    assert finding.severity is (Severity.WARN if back else Severity.FAIL)
+    assert "Killed" in finding.evidence
+    assert verdicts(made.report)["roll-call"] == ("warn" if back else "fail")
+
+
+REFUSED = {
+    "forbidden": (FailedToStart(125, "pods/exec is forbidden: User x"), ExitCode.NOT_ALLOWED),
+    "silent": (mute, ExitCode.TIMEOUT),
+    "lost": (Lost("gone"), ExitCode.UNREACHABLE),
+    "no Python": (Exited(exit_code=3), ExitCode.UNREACHABLE),
+}
+
+
+@pytest.mark.parametrize(("script", "code"), REFUSED.values(), ids=REFUSED)
+def test_nobody_at_all_is_an_error_with_its_code(
+    monkeypatch: pytest.MonkeyPatch, script: Script | Event, code: ExitCode
+) -> None:
+    monkeypatch.setattr(running, "PATIENCE", 0.2)
+    with pytest.raises(AtlctlError) as caught:
+        smoke(monkeypatch, [], {"worker-0": script, "worker-1": script})
+    assert caught.value.exit_code == code
+    assert caught.value.message.startswith("no worker can be tested: worker-[0-1]: ")
+
+
+def test_what_time_does_not_suffice_for_is_not_judged_and_what_was_found_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def slow(run: Run) -> None:
+        with run.check("mesh"):
+            run.find(Finding("mesh", Severity.FAIL, Culprit("link", "worker-0", "worker-1"), "cut", True))
+            await asyncio.sleep(30)
+
+    groups = [[Step("facts", good("facts"))], [Step("mesh", slow)], [Step("ddp", good("ddp"))]]
+    begun = time.monotonic()
+    made = smoke(monkeypatch, groups, options=Options(timeout=1.0))
+    assert time.monotonic() - begun < 3
+    assert verdicts(made.report) == {"roll-call": "pass", "facts": "pass", "mesh": "fail", "ddp": "not_judged"}
+    assert notes(made.report)["ddp"] == notes(made.report)["mesh"] == "no time left"
+
+
+def test_a_check_that_fails_itself_costs_that_check_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(run: Run) -> None:
+        with run.check("mesh"):
+            raise KeyError("figure")
+
+    groups = [[Step("facts", good("facts"))], [Step("mesh", broken), Step("storage", good("storage"))]]
+    made = smoke(monkeypatch, groups)
+    assert verdicts(made.report) == {"roll-call": "pass", "facts": "pass", "mesh": "not_judged", "storage": "pass"}
+    assert notes(made.report)["mesh"] == "the check failed itself: KeyError: 'figure'"
+
+
+def test_beside_a_training_what_it_would_feel_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def busy(run: Run) -> None:
+        run.quiet = "somebody trains"
+
+    groups = [
+        [Step("facts", good("facts"))],
+        [Step("mesh", good("mesh"), others=True)],
+        [Step("throughput", good("throughput"), loads=True), Step("ddp", good("ddp"), ranks=True)],
+    ]
+    made = smoke(monkeypatch, groups, look=busy)
+    assert [name for name, verdict in verdicts(made.report).items() if verdict == "not_judged"] == ["throughput", "ddp"]
+    assert notes(made.report)["ddp"] == "somebody trains"
+    assert made.report.verdict is Verdict.PASS
+
+
+def test_one_worker_and_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [[Step("mesh", good("mesh"), others=True)], [Step("ddp", good("ddp"), ranks=True)]]
+    made = smoke(monkeypatch, groups, count=1, options=Options(gpu=False))
+    assert notes(made.report)["mesh"] == "one worker: there is nobody to talk to"
+    assert notes(made.report)["ddp"] == "--no-gpu"
+
+
+def test_cancelled_it_ends_its_agents_and_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = Scripted()
+    made = Smoke(executor, [worker(0), worker(1)], Options())
+    monkeypatch.setattr(running, "steps", lambda _: [[Step("facts", good("facts"))], [Step("mesh", good("mesh", 60))]])
+    monkeypatch.setattr(running, "look_before", nothing)
+
+    async def scenario() -> None:
+        task = asyncio.create_task(made.run())
+        while not any(check.name == "facts" for check in made.report.checks):  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+        task.cancel()
+        begun = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert time.monotonic() - begun < 3
+
+    asyncio.run(scenario())
+    assert verdicts(made.report) == {"roll-call": "pass", "facts": "pass"}
+    assert made.may_still_run() == []
+
+
+def test_every_tier_has_its_checks_in_their_order() -> None:
+    quick = ["roll-call", "facts", "mesh", "storage", "gpus", "device", "collectives", "ddp"]
+    standard = [*quick, "throughput", "fsdp", "allreduce", "stragglers"]
+    assert names(Options()) == quick
+    assert names(Options(tier="standard")) == standard
+    assert names(Options(tier="deep")) == [*standard, "pairs"]
+    for tier in ("quick", "deep"):
+        asked: Any = tier
+        assert names(Options(tier=asked, net_only=True)) == ["roll-call", "facts", "mesh", "throughput"]
+    # What starts ranks is marked so, or a training would feel it.
+    deep = [step for group in steps(Options(tier="deep")) for step in group]
+    assert {step.name for step in deep if not step.ranks} == {"facts", "mesh", "storage", "gpus", "throughput"}
+    assert stepping.steps(Options())[0][0].name == "facts"
+
+
+def test_who_is_missing_without_being_asked() -> None:
+    made = (
+        worker(0),
+        Worker("worker-1", 1, State.FAILED, reason="exit 1"),
+        Worker("worker-2", 2, State.HELD),
+    )
+    job = Job("train", "local", "local", State.RUNNING, "uid", 5, made)
+    assert absent(job, made, whole=True) == {
+        "worker-1": "it is not running (Failed: exit 1)",
+        "worker-3": "the job has no worker of index 3",
+        "worker-4": "the job has no worker of index 4",
+    }
+    assert list(absent(job, made[:1], whole=False)) == []
+    odd = Job("train", "x", "x", State.RUNNING, "uid", 2, (Worker("lead", 0, State.RUNNING),))
+    assert list(absent(odd, odd.workers, whole=True)) == ["#1"]

@@ -1,0 +1,170 @@
+"""The agent on its way: what it is written in, which Python it gets, and what it does not import."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from atlctl.smoke import sending
+from atlctl.smoke.session import Session
+from tests.support import proc
+from tests.support.plainhosts import PlainHosts, workers
+
+SMOKE = Path(sending.__file__).parent
+SENT = [*sorted((SMOKE / "agent").glob("*.py")), SMOKE / "probe.py"]
+#: The interpreter below any virtual environment.
+BASE = os.path.realpath(sys.executable)
+
+
+@pytest.mark.parametrize("path", SENT, ids=lambda path: path.name)
+def test_what_is_sent_is_python_3_8(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 8))
+    if "annotations" in path.read_text().partition("\n\n")[2][:200]:
+        return
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign | ast.FunctionDef) and _new(node)]
+
+
+def _new(node: ast.AST) -> bool:
+    """Annotations that Python 3.8 would evaluate and not understand."""
+    return any(
+        isinstance(part, ast.BinOp | ast.Subscript)
+        for child in ast.iter_child_nodes(node)
+        if isinstance(child, ast.arg)
+        for part in ast.walk(child)
+    )
+
+
+def test_the_boot_is_python_3_8_too_and_the_words_are_few() -> None:
+    ast.parse(sending._BOOT, feature_version=(3, 8))
+    words = sending.request(True).argv.words
+    # More would not pass through a request's URL to a pod.
+    assert sum(len(word.encode()) for word in words) < 6000
+
+
+def test_the_boot_refuses_an_old_python_before_it_reads_anything() -> None:
+    old = sending._BOOT.replace("sys.version_info < (3, 8)", "sys.version_info < (9, 9)")
+    run = subprocess.run([BASE, "-c", "import sys; exec(sys.argv[1])", old, "any", "5"], input=b"12345", timeout=20)
+    assert run.returncode == sending.TOO_OLD
+
+
+def hello(env: Mapping[str, str], torch: bool = False) -> tuple[dict[str, object], dict[str, str]]:
+    """What one agent says first, and who is missing."""
+
+    async def scenario() -> tuple[dict[str, object], dict[str, str]]:
+        hosts = PlainHosts(env=lambda _: env)
+        async with Session(hosts, workers(1), {"seconds": 20, "torch": False}) as session:
+            session._config = {"seconds": 20, "torch": False}
+            missing = await session.roll_call(15)
+            return session.hello("worker-0"), missing
+
+    if torch:
+        boot = sending.request
+
+        def wanting(_: bool) -> object:
+            return boot(True)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sending, "request", wanting)
+            return asyncio.run(scenario())
+    return asyncio.run(scenario())
+
+
+def bare(tmp_path: Path) -> Path:
+    """A folder of programs without any Python."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("sh", "readlink", "tr", "head", "sleep"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    return tools
+
+
+def test_modules_of_the_folder_where_the_worker_stands_are_not_run() -> None:
+    here = Path.cwd()
+    for name in ("json", "zlib", "socket", "platform", "threading", "torch", "importlib"):
+        (here / f"{name}.py").write_text("open('was-run', 'w')\nraise SystemExit('hostile')\n")
+    for env in ({}, {"PYTHONPATH": ""}):
+        assert hello(env, torch=True)[1] == {}
+    # In PYTHONPATH torch is looked for, and not imported; the standard library is not taken from there. (What a Python
+    # needs to start at all, it takes from there: a worker with such a module runs no Python.)
+    for name in ("zlib", "socket", "threading", "importlib"):
+        (here / f"{name}.py").unlink()
+    assert hello({"PYTHONPATH": str(here)}, torch=True)[1] == {}
+    assert not (here / "was-run").exists()
+
+
+def test_without_a_python_in_path_that_of_a_process_of_the_same_user_is_taken(tmp_path: Path) -> None:
+    tools = bare(tmp_path)
+    venv.create(tmp_path / "env", symlinks=True)
+    python = tmp_path / "env/bin/python3"
+    running = subprocess.Popen([python, "-c", "import time; time.sleep(60)"])
+    try:
+        said, missing = hello({"PATH": str(tools)})
+        assert missing == {}
+        assert os.path.realpath(str(said["executable"])) == os.path.realpath(python)
+    finally:
+        running.kill()
+        running.wait()
+
+
+@pytest.mark.parametrize("how", ["path", "name"])
+def test_a_python_with_torch_that_a_trainer_uses_goes_before_one_without(tmp_path: Path, how: str) -> None:
+    """The trainer's venv is known by the words that started it, or by its PATH."""
+    tools = bare(tmp_path)
+    venv.create(tmp_path / "plain", symlinks=True)
+    (tools / "python3").symlink_to(tmp_path / "plain/bin/python3")
+    venv.create(tmp_path / "env", symlinks=True)
+    (site,) = (tmp_path / "env/lib").glob("python3*/site-packages")
+    (site / "torch").mkdir()
+    (site / "torch/__init__.py").write_text("raise SystemExit('not to be imported')\n")
+    python = tmp_path / "env/bin/python"
+    words = [str(python) if how == "path" else "python", "-c", "import time; time.sleep(60)"]
+    env = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "ATLCTL_JOB": "mine"}
+    running = subprocess.Popen(words, env=env, executable=str(python))
+    try:
+        said, missing = hello({"PATH": str(tools), "ATLCTL_JOB": "mine"}, torch=True)
+        assert missing == {}
+        assert str(said["executable"]).startswith(str(tmp_path / "env/bin/"))
+    finally:
+        running.kill()
+        running.wait()
+
+
+def test_a_path_that_is_not_the_program_that_runs_is_not_run(tmp_path: Path) -> None:
+    """A process may call itself what it likes: its first word is no program to start."""
+    tools = bare(tmp_path)
+    trap = tmp_path / "python-trap"
+    trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\nexit 96\n")
+    trap.chmod(0o755)
+    running = subprocess.Popen([str(trap), "-c", "import time; time.sleep(60)"], executable=BASE)
+    try:
+        _, missing = hello({"PATH": str(tools)})
+        assert missing == {}
+        venv.create(tmp_path / "plain", symlinks=True)
+        (tools / "python3").symlink_to(tmp_path / "plain/bin/python3")
+        hello({"PATH": str(tools)}, torch=True)
+        assert not (tmp_path / "was-run").exists()
+    finally:
+        running.kill()
+        running.wait()
+
+
+def test_an_agent_ends_with_its_stream_and_leaves_nothing() -> None:
+    async def scenario() -> None:
+        session = Session(PlainHosts(), workers(2), {"seconds": 20, "torch": False})
+        async with session:
+            assert await session.roll_call(15) == {}
+            pids = [int(session.hello(name)["pid"]) for name in session.living()]
+            assert all(proc.alive(pid) for pid in pids)
+        assert session.may_still_run() == []
+        assert not any(proc.alive(pid) for pid in pids)
+
+    asyncio.run(scenario())

@@ -1,0 +1,245 @@
+"""Agents that lie, shout, die and sleep: the session hears the others all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from atlctl.backends.base import Event, Exited, FailedToStart, Lost
+from atlctl.smoke.session import Session
+from tests.unit.smoke.scripted import Script, Scripted, Stream, mute, polite, worker
+
+PING = {"worker-0": {"cmd": "ping"}, "worker-1": {"cmd": "ping"}}
+
+
+def session(odd: Script | Event, count: int = 2) -> Session:
+    """The last worker is odd, the others are polite."""
+    scripts = {f"worker-{count - 1}": odd}
+    return Session(Scripted(scripts), [worker(index) for index in range(count)], {"seconds": 9})
+
+
+NOISE = {
+    "no JSON": b"\x1e{nonsense\n",
+    "no object": b"\x1e[1, 2]\n",
+    "no mark": b'{"ev":"told","re":1,"end":true}\n',
+    "no UTF-8": b"\x1e\xff\xfe\n",
+    "deep": b"\x1e" + b"[" * 200_000 + b"\n",
+    "a number of a million digits": b"\x1e" + b"9" * 1_000_000 + b"\n",
+    "a line without an end": b"x" * (9 << 20),
+    "a number for another call": b'\x1e{"ev":"told","re":77,"end":true}\n',
+    "a number that is none": b'\x1e{"ev":"told","re":{"a":1},"end":true}\n',
+}
+
+
+@pytest.mark.parametrize("noise", NOISE.values(), ids=NOISE)
+def test_noise_is_not_heard_and_what_follows_is(noise: bytes) -> None:
+    async def noisy(stream: Stream) -> None:
+        await stream.ask()
+        stream.put(noise)
+        stream.put(b"\n")
+        stream.hello()
+        command = await stream.ask()
+        stream.put(noise)
+        stream.put(b"\n")
+        stream.say(ev="told", re=command["id"], end=True, ok=True)
+        await stream.ask()
+
+    async def scenario() -> None:
+        async with session(noisy) as agents:
+            assert await agents.roll_call(5) == {}
+            answers = await agents.ask(PING, 5)
+            assert [answer.fields and answer.fields["ok"] for answer in answers.values()] == [True, True]
+
+    asyncio.run(scenario())
+
+
+def test_one_that_says_nothing_is_named_and_ended_and_the_others_are_not_kept() -> None:
+    async def scenario() -> None:
+        executor = Scripted({"worker-1": mute})
+        async with Session(executor, [worker(0), worker(1)], {"seconds": 9}) as agents:
+            begun = time.monotonic()
+            missing = await agents.roll_call(0.3)
+            assert 0.2 < time.monotonic() - begun < 2
+            assert missing == {"worker-1": "no answer within 0.3 s: its agent was started and says nothing"}
+            assert agents.living() == ["worker-0"]
+            answers = await agents.ask(PING, 5)
+            assert answers["worker-0"].fields
+            assert answers["worker-1"].problem.startswith("no answer within")
+            begun = time.monotonic()
+        assert time.monotonic() - begun < 1, "a silent agent was ended when it was given up"
+        assert executor.streams["worker-1"][0].ended
+        assert agents.may_still_run() == []
+
+    asyncio.run(scenario())
+
+
+ENDS: dict[str, tuple[Event, str]] = {
+    "refused": (FailedToStart(125, "pods/exec is forbidden"), "pods/exec is forbidden"),
+    "lost": (Lost("the connection ended"), "lost: the connection ended; the agent may still run there"),
+    "no shell": (FailedToStart(127, "no such file"), "there is no shell"),
+    "exit": (Exited(exit_code=3), "the agent ended with exit 3"),
+}
+
+
+@pytest.mark.parametrize(("event", "said"), ENDS.values(), ids=ENDS)
+def test_why_there_is_no_agent(event: Event, said: str) -> None:
+    async def scenario() -> None:
+        async with session(event) as agents:
+            begun = time.monotonic()
+            assert await agents.roll_call(5) == {"worker-1": said}
+            assert time.monotonic() - begun < 1
+
+    asyncio.run(scenario())
+
+
+def test_one_that_dies_while_it_is_asked() -> None:
+    async def dies(stream: Stream) -> None:
+        await stream.ask()
+        stream.hello()
+        await stream.ask()
+        stream.put(b"Killed\n", "stderr")
+        stream.put(b'\x1e{"ev":"told","re":1,"en')
+
+    async def scenario() -> None:
+        async with session(dies, 3) as agents:
+            await agents.roll_call(5)
+            answers = await agents.ask({**PING, "worker-2": {"cmd": "ping"}}, 5)
+            assert [bool(answer.fields) for answer in answers.values()] == [True, True, False]
+            assert answers["worker-2"].problem == "Killed"
+            assert agents.gone() == {"worker-2": "Killed"}
+            again = await agents.ask({"worker-2": {"cmd": "ping"}}, 5)
+            assert again["worker-2"].problem == "Killed"
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_comes_too_late_is_no_answer_to_the_next_question() -> None:
+    async def slow(stream: Stream) -> None:
+        await stream.ask()
+        stream.hello()
+        first = await stream.ask()
+        second = await stream.ask()
+        stream.say(ev="told", re=first["id"], end=True, which="first")
+        stream.say(ev="told", re=second["id"], end=True, which="second")
+        await stream.ask()
+
+    async def scenario() -> None:
+        async with session(slow) as agents:
+            await agents.roll_call(5)
+            late = (await agents.ask(PING, 0.2))["worker-1"]
+            assert (late.fields, late.late) == (None, True)
+            fields = (await agents.ask({"worker-1": {"cmd": "ping"}}, 5))["worker-1"].fields
+            assert fields is not None
+            assert fields["which"] == "second"
+
+    asyncio.run(scenario())
+
+
+def test_a_listener_that_does_not_understand_costs_that_worker_alone() -> None:
+    def heard(name: str, event: dict[str, Any]) -> None:
+        if name == "worker-1":
+            raise KeyError("figure")
+
+    async def scenario() -> None:
+        async with session(polite) as agents:
+            await agents.roll_call(5)
+            answers = await agents.ask(PING, 5, heard)
+            assert answers["worker-0"].fields
+            assert answers["worker-1"].problem == "its answer is not understood"
+            assert (await agents.ask(PING, 5))["worker-1"].fields
+
+    asyncio.run(scenario())
+
+
+def test_a_problem_without_words_is_one_all_the_same() -> None:
+    async def odd(stream: Stream) -> None:
+        await stream.ask()
+        stream.hello()
+        command = await stream.ask()
+        stream.say(ev="problem", re=command["id"], end=True)
+        await stream.ask()
+
+    async def scenario() -> None:
+        async with session(odd) as agents:
+            await agents.roll_call(5)
+            answer = (await agents.ask(PING, 5))["worker-1"]
+            assert (answer.fields, answer.problem) == (None, "its agent failed")
+
+    asyncio.run(scenario())
+
+
+def test_a_roll_call_that_makes_progress_waits_for_the_slow_ones() -> None:
+    def slow(seconds: float) -> Script:
+        async def script(stream: Stream) -> None:
+            await asyncio.sleep(seconds)
+            await polite(stream)
+
+        return script
+
+    async def scenario(most: float | None) -> dict[str, str]:
+        scripts = {f"worker-{index}": slow(0.25 * index) for index in range(4)}
+        async with Session(Scripted(scripts), [worker(index) for index in range(4)], {"seconds": 9}) as agents:
+            return await agents.roll_call(0.45, most)
+
+    assert asyncio.run(scenario(5.0)) == {}
+    assert list(asyncio.run(scenario(None))) == ["worker-2", "worker-3"]
+    assert list(asyncio.run(scenario(0.6))) == ["worker-3"]
+
+
+def test_a_worker_with_too_much_to_do_is_waited_for_and_lies_about_it_are_bounded() -> None:
+    def busy(**alive: Any) -> Script:
+        async def script(stream: Stream) -> None:
+            stream.say(ev="alive", **alive)
+            await asyncio.sleep(0.7)
+            await polite(stream)
+
+        return script
+
+    def missing(**alive: Any) -> list[str]:
+        async def scenario() -> list[str]:
+            async with session(busy(**alive)) as agents:
+                return list(await agents.roll_call(0.3, 30.0))
+
+        return asyncio.run(scenario())
+
+    assert missing(load=8.0, running=1, cpus=2) == []
+    assert missing(load=0.5, running=9, cpus=2) == []
+    odd: list[dict[str, Any]] = [
+        {"load": 0.1, "running": 1, "cpus": 2},
+        {"load": "x", "running": [], "cpus": 2},
+        {"load": 1, "cpus": 0},
+        {},
+    ]
+    assert [missing(**fields) for fields in odd] == [["worker-1"]] * 4
+
+    async def liar(stream: Stream) -> None:
+        while True:
+            stream.put(b'\x1e{"ev":"alive","load":1e999,"running":1,"cpus":1}\n')
+            await asyncio.sleep(0.05)
+
+    async def scenario() -> None:
+        async with session(liar) as agents:
+            begun = time.monotonic()
+            assert list(await agents.roll_call(0.2, 30.0)) == ["worker-1"]
+            assert time.monotonic() - begun < 3
+
+    asyncio.run(scenario())
+
+
+def test_a_repeated_hello_makes_no_progress() -> None:
+    async def shouts(stream: Stream) -> None:
+        while True:
+            stream.hello()
+            await asyncio.sleep(0.05)
+
+    async def scenario() -> None:
+        executor = Scripted({"worker-0": shouts, "worker-1": mute})
+        async with Session(executor, [worker(0), worker(1)], {"seconds": 9}) as agents:
+            begun = time.monotonic()
+            assert list(await agents.roll_call(0.3, 30.0)) == ["worker-1"]
+            assert time.monotonic() - begun < 2
+
+    asyncio.run(scenario())
