@@ -93,18 +93,18 @@ class Zygote:
         begun = time.monotonic()
         try:
             self._probe = probe = importlib.import_module(__package__ + ".probe")
+            # All that the stages import, too: nothing is heard meanwhile, and ranks that start late look dead.
+            for name in config.get("stages", ("ddp",)):
+                self._prepare(str(name))
             self._report(dict(probe.versions(), ev="torch", ok=True, seconds=round(time.monotonic() - begun, 3)))
         except Exception as error:  # noqa: BLE001 - a library that cannot be loaded may raise anything
             self._report({"ev": "torch", "ok": False, "error": f"{type(error).__name__}: {str(error)[:300]}"})
             return
         self._poll.register(self._commands, select.POLLIN)
-        idle = [str(stage) for stage in config.get("stages", ("ddp",))]
         held = bytearray()
         while True:
             busy = self._ranks or self._looks
-            ready = dict(self._poll.poll(_LOOK * 1000 if busy else 0 if idle else None))
-            if not ready and idle:
-                self._prepare(idle.pop(0))
+            ready = dict(self._poll.poll(_LOOK * 1000 if busy else None))
             if self._commands in ready:
                 data = os.read(self._commands, 1 << 16)
                 if not data:

@@ -43,6 +43,11 @@ def blame(outcome: Outcome) -> list[Blame]:
     return _hung(tracks) if outcome.silent else []
 
 
+def silent(one: Blame) -> bool:
+    """It rests on silence alone: on a busy machine that may be nobody's fault."""
+    return one.why in ("hangs", "does not start") and "cannot be started" not in one.evidence
+
+
 def lost(outcome: Outcome) -> list[Track]:
     """Ranks whose agent went away: what the roll call has to say, not this."""
     return [track for track in outcome.tracks if track.lost and track.exit is None]

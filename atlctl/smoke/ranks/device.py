@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -41,8 +41,8 @@ async def check_device(run: Run) -> None:
             again = {one.member for one in stopped(second)} | {t.member for t in second.tracks if problem(t.results)}
             for one in ended:
                 confirmed = one.member in again
-                run.find(Finding(CHECK, Severity.FAIL, one.member.culprit, one.evidence, confirmed, ADVICE[one.why]))
                 leave_out(run, [one.member] if confirmed else [], one.why)
+            run.find(*told(ended, again, len(selected.members)))
             run.find(
                 *(
                     Finding(CHECK, Severity.FAIL, m.culprit, f"{m.name}: {text}", m in again, _ADVICE)
@@ -85,6 +85,24 @@ def held(outcome: Outcome) -> list[Finding]:
             if share < _KEPT * middle:
                 text = f"{member.name}: under load its speed falls to {share:.0%}, that of the others to {middle:.0%}"
                 found.append(Finding(CHECK, Severity.WARN, member.culprit, text, True, _ADVICE_HEAT))
+    return found
+
+
+def told(ended: Sequence[blame.Blame], again: Collection[Member], ranks: int) -> list[Finding]:
+    """A finding for each of those that did not come to their end; `again`: not the second time either, alone.
+
+    Where all `ranks` were silent it is no fault of one of them, and nothing is known.
+    """
+    silent = [one for one in ended if blame.silent(one)]
+    if len(silent) == ranks > 1:
+        text = f"none of {ranks} ranks came to its end in time: the machines are too busy, or hold all of them up"
+        return [Finding(CHECK, Severity.NOT_JUDGED, None, text, advice=ADVICE["busy"])]
+    found = []
+    for one in ended:
+        severity, text = Severity.FAIL, one.evidence
+        if one.member not in again:
+            severity, text = Severity.WARN, f"{one.evidence}; a second time it came to its end"
+        found.append(Finding(CHECK, severity, one.member.culprit, text, one.member in again, ADVICE[one.why]))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ ADVICE = {
     "crashed": "look at the worker's kernel log (dmesg) and its memory limit; then try another GPU or machine",
     "hangs": "atlctl stacks shows what processes of the job do; a GPU or a mount that hangs shows there as well",
     "does not start": "look at the worker's limits for processes and memory (ulimit -u, pids.max)",
+    "busy": "try again when the machines have less to do: atlctl top; or with fewer workers: -w",
     "fails": "what the error says is to be cured on this worker alone: the others pass",
 }
 
@@ -45,6 +46,7 @@ async def settle(
 ) -> Settled:
     """Adds a finding for each rank that is to blame, confirmed where the others get along without it."""
     left, blamed, outcome = list(members), list[blaming.Blame](), None
+    tried = False
     for _ in range(_ROUNDS):
         if len(left) < least:
             break
@@ -64,10 +66,12 @@ async def settle(
                 leave_out(run, [one.member], one.why)
         out = {*gone, *(one.member for one in found)}
         if not out:
-            break
+            if tried or not outcome.silent:
+                break
+            tried = True  # silence of all may be a busy machine's, once
         left = [member for member in left if member not in out]
     settled = Settled(outcome, left, blamed)
-    run.find(*findings(check, settled))
+    run.find(*findings(check, settled, await _once_more(run, check, settled, seconds, stage)))
     if outcome is not None and not outcome.whole and not blamed and len(left) >= least:
         run.find(nobody(check, outcome, versions(run, left)))
     return settled
@@ -96,12 +100,28 @@ async def _localise(
     ]
 
 
-def findings(check: str, settled: Settled) -> list[Finding]:
-    """One for each rank that is to blame."""
-    return [
-        Finding(check, Severity.FAIL, one.member.culprit, one.evidence, settled.whole, ADVICE[one.why])
-        for one in settled.blamed
-    ]
+async def _once_more(
+    run: Run, check: str, settled: Settled, seconds: float, stage: Mapping[str, Any]
+) -> frozenset[Member]:
+    """Those that were accused for silence alone, and get along with a sound rank when they are tried again."""
+    fine = set[Member]()
+    sound = settled.members if settled.whole else ()
+    for one, partner in zip(filter(blaming.silent, settled.blamed), sound, strict=False):
+        pair = [partner, one.member]
+        if (await Stage(run.session, check, pair, seconds, preferred=addresses(run), **stage).run()).whole:
+            fine.add(one.member)
+    return frozenset(fine)
+
+
+def findings(check: str, settled: Settled, fine: Collection[Member] = ()) -> list[Finding]:
+    """One for each rank that is to blame; `fine`: a second time they were not."""
+    found = []
+    for one in settled.blamed:
+        severity, text = Severity.FAIL, one.evidence
+        if one.member in fine:
+            severity, text = Severity.WARN, f"{one.evidence}; a second time it got along"
+        found.append(Finding(check, severity, one.member.culprit, text, settled.whole, ADVICE[one.why]))
+    return found
 
 
 def nobody(check: str, outcome: Outcome, torch: Mapping[str, Sequence[str]]) -> Finding:

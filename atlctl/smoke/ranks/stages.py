@@ -20,8 +20,8 @@ from atlctl.smoke.session import Session
 Fields = dict[str, Any]
 
 #: Seconds without a sign of life: of ranks on CPUs; of ranks on GPUs, where contexts and NCCL take theirs; and of
-#: what starts them, which may have to import something first.
-IDLE, IDLE_GPU, FIRST = 4.0, 25.0, 10.0
+#: what starts them, which has imported all by then, but may be one of many on a busy machine.
+IDLE, IDLE_GPU, FIRST = 4.0, 25.0, 30.0
 #: Seconds between a rank's bad end and the end of the others, who may have something to say about it.
 _AFTERMATH = 0.4
 #: A rank that had to wait for a CPU in more than this share of the silence is starved, not hung. It gets more time.

@@ -9,6 +9,7 @@ from typing import Any
 
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
+from atlctl.smoke.ranks.blame import silent
 from atlctl.smoke.ranks.device import stopped
 from atlctl.smoke.ranks.members import Member, chosen, grouped
 from atlctl.smoke.ranks.settle import ADVICE
@@ -83,7 +84,8 @@ async def check_stragglers(run: Run) -> None:
             return
         first = await _measure(run, members)
         for one in stopped(first):
-            run.find(Finding(CHECK, Severity.FAIL, one.member.culprit, one.evidence, False, ADVICE[one.why]))
+            severity = Severity.NOT_JUDGED if silent(one) else Severity.FAIL
+            run.find(Finding(CHECK, severity, one.member.culprit, one.evidence, False, ADVICE[one.why]))
         paces = read(first)
         slow = suspects(paces)
         run.report.data[CHECK] = {m.name: {"seconds": p.middle, "starved": p.starved} for m, p in paces.items()}

@@ -164,7 +164,7 @@ def test_a_living_rank_of_this_machine_is_seen_by_a_child() -> None:
 
 
 def test_the_environment_keeps_secrets_out(tmp_path: Path) -> None:
-    environ = {"NCCL_DEBUG": "INFO", "PET_NNODES": "2", "RANK": "1", "DLROVER_API_TOKEN": "x", "HOME": "/root"}
+    environ = {"NCCL_DEBUG": "INFO", "PET_NNODES": "2", "RANK": "1", "DLROVER_API_TOKEN": "x", "HOME": "/home/u"}
     found = facts.collect(str(tmp_path), environ)
     assert found["settings"] == {"NCCL_DEBUG": "INFO"}
     assert found["place"] == {"PET_NNODES": "2", "RANK": "1"}
