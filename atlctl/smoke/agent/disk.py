@@ -142,10 +142,13 @@ class Mount:
         return told
 
     def clean(self, request: dict[str, Any], quiet: bool = False) -> dict[str, Any]:
-        """Remove what this run made here; `left` is what could not be."""
-        del request
+        """Remove what this run made here, and the files of workers that cannot (`others`, by index) where this mount
+        shows them; `left` is what could not be."""
         if not quiet:
             _step("remove")
+        for index in request.get("others", ()):
+            name = name_of(self._token, int(index), self._number)
+            self._made.update((name, name + ".new"))
         left = []
         for name in sorted(self._made):
             try:

@@ -52,9 +52,12 @@ def storage_look(say: Say, request: dict[str, Any]) -> None:
 
 
 def storage_clean(say: Say, request: dict[str, Any]) -> None:
-    """All files go. `still` where a mount is stuck even now."""
+    """All files go, also those of `others`: indexes of workers by the number of a mount that is stuck there. `still`
+    where a mount is stuck even now."""
     paths = dict.fromkeys(list(_children), "")
-    mounts = _all(request, paths, {"do": "clean"})
+    others = request.get("others") or {}
+    works = {number: {"do": "clean", "others": others.get(str(number), [])} for number in paths}
+    mounts = _all(request, paths, works)
     for number in list(_children):
         if number not in _stuck:
             child = _children.pop(number)

@@ -170,6 +170,7 @@ def test_a_mount_that_hangs(site: Site, monkeypatch: pytest.MonkeyPatch, operati
     begun = time.monotonic()
     report = asyncio.run(_run(site, site.fuse(f"{operation}=hang")))
     assert time.monotonic() - begun < 20
+    assert os.listdir(site.shared) == []  # another worker has removed its file
     only(report, site, f" s to {step} (process state ")
     assert report.findings[0].evidence.startswith("hangs: no answer in 1.")
 
