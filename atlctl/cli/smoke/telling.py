@@ -131,11 +131,11 @@ def _folded(text: str, streams: Streams, indent: int) -> list[str]:
 def _network(report: Report, words: Words, streams: Streams) -> str:
     """Throughput between all, or round trips where it was not measured."""
     mesh = report.data.get("mesh")
-    loopback = isinstance(mesh, dict) and bool(mesh.get("loopback"))
+    if isinstance(mesh, dict) and mesh.get("loopback"):
+        return ""  # within one machine there is no network
     title, unit = "heat_throughput", "MB/s"
-    # Within one machine nothing is slow beside the rest: there is no network.
-    heat = _matrix(report, "throughput", "matrix_mb_per_s", (0.0, 0.0) if loopback else (0.8, 0.6))
-    if heat is None and not loopback:
+    heat = _matrix(report, "throughput", "matrix_mb_per_s", (0.8, 0.6))
+    if heat is None:
         heat, title, unit = _matrix(report, "mesh", "matrix_rtt_ms", (0.4, 0.2)), "heat_rtt", "ms"
     if heat is None or len(heat.names) < 2:
         return ""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from atlctl.smoke.network.asking import number, text
 from atlctl.smoke.network.blame import Pair
 
-#: A link below this share of the reference is slow.
-SLOW = 0.6
+#: A link below this share of healthy ones, each measured alone, is slow; below the second one it is looked at.
+SLOW, SLOWISH = 0.6, 0.7
 #: A link that sends more than this share of its segments again loses packets. It takes some of them to say so; far
 #: fewer are enough for a second look.
 LOSSY, _ENOUGH, _SUSPECT, _FEW = 0.003, 5, 0.002, 2

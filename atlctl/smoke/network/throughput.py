@@ -173,7 +173,7 @@ class _Throughput:
         if len(ends) < 3:
             return stage.not_judged(f"{stage.note}; speed: too few links are left to compare")
         usual = rates.reference(fair, len(ends))
-        suspects = [pair for pair, rate in fair.items() if rate.bytes_per_s < rates.SLOW * usual]
+        suspects = [pair for pair, rate in fair.items() if rate.bytes_per_s < rates.SLOWISH * usual]
         if not suspects:
             return None
         chosen = rates.controls(fair, suspects, _CONTROLS)

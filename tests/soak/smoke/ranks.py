@@ -91,7 +91,7 @@ def main() -> int:
     kinds: list[tuple[str, ...]] = [(name,) for name in TEXTS if name != "no torch"]
     kinds = [one for one in (*kinds, *_MIXED) if not options.only or set(one) <= set(options.only)]
     rows = []
-    for kind in kinds:
+    for kind in kinds if options.rounds else ():
         row = Row(" + ".join(kind))
         rows.append(row)
         checks = sorted({c for one in kind for c in CHECKS.get(one, ("collectives",))}, key=_ORDER.index)
