@@ -24,6 +24,10 @@ MAX_LINE = 16 * 1024 * 1024
 PIECES = MAX_LINE // (16 * 1024) + 64
 
 
+#: Fields of a CRI line that is cut short.
+_EMPTY = [b""] * 3
+
+
 class _Joiner:
     """CRI lines to log lines: joins the pieces of long lines, each stream for itself."""
 
@@ -35,15 +39,15 @@ class _Joiner:
         self._second = 0
 
     def take(self, line: bytes) -> LogLine | None:
-        stamp, _, rest = line.partition(b" ")
-        name, _, rest = rest.partition(b" ")
-        tag, _, text = rest.partition(b" ")
+        stamp, name, tag, text = (line.split(b" ", 3) + _EMPTY)[:4]
         stream: Stream = "stderr" if name == b"stderr" else "stdout"
         when = self._nanoseconds(stamp)
         if when is None or tag not in (b"F", b"P"):
             return LogLine(None, "stdout", line)  # torn by a full disk: shown as it stands
         parts = self._parts[stream]
         if not parts:
+            if tag == b"F":  # nearly all of them
+                return LogLine(when, stream, text) if when >= self._since else None
             self._times[stream] = when
         parts.append(text)
         if tag == b"P" and sum(map(len, parts)) < MAX_LINE:
@@ -74,7 +78,7 @@ class _Joiner:
             self._stamp, self._second = head, int(moment.timestamp())
         if not fraction.isdigit():
             return None
-        return self._second * 1_000_000_000 + int(fraction.ljust(9, b"0")[:9])
+        return self._second * 1_000_000_000 + int(fraction if len(fraction) == 9 else fraction.ljust(9, b"0")[:9])
 
 
 def files(folder: str) -> list[str]:

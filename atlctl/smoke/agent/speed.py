@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from .wire import Say
 
 _TCP_NOTSENT_LOWAT, _SO_MAX_PACING_RATE = 25, 47
-#: Bytes a second up to which sending one segment at a time keeps up with the link.
-_SINGLY = 30e6
 
 
 def send(say: Say, request: dict[str, Any]) -> None:
-    """Send to each of `turns` (index, address, port) in order, each in a slot of `slot` seconds of its own, for
-    `seconds`, at no more than `pace` bytes a second. Tells what got there and what was sent again."""
+    """Send to each of `turns` (index, address, port) in order, each in a slot of `slot` seconds of its own: for
+    `seconds`, the first share `singly` of them one segment at a time, at no more than `pace` bytes a second. Tells what
+    got there and what was sent again."""
     begun = time.monotonic()
     results = []
     for number, turn in enumerate(request["turns"]):
@@ -54,13 +53,12 @@ def _transfer(turn: list[Any], request: dict[str, Any]) -> dict[str, Any]:
         sock.setblocking(False)
         # What is still under way when the time is up is of no use, and must not stand in the way of the next one.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        return _push(sock, float(request["seconds"]), bool(request.get("pace")))
+        return _push(sock, float(request["seconds"]), float(request["singly"]))
 
 
-def _push(sock: socket.socket, seconds: float, singly: bool) -> dict[str, Any]:
-    """Send for so long. In the beginning, and all the time with `singly` or where the link is no faster than that, the
-    kernel may not put segments together: what loses one in a hundred would lose one heap in a hundred, and there are
-    few heaps."""
+def _push(sock: socket.socket, seconds: float, singly: float) -> dict[str, Any]:
+    """Send for so long. For the first share `singly` of it the kernel may not put segments together: what loses one in
+    a hundred would lose one heap in a hundred, and there are few heaps. It costs CPU time, and so speed."""
     data = memoryview(bytes(1 << 20))
     piece = data[: max(500, sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))]
     ready = select.poll()
@@ -68,16 +66,20 @@ def _push(sock: socket.socket, seconds: float, singly: bool) -> dict[str, Any]:
     before, waited, cpu = _tcp(sock), _waited(), time.thread_time()
     begun = now = time.monotonic()
     # The first part, while the connection finds its speed, does not count.
-    sent, third, counted = 0, begun + seconds / 3, (begun, 0)
+    single, counts = begun + singly * seconds, begun + (singly if 0 < singly < 1 else 1 / 3) * seconds
+    sent, alone, counted = 0, 0, (begun, 0)
     while now < begun + seconds:
         try:
-            sent += sock.send(piece, socket.MSG_EOR) if singly or now < third else sock.send(data)
+            if now < single:
+                sent += sock.send(piece, socket.MSG_EOR)
+                alone = sent
+            else:
+                sent += sock.send(data)
         except BlockingIOError:
             ready.poll(max(1, int((begun + seconds - now) * 1000)))
         now = time.monotonic()
-        if now >= third and counted[0] == begun:
+        if now >= counts and counted[0] == begun:
             counted = now, sent - _unacknowledged(sock)
-            singly = singly or counted[1] < _SINGLY * (now - begun)
     arrived, took = sent - _unacknowledged(sock), max(now - counted[0], 1e-6)
     after = _tcp(sock)
     return {
@@ -85,7 +87,7 @@ def _push(sock: socket.socket, seconds: float, singly: bool) -> dict[str, Any]:
         "seconds": round(now - begun, 4),
         "bytes_per_s": round((arrived - counted[1]) / took),
         "segments": after["segments"] - before["segments"],
-        "singly": after["segments"] - before["segments"] if singly else counted[1] // len(piece),
+        "singly": min(alone, arrived) // len(piece),
         "again": after["again"] - before["again"],
         "needless": after["needless"] - before["needless"],
         "rtt_us": after["rtt_us"],

@@ -21,6 +21,8 @@ _ALL, _SHORTEST, _LONGEST, _ALONE = 5.0, 0.05, 0.15, 0.12
 #: Share of a slot in which nothing is sent, so that neighbours who are late do not meet.
 _GAP = 0.25
 _PATIENCE = 2.5
+#: Share of the first transfers that looks for loss, one segment at a time; the rest of it is for speed.
+_SINGLY = 0.5
 #: Healthy links that are measured beside slow ones, and how often in all.
 _CONTROLS, _BESIDE = 3, 12
 
@@ -85,7 +87,7 @@ class _Throughput:
         for place, name in enumerate(self._names):
             others = [self._names[(place + step) % len(self._names)] for step in steps]
             turns[name] = [None if (name, other) in self._cut else self._turn(other) for other in others]
-        self._rates = await self._send(turns, slot * (1 - _GAP), slot)
+        self._rates = await self._send(turns, slot * (1 - _GAP), slot, singly=_SINGLY)
 
     def _turn(self, name: str) -> list[Any]:
         return [self._index[name], *self._where[name]]
@@ -96,6 +98,7 @@ class _Throughput:
         seconds: float,
         slot: float,
         paces: Mapping[str, float] | None = None,
+        singly: float = 0.0,
     ) -> dict[Pair, Rate]:
         """Let each of these send to others, one after another. What is not understood is left out."""
         commands = {
@@ -106,6 +109,7 @@ class _Throughput:
                 "slot": slot,
                 "patience": _PATIENCE,
                 "pace": int(paces[name]) if paces else 0,
+                "singly": 1.0 if paces else singly,
             }
             for name, own in turns.items()
             if any(own)

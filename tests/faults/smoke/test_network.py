@@ -50,7 +50,7 @@ def test_healthy_hosts_pass():
     assert mesh["workers"] == speeds["workers"] == [f"worker-{index}" for index in range(4)]
     for matrix in (mesh["matrix_rtt_ms"], speeds["matrix_mb_per_s"]):
         assert [[cell is None for cell in row] for row in matrix] == [[a == b for a in range(4)] for b in range(4)]
-    assert 10 < speeds["matrix_mb_per_s"][0][1] < 26  # 200 Mbit/s are 25 MB/s
+    assert 2 < speeds["matrix_mb_per_s"][0][1] < 26  # 200 Mbit/s are 25 MB/s
 
 
 @spaces

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from atlctl.smoke.network.blame import Pair
 from atlctl.smoke.network.confirm import accused, confirm
 from tests.unit.smoke.network.test_blame import NAMES, matrix
 
 
-def run(count: int, suspects: set[Pair], really: set[Pair]) -> tuple[set[Pair], list[Pair]]:
+def run(count: int, suspects: Collection[Pair], really: set[Pair]) -> tuple[set[Pair], list[Pair]]:
     looked: list[Pair] = []
 
     async def look(todo: Sequence[Pair]) -> dict[Pair, bool]:
@@ -41,7 +41,7 @@ def test_a_worker_is_looked_at_through_some_of_its_pairs():
 
 
 def test_both_ends_of_a_link_are_cleared_one_after_the_other():
-    bad, looked = run(4, {("w0", "w1"), ("w1", "w0")}, {("w1", "w0")})
+    bad, looked = run(4, [("w0", "w1"), ("w1", "w0")], {("w1", "w0")})
     assert bad == {("w1", "w0")}
     assert len(looked) == 2
 
