@@ -38,7 +38,7 @@ e2e: $(VENV) ## tests in a real cluster; KUBECONFIG and ATLCTL_E2E_IMAGE must be
 	@test -n "$${ATLCTL_E2E_IMAGE:-}" || { echo "error: set ATLCTL_E2E_IMAGE, see docs/e2e.md" >&2; exit 2; }
 	$(BIN)/python -m pytest tests/e2e -v $(E2E)
 
-soak: $(VENV) ## repeat the demo, the property tests and faults of a cluster for long; adds to docs/soak.md
+soak: $(VENV) ## repeat the demo, the property tests, faults of a cluster and of the smoke test for hours; adds to docs/soak.md
 	$(BIN)/python -m tests.soak
 
 test-deps: ## as root: Debian packages that some tests need (they are skipped without)

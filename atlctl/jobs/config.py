@@ -6,6 +6,9 @@ Lists are not merged. Settings so far:
     [errors]
     signatures = ["PATH", ...]    # or ATLCTL_SIGNATURES=PATH:PATH; set and empty, it means none
 
+    [smoke]
+    busbw = ["PATH", ...]         # or ATLCTL_BUSBW=PATH:PATH
+
 The user's file is `$XDG_CONFIG_HOME/atlctl/config.toml`, by default in `~/.config`. Its paths may begin with
 `~`, others are relative to its folder; those of the environment variable to the working folder.
 
@@ -27,16 +30,19 @@ from atlctl.jobs.errors import UsageError
 
 PROJECT_FILE = ".atlctl.toml"
 SIGNATURES_VARIABLE = "ATLCTL_SIGNATURES"
+BUSBW_VARIABLE = "ATLCTL_BUSBW"
 
 _LIMIT = 1 << 20
-_KEYS = {"errors": ("signatures",)}
+_KEYS = {"errors": ("signatures",), "smoke": ("busbw",)}
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What was configured. `signatures` are absolute paths, which need not exist."""
+    """What was configured: absolute paths, which need not exist. `signatures` of failures; `busbw`: figures of
+    hardware for the smoke test."""
 
     signatures: tuple[str, ...] = ()
+    busbw: tuple[str, ...] = ()
 
 
 def load_config(environ: Mapping[str, str], cwd: str) -> Config:
@@ -48,11 +54,15 @@ def load_config(environ: Mapping[str, str], cwd: str) -> Config:
     user_file = _user_file(environ, home)
     user = _read(user_file, "configuration file", lambda path: _absolute(path, os.path.dirname(user_file), home))
     project_file = _project_file(os.path.abspath(cwd), home)
-    project = _read(project_file, "project file", lambda path: _inside(path, project_file)) if project_file else None
-    if SIGNATURES_VARIABLE in environ:
-        paths = environ[SIGNATURES_VARIABLE].split(":")
-        return Config(tuple(_absolute(path, cwd, home) for path in paths if path))
-    return Config(project if project is not None else user or ())
+    project = _read(project_file, "project file", lambda path: _inside(path, project_file)) if project_file else {}
+
+    def setting(table: str, key: str, variable: str) -> tuple[str, ...]:
+        if variable in environ:
+            return tuple(_absolute(path, cwd, home) for path in environ[variable].split(":") if path)
+        name = f"{table}.{key}"
+        return project.get(name, user.get(name, ()))
+
+    return Config(setting("errors", "signatures", SIGNATURES_VARIABLE), setting("smoke", "busbw", BUSBW_VARIABLE))
 
 
 def read_toml(path: str, what: str) -> dict[str, Any]:
@@ -122,10 +132,10 @@ def _planted(folder: str, path: str) -> bool:
         return True
 
 
-def _read(path: str, what: str, resolve: Callable[[str], str]) -> tuple[str, ...] | None:
-    """`errors.signatures` of one file, None where it is not set."""
+def _read(path: str, what: str, resolve: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
+    """The lists of paths that one file sets, by `table.key`."""
     if not os.path.exists(path):  # also below a home that does not exist, or that this user may not enter
-        return None
+        return {}
     tables = read_toml(path, what)
     for table, content in tables.items():
         if table not in _KEYS or not isinstance(content, dict):
@@ -134,13 +144,14 @@ def _read(path: str, what: str, resolve: Callable[[str], str]) -> tuple[str, ...
             if key not in _KEYS[table]:
                 hint = f"known in [{table}] are {', '.join(_KEYS[table])}"
                 raise UsageError(f"{what} {path}: unknown key {table}.{key}", hint)
-    value = tables.get("errors", {}).get("signatures")
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(item, str) and item and "\0" not in item for item in value):
-        hint = 'write it as signatures = ["PATH"]'
-        raise UsageError(f"{what} {path}: errors.signatures must be a list of paths", hint)
-    return tuple(resolve(item) for item in value)
+    found = {}
+    for table, content in tables.items():
+        for key, value in content.items():
+            if not isinstance(value, list) or not all(isinstance(i, str) and i and "\0" not in i for i in value):
+                hint = f'write it as {key} = ["PATH"]'
+                raise UsageError(f"{what} {path}: {table}.{key} must be a list of paths", hint)
+            found[f"{table}.{key}"] = tuple(resolve(item) for item in value)
+    return found
 
 
 def _absolute(path: str, folder: str, home: str) -> str:
@@ -156,7 +167,7 @@ def _inside(path: str, file: str) -> str:
     root = os.path.realpath(folder)
     if os.path.isabs(path) or os.path.commonpath((root, os.path.realpath(whole))) != root:
         raise UsageError(
-            f"project file {file}: errors.signatures: {path} is outside of the project's folder",
+            f"project file {file}: {path} is outside of the project's folder",
             "move the file into the project, or name it in your own config.toml",
         )
     return whole

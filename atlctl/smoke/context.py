@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from atlctl.jobs.model import Worker
 from atlctl.smoke.findings import Check, Finding, Report, Verdict
+from atlctl.smoke.ranks.expected import Row
 from atlctl.smoke.session import Session
 
 Tier = Literal["quick", "standard", "deep"]
@@ -31,6 +32,8 @@ class Options:
     gpus: Mapping[str, Sequence[int]] | None = None
     mounts: tuple[str, ...] = ()
     timeout: float = 300.0
+    #: Figures of hardware that the user has added.
+    busbw: tuple[Row, ...] = ()
 
 
 @dataclass(slots=True)

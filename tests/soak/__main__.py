@@ -1,4 +1,5 @@
-"""Repeats the demo, the property tests and commands in a thousand pods, and adds a dated table to docs/soak.md.
+"""Repeats the demo, the property tests, commands in a thousand pods and the smoke test with faults, and adds dated
+tables to docs/soak.md.
 
 Exits 1 when a run was wrong.
 """
@@ -81,6 +82,22 @@ def report(series: Sequence[Series], when: datetime) -> str:
     return head + table + "".join(one.row + "\n" for one in series if one.seconds)
 
 
+#: The parts of the smoke test, and healthy runs of each beside the rounds of every fault.
+SMOKE = {"network": 300, "storage": 60, "ranks": 60}
+
+
+def smoke(rounds: int) -> tuple[str, bool]:
+    """The tables of all parts, each fault so often, and whether a run was wrong."""
+    found, wrong = "", False
+    for part, healthy in SMOKE.items():
+        words = [f"tests.soak.smoke.{part}", f"--rounds={rounds}", f"--healthy={healthy}"]
+        run = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, stdout=subprocess.PIPE, check=False)
+        wrong |= run.returncode != 0
+        _, head, table = run.stdout.decode(errors="replace").rpartition("| what |")
+        found += f"\n`python -m {' '.join(words)}`:\n\n{head}{table}"
+    return found, wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--demos", type=int, default=50, help="runs of `atlctl demo`")
@@ -90,6 +107,7 @@ def main() -> int:
     parser.add_argument(
         "--pods", type=int, default=20, help="runs of `exec` in 1,000 pods with faults, each another seed"
     )
+    parser.add_argument("--smoke", type=int, default=20, help="runs of the smoke test with each fault")
     options = parser.parse_args()
     demos, rounds, pods = Series("`atlctl demo`"), Series("property tests"), Series("`exec`, 1,000 pods with faults")
     for _ in range(options.demos):
@@ -102,9 +120,10 @@ def main() -> int:
     for seed in range(options.pods):
         pods.add([sys.executable, "-m", "tests.soak.kubernetes", f"--seed={seed}"], timeout=600)
         sys.stderr.write(pods.row + "\n")
+    tables, wrong = smoke(options.smoke) if options.smoke else ("", False)
     text = REPORT.read_text() if REPORT.exists() else TITLE
-    REPORT.write_text(text + report([demos, rounds, pods], datetime.now(UTC)))
-    return int(any(one.failed or one.left for one in (demos, rounds, pods)))
+    REPORT.write_text(text + report([demos, rounds, pods], datetime.now(UTC)) + tables)
+    return int(wrong or any(one.failed or one.left for one in (demos, rounds, pods)))
 
 
 if __name__ == "__main__":

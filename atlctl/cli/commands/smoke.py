@@ -56,6 +56,7 @@ def command(
         return run_async(lambda: _print_torchrun(job, job_option, selection, seconds, output))
 
     def wanted(found: Job) -> Options:
+        from atlctl.cli.smoke.figures import own_busbw
         from atlctl.smoke.context import Options
 
         return Options(
@@ -66,6 +67,7 @@ def command(
             gpus=_gpus(gpus, found) if gpus else None,
             mounts=tuple(mount or ()),
             timeout=seconds,
+            busbw=own_busbw(),
         )
 
     async def run() -> int:

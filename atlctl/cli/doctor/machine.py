@@ -70,7 +70,7 @@ def check_settings(report: Report, words: Words, env: Mapping[str, str]) -> None
     except AtlctlError as error:
         report.fail("settings", error.message, error.hint)
         return
-    absent = [path for path in config.signatures if not os.access(path, os.R_OK)]
+    absent = [path for path in (*config.signatures, *config.busbw) if not os.access(path, os.R_OK)]
     if absent:
         report.warn("settings", words("signatures_gone", paths=", ".join(absent)), words("signatures_fix"))
     else:

@@ -147,13 +147,7 @@ def row_for(run: Run, settled: Settled) -> Row | None:
     each = Counter(member.worker for member in settled.members)
     if len(names) != 1 or len(set(each.values())) != 1:
         return None
-    return expected(names.pop(), len(each), next(iter(each.values())), extra=extra_rows(run))
-
-
-def extra_rows(run: Run) -> Sequence[Row]:
-    """What the user's configuration adds to the table."""
-    given = getattr(run.options, "busbw", ())
-    return [row for row in given if isinstance(row, Row)]
+    return expected(names.pop(), len(each), next(iter(each.values())), extra=run.options.busbw)
 
 
 def too_low(low: tuple[Figure, float], row: Row) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -169,3 +170,14 @@ def test_a_folder_instead_of_the_file(home, work):
     (home / ".config" / "atlctl" / "config.toml").mkdir()
     with pytest.raises(UsageError, match="not a regular file"):
         loaded(home, work)
+
+
+def test_figures_of_hardware_are_a_setting_of_their_own(tmp_path: Path) -> None:
+    home, work = tmp_path / "home", tmp_path / "work"
+    (home / ".config/atlctl").mkdir(parents=True)
+    work.mkdir()
+    (home / ".config/atlctl/config.toml").write_text('[smoke]\nbusbw = ["own.toml"]\n')
+    (work / ".atlctl.toml").write_text('[errors]\nsignatures = ["s.toml"]\n')
+    found = load_config({"HOME": str(home)}, str(work))
+    assert found == Config((str(work / "s.toml"),), (str(home / ".config/atlctl/own.toml"),))
+    assert load_config({"HOME": str(home), "ATLCTL_BUSBW": ""}, str(work)).busbw == ()
