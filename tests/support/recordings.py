@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+#: Read here: no test sees the variables of whoever runs it.
+_NAMED = os.environ.get("ATLCTL_RECORDINGS")
+
 
 def recordings() -> Path | None:
     """The folder of recordings: `ATLCTL_RECORDINGS`, else `../shared/recordings` of the repository; None without it."""
-    named = os.environ.get("ATLCTL_RECORDINGS")
-    folder = Path(named) if named else Path(__file__).parents[3] / "shared" / "recordings"
+    folder = Path(_NAMED) if _NAMED else Path(__file__).parents[3] / "shared" / "recordings"
     return folder if (folder / "index.md").is_file() else None
 
 
