@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support import proc
+
 #: Where the server's program lies: it wants to be called by its whole path.
 PROGRAM = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 _PRIVILEGE_SEPARATION = "/run/sshd"
@@ -89,13 +91,22 @@ class Sshd:
             self._process.terminate()
             self._process.wait(10)
 
-    def close(self) -> None:
-        """With everything that it has started."""
+    def kill_all(self) -> None:
+        """SIGKILL to the server and to the processes that serve its connections, as when a machine goes down."""
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        below = {self._process.pid}
+        while more := {one.pid for one in proc.processes() if one.parent in below and "sshd" in one.command} - below:
+            below |= more
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait(10)
+
+    def close(self) -> None:
+        """With everything that it has started."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill_all()
 
 
 def _free_port(address: str) -> int:

@@ -7,7 +7,6 @@ import errno
 import getpass
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import asyncssh
 
 from atlctl.backends.ssh.hostfile import Host
-from atlctl.backends.ssh.hostkeys import GLOBAL_FILES, USER_FILES, KnownHosts, refusal
+from atlctl.backends.ssh.hostkeys import GLOBAL_FILES, USER_FILES, Entries, KnownHosts, refusal
 from atlctl.backends.ssh.keys import DEFAULTS, Keys, none_accepted
 from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut, Unreachable, UsageError
 
@@ -60,7 +59,6 @@ class Connections:
         """`config`: the path of a configuration of ssh, None for none."""
         self._keys, self._known, self._config = keys, known, config
         self._open: dict[Host, asyncio.Task[asyncssh.SSHClientConnection]] = {}
-        self._plain: Sequence[Any] | None = None
 
     async def get(self, host: Host) -> asyncssh.SSHClientConnection:
         """The connection to a host, made now if there is none. Raises AtlctlError."""
@@ -125,14 +123,14 @@ class Connections:
         await asyncio.sleep(AGAIN_SECONDS)
         return await self._once(host, target, known)
 
-    async def _once(self, host: Host, target: Target, known: Any) -> asyncssh.SSHClientConnection:
+    async def _once(self, host: Host, target: Target, known: Entries) -> asyncssh.SSHClientConnection:
         client = _Client(self._known, target)
         options: dict[str, Any] = {
             "config": [] if self._config is None else [self._config],
             "username": target.user,
             "client_factory": lambda: client,
             "client_keys": self._keys.load(target.identities) or None,
-            "known_hosts": lambda name, addr, port: known.match(name, addr, port),
+            "known_hosts": lambda name, addr, port: known.known.match(name, addr, port),
             "encryption_algs": CIPHERS,
             "compression_algs": ("none",),
             "keepalive_interval": ALIVE_SECONDS,
@@ -154,7 +152,7 @@ class Connections:
         except (OSError, asyncssh.Error, ValueError) as error:
             raise self._mapped(error, host, target, known, client) from error
 
-    def _mapped(self, error: Exception, host: Host, target: Target, known: Any, client: _Client) -> AtlctlError:
+    def _mapped(self, error: Exception, host: Host, target: Target, known: Entries, client: _Client) -> AtlctlError:
         place = f"{target.host}:{target.port}"
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
             name = target.key_alias or target.host
@@ -188,8 +186,8 @@ class _Client(asyncssh.SSHClient):
         if not self._known.accept_new:
             return False
         name = self._target.key_alias or self._target.host
-        trusted, authorities, revoked, *_ = self._known.of(self._target.known_files).match(name, "", self._target.port)
-        if trusted or authorities or key in revoked:
+        entries = self._known.of(self._target.known_files)
+        if entries.trusted(name, self._target.port) or entries.is_revoked(name, self._target.port, key):
             return False
         self._known.add(self._target.known_files, name, self._target.port, key)
         return True

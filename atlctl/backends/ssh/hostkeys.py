@@ -6,6 +6,8 @@ import contextlib
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import asyncssh
@@ -17,20 +19,40 @@ USER_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 GLOBAL_FILES = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What some files say. Revoked keys stand apart: asyncssh forgets them where a host has no other entry."""
+
+    known: Any
+    revoked: Any
+
+    def trusted(self, place: str, port: int) -> bool:
+        """Whether the place has an entry of any kind that could vouch for it."""
+        host_keys, authorities, *_ = self.known.match(place, "", port)
+        return bool(host_keys or authorities)
+
+    def is_revoked(self, place: str, port: int, key: asyncssh.SSHKey | None) -> bool:
+        return key is not None and key in self.revoked.match(place, "", port)[0]
+
+
 class KnownHosts:
     """The files of one run. `accept_new`: a host that is in none of them is added to the first one."""
 
     def __init__(self, *, accept_new: bool = False) -> None:
         self.accept_new = accept_new
-        self._parsed: dict[tuple[str, ...], Any] = {}
+        self._parsed: dict[tuple[str, ...], Entries] = {}
 
-    def of(self, files: Sequence[str]) -> Any:
+    def of(self, files: Sequence[str]) -> Entries:
         """The entries of these files. Raises UsageError for one that cannot be read or understood."""
         paths = tuple(os.path.expanduser(file) for file in files)
         if paths not in self._parsed:
             there = [path for path in paths if os.path.isfile(path)]
             try:
-                self._parsed[paths] = asyncssh.read_known_hosts(there)
+                lines = [line for path in there for line in Path(path).read_text(encoding="utf-8").splitlines()]
+                revoked = [line.split(None, 1)[1] for line in lines if line.startswith("@revoked ")]
+                self._parsed[paths] = Entries(
+                    asyncssh.import_known_hosts("\n".join(lines)), asyncssh.import_known_hosts("\n".join(revoked))
+                )
             except (OSError, ValueError, asyncssh.KeyImportError) as error:
                 raise UsageError(
                     f"{' or '.join(there)} cannot be read: {error}", "mend the line, or remove it"
@@ -47,9 +69,9 @@ class KnownHosts:
             os.write(fd, line.encode())
         finally:
             os.close(fd)
-        for known in self._parsed.values():
+        for entries in self._parsed.values():
             with contextlib.suppress(ValueError):
-                known.load(line)
+                entries.known.load(line)
 
 
 def entry(host: str, port: int) -> str:
@@ -57,14 +79,13 @@ def entry(host: str, port: int) -> str:
     return host if port == 22 else f"[{host}]:{port}"
 
 
-def refusal(place: str, port: int, known: Any, offered: asyncssh.SSHKey | None, path: str) -> NotAllowed:
+def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | None, path: str) -> NotAllowed:
     """Why a host's key is not taken, and the command that mends it once its owner has said that it is right."""
     name = entry(place, port)
-    trusted, authorities, revoked, *_ = known.match(place, "", port)
     shown = f" ({offered.get_algorithm()} {offered.get_fingerprint()})" if offered is not None else ""
-    if offered is not None and offered in revoked:
+    if entries.is_revoked(place, port, offered):
         return NotAllowed(f"the key of {name} was revoked{shown}: it is not that host any more", "ask its owner")
-    if trusted or authorities:
+    if entries.trusted(place, port):
         hint = f"if its owner says that this is right: ssh-keygen -f {shlex.quote(path)} -R {shlex.quote(name)}"
         return NotAllowed(f"the key of {name} has changed{shown}: it may be another machine", hint)
     scan = f"ssh-keyscan {f'-p {port} ' if port != 22 else ''}{shlex.quote(place)} >> {shlex.quote(path)}"

@@ -183,6 +183,8 @@ class _Throughput:
         chosen = rates.controls(fair, suspects, _CONTROLS)
         beside: list[float] = []
         best: dict[Pair, float] = {}
+        #: Slow ones that got too little CPU to be blamed: they count neither as bad nor as good.
+        starved: set[Pair] = set()
 
         async def look(todo: Sequence[Pair]) -> dict[Pair, bool]:
             slow: dict[Pair, bool] = {}
@@ -195,12 +197,15 @@ class _Throughput:
                     if (rate := again.get(pair)) is None:
                         continue
                     best[pair] = max(best.get(pair, 0.0), rate.bytes_per_s)
-                    slow[pair] = not rate.starved and best[pair] < rates.SLOW * rates.median(beside)
+                    low = best[pair] < rates.SLOW * rates.median(beside)
+                    slow[pair] = low and not rate.starved
+                    (starved.add if low and rate.starved else starved.discard)(pair)
             return {pair: slow.get(pair, False) for pair in todo}
 
         bad = await confirm(self._names, fair, suspects, look)
         known = rates.median(beside)
-        told = accused(self._names, fair, bad)
+        unjudged = {pair for pair in starved - bad if pair[::-1] in starved or pair[::-1] not in fair}
+        told = accused(self._names, [pair for pair in fair if pair not in unjudged], bad)
         self._accuse(told, bad, _SLOW_ADVICE, lambda ways: _speed([best[way] for way in ways if way in best], known))
         return None
 

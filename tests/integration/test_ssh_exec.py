@@ -1,0 +1,302 @@
+"""Commands over SSH on a real sshd: how they end, what reaches them, whose key is taken, and what stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from atlctl.backends.base import (
+    Argv,
+    Event,
+    ExecRequest,
+    Exited,
+    FailedToStart,
+    Lost,
+    Output,
+    Started,
+    TerminalSize,
+)
+from atlctl.backends.ssh.connect import Connections
+from atlctl.backends.ssh.executor import SshExecutor
+from atlctl.backends.ssh.hostfile import Host
+from atlctl.backends.ssh.hostkeys import KnownHosts
+from atlctl.backends.ssh.keys import Keys
+from atlctl.jobs.model import State, Worker
+from tests.support import proc
+from tests.support.needs import needs
+from tests.support.sshd import Sshd, make_key
+
+pytestmark = needs("sshd")
+WORKER = Worker("gpu-1", 0, State.RUNNING)
+
+
+@dataclass
+class Site:
+    """A server, a key that it takes, and a configuration of ssh that knows both."""
+
+    server: Sshd
+    folder: Path
+    key: Path
+
+    def config(self, *lines: str, known: str | None = None, key: Path | None = None) -> str:
+        """The path of a new configuration for the alias gpu-1."""
+        place = self.folder / f"ssh-{time.monotonic_ns()}"
+        place.mkdir()
+        (place / "known").write_text(self.server.known if known is None else known)
+        text = [
+            "Host gpu-1",
+            "HostName 127.0.0.1",
+            f"Port {self.server.port}",
+            f"IdentityFile {key or self.key}",
+            f"UserKnownHostsFile {place / 'known'}",
+            "GlobalKnownHostsFile /nonexistent",
+            *lines,
+        ]
+        (place / "config").write_text("\n".join(text) + "\n")
+        return str(place / "config")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("sshd")
+    key = make_key(folder / "key")
+    server = Sshd(folder / "server", [key])
+    try:
+        yield Site(server, folder, key)
+    finally:
+        server.close()
+
+
+@pytest.fixture(autouse=True)
+def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+
+
+def executor(config: str, *, accept_new: bool = False, passphrase: str | None = None) -> SshExecutor:
+    keys = Keys(lambda _: passphrase)
+    return SshExecutor(Connections(keys, KnownHosts(accept_new=accept_new), config), {"gpu-1": Host("gpu-1")})
+
+
+def run(
+    config: str, words: Sequence[str], data: bytes | None = None, tty: TerminalSize | None = None, **options: object
+) -> list[Event]:
+    """All events of a command. `data`: its input."""
+
+    async def main() -> list[Event]:
+        made = executor(config, **options)  # type: ignore[arg-type]
+        found: list[Event] = []
+        try:
+            execution = made.run(WORKER, ExecRequest(Argv(tuple(words)), stdin=data is not None, tty=tty))
+            async for event in execution:
+                found.append(event)
+                if isinstance(event, Started) and data is not None:
+                    await execution.write(data)
+                    await execution.close_stdin()
+        finally:
+            await made.aclose()
+        return found
+
+    return asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def text(events: Sequence[Event], stream: str = "stdout") -> bytes:
+    return b"".join(event.data for event in events if isinstance(event, Output) and event.stream == stream)
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        (("true",), Exited(exit_code=0)),
+        (("sh", "-c", "exit 7"), Exited(exit_code=7)),
+        (("sh", "-c", "kill -9 $$"), Exited(signal=9)),
+        (("sh", "-c", "exit 137"), Exited(exit_code=137)),
+        (("/nonexistent/x",), FailedToStart(127, "/nonexistent/x: command not found")),
+        (("/etc",), FailedToStart(126, "/etc: cannot be executed")),
+    ],
+)
+def test_how_a_command_ends(site: Site, words: Sequence[str], end: Event) -> None:
+    assert run(site.config(), words)[-1] == end
+
+
+def test_words_are_quoted_exactly_once(site: Site) -> None:
+    words = ("a b", "$HOME", "`id`", "'", '"', "\\", "*", "\n", "", "-n", "中", os.fsdecode(b"\xff\xfe"), "!x", "#")
+    program = "import sys,os;os.write(1,os.fsencode('|'.join(sys.argv[1:])))"
+    events = run(site.config(), (sys.executable, "-c", program, *words))
+    assert text(events) == os.fsencode("|".join(words))
+
+
+def test_both_streams_and_input(site: Site) -> None:
+    events = run(site.config(), ("sh", "-c", "cat; echo wrong >&2"), data=b"a\0b" * 100_000)
+    assert text(events) == b"a\0b" * 100_000
+    assert text(events, "stderr") == b"wrong\n"
+    assert events[-1] == Exited(exit_code=0)
+    assert events[0] == Started(guarded=True)
+
+
+def test_a_terminal_of_that_size(site: Site) -> None:
+    events = run(site.config(), ("sh", "-c", "tty >/dev/null && stty size"), tty=TerminalSize(132, 43))
+    assert text(events).replace(b"\r", b"") == b"43 132\n"
+
+
+def test_much_output_arrives_whole(site: Site) -> None:
+    events = run(site.config(), ("sh", "-c", "head -c 20000000 /dev/zero"))
+    assert len(text(events)) == 20_000_000
+    assert events[-1] == Exited(exit_code=0)
+
+
+def test_a_command_is_ended_with_all_that_it_started(site: Site) -> None:
+    mark = f"3{time.time_ns() % 10**8}"
+
+    async def main() -> bool:
+        made = executor(site.config())
+        execution = made.run(WORKER, ExecRequest(Argv(("sh", "-c", f"sleep {mark} & sleep {mark}"))))
+        try:
+            async for event in execution:
+                if isinstance(event, Started):
+                    break
+            return await execution.end(1.0)
+        finally:
+            await made.aclose()
+
+    assert asyncio.run(asyncio.wait_for(main(), 30))
+    assert not _sleeping(mark)
+
+
+@pytest.mark.parametrize("stdin", [False, True])
+def test_a_command_dies_with_a_client_that_is_killed(site: Site, stdin: bool) -> None:
+    mark = f"4{time.time_ns() % 10**8}"
+    program = (
+        "import asyncio,sys\nfrom tests.integration.test_ssh_exec import *\n"
+        "async def main():\n made = executor(sys.argv[1])\n"
+        " request = ExecRequest(Argv(('sleep', sys.argv[2])), stdin=sys.argv[3] == 'True')\n"
+        " async for event in made.run(WORKER, request):\n  print(event, flush=True)\nasyncio.run(main())"
+    )
+    client = subprocess.Popen(
+        [sys.executable, "-c", program, site.config(), mark, str(stdin)],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"Started(guarded=True)\n"
+        assert _sleeping(mark)
+    finally:
+        client.send_signal(signal.SIGKILL)
+        client.communicate()
+    assert proc.wait_until(lambda: not _sleeping(mark))
+
+
+def test_a_server_that_is_killed_in_the_middle_is_a_loss(tmp_path: Path) -> None:
+    key = make_key(tmp_path / "key")
+    server = Sshd(tmp_path / "server", [key])
+    site = Site(server, tmp_path, key)
+
+    async def main() -> list[Event]:
+        made = executor(site.config())
+        found: list[Event] = []
+        try:
+            async for event in made.run(WORKER, ExecRequest(Argv(("sleep", "1000")))):
+                found.append(event)
+                if isinstance(event, Started):
+                    server.kill_all()
+        finally:
+            await made.aclose()
+        return found
+
+    try:
+        assert isinstance(asyncio.run(asyncio.wait_for(main(), 30))[-1], Lost)
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ("", "is not known"),
+        ("{place} {other}\n", "has changed"),
+        ("@revoked {place} {own}\n", "was revoked"),
+    ],
+)
+def test_a_host_that_is_not_known_is_refused(site: Site, tmp_path: Path, known: str, words: str) -> None:
+    place, own = site.server.known.strip().split(" ", 1)
+    other = " ".join(make_key(tmp_path / "other").with_suffix(".pub").read_text().split()[:2])
+    (end,) = run(site.config(known=known.format(place=place, own=own, other=other)), ("true",))
+    assert isinstance(end, FailedToStart)
+    assert end.exit_code == 255
+    assert words in end.reason
+    assert f"[127.0.0.1]:{site.server.port}" in end.reason
+
+
+def test_checks_cannot_be_configured_away(site: Site) -> None:
+    config = site.config("StrictHostKeyChecking no")
+    lines = Path(config).read_text().splitlines()
+    kept = ["UserKnownHostsFile none" if line.startswith("UserKnown") else line for line in lines]
+    Path(config).write_text("\n".join(kept) + "\n")
+    (end,) = run(config, ("true",))
+    assert isinstance(end, FailedToStart)
+    assert "is not known" in end.reason
+
+
+def test_a_new_host_is_noted_where_that_was_chosen(site: Site, tmp_path: Path) -> None:
+    config = site.config(known="")
+    assert run(config, ("true",), accept_new=True)[-1] == Exited(exit_code=0)
+    assert run(config, ("true",))[-1] == Exited(exit_code=0)
+    # It was added to that file alone, and one that has another key is no new host.
+    other = " ".join(make_key(tmp_path / "other").with_suffix(".pub").read_text().split()[:2])
+    (end,) = run(site.config(known=f"[127.0.0.1]:{site.server.port} {other}\n"), ("true",), accept_new=True)
+    assert isinstance(end, FailedToStart)
+    assert "has changed" in end.reason
+    place, own = site.server.known.strip().split(" ", 1)
+    (end,) = run(site.config(known=f"@revoked {place} {own}\n"), ("true",), accept_new=True)
+    assert isinstance(end, FailedToStart)
+    assert "was revoked" in end.reason
+
+
+def test_a_key_that_is_not_taken(site: Site, tmp_path: Path) -> None:
+    (end,) = run(site.config(key=make_key(tmp_path / "stranger")), ("true",))
+    assert isinstance(end, FailedToStart)
+    assert "no key was accepted" in end.reason
+
+
+def test_an_encrypted_key_is_asked_for_once(site: Site, tmp_path: Path) -> None:
+    key = tmp_path / "locked"
+    shutil.copy(site.key, key)
+    key.chmod(0o600)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", key], check=True)
+    config = site.config(key=key)
+    assert run(config, ("true",), passphrase="secret")[-1] == Exited(exit_code=0)
+    (end,) = run(config, ("true",))
+    assert isinstance(end, FailedToStart)
+    assert "is encrypted" in end.reason
+
+
+def test_a_key_that_others_may_read_is_not_used(site: Site, tmp_path: Path) -> None:
+    key = tmp_path / "open"
+    shutil.copy(site.key, key)
+    key.chmod(0o644)
+    (end,) = run(site.config(key=key), ("true",))
+    assert isinstance(end, FailedToStart)
+    assert "chmod 600" in end.reason
+
+
+def test_nobody_listens(site: Site) -> None:
+    config = site.config()
+    Path(config).write_text(Path(config).read_text().replace(f"Port {site.server.port}", "Port 1"))
+    (end,) = run(config, ("true",))
+    assert isinstance(end, FailedToStart)
+    assert "127.0.0.1:1: connection refused" in end.reason
+
+
+def _sleeping(mark: str) -> bool:
+    """Whether a `sleep` of so many seconds runs."""
+    return any(process.command == f"sleep {mark}" for process in proc.processes())
