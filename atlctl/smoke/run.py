@@ -139,7 +139,7 @@ class Smoke:
             if self._options.timeout < PATIENCE:
                 # Silence for so short a time says nothing; a refusal does.
                 found = [replace(f, severity=Severity.NOT_JUDGED) if _silence(f.evidence) else f for f in found]
-            run.find(*found)
+            run.find(*(_doubted(f, session) for f in found))
             total = len(self._workers) + len(self._gone)
             stage.note = f"{len(living)} of {total} workers answer"
         if not living:
@@ -260,6 +260,15 @@ _ADVICE_MISSING = "look at the worker: atlctl ps, atlctl events; then whether a 
 
 def _missing(name: str, why: str, *, confirmed: bool) -> Finding:
     return Finding("roll-call", Severity.FAIL, Culprit("worker", name), why, confirmed, _ADVICE_MISSING)
+
+
+def _doubted(finding: Finding, session: Session) -> Finding:
+    """Silence of a worker whose machine has too much to do is no fault of it."""
+    who = finding.culprit.worker if finding.culprit is not None else None
+    if who is None or not _silence(finding.evidence) or not session.overloaded(who):
+        return finding
+    text = f"{finding.evidence}; its machine has too much to do to tell"
+    return replace(finding, severity=Severity.NOT_JUDGED, evidence=text)
 
 
 def _silence(why: str) -> bool:

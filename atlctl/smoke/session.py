@@ -35,6 +35,8 @@ _LINE, _STDERR = 4 << 20, 16 << 10
 _MARK = b"\x1e"
 #: A worker that has too much to do is waited for so many times as long, at most.
 _SLOWEST = 5.0
+#: Processes ready to run for each CPU from which on a late worker cannot be told from a silent one.
+_OVERLOADED = 2.0
 _SILENT = (
     "not connected",
     "its agent was started and says nothing",
@@ -138,6 +140,10 @@ class Session:
     def hello(self, name: str) -> Fields:
         """What the agent said first: `pid`, `host`, `python`, `executable`. Empty before it did."""
         return self._peers[name].hello or {}
+
+    def overloaded(self, name: str) -> bool:
+        """Its shell told of twice as much to do as its machine has CPUs: that it is late proves nothing."""
+        return self._peers[name].slow >= _OVERLOADED
 
     def stderr(self, name: str) -> str:
         """The last 16 KiB that the agent and its ranks wrote to standard error. Hostile text."""

@@ -91,6 +91,24 @@ def test_who_is_missing_is_named_and_asked_again(monkeypatch: pytest.MonkeyPatch
     assert made._executor.started.count("worker-2") == 2
 
 
+def test_a_late_one_of_a_machine_with_too_much_to_do_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shell says so before any Python starts; the same silence without that word is a fault."""
+    monkeypatch.setattr(running, "PATIENCE", 0.2)
+    monkeypatch.setattr(running, "ROLL_CALL_MOST", 0.5)
+    monkeypatch.setattr(running, "_AGAIN_LEAST", 0.0)
+
+    def late(running_: int) -> Script:
+        async def script(stream: Stream) -> None:
+            stream.say(ev="alive", load=running_, running=running_, cpus=2)
+            await asyncio.Event().wait()
+
+        return script
+
+    made = smoke(monkeypatch, [], {"worker-1": late(40), "worker-2": late(1)}, count=3)
+    found = {f.culprit.worker: f.severity for f in made.report.findings if f.culprit is not None}
+    assert found == {"worker-1": Severity.NOT_JUDGED, "worker-2": Severity.FAIL}
+
+
 def test_one_that_answers_when_it_is_asked_again_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     tries = 0
 
