@@ -180,7 +180,9 @@ def hosts(faults: Mapping[int, Sequence[str]], mark: str) -> PlainHosts:
     def env(worker: Worker) -> dict[str, str]:
         mine = faults.get(worker.index, ())
         broken = {"PYTHONPATH": str(_BROKEN)} if "no torch" in mine else {}
-        return {MARK: mark, FAULTS: " ".join(f.replace(" ", "-") for f in mine), **broken}
+        # Else the torch of whatever runs on this machine would be taken, which may be half installed.
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+        return {MARK: mark, "PATH": path, FAULTS: " ".join(f.replace(" ", "-") for f in mine), **broken}
 
     def prefix(worker: Worker) -> Sequence[str]:
         if any("starved" in names for names in faults.values()):
