@@ -281,11 +281,15 @@ def test_start_up_imports_nothing_heavy() -> None:
 @pytest.mark.torch
 @pytest.mark.timeout(180)
 def test_on_a_cluster() -> None:
+    # The pods see all processes of this machine. With these they are told from ranks of other tests, which have no
+    # HOSTNAME and would be taken for theirs.
+    marks = {"ATLCTL_STATE_DIR": "/none", "ATLCTL_JOB": "train", "ATLCTL_WORKER": "all"}
+    env = {"PATH": f"{BIN}:{os.environ['PATH']}", **marks}
     with Server() as server:
         cluster = Cluster(server)
         container = {
             "command": ["sh", "-c", "sleep 4000"],
-            "env": [{"name": "PATH", "value": f"{BIN}:{os.environ['PATH']}"}],
+            "env": [{"name": name, "value": value} for name, value in env.items()],
         }
         cluster.pytorchjob("train", workers=3, run=True, container=container)
         for index in range(3):
