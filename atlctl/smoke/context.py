@@ -60,12 +60,8 @@ class Run:
         begun, stage = time.monotonic(), Stage()
         yield stage
         seconds = round(time.monotonic() - begun, 3)
-        found = [Verdict(finding.severity) for finding in self.report.findings if finding.check == name]
-        verdict: Verdict | None = next((v for v in (Verdict.FAIL, Verdict.WARN) if v in found), None)
-        if verdict is None:
-            judged = not stage.unjudged and Verdict.NOT_JUDGED not in found
-            verdict = Verdict.PASS if judged else Verdict.NOT_JUDGED
-        self.report.checks.append(Check(name, verdict, stage.note, seconds))
+        otherwise = Verdict.NOT_JUDGED if stage.unjudged else Verdict.PASS
+        self.report.checks.append(Check(name, self.report.verdict_of(name, otherwise), stage.note, seconds))
         self.report.timings[name] = round(self.report.timings.get(name, 0.0) + seconds, 3)
 
 

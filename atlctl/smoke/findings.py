@@ -78,6 +78,11 @@ class Report:
     timings: dict[str, float] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
 
+    def verdict_of(self, check: str, otherwise: Verdict) -> Verdict:
+        """The worst of the findings made for `check`, `otherwise` where there is none."""
+        found = [Verdict(finding.severity) for finding in self.findings if finding.check == check]
+        return worst(found) if found else otherwise
+
     @property
     def verdict(self) -> Verdict:
         return worst([*(check.verdict for check in self.checks), *(Verdict(f.severity) for f in self.findings)])

@@ -135,16 +135,21 @@ class Smoke:
                     "answered": True,
                     **{key: hello.get(key) for key in ("host", "python", "executable", "after")},
                 }
-            found = [_missing(name, why, confirmed=False) for name, why in silent.items()]
-            if self._options.timeout < PATIENCE:
-                # Silence for so short a time says nothing; a refusal does.
-                found = [replace(f, severity=Severity.NOT_JUDGED) if _silence(f.evidence) else f for f in found]
-            run.find(*(_doubted(f, session) for f in found))
+            run.find(*(self._silent(session, name, why) for name, why in silent.items()))
             total = len(self._workers) + len(self._gone)
             stage.note = f"{len(living)} of {total} workers answer"
         if not living:
             raise nobody(silent)
         return silent
+
+    def _silent(self, session: Session, name: str, why: str) -> Finding:
+        """A worker that did not answer. Silence for too short a time, or where a machine has too much to do, says
+        nothing; a refusal does."""
+        doubted = _silence(why) and (self._options.timeout < PATIENCE or session.overloaded(name))
+        if not doubted:
+            return _missing(name, why, confirmed=False)
+        more = "; its machine has too much to do to tell" if session.overloaded(name) else ""
+        return replace(_missing(name, why + more, confirmed=False), severity=Severity.NOT_JUDGED)
 
     async def _again(self, silent: Mapping[str, str], config: Mapping[str, object]) -> None:
         """A second try at those that did not answer, beside the tests of the others. Confirms, or takes back."""
@@ -193,11 +198,9 @@ class Smoke:
 
     def _rejudge(self, name: str) -> None:
         """Findings came after the check was closed: its verdict follows them."""
-        found = [Verdict(finding.severity) for finding in self.report.findings if finding.check == name]
-        worse = next((verdict for verdict in (Verdict.FAIL, Verdict.WARN) if verdict in found), None)
         for at, check in enumerate(self.report.checks):
-            if check.name == name and worse is not None:
-                self.report.checks[at] = replace(check, verdict=worse)
+            if check.name == name:
+                self.report.checks[at] = replace(check, verdict=self.report.verdict_of(name, check.verdict))
 
     # The checks
 
@@ -249,9 +252,7 @@ class Smoke:
         """A check that did not come to its end. What it found before that counts."""
         if name is None or any(check.name == name for check in self.report.checks):
             return
-        found = [finding.severity for finding in self.report.findings if finding.check == name]
-        bad = next((item for item in (Severity.FAIL, Severity.WARN) if item in found), Severity.NOT_JUDGED)
-        self.report.checks.append(Check(name, Verdict(bad), why))
+        self.report.checks.append(Check(name, self.report.verdict_of(name, Verdict.NOT_JUDGED), why))
 
 
 _ADVICE_LOST = "see why the worker went away: atlctl ps, atlctl events, atlctl errors"
@@ -260,15 +261,6 @@ _ADVICE_MISSING = "look at the worker: atlctl ps, atlctl events; then whether a 
 
 def _missing(name: str, why: str, *, confirmed: bool) -> Finding:
     return Finding("roll-call", Severity.FAIL, Culprit("worker", name), why, confirmed, _ADVICE_MISSING)
-
-
-def _doubted(finding: Finding, session: Session) -> Finding:
-    """Silence of a worker whose machine has too much to do is no fault of it."""
-    who = finding.culprit.worker if finding.culprit is not None else None
-    if who is None or not _silence(finding.evidence) or not session.overloaded(who):
-        return finding
-    text = f"{finding.evidence}; its machine has too much to do to tell"
-    return replace(finding, severity=Severity.NOT_JUDGED, evidence=text)
 
 
 def _silence(why: str) -> bool:

@@ -6,17 +6,16 @@ The network under test carries none of this: a worker that is cut off from the o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from atlctl.backends.base import Event, ExecRequest, Execution, Executor, Started, Stream
+from atlctl.backends.base import ExecRequest, Execution, Executor, Stream
 from atlctl.fanout import engine
-from atlctl.fanout.around import Around
+from atlctl.fanout.around import Fed
 from atlctl.fanout.keep import unanswered
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import Outcome
@@ -63,6 +62,16 @@ class Answer:
 
 
 @dataclass(slots=True)
+class _Call:
+    """A command under way: whose last word is awaited, and what came."""
+
+    waiting: set[str]
+    heard: Heard | None
+    answers: dict[str, Answer] = field(default_factory=dict)
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
 class _Peer:
     """One worker's agent. `slow`: how many times as long as usual it may take, 0 until its shell has told.
     `gone`: why it is no longer there."""
@@ -88,7 +97,7 @@ class Session:
         self._executor = executor
         self._config = config
         self._peers = {worker.name: _Peer(worker) for worker in workers}
-        self._calls: dict[int, tuple[set[str], dict[str, Answer], Heard | None, asyncio.Event]] = {}
+        self._calls: dict[int, _Call] = {}
         self._number = 0
         self._joined = asyncio.Event()
         self._running: asyncio.Task[list[Outcome]] | None = None
@@ -184,30 +193,47 @@ class Session:
         return {name: peer.gone for name, peer in self._peers.items() if peer.hello is None}
 
     async def ask(
-        self, commands: Mapping[str, Mapping[str, Any]], timeout: float, heard: Heard | None = None
+        self,
+        commands: Mapping[str, Mapping[str, Any]],
+        timeout: float,
+        heard: Heard | None = None,
+        *,
+        patience: float | None = None,
     ) -> dict[str, Answer]:
         """Send each worker its command (`{"cmd": ..., ...}`) and wait for the last word of all, `timeout` seconds.
 
         `heard` gets every event of these commands as it comes, the last one too. An answer for every worker asked.
+        With `patience`, once half have answered, the others are given up when none does for so many seconds, or for as
+        long as it took until then, where that is more: on a starved machine all are slow.
         """
         self._number += 1
-        number, done = self._number, asyncio.Event()
-        waiting, answers = set(commands), dict[str, Answer]()
-        self._calls[number] = waiting, answers, heard, done
+        number, call = self._number, _Call(set(commands), heard)
+        self._calls[number] = call
+        begun = time.monotonic()
         try:
             for name, command in commands.items():
                 if self._peers[name].gone:
                     self._answer(number, name, Answer(None, self._peers[name].gone))
                 else:
                     self._send(name, {**command, "id": number})
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    if waiting:
-                        await done.wait()
+            await self._await(call, begun, timeout, patience)
         finally:
             del self._calls[number]
-        late = Answer(None, f"no answer within {timeout:g} s", late=True)
-        return {name: answers.get(name, late) for name in commands}
+        late = Answer(None, f"no answer within {round(time.monotonic() - begun, 1):g} s", late=True)
+        return {name: call.answers.get(name, late) for name in commands}
+
+    async def _await(self, call: _Call, begun: float, timeout: float, patience: float | None) -> None:
+        while call.waiting:
+            until = begun + timeout
+            if patience is not None and len(call.answers) >= len(call.waiting):
+                now = time.monotonic()
+                until = min(until, now + max(patience, now - begun))
+            call.moved.clear()
+            try:
+                async with asyncio.timeout(until - time.monotonic()):
+                    await call.moved.wait()
+            except TimeoutError:
+                return
 
     def tell(self, commands: Mapping[str, Mapping[str, Any]]) -> None:
         """Send commands whose answers nobody waits for."""
@@ -221,12 +247,11 @@ class Session:
             peer.execution.post(json.dumps(command, separators=(",", ":")).encode() + b"\n")
 
     def _answer(self, number: int, name: str, answer: Answer) -> None:
-        waiting, answers, _, done = self._calls[number]
-        if name in waiting:
-            waiting.discard(name)
-            answers[name] = answer
-            if not waiting:
-                done.set()
+        call = self._calls[number]
+        if name in call.waiting:
+            call.waiting.discard(name)
+            call.answers[name] = answer
+            call.moved.set()
 
     # Being heard: the sink of the engine
 
@@ -260,8 +285,8 @@ class Session:
         said = peer.stderr.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
         ended = said[:300] or f"the agent ended with exit {outcome.code}"
         peer.gone = peer.gone or unanswered(outcome, "the agent", "shell", ended).message
-        for number, (waiting, *_) in list(self._calls.items()):
-            if peer.worker.name in waiting:
+        for number, call in list(self._calls.items()):
+            if peer.worker.name in call.waiting:
                 self._answer(number, peer.worker.name, Answer(None, peer.gone))
         self._joined.set()
 
@@ -288,7 +313,7 @@ class Session:
             self._heard(number, name, event)
 
     def _heard(self, number: int, name: str, event: Fields) -> None:
-        heard = self._calls[number][2]
+        heard = self._calls[number].heard
         if heard is not None:
             try:
                 heard(name, event)
@@ -325,7 +350,7 @@ class _Starting:
         await self._inner.aclose()
 
 
-class _Agent(Around):
+class _Agent(Fed):
     """One agent's stream: what is posted is written in order, by a task of its own."""
 
     def __init__(self, inner: Execution) -> None:
@@ -335,31 +360,13 @@ class _Agent(Around):
     def post(self, data: bytes) -> None:
         self._posts.put_nowait(data)
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        events = aiter(self._inner)
-        writing: asyncio.Task[None] | None = None
-        try:
-            async for event in events:
-                if isinstance(event, Started):
-                    writing = asyncio.create_task(self._write())
-                yield event
-        finally:
-            if writing is not None:
-                writing.cancel()
-                await asyncio.wait([writing])
-            if isinstance(events, AsyncGenerator):
-                await events.aclose()
-
-    async def _write(self) -> None:
-        try:
-            while True:
-                data = await self._posts.get()
-                while not self._posts.empty():
-                    data += self._posts.get_nowait()
-                if not await self._inner.write(data):
-                    return
-        except (AtlctlError, OSError) as error:
-            _log.debug("an agent's stdin is gone: %r", error)  # its last event tells how it ended
+    async def feed(self) -> None:
+        while True:
+            data = await self._posts.get()
+            while not self._posts.empty():
+                data += self._posts.get_nowait()
+            if not await self._inner.write(data):
+                return
 
 
 def _slow(event: Fields) -> float:

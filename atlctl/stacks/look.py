@@ -5,25 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from atlctl.backends.base import (
-    Argv,
-    Event,
-    ExecRequest,
-    Execution,
-    Executor,
-    Script,
-    Started,
-    as_argv,
-)
+from atlctl.backends.base import Argv, ExecRequest, Execution, Executor, Script, as_argv
 from atlctl.diagnosis.hang.report import Report, parse_report
 from atlctl.fanout import engine
-from atlctl.fanout.around import Around
+from atlctl.fanout.around import Fed
 from atlctl.fanout.keep import Keep, ended, unanswered
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import Outcome
@@ -68,8 +58,6 @@ for name, text in json.loads(sys.stdin.buffer.read(size)):
     exec(compile(text, name, "exec"), module.__dict__)
 module.main()
 """
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,31 +112,14 @@ class _Sending:
         await self._inner.aclose()
 
 
-class _Sent(Around):
+class _Sent(Fed):
     def __init__(self, inner: Execution, data: bytes) -> None:
         super().__init__(inner)
         self._data = data
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        events = aiter(self._inner)
-        feeding: asyncio.Task[None] | None = None
-        try:
-            async for event in events:
-                if isinstance(event, Started):
-                    feeding = asyncio.create_task(self._feed())
-                yield event
-        finally:
-            if feeding is not None:
-                feeding.cancel()
-                await asyncio.wait([feeding])
-            if isinstance(events, AsyncGenerator):
-                await events.aclose()
-
-    async def _feed(self) -> None:
+    async def feed(self) -> None:
         try:
             await self._inner.write(self._data)
-        except (AtlctlError, OSError) as error:
-            _log.debug("a probe's stdin is gone: %r", error)  # its last event tells how it ended
         finally:
             with contextlib.suppress(AtlctlError, OSError):
                 await self._inner.close_stdin()

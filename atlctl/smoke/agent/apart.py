@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-from . import ending, files
+from . import ending, files, streams
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ class Gone(Exception):
 
 
 class Child:
-    """A Python that runs `function(argument)` of the last of `modules`, which may import those before it.
+    """A Python that runs `function(argument)` of `module`. What that imports of the agent's modules goes with it.
 
     It speaks lines of JSON. Its input ends when the agent ends, however that comes about.
     """
 
-    def __init__(self, modules: list[ModuleType], function: str, argument: Any) -> None:
-        data = json.dumps([[[_own(m.__name__), _text(m)] for m in modules], function, argument]).encode()
+    def __init__(self, module: ModuleType, function: str, argument: Any) -> None:
+        data = json.dumps([[[_own(m.__name__), _text(m)] for m in _needed(module)], function, argument]).encode()
         # The standard library and nothing else: what lies in PYTHONPATH is no business of these.
         library = os.path.dirname(os.__file__)
         words = [sys.executable or "/proc/self/exe", "-S", "-u", "-c", _BOOT, str(len(data))]
@@ -76,7 +76,7 @@ class Child:
         return self._process.pid
 
     def tell(self, **fields: Any) -> None:
-        self._write(json.dumps(fields).encode() + b"\n")
+        self._write(streams.line(fields))
 
     def hear(self, seconds: float) -> dict[str, Any]:
         """The next line. Raises `Silent` and `Gone`."""
@@ -126,8 +126,7 @@ class Child:
         # A child reads its input before it does anything else: these few KiB do not wait for it to do so.
         assert self._process.stdin is not None
         try:
-            while data:
-                data = data[os.write(self._process.stdin.fileno(), data) :]
+            streams.write(self._process.stdin.fileno(), data)
         except (BrokenPipeError, ValueError):
             raise Gone(self._last()) from None
 
@@ -140,9 +139,9 @@ class Child:
         return lines[-1][:300] if lines else f"it ended with {self._process.returncode}"
 
 
-def call(modules: list[ModuleType], function: str, argument: Any, seconds: float) -> tuple[dict[str, Any] | None, str]:
+def call(module: ModuleType, function: str, argument: Any, seconds: float) -> tuple[dict[str, Any] | None, str]:
     """The one line that `function` prints, or None and why there is none."""
-    child = Child(modules, function, argument)
+    child = Child(module, function, argument)
     name = f"child {child.pid}"
     ending.add(name, child.kill)
     try:
@@ -162,6 +161,15 @@ def _ready(descriptor: int, seconds: float) -> bool:
     poll = select.poll()  # `select` refuses descriptors above 1023, which a large mesh may have in use
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
+def _needed(module: ModuleType) -> list[ModuleType]:
+    """`module`, behind those modules of the agent that it imports, each behind those that it imports itself."""
+    found: dict[ModuleType, None] = {}
+    for value in vars(module).values():
+        if isinstance(value, type(module)) and value.__package__ == module.__package__:
+            found.update(dict.fromkeys(_needed(value)))
+    return [*found, module]
 
 
 def _own(name: str) -> str:

@@ -15,6 +15,8 @@ import struct
 import sys
 import time
 
+from . import schedstat, streams
+
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,9 +52,7 @@ def content(seed: str) -> Iterator[bytes]:
 
 
 def say(**fields: Any) -> None:
-    line = json.dumps(fields).encode() + b"\n"
-    while line:
-        line = line[os.write(1, line) :]
+    streams.tell(1, fields)
 
 
 class Mount:
@@ -82,7 +82,7 @@ class Mount:
             "free_inodes": room.f_favail, "read_only": bool(room.f_flag & os.ST_RDONLY),
         }  # fmt: skip
         name = name_of(self._token, self._index, self._number) + ("-again" if request.get("again") else "")
-        begun, waited = time.monotonic(), _waited()
+        begun, waited = time.monotonic(), schedstat.waited("self")
         _step("create")
         self._made.add(name + ".new")
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | _NEVER_FOLLOW
@@ -104,7 +104,7 @@ class Mount:
         self._made.discard(name + ".new")
         if request.get("again"):
             self._remove(name)
-        told["starved_s"] = round(_waited() - waited, 4)
+        told["starved_s"] = round(schedstat.since("self", waited), 4)
         return told
 
     def _fill(self, file: int, size: int) -> None:
@@ -112,7 +112,8 @@ class Mount:
             left = size
             for block in content(f"{self._token}-{self._index}"):
                 _step("write")
-                left -= _write(file, block[:left])
+                streams.write(file, block[:left])
+                left -= len(block)
                 if left <= 0:
                     break
             _step("fsync")
@@ -126,7 +127,7 @@ class Mount:
         if self._folder < 0:
             _step("open")
             self._folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        begun, waited, bytes_read = time.monotonic(), _waited(), 0
+        begun, waited, bytes_read = time.monotonic(), schedstat.waited("self"), 0
         for index, size in request["files"]:
             _step("read")
             whole = index == request.get("whole")
@@ -135,7 +136,7 @@ class Mount:
             if whole and seen[str(index)] == "same":
                 begun, bytes_read = started, size
                 read_s = time.monotonic() - started
-        told: dict[str, Any] = {"seen": seen, "starved_s": round(_waited() - waited, 4)}
+        told: dict[str, Any] = {"seen": seen, "starved_s": round(schedstat.since("self", waited), 4)}
         if bytes_read:
             told.update(read_s=round(read_s, 4), read=bytes_read)
         told["look_s"] = round(time.monotonic() - begun, 4)
@@ -236,13 +237,6 @@ def _leave(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _write(file: int, data: bytes) -> int:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
-    return len(data)
-
-
 def _read(file: int, size: int) -> bytes:
     data = b""
     while len(data) < size:
@@ -251,12 +245,3 @@ def _read(file: int, size: int) -> bytes:
             break
         data += got
     return data
-
-
-def _waited() -> float:
-    """Seconds for which this process was ready to run and was given no CPU."""
-    try:
-        with open("/proc/self/schedstat", "rb") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0

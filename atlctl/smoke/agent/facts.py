@@ -161,7 +161,7 @@ def _versions(table: list[dict[str, Any]]) -> dict[str, Any]:
     lies_on = [mounts.of(os.path.abspath(entry), table) for entry in sys.path]
     if not any(mount is not None and mounts.shared(mount["fs"]) for mount in lies_on):
         return installed.look(sys.path)
-    found, problem = apart.call([files, installed], "main", {"path": sys.path}, _VERSION_SECONDS)
+    found, problem = apart.call(installed, "main", {"path": sys.path}, _VERSION_SECONDS)
     return found if found is not None else {"torch": None, "versions_problem": problem}
 
 
@@ -216,12 +216,12 @@ def _own_name() -> tuple[list[str], str]:
 
 
 def _cards() -> tuple[list[dict[str, Any]], str]:
-    found, problem = apart.call([files, rdma], "main", {"root": ""}, _CARD_SECONDS)
+    found, problem = apart.call(rdma, "main", {"root": ""}, _CARD_SECONDS)
     return (found or {}).get("ports", []), problem
 
 
 def _ranks() -> tuple[list[dict[str, Any]], str]:
-    found, problem = apart.call([files, processes], "main", {"root": ""}, _PROCESS_SECONDS)
+    found, problem = apart.call(processes, "main", {"root": ""}, _PROCESS_SECONDS)
     return (found or {}).get("ranks", []), problem
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 
-from . import files
+from . import files, streams
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ _INSTALLED = re.compile(
 
 
 def main(argument: dict[str, Any]) -> None:
-    os.write(1, json.dumps(look(argument["path"])).encode() + b"\n")
+    streams.tell(1, look(argument["path"]))
 
 
 def look(path: Sequence[str]) -> dict[str, Any]:

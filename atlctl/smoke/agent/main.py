@@ -11,11 +11,10 @@ import socket
 import sys
 import threading
 
-from . import ending, wire
+from . import ending, streams, wire
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 #: Which module answers a command, by its function of the same name: `def mesh(say, request)`. Loaded when first asked.
@@ -40,7 +39,7 @@ MODULES = {
 def main() -> None:
     """The first line of standard input is the configuration: `index`, `token`, `seconds` to live, `torch`, `nice`."""
     wire.redirect()
-    lines = _lines(0)
+    lines = streams.lines(0)
     config = json.loads(next(lines))
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGALRM):
         signal.signal(number, _leave)
@@ -84,17 +83,3 @@ def _answer(request: dict[str, Any], config: dict[str, Any]) -> None:
 
 def _leave(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
-
-
-def _lines(descriptor: int) -> Iterator[bytes]:
-    held = bytearray()
-    while True:
-        data = os.read(descriptor, 1 << 16)
-        if not data:
-            return
-        held += data
-        *whole, rest = held.split(b"\n")
-        held = bytearray(rest)
-        for line in whole:
-            if line:
-                yield bytes(line)

@@ -3,11 +3,10 @@ this runs in a child (`apart`)."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 
-from . import files
+from . import files, streams
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -23,9 +22,7 @@ _TOLD = 64
 
 
 def main(argument: dict[str, Any]) -> None:
-    line = json.dumps({"ranks": ranks(argument["root"])}).encode() + b"\n"
-    while line:
-        line = line[os.write(1, line) :]
+    streams.tell(1, {"ranks": ranks(argument["root"])})
 
 
 def ranks(root: str = "") -> list[dict[str, Any]]:

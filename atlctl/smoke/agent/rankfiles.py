@@ -7,6 +7,8 @@ import re
 import signal
 import tempfile
 
+from . import schedstat
+
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
     from typing import Any
@@ -45,16 +47,7 @@ def state(pid: int) -> dict[str, Any]:
     except OSError:
         return {"state": "?", "cpu": None, "starved": None}
     cpu = (int(fields[11]) + int(fields[12])) / _TICKS
-    return {"state": fields[0].decode(), "cpu": cpu, "starved": waited(pid)}
-
-
-def waited(pid: int) -> float | None:
-    """Seconds that the first thread of `pid` was ready to run and had to wait for a CPU."""
-    try:
-        with open(f"/proc/{pid}/schedstat", "rb") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return None
+    return {"state": fields[0].decode(), "cpu": cpu, "starved": schedstat.waited(pid)}
 
 
 def anonymous() -> int | None:

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 
-from . import ending, wire, zygote
+from . import ending, streams, wire, zygote
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def torch(say: Say, _request: dict[str, Any]) -> None:
     with _lock:
         if _zygote.torch is None and not _zygote.gone:
             _zygote.asked.append(say)
-            os.write(_zygote.commands, b'{"cmd":"begin"}\n')
+            streams.tell(_zygote.commands, {"cmd": "begin"})
             return
     _tell(say)
 
@@ -97,10 +97,8 @@ def _post(say: Say, request: dict[str, Any]) -> None:
         if not gone:
             _calls[request["id"]] = say
             _zygote.busy = True
-            line = json.dumps(request, separators=(",", ":")).encode() + b"\n"
             try:
-                while line:
-                    line = line[os.write(_zygote.commands, line) :]
+                streams.tell(_zygote.commands, request)
             except OSError as error:
                 del _calls[request["id"]]
                 gone = f"the process that starts ranks takes no orders: {error}"
@@ -110,17 +108,9 @@ def _post(say: Say, request: dict[str, Any]) -> None:
 
 def _listen(reports: int) -> None:
     """Passes on what the zygote reports; at its end those who wait are told."""
-    held = bytearray()
     try:
-        while True:
-            data = os.read(reports, 1 << 16)
-            if not data:
-                break
-            held += data
-            *lines, rest = held.split(b"\n")
-            held = bytearray(rest)
-            for line in lines:
-                _pass_on(json.loads(line))
+        for line in streams.lines(reports):
+            _pass_on(json.loads(line))
         _bury()
     except OSError:
         os._exit(3)  # nobody hears this agent any more

@@ -3,11 +3,9 @@ child (`apart`)."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
 
-from . import files
+from . import files, streams
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -26,9 +24,7 @@ def devices(root: str = "") -> list[str]:
 
 
 def main(argument: dict[str, Any]) -> None:
-    line = json.dumps({"ports": ports(argument["root"])}).encode() + b"\n"
-    while line:
-        line = line[os.write(1, line) :]
+    streams.tell(1, {"ports": ports(argument["root"])})
 
 
 def ports(root: str = "") -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 
-from . import serving
+from . import schedstat, serving
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _push(sock: socket.socket, seconds: float, singly: float) -> dict[str, Any]:
     piece = data[: max(500, sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))]
     ready = select.poll()
     ready.register(sock, select.POLLOUT)
-    before, waited, cpu = _tcp(sock), _waited(), time.thread_time()
+    before, waited, cpu = _tcp(sock), schedstat.waited("thread-self"), time.thread_time()
     begun = now = time.monotonic()
     # The first part, while the connection finds its speed, does not count.
     single, counts = begun + singly * seconds, begun + (singly if 0 < singly < 1 else 1 / 3) * seconds
@@ -94,7 +94,7 @@ def _push(sock: socket.socket, seconds: float, singly: float) -> dict[str, Any]:
         "rttmin_us": after["rttmin_us"],
         "receiver_share": round((after["receiver_us"] - before["receiver_us"]) / max(1.0, (now - begun) * 1e6), 3),
         "cpu_share": round((time.thread_time() - cpu) / max(now - begun, 1e-6), 3),
-        "waited_share": round((_waited() - waited) / max(now - begun, 1e-6), 3),
+        "waited_share": round(schedstat.since("thread-self", waited) / max(now - begun, 1e-6), 3),
     }
 
 
@@ -125,12 +125,3 @@ def _tcp(sock: socket.socket) -> dict[str, int]:
         "receiver_us": word(176, "=Q"),
         "needless": word(216),
     }
-
-
-def _waited() -> float:
-    """Seconds for which this thread was ready and had no CPU; 0 where the kernel does not say."""
-    try:
-        with open("/proc/thread-self/schedstat") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0

@@ -99,7 +99,7 @@ def _one(request: dict[str, Any], number: int, path: str, work: dict[str, Any]) 
                     "path": path, "token": token, "index": request["index"], "number": number,
                     "seconds": int(request["seconds"]),
                 }  # fmt: skip
-                child = _children[number] = apart.Child([disk], "main", argument)
+                child = _children[number] = apart.Child(disk, "main", argument)
         child.tell(**work)
         return _listen(number, patience)
     except apart.Gone as gone:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
+
+from . import streams
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -28,10 +29,9 @@ def redirect() -> None:
 
 def emit(fields: dict[str, Any]) -> None:
     """Write one line. Thread-safe; not for forked children, whose lines the agent passes on."""
-    line = MARK + json.dumps(dict(fields, t=round(time.monotonic(), 6)), separators=(",", ":")).encode() + b"\n"
+    line = MARK + streams.line(dict(fields, t=round(time.monotonic(), 6)))
     with _lock:
-        while line:
-            line = line[os.write(_out[0], line) :]
+        streams.write(_out[0], line)
 
 
 def speaker(number: int) -> Say:

@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 
-from . import headroom, processes, rankfiles
+from . import headroom, processes, rankfiles, streams
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -110,9 +110,7 @@ class Zygote:
                 if not data:
                     break
                 held += data
-                *lines, rest = held.split(b"\n")
-                held = bytearray(rest)
-                for line in lines:
+                for line in streams.cut(held):
                     self._obey(json.loads(line))
             self._hear(ready)
             self._look()
@@ -123,9 +121,7 @@ class Zygote:
         os._exit(0)
 
     def _report(self, fields: dict[str, Any]) -> None:
-        line = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
-        while line:
-            line = line[os.write(self._reports, line) :]
+        streams.tell(self._reports, fields)
 
     # Orders of the agent
 
@@ -146,7 +142,7 @@ class Zygote:
             self._looks.append((time.monotonic() + _STACKS_AFTER, key, [rank.pid for rank in ranks]))
         elif order["cmd"] == "stage_go":
             for rank in ranks:
-                text = json.dumps(order["orders"].get(str(rank.number))).encode() + b"\n"
+                text = streams.line(order["orders"].get(str(rank.number)))
                 try:
                     os.write(rank.orders, text)
                 except OSError:
@@ -222,9 +218,7 @@ class Zygote:
 
     def _events(self, rank: _Rank) -> None:
         self._read(rank.events, rank.held, _LINE)
-        *lines, rest = rank.held.split(b"\n")
-        rank.held = bytearray(rest)
-        for line in lines:
+        for line in streams.cut(rank.held):
             try:
                 event = json.loads(line)
             except ValueError:
@@ -317,9 +311,7 @@ def _be(probe: Any, spec: dict[str, Any], events: int, orders: int, stacks: int,
         os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=f"/proc/self/fd/{log}")
 
     def say(**fields: Any) -> None:
-        line = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
-        while line:
-            line = line[os.write(events, line) :]
+        streams.tell(events, fields)
 
     reading = os.fdopen(orders, "rb")
 

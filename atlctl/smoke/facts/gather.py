@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from atlctl.smoke.context import Run
-from atlctl.smoke.session import Answer
+from atlctl.smoke.session import Answer, Heard
 
 #: Seconds for all facts of a worker, and of them for one question to nvidia-smi.
 SECONDS, GPU_SECONDS = 12.0, 5.0
+
+#: By worker: between which two figures its clock's distance from ours lies, in seconds.
+Bounds = dict[str, tuple[float, float]]
 
 
 async def gather(run: Run) -> None:
@@ -48,15 +51,9 @@ async def gpus_again(run: Run, names: Sequence[str], seconds: float) -> None:
 
 
 async def _facts(run: Run, living: list[str], *, processes: bool) -> dict[str, dict[str, Any]]:
-    bounds: dict[str, tuple[float, float]] = {}
-    asked = time.time()
-
-    def heard(name: str, event: dict[str, Any]) -> None:
-        wall = event.get("wall")
-        if event.get("ev") == "clock" and isinstance(wall, int | float):
-            bounds[name] = wall - time.time(), wall - asked
-
-    answers = await run.session.ask({name: {"cmd": "facts", "processes": processes} for name in living}, SECONDS, heard)
+    bounds: Bounds = {}
+    asks = {name: {"cmd": "facts", "processes": processes} for name in living}
+    answers = await run.session.ask(asks, SECONDS, _clock(bounds))
     facts: dict[str, dict[str, Any]] = {}
     for name, answer in answers.items():
         if answer.fields is None:
@@ -68,22 +65,24 @@ async def _facts(run: Run, living: list[str], *, processes: bool) -> dict[str, d
     return facts
 
 
-async def clocks(run: Run, names: list[str]) -> dict[str, tuple[float, float]]:
+async def clocks(run: Run, names: list[str]) -> Bounds:
     """The clocks of these workers again, one after the other, so that no crowd blurs the bounds."""
-    found = {}
+    found: Bounds = {}
     for name in names:
-        heard: list[tuple[float, float]] = []
-        asked = time.time()
-
-        def note(_: str, event: dict[str, Any], asked: float = asked, heard: list[tuple[float, float]] = heard) -> None:
-            wall = event.get("wall")
-            if event.get("ev") == "clock" and isinstance(wall, int | float):
-                heard.append((wall - time.time(), wall - asked))
-
-        await run.session.ask({name: {"cmd": "facts", "clock": True}}, 3.0, note)
-        if heard:
-            found[name] = heard[0]
+        await run.session.ask({name: {"cmd": "facts", "clock": True}}, 3.0, _clock(found))
     return found
+
+
+def _clock(into: Bounds) -> Heard:
+    """Notes the clock of each worker that tells its time, asked for now. The first word counts."""
+    asked = time.time()
+
+    def heard(name: str, event: dict[str, Any]) -> None:
+        wall = event.get("wall")
+        if event.get("ev") == "clock" and isinstance(wall, int | float):
+            into.setdefault(name, (wall - time.time(), wall - asked))
+
+    return heard
 
 
 def _gpus(answer: Answer) -> dict[str, Any]:

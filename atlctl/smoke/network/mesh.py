@@ -8,7 +8,6 @@ from typing import Any
 from atlctl.smoke.context import Run, Stage
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.network import places, reach
-from atlctl.smoke.network.asking import ask
 from atlctl.smoke.network.blame import Pair
 from atlctl.smoke.network.places import Chosen, Place
 from atlctl.smoke.network.reach import CHECK, Call
@@ -85,7 +84,7 @@ class _Mesh:
             if not left:
                 break
             commands = {name: {"cmd": "listen", "targets": targets} for name in left}
-            answers |= await ask(self._session, commands, timeout, 1.0)
+            answers |= await self._session.ask(commands, timeout, patience=1.0)
             for name in left:
                 fields = answers[name].fields
                 place = places.parse(fields) if fields is not None else None
@@ -143,7 +142,7 @@ class _Mesh:
             for name, asked in peers.items()
         }
         silent = {}
-        answers = await ask(self._session, commands, 2 * cap + 4.0, patience + 0.8)
+        answers = await self._session.ask(commands, 2 * cap + 4.0, patience=patience + 0.8)
         for name, answer in answers.items():
             asked = map(int, peers[name])
             calls = reach.parse(answer.fields, name, self._names, asked) if answer.fields is not None else None

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from atlctl.smoke.network.asking import number, text
 from atlctl.smoke.network.blame import Pair
+from atlctl.smoke.network.reading import number, text
 
 #: A link below this share of healthy ones, each measured alone, is slow; below the second one it is looked at.
 SLOW, SLOWISH = 0.6, 0.7

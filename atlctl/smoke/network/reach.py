@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.network.asking import number, text
 from atlctl.smoke.network.blame import Pair, blame
+from atlctl.smoke.network.reading import number, text
 from atlctl.smoke.session import Fields
 
 CHECK = "mesh"

@@ -8,7 +8,6 @@ from typing import Any
 from atlctl.smoke.context import Run, Stage
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.network import rates
-from atlctl.smoke.network.asking import ask
 from atlctl.smoke.network.blame import Blame, Pair
 from atlctl.smoke.network.confirm import accused, confirm
 from atlctl.smoke.network.rates import Rate
@@ -116,7 +115,7 @@ class _Throughput:
         }
         longest = max((len(own) for own in turns.values()), default=0)
         limit = longest * (slot + 0.1) + 3 * _PATIENCE
-        answers = await ask(self._run.session, commands, limit + 5.0, limit)
+        answers = await self._run.session.ask(commands, limit + 5.0, patience=limit)
         found: dict[Pair, Rate] = {}
         for name, answer in answers.items():
             told = answer.fields.get("turns") if answer.fields is not None else None

@@ -9,8 +9,8 @@ from typing import Any
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Finding, Severity
 from atlctl.smoke.ranks import blame
+from atlctl.smoke.ranks.judging import ADVICE, accused
 from atlctl.smoke.ranks.members import Member, chosen, leave_out, unjudged
-from atlctl.smoke.ranks.settle import ADVICE
 from atlctl.smoke.ranks.stages import Outcome, Stage
 
 SECONDS = 60.0
@@ -63,7 +63,7 @@ async def _sustained(run: Run, members: Sequence[Member]) -> None:
     spec = {"duration": SUSTAINED}
     outcome = await Stage(run.session, "sustained", members, SUSTAINED + SECONDS, together=False, spec=spec).run()
     for one in stopped(outcome):
-        run.find(Finding(CHECK, Severity.FAIL, one.member.culprit, one.evidence, False, ADVICE[one.why]))
+        run.find(accused(CHECK, one, confirmed=False))
     run.find(*held(outcome))
 
 
@@ -97,13 +97,12 @@ def told(ended: Sequence[blame.Blame], again: Collection[Member], ranks: int) ->
     if len(silent) == ranks > 1:
         text = f"none of {ranks} ranks came to its end in time: the machines are too busy, or hold all of them up"
         return [Finding(CHECK, Severity.NOT_JUDGED, None, text, advice=ADVICE["busy"])]
-    found = []
-    for one in ended:
-        severity, text = Severity.FAIL, one.evidence
-        if one.member not in again:
-            severity, text = Severity.WARN, f"{one.evidence}; a second time it came to its end"
-        found.append(Finding(CHECK, severity, one.member.culprit, text, one.member in again, ADVICE[one.why]))
-    return found
+    return [
+        accused(CHECK, one, confirmed=True)
+        if one.member in again
+        else accused(CHECK, one, Severity.WARN, confirmed=False, more="; a second time it came to its end")
+        for one in ended
+    ]
 
 
 def stopped(outcome: Outcome) -> list[blame.Blame]:

@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from atlctl.smoke.findings import Culprit, Finding, Severity
+from atlctl.smoke.ranks.blame import Blame
 from atlctl.smoke.ranks.members import Member
 from atlctl.smoke.ranks.stages import Outcome
 from atlctl.smoke.ranks.verdicts import Results, Wrong
+
+ADVICE = {
+    "crashed": "look at the worker's kernel log (dmesg) and its memory limit; then try another GPU or machine",
+    "hangs": "atlctl stacks shows what processes of the job do; a GPU or a mount that hangs shows there as well",
+    "does not start": "look at the worker's limits for processes and memory (ulimit -u, pids.max)",
+    "busy": "try again when the machines have less to do: atlctl top; or with fewer workers: -w",
+    "fails": "what the error says is to be cured on this worker alone: the others pass",
+}
+
+
+def accused(check: str, one: Blame, severity: Severity = Severity.FAIL, *, confirmed: bool, more: str = "") -> Finding:
+    """The finding about a rank that did not come to its end. `more`: what a second look showed."""
+    return Finding(check, severity, one.member.culprit, one.evidence + more, confirmed, ADVICE[one.why])
 
 
 def results(outcome: Outcome) -> Results:

@@ -10,7 +10,7 @@ from typing import Any
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Finding, Severity
 from atlctl.smoke.ranks import blame as blaming
-from atlctl.smoke.ranks import tournament
+from atlctl.smoke.ranks import judging, tournament
 from atlctl.smoke.ranks.members import Member, leave_out, versions
 from atlctl.smoke.ranks.stages import Outcome, Stage
 
@@ -18,14 +18,6 @@ from atlctl.smoke.ranks.stages import Outcome, Stage
 _ROUNDS = 5
 #: Words of the error of a stage that nobody can be blamed for.
 _WORDS = 300
-
-ADVICE = {
-    "crashed": "look at the worker's kernel log (dmesg) and its memory limit; then try another GPU or machine",
-    "hangs": "atlctl stacks shows what processes of the job do; a GPU or a mount that hangs shows there as well",
-    "does not start": "look at the worker's limits for processes and memory (ulimit -u, pids.max)",
-    "busy": "try again when the machines have less to do: atlctl top; or with fewer workers: -w",
-    "fails": "what the error says is to be cured on this worker alone: the others pass",
-}
 
 
 @dataclass(slots=True)
@@ -115,13 +107,16 @@ async def _once_more(
 
 def findings(check: str, settled: Settled, fine: Collection[Member] = ()) -> list[Finding]:
     """One for each rank that is to blame; `fine`: a second time they were not."""
-    found = []
-    for one in settled.blamed:
-        severity, text = Severity.FAIL, one.evidence
-        if one.member in fine:
-            severity, text = Severity.WARN, f"{one.evidence}; a second time it got along"
-        found.append(Finding(check, severity, one.member.culprit, text, settled.whole, ADVICE[one.why]))
-    return found
+    return [
+        judging.accused(
+            check,
+            one,
+            Severity.WARN if one.member in fine else Severity.FAIL,
+            confirmed=settled.whole,
+            more="; a second time it got along" if one.member in fine else "",
+        )
+        for one in settled.blamed
+    ]
 
 
 def nobody(check: str, outcome: Outcome, torch: Mapping[str, Sequence[str]]) -> Finding:

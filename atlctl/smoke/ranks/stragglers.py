@@ -11,8 +11,8 @@ from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.ranks.blame import silent
 from atlctl.smoke.ranks.device import stopped
+from atlctl.smoke.ranks.judging import accused
 from atlctl.smoke.ranks.members import Member, chosen, grouped
-from atlctl.smoke.ranks.settle import ADVICE
 from atlctl.smoke.ranks.stages import Outcome, Stage
 
 SECONDS = 90.0
@@ -85,7 +85,7 @@ async def check_stragglers(run: Run) -> None:
         first = await _measure(run, members)
         for one in stopped(first):
             severity = Severity.NOT_JUDGED if silent(one) else Severity.FAIL
-            run.find(Finding(CHECK, severity, one.member.culprit, one.evidence, False, ADVICE[one.why]))
+            run.find(accused(CHECK, one, severity, confirmed=False))
         paces = read(first)
         slow = suspects(paces)
         run.report.data[CHECK] = {m.name: {"seconds": p.middle, "starved": p.starved} for m, p in paces.items()}

@@ -138,6 +138,24 @@ def test_an_answer_that_comes_too_late_is_no_answer_to_the_next_question() -> No
     asyncio.run(scenario())
 
 
+def test_with_patience_one_that_is_stuck_is_not_waited_for_as_long_as_it_may_take() -> None:
+    async def stuck(stream: Stream) -> None:
+        await stream.ask()
+        stream.hello()
+        await stream.ask()
+        await stream.ask()
+
+    async def scenario() -> None:
+        async with session(stuck, 4) as agents:
+            await agents.roll_call(5)
+            begun = time.monotonic()
+            answers = await agents.ask({name: {"cmd": "ping"} for name in agents.living()}, 60, patience=0.1)
+            assert time.monotonic() - begun < 5
+            assert [answer.late for answer in answers.values()] == [False, False, False, True]
+
+    asyncio.run(scenario())
+
+
 def test_a_listener_that_does_not_understand_costs_that_worker_alone() -> None:
     def heard(name: str, event: dict[str, Any]) -> None:
         if name == "worker-1":

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from atlctl.smoke.agent import apart, facts, files, headroom, installed, mounts, processes, rdma
+from atlctl.smoke.agent import apart, facts, headroom, installed, mounts, processes, rdma
 
 
 def tree(root: Path, **texts: str) -> str:
@@ -152,7 +152,7 @@ def test_a_living_rank_of_this_machine_is_seen_by_a_child() -> None:
     try:
         os.environ.update(marks)
         for _ in range(100):
-            found, problem = apart.call([files, processes], "main", {"root": ""}, 10)
+            found, problem = apart.call(processes, "main", {"root": ""}, 10)
             if (found or {}).get("ranks"):
                 break
         assert problem == ""
@@ -187,7 +187,7 @@ def test_a_child_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pyte
     silent.write_text("import time\ndef main(argument):\n    time.sleep(1000)\n")
     monkeypatch.setattr(rdma, "__file__", str(silent))
     begun = time.monotonic()
-    found, problem = apart.call([files, rdma], "main", {}, 0.5)
+    found, problem = apart.call(rdma, "main", {}, 0.5)
     assert found is None
     assert problem.startswith("no answer in 0.5 s (process state S")
     assert time.monotonic() - begun < 5
@@ -197,4 +197,4 @@ def test_a_child_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
     broken = tmp_path / "broken.py"
     broken.write_text("def main(argument):\n    raise RuntimeError('no card')\n")
     monkeypatch.setattr(rdma, "__file__", str(broken))
-    assert apart.call([files, rdma], "main", {}, 10) == (None, "RuntimeError: no card")
+    assert apart.call(rdma, "main", {}, 10) == (None, "RuntimeError: no card")

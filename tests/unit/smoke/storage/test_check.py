@@ -24,9 +24,14 @@ class Lying(Session):
     word: Any = None
 
     async def ask(
-        self, commands: Mapping[str, Mapping[str, Any]], timeout: float, heard: Any = None
+        self,
+        commands: Mapping[str, Mapping[str, Any]],
+        timeout: float,
+        heard: Any = None,
+        *,
+        patience: float | None = None,
     ) -> dict[str, Answer]:
-        answers = await super().ask(commands, timeout, heard)
+        answers = await super().ask(commands, timeout, heard, patience=patience)
         if any(str(command["cmd"]).startswith("storage") for command in commands.values()) and "worker-1" in answers:
             answers["worker-1"] = Answer(self.word)
         return answers
