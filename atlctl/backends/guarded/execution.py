@@ -48,13 +48,14 @@ class GuardedExecution:
 
     def __init__(
         self,
-        place: Place | None,
+        place: Place | FailedToStart,
         request: ExecRequest,
         shellless: set[str],
         closed: Callable[[GuardedExecution], object],
     ) -> None:
-        """`place`: None where the worker has none. `shellless`: places without `sh`, of all executions of a run."""
-        self._place = place
+        """`place`: or why there is none. `shellless`: places without `sh`, of all executions of a run."""
+        self._place = place if not isinstance(place, FailedToStart) else None
+        self._nowhere = place if isinstance(place, FailedToStart) else None
         self._request = request
         self._shellless = shellless
         self._closed = closed
@@ -107,12 +108,12 @@ class GuardedExecution:
         if self._ending is not None:
             self._last = FailedToStart(125, "ended before its start")
             return
-        if self._place is None:
-            self._last = FailedToStart(255, "not running: it has no pod")
+        if self._place is None or self._nowhere is not None:
+            self._last = self._nowhere
             return
-        words = self._request.argv.words
         # A word that begins with a dash would be an option of the shell's `exec`.
-        self._wrapped = self._place.name not in self._shellless and not (words and words[0].startswith("-"))
+        dashed = self._request.argv.words[0].startswith("-")
+        self._wrapped = self._place.name not in self._shellless and not dashed
         self._opening = True
         try:
             await self._open(self._place)

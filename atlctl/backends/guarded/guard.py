@@ -182,6 +182,12 @@ def decoding(text: str) -> str:
     return begin + "\n" + _DECODE + end.lstrip() + rest
 
 
+def carried(text: str, words: Sequence[bytes]) -> tuple[str, list[str]]:
+    """One of the texts for a command, and its words, in a form that transports of UTF-8 alone carry as they are."""
+    plain = escaped(words)
+    return (text, [word.decode() for word in words]) if plain is None else (decoding(text), plain)
+
+
 _PLAIN = frozenset(b"/.,:=_-+@%^" + bytes(range(0x30, 0x3A)) + bytes(range(0x41, 0x5B)) + bytes(range(0x61, 0x7B)))
 
 #: The begin of every mark. Its first character is not in the rest, see `Words`.

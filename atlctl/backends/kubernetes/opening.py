@@ -19,6 +19,7 @@ WORD_LIMIT = 128 * 1024 - 1
 #: Bytes of a request's query: the API server takes 1 MiB of headers, and says 431 to more.
 QUERY_LIMIT = 1_000_000
 
+_TOO_LONG = "the command is longer than the API server takes; send it as input (-i)"
 _TEXTS = (guard.GUARD, guard.INPUT, guard.TERMINAL)
 _QUOTED = {text: quote_plus(text) for text in (*_TEXTS, *map(guard.decoding, _TEXTS), guard.WATCH)}
 
@@ -37,8 +38,8 @@ class Container:
     ) -> str:
         """The request for `words`; under the shell text `text`, whose arguments `before` and they are then."""
         given: Sequence[bytes | str] = words
-        if text is not None and (plain := guard.escaped(words)) is not None:
-            text, given = guard.decoding(text), plain
+        if text is not None:
+            text, given = guard.carried(text, words)
         parts = [self._begin, "&tty=true" if tty else "&stderr=true", "&stdin=true" if stdin else ""]
         if text is not None:
             parts += ["&command=sh&command=-c&command=", _QUOTED[text], "&command=sh"]
@@ -55,43 +56,29 @@ class Container:
         return opened
 
     def impossible(self, words: tuple[str, ...], command: str) -> FailedToStart | None:
-        return impossible(words, command)
+        if any(len(os.fsencode(word)) > WORD_LIMIT for word in words):
+            return FailedToStart(125, f"{words[0]}: a word is longer than {WORD_LIMIT} bytes; send it as input (-i)")
+        if len(command) > QUERY_LIMIT:
+            return FailedToStart(125, f"{words[0]}: {_TOO_LONG}")
+        return None
 
     def refused(self, error: AtlctlError, *, half_close: bool = False) -> FailedToStart | Lost:
-        return refused(error, self.name, half_close=half_close)
-
-
-def impossible(words: tuple[str, ...], path: str) -> FailedToStart | None:
-    """Why no request is made for these words, None where one can be."""
-    if not words:
-        return FailedToStart(125, "no command")
-    if any("\0" in word for word in words):
-        return FailedToStart(125, f"{words[0]!r}: a word holds a NUL byte")
-    if any(len(os.fsencode(word)) > WORD_LIMIT for word in words):
-        return FailedToStart(125, f"{words[0]}: a word is longer than {WORD_LIMIT} bytes; send it as input (-i)")
-    if len(path) > QUERY_LIMIT:
-        return FailedToStart(125, f"{words[0]}: the command is longer than the API server takes; send it as input (-i)")
-    return None
-
-
-def refused(error: AtlctlError, pod: str, *, half_close: bool = False) -> FailedToStart | Lost:
-    """What a refused handshake means for the command, which never ran; or may have, where no answer came."""
-    if isinstance(error, NoServer) and error.asked:
-        return Lost(error.message)
-    if not isinstance(error, ApiError):
-        return FailedToStart(255, error.message)
-    text = error.text.strip()
-    if isinstance(error, Refused):
-        # Without the pod's name, so that a thousand workers have one reason.
-        text = text.replace(f'pods "{pod}" is forbidden', "pods/exec is forbidden")
-        return FailedToStart(125, _not_allowed(error.status, text, half_close))
-    if isinstance(error, Missing):
-        return FailedToStart(255, f"not running: {text or f'pod {pod} is gone'}")
-    if "does not have a host assigned" in text or "container not found" in text:
-        return FailedToStart(255, f"not running: {text}")
-    if error.status == 431:
-        return FailedToStart(125, "the command is longer than the API server takes; send it as input (-i)")
-    return FailedToStart(125 if error.status == 400 else 255, text or error.message)
+        if isinstance(error, NoServer) and error.asked:
+            return Lost(error.message)
+        if not isinstance(error, ApiError):
+            return FailedToStart(255, error.message)
+        text = error.text.strip()
+        if isinstance(error, Refused):
+            # Without the pod's name, so that a thousand workers have one reason.
+            text = text.replace(f'pods "{self.name}" is forbidden', "pods/exec is forbidden")
+            return FailedToStart(125, _not_allowed(error.status, text, half_close))
+        if isinstance(error, Missing):
+            return FailedToStart(255, f"not running: {text or f'pod {self.name} is gone'}")
+        if "does not have a host assigned" in text or "container not found" in text:
+            return FailedToStart(255, f"not running: {text}")
+        if error.status == 431:
+            return FailedToStart(125, _TOO_LONG)
+        return FailedToStart(125 if error.status == 400 else 255, text or error.message)
 
 
 def _not_allowed(status: int, text: str, half_close: bool) -> str:

@@ -146,19 +146,17 @@ class HostPlace:
         tty: bool = False,  # noqa: ARG002
     ) -> str:
         """The login shell's command line: everything quoted exactly once."""
-        given: Sequence[bytes | str] = words
-        if text is not None and (plain := guard.escaped(words)) is not None:
-            text, given = guard.decoding(text), plain
-        wrapped = () if text is None else ("sh", "-c", text, "sh")
-        whole = (*wrapped, *before, *(word.decode() if isinstance(word, bytes) else word for word in given))
-        return f"exec {quoted(Argv(whole)).text}"
+        if text is None:
+            return f"exec {quoted(Argv(tuple(word.decode('utf-8', 'surrogateescape') for word in words))).text}"
+        text, given = guard.carried(text, words)
+        return f"exec {quoted(Argv(('sh', '-c', text, 'sh', *before, *given))).text}"
 
     def impossible(self, words: tuple[str, ...], command: str) -> FailedToStart | None:
-        if not words:
-            return FailedToStart(125, "no command")
-        if any("\0" in word for word in words):
-            return FailedToStart(125, f"{words[0]!r}: a word holds a NUL byte")
-        if len(os.fsencode(command)) > COMMAND_LIMIT:
+        try:
+            size = len(command.encode())
+        except UnicodeEncodeError:
+            return FailedToStart(125, f"{words[0]}: this command's words must be UTF-8")
+        if size > COMMAND_LIMIT:
             limit = COMMAND_LIMIT >> 10
             return FailedToStart(125, f"{words[0]}: the command is longer than {limit} KiB; send it as input (-i)")
         return None
