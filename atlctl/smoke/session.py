@@ -317,7 +317,7 @@ class Session:
         if heard is not None:
             try:
                 heard(name, event)
-            except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
                 # What is not understood is this worker's own loss, never the end of all streams.
                 _log.debug("%s: an event is not understood: %r", name, error)
                 self._answer(number, name, Answer(None, "its answer is not understood"))

@@ -12,6 +12,8 @@ from atlctl.smoke.session import Answer, Heard
 
 #: Seconds for all facts of a worker, and of them for one question to nvidia-smi.
 SECONDS, GPU_SECONDS = 12.0, 5.0
+#: Seconds since 1970 that may be a clock's. What is farther off, or no number, is an agent's nonsense.
+_TIME = 1e12
 
 #: By worker: between which two figures its clock's distance from ours lies, in seconds.
 Bounds = dict[str, tuple[float, float]]
@@ -79,7 +81,7 @@ def _clock(into: Bounds) -> Heard:
 
     def heard(name: str, event: dict[str, Any]) -> None:
         wall = event.get("wall")
-        if event.get("ev") == "clock" and isinstance(wall, int | float):
+        if event.get("ev") == "clock" and isinstance(wall, int | float) and abs(wall) < _TIME:
             into.setdefault(name, (wall - time.time(), wall - asked))
 
     return heard

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -180,6 +181,18 @@ def test_the_time_goes_first_and_the_last_word_is_marked() -> None:
     assert said[1]["end"]
     assert said[1]["python"] == sys.version.split()[0]
     assert said[1]["ranks_problem"] == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "argument", "keys"),
+    [(rdma, {"root": ""}, {"ports"}), (installed, {"path": []}, {"torch", "cuda", "nccl", "cudnn"})],
+    ids=["rdma", "installed"],
+)
+def test_a_child_has_all_that_it_imports(module: ModuleType, argument: dict[str, Any], keys: set[str]) -> None:
+    found, problem = apart.call(module, "main", argument, 10)
+    assert problem == ""
+    assert found is not None
+    assert set(found) == keys
 
 
 def test_a_child_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
