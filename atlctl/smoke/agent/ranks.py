@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from .wire import Say
 
-#: Seconds that the zygote has to end its ranks by itself.
-_LEAVING = 0.5
+#: Seconds that the zygote has to end its ranks by itself, and to be gone once it was killed.
+_LEAVING, _KILLED = 0.5, 0.2
 _lock = threading.Lock()
 _calls: dict[int, Say] = {}
 
@@ -169,14 +169,16 @@ def _end() -> None:
     if commands < 0:
         return
     os.close(commands)
-    end = time.monotonic() + (_LEAVING if _zygote.busy else 0)
+    end, killed = time.monotonic() + (_LEAVING if _zygote.busy else 0), False
     while not gone:
         try:
             if os.waitpid(_zygote.pid, os.WNOHANG)[0]:
                 return
         except ChildProcessError:
             return
-        if time.monotonic() >= end:
+        if time.monotonic() >= end and not killed:
             os.kill(_zygote.pid, signal.SIGKILL)
-            end += 3600
+            killed, end = True, time.monotonic() + _KILLED
+        elif time.monotonic() >= end:
+            return  # it waits for a device or a disk, and goes when that answers
         time.sleep(0.005)

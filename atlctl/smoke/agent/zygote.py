@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 
-from . import headroom, processes, rankfiles, streams
+from . import rankfiles, streams
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 #: What a platform or a launcher has set for a training, and what would take a test over.
 _STRIPPED = ("RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "OMP_NUM_THREADS")
 _STRIPPED_FROM = ("LOCAL_", "GROUP_", "ROLE_", "MASTER_", "PET_", "TORCHELASTIC_", "TORCH_DISTRIBUTED_", "NCCL_DEBUG")
-#: Bytes of memory that must be free for torch and one rank: what is killed for want of it may be the training.
-ROOM = 1 << 30
 #: Bytes of a rank's words and of its stack that are kept, and of one line that it says.
 _WORDS, _STACK, _LINE = 4 << 10, 16 << 10, 1 << 20
 #: Seconds between asking for stacks and reading them, and between two looks at who has ended.
@@ -82,14 +80,10 @@ class Zygote:
         self._probe = None  # type: Any
 
     def run(self, config: dict[str, Any]) -> None:
-        room = headroom.memory()["room"]
-        if room is not None and room < ROOM:
-            error = f"only {room >> 20} MiB of memory are left, {ROOM >> 20} are needed to import it"
-            self._report({"ev": "torch", "ok": False, "error": error})
+        # Nothing is loaded before the client has looked whether somebody trains here, and how much memory there is.
+        held = bytearray(os.read(self._commands, 1 << 16))
+        if not held:
             return
-        if processes.ranks():
-            # Somebody trains here: nothing is loaded beside it unless it is asked for all the same.
-            select.select([self._commands], [], [])
         begun = time.monotonic()
         try:
             self._probe = probe = importlib.import_module(__package__ + ".probe")
@@ -101,8 +95,9 @@ class Zygote:
             self._report({"ev": "torch", "ok": False, "error": f"{type(error).__name__}: {str(error)[:300]}"})
             return
         self._poll.register(self._commands, select.POLLIN)
-        held = bytearray()
         while True:
+            for line in streams.cut(held):
+                self._obey(json.loads(line))
             busy = self._ranks or self._looks
             ready = dict(self._poll.poll(_LOOK * 1000 if busy else None))
             if self._commands in ready:
@@ -110,8 +105,6 @@ class Zygote:
                 if not data:
                     break
                 held += data
-                for line in streams.cut(held):
-                    self._obey(json.loads(line))
             self._hear(ready)
             self._look()
         for rank in self._ranks.values():
