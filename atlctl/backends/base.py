@@ -152,6 +152,14 @@ class Listing:
     problems: tuple[AtlctlError, ...] = ()
 
 
+@runtime_checkable
+class Looking(Protocol):
+    """An inventory that knows more of a job's workers once it has asked each of them."""
+
+    async def look(self, job: Job) -> Job:
+        """`job` with what its workers tell: whether they are there, and what their machines do."""
+
+
 class Inventory(Protocol):
     """Finds jobs and their workers."""
 

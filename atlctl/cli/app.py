@@ -26,6 +26,18 @@ def _local_app() -> typer.Typer:
     return _local
 
 
+class _Ssh(Group):
+    path = "ssh"
+    table: Mapping[str, Lazy] = {
+        "run": Lazy(f"{_COMMANDS}.ssh_run", options_first=True),
+        "rm": Lazy(f"{_COMMANDS}.ssh_rm"),
+    }
+
+
+def _ssh_app() -> typer.Typer:
+    return _ssh
+
+
 class _Root(Group):
     table: Mapping[str, Lazy] = {
         "jobs": Lazy(f"{_COMMANDS}.jobs"),
@@ -43,6 +55,7 @@ class _Root(Group):
         "stop": Lazy(f"{_COMMANDS}.stop"),
         "resume": Lazy(f"{_COMMANDS}.resume"),
         "local": Lazy(group=_local_app),
+        "ssh": Lazy(group=_ssh_app),
         "demo": Lazy(f"{_COMMANDS}.demo"),
         "doctor": Lazy(f"{_COMMANDS}.doctor"),
         "completion": Lazy(f"{_COMMANDS}.completion"),
@@ -51,6 +64,7 @@ class _Root(Group):
 
 app = new_app(cls=_Root, no_args_is_help=True)
 _local = new_app(cls=_Local, name="local", no_args_is_help=True)
+_ssh = new_app(cls=_Ssh, name="ssh", no_args_is_help=True)
 
 Backend = Annotated[str | None, options.choice("--backend", values=options.BACKENDS)]
 Output = Annotated[str | None, options.output(*options.FORMATS)]
@@ -77,6 +91,7 @@ def _root(
     context: options.KubeContext = None,
     kubeconfig: options.Kubeconfig = None,
     selector: options.Selector = None,
+    hostfile: options.Hostfile = None,
     quiet: Quiet = False,
     verbose: Verbose = 0,
     debug: Debug = False,
@@ -95,12 +110,31 @@ def _local_root(
     context: options.KubeContext = None,
     kubeconfig: options.Kubeconfig = None,
     selector: options.Selector = None,
+    hostfile: options.Hostfile = None,
     quiet: Quiet = False,
     verbose: Verbose = 0,
     debug: Debug = False,
     color: Color = None,
 ) -> None:
     """The same shared options between `local` and the command's name."""
+
+
+@_ssh.callback()
+def _ssh_root(
+    job: options.JobOption = None,
+    output: Output = None,
+    backend: Backend = None,
+    namespace: options.Namespace = None,
+    context: options.KubeContext = None,
+    kubeconfig: options.Kubeconfig = None,
+    selector: options.Selector = None,
+    hostfile: options.Hostfile = None,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+    debug: Debug = False,
+    color: Color = None,
+) -> None:
+    """The same shared options between `ssh` and the command's name."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -112,8 +146,8 @@ def run(argv: Sequence[str]) -> int:
 def peek(argv: Sequence[str]) -> tuple[str, str | None]:
     """The command and the value of `-o` in a command line that was not understood.
 
-    Words that belong to the command of `exec` or `local run` do not count. Reads the generated table, since the
-    command's module may be what failed.
+    Words that belong to the command of `exec`, `local run` or `ssh run` do not count. Reads the generated table, since
+    the command's module may be what failed.
     """
     from atlctl.cli.complete import load_table, position
 

@@ -24,7 +24,7 @@ MAX_NAMES = 8
 
 async def tell(source: Backend, job: Job) -> None:
     """Notes which logs a verdict cannot rest on, since their pods are gone. Says nothing where none are."""
-    if source.name == "local":
+    if source.name != "kubernetes":
         return
     texts: list[str] = []
     if job.missing and not _waits(job):
@@ -110,7 +110,7 @@ async def job_or_recording(
 
 
 async def _namespace(source: Backend) -> str | None:
-    if source.name == "local":
+    if source.name != "kubernetes":
         return None  # and what a cluster needs is not loaded
     from atlctl.backends.kubernetes.backend import KubernetesBackend
 

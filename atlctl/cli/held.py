@@ -31,7 +31,7 @@ async def look(source: Backend, job: Job) -> Job:
 
     Where there are more than `MOST` workers that it may be true of, their logs are not read, and that is said.
     """
-    if source.name == "local":
+    if source.name != "kubernetes":
         return job
     asked = [worker for worker in job.workers if worker.state in (State.RUNNING, State.SUCCEEDED)]
     if len(asked) > MOST:

@@ -11,7 +11,18 @@ from atlctl.cli import catalogue
 from atlctl.cli.catalogue import Language
 
 #: Shared options every command has; the other shared ones (`--job`, `--output`) only where a command declares them.
-EVERYWHERE = ("backend", "namespace", "context", "kubeconfig", "selector", "quiet", "verbose", "debug", "color")
+EVERYWHERE = (
+    "backend",
+    "namespace",
+    "context",
+    "kubeconfig",
+    "selector",
+    "hostfile",
+    "quiet",
+    "verbose",
+    "debug",
+    "color",
+)
 
 _WIDEST = 100
 _GAP = 2

@@ -18,7 +18,7 @@ from atlctl.jobs.errors import UsageError
 if TYPE_CHECKING:
     from atlctl.jobs.selection import Selection
 
-BACKENDS = ("local", "kubernetes")
+BACKENDS = ("local", "kubernetes", "ssh")
 FORMATS = ("table", "wide", "json", "yaml", "name")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smhd]?)", re.ASCII)
@@ -83,6 +83,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run")]
 Namespace = Annotated[str | None, typer.Option("-n", "--namespace", metavar="NAMESPACE")]
 KubeContext = Annotated[str | None, typer.Option("--context", metavar="CONTEXT")]
 Kubeconfig = Annotated[str | None, typer.Option("--kubeconfig", metavar="PATH")]
+Hostfile = Annotated[str | None, typer.Option("--hostfile", metavar="PATH")]
 Selector = Annotated[str | None, typer.Option("-l", "--selector", metavar="SELECTOR")]
 Container = Annotated[str | None, typer.Option("-c", "--container", metavar="CONTAINER")]
 AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces")]

@@ -60,6 +60,7 @@ class Context:
     context: str | None = None
     kubeconfig: str | None = None
     selector: str | None = None
+    hostfile: str | None = None
     #: The container that a command is about, where it names one.
     container: str | None = None
     quiet: bool = False
@@ -126,6 +127,7 @@ def start(
     context: str | None = None,
     kubeconfig: str | None = None,
     selector: str | None = None,
+    hostfile: str | None = None,
     quiet: bool = False,
     verbose: int = 0,
     debug: bool = False,
@@ -139,6 +141,7 @@ def start(
     _current.context = context
     _current.kubeconfig = kubeconfig
     _current.selector = selector
+    _current.hostfile = hostfile
     _current.quiet = quiet
     _current.verbose = verbose
     _current.debug = debug

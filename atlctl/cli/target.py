@@ -26,24 +26,40 @@ class Choice:
     """A backend and what decided for it. `value`: the option, the variable's value, the worker or the job."""
 
     name: str
-    why: Literal["option", "cluster_option", "variable", "worker", "local_job", "configured", "no_cluster"]
+    why: Literal[
+        "option",
+        "cluster_option",
+        "hostfile",
+        "variable",
+        "worker",
+        "local_job",
+        "ssh_job",
+        "configured",
+        "hosts",
+        "no_cluster",
+    ]
     value: str = ""
 
 
 def choice(argument: str | None = None, option: str | None = None) -> Choice:
     """Which backend this command has; `argument` and `option` name its job.
 
-    In falling order: --backend, an option that only Kubernetes has, ATLCTL_BACKEND, the worker of a local job that
-    this runs in, a local job of that name, a cluster that is configured, this machine. Raises UsageError.
+    In falling order: --backend, an option that only one of them has, ATLCTL_BACKEND, the worker that this runs in, a
+    job of that name on this machine or on hosts, a cluster that is configured, a job that lives on this machine, hosts
+    that are known, this machine. Raises UsageError.
     """
     asked = context()
     cluster = next(
         (n for n in ("context", "kubeconfig", "namespace", "selector") if getattr(asked, n) is not None), None
     )
     if cluster is not None:
-        if asked.backend == "local":
-            raise UsageError(f"'--{cluster}' does not apply to the backend local", "leave one of them out")
+        _agree(f"--{cluster}", "kubernetes", asked.backend)
+        if asked.hostfile is not None:
+            raise UsageError(f"'--{cluster}' and '--hostfile' do not go together", "leave one of them out")
         return Choice("kubernetes", "cluster_option", f"--{cluster}")
+    if asked.hostfile is not None:
+        _agree("--hostfile", "ssh", asked.backend)
+        return Choice("ssh", "hostfile", asked.hostfile)
     if asked.backend is not None:
         return Choice(asked.backend, "option", asked.backend)
     if stated := os.environ.get(BACKEND_VARIABLE):
@@ -53,16 +69,27 @@ def choice(argument: str | None = None, option: str | None = None) -> Choice:
     return _fitting(stated_job(argument, option))
 
 
+def _agree(option: str, needs: str, asked: str | None) -> None:
+    if asked is not None and asked != needs:
+        raise UsageError(f"'{option}' does not apply to the backend {asked}", "leave one of them out")
+
+
 def backend(argument: str | None = None, option: str | None = None, *, everywhere: bool = False) -> Backend:
     """The backend that `choice` names. `everywhere`: it lists the jobs of all namespaces."""
     chosen = choice(argument, option)
     if chosen.why == "local_job":
         say.note(f"{chosen.value} is a job of this machine; for one of the cluster: --backend kubernetes")
     asked = context()
+    if chosen.name != "kubernetes" and asked.container is not None:
+        raise UsageError(f"'--container' does not apply to the backend {chosen.name}", "leave it out")
     if chosen.name == "local":
-        if asked.container is not None:
-            raise UsageError("'--container' does not apply to the backend local", "leave it out")
         return local()
+    if chosen.name == "ssh":
+        from atlctl.cli import hosts
+
+        reached = hosts.backend(asked.hostfile, around=stated_job(argument, option) is None)
+        asked.closers.append(reached.aclose)
+        return reached
     from atlctl.backends.kubernetes.backend import KubernetesBackend
 
     if asked.selector is not None and stated_job(argument, option) is not None:
@@ -91,18 +118,32 @@ def _fitting(name: str | None) -> Choice:
     from atlctl.backends.kubernetes.access import available
 
     if worker := os.environ.get("ATLCTL_WORKER"):
-        return Choice("local", "worker", worker)
-    if not available():
-        return Choice("local", "no_cluster")
+        from atlctl.cli import hosts
+
+        return Choice("ssh" if name is not None and hosts.started(name) else "local", "worker", worker)
+    cluster = available()
     if name is None:
-        return Choice("kubernetes", "configured")
+        return Choice("kubernetes", "configured") if cluster else _without_a_cluster()
     from atlctl.backends.local import registry
+    from atlctl.cli import hosts
 
     try:
         registry.glance(name)
     except AtlctlError:
-        return Choice("kubernetes", "configured")
-    return Choice("local", "local_job", name)
+        if hosts.known(name):
+            return Choice("ssh", "ssh_job", name)
+        return Choice("kubernetes", "configured") if cluster else Choice("local", "no_cluster")
+    return Choice("local", "local_job" if cluster else "no_cluster", name)
+
+
+def _without_a_cluster() -> Choice:
+    """Where nothing is named: this machine, if a job lives there, else hosts that are known."""
+    from atlctl.backends.local import registry
+    from atlctl.cli import hosts
+
+    if not any(entry.presence == "alive" for entry in registry.load_all()[0]) and hosts.available():
+        return Choice("ssh", "hosts")
+    return Choice("local", "no_cluster")
 
 
 async def find_job(source: Backend, argument: str | None, option: str | None = None, *, reads_only: bool) -> Job:
@@ -121,7 +162,7 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
             raise
     own = await source.current()
     if own is not None:
-        if context().selector is None:
+        if context().selector is None and source.name != "ssh":
             say.note(f"job {own.name}, which this worker belongs to")
         return own
     listing = await source.list_jobs()
@@ -133,8 +174,12 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
     if not jobs and listing.problems:
         raise listing.problems[0]
     if not jobs:
-        start = "start one: atlctl local run --workers 2 -- CMD, or try: atlctl demo"
-        raise NothingMatched("there is no job here", start if source.name == "local" else "look in all: atlctl jobs -A")
+        hints = {
+            "local": "start one: atlctl local run --workers 2 -- CMD, or try: atlctl demo",
+            "kubernetes": "look in all: atlctl jobs -A",
+            "ssh": "name hosts with --hostfile FILE",
+        }
+        raise NothingMatched("there is no job here", hints[source.name])
     shown = ", ".join(job.name for job in (active or jobs)[:8])
     raise UsageError("no job is named", f"name one with -j: {shown}; all: atlctl jobs")
 

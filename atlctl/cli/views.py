@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job, Worker
 from atlctl.render.streams import Streams
 from atlctl.render.table import Column, Table, render_table, rfc3339
+
+if TYPE_CHECKING:
+    from atlctl.jobs.usage import Usage
 
 
 def _text(value: object) -> str:
@@ -78,6 +82,9 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
         Column("ADDRESS"),
         Column("GPUS", "right"),
         Column("AGE" if streams.stdout_tty else "STARTED", "right" if streams.stdout_tty else "left"),
+        Column("LOAD", "right"),
+        Column("RANKS", "right"),
+        Column("GPU USE"),
         Column("NODE", wide_only=True),
         Column("PID", "right", wide_only=True),
         Column("ENDED", wide_only=True),
@@ -97,6 +104,7 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
                 _text(worker.address),
                 _text(worker.gpus),
                 say.moment(worker.started, streams, now),
+                *_usage(worker.usage),
                 _text(worker.node),
                 _text(worker.pid),
                 say.moment(worker.ended, streams, now),
@@ -109,6 +117,25 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
     rows += [(index, [str(index), "-", "-", "-", "missing", *blank]) for index in missing]
     rows.sort(key=lambda row: row[0])
     return _render(columns, [cells for _, cells in rows], streams, wide)
+
+
+def _usage(usage: Usage | None) -> tuple[str, str, str]:
+    """Load of how many CPUs, ranks that live there, and what its GPUs do: `93% 560/640 GiB`."""
+    if usage is None:
+        return "-", "-", "-"
+    load = "-" if usage.load is None else f"{usage.load:g}{'' if usage.cpus is None else f'/{usage.cpus}'}"
+    parts = [] if usage.utilization is None else [f"{usage.utilization:.0f}%"]
+    if usage.memory is not None:
+        used, total = usage.memory
+        parts.append(f"{used / 1024:.0f}/{total / 1024:.0f} GiB")
+    return load, _text(usage.ranks), " ".join(parts) or "-"
+
+
+def _usage_data(usage: Usage | None) -> dict[str, Any] | None:
+    if usage is None:
+        return None
+    gpus = None if usage.gpus is None else [asdict(gpu) for gpu in usage.gpus]
+    return {"load": usage.load, "cpus": usage.cpus, "ranks": usage.ranks, "gpus": gpus}
 
 
 def _when(epoch: float | None) -> str | None:
@@ -163,4 +190,5 @@ def worker_data(worker: Worker) -> dict[str, Any]:
         "ended": _when(worker.ended),
         "exit_code": worker.exit_code,
         "signal": worker.signal,
+        "usage": _usage_data(worker.usage),
     }

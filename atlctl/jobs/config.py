@@ -9,13 +9,21 @@ Lists are not merged. Settings so far:
     [smoke]
     busbw = ["PATH", ...]         # or ATLCTL_BUSBW=PATH:PATH
 
+    [ssh]
+    host_keys = "strict"          # or "accept-new"; the user's file alone
+
+    [ssh.jobs.NAME]               # NAME of the project's file hides that of the user's
+    hosts = ["gpu[01-16]", ...]   # or hostfile = "PATH"
+    include = "..."               # or exclude = "...", or neither
+
 The user's file is `$XDG_CONFIG_HOME/atlctl/config.toml`, by default in `~/.config`. Its paths may begin with
 `~`, others are relative to its folder; those of the environment variable to the working folder.
 
 The project file is `.atlctl.toml` in the working folder or the nearest folder above it, up to the home folder or
 to one that holds `.git`; outside of both only the working folder counts. It comes from whoever wrote the checkout,
-so it can do little: its paths must stay below its own folder, links included, and it is passed over where it lies
-in a folder that anyone may write to and belongs to somebody else. No setting of either file starts a program.
+so it can do little: its paths must stay below its own folder, links included, it has no say in which host keys are
+taken, and it is passed over where it lies in a folder that anyone may write to and belongs to somebody else. No
+setting of either file starts a program.
 """
 
 from __future__ import annotations
@@ -23,26 +31,38 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from atlctl.jobs.errors import UsageError
+from atlctl.jobs.sshconfig import SshConfig, read_ssh
 
 PROJECT_FILE = ".atlctl.toml"
 SIGNATURES_VARIABLE = "ATLCTL_SIGNATURES"
 BUSBW_VARIABLE = "ATLCTL_BUSBW"
 
 _LIMIT = 1 << 20
+#: Lists of paths, by their tables.
 _KEYS = {"errors": ("signatures",), "smoke": ("busbw",)}
+_TABLES = (*_KEYS, "ssh")
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """What was configured: absolute paths, which need not exist. `signatures` of failures; `busbw`: figures of
-    hardware for the smoke test."""
+    hardware for the smoke test; `ssh`: jobs that are lists of hosts."""
 
     signatures: tuple[str, ...] = ()
     busbw: tuple[str, ...] = ()
+    ssh: SshConfig = field(default_factory=SshConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What one file sets: lists of paths by `table.key`, and the table `ssh`."""
+
+    paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    ssh: SshConfig = field(default_factory=SshConfig)
 
 
 def load_config(environ: Mapping[str, str], cwd: str) -> Config:
@@ -52,17 +72,24 @@ def load_config(environ: Mapping[str, str], cwd: str) -> Config:
     """
     home = environ.get("HOME", "") or os.path.expanduser("~")
     user_file = _user_file(environ, home)
-    user = _read(user_file, "configuration file", lambda path: _absolute(path, os.path.dirname(user_file), home))
+    folder = os.path.dirname(user_file)
+    user = _read(user_file, "configuration file", lambda path: _absolute(path, folder, home), trusted=True)
     project_file = _project_file(os.path.abspath(cwd), home)
-    project = _read(project_file, "project file", lambda path: _inside(path, project_file)) if project_file else {}
+    project = _File()
+    if project_file is not None:
+        project = _read(project_file, "project file", lambda path: _inside(path, project_file), trusted=False)
 
     def setting(table: str, key: str, variable: str) -> tuple[str, ...]:
         if variable in environ:
             return tuple(_absolute(path, cwd, home) for path in environ[variable].split(":") if path)
         name = f"{table}.{key}"
-        return project.get(name, user.get(name, ()))
+        return project.paths.get(name, user.paths.get(name, ()))
 
-    return Config(setting("errors", "signatures", SIGNATURES_VARIABLE), setting("smoke", "busbw", BUSBW_VARIABLE))
+    return Config(
+        setting("errors", "signatures", SIGNATURES_VARIABLE),
+        setting("smoke", "busbw", BUSBW_VARIABLE),
+        user.ssh.under(project.ssh),
+    )
 
 
 def read_toml(path: str, what: str) -> dict[str, Any]:
@@ -132,18 +159,19 @@ def _planted(folder: str, path: str) -> bool:
         return True
 
 
-def _read(path: str, what: str, resolve: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
-    """The lists of paths that one file sets, by `table.key`."""
+def _read(path: str, what: str, resolve: Callable[[str], str], *, trusted: bool) -> _File:
+    """The settings of one file. `resolve` makes its paths absolute; `trusted`: it is the user's own."""
     if not os.path.exists(path):  # also below a home that does not exist, or that this user may not enter
-        return {}
+        return _File()
     tables = read_toml(path, what)
     for table, content in tables.items():
-        if table not in _KEYS or not isinstance(content, dict):
-            raise UsageError(f"{what} {path}: unknown key {table}", f"known are the tables {', '.join(_KEYS)}")
-        for key in content:
+        if table not in _TABLES or not isinstance(content, dict):
+            raise UsageError(f"{what} {path}: unknown key {table}", f"known are the tables {', '.join(_TABLES)}")
+        for key in content if table in _KEYS else ():
             if key not in _KEYS[table]:
                 hint = f"known in [{table}] are {', '.join(_KEYS[table])}"
                 raise UsageError(f"{what} {path}: unknown key {table}.{key}", hint)
+    ssh = read_ssh(tables.pop("ssh", {}), f"{what} {path}", resolve, trusted=trusted)
     found = {}
     for table, content in tables.items():
         for key, value in content.items():
@@ -151,7 +179,7 @@ def _read(path: str, what: str, resolve: Callable[[str], str]) -> dict[str, tupl
                 hint = f'write it as {key} = ["PATH"]'
                 raise UsageError(f"{what} {path}: {table}.{key} must be a list of paths", hint)
             found[f"{table}.{key}"] = tuple(resolve(item) for item in value)
-    return found
+    return _File(found, ssh)
 
 
 def _absolute(path: str, folder: str, home: str) -> str:

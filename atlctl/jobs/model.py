@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atlctl.jobs.usage import Usage
 
 
 class State(StrEnum):
@@ -76,6 +80,8 @@ class Worker:
     container_guessed: bool = False
     #: Which try of this worker it is, from 0, where the platform counts them.
     attempt: int | None = None
+    #: What its machine does, where somebody has looked.
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from atlctl.backends.base import Backend, ExecRequest, Execution, Listing, LogLine, LogRequest, StopResult
+from atlctl.backends.base import Backend
 from atlctl.backends.kubernetes.backend import KubernetesBackend
-from atlctl.jobs.model import Job, RankMap, Worker
+from atlctl.jobs.model import Job
 from tests.apiserver.handle import Server
+from tests.contract.fresh import Fresh
 from tests.support import proc
 
 REPOSITORY = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ class KubernetesWorld:
         self.server = server
         self.namespace = f"test-{next(_NUMBERS)}"
         self.kubeconfig = server.write_kubeconfig(f"{self.namespace}.yaml", namespace=self.namespace)
-        self.backend = cast("Backend", _Fresh(str(self.kubeconfig), self.namespace, self._operate))
+        self.backend = cast("Backend", Fresh("kubernetes", self._connect, self._operate))
         self._pods: list[str] = []
         self._jobs: list[str] = []
 
@@ -53,6 +53,9 @@ class KubernetesWorld:
                 return job
             assert time.monotonic() < deadline, job
             time.sleep(0.02)
+
+    def _connect(self) -> KubernetesBackend:
+        return KubernetesBackend(str(self.kubeconfig), None, self.namespace)
 
     def _operate(self) -> None:
         """What the training operator does with a job's conditions when its pods end."""
@@ -100,84 +103,6 @@ class KubernetesWorld:
     def close(self) -> None:
         for name in dict.fromkeys(self._pods):
             self.server.remove("Pod", name, self.namespace)
-
-
-class _Fresh:
-    """The backend for tests that run each question in an event loop of its own: opened and closed with each one."""
-
-    name = "kubernetes"
-
-    def __init__(self, kubeconfig: str, namespace: str, operate: Callable[[], None]) -> None:
-        """`operate` plays the job's controller before each look."""
-        self._where = (kubeconfig, None, namespace)
-        self._operate = operate
-
-    @asynccontextmanager
-    async def _open(self) -> AsyncIterator[KubernetesBackend]:
-        backend = KubernetesBackend(*self._where)
-        try:
-            yield backend
-        finally:
-            await backend.aclose()
-
-    async def list_jobs(self) -> Listing:
-        self._operate()
-        async with self._open() as backend:
-            return await backend.list_jobs()
-
-    async def get_job(self, name: str) -> Job:
-        self._operate()
-        async with self._open() as backend:
-            return await backend.get_job(name)
-
-    async def current(self) -> Job | None:
-        return None
-
-    async def current_worker(self, job: Job) -> str | None:
-        return None
-
-    async def ranks(self, job: Job) -> RankMap | None:
-        return None
-
-    def executor(self, job: Job) -> _Closing:
-        return _Closing(KubernetesBackend(*self._where), job)
-
-    async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]:
-        operating = asyncio.create_task(self._keep_operating())
-        try:
-            async with self._open() as backend, aclosing(cast("Any", backend.lines(job, worker, request))) as batches:
-                async for batch in batches:
-                    yield batch
-        finally:
-            operating.cancel()
-
-    async def _keep_operating(self) -> None:
-        while True:
-            await asyncio.to_thread(self._operate)
-            await asyncio.sleep(0.1)
-
-    async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
-        async with self._open() as backend:
-            return await backend.read_file(job, worker, path, limit)
-
-    async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> Sequence[StopResult]:
-        async with self._open() as backend:
-            return await backend.stop(job, workers, grace)
-
-
-class _Closing:
-    """An executor that takes its connections along."""
-
-    def __init__(self, backend: KubernetesBackend, job: Job) -> None:
-        self._backend = backend
-        self._executor = backend.executor(job)
-
-    def run(self, worker: Worker, request: ExecRequest) -> Execution:
-        return self._executor.run(worker, request)
-
-    async def aclose(self) -> None:
-        await self._executor.aclose()
-        await self._backend.aclose()
 
 
 def _job(name: str, workers: int) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.apiserver.handle import Server
 from tests.contract.cluster import KubernetesWorld
+from tests.contract.hosts import Hosts, HostsWorld
 from tests.contract.world import LocalWorld, World
+from tests.support.needs import needs
 
 
 @pytest.fixture(scope="session")
@@ -18,10 +21,32 @@ def cluster() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=["local", "kubernetes"])
-def world(request: pytest.FixtureRequest, cluster: Server, isolated: object) -> Iterator[World]:
-    """`cluster` comes first: it must not live in the folders of one test."""
-    made: World = LocalWorld() if request.param == "local" else KubernetesWorld(cluster)
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """One sshd for all tests."""
+    made = Hosts(tmp_path_factory.mktemp("hosts"))
+    try:
+        yield made
+    finally:
+        made.server.close()
+
+
+#: The server of each place comes before `isolated`: it must not live in the folders of one test.
+_PLACES = ["local", "cluster", pytest.param("site", marks=needs("sshd"))]
+
+
+@pytest.fixture(params=_PLACES, ids=["local", "kubernetes", "ssh"])
+def place(request: pytest.FixtureRequest) -> object:
+    return None if request.param == "local" else request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def world(place: object, isolated: Path) -> Iterator[World]:
+    made: World
+    if isinstance(place, Server):
+        made = KubernetesWorld(place)
+    else:
+        made = HostsWorld(place, isolated) if isinstance(place, Hosts) else LocalWorld()
     try:
         yield made
     finally:

@@ -86,7 +86,7 @@ def test_a_signal_is_a_failure(world: World) -> None:
     assert found.state is State.FAILED
     # A kubelet gives the shell's number for it.
     assert (found.workers[0].exit_code, found.workers[0].signal) in (
-        [(None, 9)] if job.backend == "local" else [(137, None)]
+        [(137, None)] if job.backend == "kubernetes" else [(None, 9)]
     )
 
 

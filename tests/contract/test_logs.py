@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_lines_are_in_order_with_their_streams_and_times(world: World) -> None:
     job = ended(world, "echo one; sleep 0.05; echo two >&2; sleep 0.05; echo; echo '  four  '")
     lines = read(world, job)
     # The API of Kubernetes does not tell the streams apart.
-    stderr = "stderr" if job.backend == "local" else "stdout"
+    stderr = "stdout" if job.backend == "kubernetes" else "stderr"
     assert [(line.stream, line.data, line.complete) for line in lines] == [
         ("stdout", b"one", True),
         (stderr, b"two", True),
@@ -146,10 +147,17 @@ def test_follow_shows_a_line_soon(world: World) -> None:
     assert time.monotonic() - begun < 5
 
 
-def test_follow_from_the_tail(world: World) -> None:
-    job = world.start(sh("echo 1; echo 2; echo 3; sleep 2; echo 4"))
+def test_follow_from_the_tail(world: World, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    job = world.start(sh(f"echo 1; echo 2; echo 3; until [ -e {gate} ]; do sleep 0.05; done; echo 4"))
     eventually(world, job.name, lambda found: len(read(world, found)) == 3)
-    found = asyncio.run(asyncio.wait_for(follow(world, job, LogRequest(follow=True, tail=1)), 10))
+
+    def opens(found: list[bytes]) -> bool:
+        if found:
+            gate.touch()
+        return False
+
+    found = asyncio.run(asyncio.wait_for(follow(world, job, LogRequest(follow=True, tail=1), opens), 10))
     assert found == [b"3", b"4"]
 
 

@@ -68,7 +68,7 @@ class LocalWorld:
 
     def inside(self, job: Job, index: int = 0) -> list[proc.Process]:
         marks = {f"ATLCTL_JOB={job.name}".encode(), f"ATLCTL_WORKER=worker-{index}".encode()}
-        return [process for process in proc.marked() if marks <= _environment(process.pid)]
+        return [process for process in proc.marked() if marks <= environment(process.pid)]
 
     def end_worker(self, job: Job, index: int = 0) -> None:
         pid = job.workers[index].pid
@@ -107,7 +107,8 @@ class LocalWorld:
                 asyncio.run(self.backend.stop(entry.job, entry.job.workers, 0.0))
 
 
-def _environment(pid: int) -> set[bytes]:
+def environment(pid: int) -> set[bytes]:
+    """A process's variables as NAME=VALUE, none where it is gone."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return set(file.read().split(b"\0"))

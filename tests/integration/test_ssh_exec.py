@@ -82,9 +82,17 @@ def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
 
 
-def executor(config: str, *, accept_new: bool = False, passphrase: str | None = None) -> SshExecutor:
-    keys = Keys(lambda _: passphrase)
-    return SshExecutor(Connections(keys, KnownHosts(accept_new=accept_new), config), {"gpu-1": Host("gpu-1")})
+class Client(SshExecutor):
+    """With connections of its own, which it closes."""
+
+    def __init__(self, config: str, *, accept_new: bool = False, passphrase: str | None = None) -> None:
+        keys = Keys(lambda _: passphrase)
+        self._connections = Connections(keys, KnownHosts(accept_new=accept_new), config)
+        super().__init__(self._connections, {"gpu-1": Host("gpu-1")})
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self._connections.aclose()
 
 
 def run(
@@ -93,7 +101,7 @@ def run(
     """All events of a command. `data`: its input."""
 
     async def main() -> list[Event]:
-        made = executor(config, **options)  # type: ignore[arg-type]
+        made = Client(config, **options)  # type: ignore[arg-type]
         found: list[Event] = []
         try:
             execution = made.run(WORKER, ExecRequest(Argv(tuple(words)), stdin=data is not None, tty=tty))
@@ -158,7 +166,7 @@ def test_a_command_is_ended_with_all_that_it_started(site: Site) -> None:
     mark = f"3{time.time_ns() % 10**8}"
 
     async def main() -> bool:
-        made = executor(site.config())
+        made = Client(site.config())
         execution = made.run(WORKER, ExecRequest(Argv(("sh", "-c", f"sleep {mark} & sleep {mark}"))))
         try:
             async for event in execution:
@@ -177,7 +185,7 @@ def test_a_command_dies_with_a_client_that_is_killed(site: Site, stdin: bool) ->
     mark = f"4{time.time_ns() % 10**8}"
     program = (
         "import asyncio,sys\nfrom tests.integration.test_ssh_exec import *\n"
-        "async def main():\n made = executor(sys.argv[1])\n"
+        "async def main():\n made = Client(sys.argv[1])\n"
         " request = ExecRequest(Argv(('sleep', sys.argv[2])), stdin=sys.argv[3] == 'True')\n"
         " async for event in made.run(WORKER, request):\n  print(event, flush=True)\nasyncio.run(main())"
     )
@@ -202,7 +210,7 @@ def test_a_server_that_is_killed_in_the_middle_is_a_loss(tmp_path: Path) -> None
     site = Site(server, tmp_path, key)
 
     async def main() -> list[Event]:
-        made = executor(site.config())
+        made = Client(site.config())
         found: list[Event] = []
         try:
             async for event in made.run(WORKER, ExecRequest(Argv(("sleep", "1000")))):

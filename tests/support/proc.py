@@ -108,9 +108,14 @@ def leftovers(mark: str, patience: float = 2.0) -> list[Process]:
 
 def _kill(targets: list[Process]) -> list[Process]:
     for process in targets:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
+        kill(process)
     return targets
+
+
+def kill(process: Process) -> None:
+    """SIGKILL; one that has ended is no error."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
 
 
 def _pids() -> Iterator[int]:

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from atlctl.backends.base import Argv, ExecRequest, Executor, Exited, Output
+from atlctl.backends.base import Argv, Event, ExecRequest, Executor, Exited, FailedToStart, Lost, Output
+from atlctl.jobs.errors import AtlctlError, Unreachable
 from atlctl.jobs.model import Worker
 
 
 async def stdout_of(executor: Executor, worker: Worker, argv: Argv, limit: int) -> bytes | None:
     """Up to `limit` bytes of its standard output; None where it did not end with exit code 0."""
+    data, last = await _run(executor, worker, argv, limit)
+    return data if isinstance(last, Exited) and last.exit_code == 0 else None
+
+
+async def told_by(executor: Executor, worker: Worker, argv: Argv, limit: int) -> bytes:
+    """The same. Raises Unreachable, AtlctlError where it did not."""
+    data, last = await _run(executor, worker, argv, limit)
+    match last:
+        case Exited(exit_code=0):
+            return data
+        case Lost(reason=reason) | FailedToStart(exit_code=255, reason=reason):
+            raise Unreachable(reason)
+        case FailedToStart(reason=reason):
+            raise AtlctlError(reason)
+        case _:
+            raise AtlctlError("what was asked there failed")
+
+
+async def _run(executor: Executor, worker: Worker, argv: Argv, limit: int) -> tuple[bytes, Event | None]:
     execution = executor.run(worker, ExecRequest(argv))
     data = bytearray()
-    ended = False
+    last: Event | None = None
     try:
-        async for event in execution:
-            if isinstance(event, Output) and event.stream == "stdout":
-                data += event.data[: limit - len(data)]
-            elif isinstance(event, Exited):
-                ended = event.exit_code == 0
+        async for last in execution:
+            if isinstance(last, Output) and last.stream == "stdout":
+                data += last.data[: limit - len(data)]
     finally:
         await execution.aclose()
-    return bytes(data) if ended else None
+    return bytes(data), last

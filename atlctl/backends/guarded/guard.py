@@ -41,7 +41,8 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# f finds what is left. v: all of it, o: those outside of the exec's process group, a: the shells that wait for it.
+# f finds what is left. v: all of it, o: those outside of the exec's process group, a: the shells that wait for it, one
+# of which may be about to start it.
 # One `grep` reads the stat of all processes, one the environments of those that it may be about: byte by byte, as a
 # shell reads, or with a process for each it takes long where they are many. Environments of processes that are older
 # than the exec are left alone: to read that of a hung one may hang.
@@ -70,13 +71,13 @@ if [ $2 = $w ];then a="$a $q";else c="$c $d/environ";fi;;esac
 done
 set +f;unset IFS
 b=$b`[ ! "$c" ]||grep -lF $m $c`
-done;[ "$v" ];}
-K(){ g=$1 n=0 T=
+done;[ "$v$a" ];}
+K(){ g=$1 n=0 T= p=
 while f;do
 if [ $n -lt $g ];then
-for s in TERM $h CONT;do [ $n != 0 ]||kill -$s -$w
+for s in TERM $h CONT;do [ ! "$v" ]||[ $p ]||kill -$s -$w
 for q in $o;do case "$T " in *" $q "*);;*)kill -$s $q;esac;done;done
-T="$T $o"
+T="$T $o" p=$p${v:+1}
 else
 [ $n -lt $((g+50)) ]||return 1
 kill -9 $v;fi
@@ -105,10 +106,9 @@ trap : TERM INT HUP
 
 # Descriptors: 3 the exec's stderr, 4 its stdin, 5 its stdout, 6 the command's stdin. What the shell itself says, of
 # signals or of R's end, must not get to stderr.
-_RUN = r"""echo "$m S $w $t">&3
-C(){ trap - TERM HUP;[ $BASH_VERSION ]||trap 'echo F' 0
+_RUN = r"""C(){ trap - TERM HUP;[ $BASH_VERSION ]||trap 'echo F' 0
 export ATLCTL_EXEC=$m;exec "$@" <&6 >&5 2>&3 3>&- 4<&- 5>&- 6<&-;}
-x=$(exec 2>&1;trap '' TERM HUP
+x=$(exec 2>&1;trap '' TERM HUP;echo "$m S $w $t">&3
 if [ $BASH_VERSION ];then trap 'LC_ALL=C jobs %%' CHLD
 (C "$@")<&6&LC_ALL=C jobs %%;while kill -0 $! 2>&-;do wait $!;done;wait $!;else (C "$@");fi
 echo $?)

@@ -17,9 +17,10 @@ from atlctl.backends.base import (
     StopRequest,
     StopResult,
 )
+from atlctl.backends.guarded.asking import stdout_of
+from atlctl.backends.guarded.ranks import living
 from atlctl.backends.kubernetes import access, inventory, pods, queueing
 from atlctl.backends.kubernetes.api import Missing, Object, Refused
-from atlctl.backends.kubernetes.asking import stdout_of
 from atlctl.backends.kubernetes.client import Client
 from atlctl.backends.kubernetes.discovery import Served, discover
 from atlctl.backends.kubernetes.identity import OwnPod, own_pod
@@ -163,7 +164,8 @@ class KubernetesBackend:
 
         executor = self.executor(job)
         try:
-            if (found := await ranks.living(executor, job.workers)) is not None:
+            alive = [worker for worker in job.workers if worker.state in (State.RUNNING, State.HELD)]
+            if (found := await living(executor, alive)) is not None:
                 return found
         finally:
             await executor.aclose()

@@ -26,7 +26,7 @@ from atlctl.backends.base import (
     TerminalSize,
 )
 from atlctl.backends.local.client import ControlClient
-from atlctl.backends.local.words import as_utf8
+from atlctl.backends.supervised.words import as_utf8
 from atlctl.jobs.errors import AtlctlError, Unreachable
 from atlctl.jobs.model import Worker
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -18,36 +17,24 @@ from typing import Any
 from atlctl.backends.base import Argv
 from atlctl.backends.local import registry
 from atlctl.backends.local.supervisor.requests import KEEP
-from atlctl.backends.local.words import as_utf8
+from atlctl.backends.supervised.contract import (
+    DEFAULT_PORT,
+    LEAKING,
+    LOG_MAX_BYTES,
+    LOG_MAX_FILES,
+    CannotStartError,
+    check_port,
+    check_variables,
+)
+from atlctl.backends.supervised.words import as_utf8
 from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, UsageError
 from atlctl.jobs.naming import check_job_name
 from atlctl.jobs.statedir import ensure_dir, file_error, state_dir, write_atomic
 
 MAX_WORKERS = 4096
-#: torchrun's and the platform's port.
-DEFAULT_PORT = 29500
 START_SECONDS = 60.0
 #: How long a start that has failed may take to end what it had begun.
 UNDO_SECONDS = 15.0
-
-#: A worker's log is rotated at this size and this many files are kept (the kubelet keeps 5 of 10 MiB).
-LOG_MAX_BYTES = 64 * 1024 * 1024
-LOG_MAX_FILES = 5
-
-#: Variables of a torchrun or platform around this command. Inherited, they would hijack the job's own torchrun.
-_LEAKING = re.compile(
-    r"PET_\w+|TORCHELASTIC_\w+|MASTER_(ADDR|PORT)|WORLD_SIZE|RANK|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE|NAME)"
-    r"|ATLCTL_(JOB|WORKER|EXEC|STATE_DIR)"
-)
-_CONTRACT = ("RANK", "WORLD_SIZE", "MASTER_PORT", "ATLCTL_JOB", "ATLCTL_WORKER", "ATLCTL_STATE_DIR", "ATLCTL_EXEC")
-
-
-class CannotStartError(AtlctlError):
-    """The command of a job could not be started; carries the exit code that a shell would give."""
-
-    def __init__(self, message: str, hint: str | None, code: int) -> None:
-        super().__init__(message, hint)
-        self.exit_code = code  # type: ignore[misc]  # the class's code is the default, this one was observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +84,8 @@ def _check(spec: LaunchSpec) -> None:
         check_job_name(spec.name)
     if not spec.argv.words or not spec.argv.words[0]:
         raise UsageError("no command to run", "atlctl local run --workers 4 -- python train.py")
-    for key, value in spec.env.items():
-        if key in _CONTRACT:
-            hint = "use --master-port" if key == "MASTER_PORT" else "it belongs to the contract with the workers"
-            raise UsageError(f"--env {key}: this variable is set by atlctl", hint)
-        if not key or "=" in key or "\0" in key + value:
-            raise UsageError(f"--env {key}={value}: not a variable", "write --env NAME=VALUE")
+    check_variables(spec.env)
+    check_port(spec.master_port)
 
 
 def _free_name(root: str) -> str:
@@ -128,8 +111,6 @@ def _check_free(name: str) -> None:
 def _port(wanted: int | None) -> int:
     taken = {entry.master_port for entry in registry.load_all()[0] if entry.presence == "alive"}
     if wanted is not None:
-        if not 1 <= wanted <= 65535:
-            raise UsageError(f"--master-port must be from 1 to 65535, not {wanted}")
         if not _is_free(wanted):
             raise AtlctlError(f"port {wanted} is in use", "leave out --master-port to have a free one chosen")
         return wanted
@@ -161,7 +142,7 @@ def worker_names(count: int) -> list[str]:
 
 def _write(folder: str, name: str, port: int, spec: LaunchSpec) -> None:
     workers = worker_names(spec.workers)
-    env = {as_utf8(key): as_utf8(value) for key, value in os.environ.items() if not _LEAKING.fullmatch(key)}
+    env = {as_utf8(key): as_utf8(value) for key, value in os.environ.items() if not LEAKING.fullmatch(key)}
     env |= {"MASTER_ADDR": "127.0.0.1"}
     env |= {as_utf8(key): as_utf8(value) for key, value in spec.env.items()}
     env |= {"MASTER_PORT": str(port), "WORLD_SIZE": str(spec.workers)}

@@ -18,35 +18,30 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from atlctl.backends.local.supervisor import processes
+from atlctl.backends.supervised.states import IDLE_PROGRAMS, Presence, Written, confirm_held, job_state, state_of
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched
 from atlctl.jobs.model import Job, State, Worker
-from atlctl.jobs.naming import check_job_name, fold_names, natural_key, safe_file_name
+from atlctl.jobs.naming import check_job_name, natural_key, safe_file_name
 from atlctl.jobs.statedir import ensure_dir, file_error, read_bytes, state_dir
 
 #: No file of an entry is larger; an environment of this size could not be started.
 MAX_FILE = 16 * 1024 * 1024
 
-#: Programs that do no training: what is left of a launch script that sleeps on after its trainer has ended.
-IDLE_PROGRAMS = frozenset(
-    {"sh", "bash", "dash", "ash", "zsh", "sleep", "tail", "tee", "cat", "tini", "dumb-init", "pause", "timeout"}
-)
-
-#: Why a worker that exited with 0 did not succeed.
-DOUBTFUL = "exit 0, but its log shows that its trainer failed"
+#: Whether a recorded process lives, and where it is when that cannot be seen from here.
+presence = processes.presence
 
 #: An ended job's folder, while a start of the same name is tried.
 _ASIDE = ".aside-"
-
-Presence = Literal["alive", "gone", "elsewhere"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,17 +248,6 @@ def _json(path: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else {}
 
 
-def presence(identity: dict[str, Any]) -> tuple[Presence, str]:
-    """Whether a recorded process lives, and where it is when that cannot be seen from here."""
-    here = processes.place()
-    if identity["boot_id"] != here["boot_id"]:
-        # Another machine whose disk this is, or this one before it was started anew.
-        return ("gone", "") if identity["host"] == here["host"] else ("elsewhere", str(identity["host"]))
-    if identity["pid_namespace"] != here["pid_namespace"]:
-        return "elsewhere", "another container on this machine"
-    return ("alive" if processes.alive(identity["pid"], identity["start"]) else "gone"), ""
-
-
 def runs(found: Glance, exit_file: str) -> bool:
     """Whether the worker with this exit file may still write to its log."""
     return not os.path.exists(exit_file) and presence(found.supervisor)[0] == "alive"
@@ -274,7 +258,7 @@ def _entry(folder: str, record: dict[str, Any]) -> Entry:
     workers = tuple(_worker(folder, spec, record, index, here, place) for index, spec in enumerate(record["workers"]))
     if any(worker.state is State.HELD for worker in workers):
         workers = _confirm_held(workers)
-    state, reason = _job_state(workers, here, place)
+    state, reason = job_state(workers, f"runs on {place}" if here == "elsewhere" else "")
     ends = [worker.ended for worker in workers]
     job = Job(
         name=record["name"],
@@ -317,32 +301,10 @@ def _worker(
         started=process.get("started"),
         pid=process.get("pid"),
     )
-    if exit_record:
-        return _ended(worker, exit_record, trainer_failed=os.path.exists(f"{own}/trainer.json"))
-    if here == "elsewhere":
-        return replace(worker, state=State.UNKNOWN, reason=f"runs on {place}")
-    if here == "gone":
-        return replace(worker, state=State.LOST, reason="its supervisor was killed or the machine restarted")
-    if os.path.exists(f"{own}/stopping"):
-        return replace(worker, state=State.STOPPING)
-    if os.path.exists(f"{own}/trainer.json"):
-        return replace(worker, state=State.HELD, reason="its trainer has failed; the launch script lives on")
-    return worker
-
-
-def _ended(worker: Worker, record: dict[str, Any], trainer_failed: bool) -> Worker:
-    code, signal = record.get("exit_code"), record.get("signal")
-    how = f"exit {code}" if signal is None else f"signal {signal}"
-    if record.get("stopped"):
-        state, reason = State.STOPPED, how
-    elif code == 0:
-        state = State.SUCCEEDED
-        reason = DOUBTFUL if trainer_failed else ""
-    else:
-        state, reason = State.FAILED, how
-    if record.get("log_bytes_lost"):
-        reason = f"{reason}; {record['log_bytes_lost']} bytes of its log were lost".lstrip("; ")
-    return replace(worker, state=state, reason=reason, exit_code=code, signal=signal, ended=record.get("ended"))
+    written = Written(
+        here, place, exit_record, os.path.exists(f"{own}/trainer.json"), os.path.exists(f"{own}/stopping")
+    )
+    return state_of(worker, written)
 
 
 def _confirm_held(workers: tuple[Worker, ...]) -> tuple[Worker, ...]:
@@ -350,39 +312,9 @@ def _confirm_held(workers: tuple[Worker, ...]) -> tuple[Worker, ...]:
     table = processes.everything()
     children = processes.children_of(table)
 
-    def idle(root_pid: int) -> bool:
-        family = processes.below(children, (root_pid,)) | {root_pid}
+    def idle(root_pid: int | None) -> bool:
+        family = set() if root_pid is None else processes.below(children, (root_pid,)) | {root_pid}
         own = [pid for pid in family if pid in table]
         return all(table[pid].comm in IDLE_PROGRAMS for pid in own)
 
-    return tuple(
-        replace(worker, state=State.RUNNING, reason="a trainer of it has failed before")
-        if worker.state is State.HELD and worker.pid is not None and not idle(worker.pid)
-        else worker
-        for worker in workers
-    )
-
-
-def _job_state(workers: tuple[Worker, ...], here: Presence, place: str) -> tuple[State, str]:
-    """A failed worker makes the job failed at once; success needs an exit code 0 of every worker."""
-
-    def of(state: State) -> list[str]:
-        return [worker.name for worker in workers if worker.state is state]
-
-    for state, verb in (
-        (State.LOST, "lost"),
-        (State.FAILED, "failed"),
-        (State.STOPPING, "stopping"),
-        (State.HELD, "held"),
-        (State.STOPPED, "stopped"),
-    ):
-        if found := of(state):
-            if state is State.STOPPED and any(worker.state.active for worker in workers):
-                continue
-            return state, f"{fold_names(found)} {verb}"
-    if len(of(State.SUCCEEDED)) == len(workers):
-        doubtful = [w.name for w in workers if w.reason.startswith(DOUBTFUL)]
-        return State.SUCCEEDED, f"exit 0, but the log of {fold_names(doubtful)} shows a failure" if doubtful else ""
-    if here == "elsewhere":
-        return State.UNKNOWN, f"runs on {place}"
-    return State.RUNNING, ""
+    return tuple(confirm_held(worker, functools.partial(idle, worker.pid)) for worker in workers)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from atlctl.jobs.errors import UsageError
 
-#: Hosts of one list.
-MAX_HOSTS = 10_000
+#: Hosts of one list, and how often all of them may be named together: a line for each slot is usual.
+MAX_HOSTS, MAX_NAMED = 10_000, 100_000
 #: A number behind a colon from here on is a port.
 FIRST_PORT = 65
 #: What a host may be called: nothing that a shell, an option parser or a terminal would understand.
@@ -56,6 +56,7 @@ class _Read:
     slots: list[str] = field(default_factory=list)
     ports: list[str] = field(default_factory=list)
     twice: dict[str, None] = field(default_factory=dict)
+    named: int = 0
 
 
 def parse(text: str, where: str) -> Hosts:
@@ -149,7 +150,8 @@ def _take(line: str, read: _Read, *, slots_named: bool) -> None:
             read.twice[name] = None
             host = replace(host, slots=None if slots is None or before.slots is None else before.slots + slots)
         read.found[name] = host
-        if len(read.found) > MAX_HOSTS:
+        read.named += 1
+        if len(read.found) > MAX_HOSTS or read.named > MAX_NAMED:
             raise UsageError(f"more than {MAX_HOSTS} hosts", "name fewer")
 
 

@@ -7,7 +7,8 @@ import contextlib
 import os
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 import asyncssh
@@ -129,11 +130,30 @@ class SessionChannel:
         self._channel.abort()
 
 
+@dataclass(frozen=True, slots=True)
+class Within:
+    """What a command is given of the worker that it runs in: variables, and the folder, by default the login's home."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = None
+
+    @property
+    def words(self) -> str:
+        """What stands before a command line, for a login shell of any kind."""
+        env = ["env", *(f"{name}={value}" for name, value in self.env.items())] if self.env else []
+        if self.folder is None:
+            return quoted(Argv(("exec", *env))).text
+        # No shell takes it for an option then.
+        folder = self.folder if self.folder.startswith("/") else f"./{self.folder}"
+        return f"{quoted(Argv(('cd', folder))).text} && {quoted(Argv(('exec', *env))).text}"
+
+
 class HostPlace:
     """One host. See `atlctl.backends.guarded.channel.Place`."""
 
-    def __init__(self, connections: Connections, host: Host) -> None:
+    def __init__(self, connections: Connections, host: Host, within: Within | None = None) -> None:
         self._connections, self._host = connections, host
+        self._begin = (within or Within()).words
         self.name = host.name
 
     def command(
@@ -147,9 +167,10 @@ class HostPlace:
     ) -> str:
         """The login shell's command line: everything quoted exactly once."""
         if text is None:
-            return f"exec {quoted(Argv(tuple(word.decode('utf-8', 'surrogateescape') for word in words))).text}"
+            bare = tuple(word.decode("utf-8", "surrogateescape") for word in words)
+            return f"{self._begin} {quoted(Argv(bare)).text}"
         text, given = guard.carried(text, words)
-        return f"exec {quoted(Argv(('sh', '-c', text, 'sh', *before, *given))).text}"
+        return f"{self._begin} {quoted(Argv(('sh', '-c', text, 'sh', *before, *given))).text}"
 
     def impossible(self, words: tuple[str, ...], command: str) -> FailedToStart | None:
         try:

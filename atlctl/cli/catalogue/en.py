@@ -133,6 +133,24 @@ atlctl local run --name try-1 --workers 4 --detach -- sh -c 'sleep 600'""",
     "local.rm.examples": """\
 atlctl local rm try-1
 atlctl local rm try-1 try-2 --yes""",
+    "ssh.summary": "Jobs on hosts that are reached over SSH.",
+    "ssh.examples": """\
+atlctl ssh run --hostfile hosts -- torchrun --nnodes 2 train.py
+atlctl ssh rm train-7""",
+    "ssh.run.summary": "Start a job on the hosts of a list, over SSH.",
+    "ssh.run.text": (
+        "Every host runs one worker with MASTER_ADDR, MASTER_PORT, WORLD_SIZE (number of hosts) and RANK (its place in "
+        "the list) set. The job runs on when this command goes: ps, logs, errors, stacks, record and stop know it by "
+        "its name. Hosts need Python 3.8 or newer. It starts on all of them or on none."
+    ),
+    "ssh.run.examples": """\
+atlctl ssh run --hostfile hosts -- bash /shared/train.sh
+atlctl ssh run --hostfile hosts --include 'gpu1@gpu2:0,2' --name try-1 --detach -- bash /shared/train.sh
+atlctl ssh run -j cluster --chdir /shared/project -- bash train.sh""",
+    "ssh.rm.summary": "Remove ended jobs of hosts, with their logs there.",
+    "ssh.rm.examples": """\
+atlctl ssh rm try-1
+atlctl ssh rm try-1 try-2 --yes""",
     "demo.summary": "Start a real failing torchrun job on this machine and show every main command on it.",
     "demo.examples": """\
 atlctl demo""",
@@ -164,6 +182,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "stop.arg.JOB": "the job to stop; never guessed",
     "resume.arg.JOB": "the job to resume; never guessed",
     "local.rm.arg.JOB": "the jobs to remove",
+    "ssh.rm.arg.JOB": "the jobs to remove",
     "completion.arg.SHELL": "bash, zsh or fish",
     "opt.help": "show this help and exit",
     "opt.version": "show the version and exit",
@@ -172,6 +191,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.context": "the context of the kubeconfig",
     "opt.selector": "the pods that match this label selector, as one job without an object",
     "opt.container": "the container of each worker; left out: the one that trains",
+    "opt.hostfile": "a list of hosts to reach over SSH: one a line, gpu[01-16], user@gpu1:2222, gpu1 slots=8",
     "opt.all-namespaces": "jobs of all namespaces",
     "opt.kubeconfig": "the kubeconfig file (KUBECONFIG, else ~/.kube/config, else the pod's service account)",
     "opt.quiet": "no notes and summaries on stderr",
@@ -224,6 +244,11 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.no-save": "save nothing before it",
     "opt.name": "the job's name; left out: one is made up",
     "local.run.opt.workers": "how many workers",
+    "ssh.run.opt.job": "the list of hosts of this name in the configuration, in place of --hostfile",
+    "ssh.run.opt.include": "these hosts of the list alone, or some of their slots (gpu1@gpu2:0,2)",
+    "ssh.run.opt.exclude": "all but these hosts, or without some of their slots (gpu1@gpu2:0,2)",
+    "ssh.run.opt.chdir": "the working folder on the hosts; left out: the home of the login",
+    "ssh.run.opt.master-addr": "MASTER_ADDR of the workers; left out: the first host as the list names it",
     "opt.env": "set this variable in every worker; repeats add up",
     "opt.master-port": "MASTER_PORT of the workers (29500 if it is free, else another)",
     "opt.detach": "print the job's name and leave it running",
@@ -324,6 +349,9 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "doctor.say.why_variable": "chosen by the variable ATLCTL_BACKEND",
     "doctor.say.why_worker": "this runs in {value}, a worker of a local job",
     "doctor.say.why_local_job": "{value} is a job of this machine",
+    "doctor.say.why_hostfile": "--hostfile {value}",
+    "doctor.say.why_ssh_job": "{value} is a job on hosts, or a list of them",
+    "doctor.say.why_hosts": "no cluster is configured, and hosts are known",
     "doctor.say.why_configured": "a cluster is configured",
     "doctor.say.why_no_cluster": "no cluster is configured (no kubeconfig, and this is no pod)",
     "doctor.say.state_ok": "{path} can be written",

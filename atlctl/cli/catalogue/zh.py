@@ -133,6 +133,24 @@ atlctl local run --name try-1 --workers 4 --detach -- sh -c 'sleep 600'""",
     "local.rm.examples": """\
 atlctl local rm try-1
 atlctl local rm try-1 try-2 --yes""",
+    "ssh.summary": "通过 SSH 访问的主机上的作业。",
+    "ssh.examples": """\
+atlctl ssh run --hostfile hosts -- torchrun --nnodes 2 train.py
+atlctl ssh rm train-7""",
+    "ssh.run.summary": "通过 SSH 在列表中的主机上启动一个作业。",
+    "ssh.run.text": (
+        "每台主机运行一个 worker，并设置 MASTER_ADDR、MASTER_PORT、WORLD_SIZE（主机数）和 RANK（在列表中的位置）。"
+        "本命令退出后作业继续运行：ps、logs、errors、stacks、record 和 stop 都可以用作业名找到它。"
+        "主机需要 Python 3.8 或更新版本。要么在所有主机上启动，要么一台也不启动。"
+    ),
+    "ssh.run.examples": """\
+atlctl ssh run --hostfile hosts -- bash /shared/train.sh
+atlctl ssh run --hostfile hosts --include 'gpu1@gpu2:0,2' --name try-1 --detach -- bash /shared/train.sh
+atlctl ssh run -j cluster --chdir /shared/project -- bash train.sh""",
+    "ssh.rm.summary": "删除主机上已结束的作业及其日志。",
+    "ssh.rm.examples": """\
+atlctl ssh rm try-1
+atlctl ssh rm try-1 try-2 --yes""",
     "demo.summary": "在本机启动一个会失败的真实 torchrun 作业，并在其上演示每个主要命令。",
     "demo.examples": """\
 atlctl demo""",
@@ -164,6 +182,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "stop.arg.JOB": "要停止的作业；不会自行猜测",
     "resume.arg.JOB": "要恢复的作业；不会自行猜测",
     "local.rm.arg.JOB": "要删除的作业",
+    "ssh.rm.arg.JOB": "要删除的作业",
     "completion.arg.SHELL": "bash、zsh 或 fish",
     "opt.help": "显示本帮助并退出",
     "opt.version": "显示版本并退出",
@@ -172,6 +191,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.context": "kubeconfig 中的 context",
     "opt.selector": "把匹配该标签选择器的 pod 当作一个没有对象的作业",
     "opt.container": "每个 worker 的容器；省略时为训练容器",
+    "opt.hostfile": "通过 SSH 访问的主机列表：每行一台，如 gpu[01-16]、user@gpu1:2222、gpu1 slots=8",
     "opt.all-namespaces": "所有命名空间的作业",
     "opt.kubeconfig": "kubeconfig 文件（依次为 KUBECONFIG、~/.kube/config、pod 的服务账号）",
     "opt.quiet": "不在标准错误上输出提示和汇总",
@@ -221,6 +241,11 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.no-save": "停止前不保存任何内容",
     "opt.name": "作业名；省略时自动生成",
     "local.run.opt.workers": "worker 数量",
+    "ssh.run.opt.job": "配置文件中该名称的主机列表，代替 --hostfile",
+    "ssh.run.opt.include": "只用列表中的这些主机，或它们的部分 slot（gpu1@gpu2:0,2）",
+    "ssh.run.opt.exclude": "排除这些主机，或它们的部分 slot（gpu1@gpu2:0,2）",
+    "ssh.run.opt.chdir": "主机上的工作目录；省略时为登录用户的主目录",
+    "ssh.run.opt.master-addr": "worker 的 MASTER_ADDR；省略时为列表中第一台主机的名称",
     "opt.env": "在每个 worker 中设置该环境变量；可重复给出",
     "opt.master-port": "worker 的 MASTER_PORT（默认 29500，被占用时另选）",
     "opt.detach": "打印作业名后返回，作业继续运行",
@@ -317,6 +342,9 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "doctor.say.why_variable": "由环境变量 ATLCTL_BACKEND 指定",
     "doctor.say.why_worker": "当前位于 {value} 中，它是本机作业的 worker",
     "doctor.say.why_local_job": "{value} 是本机作业",
+    "doctor.say.why_hostfile": "--hostfile {value}",
+    "doctor.say.why_ssh_job": "{value} 是主机上的作业或主机列表",
+    "doctor.say.why_hosts": "没有配置集群，但有已知的主机",
     "doctor.say.why_configured": "已配置集群",
     "doctor.say.why_no_cluster": "没有配置集群（没有 kubeconfig，当前也不在 pod 中）",
     "doctor.say.state_ok": "{path} 可写",

@@ -22,8 +22,8 @@ async def _list(everywhere: bool, output: str) -> int:
     from atlctl.render.sanitize import clean
 
     source = backend(everywhere=everywhere)
-    if everywhere and source.name == "local":
-        raise UsageError("'--all-namespaces' does not apply to the backend local", "see: atlctl jobs -h")
+    if everywhere and source.name != "kubernetes":
+        raise UsageError(f"'--all-namespaces' does not apply to the backend {source.name}", "see: atlctl jobs -h")
     listing = await source.list_jobs()
     jobs = listing.jobs
     for problem in listing.problems:

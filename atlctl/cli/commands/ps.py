@@ -71,12 +71,13 @@ async def _watch(source: Backend, name: str, selection: Selection, output: str, 
 
 
 async def _render(source: Backend, job: Job, selection: Selection, output: str) -> str:
+    from atlctl.backends.base import Looking
     from atlctl.cli import held
     from atlctl.cli.target import choose
     from atlctl.cli.views import workers_table
     from atlctl.render.sanitize import clean
 
-    job = await held.look(source, job)
+    job = await source.look(job) if isinstance(source, Looking) else await held.look(source, job)
     # A job that waits or sleeps has no worker, and is worth a look all the same.
     workers = await choose(source, job, selection, looked=True) if job.workers or not selection.empty else ()
     if output in ("json", "yaml"):

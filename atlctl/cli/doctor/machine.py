@@ -18,6 +18,9 @@ _WHY = {
     "variable": "why_variable",
     "worker": "why_worker",
     "local_job": "why_local_job",
+    "hostfile": "why_hostfile",
+    "ssh_job": "why_ssh_job",
+    "hosts": "why_hosts",
     "configured": "why_configured",
     "no_cluster": "why_no_cluster",
 }

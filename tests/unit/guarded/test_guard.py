@@ -22,7 +22,8 @@ from tests.support.needs import find_program, needs
 from tests.support.proc import wait_until
 
 SHELLS = {"dash": ["sh"], "bash": ["sh"], "busybox": ["busybox", "sh"]}
-MARK = "@atlctl-0123456789abcdef"
+#: Of this process: tests that run beside it have watchers that look for theirs.
+MARK = guard.new_mark()
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -381,6 +382,24 @@ def test_a_watcher_beside_ends_what_another_exec_has_started(start: Start, name:
     assert word(watcher) == ["R"]
     hang_up(watcher)
     assert wait_until(lambda: not left() and not wrappers(), 4), (left(), wrappers())
+
+
+def test_an_end_that_is_asked_for_while_the_command_is_being_started(start: Start) -> None:
+    """The word S is out, and the shell that runs the text does nothing more: what was said to be gone stays gone."""
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})  # the reader of a word goes before its writer
+    try:
+        process = start(guard.GUARD, MARK, "sh", "-c", "sleep 4322 & exec sleep 4322")
+        os.setpriority(os.PRIO_PROCESS, process.pid, 19)
+        assert word(process)[0] == "S"
+        process.send_signal(signal.SIGSTOP)
+    finally:
+        os.sched_setaffinity(0, cpus)
+    ask(process, "10\n")
+    while word(process) != ["G"]:
+        pass
+    process.send_signal(signal.SIGCONT)
+    assert not wait_until(left, 0.5)
 
 
 def test_a_watcher_beside_goes_when_asked(start: Start) -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from atlctl.backends.base import Event, Executor, Exited, FailedToStart, Output, Started
+from atlctl.backends.guarded import ranks as guarded
 from atlctl.backends.kubernetes import ranks
 from atlctl.jobs.model import Job, RankMap, State, Worker
 
@@ -51,7 +52,7 @@ def workers(*states: State) -> list[Worker]:
 
 
 def living(answers: Mapping[str, bytes | None], *states: State) -> RankMap | None:
-    return asyncio.run(ranks.living(cast("Executor", Executes(answers)), workers(*states)))
+    return asyncio.run(guarded.living(cast("Executor", Executes(answers)), workers(*states)))
 
 
 def test_living_processes_tell() -> None:
@@ -63,7 +64,7 @@ def test_living_processes_tell() -> None:
 def test_nothing_is_told_by_nobody_or_by_two_at_once() -> None:
     assert living({"w-0": b"", "w-1": b"x\n-1\n99999999\n"}, State.RUNNING, State.HELD) is None
     assert living({"w-0": b"0\n", "w-1": b"0\n"}, State.RUNNING, State.RUNNING) is None
-    assert living({}, State.FAILED, State.PENDING) is None
+    assert living({}) is None
 
 
 def test_the_script_finds_torchruns_processes_and_no_others() -> None:
@@ -74,11 +75,13 @@ def test_the_script_finds_torchruns_processes_and_no_others() -> None:
             {"RANK": "900001", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "x"},
             {"RANK": "900002"},  # the platform's, which counts workers
             {"RANK": "900003", "LOCAL_RANK": "1"},
+            {"RANK": "900004", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "x", "ATLCTL_JOB": "train"},
         )
     ]
     try:
-        run = subprocess.run(["sh", "-c", ranks._SCRIPT], capture_output=True, check=True)
-        assert [line for line in run.stdout.split() if line.startswith(b"90000")] == [b"900001"]
+        for mark, expected in (("", [b"900001", b"900004"]), ("ATLCTL_JOB=train", [b"900004"]), ("ATLCTL_JOB=t", [])):
+            run = subprocess.run(["sh", "-c", guarded.SCRIPT, "sh", mark], capture_output=True, check=True)
+            assert sorted(line for line in run.stdout.split() if line.startswith(b"90000")) == expected
     finally:
         for process in started:
             process.communicate(b"\n")

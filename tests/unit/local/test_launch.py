@@ -16,6 +16,7 @@ import pytest
 
 from atlctl.backends.local import launch as launching
 from atlctl.backends.local import registry
+from atlctl.backends.supervised import contract
 from atlctl.jobs.errors import AtlctlError, UsageError
 from atlctl.jobs.model import State
 from tests.contract.world import REPOSITORY
@@ -271,7 +272,7 @@ def test_29500_if_it_is_free(local: Local, monkeypatch: pytest.MonkeyPatch) -> N
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
     monkeypatch.setattr(launching, "DEFAULT_PORT", free)
-    assert free == launching.DEFAULT_PORT
+    assert free == contract.DEFAULT_PORT
     local.run(name="first")
     local.run(name="second")
     ports = [registry.load(name).master_port for name in ("first", "second")]
@@ -287,7 +288,7 @@ def test_another_if_29500_is_taken(local: Local, busy: socket.socket, monkeypatc
 
 
 def test_the_platforms_port() -> None:
-    assert launching.DEFAULT_PORT == 29500
+    assert contract.DEFAULT_PORT == 29500
 
 
 def test_a_port_that_was_asked_for_and_is_taken(local: Local, busy: socket.socket) -> None:

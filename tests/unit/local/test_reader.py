@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from atlctl.backends.base import LogLine, LogRequest
 from atlctl.backends.local import logs
 from atlctl.backends.local.supervisor.crilog import CriLog
+from atlctl.backends.supervised import crilines
+from atlctl.backends.supervised.crilines import Joiner
 from atlctl.jobs.errors import AtlctlError
 
 
@@ -87,7 +89,7 @@ def test_any_file_can_be_read(tmp_path_factory: pytest.TempPathFactory, data: by
 
 
 def test_a_line_without_end_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MAX_LINE", 100_000)
+    monkeypatch.setattr(crilines, "MAX_LINE", 100_000)
     log = CriLog(str(tmp_path), 1 << 30, 5)
     log.feed("stdout", b"x" * 1_000_000)
     log.feed("stdout", b"y\n")
@@ -166,7 +168,7 @@ def test_rotation_at_any_moment_of_a_look(tmp_path: Path, moment: int, monkeypat
     log.feed("stdout", b"1\n")
     log._rotate()
     log.feed("stdout", b"2\n")
-    reader, joiner = logs._Reader(str(tmp_path)), logs._Joiner(0)
+    reader, joiner = logs._Reader(str(tmp_path)), Joiner(0)
     for name in ("listdir", "stat", "fstat"):
         watched(name)
     found = [int(line.data) for batch in reader.batches(joiner) for line in batch]
@@ -180,7 +182,7 @@ def test_rotation_at_any_moment_of_a_look(tmp_path: Path, moment: int, monkeypat
 
 def test_a_reader_slower_than_the_rotation_goes_on_with_what_is_left(tmp_path: Path) -> None:
     write(tmp_path, 5, size=1 << 20)
-    reader, joiner = logs._Reader(str(tmp_path)), logs._Joiner(0)
+    reader, joiner = logs._Reader(str(tmp_path)), Joiner(0)
     assert numbers([line for batch in reader.batches(joiner) for line in batch]) == list(range(5))
     for path in tmp_path.iterdir():
         path.unlink()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlctl.backends.local.words import as_utf8
+from atlctl.backends.supervised.words import as_utf8
 
 
 @given(st.binary(max_size=50))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import json
 import os
@@ -72,7 +73,7 @@ class Connection:
         if self.closed:
             return
         try:
-            data, descriptors, flags, _ = socket.recv_fds(self._sock, 256 * 1024, 64)
+            data, descriptors, flags = _receive(self._sock, 256 * 1024, 64)
         except BlockingIOError:
             return
         except OSError:
@@ -132,6 +133,16 @@ class Connection:
         while self._descriptors:
             os.close(self._descriptors.popleft())
         self._gone(self)
+
+
+def _receive(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int], int]:
+    """Bytes, at most so many descriptors, and flags; `socket.recv_fds` is younger than Python 3.8."""
+    found = array.array("i")
+    data, extra, flags, _ = sock.recvmsg(size, socket.CMSG_LEN(most * found.itemsize))
+    for level, kind, content in extra:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(content[: len(content) - len(content) % found.itemsize])
+    return data, list(found), flags
 
 
 class Listener:

@@ -9,8 +9,10 @@ import signal
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
-Callback = Callable[[], None]
+if TYPE_CHECKING:
+    Callback = Callable[[], None]
 
 
 class Loop:

@@ -7,7 +7,7 @@ import functools
 import os
 import signal
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -122,7 +122,7 @@ def send_group(group: int, number: int) -> None:
         return
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)  # noqa: UP033  `cache` is younger than Python 3.8
 def place() -> dict[str, str]:
     """Where pids mean something: this boot of this machine, in this pid namespace."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -134,6 +134,17 @@ def identity(pid: int) -> dict[str, int | str]:
     """What recognises a process later: pid, start time, boot, machine and pid namespace."""
     found = stat(pid)
     return {"pid": pid, "start": found.start if found else 0, **place()}
+
+
+def presence(identity: dict[str, Any]) -> tuple[Literal["alive", "gone", "elsewhere"], str]:
+    """Whether a recorded process lives, and where it is when that cannot be seen from here."""
+    here = place()
+    if identity["boot_id"] != here["boot_id"]:
+        # Another machine whose disk this is, or this one before it was started anew.
+        return ("gone", "") if identity["host"] == here["host"] else ("elsewhere", str(identity["host"]))
+    if identity["pid_namespace"] != here["pid_namespace"]:
+        return "elsewhere", "another container on this machine"
+    return ("alive" if alive(identity["pid"], identity["start"]) else "gone"), ""
 
 
 def end_all_below(root: int, seconds: float) -> None:

@@ -54,18 +54,16 @@ def parse(line: bytes) -> Message | None:
 
 
 def _request(raw: dict[str, Any]) -> Exec | End | Stop | None:
-    match raw["op"]:
-        case "exec":
-            argv = [_text(word) for word in raw["argv"]]
-            if not argv:
-                raise ValueError("no command")
-            return Exec(_text(raw["worker"]), argv, _text(raw["token"]), bool(raw["tty"]), _text(raw["term"]))
-        case "end":
-            return End(_seconds(raw["grace"]))
-        case "stop":
-            return Stop([_text(name) for name in raw["workers"]], _seconds(raw["grace"]))
-        case _:
-            return None
+    if raw["op"] == "exec":
+        argv = [_text(word) for word in raw["argv"]]
+        if not argv:
+            raise ValueError("no command")
+        return Exec(_text(raw["worker"]), argv, _text(raw["token"]), bool(raw["tty"]), _text(raw["term"]))
+    if raw["op"] == "end":
+        return End(_seconds(raw["grace"]))
+    if raw["op"] == "stop":
+        return Stop([_text(name) for name in raw["workers"]], _seconds(raw["grace"]))
+    return None
 
 
 def _text(value: Any) -> str:

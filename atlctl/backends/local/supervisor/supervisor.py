@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import children, processes
 from .control import Connection, Execution, Listener
@@ -31,7 +31,8 @@ GONE_GRACE = 1.0
 #: Grace where a signal ends the job, seconds.
 SIGNAL_GRACE = 10.0
 
-Tell = Callable[[dict[str, Any]], None]
+if TYPE_CHECKING:
+    Tell = Callable[[dict[str, Any]], None]
 
 
 class Supervisor:
@@ -62,8 +63,9 @@ class Supervisor:
         limits = (self.spec["log_max_bytes"], self.spec["log_max_files"])
         try:
             for entry in self.spec["workers"]:
-                folder = f"{self.folder}/workers/{entry['name']}"
-                worker = WorkerRun(self._loop, folder, entry["name"], markers, limits, self._worker_done)
+                folder = f"{self.folder}/workers/{entry.get('folder', entry['name'])}"
+                place = entry.get("chdir") or f"{folder}/work"
+                worker = WorkerRun(self._loop, folder, place, entry["name"], markers, limits, self._worker_done)
                 worker.begin(self.spec["argv"], {**self._env, **entry["env"]}, self._soft_limit)
                 self._workers[worker.name] = worker
                 self._by_pid[worker.pid] = worker
@@ -110,7 +112,7 @@ class Supervisor:
             return  # an orphan that had come back to us
         connection, execution = found
         execution.exited = True
-        code = os.waitstatus_to_exitcode(status)
+        code = children.exit_code(status)
         execution.child.returncode = code
         how = {"exit_code": code} if code >= 0 else {"signal": -code}
         connection.send({"id": execution.number, "event": "exited", **how})
@@ -219,16 +221,16 @@ class Supervisor:
         if message.uid != self.spec["uid"]:
             connection.send({"id": number, "event": "wrong-job"})
             return
-        match message.request:
-            case Exec() as wanted:
-                self._exec(connection, number, wanted, descriptors)
-            case End() as wanted:
-                self._end(connection, number, wanted.grace)
-            case Stop() as wanted:
-                names = [name for name in wanted.workers if name in self._workers]
-                self.stop(names, wanted.grace, lambda told: connection.send({"id": number, **told}))
-            case _:
-                connection.send({"id": number, "event": "unknown-request"})
+        wanted = message.request
+        if isinstance(wanted, Exec):
+            self._exec(connection, number, wanted, descriptors)
+        elif isinstance(wanted, End):
+            self._end(connection, number, wanted.grace)
+        elif isinstance(wanted, Stop):
+            names = [name for name in wanted.workers if name in self._workers]
+            self.stop(names, wanted.grace, lambda told: connection.send({"id": number, **told}))
+        else:
+            connection.send({"id": number, "event": "unknown-request"})
 
     def _exec(self, connection: Connection, number: int, wanted: Exec, descriptors: list[int]) -> None:
         def refuse(exit_code: int, reason: str) -> None:
@@ -250,7 +252,7 @@ class Supervisor:
         try:
             child = children.spawn(
                 wanted.argv,
-                folder=f"{worker.folder}/work",
+                folder=worker.place,
                 env=env,
                 stdio=(descriptors[0], descriptors[1], descriptors[2]),
                 session=False,

@@ -26,14 +26,17 @@ class WorkerRun:
         self,
         loop: Loop,
         folder: str,
+        place: str,
         name: str,
         markers: Sequence[bytes],
         log_limits: tuple[int, int],
         on_end: Callable[[], None],
     ) -> None:
-        """`markers`: bytes in its output that say that its trainer has failed. `on_end` is called once, at the end."""
+        """`place`: the working folder of its processes. `markers`: bytes in its output that say that its trainer has
+        failed. `on_end` is called once, at the end."""
         self.name = name
         self.folder = folder
+        self.place = place
         self.ended = False
         self.stopping = False
         #: What it left behind is being killed.
@@ -60,7 +63,7 @@ class WorkerRun:
         try:
             child = children.spawn(
                 argv,
-                folder=f"{self.folder}/work",
+                folder=self.place,
                 env=env,
                 stdio=(null, ends[0][1], ends[1][1]),
                 session=True,
@@ -77,7 +80,7 @@ class WorkerRun:
         self._child, self.pid = child, child.pid
         identity = processes.stat(child.pid)
         self.start = identity.start if identity else 0
-        for (reader, _), stream in zip(ends, ("stdout", "stderr"), strict=True):
+        for (reader, _), stream in zip(ends, ("stdout", "stderr")):  # noqa: B905  strict is younger than Python 3.8
             os.set_blocking(reader, False)
             self._open[reader] = stream
             self._loop.read(reader, functools.partial(self._readable, reader))
@@ -121,7 +124,7 @@ class WorkerRun:
 
     def reaped(self, status: int) -> None:
         """Its first process has ended with this wait status."""
-        self._status = os.waitstatus_to_exitcode(status)
+        self._status = children.exit_code(status)
         if self._child is not None:
             self._child.returncode = self._status
 

@@ -1,0 +1,77 @@
+"""Staying with a job that was just started: its logs until it ends, its end when the client is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+from atlctl.cli import say
+from atlctl.cli.runtime import context
+from atlctl.jobs.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from atlctl.backends.base import Backend
+    from atlctl.jobs.model import Job, Worker
+
+GRACE_SECONDS = 5.0
+
+
+def pair(text: str) -> tuple[str, str]:
+    """The value of `--env`. Raises UsageError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        # Not shown: it may be a secret whose name was forgotten.
+        raise UsageError("--env takes NAME=VALUE, and one of its values has no name", "write --env NAME=VALUE")
+    return name, value
+
+
+async def stay(source: Backend, job: Job) -> int:
+    """The job's logs until it has ended, then its exit code. Ctrl-C and SIGTERM stop it."""
+    say.note(f"job {job.name} runs with {job.expected} worker{'' if job.expected == 1 else 's'}; Ctrl-C stops it")
+    try:
+        await _follow(source, job)
+    except asyncio.CancelledError:
+        await interrupted(source, job)
+        raise
+    return _exit_code(await source.get_job(job.name))
+
+
+async def _follow(source: Backend, job: Job) -> None:
+    from atlctl.backends.base import LogRequest
+    from atlctl.cli.output.loglines import TextLines
+    from atlctl.fanout.merge import merge
+
+    writer, request = context().writer, LogRequest(follow=True)
+    shown = TextLines(writer, context().streams, prefix=job.expected > 1, apart=True)
+    async for chunk in merge(job.workers, lambda worker: source.lines(job, worker, request), shown.ended):
+        shown.put(chunk)
+        await writer.drain()
+
+
+async def interrupted(source: Backend, job: Job) -> None:
+    """Ctrl-C and SIGTERM stop the job; a terminal that goes away (SIGHUP) leaves it running."""
+    if context().leaving == 128 + signal.SIGHUP:
+        return
+    say.note(f"stopping job {job.name}; once more leaves at once")
+    context().on_second = lambda: say.now(f"job {job.name} may still be running: atlctl stop {job.name}")
+    current = await source.get_job(job.name)
+    for result in await source.stop(current, current.workers, GRACE_SECONDS):
+        if result.how == "not-stopped":
+            say.warning(f"{result.worker} may still run: {result.reason}")
+
+
+def _exit_code(job: Job) -> int:
+    """As `exec` of several workers: lost 255, else the highest code, a signal counting as 128 and its number."""
+    from atlctl.jobs.model import State
+
+    failed = [worker for worker in job.workers if worker.state is not State.SUCCEEDED]
+    if failed:
+        say.line(f"job {job.name}: {job.state} ({job.reason}); look closer: atlctl errors {job.name}")
+    if any(worker.state in (State.LOST, State.UNKNOWN) for worker in job.workers):
+        return int(ExitCode.UNREACHABLE)
+    return max(_code(worker) for worker in job.workers)
+
+
+def _code(worker: Worker) -> int:
+    return 128 + worker.signal if worker.signal is not None else (worker.exit_code or 0)

@@ -1,0 +1,103 @@
+"""Lists of hosts: `--hostfile`, those of the configuration, the peers of a worker; and how hosts are connected to."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import TYPE_CHECKING
+
+from atlctl.cli import say
+from atlctl.cli.runtime import asking, context
+from atlctl.jobs.config import load_config
+from atlctl.jobs.errors import NothingMatched, UsageError
+from atlctl.jobs.statedir import state_dir
+
+if TYPE_CHECKING:
+    from atlctl.backends.ssh.backend import SshBackend
+    from atlctl.backends.ssh.connect import Connections
+    from atlctl.backends.ssh.lists import HostList
+    from atlctl.backends.ssh.peers import Found
+    from atlctl.jobs.sshconfig import SshConfig
+
+
+def configured() -> SshConfig:
+    """The table `[ssh]` of the configuration. Raises UsageError for one that is wrong."""
+    return load_config(os.environ, os.getcwd()).ssh
+
+
+def started(name: str | None) -> bool:
+    """Whether `ssh run` has started a job of that name from here, or any where no name is given."""
+    folder = os.path.join(state_dir(), "ssh")
+    if name is not None:
+        return "/" not in name and os.path.lexists(os.path.join(folder, name, "job.json"))
+    return os.path.isdir(folder) and any(not entry.startswith(".") for entry in os.listdir(folder))
+
+
+def known(name: str) -> bool:
+    """Whether hosts of that name were started a job on, or are configured."""
+    return started(name) or name in configured().jobs
+
+
+@cache
+def peers() -> Found | None:
+    """The workers around this one, where its platform has left word of them. A source that is refused is no word."""
+    from atlctl.backends.ssh.peers import find, surroundings
+
+    try:
+        return find(surroundings(os.environ))
+    except UsageError as error:
+        say.note(f"no peers: {error.message}")
+        return None
+
+
+def backend(hostfile: str | None, *, around: bool) -> SshBackend:
+    """Hosts: those of `hostfile`, else with `around` the workers around this one; and those that can be named."""
+    from atlctl.backends.ssh import lists
+    from atlctl.backends.ssh.backend import SshBackend
+
+    meant = None
+    if hostfile is not None:
+        meant = lists.of_file(hostfile)
+    elif around and (found := peers()) is not None:
+        meant = lists.of_peers(found)
+        say.note(f"{len(meant.hosts)} workers: {meant.source}")
+    for remark in meant.remarks if meant is not None else ():
+        say.note(remark)
+    listed = [lists.of_config(name, job) for name, job in configured().jobs.items()]
+    return SshBackend(connections(), listed, meant)
+
+
+def connections() -> Connections:
+    """Connections as the user has configured them. The caller closes them."""
+    from atlctl.backends.ssh.connect import Connections, user_config
+    from atlctl.backends.ssh.hostkeys import KnownHosts
+    from atlctl.backends.ssh.keys import Keys
+
+    trust = KnownHosts(accept_new=configured().host_keys == "accept-new")
+    return Connections(Keys(_passphrase), trust, user_config())
+
+
+def list_named(name: str) -> HostList:
+    """The list of the configuration. Raises NothingMatched."""
+    from atlctl.backends.ssh.lists import of_config
+
+    jobs = configured().jobs
+    if name not in jobs:
+        there = f"configured are {', '.join(jobs)}" if jobs else "none is configured; name a file with --hostfile"
+        raise NothingMatched(f"no list of hosts named {name}", there)
+    return of_config(name, jobs[name])
+
+
+def _passphrase(path: str) -> str | None:
+    """Asked on the terminal; None where there is none, or nothing was typed."""
+    if not context().streams.can_prompt:
+        return None
+    import getpass
+
+    with asking():
+        return getpass.getpass(f"passphrase of {path}: ") or None
+
+
+def available() -> bool:
+    """Whether hosts are what is meant where nothing is named, and no cluster is configured."""
+    return started(None) or bool(configured().jobs) or peers() is not None

@@ -1,0 +1,130 @@
+"""Workers on hosts: addresses of this machine, served by one real sshd, with supervisors that `ssh run` sends there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from atlctl.backends.base import Argv, Backend
+from atlctl.backends.ssh.backend import SshBackend
+from atlctl.backends.ssh.executor import SshExecutor
+from atlctl.backends.ssh.hostfile import Host
+from atlctl.backends.ssh.launched import records, starting
+from atlctl.cli import hosts
+from atlctl.jobs.model import Job
+from tests.contract.fresh import Fresh
+from tests.contract.world import IDLE, REPOSITORY, environment, eventually
+from tests.support import proc
+from tests.support.sshd import Sshd, make_key
+
+#: The most workers of a job in this suite.
+MOST = 8
+
+
+class Hosts:
+    """The hosts of a session: each login tells in its environment on which of them it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "host-state"
+        self._mark = uuid.uuid4().hex
+        self.key = make_key(folder / "key")
+        self.addresses = [f"127.0.7.{index + 1}" for index in range(MOST)]
+        self.server = Sshd(folder / "server", [self.key], self.addresses)
+        lines = []
+        for index, address in enumerate(self.addresses):
+            variables = {"HOME": folder / "nobody", "XDG_STATE_HOME": self.state, proc.MARK: f"{self._mark}-{index}"}
+            told = " ".join(f"{name}={value}" for name, value in variables.items())
+            lines += [f"Match LocalAddress {address}", f"  SetEnv {told}"]
+        with self.server.config.open("a") as file:
+            file.write("\n".join(lines) + "\n")
+        self.restart()
+
+    def restart(self) -> None:
+        self.server.stop()
+        self.server.start()
+
+    def on(self, index: int) -> list[proc.Process]:
+        """All processes on one of them."""
+        return proc.marked(f"{self._mark}-{index}")
+
+    def clear(self) -> bool:
+        """Kill all processes on all of them; True when there is none."""
+        found = [process for index in range(MOST) for process in self.on(index)]
+        for process in found:
+            proc.kill(process)
+        return not found
+
+
+class HostsWorld:
+    """Jobs of the kind SSH: `worker-N` on the N-th host."""
+
+    def __init__(self, site: Hosts, home: Path) -> None:
+        self._site = site
+        self._home = home
+        folder = home / ".ssh"
+        folder.mkdir(mode=0o700)
+        shutil.copy(site.key, folder / "id_ed25519")
+        (folder / "known_hosts").write_text(site.server.known)
+        (folder / "config").write_text(f"Host *\n  Port {site.server.port}\n")
+        self.backend = cast("Backend", Fresh("ssh", lambda: SshBackend(hosts.connections(), ())))
+
+    def start(self, argv: Sequence[str] = IDLE, workers: int = 1, name: str = "job") -> Job:
+        placed = {f"worker-{index}": Host(self._site.addresses[index]) for index in range(workers)}
+        spec = starting.StartSpec(Argv(tuple(argv)), placed, name)
+
+        async def main() -> None:
+            connections = hosts.connections()
+            try:
+                await starting.start(lambda where: SshExecutor(connections, where), spec)
+            finally:
+                await connections.aclose()
+
+        asyncio.run(asyncio.wait_for(main(), 30))
+        return asyncio.run(self.backend.get_job(name))
+
+    def inside(self, job: Job, index: int = 0) -> list[proc.Process]:
+        job_mark = f"ATLCTL_JOB={job.name}".encode()
+        found = []
+        for process in self._site.on(index):
+            told = environment(process.pid)
+            if job_mark in told or any(item.startswith(b"ATLCTL_EXEC=") for item in told):
+                found.append(process)
+        # The guard of a command has its words in its own command line.
+        return [process for process in found if "@atlctl-" not in process.command]
+
+    def end_worker(self, job: Job, index: int = 0) -> None:
+        pid = job.workers[index].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+    def lose(self, job: Job) -> None:
+        self._site.server.kill_all()
+        assert proc.wait_until(self._site.clear)
+
+    def replace(self, job: Job) -> Job:
+        asyncio.run(self.backend.stop(job, job.workers, 0.0))
+        eventually(self, job.name, lambda found: not any(w.state.active for w in found.workers))
+        return self.start(name=job.name)
+
+    def client(self, job: Job, argv: Sequence[str], *, stdin: bool) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.contract.client", job.name, "stdin" if stdin else "null", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        )
+
+    def close(self) -> None:
+        assert proc.wait_until(self._site.clear)
+        self._site.restart()
+        shutil.rmtree(self._site.state, ignore_errors=True)
+        for record in records.load_all()[0]:
+            records.forget(record)
