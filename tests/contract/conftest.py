@@ -11,7 +11,7 @@ from tests.apiserver.handle import Server
 from tests.contract.cluster import KubernetesWorld
 from tests.contract.hosts import Hosts, HostsWorld
 from tests.contract.world import LocalWorld, World
-from tests.support.needs import needs
+from tests.support.needs import find_program, needs
 
 
 @pytest.fixture(scope="session")
@@ -22,8 +22,11 @@ def cluster() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """One sshd for all tests."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts | None]:
+    """One sshd for all tests, None where there is none to be had."""
+    if find_program("sshd") is None:
+        yield None
+        return
     made = Hosts(tmp_path_factory.mktemp("hosts"))
     try:
         yield made
@@ -31,22 +34,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         made.server.close()
 
 
-#: The server of each place comes before `isolated`: it must not live in the folders of one test.
-_PLACES = ["local", "cluster", pytest.param("site", marks=needs("sshd"))]
-
-
-@pytest.fixture(params=_PLACES, ids=["local", "kubernetes", "ssh"])
-def place(request: pytest.FixtureRequest) -> object:
-    return None if request.param == "local" else request.getfixturevalue(request.param)
-
-
-@pytest.fixture
-def world(place: object, isolated: Path) -> Iterator[World]:
+@pytest.fixture(params=["local", "kubernetes", pytest.param("ssh", marks=needs("sshd"))])
+def world(request: pytest.FixtureRequest, cluster: Server, site: Hosts, isolated: Path) -> Iterator[World]:
+    """The servers come first: they must not live in the folders of one test."""
     made: World
-    if isinstance(place, Server):
-        made = KubernetesWorld(place)
+    if request.param == "local":
+        made = LocalWorld()
     else:
-        made = HostsWorld(place, isolated) if isinstance(place, Hosts) else LocalWorld()
+        made = KubernetesWorld(cluster) if request.param == "kubernetes" else HostsWorld(site, isolated)
     try:
         yield made
     finally:

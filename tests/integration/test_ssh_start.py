@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,9 @@ def test_a_name_that_is_taken(site: Site) -> None:
     site.stop(first)
     second = site.start("sh", "-c", "echo second")
     assert site.text(second, "gpu1", follow=True) == ["second"]
+    site.until(second, State.SUCCEEDED)
+    site.until(site.start("sh", "-c", "echo third", hosts={"gpu1": HOSTS["gpu1"]}), State.SUCCEEDED)
+    assert [path.name for path in (site.state / "job").iterdir()] == ["gpu1"]
     assert site.look(first).workers[0].reason == "another job of that name has taken its place on this host"
     names = [site.start("true", name=None).name for _ in range(2)]
     assert names == ["ssh-1", "ssh-2"]
@@ -173,3 +177,20 @@ def test_a_start_that_is_cancelled_leaves_nothing(site: Site) -> None:
     assert not [one for one in site.running() if one.command == "sleep 1000"]
     assert list(site.state.iterdir()) == []
     assert list(Path(records.root()).iterdir()) == []
+
+
+def test_a_client_that_is_killed_when_all_hosts_have_kept_leaves_the_job(site: Site) -> None:
+    """The guard, which ends what a client has left, knows nothing of the supervisors."""
+    before = """
+    real, kept = starting._Start._keep, []
+    async def keep(self, host):
+        kept.append(await real(self, host))
+        if len(kept) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return kept[-1]
+    starting._Start._keep = keep"""
+    assert client(site, "sleep", "1000", before=before).communicate(timeout=30)[0] == b""
+    assert proc.wait_until(lambda: not site.running("atlctl-start"), 10)
+    time.sleep(1.5)
+    job = site.look(records.load("job"))
+    assert [worker.state for worker in job.workers] == [State.RUNNING, State.RUNNING]

@@ -272,7 +272,6 @@ def test_29500_if_it_is_free(local: Local, monkeypatch: pytest.MonkeyPatch) -> N
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
     monkeypatch.setattr(launching, "DEFAULT_PORT", free)
-    assert free == contract.DEFAULT_PORT
     local.run(name="first")
     local.run(name="second")
     ports = [registry.load(name).master_port for name in ("first", "second")]

@@ -3,7 +3,7 @@
     the specification   ready      all is in place, and nothing runs
     go                  started    it runs, and is ended again unless it is kept
     keep                kept       it stays, whoever goes
-    undo, or nothing    undone     nothing is left of it
+    undo, or nothing    undone     nothing is left of it (`left`: something does not end)
 
 A client that goes in the middle takes the start along: its end is the end of standard input, or SIGTERM of the guard.
 """
@@ -42,7 +42,10 @@ def start(wanted: dict[str, Any], program: dict[str, str]) -> None:
     """The whole dialogue. `program`: the supervisor's modules. Raises Refused; then nothing is left."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, _leave)
-    begun = _Start({**wanted, **_hear()}, program)
+    try:
+        begun = _Start({**wanted, **_hear()}, program)
+    except _Gone:
+        return
     try:
         say({"event": "ready", **begun.prepare()})
         order = _hear()
@@ -63,8 +66,7 @@ def start(wanted: dict[str, Any], program: dict[str, str]) -> None:
     except BaseException:
         begun.undo()
         raise
-    begun.undo()
-    say({"event": "undone"})
+    say({"event": "undone" if begun.undo() else "left"})
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
@@ -283,16 +285,19 @@ class _Start:
         if self._lock is not None:
             self._lock.release()
 
-    def undo(self) -> None:
-        """End what was begun, and leave things as they were."""
+    def undo(self) -> bool:
+        """End what was begun, and leave things as they were; False where something does not end."""
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
             signal.signal(number, signal.SIG_IGN)
         if self._lock is None:
-            return  # what is there is not ours
+            return True  # what is there is not ours
         if self._link is not None:
             self._link.close()
         deadline = time.monotonic() + UNDO_SECONDS
-        while self._boot[0] and processes.alive(*self._boot) and time.monotonic() < deadline:
+        while self._boot[0] and processes.alive(*self._boot):
+            if time.monotonic() > deadline:
+                self._lock.release()
+                return False
             time.sleep(0.02)
         with contextlib.suppress(Refused, OSError):
             if self._ours:
@@ -300,3 +305,4 @@ class _Start:
             if self._ours and os.path.isdir(self._aside):
                 os.rename(self._aside, self.folder)
         self._lock.release()
+        return True

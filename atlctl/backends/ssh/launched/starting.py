@@ -79,7 +79,10 @@ async def start(executors: Executors, spec: StartSpec, timeout: float = 60.0) ->
         try:
             if claim.old is not None:
                 await _must_have_ended(executors, claim.old)
-            return await _Start(executors, spec, claim, timeout).run()
+            record = await _Start(executors, spec, claim, timeout).run()
+            if claim.old is not None:
+                await _sweep(executors, claim.old, spec.hosts)
+            return record
         except Taken:
             number = claim.number + 1
         finally:
@@ -113,6 +116,14 @@ async def _must_have_ended(executors: Executors, old: Record) -> None:
             f"job {old.name} is still running on {fold_names(living)}",
             f"atlctl stop {old.name}, or choose another name with --name",
         )
+
+
+async def _sweep(executors: Executors, old: Record, hosts: Mapping[str, Host]) -> None:
+    """Remove what an ended job has left where the new one of its name does not run. The new one runs either way."""
+    stale = [placed.name for placed in old.workers if hosts.get(placed.name) != placed.host]
+    errors = await remove_folders(executors(old.hosts), old, stale)
+    for error in errors.values():
+        _log.debug("what is left of an ended job stays: %s", error.message)
 
 
 class Taken(Exception):
