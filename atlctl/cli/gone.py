@@ -81,14 +81,14 @@ async def job_or_recording(
 ) -> Job | Recording:
     """The job whose root cause is wanted, or its recording where that tells more. `living`: only the job will do.
 
-    Raises what `find_job` raises; where the job is gone and was not recorded, with how to have that.
+    Raises what `find_logged` raises; where the job is gone and was not recorded, with how to have that.
     """
     from atlctl.cli import recorded
     from atlctl.cli.options import stated_job
-    from atlctl.cli.target import find_job
+    from atlctl.cli.target import find_logged
 
     try:
-        job = await find_job(source, argument, option, reads_only=True)
+        job = await find_logged(source, argument, option)
     except NothingMatched as error:
         named = stated_job(argument, option)
         if named is None or living:

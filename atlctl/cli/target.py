@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from atlctl.cli import say
 from atlctl.cli.options import BACKENDS, stated_job
 from atlctl.cli.runtime import context
-from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError
-from atlctl.jobs.model import Job, RankMap, Worker
+from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
+from atlctl.jobs.model import HOSTS, Job, RankMap, Worker
 from atlctl.jobs.selection import Selection, resolve
 
 if TYPE_CHECKING:
@@ -160,7 +160,10 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
             if argument is None and option is None:
                 raise NothingMatched(f"{error.message} (named by ATLCTL_JOB)", error.hint) from error
             raise
-    own = await source.current()
+    try:
+        own = await source.current()
+    except NotAllowed as error:
+        raise _or_peers(error) from error
     if own is not None:
         if context().selector is None and source.name != "ssh":
             say.note(f"job {own.name}, which this worker belongs to")
@@ -182,6 +185,28 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
         raise NothingMatched("there is no job here", hints[source.name])
     shown = ", ".join(job.name for job in (active or jobs)[:8])
     raise UsageError("no job is named", f"name one with -j: {shown}; all: atlctl jobs")
+
+
+def _or_peers(error: NotAllowed) -> NotAllowed:
+    """A worker that may not ask the cluster who its peers are may know them by itself."""
+    from atlctl.cli import hosts
+
+    found = hosts.peers()
+    if found is None:
+        return error
+    known = f"{len(found.hosts)} workers are known without it, by {found.used}: reach them with --backend ssh"
+    return NotAllowed(error.message, f"{error.hint}; {known}" if error.hint else known)
+
+
+async def find_logged(source: Backend, argument: str | None, option: str | None = None) -> Job:
+    """`find_job` for a command that reads logs. Raises UsageError for a list of hosts, which has none."""
+    job = await find_job(source, argument, option, reads_only=True)
+    if job.kind == HOSTS:
+        raise UsageError(
+            f"{job.name} is a list of hosts: there are no logs that atlctl knows of",
+            "a job that 'atlctl ssh run' starts has logs; for files: atlctl exec --hostfile FILE --all -- tail FILE",
+        )
+    return job
 
 
 async def choose(

@@ -38,6 +38,8 @@ class State(StrEnum):
 
 _ENDED = frozenset({State.STOPPED, State.SUCCEEDED, State.FAILED, State.LOST})
 
+#: The kind of a job that is nothing but a list of hosts.
+HOSTS = "Hosts"
 #: What `--failed` selects.
 FAILED_STATES = frozenset({State.FAILED, State.HELD})
 

@@ -266,3 +266,17 @@ def test_what_a_shell_prints_at_its_start_is_no_answer(site: Site) -> None:
     assert site.text(record, "gpu1", follow=True) == ["line"]
     assert site.stop(record) == {"gpu1": "already-ended", "gpu2": "already-ended"}
     assert job.reason == ""
+
+
+def test_ranks_are_those_of_torchruns_children(site: Site) -> None:
+    """A worker's own RANK counts workers, and a sibling's processes on the same machine are not its own."""
+    child = "TORCHELASTIC_RUN_ID=x LOCAL_RANK=$n RANK=$((RANK * 2 + n)) sleep 1000 &"
+    record = site.start("sh", "-c", f"for n in 0 1; do {child} done; wait")
+    found: list[object] = []
+
+    def all_seen() -> bool:
+        ranks = looking.ranks(site.seen(record))
+        found.append(ranks)
+        return ranks is not None and ranks.workers == {0: "gpu1", 1: "gpu1", 2: "gpu2", 3: "gpu2"}
+
+    assert proc.wait_until(all_seen, 10, 0.1), found[-1]

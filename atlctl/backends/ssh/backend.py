@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +35,6 @@ from atlctl.jobs.naming import fold_names
 _AT_ONCE, _SECONDS = 64, 30.0
 #: Prints a regular file that is no link, up to $2 bytes. The name cannot be an option of anything.
 _READ = '[ ! -L "$1" ] && [ -f "$1" ] && exec head -c "$2" < "$1"'
-_LISTED = "hosts of a list have no processes and no logs of their own: those of a job that 'atlctl ssh run' started do"
 
 
 class SshBackend:
@@ -49,6 +49,8 @@ class SshBackend:
         if meant is not None:
             self._lists[meant.name] = meant
         self._meant = meant
+        #: What hosts told of their workers, by the UID of the job.
+        self._seen: dict[str, Mapping[str, looking.Seen]] = {}
 
     async def aclose(self) -> None:
         await self._connections.aclose()
@@ -85,7 +87,6 @@ class SshBackend:
         """Of a list: which hosts let this client in. Of all: load, ranks, GPUs."""
         record = self._record(job)
         executor, gate = self.executor(job), asyncio.Semaphore(_AT_ONCE)
-        mark = "" if record is None else f"ATLCTL_JOB={job.name}"
 
         async def one(worker: Worker) -> Worker:
             if not (worker.state.active and (record is None or worker.state is not State.UNKNOWN)):
@@ -93,7 +94,7 @@ class SshBackend:
             async with gate:
                 try:
                     async with asyncio.timeout(_SECONDS):
-                        usage = await hostlook.look(executor, worker, mark)
+                        usage = await hostlook.look(executor, worker)
                 except TimeoutError:
                     late = TimedOut(f"no answer within {_SECONDS:g} s")
                     return replace(worker, reason=worker.reason or late.message)
@@ -101,6 +102,8 @@ class SshBackend:
                     return replace(worker, reason=worker.reason or error.message)
             if record is None:
                 worker = replace(worker, state=State.RUNNING, reason="")
+            elif (seen := self._seen.get(job.uid, {}).get(worker.name)) is not None:
+                usage = replace(usage, ranks=len(seen.ranks))  # a host may have other jobs' ranks, too
             gpus = len(usage.gpus) if usage.gpus is not None else worker.gpus
             return replace(worker, usage=usage, gpus=gpus)
 
@@ -113,9 +116,12 @@ class SshBackend:
 
     async def ranks(self, job: Job) -> RankMap | None:
         record = self._record(job)
-        alive = [worker for worker in job.workers if worker.state.active]
-        mark = "" if record is None else f"ATLCTL_JOB={job.name}"
-        if (found := await living(self.executor(job), alive, mark)) is not None:
+        if record is not None:
+            found = looking.ranks(await looking.look(self._asking(record), record))
+        else:
+            alive = [worker for worker in job.workers if worker.state.active]
+            found = await living(self.executor(job), alive)
+        if found is not None:
             return found
         slots = {worker.gpus for worker in job.workers}
         if len(slots) != 1 or (count := slots.pop()) is None or job.missing:
@@ -138,8 +144,9 @@ class SshBackend:
 
     async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncGenerator[Sequence[LogLine], None]:
         record = self._owned(job)
-        async for batch in reading.lines(self._asking(record), record, worker.name, request):
-            yield batch
+        async with aclosing(reading.lines(self._asking(record), record, worker.name, request)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
         """Of a list, by its absolute path alone; of a job that was started, also from its working folder on."""
@@ -195,7 +202,9 @@ class SshBackend:
     # Where a job is from
 
     async def _launched(self, record: Record) -> Job:
-        return looking.job(record, await looking.look(self._asking(record), record))
+        seen = await looking.look(self._asking(record), record)
+        self._seen[record.uid] = seen
+        return looking.job(record, seen)
 
     def _record(self, job: Job) -> Record | None:
         """None of a list. Raises NothingMatched, Replaced where it is another job's meanwhile."""
@@ -210,8 +219,10 @@ class SshBackend:
         """Raises UsageError for a list."""
         record = self._record(job)
         if record is None:
-            command = f"atlctl exec -j {job.name} --all -- CMD"
-            raise UsageError(f"{job.name} is a list of hosts. {_LISTED}", f"on the hosts themselves: {command}")
+            raise UsageError(
+                f"{job.name} is a list of hosts: no process there is known to be its own",
+                "what 'atlctl ssh run' starts can be stopped; else: atlctl exec --hostfile FILE --all -- pkill NAME",
+            )
         return record
 
 

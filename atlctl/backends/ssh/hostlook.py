@@ -11,8 +11,7 @@ from atlctl.jobs.gpus import QUERY, parse
 from atlctl.jobs.model import Worker
 from atlctl.jobs.usage import Usage
 
-#: $1: what ranks must have in their environment, as NAME=VALUE, empty for any. A driver that hangs must not keep the
-#: rest from being told, so it is asked last.
+#: A driver that hangs must not keep the rest from being told, so it is asked last.
 _SCRIPT = (
     r"""
 read -r l _ </proc/loadavg && echo "L $l"
@@ -30,9 +29,9 @@ echo G
 _LIMIT = 256 * 1024
 
 
-async def look(executor: Executor, worker: Worker, mark: str = "") -> Usage:
-    """What the host of `worker` tells. `mark`: of ranks, as NAME=VALUE. Raises AtlctlError where it cannot be asked."""
-    return read(await told_by(executor, worker, Argv(("sh", "-c", _SCRIPT, "sh", mark)), _LIMIT))
+async def look(executor: Executor, worker: Worker) -> Usage:
+    """What the host of `worker` tells. Raises AtlctlError where it cannot be asked."""
+    return read(await told_by(executor, worker, Argv(("sh", "-c", _SCRIPT)), _LIMIT))
 
 
 def read(said: bytes) -> Usage:

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from atlctl.backends.ssh.hostfile import Host, Hosts, parse, pick
 from atlctl.backends.ssh.peers import Found
 from atlctl.jobs.errors import UsageError
-from atlctl.jobs.model import Job, State, Worker
+from atlctl.jobs.model import HOSTS, Job, State, Worker
 from atlctl.jobs.naming import MAX_JOB_NAME
 from atlctl.jobs.sshconfig import SshJob
 
 #: Bytes of a hostfile.
 _LIMIT = 4 << 20
-_KIND = "Hosts"
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -41,7 +40,7 @@ class HostList:
         )
         told = "\n".join(f"{host.user}@{host.name}:{host.port}" for host in self.hosts)
         uid = f"hosts-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
-        return Job(self.name, _KIND, "ssh", State.UNKNOWN, uid, len(workers), workers, reason="a list of hosts")
+        return Job(self.name, HOSTS, "ssh", State.UNKNOWN, uid, len(workers), workers, reason="a list of hosts")
 
 
 def of_file(path: str, include: str = "", exclude: str = "") -> HostList:
@@ -73,10 +72,13 @@ def _read(path: str) -> Hosts:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"cannot read the hostfile {path}: {why}", "check the path") from error
-    with open(fd, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise UsageError(f"the hostfile {path} is no regular file", "write the hosts into a file, one a line")
-        return _parsed(file.read(_LIMIT + 1), path)
+        with open(fd, "rb", closefd=False) as file:
+            return _parsed(file.read(_LIMIT + 1), path)
+    finally:
+        os.close(fd)
 
 
 def _piped(path: str) -> bytes:

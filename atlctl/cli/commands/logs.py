@@ -74,11 +74,11 @@ async def _show(
     argument: str | None, option: str | None, selection: Selection, request: LogRequest, view: _View
 ) -> int:
     from atlctl.cli.output.loglines import JsonLines, TextLines
-    from atlctl.cli.target import backend, choose, find_job, say_guessed
+    from atlctl.cli.target import backend, choose, find_logged, say_guessed
     from atlctl.fanout.merge import merge
 
     source, writer = backend(argument, option), context().writer
-    job = await find_job(source, argument, option, reads_only=True)
+    job = await find_logged(source, argument, option)
     workers = await choose(source, job, selection)
     say_guessed(workers)
     shown: JsonLines | TextLines

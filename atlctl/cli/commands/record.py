@@ -94,12 +94,12 @@ async def _record(
 
 async def _wait_for(source: Backend, argument: str | None, option: str | None) -> Job:
     """The job; one that was named and does not exist yet is waited for."""
-    from atlctl.cli.target import find_job
+    from atlctl.cli.target import find_logged
 
     waits = False
     while True:
         try:
-            return await find_job(source, argument, option, reads_only=True)
+            return await find_logged(source, argument, option)
         except NothingMatched as error:
             if options.stated_job(argument, option) is None:
                 raise

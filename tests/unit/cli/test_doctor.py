@@ -16,7 +16,7 @@ import yaml
 from atlctl.backends.kubernetes.access import Access
 from atlctl.backends.kubernetes.api import Answer, ApiError, Busy, Missing, NoServer, Object, Refused
 from atlctl.backends.kubernetes.permissions import ACCESS_REVIEWS, USER_REVIEWS
-from atlctl.cli import runtime, target
+from atlctl.cli import hosts, runtime, target
 from atlctl.cli.doctor import cluster, machine
 from atlctl.cli.doctor.checks import Report, Status, Words
 from atlctl.cli.doctor.telling import report_text
@@ -278,12 +278,16 @@ def test_how_the_server_is_reached() -> None:
         ({}, {"KUBECONFIG": __file__}, Choice("kubernetes", "configured")),
         ({}, {"KUBECONFIG": __file__, "ATLCTL_JOB": "not-here"}, Choice("kubernetes", "configured")),
         ({}, {}, Choice("local", "no_cluster")),
+        ({"hostfile": "x"}, {"ATLCTL_BACKEND": "local"}, Choice("ssh", "hostfile", "x")),
+        ({"backend": "ssh"}, {}, Choice("ssh", "option", "ssh")),
+        ({}, {"PET_MASTER_ADDR": "tj-node-0-0.tj", "PET_NNODES": "2"}, Choice("ssh", "hosts")),
     ],
 )
 def test_why_a_backend_is_chosen(
     monkeypatch: pytest.MonkeyPatch, asked: dict[str, str], env: dict[str, str], chosen: Choice
 ) -> None:
     monkeypatch.setattr(target, "context", lambda: runtime.Context(**asked))  # type: ignore[arg-type]
+    hosts.peers.cache_clear()
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     assert choice() == chosen
@@ -293,8 +297,36 @@ def test_why_a_backend_is_chosen(
     assert report.data["backend"]["why"] == chosen.why
 
 
+def test_a_job_on_hosts_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, isolated: Path) -> None:
+    monkeypatch.setattr(target, "context", runtime.Context)
+    assert choice("lab") == Choice("local", "no_cluster")
+    config = isolated / ".config/atlctl/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('[ssh.jobs.lab]\nhosts = ["gpu1"]\n')
+    assert choice("lab") == Choice("ssh", "ssh_job", "lab")
+    assert choice() == Choice("ssh", "hosts")
+    monkeypatch.setenv("KUBECONFIG", __file__)
+    assert choice("lab") == Choice("ssh", "ssh_job", "lab")
+    assert choice("other") == Choice("kubernetes", "configured")
+    record = isolated / ".local/state/atlctl/ssh/started/job.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    assert choice("started") == Choice("ssh", "ssh_job", "started")
+    assert choice("../ssh/started") == Choice("kubernetes", "configured")
+    # In a worker that `ssh run` has started.
+    monkeypatch.setenv("ATLCTL_WORKER", "gpu1")
+    monkeypatch.setenv("ATLCTL_JOB", "started")
+    assert choice() == Choice("ssh", "worker", "gpu1")
+
+
 @pytest.mark.parametrize(
-    ("asked", "env"), [({"backend": "local", "context": "x"}, {}), ({}, {"ATLCTL_BACKEND": "slurm"})]
+    ("asked", "env"),
+    [
+        ({"backend": "local", "context": "x"}, {}),
+        ({"backend": "kubernetes", "hostfile": "x"}, {}),
+        ({"namespace": "ml", "hostfile": "x"}, {}),
+        ({}, {"ATLCTL_BACKEND": "slurm"}),
+    ],
 )
 def test_a_choice_that_is_wrong(monkeypatch: pytest.MonkeyPatch, asked: dict[str, str], env: dict[str, str]) -> None:
     monkeypatch.setattr(target, "context", lambda: runtime.Context(**asked))  # type: ignore[arg-type]

@@ -1,0 +1,240 @@
+"""The commands on hosts: two of them, each with an sshd of its own, and a real torchrun job across both."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.local import Registry, objects, problem, registry
+from tests.integration.terminal import Terminal
+from tests.support import proc
+from tests.support.cli import Result
+from tests.support.needs import needs
+from tests.support.sshd import Sshd, make_key
+
+pytestmark = needs("sshd")
+#: The folder of an interpreter that has torch, for the workers' PATH.
+BIN = Path(sys.executable).parent
+TRAIN = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(10_000):
+    dist.all_reduce(torch.ones(8))
+    if dist.get_rank() == 0:
+        print("step", step, flush=True)
+    if dist.get_rank() == 3 and os.path.exists(sys.argv[1]):
+        raise ValueError("shard 17: bad magic")
+    time.sleep(0.05)
+"""
+
+
+class Cluster(Registry):
+    """A client that knows gpu1 and gpu2. What runs there carries the registry's mark."""
+
+    hosts: list[Sshd]
+
+    def begin(self) -> None:
+        ssh = self.home / ".ssh"
+        ssh.mkdir(mode=0o700)
+        key = make_key(ssh / "id_ed25519")
+        self.hosts = [Sshd(self.home / f"sshd{n}", [key], [f"127.0.8.{n}"]) for n in (1, 2)]
+        config, known = [], []
+        for number, host in enumerate(self.hosts, 1):
+            login = {"HOME": self.home / f"home{number}", "XDG_STATE_HOME": self.home / f"state{number}"}
+            told = " ".join(f"{name}={value}" for name, value in {**login, proc.MARK: self.mark}.items())
+            with host.config.open("a") as file:
+                file.write(f"SetEnv {told} PATH={BIN}:/usr/bin:/bin\n")
+            host.stop()
+            host.start()
+            config.append(f"Host gpu{number}\n  HostName {host.addresses[0]}\n  Port {host.port}\n")
+            known.append(host.known)
+        (ssh / "config").write_text("".join(config))
+        (ssh / "known_hosts").write_text("".join(known))
+        (self.home / "hosts").write_text("gpu1 slots=2\ngpu2 slots=2\n")
+
+    def on(self, *words: str, **options: Any) -> Result:
+        """With the hostfile."""
+        return self.cli("--hostfile", str(self.home / "hosts"), *words, **options)
+
+    def run(self, name: str, *words: str, options: tuple[str, ...] = ()) -> None:
+        run = self.on("ssh", "run", "--name", name, "--detach", *options, "--", *words)
+        assert run == (f"{name}\n".encode(), b"", 0), run
+
+    def until_ended(self, job: str) -> None:
+        """Until no worker of the job is active."""
+        ended = {"Succeeded", "Failed", "Stopped", "Lost"}
+        assert proc.wait_until(lambda: set(self.states(job)) <= ended, 60, 0.2), self.states(job)
+
+    def close(self) -> None:
+        for host in self.hosts:
+            host.close()
+
+
+@pytest.fixture(scope="module")
+def gpus() -> Iterator[Cluster]:
+    with registry() as own:
+        made = Cluster(own.home)
+        made.begin()
+        try:
+            yield made
+        finally:
+            made.end()
+            made.close()
+
+
+def test_a_command_on_all_hosts(gpus: Cluster) -> None:
+    run = gpus.on("exec", "--all", "sh", "-c", "echo $HOME; exit 3")
+    assert sorted(run.stdout.decode().splitlines()) == [f"gpu{n}: {gpus.home}/home{n}" for n in (1, 2)]
+    assert run.code == 3
+    told = objects(gpus.on("exec", "-w", "gpu2", "-o", "json", "hostname").stdout)
+    assert [one["worker"] for one in told if one["type"] == "outcome"] == ["gpu2"]
+    assert gpus.on("exec", "-w", "1", "-i", "cat", stdin=b"\0\xff\n").stdout == b"\0\xff\n"
+
+
+def test_hosts_that_are_there_and_one_that_is_not(gpus: Cluster) -> None:
+    folder = gpus.home / "lists"
+    folder.mkdir()
+    (folder / "some").write_text("gpu1\nnobody@127.0.8.9:1\n")
+    run = gpus.cli("--hostfile", str(folder / "some"), "ps", "-o", "json")
+    data = json.loads(run.stdout)["data"]
+    assert [(one["name"], one["state"]) for one in data["workers"]] == [("gpu1", "Running"), ("127.0.8.9", "Unknown")]
+    assert "refused" in data["workers"][1]["reason"]
+    usage = data["workers"][0]["usage"]
+    assert usage["cpus"] == os.cpu_count()
+    assert usage["load"] >= 0
+    run = gpus.cli("--hostfile", str(folder / "some"), "exec", "--all", "true")
+    assert (run.code, b"connection refused" in run.stderr) == (255, True)
+
+
+def test_a_list_of_the_configuration(gpus: Cluster) -> None:
+    folder = gpus.home / ".config/atlctl"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text('[ssh.jobs.lab]\nhosts = ["gpu[1-2]"]\n')
+    try:
+        assert [one["name"] for one in gpus.data("ps", "lab")["workers"]] == ["gpu1", "gpu2"]
+        assert gpus.cli("exec", "-j", "lab", "-x", "0", "--all", "true").code == 0
+        # The only job in sight.
+        assert gpus.cli("jobs", "-o", "name").stdout == b"lab\n"
+        assert gpus.data("doctor")["backend"]["name"] == "ssh"
+    finally:
+        (folder / "config.toml").unlink()
+
+
+@pytest.mark.parametrize("words", [("logs",), ("errors",), ("record",), ("stop", "hosts")])
+def test_a_list_has_no_logs_and_no_processes(gpus: Cluster, words: tuple[str, ...]) -> None:
+    run = gpus.on(*words)
+    assert run.code == 2
+    message, hint = problem(run.stderr)
+    assert "is a list of hosts" in message
+    assert "atlctl ssh run" in hint
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--backend", "local", "--hostfile", "x", "ps"), "'--hostfile' does not apply to the backend local"),
+        (("-n", "ml", "ps", "--hostfile", "x"), "do not go together"),
+        (("ps", "--hostfile", "/nonexistent"), "cannot read the hostfile"),
+        (("ps", "--hostfile", "/dev"), "no regular file"),
+        (("ssh", "run", "--", "true"), "on which hosts?"),
+        (("--backend", "ssh", "ps", "nowhere"), "no job named nowhere"),
+    ],
+)
+def test_bad_words(gpus: Cluster, words: tuple[str, ...], says: str) -> None:
+    run = gpus.cli(*words)
+    assert run.code in (2, 3)
+    assert says in problem(run.stderr)[0]
+
+
+def test_files_to_hosts_and_back(gpus: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "a b").write_bytes(os.urandom(300_000))
+    target = gpus.home / "target"
+    assert gpus.on("cp", "--all", str(tmp_path / "a b"), f":{target}").code == 0
+    assert gpus.on("cp", "gpu2:" + str(target), str(tmp_path / "back")).code == 0
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "a b").read_bytes()
+
+
+def test_a_shell_on_a_host(gpus: Cluster) -> None:
+    with Terminal("--hostfile", str(gpus.home / "hosts"), "shell", "gpu2", env=gpus.env) as shell:
+        shell.type(b"echo in-$((40+2))-$HOME; stty size; exit 7\n")
+        shell.wait_for(f"in-42-{gpus.home}/home2".encode())
+        shell.wait_for(b"24 80")
+        assert shell.code() == 7
+
+
+def test_ctrl_c_ends_a_job_that_is_watched(gpus: Cluster) -> None:
+    client = gpus.popen(
+        *("--hostfile", str(gpus.home / "hosts"), "ssh", "run", "--name", "watched"),
+        *("--", "sh", "-c", "echo begun; sleep 2718"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert client.stdout is not None
+    assert b"begun" in client.stdout.readline()
+    client.send_signal(signal.SIGINT)
+    _, said = client.communicate(timeout=30)
+    assert client.returncode == 130, said
+    assert proc.wait_until(lambda: not gpus.commands("sleep 2718"))
+    assert set(gpus.states("watched")) == {"Stopped"}
+
+
+def test_a_job_outlives_its_client_and_goes_with_its_logs(gpus: Cluster) -> None:
+    gpus.run("short", "sh", "-c", "echo $RANK of $WORLD_SIZE, $ATLCTL_WORKER; exit $RANK")
+    gpus.until_ended("short")
+    logs = gpus.cli("logs", "short").stdout.decode().splitlines()
+    assert sorted(logs) == ["gpu1: 0 of 2, gpu1", "gpu2: 1 of 2, gpu2"]
+    assert gpus.states("short") == ["Succeeded", "Failed"]
+    assert gpus.cli("exec", "-j", "short", "--all", "true").code == 255
+    assert gpus.cli("ssh", "rm", "short").code == 2, "nobody can be asked"
+    assert gpus.cli("ssh", "rm", "short", "--yes").stdout == b"short\n"
+    assert gpus.cli("ps", "short", "--backend", "ssh").code == 3
+    assert not list(gpus.home.glob("state*/atlctl/ssh-workers/short"))
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(240)
+def test_a_torchrun_job_across_hosts(gpus: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    trigger = tmp_path / "break"
+    launch = (
+        "exec torchrun --nnodes $WORLD_SIZE --nproc-per-node 2 --node-rank $RANK --master-addr $MASTER_ADDR "
+        f"--master-port $MASTER_PORT {tmp_path}/train.py {trigger}"
+    )
+    # gloo of one machine; both hosts are addresses of it.
+    address = gpus.hosts[0].addresses[0]
+    options = ("--env", "GLOO_SOCKET_IFNAME=lo", "--master-addr", address)
+    gpus.run("train", "sh", "-c", launch, options=options)
+    with gpus.popen("logs", "train", "-f", "-w", "0", stdout=subprocess.PIPE) as following:
+        assert following.stdout is not None
+        assert any(line.startswith(b"step 3") for line in following.stdout)
+        following.terminate()
+    data = gpus.data("ps", "train")
+    assert data["job"]["state"] == "Running"
+    assert [one["usage"]["ranks"] for one in data["workers"]] == [2, 2]
+    run = gpus.cli("exec", "-j", "train", "--rank", "3", "sh", "-c", "echo $ATLCTL_WORKER $RANK")
+    assert run.stdout == b"gpu2 1\n"
+    stacks = gpus.data("stacks", "train", timeout=60)
+    assert sorted(rank for group in stacks["groups"] for rank in group["ranks"]) == [0, 1, 2, 3]
+    smoke = gpus.data("smoke", "train", "--net-only", timeout=60)
+    assert smoke["verdict"] in ("pass", "not_judged")
+    assert all(worker["answered"] for worker in smoke["workers"])
+
+    trigger.touch()
+    gpus.until_ended("train")
+    (cause,) = gpus.data("errors", "train")["root_causes"]
+    assert (cause["rank"], cause["worker"]) == (3, "gpu2")
+    trigger.unlink()
+    gpus.run("again", "sh", "-c", launch, options=options)
+    assert gpus.cli("stop", "again", "--yes", timeout=60).code == 0
+    assert set(gpus.states("again")) == {"Stopped"}
+    assert proc.wait_until(lambda: not gpus.running("train.py"))
