@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -69,10 +70,16 @@ def test_states_follow_the_workers(world: World) -> None:
     assert world.inside(job, 0)
 
 
-def test_success_needs_every_worker(world: World) -> None:
-    job = world.start(["sh", "-c", "[ $RANK = 0 ] || sleep 0.4"], workers=2)
+def until(gate: Path) -> str:
+    """Shell text that waits for a file: all workers share this machine's."""
+    return f"until [ -e {gate} ]; do sleep 0.05; done"
+
+
+def test_success_needs_every_worker(world: World, tmp_path: Path) -> None:
+    job = world.start(["sh", "-c", f"[ $RANK = 0 ] || {until(tmp_path / 'gate')}"], workers=2)
     found = eventually(world, job.name, lambda found: found.workers[0].state is State.SUCCEEDED)
     assert found.state is State.RUNNING
+    (tmp_path / "gate").touch()
     found = eventually(world, job.name, lambda found: found.state is not State.RUNNING)
     assert found.state is State.SUCCEEDED
     assert found.ended is not None
@@ -90,9 +97,10 @@ def test_a_signal_is_a_failure(world: World) -> None:
     )
 
 
-def test_what_a_worker_leaves_behind_ends_with_it(world: World) -> None:
-    job = world.start(["sh", "-c", "setsid sleep 4301 & sleep 0.2; exit 0"])
-    assert wait_until(lambda: any("4301" in process.command for process in world.inside(job)))
+def test_what_a_worker_leaves_behind_ends_with_it(world: World, tmp_path: Path) -> None:
+    job = world.start(["sh", "-c", f"setsid sleep 4301 & {until(tmp_path / 'gate')}"])
+    assert wait_until(lambda: any("sleep 4301" in process.command for process in world.inside(job)))
+    (tmp_path / "gate").touch()
     eventually(world, job.name, lambda found: found.state is State.SUCCEEDED)
     assert world.inside(job) == []
 
