@@ -188,6 +188,15 @@ def test_ctrl_c_ends_a_job_that_is_watched(gpus: Cluster) -> None:
     assert set(gpus.states("watched")) == {"Stopped"}
 
 
+def test_slots_that_are_picked_are_the_gpus_that_a_worker_sees(gpus: Cluster) -> None:
+    script = "echo $CUDA_VISIBLE_DEVICES $MASTER_ADDR"
+    run = gpus.on("ssh", "run", "--name", "some", "--include", "gpu2:1@gpu1", "--", "sh", "-c", script)
+    assert run.code == 0, run
+    # The alias of the first one means nothing on the other hosts.
+    address = gpus.hosts[1].addresses[0]
+    assert sorted(run.stdout.decode().splitlines()) == [f"gpu1: {address}", f"gpu2: 1 {address}"]
+
+
 def test_a_job_outlives_its_client_and_goes_with_its_logs(gpus: Cluster) -> None:
     gpus.run("short", "sh", "-c", "echo $RANK of $WORLD_SIZE, $ATLCTL_WORKER; exit $RANK")
     gpus.until_ended("short")
@@ -211,8 +220,7 @@ def test_a_torchrun_job_across_hosts(gpus: Cluster, tmp_path: Path) -> None:
         f"--master-port $MASTER_PORT {tmp_path}/train.py {trigger}"
     )
     # gloo of one machine; both hosts are addresses of it.
-    address = gpus.hosts[0].addresses[0]
-    options = ("--env", "GLOO_SOCKET_IFNAME=lo", "--master-addr", address)
+    options = ("--env", "GLOO_SOCKET_IFNAME=lo")
     gpus.run("train", "sh", "-c", launch, options=options)
     with gpus.popen("logs", "train", "-f", "-w", "0", stdout=subprocess.PIPE) as following:
         assert following.stdout is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -66,6 +67,9 @@ async def _run(spec: StartSpec, detach: bool) -> int:
 
     connections = hosts.connections()
     context().closers.append(connections.aclose)
+    if spec.master_addr is None:
+        # An alias of ~/.ssh/config means nothing to the other hosts.
+        spec = replace(spec, master_addr=connections.target(next(iter(spec.hosts.values()))).host)
     source = SshBackend(connections, ())
     starting = asyncio.create_task(start(lambda where: SshExecutor(connections, where), spec))
     try:

@@ -260,7 +260,7 @@ class _Start:
             "uid": self._uid,
             "created": self._created,
             "argv": [as_utf8(word) for word in spec.argv.words],
-            "env": {as_utf8(key): as_utf8(value) for key, value in spec.env.items()},
+            "env": {**_picked(spec.hosts[host.name]), **{as_utf8(k): as_utf8(v) for k, v in spec.env.items()}},
             "leaking": LEAKING.pattern,
             "contract": contract,
             "master_addr": self._master_addr,
@@ -337,3 +337,8 @@ def _together(errors: Mapping[str, AtlctlError]) -> Exception:
 def _reword(error: AtlctlError, message: str) -> AtlctlError:
     error.args, error.message = (message,), message
     return error
+
+
+def _picked(host: Host) -> dict[str, str]:
+    """Where some of a host's slots were picked, its worker sees these GPUs alone, as under deepspeed."""
+    return {} if host.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, host.devices))}
