@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -80,6 +81,8 @@ class SshBackend:
         return None if self._meant is None else self._meant.job
 
     async def current_worker(self, job: Job) -> str | None:
+        if job.kind == looking.KIND:
+            return os.environ.get("ATLCTL_WORKER") if os.environ.get("ATLCTL_JOB") == job.name else None
         own = self._lists[job.name].own if job.name in self._lists else None
         return None if own is None else job.workers[own].name
 
