@@ -102,25 +102,8 @@ def _root(
 
 
 @_local.callback()
-def _local_root(
-    job: options.JobOption = None,
-    output: Output = None,
-    backend: Backend = None,
-    namespace: options.Namespace = None,
-    context: options.KubeContext = None,
-    kubeconfig: options.Kubeconfig = None,
-    selector: options.Selector = None,
-    hostfile: options.Hostfile = None,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
-    debug: Debug = False,
-    color: Color = None,
-) -> None:
-    """The same shared options between `local` and the command's name."""
-
-
 @_ssh.callback()
-def _ssh_root(
+def _group_root(
     job: options.JobOption = None,
     output: Output = None,
     backend: Backend = None,
@@ -134,7 +117,7 @@ def _ssh_root(
     debug: Debug = False,
     color: Color = None,
 ) -> None:
-    """The same shared options between `ssh` and the command's name."""
+    """The same shared options between `local` or `ssh` and the command's name."""
 
 
 def run(argv: Sequence[str]) -> int:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
 from atlctl.backends.base import Backend
@@ -17,10 +14,9 @@ from atlctl.backends.kubernetes.backend import KubernetesBackend
 from atlctl.jobs.model import Job
 from tests.apiserver.handle import Server
 from tests.contract.fresh import Fresh
+from tests.contract.world import IDLE, client_of
 from tests.support import proc
 
-REPOSITORY = Path(__file__).parents[2]
-IDLE = ("sleep", "4000")
 _NUMBERS = itertools.count(1)
 _GROUP = "kubeflow.org/v1"
 _PREFIX = "training.kubeflow.org/"
@@ -93,12 +89,7 @@ class KubernetesWorld:
         return self.start(name=job.name)
 
     def client(self, job: Job, argv: Sequence[str], *, stdin: bool) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.client", job.name, "stdin" if stdin else "null", *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.fspath(REPOSITORY), "KUBECONFIG": str(self.kubeconfig)},
-        )
+        return client_of(job, argv, stdin=stdin, KUBECONFIG=str(self.kubeconfig))
 
     def close(self) -> None:
         for name in dict.fromkeys(self._pods):

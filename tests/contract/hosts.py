@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from atlctl.backends.ssh.launched import records, starting
 from atlctl.cli import hosts
 from atlctl.jobs.model import Job
 from tests.contract.fresh import Fresh
-from tests.contract.world import IDLE, REPOSITORY, environment, eventually
+from tests.contract.world import IDLE, client_of, environment, eventually
 from tests.support import proc
 from tests.support.sshd import Sshd, make_key
 
@@ -115,12 +114,7 @@ class HostsWorld:
         return self.start(name=job.name)
 
     def client(self, job: Job, argv: Sequence[str], *, stdin: bool) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.client", job.name, "stdin" if stdin else "null", *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        )
+        return client_of(job, argv, stdin=stdin)
 
     def close(self) -> None:
         assert proc.wait_until(self._site.clear)

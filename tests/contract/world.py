@@ -92,12 +92,7 @@ class LocalWorld:
         return registry.glance(job.name).presence == "alive"
 
     def client(self, job: Job, argv: Sequence[str], *, stdin: bool) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.client", job.name, "stdin" if stdin else "null", *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        )
+        return client_of(job, argv, stdin=stdin)
 
     def close(self) -> None:
         from atlctl.backends.local import registry
@@ -105,6 +100,16 @@ class LocalWorld:
         for entry in registry.load_all()[0]:
             if entry.presence == "alive":
                 asyncio.run(self.backend.stop(entry.job, entry.job.workers, 0.0))
+
+
+def client_of(job: Job, argv: Sequence[str], *, stdin: bool, **env: str) -> subprocess.Popen[bytes]:
+    """See `World.client`. `env`: variables that it is given besides."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.contract.client", job.name, "stdin" if stdin else "null", *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **env},
+    )
 
 
 def environment(pid: int) -> set[bytes]:

@@ -188,13 +188,16 @@ def test_rm_leaves_a_job_alone_that_was_started_after_its_question(jobs: Registr
 
 
 def test_ctrl_c_during_the_grace_period_does_not_undo_the_stop(jobs: Registry) -> None:
-    jobs.start("slow", 1, "sh", "-c", "trap 'sleep 0.5; exit' TERM; touch up; while :; do sleep 0.02; done")
-    assert proc.wait_until(lambda: (jobs.folder("slow") / "workers/worker-0/work/up").exists())
+    end = "until [ -e go ]; do sleep 0.02; done; exit"
+    jobs.start("slow", 1, "sh", "-c", f"trap '{end}' TERM; touch up; while :; do sleep 0.02; done")
+    work = jobs.folder("slow") / "workers/worker-0/work"
+    assert proc.wait_until(lambda: (work / "up").exists())
     with jobs.popen("stop", "slow", "--yes", stdout=-1, stderr=-1) as run:
         assert proc.wait_until(lambda: jobs.states("slow") == ["Stopping"], interval=0)
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=5)
+        run.communicate(timeout=15)
     assert run.returncode == 130
+    (work / "go").touch()
     jobs.until("slow", "Stopped")
 
 

@@ -14,9 +14,9 @@ from atlctl.backends.base import ExecRequest, Listing, LogLine, LogRequest, Plan
 from atlctl.backends.local import logs, ranks, registry
 from atlctl.backends.local.client import ControlClient
 from atlctl.backends.local.execution import LocalExecution
+from atlctl.backends.supervised import ending
 from atlctl.jobs.errors import Replaced, Unreachable, UsageError
 from atlctl.jobs.model import Job, RankMap, State, Worker
-from atlctl.jobs.naming import fold_names
 
 #: How often a followed log asks whether its worker has ended, seconds.
 ENDED_POLL_SECONDS = 0.2
@@ -106,17 +106,7 @@ class LocalBackend:
         return _regular_file(os.path.join(base, path), limit)
 
     async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
-        for asked, option in ((request.delete, "--delete"), (request.keep, "--keep-pods")):
-            if asked:
-                raise UsageError(f"{option} is for jobs of a cluster", f"atlctl stop {job.name}")
-        running = tuple(worker for worker in workers if worker.state.active)
-        if not running:
-            return Plan(job, (), "signal", nothing=f"job {job.name} is {job.state}")
-        kept = f"logs and exit codes, until 'atlctl local rm {job.name}'; not reversible: the processes are gone"
-        how = f"SIGTERM to each worker's process group, after {request.grace:g} s SIGKILL to all that is left of it"
-        who = f"{fold_names(worker.name for worker in running)} ({len(running)} of {job.expected})"
-        facts = (("workers", who), ("how", how), ("kept", kept))
-        return Plan(job, running, "signal", facts, ends_terminal=True, steps=request.grace)
+        return ending.plan_stop(job, workers, request, "atlctl local rm")
 
     async def plan_resume(self, job: Job) -> Plan:  # noqa: ARG002 - none of them can be
         raise UsageError("a job of this machine cannot be resumed: its processes are gone", "start it anew")
@@ -130,12 +120,7 @@ class LocalBackend:
         timeout: float,
         told: Callable[[str], None],  # noqa: ARG002 - the plan says how long it takes
     ) -> list[StopResult]:
-        assert isinstance(plan.steps, float), "a plan of this backend"
-        try:
-            return await asyncio.wait_for(self.stop(plan.job, plan.workers, plan.steps), timeout)
-        except TimeoutError:
-            late = f"not ended after {timeout:g} s"
-            return [StopResult(worker.name, "not-stopped", reason=late) for worker in plan.workers]
+        return await ending.carry_out(plan, timeout, self.stop)
 
     async def raw_events(self, job: Job) -> tuple[Mapping[str, Any], ...]:  # noqa: ARG002 - none are kept
         return ()

@@ -28,6 +28,7 @@ from atlctl.backends.ssh.launched import looking, reading, records, stopping
 from atlctl.backends.ssh.launched.records import Record
 from atlctl.backends.ssh.lists import HostList
 from atlctl.backends.ssh.stream import Within
+from atlctl.backends.supervised import ending
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced, TimedOut, UsageError
 from atlctl.jobs.model import Job, RankMap, State, Worker
 from atlctl.jobs.naming import fold_names
@@ -166,18 +167,8 @@ class SshBackend:
     # Stop
 
     async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
-        for asked, option in ((request.delete, "--delete"), (request.keep, "--keep-pods")):
-            if asked:
-                raise UsageError(f"{option} is for jobs of a cluster", f"atlctl stop {job.name}")
         self._owned(job)
-        running = tuple(worker for worker in workers if worker.state.active)
-        if not running:
-            return Plan(job, (), "signal", nothing=f"job {job.name} is {job.state}")
-        kept = f"logs and exit codes, until 'atlctl ssh rm {job.name}'; not reversible: the processes are gone"
-        how = f"SIGTERM to each worker's process group, after {request.grace:g} s SIGKILL to all that is left of it"
-        who = f"{fold_names(worker.name for worker in running)} ({len(running)} of {job.expected})"
-        facts = (("workers", who), ("how", how), ("kept", kept))
-        return Plan(job, running, "signal", facts, ends_terminal=True, steps=request.grace)
+        return ending.plan_stop(job, workers, request, "atlctl ssh rm")
 
     async def plan_resume(self, job: Job) -> Plan:  # noqa: ARG002 - none of them can be
         raise UsageError("a job on hosts cannot be resumed: its processes are gone", "start it anew")
@@ -191,12 +182,7 @@ class SshBackend:
         timeout: float,
         told: Callable[[str], None],  # noqa: ARG002 - the plan says how long it takes
     ) -> list[StopResult]:
-        assert isinstance(plan.steps, float), "a plan of this backend"
-        try:
-            return await asyncio.wait_for(self.stop(plan.job, plan.workers, plan.steps), timeout)
-        except TimeoutError:
-            late = f"not ended after {timeout:g} s"
-            return [StopResult(worker.name, "not-stopped", reason=late) for worker in plan.workers]
+        return await ending.carry_out(plan, timeout, self.stop)
 
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> list[StopResult]:
         names, record = [worker.name for worker in workers], self._owned(job)

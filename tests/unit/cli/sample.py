@@ -46,7 +46,7 @@ def _inner() -> typer.Typer:
 app = new_app(cls=_Sample, no_args_is_help=True)
 inner = new_app(cls=_Inner, name="local", no_args_is_help=True)
 app.callback()(real_app._root)
-inner.callback()(real_app._local_root)
+inner.callback()(real_app._group_root)
 
 
 def run(*argv: str) -> int:
