@@ -33,6 +33,11 @@ def started(name: str | None) -> bool:
     return os.path.isdir(folder) and any(not entry.startswith(".") for entry in os.listdir(folder))
 
 
+def placed_here(name: str) -> bool:
+    """Whether `ssh run` has started a worker of that job on this very machine, wherever it was called."""
+    return "/" not in name and os.path.isdir(os.path.join(state_dir(), "ssh-workers", name))
+
+
 def known(name: str) -> bool:
     """Whether hosts of that name were started a job on, or are configured."""
     return started(name) or name in configured().jobs

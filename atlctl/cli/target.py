@@ -158,8 +158,8 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
             return await source.get_job(name)
         except NothingMatched as error:
             if argument is None and option is None:
-                raise NothingMatched(f"{error.message} (named by ATLCTL_JOB)", error.hint) from error
-            raise
+                raise NothingMatched(f"{error.message} (named by ATLCTL_JOB)", _elsewhere(name, error)) from error
+            raise NothingMatched(error.message, _elsewhere(name, error)) from error
     try:
         own = await source.current()
     except NotAllowed as error:
@@ -185,6 +185,14 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
         raise NothingMatched("there is no job here", hints[source.name])
     shown = ", ".join(job.name for job in (active or jobs)[:8])
     raise UsageError("no job is named", f"name one with -j: {shown}; all: atlctl jobs")
+
+
+def _elsewhere(name: str, error: NothingMatched) -> str | None:
+    from atlctl.cli import hosts
+
+    if hosts.placed_here(name):
+        return "a worker of it runs here; 'atlctl ssh run' was called elsewhere, and only there the job is known"
+    return error.hint
 
 
 def _or_peers(error: NotAllowed) -> NotAllowed:

@@ -92,6 +92,8 @@ class GuardedExecution:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         await self._begin()
+        if self._last is not None:
+            self._ready.set()  # nobody waits for a command that never begins
         while True:
             while self._events:
                 event = self._events.popleft()

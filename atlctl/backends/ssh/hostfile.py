@@ -2,7 +2,8 @@
 
 gpu[01-16,20]            sixteen hosts and one more
 worker-0 slots=8         deepspeed, Open MPI
-worker-0:8               MPICH: slots where the file uses `slots` nowhere and the number is below 65, else a port
+worker-0:8               MPICH: slots where the file uses `slots` nowhere and the number is below 65, else a port,
+                         as it is behind a user and behind brackets
 ml@gpu7:2222             user and port
 [fd00::7]:22             an IPv6 address stands in brackets where a port follows
 # a comment
@@ -133,7 +134,7 @@ def _take(line: str, read: _Read, *, slots_named: bool) -> None:
         raise UsageError(f"{_shown(first)} has a user's name that is not allowed", _GRAMMAR)
     place, number = _port(place)
     port = None
-    if number is not None and (slots_named or number >= FIRST_PORT):
+    if number is not None and (slots_named or number >= FIRST_PORT or at or first.startswith("[")):
         if not 0 < number < 65536:
             raise UsageError(f"{_shown(first)}: no port has the number {number}", _GRAMMAR)
         port = number

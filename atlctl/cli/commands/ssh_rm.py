@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ from atlctl.cli.runtime import context, run_async
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import State
 from atlctl.jobs.naming import fold_names
+from atlctl.jobs.statedir import state_dir
 
 if TYPE_CHECKING:
     from atlctl.backends.ssh.launched.records import Record
@@ -32,7 +34,6 @@ async def _remove(names: list[str], yes: bool, dry_run: bool) -> int:
     from atlctl.cli import hosts
     from atlctl.cli.prompt import confirm
     from atlctl.fanout.retry import forget, job_key
-    from atlctl.jobs.statedir import state_dir
 
     found = [records.load(name) for name in names]
     connections = hosts.connections()
@@ -62,7 +63,10 @@ def _must_have_ended(job: Job) -> None:
     unknown = [worker for worker in job.workers if worker.state is State.UNKNOWN]
     if unknown:
         names = fold_names(worker.name for worker in unknown)
-        raise AtlctlError(f"job {job.name}: whether it still runs on {names} is not known: {unknown[0].reason}")
+        raise AtlctlError(
+            f"job {job.name}: whether it still runs on {names} is not known: {unknown[0].reason}",
+            f"where a host is gone for good, forget the job: rm -r {os.path.join(state_dir(), 'ssh', job.name)}",
+        )
     if any(worker.state.active for worker in job.workers):
         raise AtlctlError(f"job {job.name} is still running", f"stop it first: atlctl stop {job.name}")
 

@@ -25,6 +25,7 @@ def hosts(text: str) -> list[Host]:
         ("a:64\nb:65\n", [Host("a", slots=64), Host("b", port=65)]),
         ("a:22 slots=8\nb slots=8\n", [Host("a", port=22, slots=8), Host("b", slots=8)]),
         ("ml@gpu7:2222\n", [Host("gpu7", "ml", 2222)]),
+        ("ml@gpu7:22\n[fd00::7]:22\n", [Host("gpu7", "ml", 22), Host("fd00::7", port=22)]),
         ("gpu[08-10,20]\n", [Host(f"gpu{n}") for n in ("08", "09", "10", "20")]),
         ("gpu[1-2].lan slots=2\n", [Host("gpu1.lan", slots=2), Host("gpu2.lan", slots=2)]),
         ("10.0.0.[1-2]:2222\n", [Host("10.0.0.1", port=2222), Host("10.0.0.2", port=2222)]),

@@ -34,7 +34,7 @@ def _result(name: str, answer: dict[str, Any] | AtlctlError) -> StopResult:
             return StopResult(name, "already-ended", reason=answer.message)
         answer = answer.at(name)
     if isinstance(answer, AtlctlError):
-        return StopResult(name, "not-stopped", reason=answer.message)
+        return StopResult(name, "not-stopped", reason=answer.message.removeprefix(f"{name}: "))
     processes, reason = asking.whole(answer.get("processes")) or 0, asking.text(answer.get("reason"))
     how = answer.get("how")
     if how == "terminated":
