@@ -6,8 +6,10 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Cost(NamedTuple):
@@ -20,9 +22,21 @@ class Cost(NamedTuple):
 
 def cost(argv: Sequence[str], **options: Any) -> Cost:
     """Run `argv` to its end and return what it took. Raises AssertionError where it fails."""
+    return _cost(argv, _Peak, options)
+
+
+def tree_cost(argv: Sequence[str], **options: Any) -> Cost:
+    """`cost`, but the peak is that of the sum over it and all processes below it, looked at once a second.
+
+    What processes share is counted for each, as all tools do that add up resident memory.
+    """
+    return _cost(argv, _TreePeak, options)
+
+
+def _cost(argv: Sequence[str], sampler: Callable[[int], _Peak], options: dict[str, Any]) -> Cost:
     start = time.monotonic()
     process = subprocess.Popen(argv, **options)
-    peak = _Peak(process.pid)
+    peak = sampler(process.pid)
     peak.start()
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.monotonic() - start
@@ -51,6 +65,36 @@ class _Peak(threading.Thread):
                 return  # a zombie has no memory any more
             self.megabytes = int(lines[0].split()[1]) * 1024 / 1e6
             time.sleep(0.01)
+
+
+class _TreePeak(_Peak):
+    """Of a process that starts no others it is the exact peak."""
+
+    def run(self) -> None:
+        alone = _Peak(self._pid)
+        alone.start()
+        while alone.is_alive():
+            alone.join(1.0)
+            self.megabytes = max(self.megabytes, _resident_below(self._pid))
+        self.megabytes = max(self.megabytes, alone.megabytes)
+
+
+def _resident_below(pid: int) -> float:
+    """MB of a process and all below it."""
+    pages: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        pages[int(name)] = int(fields[21])
+        children.setdefault(int(fields[1]), []).append(int(name))
+    below = [pid]
+    for one in below:
+        below += children.get(one, [])
+    return sum(pages.get(one, 0) for one in below) * _PAGE / 1e6
 
 
 def best(runs: int, argv: Sequence[str], **options: Any) -> Cost:

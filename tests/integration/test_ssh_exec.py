@@ -180,6 +180,39 @@ def test_a_command_is_ended_with_all_that_it_started(site: Site) -> None:
     assert not _sleeping(mark)
 
 
+def test_a_key_that_is_noted_for_the_address_alone_is_not_taken(site: Site, tmp_path: Path) -> None:
+    other = " ".join(make_key(tmp_path / "other").with_suffix(".pub").read_text().split()[:2])
+    known = f"{site.server.known}localhost {other}\n"
+    events = run(site.config("HostKeyAlias localhost", known=known), ("true",))
+    assert isinstance(events[-1], FailedToStart)
+    assert "changed" in events[-1].reason
+
+
+def test_keys_of_an_agent(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also where no file holds a key, and where the file that holds it is encrypted."""
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", tmp_path / "agent"], stdout=subprocess.DEVNULL)
+    try:
+        assert proc.wait_until((tmp_path / "agent").exists)
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+        assert run(site.config(key=tmp_path / "none"), ("true",))[-1] != Exited(exit_code=0), "it has no key yet"
+        subprocess.run(["ssh-add", "-q", site.key], check=True, stderr=subprocess.DEVNULL)
+        assert run(site.config(key=tmp_path / "none"), ("true",))[-1] == Exited(exit_code=0)
+        encrypted = tmp_path / "encrypted"
+        shutil.copy(site.key, encrypted)
+        shutil.copy(site.key.with_suffix(".pub"), f"{encrypted}.pub")
+        subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", encrypted], check=True)
+        # Nobody is asked for the passphrase, with `IdentitiesOnly` as well.
+        for line in ("IdentitiesOnly no", "IdentitiesOnly yes"):
+            assert run(site.config(line, key=encrypted), ("true",))[-1] == Exited(exit_code=0)
+        other = make_key(tmp_path / "other")
+        events = run(site.config("IdentitiesOnly yes", key=other), ("true",))
+        assert isinstance(events[-1], FailedToStart), "the agent's key is not one that is named"
+        assert run(site.config("IdentityAgent none", key=tmp_path / "none"), ("true",))[-1] != Exited(exit_code=0)
+    finally:
+        agent.kill()
+        agent.wait()
+
+
 @pytest.mark.parametrize("stdin", [False, True])
 def test_a_command_dies_with_a_client_that_is_killed(site: Site, stdin: bool) -> None:
     mark = f"4{time.time_ns() % 10**8}"

@@ -48,6 +48,9 @@ class Place(Protocol):
     def impossible(self, words: tuple[str, ...], command: str) -> FailedToStart | None:
         """Why nothing is opened for these words, None where it can be."""
 
+    async def reach(self) -> None:
+        """What must be there before anything can be sent. Given up on, nothing was sent. Raises AtlctlError."""
+
     async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:
         """Raises AtlctlError. `half_close`: the end of input must be tellable. `size`: of a terminal."""
 

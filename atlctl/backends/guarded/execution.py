@@ -36,10 +36,8 @@ OWED = 1 << 20
 END_MARGIN_SECONDS = 6.0
 #: Seconds without a word until a command that runs without a wrapper counts as started.
 SILENT_START_SECONDS = 0.3
-#: Bytes of output that may overtake the wrapper's first word.
-EARLY_LIMIT = 1 << 20
-#: Bytes of input that are handed to the transport at once.
-PIECE = 256 * 1024
+#: Bytes of output that may overtake the wrapper's first word; bytes of input that the transport is handed at once.
+EARLY_LIMIT, PIECE = 1 << 20, 256 * 1024
 SIGKILL = 9
 
 
@@ -65,6 +63,7 @@ class GuardedExecution:
         self._channel: Channel | None = None
         self._watcher: Watcher | None = None
         self._opening = False
+        self._reaching: asyncio.Future[None] | None = None  # while nothing was sent yet
         self._opened = asyncio.Event()
         self._reading = asyncio.Lock()
         self._pending: asyncio.Task[Output | Ended | None] | None = None
@@ -140,10 +139,16 @@ class GuardedExecution:
         if self._last is not None:
             return
         self._begun_at = asyncio.get_running_loop().time()
+        self._reaching = asyncio.ensure_future(place.reach())
         try:
+            await asyncio.shield(self._reaching)
             self._channel = await place.open(command, half_close=half_close, size=self._size)
         except AtlctlError as error:
             self._last = place.refused(error, half_close=half_close)
+        except asyncio.CancelledError:
+            if not self._reaching.cancelled():
+                raise
+            self._last = FailedToStart(125, "ended before its start")
 
     async def _watch(self) -> None:
         """The command's own exec has no watcher: open one beside it. Then the command has started."""
@@ -152,9 +157,11 @@ class GuardedExecution:
         if self._guarded_here:
             self._run(guarded=True)
             return
-        tty = self._request.tty is not None
-        self._watcher = await Watcher.begin(self._place, self._mark, self._start, terminal=tty)
+        self._watcher = await self._new_watcher(self._place, self._start)
         self._run(guarded=self._watcher is not None)
+
+    async def _new_watcher(self, place: Place, start: tuple[str, str]) -> Watcher | None:
+        return await Watcher.begin(place, self._mark, start, terminal=self._request.tty is not None)
 
     @property
     def _guarded_here(self) -> bool:
@@ -384,6 +391,8 @@ class GuardedExecution:
     async def _end(self, grace: float) -> bool:
         try:
             async with asyncio.timeout(grace + END_MARGIN_SECONDS):
+                if self._reaching is not None:
+                    self._reaching.cancel()
                 if self._opening:
                     await self._opened.wait()
                 if self._channel is None:
@@ -406,15 +415,8 @@ class GuardedExecution:
                 await self._let_go()
                 return True
         watcher, self._watcher = self._watcher, None
-        if watcher is None:
-            tty = self._request.tty is not None
-            watcher = await Watcher.begin(self._place, self._mark, self._start, terminal=tty)
-        if watcher is None:
-            return False
-        try:
-            return await watcher.end(tenths)
-        finally:
-            await watcher.close()
+        watcher = watcher or await self._new_watcher(self._place, self._start)
+        return watcher is not None and await watcher.end(tenths)
 
     async def _let_go(self) -> None:
         """Nothing is left but the wrapper: wait until it has gone, too."""
@@ -436,6 +438,8 @@ class GuardedExecution:
             self._ending.cancel()
         if self._pending is not None:
             self._pending.cancel()
+        if self._reaching is not None:
+            self._reaching.cancel()
         for task in list(self._tasks):
             with contextlib.suppress(asyncio.CancelledError):
                 await task

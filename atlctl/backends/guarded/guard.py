@@ -166,12 +166,14 @@ while [ $n != 0 ];do a=`printf %b. "$1"`;shift;set -- "$@" "${a%.}";n=$((n-1));d
 """
 
 
-def escaped(words: Sequence[bytes]) -> list[str] | None:
+def escaped(words: Sequence[bytes], *, always: bool = False) -> list[str] | None:
     """Words of which one is no UTF-8, which runtimes refuse, in the form of `printf %b`; None where all are UTF-8."""
     try:
         for word in words:
             word.decode()
     except UnicodeDecodeError:
+        always = True
+    if always:
         return ["".join(chr(byte) if byte in _PLAIN else f"\\0{byte:03o}" for byte in word) for word in words]
     return None
 
@@ -182,13 +184,14 @@ def decoding(text: str) -> str:
     return begin + "\n" + _DECODE + end.lstrip() + rest
 
 
-def carried(text: str, words: Sequence[bytes]) -> tuple[str, list[str]]:
-    """One of the texts for a command, and its words, in a form that transports of UTF-8 alone carry as they are."""
-    plain = escaped(words)
+def carried(text: str, words: Sequence[bytes], *, always: bool = False) -> tuple[str, list[str]]:
+    """One of the texts for a command, and its words, in a form that transports of UTF-8 alone carry as they are; with
+    `always` in a form with single backslashes alone, which login shells of any kind leave alone between quotes."""
+    plain = escaped(words, always=always)
     return (text, [word.decode() for word in words]) if plain is None else (decoding(text), plain)
 
 
-_PLAIN = frozenset(b"/.,:=_-+@%^" + bytes(range(0x30, 0x3A)) + bytes(range(0x41, 0x5B)) + bytes(range(0x61, 0x7B)))
+_PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b"\\'%!")
 
 #: The begin of every mark. Its first character is not in the rest, see `Words`.
 _MARK = "@atlctl-"

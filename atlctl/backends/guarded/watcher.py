@@ -30,8 +30,11 @@ class Watcher:
         return None
 
     async def end(self, tenths: int) -> bool:
-        """End the command. True when nothing is left of it."""
-        return await self._channel.send(f"{tenths}\n".encode()) and await self._hear("G")
+        """End the command, and go. True when nothing is left of it."""
+        try:
+            return await self._channel.send(f"{tenths}\n".encode()) and await self._hear("G")
+        finally:
+            await self.close()
 
     async def leave(self) -> None:
         """Go, and let live what the command left behind."""

@@ -47,6 +47,9 @@ class Container:
             parts += ["&command=", quote_plus(word)]
         return "".join(parts)
 
+    async def reach(self) -> None:
+        """The request for the command is the first thing that is sent."""
+
     async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:
         """Raises ApiError, NoServer. `half_close`: the end of input must be tellable, which v4 cannot."""
         protocols = (frames.V5,) if half_close else (frames.V5, frames.V4)

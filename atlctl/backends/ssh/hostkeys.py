@@ -5,26 +5,49 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import asyncssh
+from asyncssh.public_key import get_default_certificate_algs, get_default_public_key_algs
 
 from atlctl.jobs.errors import NotAllowed, UsageError
 
 #: Where they lie when the configuration of ssh names no others.
 USER_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 GLOBAL_FILES = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+#: Given for a name that may be none of an address: nothing is listed under it.
+_NO_ADDRESS = "::"
 
 
-@dataclass(frozen=True, slots=True)
+class _Known(asyncssh.SSHKnownHosts):
+    """Without the keys that were revoked, which asyncssh itself forgets where a host has no entry of its port but one
+    of all ports. So they are keys like others that nobody trusts."""
+
+    def __init__(self, text: str, revoked: asyncssh.SSHKnownHosts | None) -> None:
+        super().__init__(text)
+        self._revoked = revoked
+
+    def match(self, host: str, addr: str, port: int | None) -> Any:
+        if self._revoked is None:
+            return super().match(host, addr, port)
+        gone = self._revoked.match(host, addr, port)[0]
+        keys, authorities, *more = super().match(host, addr, port)
+        return [key for key in keys if key not in gone], [key for key in authorities if key not in gone], [], *more[1:]
+
+
 class Entries:
-    """What some files say. Revoked keys stand apart: asyncssh forgets them where a host has no other entry."""
+    """What some files say."""
 
-    known: Any
-    revoked: Any
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        """`texts`: of the files, by their paths. Raises ValueError, asyncssh.KeyImportError."""
+        self._texts = texts
+        lines = [line for text in texts.values() for line in text.splitlines()]
+        marked = [line.split(None, 1) for line in lines if line.lstrip().startswith("@revoked")]
+        self.revoked = asyncssh.import_known_hosts("\n".join(rest[0] for _, *rest in marked if rest))
+        self.known = _Known("\n".join(lines), self.revoked if marked else None)
 
     def trusted(self, place: str, port: int) -> bool:
         """Whether the place has an entry of any kind that could vouch for it."""
@@ -33,6 +56,28 @@ class Entries:
 
     def is_revoked(self, place: str, port: int, key: asyncssh.SSHKey | None) -> bool:
         return key is not None and key in self.revoked.match(place, "", port)[0]
+
+    def algorithms(self, place: str, port: int) -> Sequence[str]:
+        """The kinds of keys to ask for: those that are known first, and all others, or a host whose key is of another
+        kind by now would look like one with which no connection is possible. Empty where none is known."""
+        host_keys, authorities, *_ = self.known.match(place, "", port)
+        if not host_keys:
+            return ()
+        certified = get_default_certificate_algs() if authorities else []
+        own = [name for key in host_keys for name in key.sig_algorithms]
+        return [name.decode() for name in dict.fromkeys((*certified, *own, *get_default_public_key_algs()))]
+
+    def source(self, place: str, port: int) -> tuple[str, str] | None:
+        """The file with an entry of the place, and how it names it."""
+        for name in dict.fromkeys((entry(place, port), place)):
+            for path, known in self._files.items():
+                if any(known.match(name, _NO_ADDRESS, None)[:2]):
+                    return path, name
+        return None
+
+    @cached_property
+    def _files(self) -> dict[str, Any]:
+        return {path: asyncssh.import_known_hosts(text) for path, text in self._texts.items()}
 
 
 class KnownHosts:
@@ -48,11 +93,7 @@ class KnownHosts:
         if paths not in self._parsed:
             there = [path for path in paths if os.path.isfile(path)]
             try:
-                lines = [line for path in there for line in Path(path).read_text(encoding="utf-8").splitlines()]
-                revoked = [line.split(None, 1)[1] for line in lines if line.startswith("@revoked ")]
-                self._parsed[paths] = Entries(
-                    asyncssh.import_known_hosts("\n".join(lines)), asyncssh.import_known_hosts("\n".join(revoked))
-                )
+                self._parsed[paths] = Entries({path: _text(Path(path).read_bytes()) for path in there})
             except (OSError, ValueError, asyncssh.KeyImportError) as error:
                 raise UsageError(
                     f"{' or '.join(there)} cannot be read: {error}", "mend the line, or remove it"
@@ -63,7 +104,7 @@ class KnownHosts:
         """Notes the key of a new host, as ssh does with `StrictHostKeyChecking accept-new`."""
         path = os.path.expanduser(files[0])
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        line = f"{entry(host, port)} {key.export_public_key().decode().strip()}\n"
+        line = f"{entry(host, port)} {_public(key)}\n"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, line.encode())
@@ -72,6 +113,11 @@ class KnownHosts:
         for entries in self._parsed.values():
             with contextlib.suppress(ValueError):
                 entries.known.load(line)
+
+
+def _text(data: bytes) -> str:
+    """Of a file. What is no ASCII stands in comments, for which asyncssh would leave out the line."""
+    return data.decode("ascii", "replace").replace("\ufffd", "?")
 
 
 def entry(host: str, port: int) -> str:
@@ -86,8 +132,19 @@ def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | 
     if entries.is_revoked(place, port, offered):
         return NotAllowed(f"the key of {name} was revoked{shown}: it is not that host any more", "ask its owner")
     if entries.trusted(place, port):
-        hint = f"if its owner says that this is right: ssh-keygen -f {shlex.quote(path)} -R {shlex.quote(name)}"
+        file, listed = entries.source(place, port) or (path, name)
+        hint = f"if its owner says that this is right: ssh-keygen -f {shlex.quote(file)} -R {shlex.quote(listed)}"
         return NotAllowed(f"the key of {name} has changed{shown}: it may be another machine", hint)
-    scan = f"ssh-keyscan {f'-p {port} ' if port != 22 else ''}{shlex.quote(place)} >> {shlex.quote(path)}"
-    hint = f"compare the fingerprint with the host's, then: {scan}"
-    return NotAllowed(f"the key of {name} is not known{shown}", hint)
+    if offered is None:
+        return NotAllowed(f"the key of {name} is not known", "ask its owner for a line of known_hosts")
+    # That very key: what another look finds may be another's, and past a jump host it finds nothing.
+    line = shlex.quote(f"{name} {_public(offered)}")
+    return NotAllowed(
+        f"the key of {name} is not known{shown}",
+        f"compare the fingerprint with the host's, then: echo {line} >> {shlex.quote(path)}",
+    )
+
+
+def _public(key: asyncssh.SSHKey) -> str:
+    """As a line of known_hosts has it, without a comment."""
+    return " ".join(key.export_public_key().decode().split()[:2])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ from atlctl.jobs.errors import NotAllowed
 #: What ssh looks for where nothing else is configured.
 DEFAULTS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa", "~/.ssh/id_ed25519_sk", "~/.ssh/id_ecdsa_sk")
 _TRIES = 3
+_log = logging.getLogger(__name__)
 
 
 class Keys:
@@ -22,14 +25,44 @@ class Keys:
     def __init__(self, ask: Callable[[str], str | None]) -> None:
         self._ask = ask
         self._loaded: dict[str, Sequence[Any]] = {}
+        #: Keys of each agent that was asked, by their public parts.
+        self._agents: dict[str, dict[bytes, Any]] = {}
+        self._clients: list[asyncssh.SSHAgentClient] = []
+        self._asking = asyncio.Lock()
         #: Why a key could not be used, by its path.
         self.problems: dict[str, str] = {}
 
-    def load(self, paths: Sequence[str]) -> list[Any]:
-        """Those of the keys that are there and can be used, with their certificates."""
-        found: list[Any] = []
-        for path in paths:
-            whole = os.path.expanduser(path)
+    async def ask_agent(self, socket: str) -> None:
+        """Hear which keys the agent at `socket` has, once. Empty: none is asked."""
+        async with self._asking:
+            if not socket or socket in self._agents:
+                return
+            client = asyncssh.SSHAgentClient(socket)
+            try:
+                held = await client.get_keys()
+            except (ValueError, OSError, asyncssh.Error) as error:
+                _log.debug("the agent at %s does not answer: %r", socket, error)
+                held = ()
+            self._agents[socket] = {pair.public_data: pair for pair in held}
+            self._clients.append(client)
+
+    async def aclose(self) -> None:
+        """End the connections to agents."""
+        for client in self._clients:
+            client.close()
+            await client.wait_closed()
+        self._clients.clear()
+
+    def load(self, paths: Sequence[str], agent: str = "", *, only: bool = False) -> list[Any]:
+        """The keys of the agent that was asked at `agent`, with `only` those of `paths` alone; then the keys at `paths`
+        that are there and can be used, with their certificates. What the agent holds is not read."""
+        held = self._agents.get(agent, {})
+        wholes = [os.path.expanduser(path) for path in paths]
+        public = {whole: _public(whole) for whole in wholes} if held else {}
+        found = [pair for data, pair in held.items() if not only or data in public.values()]
+        for whole in wholes:
+            if public.get(whole) in held:
+                continue
             if whole not in self._loaded:
                 self._loaded[whole] = self._one(whole)
             found += self._loaded[whole]
@@ -48,10 +81,9 @@ class Keys:
             try:
                 return asyncssh.load_keypairs([path], passphrase)
             except asyncssh.KeyEncryptionError:
-                wrong = True
+                pass  # asked for again
             except asyncssh.KeyImportError as error:
-                wrong = "assphrase" in str(error)
-                if not wrong:
+                if "assphrase" not in str(error):
                     self.problems[path] = f"{path} cannot be read: {error}"
                     return ()
             except OSError as error:
@@ -64,9 +96,18 @@ class Keys:
         return ()
 
 
-def none_accepted(user: str, host: str, keys: Keys) -> NotAllowed:
-    """What a refused login means."""
-    why = "; ".join(keys.problems.values())
+def _public(path: str) -> bytes | None:
+    """The public part of a key, which lies beside it; None where it does not."""
+    try:
+        return asyncssh.read_public_key(f"{path}.pub").public_data
+    except (OSError, ValueError, asyncssh.Error):
+        return None
+
+
+def none_accepted(user: str, host: str, keys: Keys, paths: Sequence[str] | None = None) -> NotAllowed:
+    """What a refused login means. `paths`: the keys that were meant for it, None for all."""
+    own = None if paths is None else {os.path.expanduser(path) for path in paths}
+    why = "; ".join(problem for path, problem in keys.problems.items() if own is None or path in own)
     return NotAllowed(
         f"{host} let {user} not in: no key was accepted{f' ({why})' if why else ''}",
         f"try: ssh {user}@{host} true; keys come from an agent, ~/.ssh/id_* and IdentityFile in ~/.ssh/config",

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -24,6 +24,10 @@ from atlctl.jobs.errors import AtlctlError, Unreachable
 HIGH, LOW = 256 * 1024, 64 * 1024
 #: Bytes of one command: it is one word of the login shell's, for which the kernel takes 128 KiB less one.
 COMMAND_LIMIT = 128 * 1024 - 64
+
+
+#: What fish as a login shell reads in ways of its own: a backslash also between quotes, a percent sign without any.
+_OWN_WAY = frozenset(b"\\%")
 
 
 class _Session(asyncssh.SSHClientSession[bytes]):
@@ -83,8 +87,12 @@ def _number(name: str) -> int:
 class SessionChannel:
     """See `atlctl.backends.guarded.channel.Channel`."""
 
-    def __init__(self, session: _Session, channel: asyncssh.SSHClientChannel[bytes]) -> None:
+    def __init__(
+        self, session: _Session, channel: asyncssh.SSHClientChannel[bytes], closed: Callable[[], object]
+    ) -> None:
+        """`closed` is called once."""
         self._session, self._channel = session, channel
+        self._closed: Callable[[], object] | None = closed
         self._status: Ended | None = None
 
     async def receive(self) -> Output | Ended | None:
@@ -128,6 +136,9 @@ class SessionChannel:
 
     async def close(self) -> None:
         self._channel.abort()
+        if self._closed is not None:
+            closed, self._closed = self._closed, None
+            closed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +165,8 @@ class HostPlace:
     def __init__(self, connections: Connections, host: Host, within: Within | None = None) -> None:
         self._connections, self._host = connections, host
         self._begin = (within or Within()).words
+        #: Not used yet.
+        self._reached: asyncssh.SSHClientConnection | None = None
         self.name = host.name
 
     def command(
@@ -169,7 +182,7 @@ class HostPlace:
         if text is None:
             bare = tuple(word.decode("utf-8", "surrogateescape") for word in words)
             return f"{self._begin} {quoted(Argv(bare)).text}"
-        text, given = guard.carried(text, words)
+        text, given = guard.carried(text, words, always=any(word in _OWN_WAY for word in b"".join(words)))
         return f"{self._begin} {quoted(Argv(('sh', '-c', text, 'sh', *before, *given))).text}"
 
     def impossible(self, words: tuple[str, ...], command: str) -> FailedToStart | None:
@@ -182,8 +195,13 @@ class HostPlace:
             return FailedToStart(125, f"{words[0]}: the command is longer than {limit} KiB; send it as input (-i)")
         return None
 
+    async def reach(self) -> None:
+        if self._reached is None:
+            self._reached = await self._connections.get(self._host)
+
     async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:  # noqa: ARG002
-        connection = await self._connections.get(self._host)
+        connection, self._reached = self._reached, None
+        connection = connection or await self._connections.get(self._host)
         session = _Session()
         try:
             channel, _ = await connection.create_session(
@@ -195,9 +213,13 @@ class HostPlace:
                 term_type=os.environ.get("TERM") or "xterm" if size is not None else None,
                 term_size=(size.columns, size.rows) if size is not None else None,
             )
-        except (OSError, asyncssh.Error) as error:
-            raise Unreachable(f"{self.name}: no session: {str(error)[:200]}") from error
-        return SessionChannel(session, cast("asyncssh.SSHClientChannel[bytes]", channel))
+        except BaseException as error:
+            self._connections.rest(self._host)
+            if isinstance(error, OSError | asyncssh.Error):
+                raise Unreachable(f"{self.name}: no session: {str(error)[:200]}") from error
+            raise
+        made = cast("asyncssh.SSHClientChannel[bytes]", channel)
+        return SessionChannel(session, made, lambda: self._connections.rest(self._host))
 
     def refused(self, error: AtlctlError, *, half_close: bool = False) -> FailedToStart | Lost:  # noqa: ARG002
         return FailedToStart(255, f"{error.message}{f'; {error.hint}' if error.hint else ''}")

@@ -29,6 +29,9 @@ class Unreached:
     def impossible(self, words: tuple[str, ...], command: str) -> FailedToStart | None:
         return None
 
+    async def reach(self) -> None:
+        pass
+
     async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:
         raise Unreachable(f"refused: {len(command)} {half_close} {size}")
 

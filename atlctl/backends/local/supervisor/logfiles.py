@@ -39,11 +39,15 @@ class Reader:
             following = self._following()
             if following is None:
                 return
-            if self._file is not None:
-                # What was written between our last read and the rotation.
-                yield from self._to_its_end()
-                if self._buffer:
-                    yield self._buffer + b"\n"
+            try:
+                if self._file is not None:
+                    # What was written between our last read and the rotation.
+                    yield from self._to_its_end()
+                    if self._buffer:
+                        yield self._buffer + b"\n"
+            except GeneratorExit:
+                following.close()
+                raise
             self._take(following)
 
     def position(self) -> tuple[int, int]:

@@ -155,7 +155,7 @@ def test_a_job_of_which_one_worker_has_failed_has_failed() -> None:
             told({"event": "failed", "kind": "absent", "message": "gone"}, 96),
             StopResult("w1", "already-ended", reason="gone"),
         ),
-        ([FailedToStart(255, "refused")], StopResult("w1", "not-stopped", reason="w1: refused")),
+        ([FailedToStart(255, "refused")], StopResult("w1", "not-stopped", reason="refused")),
     ],
 )
 def test_results_of_a_stop(events: list[Event], result: StopResult) -> None:

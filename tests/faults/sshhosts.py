@@ -1,0 +1,343 @@
+"""Hosts that misbehave: names in ~/.ssh/config that lead to a real sshd, past a proxy, or to servers that are none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import asyncssh
+
+from tests.integration.local import objects
+from tests.support import isolation, proc
+from tests.support.cli import Result, popen_cli, run_cli
+from tests.support.sshd import Sshd, make_key
+
+#: Closing a socket with this option resets the connection.
+RESET = struct.pack("ii", 1, 0)
+#: What login shells do with the command, by the server's address. sshd runs it by the login's own shell.
+ORDINARY, FISH, NOLOGIN, FALSE, GREETING, NOSHELL, *SPARE = (f"127.0.6.{number}" for number in range(1, 10))
+SHELLS = {
+    FISH: 'exec fish -c "$SSH_ORIGINAL_COMMAND"',
+    NOLOGIN: "exec /usr/sbin/nologin",
+    FALSE: "exec /bin/false",
+    GREETING: 'printf "Welcome\\nL 99\\n{}\\n"; echo "quota exceeded" >&2; exec sh -c "$SSH_ORIGINAL_COMMAND"',
+    NOSHELL: "true",
+}
+_MARK = re.compile(r"@atlctl-[0-9a-f]{16}")
+
+
+class Serving:
+    """One sshd for a module's tests, one key that it takes, and a loop in a thread for servers of asyncssh's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.key = make_key(folder / "key")
+        self.mark = uuid.uuid4().hex
+        self.sshd = Sshd(folder / "server", [self.key], [ORDINARY, *SHELLS, *SPARE])
+        with self.sshd.config.open("a") as config:
+            config.write(f"SetEnv HOME={folder} {proc.MARK}={self.mark}\n")
+            for address, command in SHELLS.items():
+                config.write(f"Match LocalAddress {address}\n  ForceCommand {command}\n")
+        self.sshd.stop()
+        self.sshd.start()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def call(self, work: Awaitable[Any]) -> Any:
+        async def awaited() -> Any:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result(20)
+
+    def asyncssh(
+        self, handler: Callable[..., Any] | None, factory: Callable[[], asyncssh.SSHServer]
+    ) -> tuple[int, Callable[[], None]]:
+        """A server of asyncssh's with the sshd's key, on a port of its own; and what ends it."""
+        options = {"encoding": None, "kex_algs": ["curve25519-sha256"], "login_timeout": 1000}
+        keys = [str(self.sshd.host_key)]
+        made = asyncssh.create_server(
+            factory, "127.0.0.1", 0, server_host_keys=keys, process_factory=handler, **options
+        )
+        server = self.call(made)
+
+        def close() -> None:
+            self._loop.call_soon_threadsafe(server.close)
+
+        return server.get_port(), close
+
+    def running(self, text: str = "") -> list[proc.Process]:
+        """What runs on the hosts."""
+        return [process for process in proc.marked(self.mark) if text in process.command]
+
+    def close(self) -> None:
+        self.sshd.close()
+
+        async def cancel() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self.call(cancel())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+        assert proc.leftovers(self.mark, 5) == []
+
+
+class Letting(asyncssh.SSHServer):
+    """Lets everybody in."""
+
+    def begin_auth(self, username: str) -> bool:
+        return False
+
+
+def reset(one: socket.socket) -> None:
+    """Closing it resets the connection then."""
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+
+
+def mark_of(process: asyncssh.SSHServerProcess[bytes]) -> bytes:
+    """The mark that the client's wrapper was given."""
+    found = _MARK.search(process.command or "")
+    assert found is not None
+    return found[0].encode()
+
+
+def say(process: asyncssh.SSHServerProcess[bytes], word: str) -> None:
+    """A word as the wrapper says it."""
+    process.stderr.write(mark_of(process) + b" " + word.encode() + b"\n")
+
+
+def closes(process: asyncssh.SSHServerProcess[bytes]) -> None:
+    """Has run a command, and says nothing of its end."""
+    say(process, "S 1 1")
+    process.stdout.write(b"half a line")
+    process.close()
+
+
+class Fleet:
+    """The client's side: names of hosts, each of which leads where a test wants."""
+
+    def __init__(self, serving: Serving, home: Path, resources: ExitStack) -> None:
+        self.serving = serving
+        self.home = home
+        self.env: dict[str, str | None] = dict.fromkeys(isolation.foreign(list(os.environ)))
+        self.env |= isolation.environment(home)
+        self._resources = resources
+        home.joinpath("run").mkdir(mode=0o700, exist_ok=True)
+        self.ssh = home / ".ssh"
+        self.ssh.mkdir(mode=0o700)
+        shutil.copy(serving.key, self.ssh / "id_ed25519")
+        self.known = self.ssh / "known_hosts"
+        self.known.touch()
+        self._names: list[str] = []
+        (self.ssh / "config").write_text("GlobalKnownHostsFile /nonexistent\n")
+
+    @property
+    def host_key(self) -> str:
+        return " ".join(self.serving.sshd.host_key.with_suffix(".pub").read_text().split()[:2])
+
+    def host(self, name: str, address: str = ORDINARY, port: int | None = None, *lines: str, known: bool = True) -> str:
+        """A host of that name. `lines`: of its part of the configuration."""
+        port = port or self.serving.sshd.port
+        with (self.ssh / "config").open("a") as config:
+            config.write("\n".join([f"Host {name}", f"HostName {address}", f"Port {port}", *lines, ""]))
+        if known:
+            self.trust(address, port, self.host_key)
+        self._names.append(name)
+        return name
+
+    def trust(self, address: str, port: int, key: str, before: str = "") -> None:
+        with self.known.open("a") as file:
+            file.write(f"{before}[{address}]:{port} {key}\n")
+
+    def file(self, *names: str) -> str:
+        """A hostfile of these hosts, by default of all."""
+        path = self.home / "hosts"
+        path.write_text("".join(f"{name}\n" for name in names or self._names))
+        return str(path)
+
+    def cli(self, *words: str, **options: Any) -> Result:
+        return run_cli(*words, **{"timeout": 60, "env": self.env, **options})
+
+    def exec(self, *words: str, **options: Any) -> Result:
+        """On all hosts."""
+        return self.cli("exec", "--hostfile", self.file(), "--all", *words, **options)
+
+    def outcomes(self, *words: str, **options: Any) -> tuple[dict[str, dict[str, Any]], int]:
+        """Of each host, told exactly once; and the exit code."""
+        run = self.exec("-o", "json", *words, **options)
+        return outcomes(run.stdout), run.code
+
+    def popen(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
+        """`exec` on all hosts, for tests that signal it or hold its streams."""
+        words = ("exec", "--hostfile", self.file(), "--all", *words)
+        streams = {"stdin": subprocess.DEVNULL, "stdout": -1, "stderr": -1, "bufsize": 0}
+        return popen_cli(*words, **{"env": self.env, **streams, **options})
+
+    # What is no server
+
+    def refusing(self) -> int:
+        """A port on which nobody listens."""
+        found = self._resources.enter_context(socket.socket())
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+    def filtered(self) -> int:
+        """A port that answers no more: its backlog is full."""
+        full = self._resources.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = int(full.getsockname()[1])
+        for _ in range(4):
+            one = self._resources.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", port))
+        return port
+
+    def silent(self) -> int:
+        """A port that takes connections, and never says a word."""
+        return int(self._resources.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1])
+
+    def talking(self, talk: Callable[[socket.socket], None]) -> int:
+        """A port where every connection is given to `talk`, and closed then."""
+        return self._resources.enter_context(_accepting(talk))
+
+    def asyncssh(
+        self, handler: Callable[..., Any] | None = None, factory: Callable[[], asyncssh.SSHServer] = Letting
+    ) -> int:
+        """A server of asyncssh's. `handler` gets the process of each command; without one `factory` is asked."""
+        port, close = self.serving.asyncssh(handler, factory)
+        self._resources.callback(close)
+        return port
+
+    def proxy(self, address: str = ORDINARY) -> Proxy:
+        return self._resources.enter_context(Proxy((address, self.serving.sshd.port)))
+
+
+@contextmanager
+def fleet(serving: Serving, home: Path) -> Iterator[Fleet]:
+    with ExitStack() as resources:
+        yield Fleet(serving, home, resources)
+    assert proc.wait_until(lambda: not serving.running(), 15), serving.running()
+
+
+def outcomes(stdout: bytes) -> dict[str, dict[str, Any]]:
+    """Of each host, told exactly once; the summary, which must come last, as "": its counts must be true."""
+    lines = objects(stdout)
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        if line["type"] == "outcome":
+            assert line["worker"] not in found, line
+            found[line["worker"]] = line
+    assert lines[-1]["type"] == "summary"
+    return {**found, "": lines[-1]}
+
+
+@contextmanager
+def _accepting(talk: Callable[[socket.socket], None]) -> Iterator[int]:
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                one = server.accept()[0]
+                one.settimeout(20)
+                with one, contextlib.suppress(OSError):
+                    talk(one)
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    try:
+        yield int(server.getsockname()[1])
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join(30)
+
+
+class Proxy:
+    """Hands bytes on between a client and a server, until it is told to `reset` or to `stall`."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._server.getsockname()[1])
+        self._ends: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._over = False
+        self._limit: int | None = None
+        self._threads[0].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._server.accept()[0]
+                server = socket.create_connection(self._target)
+                self._ends += [client, server]
+                for pair in ((client, server), (server, client)):
+                    thread = threading.Thread(target=self._hand_on, args=pair)
+                    self._threads.append(thread)
+                    thread.start()
+
+    def _hand_on(self, source: socket.socket, sink: socket.socket) -> None:
+        size = 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self._flowing.wait()
+                size += len(data)
+                if self._limit is not None and size > self._limit:
+                    self.reset()
+                    return
+                sink.sendall(data)
+        with contextlib.suppress(OSError):
+            if not self._over:
+                sink.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        """Both sides are told that the connection is gone."""
+        self._end(RESET)
+
+    def cut_after(self, size: int) -> None:
+        """Reset every connection on which the server has sent more than so many bytes."""
+        self._limit = size
+
+    def stall(self) -> None:
+        """Nobody is told anything: the network has parted."""
+        self._flowing.clear()
+
+    def _end(self, linger: bytes | None = None) -> None:
+        self._over = True
+        ends, self._ends = self._ends, []
+        for end in ends:
+            if linger is not None:
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            with contextlib.suppress(OSError):
+                # A thread that reads would keep a closed socket open.
+                end.shutdown(socket.SHUT_RD)
+            end.close()
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._flowing.set()
+        self._end()
+        for thread in self._threads:
+            thread.join(10)

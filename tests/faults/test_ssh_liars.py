@@ -1,0 +1,200 @@
+"""Servers and login shells that lie, greet or talk nonsense: true outcomes, and no command to a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import pytest
+
+from tests.faults import sshhosts
+from tests.faults.sshhosts import Fleet, Serving, closes, fleet, mark_of, outcomes, say
+from tests.support import proc
+from tests.support.needs import find_program, needs
+
+pytestmark = needs("sshd")
+
+Process = asyncssh.SSHServerProcess[bytes]
+#: What a host may try to write on a screen, or between the lines of others.
+HOSTILE = "\x1b]0;pwn\x07\x1b[31m\nok: all (99)\r\u202e\u2028\x9b"
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    own = Serving(tmp_path_factory.mktemp("sshd"))
+    try:
+        yield own
+    finally:
+        own.close()
+
+
+@pytest.fixture
+def hosts(serving: Serving, isolated: Path) -> Iterator[Fleet]:
+    with fleet(serving, isolated) as own:
+        yield own
+
+
+def silent_close(process: Process) -> None:
+    process.close()
+
+
+def absurd(process: Process) -> None:
+    """A status that no process can have, of which asyncssh takes the last byte."""
+    say(process, "S 1 1")
+    _status(process, 2**31)
+
+
+def absurd_after(process: Process) -> None:
+    say(process, "S 1 1")
+    say(process, "X 4")
+    _status(process, 256)
+
+
+def absurd_word(process: Process) -> None:
+    """A word of the wrapper's that it cannot have said."""
+    say(process, "S 1 1")
+    say(process, f"X {10**40}")
+    process.exit(3)
+
+
+def signalled(process: Process) -> None:
+    say(process, "S 1 1")
+    process.exit_with_signal("TERM", msg=HOSTILE)
+
+
+def failing(process: Process) -> None:
+    process.stderr.write(HOSTILE.encode() + b"\xff\x00")
+    process.exit(3)
+
+
+def hostile(process: Process) -> None:
+    for word in ("S -1 /../x", "S", "F 3333", "Z \x1b[0m", "S 1 1"):
+        say(process, word)
+    process.stdout.write(HOSTILE.encode() + b"\xff\xfe\x00")
+    process.stderr.write(mark_of(process)[:-1] + b"? X 0\n" + HOSTILE.encode())
+    say(process, "X 0")
+    process.exit(0)
+
+
+def long_error(process: Process) -> None:
+    """Before the wrapper's first word."""
+    process.stderr.write(b"motd " * 60_000)
+    process.exit(9)
+
+
+class Leaving(asyncssh.SSHServer):
+    """Goes with a message."""
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+
+    def begin_auth(self, username: str) -> bool:
+        self._connection.disconnect(asyncssh.DISC_BY_APPLICATION, HOSTILE)
+        return True
+
+
+#: What serves a host -> outcome, exit code, signal, a part of the reason.
+LIES: dict[Callable[[Process], None], tuple[str, int | None, int | None, str]] = {
+    closes: ("lost", None, None, "before the command's exit status"),
+    silent_close: ("lost", None, None, "before the command's exit status"),
+    absurd: ("lost", None, None, "the wrapper ended without a word on the command"),
+    absurd_after: ("exited", 4, None, ""),
+    absurd_word: ("lost", None, None, "the shell that waited for the command was ended"),
+    signalled: ("exited", 143, None, ""),
+    failing: ("failed_to_start", 125, None, "the shell there failed: "),
+    hostile: ("exited", 0, None, ""),
+    long_error: ("failed_to_start", 125, None, "the shell there failed: motd motd"),
+}
+
+
+def _status(process: Process, status: int) -> None:
+    channel: Any = process.channel
+    channel._send_request(b"exit-status", status.to_bytes(4, "big"))
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def lied(serving: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What `exec` tells of all of them at once."""
+    with fleet(serving, tmp_path_factory.mktemp("home")) as own:
+        for handler in LIES:
+            own.host(handler.__name__, "127.0.0.1", own.asyncssh(handler))
+        own.host("leaving", "127.0.0.1", own.asyncssh(None, Leaving))
+        own.host("good")
+        run = own.exec("-o", "json", "--connect-timeout", "30", "--", "echo", "hi")
+        few = own.file("failing", "hostile", "leaving")
+        yield {
+            "outcomes": outcomes(run.stdout),
+            "lines": [json.loads(line) for line in run.stdout.splitlines()],
+            "code": run.code,
+            "pipe": own.cli("exec", "--hostfile", few, "--all", "--", "true").stderr,
+            "screen": own.cli("exec", "--hostfile", few, "--all", "--", "true", tty=True).stdout,
+            "ps": own.cli("ps", "--hostfile", few, tty=True, columns=300).stdout,
+        }
+
+
+@pytest.mark.parametrize("handler", LIES, ids=lambda handler: handler.__name__)
+def test_a_server_that_lies(lied: dict[str, Any], handler: Callable[[Process], None]) -> None:
+    found = lied["outcomes"][handler.__name__]
+    outcome, code, number, reason = LIES[handler]
+    assert (found["outcome"], found["exit_code"], found["signal"]) == (outcome, code, number), found
+    assert reason in found["reason"]
+    assert len(found["reason"]) < 400
+
+
+def test_beside_servers_that_lie(lied: dict[str, Any]) -> None:
+    assert lied["code"] == 255
+    assert lied["outcomes"]["good"]["exit_code"] == 0
+    assert len(lied["outcomes"]) == len(LIES) + 3
+    told = [line["data"] for line in lied["lines"] if line["type"] == "output" and line["worker"] == "good"]
+    assert told == ["hi\n"]
+
+
+@pytest.mark.parametrize("where", ["pipe", "screen", "ps"])
+def test_what_hosts_say_forges_no_line_and_commands_no_terminal(lied: dict[str, Any], where: str) -> None:
+    """On a pipe the commands' own output is as it is: there only what is told of them is looked at."""
+    text = lied[where].decode(errors="replace")
+    assert "pwn" in text
+    if where == "pipe":
+        text = "".join(line + "\n" for line in text.split("\n") if not line.startswith("hostile: "))
+    for line in text.replace("\r\n", "\n").split("\n"):
+        assert not line.startswith("ok: all"), line
+    for bad in ("\x1b]", "\x07", "\u202e", "\x9b", "\r\u202e"):
+        assert bad not in text
+
+
+# Login shells
+
+
+def test_a_login_shell_that_greets_or_is_no_sh(hosts: Fleet, serving: Serving) -> None:
+    names = [hosts.host("greeting", sshhosts.GREETING)]
+    if find_program("fish"):
+        names.append(hosts.host("fish", sshhosts.FISH))
+    words = ("a b", "$HOME", "`id`", "'", '"', "*", "\n", "", "~", "{a,b}", "(true)", "&", "?", "中")
+    run = hosts.exec("-o", "json", "--", "sh", "-c", 'printf "%s|" "$@"; echo; exit 3', "sh", *words)
+    found = outcomes(run.stdout)
+    lines = [json.loads(line) for line in run.stdout.splitlines()]
+    for name in names:
+        assert (found[name]["outcome"], found[name]["exit_code"], found[name]["guarded"]) == ("exited", 3, True)
+        data = "".join(line["data"] for line in lines if line.get("worker") == name and line.get("stream") == "stdout")
+        greeted = "Welcome\nL 99\n{}\n" if name == "greeting" else ""
+        assert data == greeted + "".join(word + "|" for word in words) + "\n"
+    # What is read of a host's answers is not taken from its greeting.
+    listed = json.loads(hosts.cli("ps", "--hostfile", hosts.file(), "-o", "json").stdout)["data"]["workers"]
+    assert [worker["state"] for worker in listed] == ["Running"] * len(names)
+    assert all(worker["usage"]["load"] != 99 for worker in listed), listed
+    started = hosts.cli("ssh", "run", "--hostfile", hosts.file(), "--", "sh", "-c", "echo out; exit 4")
+    assert started.code == 4, started
+    assert b"out\n" in started.stdout
+    assert proc.wait_until(lambda: not serving.running(), 15)
+
+
+@needs("fish")
+@pytest.mark.parametrize("word", ["\\", "\\\\", "a\\'b", "%self"])
+def test_words_that_fish_reads_in_its_own_way(hosts: Fleet, word: str) -> None:
+    hosts.host("fish", sshhosts.FISH)
+    run = hosts.exec("--", "printf", "%s", word)
+    assert (run.stdout, run.code) == (word.encode(), 0)
