@@ -98,7 +98,7 @@ def test_a_held_worker_is_frozen_and_found_when_its_job_is_gone(jobs: Registry, 
         folder = folder_of(jobs, "train")
         assert folder is not None
         assert wait_until(lambda: list(folder.glob("worker-1/run-0/**/error.json")) != [], 10)
-        assert jobs.states("train") == ["Running", "Held"]
+        assert wait_until(lambda: jobs.states("train") == ["Running", "Held"])
         assert jobs.cli("stop", "train", "--yes").code == 0
         stdout, stderr = recorder.communicate(timeout=30)
     assert recorder.returncode == 0, stderr
