@@ -33,12 +33,12 @@ generate: $(VENV) ## write anew what is made from the command table: completion 
 bench: $(VENV) ## measure, and fail where a promise on speed or memory is not kept
 	$(BIN)/python -m pytest tests/benchmarks -s -o timeout=900
 
-e2e: $(VENV) ## tests in a real cluster; KUBECONFIG and ATLCTL_E2E_IMAGE must be set (docs/e2e.md)
-	@test -n "$${KUBECONFIG:-}" || { echo "error: set KUBECONFIG, see docs/e2e.md" >&2; exit 2; }
-	@test -n "$${ATLCTL_E2E_IMAGE:-}" || { echo "error: set ATLCTL_E2E_IMAGE, see docs/e2e.md" >&2; exit 2; }
+e2e: $(VENV) ## tests in a real cluster; KUBECONFIG and ATLCTL_E2E_IMAGE must be set (docs/en/e2e.md)
+	@test -n "$${KUBECONFIG:-}" || { echo "error: set KUBECONFIG, see docs/en/e2e.md" >&2; exit 2; }
+	@test -n "$${ATLCTL_E2E_IMAGE:-}" || { echo "error: set ATLCTL_E2E_IMAGE, see docs/en/e2e.md" >&2; exit 2; }
 	$(BIN)/python -m pytest tests/e2e -v $(E2E)
 
-soak: $(VENV) ## repeat the demo, the property tests, faults of a cluster and of the smoke test for hours; adds to docs/soak.md
+soak: $(VENV) ## repeat the demo, the property tests, faults of a cluster and of the smoke test for hours; adds to docs/en/soak.md
 	$(BIN)/python -m tests.soak
 
 test-deps: ## as root: Debian packages that some tests need (they are skipped without)

@@ -2,7 +2,7 @@
 
     python -m atlctl.cli.table --write
 
-writes `atlctl/cli/table.json` (for completion), `docs/reference.md`, `docs/zh/reference.md` and `completions/`;
+writes `atlctl/cli/table.json` (for completion), `docs/en/reference.md`, `docs/zh/reference.md` and `completions/`;
 without `--write` it lists the files that are out of date and exits with 1. A test does the same.
 """
 
@@ -114,7 +114,7 @@ def generated() -> dict[str, str]:
     table = json.dumps(completion_table(), indent=1, sort_keys=False)
     files = {
         "atlctl/cli/table.json": f"{table}\n",
-        "docs/reference.md": reference("en"),
+        "docs/en/reference.md": reference("en"),
         "docs/zh/reference.md": reference("zh"),
     }
     return files | {f"completions/{FILES[shell]}": text for shell, text in SCRIPTS.items()}

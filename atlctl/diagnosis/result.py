@@ -1,4 +1,4 @@
-"""What comes out of a diagnosis: plain, immutable data. See docs/errors.md for the meaning of each word."""
+"""What comes out of a diagnosis: plain, immutable data. See docs/en/errors.md for the meaning of each word."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Verdict(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How sure a root cause is. docs/corpus.md has how often each word was right."""
+    """How sure a root cause is. docs/en/corpus.md has how often each word was right."""
 
     CERTAIN = "certain"
     LIKELY = "likely"

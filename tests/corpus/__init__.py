@@ -1,1 +1,1 @@
-"""Failed torchrun jobs, made on this machine, with the truth written by what made them fail. See docs/corpus.md."""
+"""Failed torchrun jobs, made on this machine, with the truth written by what made them fail. See docs/en/corpus.md."""

@@ -1,4 +1,4 @@
-"""`python -m tests.corpus.make [CASE...]`: makes cases anew by running their jobs. See docs/corpus.md."""
+"""`python -m tests.corpus.make [CASE...]`: makes cases anew by running their jobs. See docs/en/corpus.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests against a real cluster: one namespace for all of them, skipped where none is given. See docs/e2e.md."""
+"""Tests against a real cluster: one namespace for all of them, skipped where none is given. See docs/en/e2e.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Repeats the demo, the property tests, commands in a thousand pods and the smoke test with faults, and adds dated
-tables to docs/soak.md.
+tables to docs/en/soak.md.
 
 Exits 1 when a run was wrong.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.support import proc
 
 ROOT = Path(__file__).parents[2]
-REPORT = ROOT / "docs" / "soak.md"
+REPORT = ROOT / "docs" / "en" / "soak.md"
 
 TITLE = """# Soak runs
 

@@ -1,4 +1,4 @@
-"""The house rules of docs/architecture.md over the syntax trees of a package: every rule gives a list of breaches."""
+"""The house rules of docs/en/architecture.md over the syntax trees of a package: every rule gives a list of breaches."""
 
 from __future__ import annotations
 

@@ -35,12 +35,10 @@ from tests.unit.smoke.reports import report as smoke_report
 
 ROOT = Path(__file__).parents[2]
 READMES = ("README.md", "README.zh-CN.md")
-DOCUMENTS = sorted(
-    str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/zh/*.md"))
-)
+DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 #: Both languages of one document.
 PAIRS = [READMES] + [
-    (f"docs/{path.name}", f"docs/zh/{path.name}")
+    (f"docs/en/{path.name}", f"docs/zh/{path.name}")
     for path in sorted(ROOT.glob("docs/zh/*.md"))
     if path.name != "reference.md"
 ]
@@ -270,7 +268,7 @@ def keys(value: object) -> Iterator[str]:
         yield from (key for item in value for key in keys(item))
 
 
-@pytest.mark.parametrize("folder", ["docs", "docs/zh"])
+@pytest.mark.parametrize("folder", ["docs/en", "docs/zh"])
 def test_json_fields_are_documented(folder: str) -> None:
     told = {"exec": stream_fields(), "errors": finding_fields(), "stacks": hang_fields(), "smoke": smoke_fields()}
     for name, fields in told.items():
@@ -278,7 +276,7 @@ def test_json_fields_are_documented(folder: str) -> None:
         assert fields - named == set(), name
 
 
-@pytest.mark.parametrize("folder", ["docs", "docs/zh"])
+@pytest.mark.parametrize("folder", ["docs/en", "docs/zh"])
 def test_states_are_documented(folder: str) -> None:
     assert [state for state in State if f"| {state} |" not in read(f"{folder}/glossary.md")] == []
 

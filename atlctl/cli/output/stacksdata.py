@@ -1,4 +1,4 @@
-"""`stacks` as data. The fields are in docs/stacks.md."""
+"""`stacks` as data. The fields are in docs/en/stacks.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A diagnosis for programs. The fields are a contract: docs/errors.md tells what each one means."""
+"""A diagnosis for programs. The fields are a contract: docs/en/errors.md tells what each one means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tests.corpus.scale OUT [CASE...]`: writes synthetic cases of many ranks. See docs/corpus.md."""
+"""`python -m tests.corpus.scale OUT [CASE...]`: writes synthetic cases of many ranks. See docs/en/corpus.md."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ def test_stale_files_are_found_and_written(isolated):
     assert set(table.stale(str(isolated))) == set(table.generated())
     assert set(table.write(str(isolated))) == set(table.generated())
     assert table.stale(str(isolated)) == []
-    (isolated / "docs" / "reference.md").write_text("old")
-    assert table.write(str(isolated)) == ["docs/reference.md"]
+    (isolated / "docs" / "en" / "reference.md").write_text("old")
+    assert table.write(str(isolated)) == ["docs/en/reference.md"]
 
 
 def test_completion_prints_the_packaged_scripts(capfdbinary):

@@ -128,4 +128,4 @@ def test_todays_score(scores: list[Score], capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_table_in_the_docs_is_todays(scores: list[Score]) -> None:
-    assert table(scores) in (ROOT / "docs/corpus.md").read_text(encoding="utf-8")
+    assert table(scores) in (ROOT / "docs/en/corpus.md").read_text(encoding="utf-8")

@@ -183,7 +183,7 @@ def test_the_user_s_signature_comes_before_the_package_s() -> None:
     assert Guide.builtin([own]).advice(cause, "en") == "Ask the storage team."
 
 
-@pytest.mark.parametrize("name", ["errors.md", "zh/errors.md"])
+@pytest.mark.parametrize("name", ["en/errors.md", "zh/errors.md"])
 def test_every_field_is_documented(name: str) -> None:
     named = set(re.findall(r"`([^`\n]+)`", (DOCS / name).read_text("utf-8")))
     cause = replace(CAUSE, gpu=Gpu())
@@ -193,7 +193,7 @@ def test_every_field_is_documented(name: str) -> None:
     assert fields - named == set()
 
 
-@pytest.mark.parametrize(("name", "language"), [("errors.md", "en"), ("zh/errors.md", "zh")])
+@pytest.mark.parametrize(("name", "language"), [("en/errors.md", "en"), ("zh/errors.md", "zh")])
 def test_every_category_is_documented_with_its_title(name: str, language: str) -> None:
     rows = dict(re.findall(r"^\| `([a-z_0-9]+)` \| ([^|]+) \|", (DOCS / name).read_text("utf-8"), re.MULTILINE))
     titles = {item.id: getattr(item.title, language) for item in builtin().categories.values()}
