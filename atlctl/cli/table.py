@@ -2,8 +2,9 @@
 
     python -m atlctl.cli.table --write
 
-writes `atlctl/cli/table.json` (for completion), `docs/en/reference.md`, `docs/zh/reference.md` and `completions/`;
-without `--write` it lists the files that are out of date and exits with 1. A test does the same.
+writes `atlctl/cli/table.json` (for completion), `completions/`, a page for each command (`docs/en/commands`,
+`docs/zh/commands`) and man pages (`docs/man`); without `--write` it lists the files that are out of date and exits
+with 1. A test does the same.
 """
 
 from __future__ import annotations
@@ -11,41 +12,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from typer.main import get_command
-
-from atlctl.cli import catalogue, helptext
-from atlctl.cli.app import app
+from atlctl.cli import helptext
 from atlctl.cli.catalogue import Language
+from atlctl.cli.manual import markdown, roff
+from atlctl.cli.manual.pages import pages
 from atlctl.cli.parser import Group
 from atlctl.cli.scripts import FILES, SCRIPTS
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-@dataclass(frozen=True)
-class Page:
-    """One command: its full name below `atlctl` (empty for the program), its parser and a context to describe it."""
-
-    path: str
-    command: Any
-    ctx: Any
-
-
-def pages(command: Any = None, parent: Any = None) -> Iterator[Page]:
-    """Every command of the app, groups before their commands. Imports all of them."""
-    command = command or get_command(app)
-    settings = {**command.context_settings}
-    if parent is None:
-        settings["help_option_names"] = ["-h", "--help"]
-    ctx = command.context_class(command, info_name=command.path or "atlctl", parent=parent, **settings)
-    yield Page(command.path, command, ctx)
-    if isinstance(command, Group):
-        for name in command.table:
-            yield from pages(command.commands[name], ctx)
 
 
 def completion_table(command: Any = None, parent: Any = None) -> dict[str, Any]:
@@ -75,49 +51,19 @@ def completion_table(command: Any = None, parent: Any = None) -> dict[str, Any]:
     return node
 
 
-def reference(lang: Language) -> str:
-    """The command reference as Markdown: a section per command with usage, examples and options."""
-    label = catalogue.texts(lang)
-    parts = [f"# {label['label.reference']}\n\n{label['label.generated']}\n"]
-    parts += [_section(page, lang) for page in pages()]
-    return "\n".join(parts)
-
-
-def _section(page: Page, lang: Language) -> str:
-    name = helptext.dotted(page.path)
-    lines = [f"## {f'atlctl {page.path}'.strip()}", "", catalogue.find(lang, f"{name}.summary")]
-    if catalogue.has(f"{name}.text"):
-        lines += ["", catalogue.find(lang, f"{name}.text")]
-    lines += ["", "```text", helptext.usage(page.ctx), "```"]
-    label = catalogue.texts(lang)
-    if catalogue.has(f"{name}.examples"):
-        examples = catalogue.find(lang, f"{name}.examples")
-        lines += ["", f"**{label['label.examples']}**", "", "```console", *examples.splitlines(), "```"]
-    if isinstance(page.command, Group):
-        lines += ["", f"**{label['label.commands']}**", ""]
-        for sub in page.command.table:
-            path = f"{page.path} {sub}".strip()
-            anchor = f"atlctl-{path.replace(' ', '-')}"
-            lines.append(f"- [`atlctl {path}`](#{anchor}) {catalogue.find(lang, helptext.dotted(path) + '.summary')}")
-    for heading, params in helptext.sections(page.command, page.ctx):
-        if heading == "label.shared":
-            continue
-        lines += ["", f"**{label[heading]}**", ""]
-        for param in params:
-            text = helptext.describe(page.path, param, lang)
-            lines.append(f"- `{helptext.spelling(param).strip()}` {text}")
-    return "\n".join(lines) + "\n"
-
-
 def generated() -> dict[str, str]:
     """Every generated file: path in the source tree -> content."""
     table = json.dumps(completion_table(), indent=1, sort_keys=False)
     files = {
         "atlctl/cli/table.json": f"{table}\n",
-        "docs/en/reference.md": reference("en"),
-        "docs/zh/reference.md": reference("zh"),
     }
-    return files | {f"completions/{FILES[shell]}": text for shell, text in SCRIPTS.items()}
+    files |= {f"completions/{FILES[shell]}": text for shell, text in SCRIPTS.items()}
+    every = list(pages())
+    places: dict[Language, str] = {"en": "docs/man/man1", "zh": "docs/man/zh_CN/man1"}
+    for lang, man in places.items():
+        files |= {f"docs/{lang}/commands/{name}": text for name, text in markdown.documents(every, lang).items()}
+        files |= {f"{man}/{name}": text for name, text in roff.documents(every, lang).items()}
+    return files
 
 
 def stale(root: str = _ROOT) -> list[str]:

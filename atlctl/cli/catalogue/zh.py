@@ -7,11 +7,6 @@ TEXTS = {
     "label.arguments": "参数：",
     "label.options": "选项：",
     "label.shared": "所有命令通用的选项：",
-    "label.reference": "命令参考",
-    "label.generated": (
-        "由 `python -m atlctl.cli.table --write` 生成。所有命令还接受 `--backend`、`--quiet`、`--verbose`、`--debug` "
-        "和 `--color`，写在命令名之前或之后均可。"
-    ),
     "label.default": "（默认：{value}）",
     "atlctl.summary": "查看、执行、诊断和停止 PyTorch 分布式训练作业。",
     "atlctl.text": "用“atlctl COMMAND -h”查看某个命令的说明。下列选项写在命令名之前或之后都可以。",

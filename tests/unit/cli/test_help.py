@@ -12,15 +12,12 @@ from typer.main import get_command
 
 from atlctl.cli import catalogue, helptext, table
 from atlctl.cli.catalogue import en, zh
+from atlctl.cli.manual import pages as manual
 from tests.unit.cli import sample
 
 
-def pages():
-    return list(table.pages())
-
-
 def page_of(path):
-    return next(page for page in table.pages(get_command(sample.app)) if page.path == path)
+    return next(page for page in manual.pages(get_command(sample.app)) if page.path == path)
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
@@ -114,7 +111,7 @@ def test_chinese_texts_are_chinese():
 
 
 def used_keys():
-    for page in pages():
+    for page in manual.pages():
         name = helptext.dotted(page.path)
         yield f"{name}.summary"
         yield f"{name}.text"

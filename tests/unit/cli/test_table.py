@@ -16,8 +16,8 @@ def test_stale_files_are_found_and_written(isolated):
     assert set(table.stale(str(isolated))) == set(table.generated())
     assert set(table.write(str(isolated))) == set(table.generated())
     assert table.stale(str(isolated)) == []
-    (isolated / "docs" / "en" / "reference.md").write_text("old")
-    assert table.write(str(isolated)) == ["docs/en/reference.md"]
+    (isolated / "docs" / "en" / "commands" / "ps.md").write_text("old")
+    assert table.write(str(isolated)) == ["docs/en/commands/ps.md"]
 
 
 def test_completion_prints_the_packaged_scripts(capfdbinary):
@@ -37,15 +37,6 @@ def test_an_unknown_shell_is_refused(capfd):
 
     assert app.run(["completion", "tcsh"]) == 2
     assert capfd.readouterr().err == "error: invalid value 'tcsh' for SHELL: one of bash, zsh, fish is needed\n"
-
-
-def test_the_reference_has_a_section_per_command():
-    pages = [page.path for page in table.pages()]
-    assert {"", "jobs", "ps", "exec", "local run", "completion"} <= set(pages)
-    for lang in ("en", "zh"):
-        text = table.reference(lang)
-        for path in pages:
-            assert f"\n## {f'atlctl {path}'.strip()}\n" in text
 
 
 def test_no_script_evaluates_an_answer():

@@ -1,0 +1,85 @@
+"""The pages that are made from the command table: Markdown and man pages."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from atlctl.cli.catalogue import manual_en, manual_zh
+from atlctl.cli.manual import facts, markdown, roff
+from atlctl.cli.manual.pages import GUIDES, pages
+from tests.support.needs import needs
+
+ROOT = Path(__file__).parents[3]
+PAGES = list(pages())
+#: Variables between parts of atlctl, which nobody sets by hand.
+INTERNAL = {
+    "ATLCTL_EXEC",
+    "ATLCTL_SMOKE_SECONDS",
+    "ATLCTL_DEMO_FAULT_FILE",
+    "ATLCTL_DEMO_FAULT_RANK",
+    "ATLCTL_DEMO_HOLD",
+}
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_every_command_has_its_pages(lang):
+    written = markdown.documents(PAGES, lang)
+    manual = roff.documents(PAGES, lang)
+    assert len(written) == len(manual) == len(PAGES)
+    for page in PAGES:
+        assert written[f"{page.slug}.md" if page.path else "README.md"].startswith(f"# {page.title}\n")
+        assert manual[f"{page.title.replace(' ', '-')}.1"].startswith(f".TH {page.title.replace(' ', '-').upper()} 1 ")
+
+
+def test_both_languages_hold_the_same_texts_of_the_manual():
+    assert list(manual_en.TEXTS) == list(manual_zh.TEXTS)
+    chinese = re.compile(r"[\u4e00-\u9fff]")
+    assert [key for key, text in manual_zh.TEXTS.items() if not chinese.search(text)] == []
+    assert [key for key, text in manual_en.TEXTS.items() if chinese.search(text)] == []
+
+
+def test_every_command_but_the_program_names_a_document():
+    assert {page.path for page in PAGES} - {""} == set(GUIDES)
+
+
+def test_every_variable_of_the_code_is_told():
+    found = set()
+    for path in (ROOT / "atlctl").rglob("*.py"):
+        found |= set(re.findall(r"\bATLCTL_[A-Z_]*[A-Z]\b", path.read_text("utf-8")))
+    assert found - INTERNAL - set(facts.ENVIRONMENT) == set()
+    assert {name for name in facts.ENVIRONMENT if name.startswith("ATLCTL_")} <= found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (".TH forged", "\\&.TH forged"),
+        ("'so /etc/passwd", "\\&'so /etc/passwd"),
+        ("a\n.b", "a\n\\&.b"),
+        ("--all \\n", "\\-\\-all \\en"),
+        ("a.b", "a.b"),
+    ],
+)
+def test_text_stays_text_in_a_man_page(text, expected):
+    assert roff.escape(text) == expected
+
+
+@needs("man")
+@pytest.mark.parametrize("place", ["man1", "zh_CN/man1"])
+def test_man_shows_every_page_without_a_warning(place):
+    for path in sorted((ROOT / "docs" / "man" / place).iterdir()):
+        shown = subprocess.run(
+            ["man", "--warnings", "-E", "UTF-8", "-l", str(path)],
+            env={"PATH": "/usr/bin:/bin", "MANWIDTH": "80", "LC_ALL": "C.UTF-8"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        # A line of Chinese has no blanks that could be stretched.
+        assert [line for line in shown.stderr.splitlines() if "cannot adjust line" not in line] == [], path.name
+        usage = next(line for line in path.read_text("utf-8").splitlines() if line.startswith(".B atlctl"))
+        assert usage.removeprefix(".B ").replace("\\-", "-") in re.sub(r"\s+", " ", shown.stdout)
