@@ -311,3 +311,22 @@ def test_what_the_readme_says_of_the_package() -> None:
     project = tomllib.loads(read("pyproject.toml"))["project"]
     minimum = project["requires-python"].removeprefix(">=")
     assert all(f"Python {minimum}" in read(name) for name in READMES)
+
+
+def test_every_document_is_in_both_languages() -> None:
+    english, chinese = ({path.name for path in ROOT.glob(f"docs/{lang}/**/*.md")} for lang in ("en", "zh"))
+    # Tables that `make soak` adds to, week by week.
+    assert english - {"soak.md"} == chinese
+
+
+@pytest.mark.parametrize("readme", READMES)
+def test_every_document_is_reached_from_the_readme(readme: str) -> None:
+    seen, queue = {readme}, [readme]
+    for name in queue:
+        for target in _LINK.findall(read(name)):
+            path = (ROOT / name).parent.joinpath(target.partition("#")[0]).resolve()
+            found = str(path.relative_to(ROOT)) if path.suffix == ".md" and path.is_file() else ""
+            if found and found not in seen:
+                seen.add(found)
+                queue.append(found)
+    assert set(DOCUMENTS) - seen == set()
