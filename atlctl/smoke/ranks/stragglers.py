@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -99,6 +99,8 @@ async def check_stragglers(run: Run) -> None:
         stage.note = note(paces, len(hungry))
         if len(paces) < 3:
             stage.not_judged(f"{len(paces)} of {len(members)} ranks told how fast they are")
+        elif crowd := crowded(alone.values()):
+            stage.not_judged(f"{stage.note}; {crowd} of them also alone: too much else runs to compare their speed")
 
 
 async def _measure(run: Run, members: Sequence[Member]) -> Outcome:
@@ -143,6 +145,11 @@ def still_starved(alone: tuple[Pace, Pace] | None) -> bool:
         return False
     own, control = alone[0].starved, alone[1].starved
     return own > STARVED and 1.0 - own < 0.5 * (1.0 - control)
+
+
+def crowded(looks: Iterable[tuple[Pace, Pace]]) -> int:
+    """How many of those measured alone waited for a CPU, and so did the other one that was measured right after."""
+    return sum(all(one.starved is not None and one.starved > STARVED for one in look) for look in looks)
 
 
 def judge(member: Member, paces: Mapping[Member, Pace], alone: tuple[Pace, Pace]) -> Finding:
