@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from atlctl.jobs.sshconfig import SshConfig
 
 
+@cache
 def configured() -> SshConfig:
-    """The table `[ssh]` of the configuration. Raises UsageError for one that is wrong."""
+    """The table `[ssh]` of the configuration, read once for a command. Raises UsageError for one that is wrong."""
     return load_config(os.environ, os.getcwd()).ssh
 
 
@@ -57,19 +58,31 @@ def peers() -> Found | None:
 
 def backend(hostfile: str | None, *, around: bool) -> SshBackend:
     """Hosts: those of `hostfile`, else with `around` the workers around this one; and those that can be named."""
-    from atlctl.backends.ssh import lists
     from atlctl.backends.ssh.backend import SshBackend
 
-    meant = None
-    if hostfile is not None:
-        meant = lists.of_file(hostfile)
-    elif around and (found := peers()) is not None:
-        meant = lists.of_peers(found)
+    meant = meant_list(hostfile, around=around)
+    if meant is not None and hostfile is None:
         say.note(f"{len(meant.hosts)} workers: {meant.source}")
     for remark in meant.remarks if meant is not None else ():
         say.note(remark)
-    listed = [lists.of_config(name, job) for name, job in configured().jobs.items()]
-    return SshBackend(connections(), listed, meant)
+    return SshBackend(connections(), lists_named(), meant)
+
+
+def meant_list(hostfile: str | None, *, around: bool) -> HostList | None:
+    """The hosts that are meant where none is named: of `hostfile`, else with `around` the workers around this one."""
+    from atlctl.backends.ssh import lists
+
+    if hostfile is not None:
+        return lists.of_file(hostfile)
+    found = peers() if around else None
+    return None if found is None else lists.of_peers(found)
+
+
+def lists_named() -> list[HostList]:
+    """All lists of the configuration. Raises UsageError for one that is wrong."""
+    from atlctl.backends.ssh.lists import of_config
+
+    return [of_config(name, job) for name, job in configured().jobs.items()]
 
 
 def connections() -> Connections:

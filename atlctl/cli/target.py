@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -138,26 +139,58 @@ def _fitting(name: str | None) -> Choice:
 
 def _without_a_cluster() -> Choice:
     """Where nothing is named: this machine, if a job lives there, else hosts that are known."""
-    from atlctl.backends.local import registry
     from atlctl.cli import hosts
 
-    if not any(entry.presence == "alive" for entry in registry.load_all()[0]) and hosts.available():
+    if not _lives_here() and hosts.available():
         return Choice("ssh", "hosts")
     return Choice("local", "no_cluster")
 
 
+def _lives_here() -> bool:
+    """Whether a job lives on this machine. What cannot be read is no living job here; what reads jobs tells of it."""
+    from atlctl.backends.local import registry
+
+    def lives(name: str) -> bool:
+        with contextlib.suppress(AtlctlError):
+            return registry.glance(name).presence == "alive"
+        return False
+
+    return any(map(lives, registry.names()))
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """A job and what told that it is meant: its name, ATLCTL_JOB, the place (the worker that this runs in, hosts or a
+    selector that were named), or that it is the only active one."""
+
+    job: Job
+    how: Literal["named", "variable", "place", "only"]
+
+
 async def find_job(source: Backend, argument: str | None, option: str | None = None, *, reads_only: bool) -> Job:
+    """`current_job`, and what told it on stderr where nobody has named it."""
+    found = await current_job(source, argument, option, reads_only=reads_only)
+    remember(source, [found.job])
+    if found.how == "place" and context().selector is None and source.name != "ssh":
+        say.note(f"job {found.job.name}, which this worker belongs to")
+    elif found.how == "only":
+        say.note(f"job {found.job.name}, the only active one")
+    return found.job
+
+
+async def current_job(source: Backend, argument: str | None, option: str | None = None, *, reads_only: bool) -> Current:
     """The job that was named, else the current one.
 
     In falling order: the argument or -j, ATLCTL_JOB (set in every worker: the job that owns it), and for commands that
-    only read the single active job in sight, said on stderr. Raises UsageError where nothing tells.
+    only read the single active job in sight. Raises UsageError where nothing tells, NothingMatched where there is none.
     """
     name = stated_job(argument, option)
     if name is not None:
+        stated = argument is not None or option is not None
         try:
-            return await source.get_job(name)
+            return Current(await source.get_job(name), "named" if stated else "variable")
         except NothingMatched as error:
-            if argument is None and option is None:
+            if not stated:
                 raise NothingMatched(f"{error.message} (named by ATLCTL_JOB)", _elsewhere(name, error)) from error
             raise NothingMatched(error.message, _elsewhere(name, error)) from error
     try:
@@ -165,15 +198,13 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
     except NotAllowed as error:
         raise _or_peers(error) from error
     if own is not None:
-        if context().selector is None and source.name != "ssh":
-            say.note(f"job {own.name}, which this worker belongs to")
-        return own
+        return Current(own, "place")
     listing = await source.list_jobs()
     jobs = listing.jobs
+    remember(source, jobs, whole=not listing.problems)
     active = [job for job in jobs if any(worker.state.active for worker in job.workers)]
     if reads_only and len(active) == 1 and not listing.problems:
-        say.note(f"job {active[0].name}, the only active one")
-        return active[0]
+        return Current(active[0], "only")
     if not jobs and listing.problems:
         raise listing.problems[0]
     if not jobs:
@@ -185,6 +216,14 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
         raise NothingMatched("there is no job here", hints[source.name])
     shown = ", ".join(job.name for job in (active or jobs)[:8])
     raise UsageError("no job is named", f"name one with -j: {shown}; all: atlctl jobs")
+
+
+def remember(source: Backend, jobs: Sequence[Job], *, whole: bool = False, everywhere: bool = False) -> None:
+    """Keep the names of jobs that only a server knows, for completion. `whole`: there are no others."""
+    if source.name == "kubernetes":
+        from atlctl.cli.names import keep
+
+        keep.seen_jobs(jobs, whole=whole, everywhere=everywhere)
 
 
 def _elsewhere(name: str, error: NothingMatched) -> str | None:

@@ -21,6 +21,15 @@ def make_room(workers: int, parallel: int, at_once: int | None) -> None:
     raise_descriptor_limit(running * _EACH + min(running, parallel) * _AT_START, _EACH + _AT_START)
 
 
+def most_workers(parallel: int) -> int | None:
+    """On how many workers a command may run at once under the hard limit, `parallel` of them starting; None: no limit.
+
+    At least 0.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return None if hard == resource.RLIM_INFINITY else max(0, (hard - SPARE - parallel * _AT_START) // _EACH)
+
+
 def raise_descriptor_limit(needed: int, each: int) -> None:
     """Make room for `needed` descriptors beside the usual ones: raises the soft RLIMIT_NOFILE, never lowers it.
 

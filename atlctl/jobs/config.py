@@ -92,6 +92,13 @@ def load_config(environ: Mapping[str, str], cwd: str) -> Config:
     )
 
 
+def config_files(environ: Mapping[str, str], cwd: str) -> list[str]:
+    """The files that `load_config` reads: the user's, then the project's, as far as they are there."""
+    home = environ.get("HOME", "") or os.path.expanduser("~")
+    found = (_user_file(environ, home), _project_file(os.path.abspath(cwd), home))
+    return [path for path in found if path is not None and os.path.exists(path)]
+
+
 def read_toml(path: str, what: str) -> dict[str, Any]:
     """The tables of the TOML file `path`. `what` names its kind in errors.
 

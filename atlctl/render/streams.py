@@ -18,13 +18,19 @@ def decide_color(flag: ColorFlag, env: Mapping[str, str], is_tty: bool) -> bool:
 
     An empty variable counts as unset (https://no-color.org), and so does a forcing one that is "0".
     """
+    return color_source(flag, env, is_tty)[0]
+
+
+def color_source(flag: ColorFlag, env: Mapping[str, str], is_tty: bool) -> tuple[bool, str]:
+    """The same, and what decides: `--color`, the name of a variable, or empty where it is the stream itself."""
     if flag != "auto":
-        return flag == "always"
+        return flag == "always", "--color"
     if env.get("NO_COLOR"):
-        return False
-    if any(env.get(name, "") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
-        return True
-    return is_tty and env.get("TERM") != "dumb"
+        return False, "NO_COLOR"
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
+        if env.get(name, "") not in ("", "0"):
+            return True, name
+    return (False, "TERM") if is_tty and env.get("TERM") == "dumb" else (is_tty, "")
 
 
 def _is_tty(fd: int) -> bool:

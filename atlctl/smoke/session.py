@@ -90,7 +90,8 @@ class _Peer:
 class Session:
     """Agents on `workers`. Use: `async with`, `await roll_call()`, `await ask(...)`.
 
-    `config` goes to every agent: `seconds` to live, `torch`, `nice`, and what the modules of the agent want.
+    `config` goes to every agent: `seconds` to live, `torch`, `nice`, and what the modules of the agent want. With `torch`
+    a Python that has it is looked for and imports it, with `finds_torch` it is looked for alone.
     """
 
     def __init__(self, executor: Executor, workers: Sequence[Worker], config: Mapping[str, Any]) -> None:
@@ -109,7 +110,7 @@ class Session:
         make_room(len(workers), PARALLEL, None)
         self._begun = time.monotonic()
         starting = _Starting(self, self._executor)
-        request = sending.request(bool(self._config.get("torch")))
+        request = sending.request(bool(self._config.get("torch") or self._config.get("finds_torch")))
         limits = engine.Limits(PARALLEL, None, None, None, grace=_GRACE)
         self._running = asyncio.create_task(engine.run(starting, workers, request, limits, self))
         return self

@@ -75,6 +75,9 @@ def assert_harmless(run: Result, tty: bool) -> None:
         ("stop", "evil", "--yes"),
         ("stop", "evil", "--dry-run"),
         ("local", "rm", "evil", "--yes"),
+        ("doctor", "-j", "evil"),
+        ("doctor", "-j", NASTY),
+        ("doctor", "--hostfile", NASTY),
         ("ps", NASTY),
         (NASTY,),
         ("ps", f"--{NASTY}"),
@@ -94,6 +97,17 @@ def test_no_command_lets_hostile_text_act(jobs: Registry, words: tuple[str, ...]
     assert_harmless(run, tty)
     assert b"Traceback" not in run.stderr
     assert b"internal error" not in run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("tty", [False, True], ids=["pipe", "terminal"])
+def test_variables_are_harmless_in_what_doctor_tells(jobs: Registry, tty: bool) -> None:
+    names = ("TERM", "LANG", "LC_MESSAGES", "SHELL", "SSH_AUTH_SOCK", "COLUMNS")
+    env = {**dict.fromkeys(names, NASTY), "LC_ALL": None, "XDG_DATA_HOME": f"/{NASTY}"}
+    run = jobs.cli("doctor", "--backend", "local", env=env, tty=tty)
+    assert_harmless(run, tty)
+    assert b"^[]0;t^G" in run.stdout
+    found = json.loads(jobs.cli("doctor", "--backend", "local", "-o", "json", env=env).stdout)["data"]
+    assert found["machine"]["locale"]["value"] == found["machine"]["terminal"]["term"] == NASTY
 
 
 @pytest.mark.parametrize("words", [("jobs",), ("ps", "evil")])

@@ -41,6 +41,7 @@ def assert_silent(run: Result) -> None:
 COMMANDS: list[tuple[str, ...]] = [
     ("jobs",),
     ("jobs", "-o", "yaml"),
+    ("doctor", "-j", "job", "-o", "json"),
     ("ps", "job", "-o", "wide"),
     ("ps", "job", "-o", "json"),
     ("logs", "job"),

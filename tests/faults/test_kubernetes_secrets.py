@@ -91,6 +91,7 @@ def test_no_command_tells_it_however_loud_and_failing(cluster: Cluster, kind: st
         ("errors", "job"),
         ("events", "job"),
         ("doctor",),
+        ("doctor", "-j", "job", "-o", "json"),
         ("stop", "job", "--dry-run"),
         ("exec", "-j", "job", "--all", "--", "no-such-program"),
         ("exec", "-j", "job", "--all", "--timeout", "0.5", "--", "sleep", "9"),

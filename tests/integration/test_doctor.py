@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import yaml
 from tests.apiserver.handle import Server
 from tests.support.cli import Result, run_cli
 
+REPOSITORY = Path(__file__).parents[2]
 #: What `view` gives, and nothing else.
 VIEW = {
     "namespace": "ml",
@@ -38,13 +41,59 @@ def data(run: Result) -> Any:
     return json.loads(run.stdout)["data"]
 
 
-def test_without_a_cluster() -> None:
+def checks(found: Any) -> dict[str, tuple[str, str]]:
+    return {check["name"]: (check["status"], check["text"]) for check in found["checks"]}
+
+
+def test_with_nothing_at_all() -> None:
+    """The first thing that somebody may type: nothing is wrong, and it says how to begin."""
     run = run_cli("doctor")
     assert (run.code, run.stderr) == (0, b"")
-    lines = run.stdout.decode().splitlines()
-    assert [line.split()[:2] for line in lines] == [
-        ["ok", name] for name in ("backend", "state", "settings", "terminal", "locale")
+    shown = run.stdout.decode()
+    report, _, first = shown.partition("\n\n")
+    told = {line.split()[1]: line.split()[0] for line in report.splitlines() if not line.startswith("  ")}
+    names = ("backend", "user", "python", "packages", "state", "settings", "clock", "terminal", "locale")
+    assert {told[name] for name in names} == {"ok"}
+    assert told["job"] == "-"
+    title, *steps = first.splitlines()
+    assert title == "Nothing is set up yet. To begin, one of these:"
+    assert [step.split("  ")[1] for step in steps] == [
+        "atlctl demo",
+        "atlctl local run --workers 2 -- CMD",
+        "atlctl exec --hostfile FILE --all -- hostname",
+        "export KUBECONFIG=PATH",
     ]
+    found = data(run_cli("doctor", "-o", "json"))
+    assert (found["verdict"], found["job"], found["ssh"], found["torch"]) == ("ok", None, None, [])
+    assert [step["command"] for step in found["first_steps"]] == [step.split("  ")[1] for step in steps]
+    assert found["machine"]["python"]["executable"]
+    for document in (REPOSITORY / f"docs/{language}/doctor.md" for language in ("en", "zh")):
+        assert [name for name in found if f"`{name}`" not in document.read_text()] == []
+    chinese = run_cli("doctor", env={"LC_ALL": "zh_CN.UTF-8"}).stdout.decode()
+    assert "还没有任何配置" in chinese
+
+
+def test_nothing_is_written(isolated: Path) -> None:
+    before = sorted(isolated.rglob("*"))
+    assert run_cli("doctor").code == 0
+    assert sorted(isolated.rglob("*")) == before
+
+
+def test_settings_with_a_mistake_are_told_and_everything_else_too(isolated: Path) -> None:
+    folder = isolated / ".config/atlctl"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text("[sshh]\n")
+    run = run_cli("doctor", "-o", "json")
+    found = checks(data(run))
+    assert (run.code, found["backend"][0], found["settings"][0]) == (1, "fail", "fail")
+    assert "unknown key sshh" in found["settings"][1]
+    assert found["locale"][0] == "ok"
+
+
+@pytest.mark.parametrize("words", [("-n", "ml", "--hostfile", "x"), ("--backend", "local", "--context", "x")])
+def test_a_command_line_that_is_wrong_is_no_report(words: tuple[str, ...]) -> None:
+    run = run_cli("doctor", *words)
+    assert (run.code, run.stdout) == (2, b"")
 
 
 def test_an_administrator(server: Server) -> None:
@@ -54,6 +103,9 @@ def test_an_administrator(server: Server) -> None:
     assert {"resource": "jobs.batch", "version": "v1"} in found["kinds"]
     assert found["cluster"]["user"] == "admin"
     assert found["backend"] == {"name": "kubernetes", "why": "configured", "value": None}
+    assert checks(found)["skew"][0] == "ok"
+    assert found["cluster"]["library"] == metadata.version("kubernetes")
+    assert found["first_steps"] == []
 
 
 def test_the_role_gives_what_was_missing(server: Server) -> None:
@@ -84,6 +136,7 @@ def test_nothing_is_allowed(server: Server) -> None:
     run = doctor(server, "bob")
     assert run.code == 1
     assert b"fail  rights.read" in run.stdout
+    assert b"-     job " in run.stdout
 
 
 def test_a_token_that_is_no_good(server: Server) -> None:
@@ -105,6 +158,7 @@ def test_nobody_listens(tmp_path: Any) -> None:
     run = run_cli("doctor", env={"KUBECONFIG": str(config)})
     assert run.code == 1
     assert b"fail  server" in run.stdout
+    assert b"-     job " in run.stdout
     config.write_text("[")
     run = run_cli("doctor", env={"KUBECONFIG": str(config)})
     assert (run.code, run.stderr) == (1, b"")

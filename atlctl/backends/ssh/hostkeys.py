@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import asyncssh
 from asyncssh.public_key import get_default_certificate_algs, get_default_public_key_algs
@@ -20,6 +20,14 @@ USER_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 GLOBAL_FILES = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 #: Given for a name that may be none of an address: nothing is listed under it.
 _NO_ADDRESS = "::"
+
+
+class HostKeyRefused(NotAllowed):
+    """The key that a host has shown is not taken; `why` tells what is wrong with it."""
+
+    def __init__(self, why: Literal["unknown", "changed", "revoked"], message: str, hint: str) -> None:
+        super().__init__(message, hint)
+        self.why = why
 
 
 class _Known(asyncssh.SSHKnownHosts):
@@ -125,21 +133,24 @@ def entry(host: str, port: int) -> str:
     return host if port == 22 else f"[{host}]:{port}"
 
 
-def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | None, path: str) -> NotAllowed:
+def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | None, path: str) -> HostKeyRefused:
     """Why a host's key is not taken, and the command that mends it once its owner has said that it is right."""
     name = entry(place, port)
     shown = f" ({offered.get_algorithm()} {offered.get_fingerprint()})" if offered is not None else ""
     if entries.is_revoked(place, port, offered):
-        return NotAllowed(f"the key of {name} was revoked{shown}: it is not that host any more", "ask its owner")
+        return HostKeyRefused(
+            "revoked", f"the key of {name} was revoked{shown}: it is not that host any more", "ask its owner"
+        )
     if entries.trusted(place, port):
         file, listed = entries.source(place, port) or (path, name)
         hint = f"if its owner says that this is right: ssh-keygen -f {shlex.quote(file)} -R {shlex.quote(listed)}"
-        return NotAllowed(f"the key of {name} has changed{shown}: it may be another machine", hint)
+        return HostKeyRefused("changed", f"the key of {name} has changed{shown}: it may be another machine", hint)
     if offered is None:
-        return NotAllowed(f"the key of {name} is not known", "ask its owner for a line of known_hosts")
+        return HostKeyRefused("unknown", f"the key of {name} is not known", "ask its owner for a line of known_hosts")
     # That very key: what another look finds may be another's, and past a jump host it finds nothing.
     line = shlex.quote(f"{name} {_public(offered)}")
-    return NotAllowed(
+    return HostKeyRefused(
+        "unknown",
         f"the key of {name} is not known{shown}",
         f"compare the fingerprint with the host's, then: echo {line} >> {shlex.quote(path)}",
     )

@@ -66,6 +66,15 @@ kubectl logs -l app=train --prefix --tail=-1 | atlctl errors --from -""",
 atlctl record train-7
 atlctl record train-7 --out /shared/train-7 --keep-mib 256
 atlctl record train-7 --on-failure 'notify "$ATLCTL_FAILED_WORKERS failed: $ATLCTL_RECORDING"'""",
+    "report.summary": "Collect everything that tells why a job failed, in one folder or archive with a page to read.",
+    "report.text": (
+        "The evidence of a job, or of saved logs, with secrets hidden, the verdict, and an index.html that stands alone. "
+        "'atlctl errors --from' reads the folder again. Nothing is overwritten, and nothing is tested."
+    ),
+    "report.examples": """\
+atlctl report train-7
+atlctl report train-7 --out train-7.tar.gz --smoke smoke.json
+atlctl report --from saved/""",
     "stacks.summary": "Show what every rank is doing right now: equal stacks folded, the odd one first.",
     "stacks.text": (
         "Reads /proc in the workers over two seconds, and Python stacks where torch's worker server or py-spy gives "
@@ -151,19 +160,29 @@ atlctl ssh rm try-1 try-2 --yes""",
 atlctl demo""",
     "doctor.summary": "Check which backend is used and as whom, what is allowed, what is missing; with the fix.",
     "doctor.text": (
-        "Changes nothing. Rights that are missing are printed as a Role for an administrator. Exit code: 0 where jobs "
-        "can be looked at, 1 where something failed, 4 where the cluster does not know you."
+        "Changes nothing, and notes no host key. Hosts are logged in to, and each worker of the current job is asked "
+        "for its Python and torch. Rights that are missing are printed as a Role for an administrator. Exit code: 0 "
+        "where jobs can be looked at, 1 where something failed, 4 where the cluster does not know you."
     ),
+    "doctor.opt.connect-timeout": "give up on a host or a worker that was not reached by then",
+    "doctor.opt.job": "the job whose workers are asked for their torch; left out: the current job",
     "doctor.examples": """\
 atlctl doctor
 atlctl doctor -n ml-team --context gpu-cluster
+atlctl doctor --hostfile hosts
+atlctl doctor -j train-7
 atlctl doctor -o json""",
-    "top.summary": "Show the GPUs of all workers in one table: utilisation, memory, power, temperature, ECC errors.",
-    "top.text": "Asks nvidia-smi in each worker. Workers that could not tell are named on stderr, with the reason.",
+    "top.summary": "Show GPUs, CPU and memory of all workers live; what is idle, slow or broken is marked, and on top.",
+    "top.text": (
+        "Live on a terminal until q or Ctrl-C; on a pipe, with --once and with -o json it is shown once. Marks that end "
+        "in '?' are hints from comparing GPUs. Workers that could not tell are named, with the reason."
+    ),
     "top.examples": """\
-atlctl top train-7 --once
-atlctl top train-7 --once -w 0-3
-atlctl top train-7 --once -o json""",
+atlctl top train-7
+atlctl top train-7 -w 0-3 --interval 10
+atlctl top train-7 --sort util                 # the least busy GPUs on top
+atlctl top train-7 --once                      # one table
+atlctl top train-7 -o json""",
     "completion.summary": "Print the completion script for a shell.",
     "completion.examples": """\
 atlctl completion bash > ~/.local/share/bash-completion/completions/atlctl
@@ -233,6 +252,8 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.delete": "delete the job for good, with its pods",
     "opt.keep-pods": "end the training in the workers, and keep their pods",
     "record.opt.out": "record into this folder, new or of an earlier record; left out: one in atlctl's state folder",
+    "report.opt.out": "a new folder, or a new file that ends in .tar.gz; left out: a folder in this one",
+    "opt.smoke": "include this document of 'atlctl smoke -o json'",
     "opt.keep-mib": "MiB that are kept of each worker's log, the last ones",
     "opt.on-failure": "run this with sh when a worker fails (ATLCTL_JOB, ATLCTL_RECORDING, ATLCTL_FAILED_WORKERS)",
     "opt.out": "save logs, states and events in this folder, which is made",
@@ -250,7 +271,9 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.keep": "leave the job to play with",
     "opt.retry-failed": "run the job's last command again where its outcome was not 0",
     "opt.once": "show the table once and exit",
-    "top.opt.timeout": "give up on a worker after this time (10, 1.5s, 2m, 1h)",
+    "opt.interval": "time from one look to the next, 1s at least",
+    "opt.sort": "what comes first: odd ones, the lowest util or power, the highest memory, temp or cpu; or by worker",
+    "top.opt.timeout": "give up on a worker after this time; live, on reaching it (10, 1.5s, 2m, 1h)",
     "stacks.opt.timeout": "give up on a worker after this time (10, 1.5s, 2m, 1h)",
     "opt.tier": "how much is tested: quick takes seconds, standard a minute, deep some minutes",
     "smoke.opt.timeout": "for the whole test (2m, 5m and 20m by tier); what was not reached by then is not judged",
@@ -339,64 +362,4 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "smoke.say.advice_allreduce": "compare the transport that NCCL chose with that of the others",
     "smoke.say.advice_stragglers": "look at clocks, temperature and other processes on this worker",
     "smoke.say.advice_pairs": "look at the link between these two",
-    "doctor.say.why_option": "chosen with --backend",
-    "doctor.say.why_cluster_option": "{value} is an option of it",
-    "doctor.say.why_variable": "chosen by the variable ATLCTL_BACKEND",
-    "doctor.say.why_worker": "this runs in {value}, a worker of a local job",
-    "doctor.say.why_local_job": "{value} is a job of this machine",
-    "doctor.say.why_hostfile": "chosen with --hostfile {value}",
-    "doctor.say.why_ssh_job": "{value} is a job on hosts, or a list of them",
-    "doctor.say.why_hosts": "no cluster is configured, and hosts are known",
-    "doctor.say.why_configured": "a cluster is configured",
-    "doctor.say.why_no_cluster": "no cluster is configured (no kubeconfig, and this is no pod)",
-    "doctor.say.state_ok": "{path} can be written",
-    "doctor.say.state_new": "{path} can be made",
-    "doctor.say.settings_ok": "no mistake in the configuration files",
-    "doctor.say.signatures_gone": "files of the settings that cannot be read: {paths}",
-    "doctor.say.signatures_fix": "correct errors.signatures (ATLCTL_SIGNATURES) or smoke.busbw (ATLCTL_BUSBW)",
-    "doctor.say.no_terminal": "stdout is no terminal: plain text, nothing is cut",
-    "doctor.say.dumb_terminal": "a terminal without colours (TERM is dumb or not set)",
-    "doctor.say.terminal_ok": "{columns} columns, {color}",
-    "doctor.say.with_color": "with colours",
-    "doctor.say.without_color": "without colours",
-    "doctor.say.locale_ok": "locale {value}",
-    "doctor.say.locale_other": "{value} is not UTF-8; atlctl writes UTF-8 all the same",
-    "doctor.say.cluster_ok": "{server}, namespace {namespace} ({source})",
-    "doctor.say.no_tls": "the connection is not encrypted (http)",
-    "doctor.say.no_tls_fix": "use an https address",
-    "doctor.say.unverified": "the server's certificate is not checked (insecure-skip-tls-verify)",
-    "doctor.say.unverified_fix": "put the cluster's CA into the kubeconfig: certificate-authority-data",
-    "doctor.say.pod_ok": "{name} in namespace {namespace} (by {source})",
-    "doctor.say.pod_nowhere": "{name} (by {source})",
-    "doctor.say.server_ok": "Kubernetes {version}, answered in {ms} ms",
-    "doctor.say.server_silent": "answers, and keeps its version to itself",
-    "doctor.say.server_odd": "answers, but not as Kubernetes does",
-    "doctor.say.server_odd_fix": "check the server's address: kubectl config view",
-    "doctor.say.user_ok": "{name} (groups {groups})",
-    "doctor.say.user_of_kubeconfig": "{name} in the kubeconfig; the server does not tell who that is to it",
-    "doctor.say.user_unknown": "the server does not tell who asks",
-    "doctor.say.anonymous": "the server does not know you: you are system:anonymous to it",
-    "doctor.say.log_in": "log in again, or check the user of the kubeconfig's context",
-    "doctor.say.namespace_gone": "there is no namespace {name}",
-    "doctor.say.namespace_fix": "name another with -n, or change the context's",
-    "doctor.say.kinds_unknown": "which kinds of job are served is not known: {error}",
-    "doctor.say.kinds_none": "no kind of job, pods alone",
-    "doctor.say.kinds_partly": "{names}; some of it is not known: {error}",
-    "doctor.say.for_read": "see workers",
-    "doctor.say.for_logs": "read logs",
-    "doctor.say.for_follow": "follow workers as they change",
-    "doctor.say.for_exec": "run commands in workers (exec, shell, cp, top)",
-    "doctor.say.for_events": "read events",
-    "doctor.say.for_kinds": "read job objects",
-    "doctor.say.for_queues": "read queues and gangs",
-    "doctor.say.for_stop": "stop and resume jobs",
-    "doctor.say.for_delete": "delete jobs (stop --delete)",
-    "doctor.say.refused": "{what}: not allowed to {rights}",
-    "doctor.say.refused_fix": "give the Role below to an administrator",
-    "doctor.say.not_told": "{what}: the server does not say whether you may {rights}: {reason}",
-    "doctor.say.fix": "fix: {fix}",
-    "doctor.say.role": (
-        "What is missing, for an administrator: kubectl apply -f FILE. "
-        "Rules with 'delete' alone serve stop --delete only."
-    ),
 }

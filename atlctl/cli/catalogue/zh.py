@@ -59,16 +59,25 @@ atlctl errors --from saved/                          # 保存下来的日志：W
 kubectl logs -l app=train --prefix --tail=-1 | atlctl errors --from -""",
     "record.summary": "把作业的日志、状态和事件持续保存到磁盘，结束时指出根因。",
     "record.text": (
-        "与作业同时启动，可保住平台在故障后几秒内就会删除的内容。再次启动时从上次结束处继续；"
+        "与作业同时启动，能保住平台在故障后几秒内就会删除的内容。再次启动时从上次结束处继续；"
         "“atlctl errors JOB”能找到它保存的内容。作业尚不存在时会等待它出现。"
     ),
     "record.examples": """\
 atlctl record train-7
 atlctl record train-7 --out /shared/train-7 --keep-mib 256
 atlctl record train-7 --on-failure 'notify "$ATLCTL_FAILED_WORKERS failed: $ATLCTL_RECORDING"'""",
-    "stacks.summary": "显示每个 rank 此刻在做什么：相同的调用栈合并，异常的排在最前。",
+    "report.summary": "把说明作业为何失败的全部内容收集到一个文件夹或归档中，并附一张可读的页面。",
+    "report.text": (
+        "收集作业（或已保存日志）的证据并隐去机密，附上结论和一个可独立打开的 index.html。"
+        "'atlctl errors --from' 可再次读取该文件夹。不覆盖任何文件，也不运行任何测试。"
+    ),
+    "report.examples": """\
+atlctl report train-7
+atlctl report train-7 --out train-7.tar.gz --smoke smoke.json
+atlctl report --from saved/""",
+    "stacks.summary": "显示每个 rank 此刻在做什么：相同的堆栈合并，异常的排在最前。",
     "stacks.text": (
-        "在 worker 中读取 /proc（历时两秒），并在 torch 的 worker server 或 py-spy 可用时读取 Python 调用栈。"
+        "在 worker 中读取 /proc（历时两秒），并在 torch 的 worker server 或 py-spy 可用时读取 Python 堆栈。"
         "不会暂停任何进程。指出其他 rank 在等待哪一个，以及把握有多大。"
     ),
     "stacks.examples": """\
@@ -87,10 +96,10 @@ atlctl smoke train-7 --net-only                      # 只查环境信息和网�
 atlctl smoke train-7 --tier standard --mount /data
 atlctl smoke train-7 --gpus worker-1:0,2 -o json
 atlctl smoke train-7 --print-torchrun                # worker 的环境所要求的 torchrun 命令""",
-    "cp.summary": "在本机与 worker 之间复制文件和文件夹。",
+    "cp.summary": "在本机与 worker 之间复制文件和目录。",
     "cp.text": (
-        "一侧写作 WORKER:PATH；选中多个 worker 时写作 :PATH，从多个 worker 复制时每个在 DST 中各有一个文件夹。"
-        "与 cp 一样，DST 是已有的文件夹时放入其中。不复制链接。"
+        "有一侧写作 WORKER:PATH，或写作 :PATH 表示选中的 worker；从多个 worker 复制时，每个在 DST 中各有一个目录。"
+        "与 cp 一样，DST 是已有的目录时放入其中。不复制链接。"
     ),
     "cp.examples": """\
 atlctl cp worker-0:/tmp/core.1 .
@@ -99,14 +108,14 @@ atlctl cp -j train-7 --all ./conf :/etc/conf   # 复制到每个 worker
 atlctl cp --all :/logs ./logs                  # 各自放入 ./logs/NAME/""",
     "stop.summary": "停止作业：先显示计划，经确认后保存日志，再结束其 worker。",
     "stop.text": (
-        "集群作业的类型支持挂起时只挂起，可用 'atlctl resume' 恢复，挂起前先保存日志。"
+        "集群作业的类型支持挂起时只挂起，可用“atlctl resume”恢复；挂起前先保存日志。"
         "没有终端时不会询问，必须加 --yes。已经结束的作业不作任何改动。"
     ),
     "stop.examples": """\
 atlctl stop train-7
 atlctl stop train-7 --dry-run
 atlctl stop train-7 --yes --out /shared/train-7
-atlctl stop train-7 --keep-pods                # 结束训练，保留 Pod 和 GPU
+atlctl stop train-7 --keep-pods                # 结束训练，保留 pod 和 GPU
 atlctl stop train-7 --delete --no-save""",
     "resume.summary": "恢复被挂起的作业：先显示计划，经确认后撤销停止。",
     "resume.examples": """\
@@ -151,19 +160,29 @@ atlctl ssh rm try-1 try-2 --yes""",
 atlctl demo""",
     "doctor.summary": "检查所用后端、身份、权限以及缺少什么，并给出解决办法。",
     "doctor.text": (
-        "不作任何改动。缺少的权限以 Role 的形式输出，可直接交给管理员。"
+        "不作任何改动，也不记录主机密钥。会登录主机，并询问当前作业的每个 worker 的 Python 和 torch。"
+        "缺少的权限以 Role 的形式输出，可直接交给管理员。"
         "退出码：能查看作业为 0，有检查失败为 1，集群不认识你为 4。"
     ),
+    "doctor.opt.connect-timeout": "到时仍未连上主机或 worker 就放弃",
+    "doctor.opt.job": "要询问其 worker 的 torch 的作业；省略时为当前作业",
     "doctor.examples": """\
 atlctl doctor
 atlctl doctor -n ml-team --context gpu-cluster
+atlctl doctor --hostfile hosts
+atlctl doctor -j train-7
 atlctl doctor -o json""",
-    "top.summary": "用一张表显示所有 worker 的 GPU：利用率、显存、功耗、温度、ECC 错误。",
-    "top.text": "在每个 worker 中调用 nvidia-smi。无法给出结果的 worker 连同原因列在标准错误上。",
+    "top.summary": "实时显示所有 worker 的 GPU、CPU 和内存；空闲、偏慢或有故障的会标出并排在最前。",
+    "top.text": (
+        "在终端上实时刷新，按 q 或 Ctrl-C 退出；输出到管道、加 --once 或 -o json 时只显示一次。以“?”结尾的标记是与其他 GPU "
+        "比较得出的提示。无法给出结果的 worker 连同原因一并列出。"
+    ),
     "top.examples": """\
-atlctl top train-7 --once
-atlctl top train-7 --once -w 0-3
-atlctl top train-7 --once -o json""",
+atlctl top train-7
+atlctl top train-7 -w 0-3 --interval 10
+atlctl top train-7 --sort util                 # 最不忙的 GPU 排在最前
+atlctl top train-7 --once                      # 只显示一张表
+atlctl top train-7 -o json""",
     "completion.summary": "输出某种 shell 的补全脚本。",
     "completion.examples": """\
 atlctl completion bash > ~/.local/share/bash-completion/completions/atlctl
@@ -191,7 +210,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.kubeconfig": "kubeconfig 文件（依次为 KUBECONFIG、~/.kube/config、pod 的服务账号）",
     "opt.quiet": "不在标准错误上输出提示和汇总",
     "opt.verbose": "在标准错误上输出更多信息；写两次则更多",
-    "opt.debug": "出错时输出全部已知信息，包括调用栈",
+    "opt.debug": "出错时输出全部已知信息，包括堆栈",
     "opt.color": "是否使用颜色（未指定时依次看 NO_COLOR、FORCE_COLOR，再看是否为终端）",
     "opt.job": "作业名",
     "opt.output": "输出格式",
@@ -205,7 +224,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.dry-run": "只显示将要做什么，不做任何改动",
     "opt.timeout": "命令在单个 worker 上的最长时间，超过即结束（10、1.5s、2m、1h）",
     "opt.connect-timeout": "连接 worker 的最长等待时间",
-    "opt.watch": "有变化时持续刷新",
+    "opt.watch": "每次有变化时重新显示",
     "opt.stdin": "把标准输入发给每个选中的 worker",
     "opt.parallel": "同时建立连接的 worker 数",
     "cp.opt.parallel": "同时进行的复制数",
@@ -221,15 +240,17 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.previous": "上一次重启之前那个实例的日志",
     "opt.grep": "只显示匹配该正则表达式的行",
     "opt.exit-code": "发现故障时退出码为 1",
-    "opt.from": ("不看作业，而看这些保存下来的日志：文件夹（WORKER.log、错误文件）、文件，或 -（标准输入）；可重复"),
+    "opt.from": ("不看作业，而看这些保存下来的日志：目录（WORKER.log、错误文件）、文件，或 -（标准输入）；可重复"),
     "opt.log-path": "同时读取 worker 内与此模式匹配的文件（请加引号），每个只读最后 64 MiB",
     "opt.no-files": "与 --from 合用：只读日志，不读错误文件",
-    "opt.grace": "从 SIGTERM 到 SIGKILL 的等待时间（用于本地作业和 --keep-pods）",
+    "opt.grace": "从 SIGTERM 到 SIGKILL 的等待时间（用于本机作业和 --keep-pods）",
     "stop.opt.timeout": "最多等待多久让 worker 消失（如 10、1.5s、2m、1h）",
     "resume.opt.timeout": "最多等待多久让恢复生效（如 10、1.5s、2m、1h）",
-    "opt.delete": "彻底删除作业及其 Pod",
-    "opt.keep-pods": "只结束 worker 中的训练，保留 Pod",
+    "opt.delete": "彻底删除作业及其 pod",
+    "opt.keep-pods": "只结束 worker 中的训练，保留 pod",
     "record.opt.out": "保存到该目录（新目录，或之前 record 用过的目录）；省略时使用 atlctl 状态目录中的一个",
+    "report.opt.out": "新的文件夹，或以 .tar.gz 结尾的新文件；省略时在当前目录新建文件夹",
+    "opt.smoke": "包含 'atlctl smoke -o json' 的输出文档",
     "opt.keep-mib": "每个 worker 的日志保留最后多少 MiB",
     "opt.on-failure": "有 worker 失败时用 sh 运行此命令（ATLCTL_JOB、ATLCTL_RECORDING、ATLCTL_FAILED_WORKERS）",
     "opt.out": "把日志、状态和事件保存到该目录（会新建）",
@@ -247,7 +268,9 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.keep": "保留作业，供继续试用",
     "opt.retry-failed": "在上一条命令结果不为 0 的 worker 上重新执行该命令",
     "opt.once": "只显示一次，然后退出",
-    "top.opt.timeout": "在单个 worker 上最多等待这么久（10、1.5s、2m、1h）",
+    "opt.interval": "两次查看之间的时间，至少 1s",
+    "opt.sort": "什么排在最前：odd 为异常的，util 或 power 从低到高，memory、temp 或 cpu 从高到低，worker 按序号",
+    "top.opt.timeout": "在单个 worker 上最多等待这么久；实时显示时指连接的时间（10、1.5s、2m、1h）",
     "stacks.opt.timeout": "在单个 worker 上最多等待这么久（10、1.5s、2m、1h）",
     "opt.tier": "测试的深度：quick 几秒，standard 约一分钟，deep 数分钟",
     "smoke.opt.timeout": "整个测试的时限（按档位为 2m、5m、20m）；到时仍未进行的不作判定",
@@ -255,7 +278,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.no-gpu": "不碰 GPU，也不启动 rank：只查环境信息、网络和存储",
     "opt.allow-busy": "GPU 正忙或训练正在运行时也测试",
     "opt.gpus": "只测试这些 GPU（worker-1:0,2）；多次使用取并集",
-    "opt.mount": "另外在所有 worker 上测试这个文件夹；多次使用取并集",
+    "opt.mount": "另外在所有 worker 上测试这个目录；多次使用取并集",
     "opt.strict": "有警告或有未判定的内容时，退出码也为 1",
     "opt.print-torchrun": "不作测试；打印每个 worker 的环境所要求的 torchrun 命令",
     "opt.with-pyspy": "把本机的 py-spy 送到 worker 中供这次查看使用，用后删除",
@@ -269,7 +292,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "demo.say.fault": (
         "现在损坏一个 rank 的数据分片（rank {rank}，位于 {worker}）；其他 rank 会停在 all-reduce 中等待。"
     ),
-    "demo.say.held": "训练已经失败，但 worker 还活着：启动脚本以 “sleep; exit 0” 结尾。这种状态叫做 Held。",
+    "demo.say.held": "训练已经失败，但 worker 还活着：启动脚本以“sleep; exit 0”结尾。这种状态叫做 Held。",
     "demo.say.errors": "每个 torchrun 都只怪罪自己节点上的 rank。到底谁最先失败？",
     "demo.say.kept": "作业保持原样，可以继续试用；用完后执行：atlctl stop {name} && atlctl local rm {name}",
     "demo.say.stop": "停止作业，不留任何东西。",
@@ -327,66 +350,9 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "smoke.say.advice_gpus": "在该 worker 上查看 nvidia-smi 和内核日志；请人检查这块 GPU",
     "smoke.say.advice_device": "不要使用这块 GPU，并请人检查",
     "smoke.say.advice_collectives": "排除这个 worker 或 GPU 后再测一次",
-    "smoke.say.advice_ddp": "排除这个 worker 或 GPU 后再次测试",
-    "smoke.say.advice_fsdp": "排除这个 worker 或 GPU，再测试一次",
+    "smoke.say.advice_ddp": "排除这个 worker 或 GPU 后再测一次",
+    "smoke.say.advice_fsdp": "排除这个 worker 或 GPU 后再测一次",
     "smoke.say.advice_allreduce": "把 NCCL 实际选用的传输方式与其他 worker 对比",
     "smoke.say.advice_stragglers": "检查该 worker 的频率、温度和其他进程",
     "smoke.say.advice_pairs": "检查这两者之间的链路",
-    "doctor.say.why_option": "由 --backend 指定",
-    "doctor.say.why_cluster_option": "{value} 是它的选项",
-    "doctor.say.why_variable": "由环境变量 ATLCTL_BACKEND 指定",
-    "doctor.say.why_worker": "当前位于 {value} 中，它是本机作业的 worker",
-    "doctor.say.why_local_job": "{value} 是本机作业",
-    "doctor.say.why_hostfile": "由 --hostfile {value} 指定",
-    "doctor.say.why_ssh_job": "{value} 是主机上的作业或主机列表",
-    "doctor.say.why_hosts": "没有配置集群，但有已知的主机",
-    "doctor.say.why_configured": "已配置集群",
-    "doctor.say.why_no_cluster": "没有配置集群（没有 kubeconfig，当前也不在 pod 中）",
-    "doctor.say.state_ok": "{path} 可写",
-    "doctor.say.state_new": "{path} 可以创建",
-    "doctor.say.settings_ok": "配置文件没有错误",
-    "doctor.say.signatures_gone": "设置中无法读取的文件：{paths}",
-    "doctor.say.signatures_fix": "改正 errors.signatures（ATLCTL_SIGNATURES）或 smoke.busbw（ATLCTL_BUSBW）",
-    "doctor.say.no_terminal": "标准输出不是终端：输出纯文本，不截断",
-    "doctor.say.dumb_terminal": "终端不支持颜色（TERM 为 dumb 或未设置）",
-    "doctor.say.terminal_ok": "{columns} 列，{color}",
-    "doctor.say.with_color": "有颜色",
-    "doctor.say.without_color": "无颜色",
-    "doctor.say.locale_ok": "区域设置 {value}",
-    "doctor.say.locale_other": "{value} 不是 UTF-8；atlctl 仍然输出 UTF-8",
-    "doctor.say.cluster_ok": "{server}，命名空间 {namespace}（{source}）",
-    "doctor.say.no_tls": "连接未加密（http）",
-    "doctor.say.no_tls_fix": "改用 https 地址",
-    "doctor.say.unverified": "没有校验服务器证书（insecure-skip-tls-verify）",
-    "doctor.say.unverified_fix": "把集群的 CA 写入 kubeconfig：certificate-authority-data",
-    "doctor.say.pod_ok": "{name}，命名空间 {namespace}（依据：{source}）",
-    "doctor.say.pod_nowhere": "{name}（依据：{source}）",
-    "doctor.say.server_ok": "Kubernetes {version}，{ms} 毫秒内应答",
-    "doctor.say.server_silent": "有应答，但不透露版本",
-    "doctor.say.server_odd": "有应答，但不像 Kubernetes",
-    "doctor.say.server_odd_fix": "检查服务器地址：kubectl config view",
-    "doctor.say.user_ok": "{name}（组 {groups}）",
-    "doctor.say.user_of_kubeconfig": "kubeconfig 中的 {name}；服务器没有说明它对应谁",
-    "doctor.say.user_unknown": "服务器没有说明当前身份",
-    "doctor.say.anonymous": "服务器不认识你：对它来说你是 system:anonymous",
-    "doctor.say.log_in": "重新登录，或检查 kubeconfig 中该 context 的用户",
-    "doctor.say.namespace_gone": "没有命名空间 {name}",
-    "doctor.say.namespace_fix": "用 -n 指定另一个，或修改 context 的命名空间",
-    "doctor.say.kinds_unknown": "不知道集群提供哪些作业类型：{error}",
-    "doctor.say.kinds_none": "没有作业类型，只有 pod",
-    "doctor.say.kinds_partly": "{names}；其余部分未知：{error}",
-    "doctor.say.for_read": "查看 worker",
-    "doctor.say.for_logs": "读取日志",
-    "doctor.say.for_follow": "跟踪 worker 的变化",
-    "doctor.say.for_exec": "在 worker 中执行命令（exec、shell、cp、top）",
-    "doctor.say.for_events": "读取事件",
-    "doctor.say.for_kinds": "读取作业对象",
-    "doctor.say.for_queues": "读取队列和成组调度信息",
-    "doctor.say.for_stop": "停止和恢复作业",
-    "doctor.say.for_delete": "删除作业（stop --delete）",
-    "doctor.say.refused": "{what}：不允许 {rights}",
-    "doctor.say.refused_fix": "把下面的 Role 交给管理员",
-    "doctor.say.not_told": "{what}：服务器没有说明是否允许 {rights}：{reason}",
-    "doctor.say.fix": "解决办法：{fix}",
-    "doctor.say.role": ("缺少的权限，交给管理员：kubectl apply -f FILE。只含“delete”的规则仅供 stop --delete 使用。"),
 }

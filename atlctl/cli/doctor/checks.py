@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from atlctl.cli import catalogue
 from atlctl.cli.catalogue import Language
 from atlctl.jobs.errors import AtlctlError, ExitCode
 
 
 class Status(StrEnum):
-    """`warn`: something cannot be done. `fail`: jobs cannot be looked at."""
+    """`warn`: something cannot be done. `fail`: jobs cannot be looked at. `skipped`: there was nothing to look at, or
+    it was left alone; no fault."""
 
+    SKIPPED = "skipped"
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
@@ -39,10 +40,15 @@ class Report:
     unauthenticated: bool = False
     #: The Role and RoleBinding that give what is missing.
     role: list[dict[str, Any]] = field(default_factory=list)
+    #: Where nothing is set up yet: a command and what it does, for each way to begin.
+    first_steps: list[tuple[str, str]] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
 
     def ok(self, name: str, text: str) -> None:
         self.checks.append(Check(name, Status.OK, text))
+
+    def skip(self, name: str, text: str, fix: str | None = None) -> None:
+        self.checks.append(Check(name, Status.SKIPPED, text, fix))
 
     def warn(self, name: str, text: str, fix: str | None = None) -> None:
         self.checks.append(Check(name, Status.WARN, text, fix))
@@ -57,7 +63,7 @@ class Report:
 
     @property
     def verdict(self) -> Status:
-        """The worst of all checks."""
+        """The worst of all checks that were made."""
         return worst(check.status for check in self.checks)
 
     @property
@@ -69,14 +75,18 @@ class Report:
 
 def worst(found: Iterable[Status]) -> Status:
     order = list(Status)
-    return max(found, key=order.index, default=Status.OK)
+    return max([Status.OK, *found], key=order.index)
 
 
 class Words:
     """The texts of the checks in one language."""
 
     def __init__(self, lang: Language) -> None:
-        self.lang = lang
+        if lang == "zh":
+            from atlctl.cli.catalogue.doctor_zh import TEXTS
+        else:
+            from atlctl.cli.catalogue.doctor_en import TEXTS
+        self._texts = TEXTS
 
     def __call__(self, key: str, **values: object) -> str:
-        return catalogue.find(self.lang, f"doctor.say.{key}").format(**values)
+        return self._texts[key].format(**values)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Sequence
+from importlib import metadata
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -24,12 +26,16 @@ from atlctl.backends.kubernetes.permissions import (
     user,
 )
 from atlctl.cli.doctor.checks import Report, Words
+from atlctl.cli.installing import install_line
 from atlctl.jobs.errors import AtlctlError, Unreachable
 
 T = TypeVar("T")
 
 #: Seconds for each question but the reviews, repeats included.
 PATIENCE = 20.0
+#: The oldest server that atlctl is made for, and how many minor versions a server may be ahead of the library.
+_OLDEST, _AHEAD = 28, 1
+_VERSION = re.compile(r"v?1\.([0-9]{1,4})(?![0-9])")
 #: What an old server lacks, and one that hides it, answers to SelfSubjectReview with.
 _UNSERVED = (404, 405)
 
@@ -82,24 +88,26 @@ def check_pod(report: Report, words: Words) -> None:
     report.data["pod"] = {"name": own.name, "uid": own.uid, "namespace": own.namespace, "source": own.source}
 
 
-async def examine(report: Report, words: Words, api: Api, kubeconfig_user: str | None = None) -> None:
-    """Asks the server everything. Stops where an answer makes the rest pointless. Raises nothing of the server's."""
+async def examine(report: Report, words: Words, api: Api, kubeconfig_user: str | None = None) -> bool:
+    """Asks the server everything. Stops where an answer makes the rest pointless, and returns False then.
+
+    Raises nothing of the server's."""
     if not await _server(report, words, api):
-        return
+        return False
     who = await _user(report, words, api, kubeconfig_user)
     if report.unauthenticated:
-        return
+        return False
     await _namespace(report, words, api)
     served = await _kinds(report, words, api)
     try:
         reviews = await review(api, rights(served), api.namespace)
     except AtlctlError as error:
         report.refused("rights", error)
-        return
+        return False
     if _nobody(reviews):
         report.unauthenticated = True
         report.fail("user", words("anonymous"), words("log_in"))
-        return
+        return False
     _judge(report, words, reviews)
     report.role = missing_role(reviews, api.namespace, who)
     report.data["permissions"] = [
@@ -113,6 +121,7 @@ async def examine(report: Report, words: Words, api: Api, kubeconfig_user: str |
         }
         for item in reviews
     ]
+    return True
 
 
 async def _server(report: Report, words: Words, api: Api) -> bool:
@@ -137,8 +146,26 @@ async def _server(report: Report, words: Words, api: Api) -> bool:
         report.warn("server", words("server_odd"), words("server_odd_fix"))
         return True
     _cluster(report)["version"] = version
-    report.ok("server", words("server_ok", version=version, ms=round((time.monotonic() - begun) * 1000)))
+    ms = round((time.monotonic() - begun) * 1000)
+    report.ok("server", words("server_ok", version=version, ms=ms))
+    _skew(report, words, version)
     return True
+
+
+def _skew(report: Report, words: Words, version: str) -> None:
+    """The server beside the library that reads kubeconfigs and logs in, whose major version is a minor one here."""
+    library = metadata.version("kubernetes")
+    _cluster(report)["library"] = library
+    server, own = _VERSION.match(version), library.partition(".")[0]
+    if server is None or not own.isdigit():
+        report.skip("skew", words("skew_unknown", library=library, version=version))
+    elif int(server[1]) < _OLDEST:
+        report.warn("skew", words("skew_old", version=version, oldest=f"1.{_OLDEST}"), words("skew_old_fix"))
+    elif int(server[1]) > int(own) + _AHEAD:
+        text = words("skew_ahead", version=version, library=library, own=f"1.{own}")
+        report.warn("skew", text, install_line(f"kubernetes>={server[1]}"))
+    else:
+        report.ok("skew", words("skew_ok", library=library, own=f"1.{own}", server=f"1.{server[1]}"))
 
 
 async def _user(report: Report, words: Words, api: Api, kubeconfig_user: str | None) -> User | None:

@@ -1,4 +1,4 @@
-"""The report for people: a line for each check, its fix below it, the missing Role at the end."""
+"""The report for people: a line for each check, its fix below it; then how to begin, and the missing Role."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from atlctl.render.jsonout import yaml_dump
 from atlctl.render.sanitize import clean
 from atlctl.render.table import display_width
 
-_COLORS = {Status.OK: "32", Status.WARN: "33", Status.FAIL: "1;31"}
-_WIDTH = max(len(status) for status in Status)
+_COLORS = {Status.SKIPPED: "2", Status.OK: "32", Status.WARN: "33", Status.FAIL: "1;31"}
+_LABELS = {status: "-" if status is Status.SKIPPED else str(status) for status in Status}
+_WIDTH = max(map(len, _LABELS.values()))
 
 
 def report_text(report: Report, words: Words, color: bool) -> str:
@@ -17,7 +18,7 @@ def report_text(report: Report, words: Words, color: bool) -> str:
     lines = []
     indent = " " * (_WIDTH + 2)
     for at, check in enumerate(report.checks):
-        label = f"{check.status:<{_WIDTH}}"
+        label = f"{_LABELS[check.status]:<{_WIDTH}}"
         if color:
             label = f"\x1b[{_COLORS[check.status]}m{label}\x1b[0m"
         name = clean(check.name)
@@ -26,6 +27,10 @@ def report_text(report: Report, words: Words, color: bool) -> str:
         # Several checks may have one fix: it is told once, below the last of them.
         if check.fix is not None and check.fix != later:
             lines.append(f"{indent}{words('fix', fix=clean(check.fix))}")
+    if report.first_steps:
+        longest = max(len(command) for command, _ in report.first_steps)
+        lines += ["", words("first")]
+        lines += [f"  {command:<{longest}}  {text}" for command, text in report.first_steps]
     if report.role:
         documents = "---\n".join(yaml_dump(item) for item in report.role)
         lines += ["", f"# {words('role')}", documents.rstrip("\n")]

@@ -56,6 +56,8 @@ def main() -> None:
             "host": socket.gethostname(),
             "python": platform.python_version(),
             "executable": sys.executable,
+            # "any" where torch was looked for: this is the Python of another process, the worker's own had none.
+            "sought": sys.argv[2:3],
         }
     )
     try:

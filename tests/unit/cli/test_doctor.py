@@ -1,13 +1,14 @@
-"""What `doctor` makes of what it finds: a server with any answers, a machine with any faults."""
+"""What `doctor` makes of what a server answers, and how it tells it."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+import re
 import ssl
+import string
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,13 +17,11 @@ import yaml
 from atlctl.backends.kubernetes.access import Access
 from atlctl.backends.kubernetes.api import Answer, ApiError, Busy, Missing, NoServer, Object, Refused
 from atlctl.backends.kubernetes.permissions import ACCESS_REVIEWS, USER_REVIEWS
-from atlctl.cli import hosts, runtime, target
-from atlctl.cli.doctor import cluster, machine
+from atlctl.cli.catalogue import doctor_en, doctor_zh
+from atlctl.cli.commands import doctor as command
+from atlctl.cli.doctor import cluster
 from atlctl.cli.doctor.checks import Report, Status, Words
 from atlctl.cli.doctor.telling import report_text
-from atlctl.cli.target import Choice, choice
-from atlctl.jobs.errors import UsageError
-from atlctl.render.streams import Streams
 
 EN = Words("en")
 NOBODY = 'selfsubjectreviews is forbidden: User "system:anonymous" cannot create resource'
@@ -75,6 +74,7 @@ class Cluster:
 
 def examined(*denied: str, **answers: Any) -> tuple[Report, Cluster]:
     report, api = Report(), Cluster(denied, **answers)
+    report.data["cluster"] = {}
     asyncio.run(cluster.examine(report, EN, api, "eve-of-the-file"))  # type: ignore[arg-type]
     return report, api
 
@@ -99,7 +99,8 @@ def test_all_is_well() -> None:
     assert text(report, "user") == "eve (groups ml)"
     assert text(report, "kinds") == "jobs.batch/v1"
     assert text(report, "server").startswith("Kubernetes v1.36.2, answered in ")
-    assert report.data["cluster"] == {"version": "v1.36.2", "user": "eve", "groups": ["ml"]}
+    library = metadata.version("kubernetes")
+    assert report.data["cluster"] == {"version": "v1.36.2", "library": library, "user": "eve", "groups": ["ml"]}
     assert all(item["allowed"] for item in report.data["permissions"])
 
 
@@ -174,6 +175,29 @@ def test_a_gateway_that_hides_the_version(answer: Exception) -> None:
     assert set(status(report).values()) == {"ok"}
 
 
+@pytest.mark.parametrize(
+    ("version", "library", "found"),
+    [
+        ("v1.36.2", "36.0.1", "ok"),
+        ("v1.37.0", "36.0.1", "ok"),
+        ("v1.38.0-alpha.1", "36.0.1", "warn"),
+        ("v1.28.0+k3s1", "36.0.1", "ok"),
+        ("v1.27.16-gke.100", "36.0.1", "warn"),
+        ("v2.0.0", "36.0.1", "skipped"),
+        ("v1.360000000000", "36.0.1", "skipped"),
+        ("v1.36.2", "main", "skipped"),
+    ],
+)
+def test_a_server_and_a_library_of_two_ages(
+    monkeypatch: pytest.MonkeyPatch, version: str, library: str, found: str
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: library)
+    report, _ = examined(version={"gitVersion": version})
+    assert status(report)["skew"] == found
+    assert (version if found == "warn" else library) in text(report, "skew")
+    assert report.exit_code == 0
+
+
 def test_a_server_that_is_no_kubernetes() -> None:
     report, _ = examined(version={"hello": "world"})
     assert status(report)["server"] == "warn"
@@ -243,10 +267,25 @@ def test_colours_are_for_the_status_alone() -> None:
     report.ok("a", "x")
     report.warn("bb", "y", "do z")
     report.fail("c", "z")
-    assert report_text(report, EN, False) == "ok    a   x\nwarn  bb  y\n      fix: do z\nfail  c   z\n"
-    assert report_text(report, EN, True) == (
-        "\x1b[32mok  \x1b[0m  a   x\n\x1b[33mwarn\x1b[0m  bb  y\n      fix: do z\n\x1b[1;31mfail\x1b[0m  c   z\n"
-    )
+    report.skip("d", "w")
+    plain = "ok    a   x\nwarn  bb  y\n      fix: do z\nfail  c   z\n-     d   w\n"
+    assert report_text(report, EN, False) == plain
+    colored = report_text(report, EN, True)
+    assert re.sub("\x1b\\[[0-9;]*m", "", colored) == plain
+    assert colored.startswith("\x1b[32mok  \x1b[0m  a   x\n\x1b[33mwarn\x1b[0m  bb  y\n")
+
+
+def test_what_was_not_looked_at_is_no_fault() -> None:
+    report = Report()
+    assert report.verdict is Status.OK
+    report.skip("a", "nothing there", "do it")
+    assert (report.verdict, report.exit_code) == (Status.OK, 0)
+    assert report_text(report, EN, False) == "-     a  nothing there\n      fix: do it\n"
+
+
+def test_the_first_steps_stand_in_columns() -> None:
+    report = Report(first_steps=[("atlctl demo", "see it"), ("x", "y")])
+    assert report_text(report, EN, False).endswith(":\n  atlctl demo  see it\n  x            y\n")
 
 
 def test_how_the_server_is_reached() -> None:
@@ -265,159 +304,19 @@ def test_how_the_server_is_reached() -> None:
     assert status(checked) == {"cluster": "ok"}
 
 
-# The machine
+# Its texts
 
 
-@pytest.mark.parametrize(
-    ("asked", "env", "chosen"),
-    [
-        ({"backend": "local"}, {"ATLCTL_BACKEND": "kubernetes"}, Choice("local", "option", "local")),
-        ({"namespace": "x"}, {"ATLCTL_BACKEND": "local"}, Choice("kubernetes", "cluster_option", "--namespace")),
-        ({}, {"ATLCTL_BACKEND": "kubernetes"}, Choice("kubernetes", "variable", "kubernetes")),
-        ({}, {"ATLCTL_WORKER": "worker-1", "KUBECONFIG": __file__}, Choice("local", "worker", "worker-1")),
-        ({}, {"KUBECONFIG": __file__}, Choice("kubernetes", "configured")),
-        ({}, {"KUBECONFIG": __file__, "ATLCTL_JOB": "not-here"}, Choice("kubernetes", "configured")),
-        ({}, {}, Choice("local", "no_cluster")),
-        ({"hostfile": "x"}, {"ATLCTL_BACKEND": "local"}, Choice("ssh", "hostfile", "x")),
-        ({"backend": "ssh"}, {}, Choice("ssh", "option", "ssh")),
-        ({}, {"PET_MASTER_ADDR": "tj-node-0-0.tj", "PET_NNODES": "2"}, Choice("ssh", "hosts")),
-    ],
-)
-def test_why_a_backend_is_chosen(
-    monkeypatch: pytest.MonkeyPatch, asked: dict[str, str], env: dict[str, str], chosen: Choice
-) -> None:
-    monkeypatch.setattr(target, "context", lambda: runtime.Context(**asked))  # type: ignore[arg-type]
-    hosts.peers.cache_clear()
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    assert choice() == chosen
-    report = Report()
-    machine.check_backend(report, EN, chosen)
-    assert text(report, "backend").startswith(f"{chosen.name}: ")
-    assert report.data["backend"]["why"] == chosen.why
-
-
-def test_a_job_on_hosts_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, isolated: Path) -> None:
-    monkeypatch.setattr(target, "context", runtime.Context)
-    assert choice("lab") == Choice("local", "no_cluster")
-    config = isolated / ".config/atlctl/config.toml"
-    config.parent.mkdir(parents=True)
-    config.write_text('[ssh.jobs.lab]\nhosts = ["gpu1"]\n')
-    assert choice("lab") == Choice("ssh", "ssh_job", "lab")
-    assert choice() == Choice("ssh", "hosts")
-    monkeypatch.setenv("KUBECONFIG", __file__)
-    assert choice("lab") == Choice("ssh", "ssh_job", "lab")
-    assert choice("other") == Choice("kubernetes", "configured")
-    record = isolated / ".local/state/atlctl/ssh/started/job.json"
-    record.parent.mkdir(parents=True)
-    record.write_text("{}")
-    assert choice("started") == Choice("ssh", "ssh_job", "started")
-    assert choice("../ssh/started") == Choice("kubernetes", "configured")
-    # In a worker that `ssh run` has started.
-    monkeypatch.setenv("ATLCTL_WORKER", "gpu1")
-    monkeypatch.setenv("ATLCTL_JOB", "started")
-    assert choice() == Choice("ssh", "worker", "gpu1")
-
-
-@pytest.mark.parametrize(
-    ("asked", "env"),
-    [
-        ({"backend": "local", "context": "x"}, {}),
-        ({"backend": "kubernetes", "hostfile": "x"}, {}),
-        ({"namespace": "ml", "hostfile": "x"}, {}),
-        ({}, {"ATLCTL_BACKEND": "slurm"}),
-    ],
-)
-def test_a_choice_that_is_wrong(monkeypatch: pytest.MonkeyPatch, asked: dict[str, str], env: dict[str, str]) -> None:
-    monkeypatch.setattr(target, "context", lambda: runtime.Context(**asked))  # type: ignore[arg-type]
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError):
-        choice()
-
-
-def state(path: object, *, needed: bool = True) -> Report:
-    report = Report()
-    machine.check_state(report, EN, {"ATLCTL_STATE_DIR": str(path)}, needed=needed)
-    return report
-
-
-def test_the_folder_for_state(tmp_path: Path) -> None:
-    missing = tmp_path / "a" / "b"
-    assert text(state(missing), "state") == f"{missing} can be made"
-    assert not (tmp_path / "a").exists()
-    missing.mkdir(0o700, parents=True)
-    assert text(state(missing), "state") == f"{missing} can be written"
-    assert list(missing.iterdir()) == []
-
-
-def test_a_folder_for_state_that_is_no_good(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    shared.chmod(0o777)
-    private = tmp_path / "private"
-    private.mkdir(0o700)
-    (private / "local").symlink_to(tmp_path)
-    for path in (tmp_path / "file", tmp_path / "file" / "below", shared, private, "relative"):
-        report = state(path)
-        assert (status(report), report.exit_code) == ({"state": "fail"}, 1), path
-    assert status(state(shared, needed=False)) == {"state": "warn"}
-
-
-def test_a_folder_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may write everywhere, so the system's answers are made up."""
-    full = SimpleNamespace(f_blocks=1000, f_bavail=0)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "statvfs", lambda path: full)
-        assert text(state(tmp_path / "new"), "state").startswith("no space left on the disk of ")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "access", lambda path, mode: False)
-        assert text(state(tmp_path / "new"), "state") == f"{tmp_path}/new cannot be written"
-
-
-def test_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def settings(content: str) -> Report:
-        file = tmp_path / "atlctl" / "config.toml"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(content)
-        report = Report()
-        machine.check_settings(report, EN, {"XDG_CONFIG_HOME": str(tmp_path)})
-        return report
-
-    assert status(settings("")) == {"settings": "ok"}
-    assert status(settings("[wrong]\n")) == {"settings": "fail"}
-    assert status(settings('[errors]\nsignatures = ["absent.toml"]\n')) == {"settings": "warn"}
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert text(settings(""), "settings") == "the working folder: No such file or directory"
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("tty", "env", "found"),
-    [(False, {}, "ok"), (True, {}, "warn"), (True, {"TERM": "dumb"}, "warn"), (True, {"TERM": "xterm"}, "ok")],
-)
-def test_the_terminal(tty: bool, env: dict[str, str], found: str) -> None:
-    report = Report()
-    machine.check_terminal(report, EN, env, Streams(stdout_tty=tty))
-    assert status(report) == {"terminal": found}
-
-
-@pytest.mark.parametrize(
-    ("env", "found"),
-    [
-        ({"LANG": "C.UTF-8"}, "ok"),
-        ({"LC_ALL": "zh_CN.utf8", "LANG": "C"}, "ok"),
-        ({"LC_ALL": "", "LC_CTYPE": "de_DE.UTF-8"}, "ok"),
-        ({"LC_ALL": "C", "LANG": "C.UTF-8"}, "warn"),
-        ({"LANG": "zh_CN.GB18030"}, "warn"),
-        ({}, "warn"),
-    ],
-)
-def test_the_locale(env: dict[str, str], found: str) -> None:
-    report = Report()
-    machine.check_locale(report, EN, env)
-    assert status(report) == {"locale": found}
+def test_both_languages_say_the_same_and_every_text_is_used() -> None:
+    assert list(doctor_en.TEXTS) == list(doctor_zh.TEXTS)
+    sources = "".join(
+        path.read_text() for path in [*Path(cluster.__file__).parent.glob("*.py"), Path(command.__file__)]
+    )
+    assert [key for key in doctor_en.TEXTS if f'"{key}"' not in sources] == []
+    for key, english in doctor_en.TEXTS.items():
+        chinese = doctor_zh.TEXTS[key]
+        places = [{name for _, name, _, _ in string.Formatter().parse(told) if name} for told in (english, chinese)]
+        assert places[0] == places[1], key
+        assert re.findall(r"--[a-z-]+", english) == re.findall(r"--[a-z-]+", chinese), key
+    same = {key for key, english in doctor_en.TEXTS.items() if doctor_zh.TEXTS[key] == english}
+    assert same == set()

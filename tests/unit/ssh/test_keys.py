@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import asyncssh
@@ -47,3 +48,24 @@ def test_a_passphrase_is_asked_for_once_for_all_hosts(place: Path) -> None:
     assert len(keys.load([str(place / "locked"), str(place / "good")])) == 2
     assert asked == [str(place / "locked")] * 2
     assert not keys.problems
+
+
+def test_what_became_of_each_file(place: Path) -> None:
+    keys = Keys(lambda _: None)
+    paths = [str(place / name) for name in ("good", "locked", "shared", "torn", "missing")]
+    keys.load(paths)
+    found = keys.files(paths, "")
+    assert [file.status for file in found] == ["read", "encrypted", "open", "unreadable", "absent"]
+    assert [file.algorithm for file in found] == ["ssh-ed25519", "", "", "", ""]
+    assert "chmod 600" in found[2].text
+    # One that was never meant for a login was not looked at.
+    assert [file.status for file in Keys(lambda _: None).files(paths[:1], "")] == ["absent"]
+
+
+def test_an_agent_that_does_not_answer_is_no_empty_one(tmp_path: Path) -> None:
+    async def ask() -> tuple[int | None, int | None]:
+        keys = Keys(lambda _: None)
+        await keys.ask_agent(str(tmp_path / "nobody"))
+        return keys.held(str(tmp_path / "nobody")), keys.held("")
+
+    assert asyncio.run(ask()) == (None, 0)

@@ -20,16 +20,19 @@ NO_PYTHON, REFUSED = 95, 96
 _FOLDER = Path(__file__).parents[2] / "local" / "supervisor"
 #: Modules that answer, each behind those that it imports.
 _ANSWERING = ("processes", "logfiles", "telling", "folders", "seeing", "logtail", "ending", "reading", "asked")
-_STARTING = ("processes", "logfiles", "files", "requests", "telling", "folders", "starting", *_ANSWERING[4:])
+_STARTING = ("processes", "logfiles", "files", "requests", "telling", "folders", "booting", "starting", *_ANSWERING[4:])
 #: What a supervisor is made of.
 PROGRAM = (
     *("__init__", "boot", "children", "control", "crilog", "files", "loop"),
     *("processes", "requests", "snapshot", "supervisor", "workers"),
 )
 
+#: What is looked for in PATH there, in this order.
+PYTHONS = "python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
+
 # 97: too old, and nothing was done.
-_SCRIPT = """\
-for p in python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8; do
+_SCRIPT = f"""\
+for p in {PYTHONS}; do
   command -v "$p" >/dev/null 2>&1 || continue
   "$p" -I -S -X utf8 -c "$@"
   code=$?

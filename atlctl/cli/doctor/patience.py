@@ -1,0 +1,55 @@
+"""A wait that ends, for what may run a login program of the kubeconfig."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from atlctl.jobs.errors import TimedOut
+
+T = TypeVar("T")
+
+#: Seconds that the thread has to return once what it waited for was ended.
+_RETURNING = 2.0
+
+
+async def login(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """What `work` returns. Where it takes longer every program that this process has started is ended, since a thread
+    waits for it and would keep this process; `doctor` itself starts none. Raises TimedOut then, else as `work`."""
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait([task], timeout=seconds)
+        if not done:
+            for pid in _below(os.getpid()):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.wait([task], timeout=_RETURNING)
+            raise TimedOut(
+                f"who asks could not be told within {seconds:g} s: a login program of the kubeconfig hangs",
+                "run the kubeconfig's plugin by hand, or log in again: kubectl auth whoami",
+            )
+        return await task
+    finally:
+        if not task.done():
+            task.cancel()
+        elif not task.cancelled():
+            task.exception()  # it was told, or came too late
+
+
+def _below(pid: int) -> list[int]:
+    """The processes that `pid` has started, with all of theirs, the deepest last."""
+    found: list[int] = []
+    ahead = [pid]
+    while ahead:
+        parent = ahead.pop()
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{parent}/task"):
+                with contextlib.suppress(OSError), open(f"/proc/{parent}/task/{thread}/children") as file:
+                    ahead += map(int, file.read().split())
+        if parent != pid:
+            found.append(parent)
+    return found
