@@ -69,8 +69,10 @@ def jobs_table(jobs: Sequence[Job], streams: Streams, wide: bool, *, spread: boo
 
 
 def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: Streams, wide: bool) -> str:
-    """`missing`: indexes that should have a worker; each gets a row of its own."""
+    """`missing`: indexes that should have a worker; each gets a row of its own. What workers do has columns where a
+    backend looks at that."""
     now = time.time()
+    used = any(worker.usage is not None for worker in workers)
     columns = [
         Column("INDEX", "right"),
         Column("NODE RANK", "right"),
@@ -82,9 +84,7 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
         Column("ADDRESS"),
         Column("GPUS", "right"),
         Column("AGE" if streams.stdout_tty else "STARTED", "right" if streams.stdout_tty else "left"),
-        Column("LOAD", "right"),
-        Column("RANKS", "right"),
-        Column("GPU USE"),
+        *([Column("LOAD", "right"), Column("RANKS", "right"), Column("GPU USE")] if used else []),
         Column("NODE", wide_only=True),
         Column("PID", "right", wide_only=True),
         Column("ENDED", wide_only=True),
@@ -104,7 +104,7 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
                 _text(worker.address),
                 _text(worker.gpus),
                 say.moment(worker.started, streams, now),
-                *_usage(worker.usage),
+                *(_usage(worker.usage) if used else ()),
                 _text(worker.node),
                 _text(worker.pid),
                 say.moment(worker.ended, streams, now),
