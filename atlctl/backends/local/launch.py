@@ -16,6 +16,7 @@ from typing import Any
 
 from atlctl.backends.base import Argv
 from atlctl.backends.local import registry
+from atlctl.backends.local.supervisor import booting
 from atlctl.backends.local.supervisor.requests import KEEP
 from atlctl.backends.supervised.contract import (
     DEFAULT_PORT,
@@ -32,9 +33,6 @@ from atlctl.jobs.naming import check_job_name
 from atlctl.jobs.statedir import ensure_dir, file_error, state_dir, write_atomic
 
 MAX_WORKERS = 4096
-START_SECONDS = 60.0
-#: How long a start that has failed may take to end what it had begun.
-UNDO_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,28 +109,14 @@ def _check_free(name: str) -> None:
 def _port(wanted: int | None) -> int:
     taken = {entry.master_port for entry in registry.load_all()[0] if entry.presence == "alive"}
     if wanted is not None:
-        if not _is_free(wanted):
+        if not booting.port_is_free(wanted):
             raise AtlctlError(f"port {wanted} is in use", "leave out --master-port to have a free one chosen")
         return wanted
-    if DEFAULT_PORT not in taken and _is_free(DEFAULT_PORT):
+    if DEFAULT_PORT not in taken and booting.port_is_free(DEFAULT_PORT):
         return DEFAULT_PORT
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port not in taken:
-            return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As torch's store does: a port that only waits out old connections is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
+    while (port := booting.free_port()) in taken:
+        continue
+    return port
 
 
 def worker_names(count: int) -> list[str]:
@@ -159,7 +143,7 @@ def _write(folder: str, name: str, port: int, spec: LaunchSpec) -> None:
         "created": time.time(),
         "argv": [as_utf8(word) for word in spec.argv.words],
         "master_port": port,
-        "umask": _umask(),
+        "umask": booting.umask(),
         "workers": [
             {"name": worker, "env": {"RANK": str(index), "ATLCTL_WORKER": worker}}
             for index, worker in enumerate(workers)
@@ -170,12 +154,6 @@ def _write(folder: str, name: str, port: int, spec: LaunchSpec) -> None:
     }
     write_atomic(f"{folder}/spec.json", json.dumps(record).encode())
     write_atomic(f"{folder}/env.json", json.dumps(env).encode())
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _start_supervisor(folder: str, spec: LaunchSpec) -> None:
@@ -205,34 +183,15 @@ def _start_supervisor(folder: str, spec: LaunchSpec) -> None:
 
 
 def _spawn(folder: str, link: int) -> subprocess.Popen[bytes]:
-    here = os.path.dirname(os.path.abspath(__file__))
-    program = "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.boot import main; "
-    program += "main(sys.argv[2], int(sys.argv[3]))"
-    path = f"{folder}/supervisor.log"
     try:
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        return booting.begin(os.path.dirname(os.path.abspath(__file__)), folder, link)
     except OSError as error:
-        raise file_error(error, path) from error
-    try:
-        return subprocess.Popen(
-            # UTF-8 whatever the locale: commands come from clients with locales of their own.
-            [sys.executable, "-I", "-S", "-X", "utf8", "-c", program, here, folder, str(link)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            pass_fds=(link,),
-            cwd="/",
-        )
-    except OSError as error:
-        raise file_error(error, sys.executable) from error
-    finally:
-        os.close(log)
+        raise file_error(error, error.filename or sys.executable) from error
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:
     try:
-        process.wait(UNDO_SECONDS)
+        process.wait(booting.UNDO_SECONDS)
     except subprocess.TimeoutExpired:
         process.returncode = 0  # it ends on its own, later
 
@@ -243,26 +202,7 @@ def _near(argv: Argv) -> str:
 
 
 def _answer(link: socket.socket, folder: str) -> dict[str, Any]:
-    data = b""
-    deadline = time.monotonic() + START_SECONDS
-    while not data.endswith(b"\n"):
-        link.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            chunk = link.recv(65536)
-        except TimeoutError:
-            raise AtlctlError(
-                f"the supervisor did not start within {START_SECONDS:.0f} s", "try again; is the machine overloaded?"
-            ) from None
-        except ConnectionResetError:
-            chunk = b""
-        if not chunk:
-            raise AtlctlError(f"the supervisor ended at once: {_last_line(folder)}")
-        data += chunk
-    found = json.loads(data)
-    return found if isinstance(found, dict) else {}
-
-
-def _last_line(folder: str) -> str:
-    with open(f"{folder}/supervisor.log", encoding="utf-8", errors="replace") as file:
-        lines = [line.strip() for line in file if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    try:
+        return booting.answer(link, folder)
+    except booting.Failed as failed:
+        raise AtlctlError(str(failed), "try again; is the machine overloaded?" if failed.late else None) from None

@@ -16,6 +16,7 @@ import pytest
 
 from atlctl.backends.local import launch as launching
 from atlctl.backends.local import registry
+from atlctl.backends.local.supervisor import booting
 from atlctl.backends.supervised import contract
 from atlctl.jobs.errors import AtlctlError, UsageError
 from atlctl.jobs.model import State
@@ -361,7 +362,7 @@ def test_ctrl_c_during_the_start_leaves_nothing(local: Local, monkeypatch: pytes
 
 
 def test_a_supervisor_that_does_not_answer(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launching, "START_SECONDS", 0.0)
+    monkeypatch.setattr(booting, "START_SECONDS", 0.0)
     with pytest.raises(AtlctlError, match="did not start"):
         local.run(workers=3)
     assert marked() == []

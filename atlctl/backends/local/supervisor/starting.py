@@ -16,22 +16,18 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from types import FrameType
 from typing import Any, NoReturn
 
-from . import folders, processes
+from . import booting, folders, processes
 from .files import write_json
 from .requests import KEEP, MAX_MESSAGE
 from .telling import Refused, explained, say
 
-#: Seconds in which the client must take the next step, and the supervisor must have started.
+#: Seconds in which the client must take the next step.
 PATIENCE_SECONDS = 300
-START_SECONDS = 60.0
-#: How long a start that is undone may take to end what it had begun.
-UNDO_SECONDS = 15.0
 
 
 class _Gone(BaseException):
@@ -178,28 +174,20 @@ class _Start:
     def _port(self) -> int:
         wanted = self._wanted["port"]
         first = wanted if wanted is not None else self._wanted["default_port"]
-        with socket.socket() as probe:
-            # As torch's store does: a port that only waits out old connections is free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind(("", first))
-                return int(first)
+        if booting.port_is_free(first):
+            return int(first)
         if wanted is not None:
             raise Refused("failed", f"port {wanted} is in use there")
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return int(probe.getsockname()[1])
+        return booting.free_port()
 
     def go(self, port: int) -> None:
         """Start the supervisor, and with it the worker. Raises Refused."""
         wanted = self._wanted
-        mask = os.umask(0o077)
-        os.umask(mask)
         spec = {
             **{key: wanted[key] for key in ("name", "uid", "created", "argv", "failure_markers")},
             **{key: wanted[key] for key in ("log_max_bytes", "log_max_files")},
             "master_port": port,
-            "umask": mask,
+            "umask": booting.umask(),
             "workers": [{"name": wanted["worker"], "folder": wanted["own"], "chdir": self._place, "env": {}}],
         }
         write_json(f"{self.folder}/spec.json", spec)
@@ -207,7 +195,10 @@ class _Start:
         self._link, theirs = socket.socketpair()
         with theirs:
             self._spawn(theirs.fileno())
-        answer = self._answer(self._link)
+        try:
+            answer = booting.answer(self._link, self.folder)
+        except booting.Failed as failed:
+            raise Refused("failed", str(failed)) from None
         if not answer.get("ok"):
             code = answer.get("exit_code", 1)
             kind = "cannot_start" if code in (125, 126, 127) else "failed"
@@ -237,43 +228,9 @@ class _Start:
         self._boot = (int(said), found.start if found else 0)
 
     def _begin(self, link: int) -> int:
-        program = "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.boot import main; "
-        program += "main(sys.argv[2], int(sys.argv[3]))"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        log = os.open(f"{self.folder}/supervisor.log", flags, 0o600)
-        words = ["-I", "-S", "-B", "-X", "utf8", "-c", program, f"{self.folder}/program", self.folder, str(link)]
-        return subprocess.Popen(
-            [sys.executable, *words],
-            env={key: value for key, value in os.environ.items() if key != "ATLCTL_EXEC"},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            pass_fds=(link,),
-            cwd="/",
-        ).pid
-
-    def _answer(self, link: socket.socket) -> dict[str, Any]:
-        data = b""
-        deadline = time.monotonic() + START_SECONDS
-        while not data.endswith(b"\n"):
-            link.settimeout(max(0.001, deadline - time.monotonic()))
-            try:
-                chunk = link.recv(65536)
-            except socket.timeout:  # noqa: UP041  the same as TimeoutError since Python 3.10
-                raise Refused("failed", f"the supervisor did not start within {START_SECONDS:.0f} s") from None
-            except ConnectionResetError:
-                chunk = b""
-            if not chunk:
-                raise Refused("failed", f"the supervisor ended at once: {self._last_line()}")
-            data += chunk
-        found = json.loads(data)
-        return found if isinstance(found, dict) else {}
-
-    def _last_line(self) -> str:
-        with open(f"{self.folder}/supervisor.log", encoding="utf-8", errors="replace") as file:
-            lines = [line.strip() for line in file if line.strip()]
-        return lines[-1] if lines else "it said nothing"
+        env = {key: value for key, value in os.environ.items() if key != "ATLCTL_EXEC"}
+        # Nothing compiled is kept: the program is this job's alone.
+        return booting.begin(f"{self.folder}/program", self.folder, link, env, "-B").pid
 
     def keep(self) -> None:
         assert self._link is not None
@@ -293,7 +250,7 @@ class _Start:
             return True  # what is there is not ours
         if self._link is not None:
             self._link.close()
-        deadline = time.monotonic() + UNDO_SECONDS
+        deadline = time.monotonic() + booting.UNDO_SECONDS
         while self._boot[0] and processes.alive(*self._boot):
             if time.monotonic() > deadline:
                 self._lock.release()
