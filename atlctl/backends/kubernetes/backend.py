@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from atlctl.backends.base import (
-    Argv,
     Listing,
     LogLine,
     LogRequest,
@@ -17,7 +16,7 @@ from atlctl.backends.base import (
     StopRequest,
     StopResult,
 )
-from atlctl.backends.guarded.asking import stdout_of
+from atlctl.backends.guarded.asking import file_of
 from atlctl.backends.guarded.ranks import living
 from atlctl.backends.kubernetes import access, inventory, pods, queueing
 from atlctl.backends.kubernetes.api import Missing, Object, Refused
@@ -44,8 +43,6 @@ MOST_STREAMS = 256
 _FRESH = 2.0
 #: States in which a queue may say more than the pods.
 _WAITING = (State.PENDING, State.QUEUED, State.SUSPENDED)
-#: Prints a regular file that is no link, up to $2 bytes. The name cannot be an option of anything.
-_READ = '[ ! -L "$1" ] && [ -f "$1" ] && exec head -c "$2" < "$1"'
 _PODS = registry.PODS.resource
 
 
@@ -276,7 +273,7 @@ class KubernetesBackend:
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
         executor = self.executor(job)
         try:
-            return await stdout_of(executor, worker, Argv(("sh", "-c", _READ, "sh", path, str(limit))), limit)
+            return await file_of(executor, worker, path, limit)
         finally:
             await executor.aclose()
 

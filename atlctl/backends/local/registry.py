@@ -27,7 +27,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from atlctl.backends.local.supervisor import processes
+from atlctl.backends.local.supervisor import folders, processes
+from atlctl.backends.supervised.entries import load_each
 from atlctl.backends.supervised.states import IDLE_PROGRAMS, Presence, Written, confirm_held, job_state, state_of
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched
 from atlctl.jobs.model import Job, State, Worker
@@ -166,15 +167,7 @@ def _damaged(name: str, folder: str) -> AtlctlError:
 
 def load_all() -> tuple[list[Entry], list[AtlctlError]]:
     """All entries that can be read, and an error for each one that cannot."""
-    entries, errors = [], []
-    for name in names():
-        try:
-            entries.append(load(name))
-        except NothingMatched:
-            continue  # removed between the listing and the look
-        except AtlctlError as error:
-            errors.append(error)
-    return entries, errors
+    return load_each(names(), load)
 
 
 def environment(name: str) -> dict[str, str]:
@@ -185,14 +178,8 @@ def environment(name: str) -> dict[str, str]:
 
 def remove(folder: str) -> None:
     """Remove an entry's folder. The caller holds the lock. `job.json` goes first: what is left is no job."""
-    if os.path.islink(folder):
-        raise NotAllowed(f"{folder} is a symbolic link, which is not followed", "remove the link")
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{folder}/job.json")
     try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        return
+        folders.remove(folder)
     except OSError as error:
         raise file_error(error, error.filename or folder) from error
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from atlctl.backends.base import (
-    Argv,
     Executor,
     Listing,
     LogLine,
@@ -19,7 +18,7 @@ from atlctl.backends.base import (
     StopRequest,
     StopResult,
 )
-from atlctl.backends.guarded.asking import stdout_of
+from atlctl.backends.guarded.asking import file_of
 from atlctl.backends.guarded.ranks import living
 from atlctl.backends.ssh import hostlook
 from atlctl.backends.ssh.connect import Connections
@@ -29,14 +28,12 @@ from atlctl.backends.ssh.launched.records import Record
 from atlctl.backends.ssh.lists import HostList
 from atlctl.backends.ssh.stream import Within
 from atlctl.backends.supervised import ending
-from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced, TimedOut, UsageError
+from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced, UsageError
 from atlctl.jobs.model import Job, RankMap, State, Worker
 from atlctl.jobs.naming import fold_names
 
 #: Hosts that are asked at once, and seconds for each.
 _AT_ONCE, _SECONDS = 64, 30.0
-#: Prints a regular file that is no link, up to $2 bytes. The name cannot be an option of anything.
-_READ = '[ ! -L "$1" ] && [ -f "$1" ] && exec head -c "$2" < "$1"'
 
 
 class SshBackend:
@@ -51,7 +48,8 @@ class SshBackend:
         if meant is not None:
             self._lists[meant.name] = meant
         self._meant = meant
-        #: What hosts told of their workers, by the UID of the job.
+        self._records = records.Kept()
+        #: What hosts told of their workers when the job was looked up, by its UID.
         self._seen: dict[str, Mapping[str, looking.Seen]] = {}
 
     async def aclose(self) -> None:
@@ -70,7 +68,7 @@ class SshBackend:
         if self._meant is not None and name == self._meant.name:
             return self._meant.job
         try:
-            return await self._launched(records.load(name))
+            return await self._launched(self._records.load(name))
         except NothingMatched:
             if name in self._lists:
                 return self._lists[name].job
@@ -100,8 +98,7 @@ class SshBackend:
                     async with asyncio.timeout(_SECONDS):
                         usage = await hostlook.look(executor, worker)
                 except TimeoutError:
-                    late = TimedOut(f"no answer within {_SECONDS:g} s")
-                    return replace(worker, reason=worker.reason or late.message)
+                    return replace(worker, reason=worker.reason or f"no answer within {_SECONDS:g} s")
                 except AtlctlError as error:
                     return replace(worker, reason=worker.reason or error.message)
             if record is None:
@@ -121,7 +118,7 @@ class SshBackend:
     async def ranks(self, job: Job) -> RankMap | None:
         record = self._record(job)
         if record is not None:
-            found = looking.ranks(await looking.look(self._asking(record), record))
+            found = looking.ranks(await self._look(record, again=False))
         else:
             alive = [worker for worker in job.workers if worker.state.active]
             found = await living(self.executor(job), alive)
@@ -140,7 +137,7 @@ class SshBackend:
         if record is None:
             hosts = {host.name: host for host in self._lists[job.name].hosts}
             return SshExecutor(self._connections, hosts)
-        return SshExecutor(self._connections, record.hosts, {name: within(record, name) for name in record.hosts})
+        return SshExecutor(self._connections, record.hosts, within(record))
 
     def _asking(self, record: Record) -> Executor:
         """For questions to the hosts: those of workers that have ended answer, too."""
@@ -159,7 +156,7 @@ class SshBackend:
             return await reading.read_file(self._asking(record), record, worker.name, path, limit)
         if not path.startswith("/"):
             return None
-        return await stdout_of(self.executor(job), worker, Argv(("sh", "-c", _READ, "sh", path, str(limit))), limit)
+        return await file_of(self.executor(job), worker, path, limit)
 
     async def raw_events(self, job: Job) -> tuple[Mapping[str, Any], ...]:  # noqa: ARG002 - none are kept
         return ()
@@ -191,15 +188,19 @@ class SshBackend:
     # Where a job is from
 
     async def _launched(self, record: Record) -> Job:
-        seen = await looking.look(self._asking(record), record)
-        self._seen[record.uid] = seen
-        return looking.job(record, seen)
+        return looking.job(record, await self._look(record, again=True))
+
+    async def _look(self, record: Record, *, again: bool) -> Mapping[str, looking.Seen]:
+        """What its hosts tell of its workers. `again`: also where they have told before."""
+        if again or record.uid not in self._seen:
+            self._seen[record.uid] = await looking.look(self._asking(record), record)
+        return self._seen[record.uid]
 
     def _record(self, job: Job) -> Record | None:
         """None of a list. Raises NothingMatched, Replaced where it is another job's meanwhile."""
         if job.kind != looking.KIND:
             return None
-        record = records.load(job.name)
+        record = self._records.load(job.name)
         if record.uid != job.uid:
             raise Replaced(job.name)
         return record
@@ -215,18 +216,24 @@ class SshBackend:
         return record
 
 
-def within(record: Record, name: str) -> Within:
-    """What a command in a worker is given: the platform's contract, as the worker itself."""
-    names = [placed.name for placed in record.workers]
-    index = names.index(name)
-    env = {
+def within(record: Record) -> dict[str, Within]:
+    """What a command in each worker is given: the platform's contract, as the worker itself."""
+    contract = {
         "MASTER_ADDR": record.master_addr,
         "MASTER_PORT": str(record.master_port),
-        "WORLD_SIZE": str(len(names)),
-        "RANK": str(index),
+        "WORLD_SIZE": str(len(record.workers)),
         "ATLCTL_JOB": record.name,
-        "ATLCTL_WORKER": name,
-        # Above the folders of all workers, of the job, and of this worker.
-        "ATLCTL_STATE_DIR": record.workers[index].folder.rsplit("/", 3)[0],
     }
-    return Within(env, record.chdir)
+    return {
+        placed.name: Within(
+            {
+                **contract,
+                "RANK": str(index),
+                "ATLCTL_WORKER": placed.name,
+                # Above the folders of all workers, of the job, and of this worker.
+                "ATLCTL_STATE_DIR": placed.folder.rsplit("/", 3)[0],
+            },
+            record.chdir,
+        )
+        for index, placed in enumerate(record.workers)
+    }

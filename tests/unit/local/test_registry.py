@@ -25,13 +25,6 @@ from tests.unit.local.local import Local
 MARKER = "ChildFailedError:"
 
 
-def alter(local: Local, change: Callable[[dict[str, Any]], object], name: str = "job") -> None:
-    path = local.folder(name) / "job.json"
-    record = json.loads(path.read_bytes())
-    change(record)
-    path.write_text(json.dumps(record))
-
-
 @pytest.fixture
 def written(isolated: object) -> Callable[..., Job]:
     """Writes the entry of a job of one worker that no process belongs to, and loads it."""

@@ -128,15 +128,24 @@ def presence(found: dict[str, Any]) -> tuple[str, str]:
         raise Refused("failed", "its record on this host is damaged") from error
 
 
-def delete(folder: str) -> None:
-    """Remove a worker's folder; `job.json` goes first: what is left is no job. Raises Refused."""
+def remove(folder: str) -> None:
+    """Remove a job's folder, where there is one; `job.json` goes first: what is left is no job.
+
+    Raises OSError, ELOOP for a symbolic link, which is not followed.
+    """
     if os.path.islink(folder):
-        raise Refused("not_allowed", f"{folder} is a symbolic link, which is not followed")
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), folder)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         os.unlink(f"{folder}/job.json")
-    try:
+    with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
-    except FileNotFoundError:
-        return
+
+
+def delete(folder: str) -> None:
+    """The same. Raises Refused."""
+    try:
+        remove(folder)
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Refused("not_allowed", f"{folder} is a symbolic link, which is not followed") from error
         raise explained(error, folder) from error

@@ -112,6 +112,7 @@ class _Reading:
             raise asking.for_user(self._name, asking.failure(self._name, last, told, bytes(said)))
 
     def _answer(self) -> dict[str, Any] | None:
+        # `batches` has set it to None, and read there it would be None for mypy: it does not see what `_take` does.
         return self._told
 
     def _take(self, raw: list[bytes]) -> list[LogLine]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from atlctl.backends.ssh.hostfile import Host
+from atlctl.backends.supervised.entries import load_each
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.naming import check_job_name, natural_key
 from atlctl.jobs.statedir import ensure_dir, file_error, read_bytes, state_dir, write_atomic
@@ -76,17 +77,37 @@ def load(name: str) -> Record:
         ) from error
 
 
+class Kept:
+    """Records that were read, each read again where its file is another one meanwhile: a question about each of a
+    job's workers would read the whole record otherwise."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[tuple[int, int, int], Record]] = {}
+
+    def load(self, name: str) -> Record:
+        """As the function `load`."""
+        # Before it is read: a record that is replaced in between is read again the next time.
+        stamp = _stamp(name)
+        if stamp is not None and name in self._read and self._read[name][0] == stamp:
+            return self._read[name][1]
+        record = load(name)
+        if stamp is not None:
+            self._read[name] = stamp, record
+        return record
+
+
+def _stamp(name: str) -> tuple[int, int, int] | None:
+    """What tells one record's file from the next; None where there is none."""
+    try:
+        found = os.lstat(os.path.join(root(), name, "job.json"))
+    except (OSError, ValueError):
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def load_all() -> tuple[list[Record], list[AtlctlError]]:
     """All records that can be read, and an error for each one that cannot."""
-    records, errors = [], []
-    for name in _names():
-        try:
-            records.append(load(name))
-        except NothingMatched:
-            continue  # removed between the listing and the look
-        except AtlctlError as error:
-            errors.append(error)
-    return records, errors
+    return load_each(_names(), load)
 
 
 def _names() -> list[str]:

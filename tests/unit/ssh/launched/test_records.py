@@ -51,6 +51,21 @@ def test_a_damaged_record_hides_no_other(text: str | None) -> None:
     assert [error.message.split(":")[0] for error in errors] == ["the record of job bad cannot be read"]
 
 
+def test_a_record_is_read_again_only_where_it_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    write()
+    kept = records.Kept()
+    assert kept.load("job") == RECORD
+    with monkeypatch.context() as patched:
+        patched.setattr(records, "load", lambda name: pytest.fail(f"{name} is read again"))
+        assert kept.load("job") == RECORD
+    other = replace(RECORD, uid="two")
+    write(other)
+    assert kept.load("job") == other
+    records.forget(other)
+    with pytest.raises(NothingMatched):
+        kept.load("job")
+
+
 def test_a_name_is_no_path() -> None:
     for name in ("../job", "", ".", "a/b", "-x"):
         with pytest.raises(UsageError):
