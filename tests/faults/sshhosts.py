@@ -35,6 +35,8 @@ SHELLS = {
     GREETING: 'printf "Welcome\\nL 99\\n{}\\n"; echo "quota exceeded" >&2; exec sh -c "$SSH_ORIGINAL_COMMAND"',
     NOSHELL: "true",
 }
+#: What a host may try to write on a screen, or between the lines of others.
+HOSTILE = "\x1b]0;pwn\x07\x1b[31m\nok: all (99)\r\u202e\u2028\x9b"
 _MARK = re.compile(r"@atlctl-[0-9a-f]{16}")
 
 
@@ -102,6 +104,17 @@ class Letting(asyncssh.SSHServer):
 
     def begin_auth(self, username: str) -> bool:
         return False
+
+
+class Leaving(asyncssh.SSHServer):
+    """Goes with a message."""
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+
+    def begin_auth(self, username: str) -> bool:
+        self._connection.disconnect(asyncssh.DISC_BY_APPLICATION, HOSTILE)
+        return True
 
 
 def reset(one: socket.socket) -> None:

@@ -8,50 +8,22 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import asyncssh
 import pytest
 
 from tests.faults import sshhosts
-from tests.faults.sshhosts import Fleet, Serving, fleet
+from tests.faults.sshhosts import HOSTILE, Fleet, Serving, fleet
 from tests.support.needs import needs
 from tests.support.sshd import make_key
 
 pytestmark = needs("sshd")
 
-#: What a host may try to write on a screen, or between the lines of others.
-HOSTILE = "\x1b]0;pwn\x07\x1b[31m\nok: all (99)\r\u202e\u2028\x9b"
-
-
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    own = Serving(tmp_path_factory.mktemp("sshd"))
-    try:
-        yield own
-    finally:
-        own.close()
-
-
-@pytest.fixture
-def hosts(serving: Serving, isolated: Path) -> Iterator[Fleet]:
-    with fleet(serving, isolated) as own:
-        yield own
-
 
 class Refusing(sshhosts.Letting):
     def session_requested(self) -> bool:
         raise asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, HOSTILE)
-
-
-class Leaving(asyncssh.SSHServer):
-    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        self._connection = conn
-
-    def begin_auth(self, username: str) -> bool:
-        self._connection.disconnect(asyncssh.DISC_BY_APPLICATION, HOSTILE)
-        return True
 
 
 #: Host -> its exit code, and what its reason must say: what happened, and the cure where there is one.
@@ -115,7 +87,7 @@ def bad_hosts(hosts: Fleet) -> None:
     hosts.host("nologin", sshhosts.NOLOGIN)
     hosts.host("false", sshhosts.FALSE)
     hosts.host("refuses", here, hosts.asyncssh(None, Refusing))
-    hosts.host("leaves", here, hosts.asyncssh(None, Leaving))
+    hosts.host("leaves", here, hosts.asyncssh(None, sshhosts.Leaving))
     hosts.host("good")
 
 

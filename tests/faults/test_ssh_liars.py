@@ -4,37 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import asyncssh
 import pytest
 
 from tests.faults import sshhosts
-from tests.faults.sshhosts import Fleet, Serving, closes, fleet, mark_of, outcomes, say
+from tests.faults.sshhosts import HOSTILE, Fleet, Serving, closes, fleet, mark_of, outcomes, say
 from tests.support import proc
 from tests.support.needs import find_program, needs
 
 pytestmark = needs("sshd")
 
 Process = asyncssh.SSHServerProcess[bytes]
-#: What a host may try to write on a screen, or between the lines of others.
-HOSTILE = "\x1b]0;pwn\x07\x1b[31m\nok: all (99)\r\u202e\u2028\x9b"
-
-
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    own = Serving(tmp_path_factory.mktemp("sshd"))
-    try:
-        yield own
-    finally:
-        own.close()
-
-
-@pytest.fixture
-def hosts(serving: Serving, isolated: Path) -> Iterator[Fleet]:
-    with fleet(serving, isolated) as own:
-        yield own
 
 
 def silent_close(process: Process) -> None:
@@ -85,17 +67,6 @@ def long_error(process: Process) -> None:
     process.exit(9)
 
 
-class Leaving(asyncssh.SSHServer):
-    """Goes with a message."""
-
-    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        self._connection = conn
-
-    def begin_auth(self, username: str) -> bool:
-        self._connection.disconnect(asyncssh.DISC_BY_APPLICATION, HOSTILE)
-        return True
-
-
 #: What serves a host -> outcome, exit code, signal, a part of the reason.
 LIES: dict[Callable[[Process], None], tuple[str, int | None, int | None, str]] = {
     closes: ("lost", None, None, "before the command's exit status"),
@@ -122,7 +93,7 @@ def lied(serving: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with fleet(serving, tmp_path_factory.mktemp("home")) as own:
         for handler in LIES:
             own.host(handler.__name__, "127.0.0.1", own.asyncssh(handler))
-        own.host("leaving", "127.0.0.1", own.asyncssh(None, Leaving))
+        own.host("leaving", "127.0.0.1", own.asyncssh(None, sshhosts.Leaving))
         own.host("good")
         run = own.exec("-o", "json", "--connect-timeout", "30", "--", "echo", "hi")
         few = own.file("failing", "hostile", "leaving")

@@ -9,7 +9,7 @@ import random
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import asyncssh
 import pytest
 
 from tests.faults import sshhosts
-from tests.faults.sshhosts import Fleet, Serving, closes, fleet, outcomes
+from tests.faults.sshhosts import Fleet, Serving, closes, outcomes
 from tests.support import proc
 from tests.support.needs import needs
 from tests.support.sshd import make_key
@@ -26,21 +26,6 @@ pytestmark = needs("sshd")
 
 Process = asyncssh.SSHServerProcess[bytes]
 SLEEP = "sleep 1000.75"
-
-
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    own = Serving(tmp_path_factory.mktemp("sshd"))
-    try:
-        yield own
-    finally:
-        own.close()
-
-
-@pytest.fixture
-def hosts(serving: Serving, isolated: Path) -> Iterator[Fleet]:
-    with fleet(serving, isolated) as own:
-        yield own
 
 
 def lines_until(run: subprocess.Popen[bytes], enough: Callable[[list[dict[str, Any]]], bool]) -> bytes:

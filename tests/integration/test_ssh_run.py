@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,24 +17,11 @@ from atlctl.backends.ssh.launched import looking, reading, records, starting, st
 from atlctl.backends.supervised.contract import CannotStartError
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import State
-from tests.integration.sshjobs import HOSTS, Server, Site, client, hosts, serving, tools
+from tests.integration.sshjobs import HOSTS, Site, client, tools
 from tests.support import proc
 from tests.support.needs import needs
 
 pytestmark = needs("sshd")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("hosts")) as made:
-        yield made
-
-
-@pytest.fixture
-def site(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    with hosts(server, tmp_path) as made:
-        yield made
 
 
 def test_the_environment_of_workers(site: Site) -> None:

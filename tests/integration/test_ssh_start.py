@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,11 @@ from atlctl.backends.ssh.launched.starting import StartSpec
 from atlctl.backends.supervised.contract import CannotStartError
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.model import State
-from tests.integration.sshjobs import HOSTS, Server, Site, client, hosts, serving, tools
+from tests.integration.sshjobs import HOSTS, Site, client, tools
 from tests.support import proc
 from tests.support.needs import needs
 
 pytestmark = needs("sshd")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("hosts")) as made:
-        yield made
-
-
-@pytest.fixture
-def site(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    with hosts(server, tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize("step", ["go", "keep"])
