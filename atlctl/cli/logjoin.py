@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from atlctl.cli.logpath import owner_of
 from atlctl.diagnosis.evidence import RankLog
-from atlctl.diagnosis.result import Cause, Diagnosis, Proof
+from atlctl.diagnosis.result import Diagnosis, Proof
 from atlctl.recording.hosts import by_host, merged
 
 if TYPE_CHECKING:
@@ -181,14 +181,4 @@ def placed(found: Diagnosis, stories: Mapping[str, Story]) -> Diagnosis:
         story = stories.get(proof.worker)
         return story.place(proof) if story else proof
 
-    def caused(items: Sequence[Cause]) -> tuple[Cause, ...]:
-        return tuple(replace(item, proofs=tuple(map(place, item.proofs))) for item in items)
-
-    return replace(
-        found,
-        root_causes=caused(found.root_causes),
-        candidates=caused(found.candidates),
-        earlier=caused(found.earlier),
-        cascade=tuple(replace(item, proof=item.proof and place(item.proof)) for item in found.cascade),
-        workers=tuple(replace(item, proof=item.proof and place(item.proof)) for item in found.workers),
-    )
+    return found.placed(place)

@@ -19,10 +19,10 @@ from atlctl.jobs.naming import fold_names
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Executor
-    from atlctl.diagnosis.reading.reader import LogFacts, LogReader
+    from atlctl.diagnosis.reading.reader import LogFacts
     from atlctl.diagnosis.signatures.match import Matcher
     from atlctl.jobs.model import Worker
-    from atlctl.recording.feed import Feed, Told
+    from atlctl.recording.feed import Feed
 
 #: Bytes that are read of a file: its end.
 LIMIT = 64 * 1024 * 1024
@@ -332,32 +332,19 @@ class _Intake:
 
     def _begin(self) -> None:
         from atlctl.diagnosis.reading.reader import literals_of
-        from atlctl.recording.feed import Feed
+        from atlctl.recording.feed import Alone, Feed
         from atlctl.recording.lines import not_text
 
         start, self._start = self._start, b""
         if what := not_text(start):
             self._refused = f"is no log but {what[0]}, it was not read"
             return
-        feed = Feed(_Alone(self.reader_of_all), "", 0, literals_of(self._matcher), start, alone=True)
+        feed = Feed(Alone(self.reader_of_all), "", 0, literals_of(self._matcher), start, alone=True)
         if feed.backwards:
             self._refused = "has its newest lines first, it was not read"
             return
         self.feed = feed
         feed.feed(start)
-
-
-@dataclass(slots=True)
-class _Alone:
-    """Gives all lines to one reader."""
-
-    own: LogReader
-
-    def reader(self, name: str, how: Told | None) -> LogReader:  # noqa: ARG002
-        return self.own
-
-    def mixed(self, name: str) -> None:
-        """Nothing to note: no worker is told from these lines."""
 
 
 def owner_of(host: str, workers: Sequence[Worker]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,7 @@ def show(
         say.warning(problem.message)
     for remark in saved.remarks:
         say.note(remark)
-    found = _placed(diagnose(saved.job, known), saved)
+    found = placed(diagnose(saved.job, known), saved)
     source = {"job": None, "uid": None, "state": None, **(about or {}), "source": _source(paths, saved)}
     problems = [error_data(problem) for problem in saved.problems]
     return tell(
@@ -111,25 +111,31 @@ def _source(paths: Sequence[str], saved: Saved) -> dict[str, Any]:
     }
 
 
-def _placed(found: Diagnosis, saved: Saved) -> Diagnosis:
+def placed(found: Diagnosis, saved: Saved) -> Diagnosis:
     """Evidence with the file and the line in it, instead of the line's number over all logs."""
 
-    def placed(proof: Proof) -> Proof:
+    def place(proof: Proof) -> Proof:
         if proof.line_no is None:
             return proof
         path, line_no = saved.place(proof.line_no)
         return replace(proof, line_no=line_no, file=path)
 
+    return with_proofs(found, place)
+
+
+def with_proofs(found: Diagnosis, change: Callable[[Proof], Proof]) -> Diagnosis:
+    """`found` with each of its proofs changed."""
+
     def caused(items: Sequence[Cause]) -> tuple[Cause, ...]:
-        return tuple(replace(item, proofs=tuple(map(placed, item.proofs))) for item in items)
+        return tuple(replace(item, proofs=tuple(map(change, item.proofs))) for item in items)
 
     return replace(
         found,
         root_causes=caused(found.root_causes),
         candidates=caused(found.candidates),
         earlier=caused(found.earlier),
-        cascade=tuple(replace(item, proof=item.proof and placed(item.proof)) for item in found.cascade),
-        workers=tuple(replace(item, proof=item.proof and placed(item.proof)) for item in found.workers),
+        cascade=tuple(replace(item, proof=item.proof and change(item.proof)) for item in found.cascade),
+        workers=tuple(replace(item, proof=item.proof and change(item.proof)) for item in found.workers),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from atlctl.diagnosis.clocks import When
@@ -120,3 +121,18 @@ class Diagnosis:
     workers: tuple[WorkerReport, ...] = ()
     earlier: tuple[Cause, ...] = ()
     remarks: tuple[str, ...] = field(default=())
+
+    def placed(self, place: Callable[[Proof], Proof]) -> Diagnosis:
+        """The same, with each proof as `place` gives it."""
+
+        def caused(items: Sequence[Cause]) -> tuple[Cause, ...]:
+            return tuple(replace(item, proofs=tuple(map(place, item.proofs))) for item in items)
+
+        return replace(
+            self,
+            root_causes=caused(self.root_causes),
+            candidates=caused(self.candidates),
+            earlier=caused(self.earlier),
+            cascade=tuple(replace(item, proof=item.proof and place(item.proof)) for item in self.cascade),
+            workers=tuple(replace(item, proof=item.proof and place(item.proof)) for item in self.workers),
+        )

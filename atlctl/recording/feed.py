@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from atlctl.diagnosis.reading.reader import LogReader
@@ -35,6 +36,19 @@ class Readers(Protocol):
 
     def mixed(self, name: str) -> None:
         """The log of `name` holds other workers' lines as well."""
+
+
+@dataclass(slots=True)
+class Alone:
+    """Gives all lines of a log to one reader."""
+
+    own: LogReader
+
+    def reader(self, name: str, how: Told | None) -> LogReader:  # noqa: ARG002
+        return self.own
+
+    def mixed(self, name: str) -> None:
+        """Nothing to note: no worker is told from these lines."""
 
 
 class Feed:

@@ -25,7 +25,7 @@ from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageErr
 from atlctl.jobs.model import State
 from atlctl.recording.ends import Ends
 from atlctl.recording.events import lines_within, parse_events
-from atlctl.recording.feed import Feed, Readers, Told, pump
+from atlctl.recording.feed import Alone, Feed, Readers, Told, pump
 from atlctl.recording.folder import FolderContent, group, look, natural
 from atlctl.recording.folder import RankLog as FoundRankLog
 from atlctl.recording.hosts import by_host, merged
@@ -168,12 +168,18 @@ class _Reader:
             raise NothingMatched(f"{folder}: no logs in it{_links(content)}", "a log there is named WORKER.log")
         for path in content.links:
             self.remarks.append(f"{path} is a symbolic link and was not read")
+        if content.manifest:
+            self._keep_going(partial(self._read_manifest, content.manifest))
+        streams = self.manifest.streams if self.manifest else frozenset()
         taken = set(self.named)
         for worker in sorted({*content.logs, *content.error_files, *content.rank_logs, *content.dumps}, key=natural):
             name = os.path.join(folder, worker) if worker in taken else worker
             self.named[name] = LogReader(self.matcher)
             for path, skip in self._wanted(content.logs.get(worker, ()), name):
-                self._keep_going(partial(self._read_file, path, name, alone=True, skip=skip))
+                alone = os.path.basename(path) not in streams
+                if not alone:
+                    self.streams.add(name)
+                self._keep_going(partial(self._read_file, path, name, alone=alone, skip=skip))
             for path in content.error_files.get(worker, ()):
                 self._keep_going(partial(self._read_error_file, path, name))
             for item in content.rank_logs.get(worker, ()):
@@ -182,8 +188,6 @@ class _Reader:
                 self._keep_going(partial(self._read_dump, path, name))
             if worker in content.omitted:
                 self.remarks.append(f"{name}: too many files or folders; not all of its error files were read")
-        if content.manifest:
-            self._keep_going(partial(self._read_manifest, content.manifest))
         if content.events:
             self._keep_going(partial(self._read_events, content.events))
         self.remarks += [f"{path}: {why}" for path, why in content.unreadable]
@@ -254,7 +258,7 @@ class _Reader:
         reader = LogReader(self.matcher)
         fd = _open_file(item.path)
         try:
-            self._read_open(fd, item.path, name, alone=True, readers=_Alone(reader))
+            self._read_open(fd, item.path, name, alone=True, readers=Alone(reader))
         finally:
             os.close(fd)
         self.rank_logs.setdefault(name, []).append(RankLog(item.attempt, item.local_rank, item.path, reader.facts()))
@@ -362,19 +366,6 @@ class _Reader:
             missing=tuple(name for name in known if name not in found),
             events=tuple(replace(event, worker=pods.get(event.worker or "", event.worker)) for event in self.events),
         )
-
-
-@dataclass(slots=True)
-class _Alone:
-    """Gives all lines of a log to one reader."""
-
-    own: LogReader
-
-    def reader(self, name: str, how: Told | None) -> LogReader:  # noqa: ARG002
-        return self.own
-
-    def mixed(self, name: str) -> None:
-        """Nothing to note: no worker is told from these lines."""
 
 
 def _open_file(path: str) -> int:

@@ -187,10 +187,6 @@ class Server:
         """Living processes of a pod: pid, parent, group, state, command."""
         return cast("list[Object]", self.call("processes", pod=pod, namespace=namespace))
 
-    def pod_folder(self, pod: str, namespace: str = "default") -> Path:
-        """Where commands in the pod begin."""
-        return Path(self.call("folder", pod=pod, namespace=namespace))
-
     def kill(self, pod: str, namespace: str = "default", number: int = signal.SIGKILL, container: str = "") -> None:
         """A signal to the first process of the pod's containers."""
         self.call("kill", pod=pod, namespace=namespace, signal=int(number), container=container)

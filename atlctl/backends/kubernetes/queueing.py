@@ -36,7 +36,6 @@ class QueueEntry:
     queue: str | None = None
     active: bool = True
     cluster: str | None = None
-    minimum: int | None = None
 
 
 def pod_group(obj: Object) -> QueueEntry:
@@ -59,7 +58,6 @@ def pod_group(obj: Object) -> QueueEntry:
         reason=reason,
         message=message,
         queue=fields.text(spec.get("queue")) or None,
-        minimum=fields.count(spec.get("minMember")),
     )
 
 

@@ -19,7 +19,6 @@ from atlctl.diagnosis.failures import Failure, Part
 from atlctl.diagnosis.processes import Process, WorkerRounds, is_victim_end
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 
-_NO_ORDER = "nothing tells which of them was first"
 #: Seconds after the last timeout in which a peer that waited as well notices that the connection was closed.
 _LATE = 2.0
 _WAITS = (Sort.WAITED, Sort.STORE_WAITED, Sort.STUCK)

@@ -63,17 +63,15 @@ class Collective:
 class GroupState:
     """One rank's view of a process group. `ranks` are global, None where the recorder does not know them (gloo).
 
-    `last_*` are `pg_status`, None where it is missing or -1. `entered` is the number of the last collective that the
-    rank put into its queue; None where no entry of the group is left. `done` and `pending` are in the queue's order.
-    `p2p`: the rank used the group for point-to-point operations, too.
+    `last_enqueued` is of `pg_status`, None where it is missing or -1. `entered` is the number of the last collective
+    that the rank put into its queue; None where no entry of the group is left. `done` and `pending` are in the queue's
+    order. `p2p`: the rank used the group for point-to-point operations, too.
     """
 
     name: str
     description: str
     ranks: tuple[int, ...] | None
     last_enqueued: int | None = None
-    last_started: int | None = None
-    last_completed: int | None = None
     pending: tuple[Collective, ...] = ()
     done: tuple[Collective, ...] = ()
     entered: int | None = None
@@ -196,8 +194,6 @@ class _Reader:
             description,
             ranks,
             _counted(status.get("last_enqueued_collective")),
-            _counted(status.get("last_started_collective")),
-            _counted(status.get("last_completed_collective")),
             tuple(self._collective(name, entry) for entry in pending[:MAX_PENDING]),
             tuple(self._collective(name, entry) for entry in done[-MAX_DONE:]),
             max(map(_seq, entries), default=None),

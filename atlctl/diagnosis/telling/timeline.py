@@ -32,7 +32,7 @@ _PARTS = {
 
 def listings(diagnosis: Diagnosis, manner: Manner) -> tuple[Listing, ...]:
     """The lists that have something in them."""
-    base = _base(diagnosis)
+    base = base_of(diagnosis)
     found = [
         _followed(diagnosis.cascade, base, manner),
         _workers(diagnosis, base, manner),
@@ -67,7 +67,7 @@ def _apart(when: When, base: When) -> float:
     return 0.0 if abs(seconds) < step else float(int(seconds))
 
 
-def _base(diagnosis: Diagnosis) -> When | None:
+def base_of(diagnosis: Diagnosis) -> When | None:
     """The moment that counts as 0: the root cause's time, else the first failure's."""
     causes = [cause.time for cause in diagnosis.root_causes if cause.time is not None]
     if causes:

@@ -57,7 +57,7 @@ def test_pod_groups() -> None:
     text = "3/3 tasks in gang unschedulable"
     waits = queueing.pod_group(group("Inqueue", condition("Unschedulable", reason="NotEnoughResources", message=text)))
     assert (waits.phase, waits.waits, waits.reason, waits.message) == ("Inqueue", True, "NotEnoughResources", text)
-    assert (waits.queue, waits.minimum) == ("default", 3)
+    assert waits.queue == "default"
     runs = queueing.pod_group(group("Running", condition("Unschedulable", reason="NotEnoughResources")))
     assert (runs.waits, runs.reason) == (False, "")
     counted = queueing.pod_group(group("Scheduling", scheduled=1))
@@ -131,7 +131,7 @@ def test_recorded_pod_groups() -> None:
     (found,) = load("kinds/volcano-running.child-podgroups")["response"]["body"]["items"]
     top = load("kinds/volcano-running.top")["response"]["body"]
     entry = queueing.pod_group(found)
-    assert (entry.queue, entry.minimum) == ("default", 3)
+    assert entry.queue == "default"
     assert queueing.pod_groups_of([found], [top["metadata"]["uid"]], []) == [found]
     pods = load("kinds/volcano-running.pods")["response"]["body"]["items"]
     assert queueing.pod_groups_of([found], [], pods) == [found]

@@ -12,7 +12,6 @@ import os
 import time
 
 PIECE = 16 * 1024
-_DAY = 86400
 
 
 class _Clock:
