@@ -45,7 +45,8 @@ from dataclasses import dataclass
 # of which may be about to start it.
 # One `grep` reads the stat of all processes, one the environments of those that it may be about: byte by byte, as a
 # shell reads, or with a process for each it takes long where they are many. Environments of processes that are older
-# than the exec are left alone: to read that of a hung one may hang.
+# than the exec are left alone: to read that of a hung one may hang. Not `grep -F`: in some builds of busybox it sees
+# nothing behind the first NUL. The mark reads the same as a pattern.
 # K ends it, $1 tenths of a second after SIGTERM by SIGKILL. Signals go to the whole group at once, since a child that
 # is just being forked cannot escape that; each process outside gets its own, once, so that a handler may clean up
 # with new processes. L reads what the client asks, and ends everything where nobody asks any more. The shell that is
@@ -70,7 +71,7 @@ case "$a$v $b" in *" $2 "*|*$d/e*)v="$v $q";[ $3 = $w ]||o="$o $q";;*)
 if [ $2 = $w ];then a="$a $q";else c="$c $d/environ";fi;;esac
 done
 set +f;unset IFS
-b=$b`[ ! "$c" ]||grep -lF $m $c`
+b=$b`[ ! "$c" ]||grep -l $m $c`
 done;[ "$v$a" ];}
 K(){ g=$1 n=0 T= p=
 while f;do

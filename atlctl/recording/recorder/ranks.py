@@ -18,9 +18,10 @@ _LIMIT = 256 * 1024
 _MOST = 1024
 _TEXT = 4096
 #: One line for each process: its worker where that is a local job's, rank, local rank, its visible devices, its error
-#: file, the prefix of its dumps. Then the GPUs. One `grep` finds the processes: a shell needs long for each.
+#: file, the prefix of its dumps. Then the GPUs. One `grep` finds the processes: a shell needs long for each. Not with
+#: -F, which in some builds of busybox sees nothing behind the first NUL.
 _SCRIPT = r"""
-if command -v grep >/dev/null 2>&1; then set -- $(grep -lF TORCHELASTIC_RUN_ID= /proc/[0-9]*/environ 2>/dev/null)
+if command -v grep >/dev/null 2>&1; then set -- $(grep -l TORCHELASTIC_RUN_ID= /proc/[0-9]*/environ 2>/dev/null)
 else set -- /proc/[0-9]*/environ; fi
 for f in "$@"; do
   tr '\0' '\n' <"$f" 2>/dev/null | { r= l= t= d=- e= b= j= w= s=

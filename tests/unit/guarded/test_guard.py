@@ -223,6 +223,7 @@ def test_the_exit_is_told_while_a_child_holds_the_output(start: Start) -> None:
     assert ending(" ".join(word(process)[1:])) == Ending(6, None)
     process.wait(5)
     hang_up(process)
+    assert wait_until(lambda: left() == ["sleep 4319"]), "a shell of its own until then, which is not killed"
     kill("sleep 4319")
 
 
@@ -279,7 +280,8 @@ def begin(start: Start, text: str, argv: list[str]) -> tuple[subprocess.Popen[by
     assert said[0] == "S"
     assert process.stdout is not None
     assert os.read(process.stdout.fileno(), 5) == b"begun"
-    assert wait_until(left)
+    # Not the shell whose words name it.
+    assert wait_until(lambda: any(command.startswith(("sleep 43", "yes")) for command in left()))
     return process, said[1:]
 
 

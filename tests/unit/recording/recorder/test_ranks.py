@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from atlctl.recording.recorder.ranks import Seat, look, read
+from tests.support.needs import find_program, needs
 from tests.unit.transfer.shells import WORKER, Shells
 
 GPUS = "".join(f"G\t{index}, GPU-{index:04x}, 00000000:0{index}:00.0\n" for index in range(4))
@@ -77,14 +78,22 @@ def test_relative_and_short_paths_are_no_folders() -> None:
         assert not read(process(0, 0, file=file).encode(), "worker-0")["worker-0"].roots
 
 
-def test_a_real_process_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("programs", ["own", pytest.param("busybox", marks=needs("busybox"))])
+def test_a_real_process_is_found(tmp_path: Path, programs: str) -> None:
+    shells = Shells()
+    if programs == "busybox":
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        for name in ("sh", "grep", "tr", "sort"):
+            folder.joinpath(name).symlink_to(find_program("busybox") or "")
+        shells = Shells(path=str(folder))
     file = f"{tmp_path}/run/attempt_0/3/error.json"
     env = {**os.environ, "RANK": "11", "LOCAL_RANK": "3", "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_ERROR_FILE": file}
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=env) as trainer:
         try:
             deadline = time.monotonic() + 10
             while time.monotonic() < deadline:
-                found = asyncio.run(look(Shells(), WORKER))
+                found = asyncio.run(look(shells, WORKER))
                 if found and any(seat.rank == 11 for seat in found["worker-0"].seats):
                     break
             assert found is not None
