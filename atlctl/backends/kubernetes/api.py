@@ -29,6 +29,15 @@ class Refused(ApiError, NotAllowed):
     """401 and 403."""
 
 
+class Unlisted(Refused):
+    """Several lists of one place were refused with 403. `resources`: `plural.group` of each."""
+
+    def __init__(self, resources: Sequence[str], where: str, text: str, hint: str) -> None:
+        message = f"not allowed to list {where}: {', '.join(resources)}"
+        super().__init__(403, "Forbidden", text, message=message, hint=hint)
+        self.resources = tuple(resources)
+
+
 class Missing(ApiError, NothingMatched):
     """404."""
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from atlctl.backends.base import Listing
 from atlctl.backends.kubernetes import discovery, owners, queueing
-from atlctl.backends.kubernetes.api import Api, ApiError, Items, Missing, NoServer, Object, Refused
+from atlctl.backends.kubernetes.api import Api, ApiError, Items, Missing, NoServer, Object, Refused, Unlisted
 from atlctl.backends.kubernetes.discovery import Served
 from atlctl.backends.kubernetes.kinds import fields, jobset, registry
 from atlctl.backends.kubernetes.kinds.base import Kind, Sight
@@ -114,7 +114,7 @@ async def queues(api: Api, found: Found, served: Served) -> tuple[list[Object], 
     return (
         queueing.workloads_of(workloads, found.uids),
         queueing.pod_groups_of(groups, found.uids, found.pods),
-        problems,
+        list(problems.values()),
     )
 
 
@@ -126,18 +126,18 @@ def _resources(word: str, served: Served) -> list[str]:
     return found
 
 
-async def _all(keys: Sequence[str], calls: Iterable[Awaitable[_T]]) -> tuple[dict[str, _T], list[AtlctlError]]:
-    """Answers by key, and errors other than 404. A server that cannot be reached ends all."""
+async def _all(keys: Sequence[str], calls: Iterable[Awaitable[_T]]) -> tuple[dict[str, _T], dict[str, AtlctlError]]:
+    """Answers by key, and errors other than 404 by key. A server that cannot be reached ends all."""
     answers = await asyncio.gather(*calls, return_exceptions=True)
     found: dict[str, _T] = {}
-    problems: list[AtlctlError] = []
+    problems: dict[str, AtlctlError] = {}
     for key, answer in zip(keys, answers, strict=True):
         if not isinstance(answer, BaseException):
             found[key] = answer
         elif isinstance(answer, NoServer) or not isinstance(answer, AtlctlError):
             raise answer
         elif not isinstance(answer, Missing):
-            problems.append(answer)
+            problems[key] = answer
     return found, problems
 
 
@@ -165,7 +165,18 @@ async def _list_namespace(api: Api, place: str | None, served: Served) -> Listin
         else:
             tops.append(hit)
     jobs = [_listed(hit, children, by_owner) for hit in tops]
-    return Listing(tuple(jobs), tuple(problems))
+    return Listing(tuple(jobs), _folded(problems, place))
+
+
+def _folded(problems: Mapping[str, AtlctlError], place: str | None) -> tuple[AtlctlError, ...]:
+    """Refusals of several lists as one: who may look into one namespace gets one for every kind elsewhere."""
+    refused = {key: error for key, error in problems.items() if isinstance(error, Refused) and error.status == 403}
+    if len(refused) < 2:
+        return tuple(problems.values())
+    where = "in all namespaces" if place is None else f"in namespace {place}"
+    hint = "name a namespace of yours: -n NAMESPACE" if place is None else "the Role that is missing: atlctl doctor"
+    one = Unlisted(list(refused), where, next(iter(refused.values())).text, hint)
+    return (one, *(error for key, error in problems.items() if key not in refused))
 
 
 def _items(lists: Mapping[str, Items], key: str) -> list[Object]:
@@ -210,13 +221,13 @@ async def _hits(
     kinds = [known for resource in resources if (known := served.kind(resource)) is not None]
     keys = [kind.resource.name for kind, _ in kinds]
     answers, problems = await _all(keys, (api.get(k.resource.path(v, place, name)) for k, v in kinds))
-    for problem in problems:
+    for problem in problems.values():
         if not isinstance(problem, Refused):
             raise problem
     hits = [
         Hit(kind, version, answers[key]) for key, (kind, version) in zip(keys, kinds, strict=True) if key in answers
     ]
-    return hits, problems
+    return hits, list(problems.values())
 
 
 async def _complete(api: Api, hit: Hit, served: Served, place: str) -> Found:
@@ -261,15 +272,18 @@ async def _by_labels(
             kind, uid, own = owners.newest_owner(labels[key], pods)
             sight = Sight({"metadata": {"name": name, "namespace": place, "uid": uid}})
             version = served.versions.get(kind.resource.name, kind.resource.versions[0])
-            return Found(build(kind, sight, own), kind, version, sight, tuple(own), readable=False), problems
-    return None, problems
+            return Found(build(kind, sight, own), kind, version, sight, tuple(own), readable=False), list(
+                problems.values()
+            )
+    return None, list(problems.values())
 
 
 async def _not_found(
     api: Api, name: str, bare: str, place: str, served: Served, refused: Sequence[AtlctlError]
 ) -> AtlctlError:
     listing = await list_jobs(api, [place], served)
-    if refused and len(listing.problems) > len(served.kinds()):  # nothing at all may be read
+    unlisted = sum(len(one.resources) if isinstance(one, Unlisted) else 1 for one in listing.problems)
+    if refused and unlisted > len(served.kinds()):  # nothing at all may be read
         return refused[0]
     near = difflib.get_close_matches(bare, [job.name for job in listing.jobs], _NEAR)
     hint = f"near it: {', '.join(near)}" if near else "see atlctl jobs"

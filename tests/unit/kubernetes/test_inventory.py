@@ -229,6 +229,19 @@ def test_a_listing_drops_children_and_keeps_what_was_refused() -> None:
     assert api.listed("pods") == 1
 
 
+@pytest.mark.parametrize(
+    ("namespaces", "where", "hint"),
+    [(["team"], "in namespace team", "atlctl doctor"), ([], "in all namespaces", "-n NAMESPACE")],
+)
+def test_refusals_of_many_lists_are_one_problem(namespaces: list[str], where: str, hint: str) -> None:
+    found = listing(FakeApi([pytorchjob("bert")], forbidden=["rayjobs", "rayclusters", "trainjobs"]), *namespaces)
+    assert [j.name for j in found.jobs] == ["bert"]
+    assert [problem.message for problem in found.problems] == [
+        f"not allowed to list {where}: trainjobs.trainer.kubeflow.org, rayjobs.ray.io, rayclusters.ray.io"
+    ]
+    assert hint in (found.problems[0].hint or "")
+
+
 def test_a_listing_of_all_namespaces_and_of_several() -> None:
     objects = [job("x", namespace="a", uid="1"), job("x", namespace="b", uid="2"), job("y", namespace="c", uid="3")]
     api = FakeApi(objects)
