@@ -249,6 +249,7 @@ class Client:
     def _no_server(self, error: Exception, *, asked: bool = False) -> NoServer:
         where = f"{self._host()}" + (f" through the proxy {_host_of(self.access.proxy)}" if self.access.proxy else "")
         hint = f"check the context {self.context}" if self.context else "check the network of this pod"
+        hint += "; jobs of this machine or of hosts: --backend local, --backend ssh"
         return NoServer(f"the API server {where} cannot be reached: {_why(error)}", hint, asked=asked)
 
     def _host(self) -> str:

@@ -153,7 +153,7 @@ def _record(name: str) -> tuple[str, dict[str, Any]]:
             f"no job named {name}",
             f"jobs here: {', '.join(existing)}"
             if existing
-            else "no local jobs yet; start one: atlctl local run --help",
+            else "no local jobs yet; start one: atlctl local run --help; where else is looked: atlctl doctor",
         )
     return folder, record
 

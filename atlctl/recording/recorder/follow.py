@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from atlctl.backends.base import LogLine, LogRequest
 from atlctl.diagnosis.agentnotes import AGENT_STARTS, FAILURE_MARKERS
-from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced
 from atlctl.jobs.model import Job, Worker
 from atlctl.recording.recorder.segments import SLACK, WorkerLog
 
@@ -78,6 +78,8 @@ class Follower:
                 await self._once()
                 self.problem, self.ended = "", True
                 return
+            except (NothingMatched, Replaced):
+                problem = "it was deleted while its log was followed: lines at the end may be missing"
             except AtlctlError as error:
                 problem = error.message
             except OSError as error:

@@ -110,7 +110,9 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 def failure(name: str, last: Event | None, told: dict[str, Any] | None, said: bytes) -> AtlctlError:
     """Why there is no answer."""
     if isinstance(last, FailedToStart):
-        return (Unreachable if last.exit_code == 255 else AtlctlError)(f"{name}: {last.reason}")
+        # A connection that failed names its host.
+        message = last.reason if last.reason.startswith(f"{name} ") else f"{name}: {last.reason}"
+        return (Unreachable if last.exit_code == 255 else AtlctlError)(message)
     if isinstance(last, Lost):
         return Unreachable(f"{name}: {last.reason}")
     if told is not None and told.get("event") == "failed":

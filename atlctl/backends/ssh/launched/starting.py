@@ -31,7 +31,7 @@ from atlctl.backends.supervised.contract import (
     check_variables,
 )
 from atlctl.backends.supervised.words import as_utf8
-from atlctl.jobs.errors import AtlctlError, UsageError
+from atlctl.jobs.errors import AtlctlError, Unreachable, UsageError
 from atlctl.jobs.naming import check_job_name, fold_names, safe_file_name
 
 _log = logging.getLogger(__name__)
@@ -225,6 +225,8 @@ class _Start:
             if left := await self._undo():
                 _reword(error, f"{error.message}; what was begun on {fold_names(left)} may still run")
                 error.hint = f"atlctl stop {self._claim.name}"
+            elif error.hint is None and isinstance(error, Unreachable):
+                error.hint = f"see what each host lacks: atlctl doctor --hostfile {self._spec.hostfile or 'FILE'}"
             raise
         except BaseException:
             await self._undo()
