@@ -2,18 +2,27 @@
 
 The scripts call `atlctl --complete SHELL INDEX WORDS...`: WORDS is the command line with the program's name, INDEX the
 place of the word to complete, from 0. The answer is one line that says what else may stand there (`:words` nothing,
-`:files`, `:folders`), then one candidate a line. Names from outside (jobs, workers) are shown only where they need no
-quoting in any shell. Imports nothing but os and json.
+`:files`, `:folders`, `:commands`), then one candidate a line; behind one that ends in a colon the word goes on. Names
+from outside (jobs, workers, contexts) are shown only where they need no quoting in any shell. Imports nothing but os,
+sys and json. What it has no names of, or old ones, is looked up in the background once the answer is out.
 """
 
 import json
 import os
 
-_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
-_ALLOWED = _LETTERS | frozenset("._/:@=-")
-_LIST_ALLOWED = _ALLOWED | frozenset(",")
+from atlctl.cli.names import cache
+from atlctl.cli.names.sources import Names
+
+_LIST_ALLOWED = cache.ALLOWED | frozenset(",")
 _MOST = 2000
 _SHELLS = ("bash", "zsh", "fish")
+#: Options that decide where names are looked for, by how they may be written.
+_ASKED = {
+    **{f"--{name}": name for name in ("backend", "namespace", "context", "kubeconfig", "selector", "hostfile")},
+    "-n": "namespace",
+    "-l": "selector",
+}
+_ELSE = {"PATH": "files", "DIR": "folders", "CMD": "commands", "SRC": "files", "DST": "files"}
 
 
 class Position:
@@ -35,6 +44,8 @@ class Position:
         self.lost = False
         self.job: str | None = None
         self.output: str | None = None
+        #: Options that decide where names are looked for, by their long names without hyphens.
+        self.asked: dict[str, str] = {}
 
     def kind(self, option: str) -> str | None:
         """What the value of `option` is, None for flags and unknown options. Shared options count everywhere."""
@@ -47,6 +58,8 @@ class Position:
             self.job = value
         elif option in ("-o", "--output"):
             self.output = value
+        elif option in _ASKED:
+            self.asked[_ASKED[option]] = value
 
 
 def load_table() -> dict:  # type: ignore[type-arg]
@@ -124,41 +137,64 @@ def answer(request: list[str]) -> None:
     strip = 0
     if request[0] == "bash":
         words, strip = _glued(words)
-    else_allowed, found = candidates(load_table(), words[1:-1], words[-1])
+    elif request[0] == "fish":
+        words[-1] = _unquoted(words[-1])  # the only one that fish hands over as it was typed
+    here = position(load_table(), words[1:-1])
+    names = Names(here.path, here.asked)
+    else_allowed, found = candidates(here, words[-1], names)
     lines = [f":{else_allowed}", *(candidate[strip:] for candidate in found[:_MOST])]
     os.write(1, "".join(f"{line}\n" for line in lines).encode())
+    cache.refresh(names.stale)
 
 
 def _glued(words: list[str]) -> tuple[list[str], int]:
-    """bash breaks words at `=` and `:`. Put them together; also how much of the last word bash will not replace."""
+    """bash breaks words at `=`, `:` and `@`, and leaves quotes in them. Put them together, without the quotes; also how
+    much of the last word bash will not replace."""
     whole: list[str] = []
     glue = False
     strip = 0
     for word in words:
-        breaks = bool(word) and not word.strip("=:")
+        breaks = bool(word) and not word.strip("=:@")
+        bare = _unquoted(word)
         if whole and (glue or breaks) and len(whole) > 1:
-            strip = len(whole[-1]) + (len(word) if breaks else 0)
-            whole[-1] += word
+            strip = len(whole[-1]) + (len(bare) if breaks else 0)
+            whole[-1] += bare
         else:
             strip = 0
-            whole.append(word)
+            whole.append(bare)
         glue = breaks
     return whole, strip
 
 
-def candidates(table: dict, before: list[str], current: str) -> tuple[str, list[str]]:  # type: ignore[type-arg]
-    """What can stand in place of `current`: `words`, `files` or `folders`, and the candidates."""
-    here = position(table, before)
+def _unquoted(word: str) -> str:
+    """The word without one level of quotes, as far as it is typed. Nothing in it is expanded."""
+    out, quote = "", ""
+    letters = iter(word)
+    for letter in letters:
+        if letter == "\\" and quote != "'":
+            escaped = next(letters, "")
+            out += f"\\{escaped}" if quote and escaped not in '"\\$`' else escaped
+        elif letter == quote:
+            quote = ""
+        elif not quote and letter in "'\"":
+            quote = letter
+        else:
+            out += letter
+    return out
+
+
+def candidates(here: Position, current: str, names: Names) -> tuple[str, list[str]]:
+    """What can stand in place of `current`: `words`, `files`, `folders` or `commands`, and the candidates."""
     if here.lost:
         return "words", []
     if here.option is not None:
-        return _values(here, here.kind(here.option) or "", current, "")
+        return _values(here, names, here.kind(here.option) or "", current)
     if here.foreign:
         return "files", []
     node = here.node
     if current[:2] == "--" and "=" in current and not here.only_words:
         name, _, value = current.partition("=")
-        return _values(here, here.kind(name) or "", value, f"{name}=")
+        return _values(here, names, here.kind(name) or "", value, f"{name}=")
     options = [] if here.only_words else sorted(node.get("options", {}))
     if current[:1] == "-" and options:
         return "words", [name for name in options if name.startswith(current)]
@@ -170,63 +206,33 @@ def candidates(table: dict, before: list[str], current: str) -> tuple[str, list[
         kinds = arguments[-1:]
     if not kinds:
         return "words", [name for name in options if name.startswith(current)]
-    return _values(here, kinds[0].removesuffix("..."), current, "")
+    return _values(here, names, kinds[0].removesuffix("..."), current)
 
 
-def _values(here: Position, kind: str, current: str, prefix: str) -> tuple[str, list[str]]:
-    if kind in ("PATH", "CMD", "SRC", "DST"):
-        return "files", []
-    if kind == "DIR":
-        return "folders", []
-    if kind == "JOB":
-        names = _safe(jobs())
-    elif kind in ("WORKER", "WORKERS"):
-        names = _safe(workers(here.job))
-    elif kind == "SHELL":
-        names = list(_SHELLS)
-    else:
-        names = kind.split("|") if "|" in kind else []
-    if kind == "WORKERS" and "," in current and _LIST_ALLOWED.issuperset(current):
+def _values(here: Position, names: Names, kind: str, current: str, prefix: str = "") -> tuple[str, list[str]]:
+    found = _choices(here, names, kind)
+    if kind in ("SRC", "DST"):
+        # A colon behind a slash is part of a file's name, and what stands behind another one is on a worker.
+        found = [] if set("/:") & set(current) else [f"{name}:" for name in found]
+    if kind in ("WORKERS", "ROLE") and "," in current and _LIST_ALLOWED.issuperset(current):
         done, _, current = current.rpartition(",")
         prefix += f"{done},"
-    return "words", [prefix + name for name in names if name.startswith(current)]
+        found = [name for name in found if name not in done.split(",")]
+    return _ELSE.get(kind, "words"), [prefix + name for name in found if name.startswith(current)]
 
 
-def _safe(names: list[str]) -> list[str]:
-    """Names that mean nothing special to any shell, terminal or option parser."""
-    return [name for name in names if name[:1] in _LETTERS and _ALLOWED.issuperset(name)]
-
-
-def jobs() -> list[str]:
-    """Names of the jobs in the registry of this machine."""
-    folder = os.path.join(_state_dir(), "local")
-    return [name for name in _names(folder) if os.path.isfile(os.path.join(folder, name, "job.json"))]
-
-
-def workers(job: str | None) -> list[str]:
-    """Names of the workers of `job`, else of the current job: ATLCTL_JOB, or the only one there is."""
-    job = job or os.environ.get("ATLCTL_JOB")
-    if not job:
-        found = jobs()
-        job = found[0] if len(found) == 1 else ""
-    if not job or "/" in job or job in (".", ".."):
-        return []
-    return _names(os.path.join(_state_dir(), "local", job, "workers"))
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _state_dir() -> str:
-    """As `jobs.statedir.state_dir`, which costs too many imports here; a test compares the two."""
-    own = os.environ.get("ATLCTL_STATE_DIR", "")
-    if own:
-        return own
-    base = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(base):
-        base = os.path.join(os.environ.get("HOME", "") or os.path.expanduser("~"), ".local", "state")
-    return os.path.join(base, "atlctl")
+def _choices(here: Position, names: Names, kind: str) -> list[str]:
+    """All values of a kind."""
+    if kind == "JOB":
+        return names.jobs()
+    if kind in ("WORKER", "WORKERS", "SRC", "DST"):
+        return names.workers(here.job)
+    if kind == "ROLE":
+        return names.roles(here.job)
+    if kind == "CONTEXT":
+        return names.contexts()
+    if kind == "NAMESPACE":
+        return names.namespaces()
+    if kind == "SHELL":
+        return list(_SHELLS)
+    return kind.split("|") if "|" in kind else []

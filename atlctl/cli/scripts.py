@@ -4,15 +4,43 @@ None of them evaluates an answer: candidates go into arrays as they came, line b
 """
 
 BASH = r"""# bash completion for atlctl. Print it with: atlctl completion bash
+# No builtin that bash 3.2 lacks is needed: where there is no compopt, files are listed here.
 _atlctl() {
-    local -a answer=()
+    local current=${COMP_WORDS[COMP_CWORD]} program=${COMP_WORDS[0]/#\~\//$HOME/} line
+    local -a answer
+    answer=()
     COMPREPLY=()
-    mapfile -t answer < <("${COMP_WORDS[0]/#\~\//$HOME/}" --complete bash "$COMP_CWORD" "${COMP_WORDS[@]}" 2>/dev/null)
+    # An alias of atlctl is no program.
+    type -P -- "$program" >/dev/null || program=atlctl
+    while IFS= read -r line; do
+        answer+=("$line")
+    done < <("$program" --complete bash "$COMP_CWORD" "${COMP_WORDS[@]}" 2>/dev/null)
     case "${answer[0]-}" in
-        :files) compopt -o default ;;
-        :folders) compopt -o dirnames ;;
-        :words) COMPREPLY=("${answer[@]:1}") ;;
+        :words) ;;
+        :files) __atlctl_else default -f ;;
+        :folders) __atlctl_else dirnames -d ;;
+        :commands) __atlctl_else filenames -c ;;
+        *) return ;;
     esac
+    unset 'answer[0]'
+    (( ${#answer[@]} )) || return
+    COMPREPLY+=("${answer[@]}")
+    # A name with a colon at its end is not the whole word.
+    [[ ${COMPREPLY[0]} != *: ]] || compopt -o nospace 2>/dev/null
+    return 0  # bash takes the 127 of a missing compopt for a missing _atlctl
+}
+# What stands there beside the answer: $1 the option of compopt that lists it, $2 that of compgen.
+__atlctl_else() {
+    local quoted_by_bash=
+    if [[ $1 = filenames ]]; then
+        compopt -o filenames 2>/dev/null && quoted_by_bash=yes
+    elif (( ${#answer[@]} == 1 )) && compopt -o "$1" 2>/dev/null; then
+        return
+    fi
+    while IFS= read -r line; do
+        [[ $quoted_by_bash ]] || printf -v line %q "$line"
+        COMPREPLY+=("$line")
+    done < <(compgen "$2" -- "$current")
 }
 complete -F _atlctl atlctl
 """
@@ -20,16 +48,26 @@ complete -F _atlctl atlctl
 ZSH = r"""#compdef atlctl
 # zsh completion for atlctl. Print it with: atlctl completion zsh
 _atlctl() {
-    local -a answer typed
+    local -a answer typed unfinished
+    local program kind
     typed=("${(@Q)words}")
-    answer=("${(@f)$(command "${typed[1]/#\~\//$HOME/}" --complete zsh $((CURRENT - 1)) "${(@)typed}" 2>/dev/null)}")
-    case "${answer[1]}" in
+    # Without the quote that it begins with and is not closed yet.
+    typed[CURRENT]="${(Q)PREFIX}"
+    program="${typed[1]/#\~\//$HOME/}"
+    # An alias of atlctl is no program.
+    whence -p -- "$program" >/dev/null || program=atlctl
+    answer=("${(@f)$(command "$program" --complete zsh $((CURRENT - 1)) "${(@)typed}" 2>/dev/null)}")
+    kind="${answer[1]}"
+    shift answer
+    # A name with a colon at its end is not the whole word.
+    unfinished=("${(@M)answer:#*:}")
+    answer=("${(@)answer:#*:}")
+    (( ${#unfinished} )) && compadd -S '' -a -- unfinished
+    (( ${#answer} )) && compadd -a -- answer
+    case "$kind" in
         :files) _files ;;
         :folders) _files -/ ;;
-        :words)
-            shift answer
-            (( ${#answer} )) && compadd -a -- answer
-            ;;
+        :commands) if [[ "$PREFIX" == */* ]]; then _files; else _command_names -e; fi ;;
     esac
 }
 if [ "${funcstack[1]}" = _atlctl ]; then
@@ -44,14 +82,18 @@ function __atlctl_complete
     set -l typed (commandline -opc)
     set -l current (commandline -ct)
     set -l program (string replace -r '^~/' "$HOME/" -- $typed[1])
+    # An alias of atlctl is no program.
+    type -q -f -- "$program"; or set program atlctl
     set -l answer (command $program --complete fish (count $typed) $typed "$current" 2>/dev/null)
+    printf '%s\n' $answer[2..-1]
     switch "$answer[1]"
         case :files
             __fish_complete_path "$current"
         case :folders
             __fish_complete_directories "$current"
-        case :words
-            printf '%s\n' $answer[2..-1]
+        case :commands
+            # It runs substitutions of commands in what was typed.
+            string match -qr '^[\w./+-]*$' -- "$current"; and __fish_complete_command
     end
 end
 complete -c atlctl -f -a '(__atlctl_complete)'
@@ -60,4 +102,4 @@ complete -c atlctl -f -a '(__atlctl_complete)'
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 #: File names the shells expect.
-FILES = {"bash": "atlctl.bash", "zsh": "_atlctl", "fish": "atlctl.fish"}
+FILES = {"bash": "atlctl", "zsh": "_atlctl", "fish": "atlctl.fish"}

@@ -3,142 +3,11 @@
 from __future__ import annotations
 
 import os
-import pty
-import select
-import signal
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
-from atlctl.cli.scripts import FILES, SCRIPTS
+from tests.shell.shells import HOSTILE, SHELLS, until
 from tests.support.needs import needs
-
-SHELLS = ["bash", pytest.param("zsh", marks=needs("zsh")), pytest.param("fish", marks=needs("fish"))]
-ROOT = Path(__file__).parent.parent.parent
-
-#: Candidates that create the file F in a shell that evaluates them (F1 to F4 were found to work on typer's script).
-HOSTILE = [
-    "x$(touch F)",
-    "x`touch F`",
-    "x\\$(touch F)",
-    "x\\`touch F\\`",
-    'x\\") ; touch F ; x=( \\"',
-    "x'; touch F; '",
-    'x"; touch F; "',
-    "x;touch F",
-    "x|touch F",
-    "x&touch F",
-    "x>F",
-    "x<(touch F)",
-    "x{a,$(touch F)}",
-    "x(e:'touch F':)",
-    "x${(e):-$(touch F)}",
-    "x$((a[$(touch F)]))",
-    "x*(e{touch F})",
-    "~$(touch F)",
-    "-x$(touch F)",
-    "x\\",
-    "x'",
-    'x"',
-]
-
-
-class Shell:
-    """An interactive shell under a terminal of 200 columns, with the completion script loaded."""
-
-    def __init__(self, shell, folder, program):
-        bin_ = folder / "bin"
-        bin_.mkdir()
-        (bin_ / "atlctl").write_text(program)
-        (bin_ / "atlctl").chmod(0o755)
-        script = folder / FILES[shell]
-        script.write_text(SCRIPTS[shell])
-        self.work = folder / "work"
-        self.work.mkdir()
-        start = {
-            "bash": ["bash", "--norc", "--noprofile", "-i"],
-            "zsh": ["zsh", "-f", "-i"],
-            "fish": ["fish", "--no-config", "-i"],
-        }[shell]
-        load = {
-            "bash": f"bind 'set show-all-if-ambiguous on'; bind 'set bell-style none'; source {script}",
-            "zsh": f"autoload -Uz compinit; compinit -u -D; unsetopt beep; source {script}",
-            "fish": f"source {script}",
-        }[shell]
-        environment = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "TERM": "xterm", "PS1": "$ "}
-        self.screen = b""
-        self.pid, self.master = pty.fork()
-        if self.pid == 0:
-            os.chdir(self.work)
-            os.execvpe(start[0], start, environment)
-        self.type(f"stty columns 200 rows 50; {load}; echo load''ed\r")
-        self.expect("loaded")
-
-    def type(self, text):
-        os.write(self.master, text.encode())
-
-    def expect(self, text, seconds=30):
-        """Wait until `text` appears after what was expected before; returns what came until then."""
-        deadline = time.monotonic() + seconds
-        while text.encode() not in self.screen:
-            assert time.monotonic() < deadline, f"{text!r} did not appear in {self.screen!r}"
-            if select.select([self.master], [], [], 0.1)[0]:
-                self.screen += os.read(self.master, 65536)
-        before, _, self.screen = self.screen.partition(text.encode())
-        return before.decode(errors="replace")
-
-    def line(self):
-        """The words that were typed and completed, as a program gets them when the line is run."""
-        self.type("\r")
-        return self.expect("]]").rpartition("[[")[2]
-
-    def abandon_line(self):
-        # To its beginning, and cut to its end: ctrl-C would drop what is typed after it.
-        self.type("\x01\x0becho ali''ve\r")
-        self.expect("alive")
-
-    def close(self):
-        os.kill(self.pid, signal.SIGKILL)
-        os.close(self.master)
-        os.waitpid(self.pid, 0)
-
-
-def until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-REAL = f"""#!/bin/sh
-if [ "$1" = --complete ]; then PYTHONPATH='{ROOT}' exec '{sys.executable}' -m atlctl "$@"; fi
-printf '[[%s' "$1"; shift; for word; do printf '|%s' "$word"; done; printf ']]\\n'
-"""
-
-
-@pytest.fixture
-def open_shell(isolated):
-    shells = []
-
-    def open_(shell, program=REAL):
-        shells.append(Shell(shell, isolated, program))
-        return shells[-1]
-
-    yield open_
-    for shell in shells:
-        shell.close()
-
-
-@pytest.fixture
-def state(isolated, monkeypatch):
-    monkeypatch.setenv("ATLCTL_STATE_DIR", str(isolated / "state"))
-    jobs = isolated / "state" / "local"
-    for name in ("train-7", "zz-8", "zz-9"):
-        (jobs / name / "workers" / "worker-0").mkdir(parents=True)
-        (jobs / name / "job.json").write_text("{}")
-    return jobs
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -166,6 +35,139 @@ def test_files_stand_where_a_path_does(shell, open_shell, state):
     assert opened.line() == "exec|--all|cat|saved-file"
     opened.type("atlctl exec --output-dir saved-\t")
     assert opened.line().rstrip("/") == "exec|--output-dir|saved-logs"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_script_that_the_shell_finds_by_itself(shell, open_shell, state):
+    opened = open_shell(shell, installed=True)
+    for _ in range(2):  # the first time loads it
+        opened.type("atlctl stop tr\t")
+        assert opened.line() == "stop|train-7"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_atlctl_by_its_path_and_by_an_alias(shell, open_shell, state):
+    opened = open_shell(shell, before="alias atl=atlctl")
+    folder = opened.work.parent / "bin"
+    (opened.work / "here").symlink_to(folder)
+    opened.type(f"{folder}/atlctl stop tr\t")
+    assert opened.line() == "stop|train-7"
+    opened.type("./here/atlctl ps --job=tr\t")
+    assert opened.line() == "ps|--job=train-7"
+    if shell == "bash":  # the others know by themselves what an alias stands for
+        opened.type("complete -F _atlctl atl\r")
+    opened.type("atl stop tr\t")
+    assert opened.line() == "stop|train-7"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_words_with_blanks_and_quotes(shell, open_shell, state, isolated):
+    hosts = isolated / "two hosts"
+    hosts.write_text("gpu[07-08]\n")
+    opened = open_shell(shell)
+    for typed, line in [
+        (f"atlctl --hostfile '{hosts}' exec -w gpu07,gp\ttrue", f"--hostfile|{hosts}|exec|-w|gpu07,gpu08|true"),
+        (
+            f"atlctl --hostfile {str(hosts).replace(' ', chr(92) + ' ')} shell gpu08\t",
+            f"--hostfile|{hosts}|shell|gpu08",
+        ),
+        (f'atlctl --hostfile="{hosts}" shell gpu08\t', f"--hostfile={hosts}|shell|gpu08"),
+        ('atlctl stop "tr\t', "stop|train-7"),
+        ("atlctl stop 'tr\t", "stop|train-7"),
+    ]:
+        opened.type(typed)
+        assert opened.line() == line
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_workers_and_files_of_a_copy(shell, open_shell, state):
+    opened = open_shell(shell)
+    (opened.work / "saved-logs").mkdir()
+    (opened.work / "saved-logs" / "a").write_text("")
+    (opened.work / "$(touch F)").write_text("")
+    for typed, line in [
+        ("atlctl cp -j zz-9 wo\t/tmp/x .", "cp|-j|zz-9|worker-0:/tmp/x|."),
+        ("atlctl cp -j zz-9 saved-\ta\tworker\t/tmp", "cp|-j|zz-9|saved-logs/a|worker-0:/tmp"),
+    ]:
+        opened.type(typed)
+        assert opened.line() == line
+    opened.type("atlctl cp -j zz-9 \t\t")
+    opened.expect("worker-0:")
+    opened.abandon_line()
+    assert {path.name for path in opened.work.iterdir()} == {"saved-logs", "$(touch F)"}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_command_of_exec(shell, open_shell, state, isolated, monkeypatch):
+    bin_ = isolated / "more"
+    bin_.mkdir()
+    (bin_ / "trainer-of-mine").write_text("#!/bin/sh\n")
+    (bin_ / "trainer-of-mine").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+    opened = open_shell(shell)
+    (opened.work / "saved-file").write_text("")
+    for typed, line in [
+        ("exec --all trainer-of-m\tsaved-f\t", "exec|--all|trainer-of-mine|saved-file"),
+        ("exec --all -- trainer-of-m\tsaved-f\t", "exec|--all|--|trainer-of-mine|saved-file"),
+        ("local run -w 2 ./../more/trainer\t", "local|run|-w|2|./../more/trainer-of-mine"),
+    ]:
+        opened.type(f"atlctl {typed}")
+        assert opened.line() == line
+
+
+def test_a_bash_without_newer_builtins(open_shell, state):
+    """What bash 3.2 does not have, as far as a newer bash can be told to be one."""
+    opened = open_shell("bash", before="enable -n compopt mapfile readarray")
+    (opened.work / "saved logs").mkdir()
+    (opened.work / "saved-file").write_text("")
+    for typed, line in [
+        ("atlctl stop tr\t", "stop|train-7"),
+        ("atlctl ps --job=tr\t", "ps|--job=train-7"),
+        ("atlctl errors --from saved-f\t", "errors|--from|saved-file"),
+        ("atlctl exec --output-dir saved\\ \t --all", "exec|--output-dir|saved logs|--all"),
+        ("atlctl cp -j zz-9 wo\t", "cp|-j|zz-9|worker-0:"),
+    ]:
+        opened.type(typed)
+        assert opened.line() == line
+
+
+@pytest.mark.parametrize("shell", [*SHELLS, "old bash"])
+def test_files_with_hostile_names_stay_words(shell, open_shell, state):
+    old = "enable -n compopt mapfile readarray" if shell == "old bash" else ":"
+    opened = open_shell(shell.removeprefix("old "), before=old)
+    for name in ("zq$(touch F)", "vv;touch F"):
+        (opened.work / name).write_text("")
+        (opened.work / name).chmod(0o755)
+    for typed, line in [
+        ("exec --all ./zq\t", "exec|--all|./zq$(touch F)"),
+        ("exec --all ls zq\t", "exec|--all|ls|zq$(touch F)"),
+        ("errors --from zq\t", "errors|--from|zq$(touch F)"),
+        ("cp -j zz-9 zq\t/x", "cp|-j|zz-9|zq$(touch F)|/x"),
+        ("cp -j zz-9 vv\t/x", "cp|-j|zz-9|vv;touch F|/x"),
+    ]:
+        opened.type(f"atlctl {typed}")
+        assert opened.line().replace("F/", "F|/") == line
+    assert not (opened.work / "F").exists()
+
+
+# zsh expands words on TAB by itself, behind whatever command they stand.
+@pytest.mark.parametrize("shell", ["bash", "old bash", pytest.param("fish", marks=needs("fish"))])
+def test_what_was_typed_is_not_run_before_its_line_is(shell, open_shell, state):
+    old = "enable -n compopt mapfile readarray" if shell == "old bash" else ":"
+    opened = open_shell(shell.removeprefix("old "), before=old)
+    for place in ("exec --all ", "exec --all ls ", "errors --from ", "exec --output-dir ", "cp ", "stop ", "-n "):
+        for typed in (
+            "$(touch F)",
+            "`touch F`/",
+            '"$(touch F)/',
+            "./$(touch F)/a",
+            "(touch F)",
+            "x=$(touch F)",
+            "~$(touch F)",
+        ):
+            opened.type(f"atlctl {place}{typed}\t\t")
+            opened.abandon_line()
+            assert list(opened.work.iterdir()) == [], (place, typed)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -34,6 +34,9 @@ COVERED: dict[str, tuple[str, ...]] = {
     ),
     "3. completion candidates run nothing": (
         "shell/test_completion.py::test_hostile_names_of_jobs_and_workers_run_nothing",
+        "shell/test_completion.py::test_the_scripts_evaluate_no_candidate",
+        "shell/test_completion_names.py",
+        "unit/cli/test_names.py::test_any_content_gives_safe_names_or_none",
         "faults/test_cli_hostile.py::test_completion_offers_no_name_that_a_shell_could_run",
     ),
     "4. line forging, long lines, last lines, GBK, NUL": (
@@ -153,12 +156,15 @@ COVERED: dict[str, tuple[str, ...]] = {
         "faults/test_cli_secrets.py::test_no_command_tells_it_however_loud_and_failing",
         "faults/test_cli_secrets.py::test_only_private_files_that_must_hold_it_hold_it",
         "faults/test_cli_secrets.py::test_no_command_line_but_what_the_user_typed_tells_it",
+        "integration/test_completion_names.py::test_no_secret_is_kept",
     ),
     "17. private files under any umask, linked folders refused": (
         "faults/test_cli_secrets.py::test_folders_of_the_state_are_private_under_any_umask",
         "integration/test_local_run.py::test_the_registry_is_private_whatever_the_umask",
         "faults/test_cli_bad_input.py::test_a_state_folder_that_is_a_link_is_refused",
         "unit/jobs/test_statedir.py::test_a_linked_folder_is_refused_even_with_a_slash",
+        "unit/cli/test_names.py::test_a_linked_folder_is_refused",
+        "unit/cli/test_names.py::test_modes_whatever_the_umask",
         "integration/test_ssh_exec.py::test_a_key_that_others_may_read_is_not_used",
     ),
     "18. stop ends exactly what was shown": (

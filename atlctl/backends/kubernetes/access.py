@@ -28,6 +28,13 @@ _IN_CLUSTER = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 #: Seconds for which the headers are taken as they are before the package looks for an expired token again.
 _FRESH = 20.0
 _HINT = "look at it: kubectl config view"
+#: Debian, Alpine and their kin; Fedora and its; SUSE; others.
+_AUTHORITIES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
 
 
 def kubeconfig_paths(stated: str | None, environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -122,6 +129,44 @@ def load(kubeconfig: str | None = None, context: str | None = None, namespace: s
     raise UsageError(
         "no cluster is configured: there is no kubeconfig, and this is no pod", "set KUBECONFIG or name --kubeconfig"
     )
+
+
+def contexts(kubeconfig: str | None = None) -> dict[str, str | None]:
+    """The contexts by name, each with its namespace where it states one. Runs no plugin.
+
+    Raises UsageError for a configuration that is wrong.
+    """
+    try:
+        entries = {entry.get("name"): entry.get("context") or {} for entry in _entries(_merged(kubeconfig), "contexts")}
+        return {str(name): entry.get("namespace") for name, entry in entries.items()}
+    except (AttributeError, TypeError) as error:
+        raise UsageError("the kubeconfig cannot be used", _HINT) from error
+
+
+def runs_program(kubeconfig: str | None = None, context: str | None = None) -> bool:
+    """Whether `load` would run a program of the user's or renew a login to know who asks: one that may ask back, on
+    a terminal or in a browser. Raises UsageError as `contexts`."""
+    files = _merged(kubeconfig)
+    try:
+        entry = _named(files, "contexts", context or _current_context(files) or "").get("context") or {}
+        user = _named(files, "users", str(entry.get("user"))).get("user") or {}
+        return bool(user.get("exec") or user.get("auth-provider"))
+    except AttributeError as error:
+        raise UsageError("the kubeconfig cannot be used", _HINT) from error
+
+
+def _merged(kubeconfig: str | None) -> Mapping[str, Any]:
+    """The kubeconfig files that exist, by their paths."""
+    from kubernetes.config import ConfigException, kube_config
+
+    if not (paths := kubeconfig_paths(kubeconfig)):
+        return {}
+    try:
+        files: Mapping[str, Any] = kube_config.KubeConfigMerger(os.pathsep.join(paths)).config_files
+    except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, _yaml_error()) as error:
+        text = " ".join(str(error).split())
+        raise UsageError(f"the kubeconfig {', '.join(paths)} cannot be used: {text}", _HINT) from error
+    return files
 
 
 def _from_files(paths: list[str], context: str | None, namespace: str | None) -> Access:
@@ -225,7 +270,7 @@ def _tls(configuration: Configuration) -> ssl.SSLContext | None:
     """The TLS settings of a configuration; None for plain HTTP. Reads the files that it names."""
     if not configuration.host.startswith("https"):
         return None
-    made = ssl.create_default_context(cafile=configuration.ssl_ca_cert or None)
+    made = ssl.create_default_context(cafile=configuration.ssl_ca_cert or _system_authorities())
     # Python 3.13 asks for extensions that the CAs of many clusters lack; kubectl does not.
     made.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if not configuration.verify_ssl:
@@ -234,6 +279,14 @@ def _tls(configuration: Configuration) -> ssl.SSLContext | None:
     if configuration.cert_file:
         made.load_cert_chain(configuration.cert_file, configuration.key_file or None)
     return made
+
+
+def _system_authorities() -> str | None:
+    """The file of this system's authorities, where Python's own idea of its place was true on another system alone."""
+    places = ssl.get_default_verify_paths()
+    if places.cafile or places.capath:
+        return None
+    return next(filter(os.path.exists, _AUTHORITIES), None)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ def command(
 
 
 async def _list(everywhere: bool, output: str) -> int:
-    from atlctl.cli.target import backend
+    from atlctl.cli.target import backend, remember
     from atlctl.cli.views import error_data, job_data, jobs_table
     from atlctl.render.sanitize import clean
 
@@ -26,6 +26,7 @@ async def _list(everywhere: bool, output: str) -> int:
         raise UsageError(f"'--all-namespaces' does not apply to the backend {source.name}", "see: atlctl jobs -h")
     listing = await source.list_jobs()
     jobs = listing.jobs
+    remember(source, jobs, whole=not listing.problems, everywhere=everywhere)
     for problem in listing.problems:
         say.warning(f"{problem.message}; {problem.hint}" if problem.hint else problem.message)
     if output in ("json", "yaml"):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import shlex
 import subprocess
 import sys
 
@@ -8,13 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atlctl.cli import complete
-from atlctl.cli.complete import candidates
+from atlctl.cli.complete import position
+from atlctl.cli.names import cache, sources
+from atlctl.cli.names.sources import Names
 from atlctl.jobs.statedir import state_dir
 
 HOSTILE = ["$(touch F)", "`touch F`", "a'b", 'a"b', "a\\b", "a b", "a;b", "-rf", "\x1b[2J", "a\nb", "任务", "a$b", "~"]
 
 TABLE = {
-    "options": {"-j": "JOB", "--job": "JOB", "--color": "always|never|auto", "-q": None, "--quiet": None},
+    "options": {
+        "-j": "JOB",
+        "--job": "JOB",
+        "--color": "always|never|auto",
+        "-q": None,
+        "--quiet": None,
+        "--backend": "local|kubernetes|ssh",
+        "--hostfile": "PATH",
+        "-n": "NAMESPACE",
+        "--namespace": "NAMESPACE",
+        "--context": "CONTEXT",
+        "-l": "SELECTOR",
+    },
     "commands": {
         "ps": {
             "options": {"--job": "JOB", "-j": "JOB", "-w": "WORKERS", "--workers": "WORKERS", "--all": None},
@@ -28,10 +44,17 @@ TABLE = {
         "errors": {"options": {"--from": "PATH", "--output-dir": "DIR"}, "arguments": ["JOB"]},
         "shell": {"options": {"-j": "JOB"}, "arguments": ["WORKER"]},
         "completion": {"options": {}, "arguments": ["SHELL"]},
+        "cp": {"options": {"-j": "JOB"}, "arguments": ["SRC", "DST"]},
         "local": {"options": {}, "commands": {"rm": {"options": {"--yes": None}, "arguments": ["JOB..."]}}},
+        "ssh": {"options": {}, "commands": {"rm": {"options": {}, "arguments": ["JOB..."]}}},
     },
     "aliases": {"workers": "ps"},
 }
+
+
+def candidates(table, before, current):
+    here = position(table, before)
+    return complete.candidates(here, current, Names(here.path, here.asked))
 
 
 @pytest.fixture(autouse=True)
@@ -45,19 +68,27 @@ def _state(isolated, monkeypatch):
     for index in (0, 1):
         (isolated / "local" / "train-1" / "workers" / f"worker-{index}").mkdir()
     (isolated / "local" / "half-made").mkdir()
+    for name in ("gpus", *HOSTILE):
+        (isolated / "ssh" / name).mkdir(parents=True)
+        workers = [{"name": worker} for worker in ("gpu1", "gpu2", *HOSTILE)]
+        (isolated / "ssh" / name / "job.json").write_text(json.dumps({"workers": workers}))
 
 
 @pytest.mark.parametrize(
     ("before", "current", "expected"),
     [
-        ([], "", ["ps", "exec", "errors", "shell", "completion", "local"]),
+        ([], "", ["ps", "exec", "errors", "shell", "completion", "cp", "local", "ssh"]),
         ([], "e", ["exec", "errors"]),
-        ([], "--c", ["--color"]),
+        ([], "--col", ["--color"]),
         (["--color"], "a", ["always", "auto"]),
         ([], "--color=n", ["--color=never"]),
         (["ps"], "tr", ["train-1", "train-2"]),
         (["workers"], "ev", ["eval"]),
-        (["ps", "-j"], "", ["eval", "train-1", "train-2"]),
+        (["ps", "-j"], "", ["eval", "train-1", "train-2", "gpus"]),
+        (["--backend", "local", "ps", "-j"], "", ["eval", "train-1", "train-2"]),
+        (["--backend=ssh", "ps", "-j"], "", ["gpus"]),
+        (["ps", "--backend", "kubernetes", "-j"], "", []),
+        (["-n", "ml", "ps"], "", []),
         (["ps"], "--job=e", ["--job=eval"]),
         (["ps", "train-1"], "-", ["--all", "--job", "--workers", "-j", "-w"]),
         (["ps", "--"], "-", []),
@@ -71,6 +102,11 @@ def _state(isolated, monkeypatch):
         (["completion"], "", ["bash", "zsh", "fish"]),
         (["local"], "", ["rm"]),
         (["local", "rm", "eval"], "train-1", ["train-1"]),
+        (["local", "rm"], "g", []),
+        (["ssh", "rm"], "", ["gpus"]),
+        (["exec", "-j", "gpus", "-w"], "", ["gpu1", "gpu2"]),
+        (["exec", "-j", "gpus", "-w"], "gpu1,", ["gpu1,gpu2"]),
+        (["exec", "-jgpus", "-w", "gpu1", "-w"], "", ["gpu1", "gpu2"]),
         (["no-such"], "", []),
         (["ps", "-j", "../../etc", "-w"], "", []),
     ],
@@ -82,7 +118,9 @@ def test_candidates(before, current, expected):
 @pytest.mark.parametrize(
     ("before", "current", "what"),
     [
-        (["exec", "--all"], "l", "files"),
+        (["exec", "--all"], "l", "commands"),
+        (["exec", "--all", "--"], "l", "commands"),
+        (["exec", "--all", "--", "ls"], "l", "files"),
         (["exec", "--all", "ls", "-l"], "-", "files"),
         (["errors", "--from"], "", "files"),
         (["errors", "--output-dir"], "", "folders"),
@@ -91,6 +129,14 @@ def test_candidates(before, current, expected):
 )
 def test_where_files_may_stand(before, current, what):
     assert candidates(TABLE, before, current) == (what, [])
+
+
+def test_a_copy_names_workers_and_files():
+    assert candidates(TABLE, ["cp", "-j", "train-1"], "worker-0") == ("files", ["worker-0:"])
+    assert candidates(TABLE, ["cp", "-j", "gpus", "./x"], "") == ("files", ["gpu1:", "gpu2:"])
+    for behind in ("worker-0:", "worker-0:/lo", "./wo", "worker-0/x:"):
+        assert candidates(TABLE, ["cp", "-j", "train-1"], behind) == ("files", [])
+    assert candidates(TABLE, ["cp", "-j", "train-1", "a", "b"], "") == ("words", ["-j"])
 
 
 def test_the_environments_job_is_the_default(monkeypatch):
@@ -115,17 +161,28 @@ def test_hostile_names_never_appear_whatever_was_typed(before, current):
 @settings(deadline=None, max_examples=100)
 @given(st.text(max_size=20))
 def test_names_that_are_shown_need_no_quoting(name):
-    import shlex
-
-    for safe in complete._safe([name]):
+    for safe in cache.safe([name]):
         assert shlex.quote(safe) == safe
         assert safe.isascii()
         assert safe[0].isalnum()
 
 
+@settings(deadline=None, max_examples=200)
+@given(st.text())
+def test_quotes_are_taken_off_as_a_shell_does(text):
+    double = "".join(f"\\{letter}" if letter in '"\\$`' else letter for letter in text)
+    plain = "".join(f"\\{letter}" for letter in text)
+    for quoted in (shlex.quote(text), plain, f'"{double}"', f'"{double}'):  # the last one is not yet closed
+        assert complete._unquoted(quoted) == text
+
+
 @pytest.mark.parametrize(
     ("words", "glued", "strip"),
     [
+        (["atlctl", "--context", "=", "me", "@", "tes"], ["atlctl", "--context=me@tes"], 13),
+        (["atlctl", "ps", '"tr'], ["atlctl", "ps", "tr"], 0),
+        (["atlctl", "ps", "--job", "=", "'tr"], ["atlctl", "ps", "--job=tr"], 6),
+        (["atlctl", "--kubeconfig", '"/a b"\\ c', "x"], ["atlctl", "--kubeconfig", "/a b c", "x"], 0),
         (["atlctl", "ps", "--job", "=", "tr"], ["atlctl", "ps", "--job=tr"], 6),
         (["atlctl", "ps", "--job", "="], ["atlctl", "ps", "--job="], 6),
         (["atlctl", "ps", "a", ":", "b"], ["atlctl", "ps", "a:b"], 2),
@@ -148,7 +205,7 @@ def ask(*request):
 
 def test_the_protocol():
     assert ask("bash", "2", "atlctl", "ps", "tr") == [":words", "train-1", "train-2"]
-    assert ask("zsh", "2", "atlctl", "ps") == [":words", "eval", "train-1", "train-2"]
+    assert ask("zsh", "2", "atlctl", "ps") == [":words", "eval", "train-1", "train-2", "gpus"]
     assert ask("bash", "4", "atlctl", "ps", "--job", "=", "ev") == [":words", "eval"]
     assert ask("zsh", "2", "atlctl", "ps", "--job=ev") == [":words", "--job=eval"]
     assert ask("fish", "1", "atlctl", "p", "ignored", "words") == [":words", "ps"]
@@ -174,11 +231,11 @@ def test_state_is_where_the_rest_of_the_tool_has_it(env, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert complete._state_dir() == state_dir()
+    assert sources.state_dir() == state_dir()
 
 
 def test_an_unreadable_registry_gives_no_names(isolated, monkeypatch):
     monkeypatch.setenv("ATLCTL_STATE_DIR", str(isolated / "none"))
-    assert complete.jobs() == []
-    assert complete.workers("x") == []
+    assert Names().jobs() == []
+    assert Names().workers("x") == []
     assert not (isolated / "none").exists()

@@ -9,6 +9,10 @@ import sys
 
 import pytest
 
+from atlctl.cli.names import cache, keep
+from atlctl.jobs.model import Job, State, Worker
+from tests.support import proc
+
 MAIN = "from atlctl.__main__ import main; main()"
 
 
@@ -45,6 +49,40 @@ def test_completion_costs_a_few_times_python(isolated, monkeypatch):
         os.makedirs(isolated / "local" / f"job-{index}")
         (isolated / "local" / f"job-{index}" / "job.json").write_text("{}")
     assert cpu(MAIN, "--complete", "bash", "3", "atlctl", "ps", "-j", "job-1") <= 5 * cpu("pass")
+
+
+@pytest.fixture
+def cached(isolated, monkeypatch):
+    """A cluster with as many jobs as fit into the cache, and a hostfile of a thousand hosts."""
+    (isolated / "kubeconfig").write_text("{}")
+    (isolated / "hosts").write_text("gpu[0001-1000]\n")
+    monkeypatch.setenv("KUBECONFIG", str(isolated / "kubeconfig"))
+    workers = [Worker(f"worker-{index}", index, State.RUNNING) for index in range(20)]
+    jobs = [Job(f"job-{n}", "Job", "kubernetes", State.RUNNING, "u", 20, tuple(workers)) for n in range(1000)]
+    keep.seen_jobs(jobs, whole=True)
+    return isolated
+
+
+def test_completion_from_a_full_cache_costs_a_few_times_python(cached):
+    assert cpu(MAIN, "--complete", "bash", "3", "atlctl", "ps", "-j", "job-1") <= 5 * cpu("pass")
+
+
+@pytest.mark.parametrize("words", [("ps", "-j", ""), ("exec", "-j", "job-1", "-w", ""), ("-n", ""), ("--context", "")])
+def test_completion_imports_sys_os_and_json_alone(words, cached):
+    out, modules = loaded("--complete", "zsh", str(len(words)), "atlctl", *words)
+    assert out
+    _, bare = loaded("--version")
+    code = "import sys, os, json, signal; print(*sys.modules)"
+    bare |= set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    ours = {
+        "atlctl.cli",
+        "atlctl.cli.complete",
+        "atlctl.cli.names",
+        "atlctl.cli.names.cache",
+        "atlctl.cli.names.sources",
+    }
+    assert modules - bare <= ours
+    assert proc.wait_until(lambda: not os.path.lexists(os.path.join(cache.folder(), cache.LOCK)), 30)
 
 
 def test_help_costs_little_more_than_typer():

@@ -142,6 +142,19 @@ def test_tls_settings(kube: Path, pair: tuple[bytes, bytes]) -> None:
     assert len(found.tls.get_ca_certs()) == 1
 
 
+def test_authorities_of_a_system_that_python_was_not_built_for(
+    kube: Path, pair: tuple[bytes, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the one executable file: its OpenSSL looks where the builder's system has them."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
+    (tmp_path / "bundle.pem").write_bytes(pair[0])
+    monkeypatch.setattr(access, "_AUTHORITIES", (str(tmp_path / "absent"), str(tmp_path / "bundle.pem")))
+    found = read(write(kube, config(cluster={})))
+    assert found.tls is not None
+    assert len(found.tls.get_ca_certs()) == 1
+
+
 def test_a_certificate_that_is_not_checked(kube: Path) -> None:
     found = read(write(kube, config(cluster={"insecure-skip-tls-verify": True})))
     assert found.tls is not None

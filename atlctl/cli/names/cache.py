@@ -1,0 +1,246 @@
+"""The cache of names: where it lies, how it is read, and when its owner should look again.
+
+    CACHE/atlctl/names/KIND-HASH.json    what is known of one place, see `Scope`
+    CACHE/atlctl/names/.refresh          there while a refresh runs
+
+CACHE is `$XDG_CACHE_HOME`, else `~/.cache`. Files are 0600, folders 0700. The key TAB reads this in the time of a bare
+interpreter: nothing but os, sys and json is imported (time and stat come with os). Whatever lies there may have been
+put there by somebody else: what is not as it was written is as good as nothing. Written by `keep`.
+"""
+
+import json
+import os
+import stat
+import sys
+import time
+
+#: Seconds for which a list of names is new enough, and how long is waited after a refresh that failed.
+FRESH, RETRY = 15.0, 60.0
+#: Seconds that a refresh may take at most; then it is killed.
+LIMIT = 30
+#: Names that were not seen for so many seconds are not offered any more.
+KEPT = 24 * 3600.0
+#: Bytes of a file here.
+MAX_FILE = 1 << 20
+SCHEMA = 1
+LOCK = ".refresh"
+_SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+ALLOWED = _LETTERS | frozenset("._/:@=-")
+_LONGEST = 512
+
+
+def safe(names: list) -> list[str]:  # type: ignore[type-arg]
+    """Names that mean nothing special to any shell, terminal or option parser, without doubles."""
+    return list(dict.fromkeys(filter(is_safe, names)))
+
+
+def is_safe(name: object) -> bool:
+    """Whether `name` is a text `[A-Za-z0-9][A-Za-z0-9._/:@=-]*` of moderate length."""
+    return isinstance(name, str) and name[:1] in _LETTERS and ALLOWED.issuperset(name) and 0 < len(name) <= _LONGEST
+
+
+class Scope:
+    """Whose names: a kind (`jobs`, `contexts`, `namespaces`, `lists`) and the options that lead there again.
+
+    `files` are what decides about it (kubeconfigs, configuration files): where one of them was changed, nothing
+    that was known before counts.
+    """
+
+    def __init__(self, kind: str, asked: dict[str, str], files: list[str]) -> None:
+        self.kind = kind
+        self.asked = asked
+        self.files = files
+
+    @property
+    def key(self) -> list[str]:
+        """What two scopes differ in. By which option a file was named is no difference."""
+        asked = [f"{name}={value}" for name, value in sorted(self.asked.items()) if name != "kubeconfig"]
+        return [self.kind, *asked, *self.files]
+
+    def stamp(self) -> list[list[int]]:
+        """The state of the files."""
+        return [_state(path) for path in self.files]
+
+    def path(self) -> str:
+        """The file of this scope."""
+        value = 0xCBF29CE484222325  # FNV-1a; the file repeats the key, so a collision is a miss
+        for byte in "\0".join(self.key).encode("utf-8", "surrogateescape"):
+            value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+        return os.path.join(folder(), f"{self.kind}-{value:016x}.json")
+
+
+def _state(path: str) -> list[int]:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return [0, 0, 0]
+    return [found.st_mtime_ns, found.st_size, found.st_ino]
+
+
+def cluster_scope(kind: str, kubeconfig: str = "", context: str = "", namespace: str = "") -> Scope | None:
+    """The cluster that these options mean, None where none is configured."""
+    files = kubeconfig_files(kubeconfig)
+    if not files and (kubeconfig or not _in_pod()):
+        return None
+    asked = {"kubeconfig": files[0] if kubeconfig else "", "context": context, "namespace": namespace}
+    return Scope(kind, {name: value for name, value in asked.items() if value}, files)
+
+
+def contexts_scope(kubeconfig: str = "") -> Scope | None:
+    """The contexts of a kubeconfig."""
+    scope = cluster_scope("contexts", kubeconfig)
+    return scope if scope is not None and scope.files else None
+
+
+def kubeconfig_files(stated: str) -> list[str]:
+    """As `backends.kubernetes.access.kubeconfig_paths`, absolute; a test compares the two."""
+    text = stated or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    paths = [text] if stated else text.split(os.pathsep)
+    return [os.path.abspath(path) for path in map(os.path.expanduser, paths) if path and os.path.exists(path)]
+
+
+def _in_pod() -> bool:
+    """As `backends.kubernetes.access.in_cluster`."""
+    names = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+    return all(os.environ.get(name) for name in names) and os.path.exists(f"{_SERVICE_ACCOUNT}/token")
+
+
+def lists_scope() -> Scope | None:
+    """The lists of hosts of the configuration that holds here, None where there is no configuration."""
+    home = os.environ.get("HOME", "") or os.path.expanduser("~")
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    user = os.path.join(base if os.path.isabs(base) else os.path.join(home, ".config"), "atlctl", "config.toml")
+    files = [user] if os.path.exists(user) else []
+    try:
+        here = folder = os.getcwd()
+    except OSError:
+        return None  # it was removed under the shell
+    while True:
+        project = os.path.join(folder, ".atlctl.toml")
+        if os.path.exists(project):
+            # Whether it counts depends on where one stands: its reader knows, and is started here.
+            return Scope("lists", {"cwd": here}, [*files, project])
+        if folder == (folder := os.path.dirname(folder)):
+            return Scope("lists", {}, files) if files else None
+
+
+def folder() -> str:
+    """The folder of the cache. Nothing is created or checked."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(os.environ.get("HOME", "") or os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "atlctl", "names")
+
+
+def trusted() -> bool:
+    """Whether the folder is there, and is the user's own and nobody else's to write to."""
+    try:
+        return all(_private(os.lstat(path), stat.S_ISDIR) for path in (os.path.dirname(folder()), folder()))
+    except OSError:
+        return False
+
+
+def _private(found: os.stat_result, is_kind) -> bool:  # type: ignore[no-untyped-def]
+    return is_kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def load(scope: Scope) -> dict:  # type: ignore[type-arg]
+    """What the cache has of the scope: `listed` and `tried` (times), `names` by name; empty where it has nothing.
+
+    Only what is well-formed is there, but names are not looked at: see `known`.
+    """
+    if not trusted():
+        return {}
+    try:
+        fd = os.open(scope.path(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = os.fstat(fd)
+            if not _private(found, stat.S_ISREG) or found.st_size > MAX_FILE:
+                return {}
+            data = os.read(fd, MAX_FILE)
+        finally:
+            os.close(fd)
+        entry = json.loads(data)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(entry, dict) or entry.get("schema") != SCHEMA or entry.get("scope") != scope.key:
+        return {}
+    if entry.get("stamp") != scope.stamp() or not isinstance(entry.get("names"), dict):
+        return {}
+    return entry
+
+
+def known(entry: dict) -> dict:  # type: ignore[type-arg]
+    """The names of an entry that may be shown, each with `workers`, `roles` (lists of such names) and `active`."""
+    names = {}
+    for name, about in entry.get("names", {}).items():
+        if is_safe(name) and isinstance(about, dict) and within(about.get("seen"), KEPT):
+            lists = {part: about[part] if isinstance(about.get(part), list) else [] for part in ("workers", "roles")}
+            names[name] = {**lists, "active": about.get("active") is True, "seen": about["seen"]}
+    return names
+
+
+def due(entry: dict) -> bool:  # type: ignore[type-arg]
+    """Whether its names should be looked up anew."""
+    return not within(entry.get("listed"), FRESH) and not within(entry.get("tried"), RETRY)
+
+
+def within(moment: object, seconds: float) -> bool:
+    """Whether `moment`, seconds since the epoch, is at most `seconds` ago. A time to come is none to rely on."""
+    return isinstance(moment, int | float) and 0 <= time.time() - moment < seconds
+
+
+def refresh(scopes: list[Scope]) -> None:
+    """Start a process that looks these names up and ends by itself; nothing where one runs, or none can be started.
+
+    It has a session of its own, no terminal and none of the descriptors of this process, so no shell waits for it.
+    """
+    if not scopes or not sys.executable or not _claimed():
+        return
+    request = json.dumps([{"kind": scope.kind, **scope.asked} for scope in scopes])
+    # -P: the folder that somebody stands in is no place to import from.
+    words = [sys.executable, "-P", "-m", "atlctl.cli.names.refresh", request]
+    try:
+        child = os.fork()
+    except OSError:
+        return
+    if child == 0:
+        try:
+            os.setsid()
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            os.closerange(3, 1024)
+            os.execv(words[0], words)  # noqa: S606 - this very interpreter
+        finally:
+            os._exit(127)
+
+
+def _claimed() -> bool:
+    """Whether the lock is this process's now. One that was left behind counts for as long as a refresh may take."""
+    lock = os.path.join(folder(), LOCK)
+    try:
+        _make(folder())
+        if not trusted():
+            return False
+        for _ in range(2):
+            try:
+                os.close(os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            except FileExistsError:
+                if within(os.lstat(lock).st_mtime, LIMIT + 5.0):
+                    return False
+                os.unlink(lock)
+            else:
+                return True
+    except OSError:
+        return False
+    return False
+
+
+def _make(path: str) -> None:
+    """`mkdir -p`, with mode 0700 for what it makes."""
+    if not os.path.lexists(path):
+        _make(os.path.dirname(path))
+        os.mkdir(path, 0o700)
