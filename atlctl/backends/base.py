@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job, RankMap, Worker
+from atlctl.jobs.usage import Processes
 
 Stream = Literal["stdout", "stderr"]
 
@@ -158,6 +159,14 @@ class Looking(Protocol):
 
     async def look(self, job: Job) -> Job:
         """`job` with what its workers tell: whether they are there, and what their machines do."""
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """A place where workers share one machine, so that what their processes take is all there is of their own."""
+
+    def measure(self, workers: Sequence[Worker]) -> Mapping[str, Processes]:
+        """By worker's name. Workers without a living process are left out."""
 
 
 class Inventory(Protocol):

@@ -6,7 +6,7 @@ The text comes from inside a worker: it may be cut, binary, or of a script that 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: The fields, in the order in which `parse` expects them. All are known to drivers of the last ten years.
 _FIELDS = (
@@ -20,7 +20,11 @@ _FIELDS = (
     "temperature.gpu",
     "ecc.errors.uncorrected.volatile.total",
 )
-QUERY = ("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")
+FORMAT = "--format=csv,noheader,nounits"
+QUERY = ("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", FORMAT)
+#: One more field: what slows the clocks down, as bits. It was renamed, and drivers refuse a query with a field that is
+#: unknown to them.
+REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 
 #: Fields behind the name, which alone may hold a comma.
 _TAIL = 6
@@ -32,6 +36,7 @@ _ODD = 8
 
 _NUMBER = re.compile(r"(-?[0-9]{1,12})(?:[.,]([0-9]{1,6}))?", re.ASCII)
 _INDEX = re.compile(r"[0-9]{1,4}", re.ASCII)
+_BITS = re.compile(r"0x[0-9A-Fa-f]{1,16}", re.ASCII)
 #: What stands where a GPU cannot tell: `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]` (MIG), `ERR!`.
 _UNKNOWN = re.compile(r"\[[^\[\]]{0,80}\]|N/A|ERR!|Unknown Error", re.ASCII)
 _NONE = "no devices were found"
@@ -42,7 +47,8 @@ class Gpu:
     """One GPU at one moment; None where it does not tell. `name` and `uuid` are hostile text.
 
     Utilisation in percent, memory in MiB, power in W, temperature in degrees Celsius. `ecc_uncorrected` counts memory
-    errors that ECC could not correct since the driver was loaded.
+    errors that ECC could not correct since the driver was loaded. `clock_reasons`: NVML's bits of what slows its clocks
+    down, where they were asked for.
     """
 
     index: int
@@ -54,6 +60,7 @@ class Gpu:
     power: float | None
     temperature: float | None
     ecc_uncorrected: int | None
+    clock_reasons: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +73,17 @@ class Readout:
     none: bool = False
 
 
-def parse(data: bytes) -> Readout:
-    """What `QUERY` printed. Never raises; what is no line of a GPU is kept as `odd`."""
+def parse(data: bytes, reasons: bool = False) -> Readout:
+    """What `QUERY` printed. Never raises; what is no line of a GPU is kept as `odd`.
+
+    `reasons`: one of `REASONS` was asked for as well, as the last field.
+    """
     gpus: dict[int, Gpu] = {}
     odd: list[str] = []
     none = False
     for raw in data.splitlines():
         line = raw[:_LINE].decode("utf-8", "backslashreplace").strip()
-        gpu = _gpu(line) if len(raw) <= _LINE else None
+        gpu = _gpu(line, reasons) if len(raw) <= _LINE else None
         if gpu is not None:
             if len(gpus) < _GPUS:
                 gpus.setdefault(gpu.index, gpu)
@@ -94,8 +104,15 @@ def complaint(*outputs: bytes) -> str:
     return ""
 
 
-def _gpu(line: str) -> Gpu | None:
+def _gpu(line: str, reasons: bool) -> Gpu | None:
     """Split at comma and space, so that a decimal comma splits nothing; a bare comma where there are no spaces."""
+    if reasons:
+        rest, _, last = line.rpartition(",")
+        bits = last.strip()
+        if _BITS.fullmatch(bits) or _UNKNOWN.fullmatch(bits):
+            gpu = _gpu(rest, False)
+            if gpu is not None:
+                return replace(gpu, clock_reasons=int(bits, 16) if _BITS.fullmatch(bits) else None)
     for separator in (", ", ","):
         fields = [field.strip() for field in line.split(separator)]
         if len(fields) > _TAIL + 2 and (gpu := _read(fields)) is not None:

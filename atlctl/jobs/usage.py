@@ -32,3 +32,12 @@ class Usage:
             if gpu.memory_used is not None and gpu.memory_total is not None
         ]
         return (sum(used for used, _ in told), sum(total for _, total in told)) if told else None
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """What the processes of a worker have taken so far: CPU time in seconds, resident memory in bytes (what they share
+    counts in each)."""
+
+    cpu_seconds: float
+    resident: int

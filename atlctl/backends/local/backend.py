@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from atlctl.backends.base import ExecRequest, Listing, LogLine, LogRequest, Plan, StopRequest, StopResult
-from atlctl.backends.local import logs, ranks, registry
+from atlctl.backends.local import logs, measuring, ranks, registry
 from atlctl.backends.local.client import ControlClient
 from atlctl.backends.local.execution import LocalExecution
 from atlctl.backends.supervised import ending
 from atlctl.jobs.errors import Replaced, Unreachable, UsageError
 from atlctl.jobs.model import Job, RankMap, State, Worker
+from atlctl.jobs.usage import Processes
 
 #: How often a followed log asks whether its worker has ended, seconds.
 ENDED_POLL_SECONDS = 0.2
@@ -84,6 +85,10 @@ class LocalBackend:
         if found.uid != job.uid:
             raise Replaced(job.name)
         return found
+
+    def measure(self, workers: Sequence[Worker]) -> Mapping[str, Processes]:
+        """See `Measuring`."""
+        return measuring.measure(workers)
 
     async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]:
         found = self._same(job)

@@ -1,9 +1,9 @@
-"""`atlctl top --once`: the GPUs of all workers in one table."""
+"""`atlctl top`: GPUs, CPU and memory of all workers, live on a terminal, once elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,13 +12,16 @@ from atlctl.cli.runtime import context, run_async
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from atlctl.cli.gpuscan import Told
-    from atlctl.jobs.gpus import Gpu
+    from atlctl.cli.top.view import View
+    from atlctl.cli.top.watching import Watch
     from atlctl.jobs.selection import Selection
-    from atlctl.render.streams import Streams
 
 #: A driver that is loaded for the question alone takes seconds for each GPU.
 TIMEOUT_SECONDS = 20.0
+INTERVAL_SECONDS = 3.0
+#: Below that the samplers themselves would be what is seen.
+_LEAST_SECONDS = 1.0
+ORDERS = ("odd", "worker", "util", "power", "memory", "temp", "cpu")
 
 
 def command(
@@ -31,37 +34,66 @@ def command(
     failed: options.Failed = False,
     exclude: options.Exclude = None,
     once: Annotated[bool, typer.Option("--once")] = False,
+    interval: Annotated[float, options.duration("--interval")] = INTERVAL_SECONDS,
+    sort: Annotated[str, options.choice("--sort", values=ORDERS)] = "odd",
     timeout: Annotated[float, options.duration("--timeout")] = TIMEOUT_SECONDS,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
-    if not once:
-        raise UsageError("top shows its table once so far, and has to be told so", "atlctl top --once")
+    if interval < _LEAST_SECONDS:
+        raise UsageError(f"--interval is {_LEAST_SECONDS:g} s at least", "leave it out, or: --interval 1")
     selection = options.selection(
         all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
     )
-    return run_async(lambda: _show(job, job_option, selection, timeout, output))
+    live = context().streams.stdout_tty and output == "table" and not once
+    return run_async(lambda: _show(job, job_option, selection, interval if live else None, timeout, output, sort))
 
 
-async def _show(argument: str | None, option: str | None, selection: Selection, timeout: float, output: str) -> int:
-    from atlctl.cli.gpuscan import scan
+async def _show(
+    argument: str | None,
+    option: str | None,
+    selection: Selection,
+    interval: float | None,
+    timeout: float,
+    output: str,
+    sort: str,
+) -> int:
+    """`interval`: seconds from one table to the next, None for one table."""
     from atlctl.cli.target import backend, choose, find_job
+    from atlctl.cli.top.watching import Watch
 
     source = backend(argument, option)
     job = await find_job(source, argument, option, reads_only=True)
     chosen = await choose(source, job, selection)
-    told = await scan(source, job, chosen, timeout)
+    watch = Watch(source, job, chosen, timeout)
+    if interval is not None and any(worker.state.active for worker in chosen):
+        from atlctl.cli.top.live import show
+
+        await show(watch, interval, sort)
+        return ExitCode.OK
+    await watch.look()
+    return _once(watch, output, sort)
+
+
+def _once(watch: Watch, output: str, sort: str) -> int:
+    from atlctl.cli.top.view import judge, to_data
+
+    views = watch.views
+    errors = [view.error for view in views if view.error is not None]
     if output == "json":
+        judged = judge(views)
         problems = [
-            {"kind": item.error.kind, "worker": item.worker.name, "message": item.error.message, "hint": None}
-            for item in told
-            if item.error is not None
+            {"kind": view.error.kind, "worker": view.worker.name, "message": view.error.message, "hint": None}
+            for view in views
+            if view.error is not None
         ]
-        say.document({"job": job.name, "uid": job.uid, "workers": [_data(item) for item in told]}, problems)
+        workers = [to_data(view, judged[view.worker.name]) for view in views]
+        say.document({"job": watch.job.name, "uid": watch.job.uid, "workers": workers}, problems)
     else:
-        if any(item.readout is not None and item.readout.gpus for item in told):
-            say.out(_table(told, context().streams))
-        _tell(told)
-    return _code([item.error for item in told if item.error is not None])
+        from atlctl.cli.top.table import whole
+
+        say.out("".join(f"{line}\n" for line in whole(views, sort)))
+        _tell(views)
+    return _code(errors)
 
 
 def _code(errors: Sequence[AtlctlError]) -> int:
@@ -73,75 +105,23 @@ def _code(errors: Sequence[AtlctlError]) -> int:
     return int(ExitCode.FAILED if codes else ExitCode.OK)
 
 
-def _table(told: Sequence[Told], streams: Streams) -> str:
-    from atlctl.render.table import Column, Table, render_table
-
-    columns = [
-        Column("WORKER"),
-        Column("GPU", "right"),
-        Column("NAME"),
-        Column("UTIL %", "right"),
-        Column("MEMORY MiB", "right"),
-        Column("POWER W", "right"),
-        Column("TEMP C", "right"),
-        Column("ECC", "right"),
-    ]
-    rows = [
-        [
-            item.worker.name,
-            str(gpu.index),
-            gpu.name or "-",
-            _whole(gpu.utilization),
-            f"{_whole(gpu.memory_used)}/{_whole(gpu.memory_total)}",
-            _whole(gpu.power),
-            _whole(gpu.temperature),
-            _whole(gpu.ecc_uncorrected),
-        ]
-        for item in told
-        for gpu in (item.readout.gpus if item.readout is not None else ())
-    ]
-    return render_table(Table(columns, rows), streams)
-
-
-def _whole(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"
-
-
-def _tell(told: Sequence[Told]) -> None:
+def _tell(views: Sequence[View]) -> None:
     """On stderr: who could not tell and why, folded; who has no GPU; lines that were no GPU."""
     from atlctl.jobs.naming import fold_names
 
     said: dict[tuple[bool, str], list[str]] = {}
-    for item in told:
-        if item.error is not None:
-            said.setdefault((True, item.error.message), []).append(item.worker.name)
+    for view in views:
+        name = view.worker.name
+        if view.error is not None:
+            said.setdefault((True, view.error.message), []).append(name)
             continue
-        if item.readout is not None and item.readout.none:
-            said.setdefault((False, "no GPU"), []).append(item.worker.name)
-        for line in item.readout.odd if item.readout is not None else ():
-            said.setdefault((True, f"nvidia-smi also said: {line}"), []).append(item.worker.name)
+        if view.gpus.devices:
+            said.setdefault((True, "there are GPU devices, but no nvidia-smi"), []).append(name)
+        elif view.gpus.absent:
+            said.setdefault((False, "no GPU is told of: there is no nvidia-smi"), []).append(name)
+        elif view.readout.none:
+            said.setdefault((False, "no GPU"), []).append(name)
+        for line in view.readout.odd:
+            said.setdefault((True, f"nvidia-smi also said: {line}"), []).append(name)
     for (bad, text), names in said.items():
         (say.warning if bad else say.note)(f"{fold_names(names)}: {text}")
-
-
-def _data(item: Told) -> dict[str, Any]:
-    readout = item.readout
-    return {
-        "worker": item.worker.name,
-        "gpus": None if readout is None else [_gpu_data(gpu) for gpu in readout.gpus],
-        "unread": [] if readout is None else list(readout.odd),
-    }
-
-
-def _gpu_data(gpu: Gpu) -> dict[str, Any]:
-    return {
-        "index": gpu.index,
-        "uuid": gpu.uuid,
-        "name": gpu.name,
-        "utilization_percent": gpu.utilization,
-        "memory_used_mib": gpu.memory_used,
-        "memory_total_mib": gpu.memory_total,
-        "power_watts": gpu.power,
-        "temperature_celsius": gpu.temperature,
-        "ecc_uncorrected": gpu.ecc_uncorrected,
-    }
