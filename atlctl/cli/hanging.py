@@ -46,7 +46,7 @@ async def join(source: Backend, job: Job, found: Diagnosis, evidence: JobEvidenc
     if any(rank.report is not None for rank in scene.ranks):
         found = joined(found, scene, _quiet(evidence))
     elif not unseen:
-        remarks.append("no rank process was found: none has RANK and LOCAL_RANK in its environment")
+        remarks.append(scene.why)
     return replace(found, remarks=(*found.remarks, *remarks))
 
 

@@ -210,3 +210,22 @@ def test_a_real_job_is_looked_at_and_goes_on(own: Registry) -> None:
         assert {_state(one) for one in job.pids()} <= {"S", "R"}
         job.release(kind, pid)
         assert job.trains()
+
+
+@pytest.mark.torch
+def test_torchrun_that_waits_for_a_worker_without_one(own: Registry) -> None:
+    script = (
+        '[ "$RANK" = 1 ] && exec sleep 4000\n'
+        f'exec {Path(sys.executable).parent}/torchrun --nnodes 2 --node_rank "$RANK" --nproc_per_node 1 '
+        '--master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" --no-python true'
+    )
+    own.start("waits", 2, "sh", "-c", script)
+    why = "no rank runs yet: torchrun waits on worker-0, and there is none on worker-1"
+
+    def told() -> bool:
+        return bool(own.data("stacks", "waits")["why"] == why)
+
+    assert proc.wait_until(told, 30)
+    assert own.data("errors", "waits")["remarks"] == [why]
+    chinese = own.cli("errors", "waits", env={"LANG": "zh_CN.UTF-8", "LC_ALL": None}).stdout.decode()
+    assert "还没有 rank 在运行：worker-0 上的 torchrun 在等待，而 worker-1 上没有 torchrun" in chinese

@@ -47,6 +47,7 @@ def worker_data(name: str, report: Report | None) -> dict[str, Any]:
         "memory_headroom_bytes": report.headroom if report else None,
         "throttled_microseconds": report.throttled_us if report else None,
         "hidden_processes": report.hidden if report else None,
+        "launchers": report.launchers if report else None,
         "problem": report.problem if report else None,
     }
 

@@ -99,7 +99,7 @@ class RankReport:
 class Report:
     """What one worker told. `headroom`: bytes of memory that may be taken, None where nothing limits it; below
     `needed` no stacks were tried. `problem`: why there are no stacks for any rank. `hidden`: Python processes of other
-    users. `now`: its clock, seconds since the epoch.
+    users. `launchers`: torchrun agents, counted where there are no ranks. `now`: its clock, seconds since the epoch.
     """
 
     seconds: float
@@ -110,6 +110,7 @@ class Report:
     needed: int | None
     throttled_us: int | None
     hidden: int
+    launchers: int
     problem: str | None
     ranks: tuple[RankReport, ...]
 
@@ -132,6 +133,7 @@ def parse_report(data: bytes) -> Report | None:
         needed=_whole(memory.get("needed")),
         throttled_us=_whole(found.get("throttled_us")),
         hidden=_whole(found.get("hidden")) or 0,
+        launchers=_whole(found.get("launchers")) or 0,
         problem=_text(found.get("problem")),
         ranks=tuple(_rank(item) for item in _items(found.get("ranks"), _RANKS)),
     )

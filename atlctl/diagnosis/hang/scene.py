@@ -10,6 +10,7 @@ from atlctl.diagnosis.hang.joined import join
 from atlctl.diagnosis.hang.judge import CULPRIT, Judged, What, alone, together
 from atlctl.diagnosis.hang.report import RankReport, Report
 from atlctl.diagnosis.result import Confidence
+from atlctl.jobs.naming import fold_names
 
 #: A world larger than this is no world.
 _MAX_WORLD = 1 << 20
@@ -66,6 +67,8 @@ def diagnose(reports: Mapping[str, Report], whole: bool) -> Scene:
     complete = world is not None and not doubled and len(gone) == len(missing)
     ranks = sorted(together(judged, join(dumps, seconds), complete), key=_number)
     what, confidence, why, culprits = _verdict(ranks, seconds)
+    if not ranks:
+        why = nobody(reports)
     unseen = tuple(rank for rank in missing if rank not in gone)
     return Scene(what, confidence, why, culprits, _fold(ranks, culprits), tuple(ranks), world, unseen, seconds)
 
@@ -119,12 +122,20 @@ def _verdict(ranks: Sequence[Judged], seconds: float) -> tuple[What, Confidence 
         return What.UNKNOWN, None, why, ()
     if ranks and all(rank.what is What.WORKING for rank in ranks):
         return What.WORKING, Confidence.GUESS, "no rank stood still during the look; --repeat compares two", ()
-    if not ranks:
-        return What.UNKNOWN, None, "no rank process was found: those with RANK and LOCAL_RANK in their environment", ()
     why = "nothing singles out a rank"
     if not any(rank.frames for rank in ranks):
         why += ", and there are no Python stacks"
     return What.UNKNOWN, None, why, ()
+
+
+def nobody(reports: Mapping[str, Report]) -> str:
+    """What is said of a job in which no rank runs: where torchrun waits for the others, and where there is none."""
+    waiting = [worker for worker, report in reports.items() if report.launchers]
+    without = [worker for worker, report in reports.items() if not report.launchers]
+    if not waiting:
+        return "no rank process was found: none has RANK and LOCAL_RANK in its environment"
+    why = f"no rank runs yet: torchrun waits on {fold_names(waiting)}"
+    return why + (f", and there is none on {fold_names(without)}" if without else " for its rendezvous")
 
 
 def waited(ranks: Sequence[Judged], seconds: float) -> str:

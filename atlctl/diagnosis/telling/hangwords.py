@@ -72,6 +72,15 @@ PHRASES = (
         r"no rank process was found: none has RANK and LOCAL_RANK in its environment",
         "没有找到 rank 进程：没有进程的环境变量中有 RANK 和 LOCAL_RANK",
     ),
+
+    (
+        r"no rank runs yet: torchrun waits on (.{1,300}), and there is none on (.{1,300})",
+        r"还没有 rank 在运行：\1 上的 torchrun 在等待，而 \2 上没有 torchrun",
+    ),
+    (
+        r"no rank runs yet: torchrun waits on (.{1,300}) for its rendezvous",
+        r"还没有 rank 在运行：\1 上的 torchrun 在等待汇合",
+    ),
     (r"(.{1,300}) could not be looked at: (.{1,500})", r"无法查看 \1：\2"),
     (r"what the ranks are doing was looked at", "已查看各 rank 当前在做什么"),
     (r"the last line of a log is (\d+) s old: it may only be slow", r"日志的最后一行是 \1 s 前的：可能只是慢"),

@@ -22,6 +22,7 @@ _KEPT = (
 #: In the environment of every process of a local worker.
 _MARKS = (b"ATLCTL_STATE_DIR", b"ATLCTL_JOB", b"ATLCTL_WORKER")
 _NAMES = (b"RANK", b"HOSTNAME", *_MARKS, SOCKET, *DUMP_FILES, *(name.encode() for name in _KEPT))
+_MODULES = (b"torch.distributed.run", b"torch.distributed.launch")
 _PATTERN = re.compile(b"(?:^|\0)(" + b"|".join(_NAMES) + b")=([^\0]*)")
 
 
@@ -85,6 +86,12 @@ class Finder:
             self._rank(None, pid) for pid in sorted(self.unread) if self.table[pid]["parent"] in agents - {1}
         ]
 
+    def launchers(self) -> int:
+        """How many torchrun agents there are: without ranks they wait for the agents of other workers."""
+        asked = [pid for pid in self.environs if is_python(pid) and self.ours(pid)]
+        lines, _ = read_all([f"/proc/{pid}/cmdline" for pid in asked], _COMMAND_LIMIT)
+        return sum(map(_launches, lines.values()))
+
     def _trainer(self, pid: int, named: dict[int, int]) -> int:
         """A launcher between torchrun and the trainer carries the rank too: numactl, a shell."""
         while not is_python(pid):
@@ -112,6 +119,12 @@ class Finder:
         return {"rank": rank, "pid": pid, "start": entry["start"], "parent": entry["parent"], "environ": kept,
                 "comm": entry["comm"], "command": text(b" ".join(b"".join(command.values()).split(b"\0"))).strip(),
                 "unread": self.unread.get(pid)}  # fmt: skip
+
+
+def _launches(command: bytes) -> bool:
+    """`python torchrun ...`, `python -m torch.distributed.run ...`, with options of Python before."""
+    words = command.split(b"\0")[1:6]
+    return any(os.path.basename(word) == b"torchrun" or word in _MODULES for word in words)
 
 
 def is_python(pid: int) -> bool:

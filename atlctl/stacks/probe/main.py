@@ -51,6 +51,7 @@ def main() -> None:
         "memory": room,
         "throttled_us": None if held is None or now is None else now - held,
         "hidden": finder.hidden,
+        "launchers": 0 if ranks else finder.launchers(),
         "problem": problem,
         "ranks": [dict(rank, started=_started(rank["start"])) for rank in ranks],
     }

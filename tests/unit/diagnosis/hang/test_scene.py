@@ -119,6 +119,21 @@ def test_no_rank_at_all() -> None:
     assert "no rank process" in scene.why
 
 
+@pytest.mark.parametrize(
+    ("launchers", "why"),
+    [
+        ((1, 0, 0), "torchrun waits on worker-0, and there is none on worker-[1-2]"),
+        ((1, 1, 1), "torchrun waits on worker-[0-2] for its rendezvous"),
+        ((0, 0, 0), "no rank process was found"),
+    ],
+)
+def test_torchrun_that_waits_for_others(launchers: tuple[int, ...], why: str) -> None:
+    reports = {f"worker-{index}": report(launchers=count) for index, count in enumerate(launchers)}
+    scene = diagnose(reports, whole=True)
+    assert said(scene) == ("cannot tell", None, [])
+    assert why in scene.why
+
+
 def test_a_recorder_gives_the_number_and_makes_it_certain() -> None:
     waiting = {n: rank(n, "busy", recorder=recorder(6, pending=True), stack=stack(*COLLECTIVE)) for n in range(16)}
     waiting[5] = rank(5, "sleep", recorder=recorder(5, pending=False), stack=stack(USER))
