@@ -51,6 +51,7 @@ class _Root(Group):
         "smoke": Lazy(f"{_COMMANDS}.smoke"),
         "record": Lazy(f"{_COMMANDS}.record"),
         "events": Lazy(f"{_COMMANDS}.events"),
+        "report": Lazy(f"{_COMMANDS}.report"),
         "cp": Lazy(f"{_COMMANDS}.cp"),
         "stop": Lazy(f"{_COMMANDS}.stop"),
         "resume": Lazy(f"{_COMMANDS}.resume"),

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import logging
-import re
-
-_NAMES = r"(?:token|password|passwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|credential)"
-_SECRETS = re.compile(
-    rf"""
-    (?P<keep>
-        \bauthorization["']?\s*[:=]\s*(?:(?:bearer|basic|token)\s+)?
-      | \bbearer\s+
-      | (?<!\w)--[\w-]*{_NAMES}[\w-]*\s+
-      | \b[\w-]*{_NAMES}[\w-]*["']?\s*[:=]\s*
-    )
-    (?:"[^"\n]*"|'[^'\n]*'|[^\s"',;&]+)
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-_URL_PASSWORD = re.compile(r"(?P<keep>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)", re.IGNORECASE)
-_HIDDEN = r"\g<keep>***"
 
 
 def redact(text: str) -> str:
-    """`text` with what looks like a secret replaced by `***`: tokens, passwords, Authorization headers, and values of
-    variables whose names say they are secret."""
-    return _URL_PASSWORD.sub(_HIDDEN, _SECRETS.sub(_HIDDEN, text))
+    """`text` with what looks like a secret hidden. Loaded late: the patterns are compiled where they are needed."""
+    from atlctl.render.redact import redact_diagnostics
+
+    return redact_diagnostics(text)
 
 
 def harmless(text: str) -> str:

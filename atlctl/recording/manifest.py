@@ -4,7 +4,8 @@
      "job": {"name", "kind", "uid", "state", "namespace", "expected_workers"},
      "workers": [{"name", "index", "node_rank", "pod", "node", "host_ip", "addresses", "state", "reason", "message",
                   "exit_code", "signal", "restarts", "started", "ended",
-                  "gpus": [{"local_rank", "index", "uuid", "pci"}]}]}
+                  "gpus": [{"local_rank", "index", "uuid", "pci"}]}],
+     "streams": [names of logs in the folder that hold the lines of many workers]}
 
 Only `version`, `workers` and a worker's `name` must be there; null counts as missing, unknown fields are ignored. Times
 are RFC 3339, or seconds since the epoch. Texts are taken as they are: whoever shows them makes them harmless.
@@ -57,10 +58,11 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the file says. `workers` are in its order."""
+    """What the file says. `workers` are in its order. `streams` are files with the lines of many workers."""
 
     job: JobInfo
     workers: tuple[WorkerInfo, ...]
+    streams: frozenset[str] = frozenset()
 
 
 def read_manifest(data: bytes) -> Manifest:
@@ -96,6 +98,7 @@ def read_manifest(data: bytes) -> Manifest:
             job.whole("expected_workers", least=0),
         ),
         workers,
+        frozenset(fields.texts("streams")),
     )
 
 
@@ -105,10 +108,6 @@ def _worker(item: object, place: int) -> WorkerInfo:
     if not name:
         raise _wrong(f"workers[{place}].name", "missing")
     index = fields.whole("index", least=0)
-    addresses = [
-        _Fields({"": value}, f"workers[{place}].addresses[{at}]").text("")
-        for at, value in enumerate(fields.items("addresses"))
-    ]
     return WorkerInfo(
         name,
         place if index is None else index,
@@ -126,7 +125,7 @@ def _worker(item: object, place: int) -> WorkerInfo:
             restarts=fields.whole("restarts", least=0) or 0,
             node=fields.text("node"),
             host_ip=fields.text("host_ip"),
-            addresses=tuple(address for address in addresses if address),
+            addresses=tuple(fields.texts("addresses")),
             gpus=tuple(
                 _gpu(_Fields(gpu, f"workers[{place}].gpus[{at}]")) for at, gpu in enumerate(fields.items("gpus"))
             ),
@@ -189,6 +188,11 @@ class _Fields:
         if not isinstance(value, list):
             raise _wrong(self._at(key), "a list was expected")
         return value
+
+    def texts(self, key: str) -> list[str]:
+        """A list of texts, without empty ones."""
+        found = [_Fields({"": value}, f"{self._at(key)}[{at}]").text("") for at, value in enumerate(self.items(key))]
+        return [text for text in found if text]
 
     def inner(self, key: str) -> _Fields:
         value = self._value.get(key)

@@ -116,10 +116,10 @@ def _is_folder(path: str) -> bool:
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
-        raise _mapped(error, path) from error
+        raise mapped(error, path) from error
 
 
-def _mapped(error: OSError, path: str) -> AtlctlError:
+def mapped(error: OSError, path: str) -> AtlctlError:
     """A failed read in the project's error tree."""
     shown = "standard input" if path == STDIN else path
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
@@ -163,7 +163,7 @@ class _Reader:
         try:
             content = look(folder, error_files=self.error_files)
         except OSError as error:
-            raise _mapped(error, folder) from error
+            raise mapped(error, folder) from error
         if not content.logs and not content.error_files and not content.rank_logs:
             raise NothingMatched(f"{folder}: no logs in it{_links(content)}", "a log there is named WORKER.log")
         for path in content.links:
@@ -224,7 +224,7 @@ class _Reader:
                 if path != STDIN:
                     os.close(fd)
         except OSError as error:
-            raise _mapped(error, path) from error
+            raise mapped(error, path) from error
 
     def _read_open(
         self, fd: int, path: str, name: str, alone: bool, readers: Readers | None = None, skipped: int = 0
@@ -373,7 +373,7 @@ def _open_file(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise _mapped(error, path) from error
+        raise mapped(error, path) from error
 
 
 def _whole_file(path: str, limit: int) -> bytes:
@@ -382,7 +382,7 @@ def _whole_file(path: str, limit: int) -> bytes:
     try:
         return _start(lambda size: os.read(fd, size), limit + 1)
     except OSError as error:
-        raise _mapped(error, path) from error
+        raise mapped(error, path) from error
     finally:
         os.close(fd)
 

@@ -62,8 +62,10 @@ class Saved:
 class Folder:
     """A new folder of mode 0700, or an empty one that exists; files in it are 0600. No link is followed.
 
-    Its parent must exist. Raises UsageError or NotAllowed where it cannot be used.
+    Its parent must exist. Raises UsageError or NotAllowed where it cannot be used, with `elsewhere` as hint.
     """
+
+    elsewhere = "name another folder with --out, or --no-save"
 
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/") or "/"
@@ -83,7 +85,7 @@ class Folder:
             why = error.strerror or str(error)
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise NotAllowed(f"cannot write to {path}: {why}", "name another folder with --out") from error
-            raise UsageError(f"cannot save to {path}: {why}", "name another folder with --out, or --no-save") from error
+            raise UsageError(f"cannot save to {path}: {why}", self.elsewhere) from error
 
     def create(self, name: str) -> int:
         fd = os.open(name, _OPEN, 0o600, dir_fd=self._fd)

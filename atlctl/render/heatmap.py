@@ -49,7 +49,7 @@ class Drawn:
 
 def draw(heat: Heat, streams: Streams) -> Drawn:
     """For stdout. On a pipe all of it, as plain figures; a terminal gets what fits into its width."""
-    shares, middle = _shares(heat)
+    shares, middle = shares_of(heat)
     measured = [share for row in shares for share in row if share is not None]
     least = min(measured, default=None)
     count = len(heat.names)
@@ -66,7 +66,7 @@ def draw(heat: Heat, streams: Streams) -> Drawn:
         # One column stays free, where some terminals would begin a new line.
         most = max(1, room - _GAP - 1)
         if digits and len(kept) > most:
-            kept = sorted(sorted(kept, key=lambda at: _worst(shares, at))[:most])
+            kept = sorted(sorted(kept, key=lambda at: worst_of(shares, at))[:most])
     if not kept:
         return Drawn("", middle, least, 0, False)
     rows = _digits(heat, shares, kept, streams) if digits else _numbers(heat, shares, kept, streams)
@@ -82,7 +82,7 @@ def figure(value: float) -> str:
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.0995 else f"{value:.3f}"
 
 
-def _shares(heat: Heat) -> tuple[list[list[float | None]], float | None]:
+def shares_of(heat: Heat) -> tuple[list[list[float | None]], float | None]:
     """Each cell as a share of the median: less is worse, whichever way is better."""
     count = len(heat.names)
     cells = [
@@ -98,7 +98,7 @@ def _shares(heat: Heat) -> tuple[list[list[float | None]], float | None]:
     ], middle
 
 
-def _worst(shares: Sequence[Sequence[float | None]], at: int) -> float:
+def worst_of(shares: Sequence[Sequence[float | None]], at: int) -> float:
     """Of a worker's row and column; a cell without a figure is the worst."""
     cells = [share for other, share in enumerate(shares[at]) if other != at]
     cells += [row[at] for one, row in enumerate(shares) if one != at and at < len(row)]

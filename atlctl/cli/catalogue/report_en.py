@@ -102,7 +102,7 @@ TEXTS = {
     "part no log": "no log",
     "part never seen": "never seen",
     "all rows": "All {count}",
-    "more rows": "More",
+    "rows more": "{count} more",
     "rows left out": "The first {count} are left out.",
     "from logs": "logs",
     "from smoke": "smoke test",

@@ -66,10 +66,10 @@ kubectl logs -l app=train --prefix --tail=-1 | atlctl errors --from -""",
 atlctl record train-7
 atlctl record train-7 --out /shared/train-7 --keep-mib 256
 atlctl record train-7 --on-failure 'notify "$ATLCTL_FAILED_WORKERS failed: $ATLCTL_RECORDING"'""",
-    "report.summary": "把说明作业为何失败的全部内容收集到一个文件夹或归档中，并附一张可读的页面。",
+    "report.summary": "把说明作业为何失败的全部内容收集到一个目录或归档中，并附一张可读的页面。",
     "report.text": (
         "收集作业（或已保存日志）的证据并隐去机密，附上结论和一个可独立打开的 index.html。"
-        "'atlctl errors --from' 可再次读取该文件夹。不覆盖任何文件，也不运行任何测试。"
+        "'atlctl errors --from' 可再次读取该目录。不覆盖任何文件，也不运行任何测试。"
     ),
     "report.examples": """\
 atlctl report train-7
@@ -249,7 +249,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "opt.delete": "彻底删除作业及其 pod",
     "opt.keep-pods": "只结束 worker 中的训练，保留 pod",
     "record.opt.out": "保存到该目录（新目录，或之前 record 用过的目录）；省略时使用 atlctl 状态目录中的一个",
-    "report.opt.out": "新的文件夹，或以 .tar.gz 结尾的新文件；省略时在当前目录新建文件夹",
+    "report.opt.out": "新的目录，或以 .tar.gz 结尾的新文件；省略时在当前目录中新建一个",
     "opt.smoke": "包含 'atlctl smoke -o json' 的输出文档",
     "opt.keep-mib": "每个 worker 的日志保留最后多少 MiB",
     "opt.on-failure": "有 worker 失败时用 sh 运行此命令（ATLCTL_JOB、ATLCTL_RECORDING、ATLCTL_FAILED_WORKERS）",

@@ -179,7 +179,7 @@ def test_failures_speak_json_too(capfd):
 def test_a_fault_of_our_own_is_one_line_without_secrets(capfd):
     assert sample.run("completion", "crash") == 1
     _, err = capfd.readouterr()
-    assert err.startswith("error: internal error: ValueError: token=*** second line\nhint: ")
+    assert err.startswith("error: internal error: ValueError: token=[redacted] second line\nhint: ")
     assert err.count("\n") == 2
 
 

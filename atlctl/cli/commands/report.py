@@ -1,0 +1,95 @@
+"""`atlctl report`: everything that a colleague needs to see why a job failed, in one folder or archive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from atlctl.cli import options, say
+from atlctl.cli.runtime import context, run_async
+from atlctl.jobs.errors import ExitCode, UsageError
+
+#: Lines about what is missing.
+MAX_LINES = 20
+
+
+def command(
+    job: options.Job = None,
+    job_option: options.JobOption = None,
+    saved: Annotated[list[str] | None, typer.Option("--from", metavar="PATH")] = None,
+    out: Annotated[str | None, typer.Option("--out", metavar="PATH")] = None,
+    smoke: Annotated[str | None, typer.Option("--smoke", metavar="PATH")] = None,
+    no_files: Annotated[bool, typer.Option("--no-files")] = False,
+    container: options.Container = None,
+    output: Annotated[str, options.output("table", "json", "yaml")] = "table",
+) -> int:
+    if out == "":
+        raise UsageError("--out: the path is empty", "name a new folder, or a new file that ends in .tar.gz")
+    if saved:
+        if job is not None or job_option is not None:
+            raise UsageError("a job and saved evidence (--from) are both named", "name one")
+        return _saved(saved, out, smoke, not no_files, output)
+    if no_files:
+        raise UsageError("--no-files applies to saved evidence only", "atlctl report --from PATH --no-files")
+    context().container = container
+    return run_async(lambda: _report(job, job_option, out, smoke, output))
+
+
+def _saved(paths: list[str], out: str | None, smoke: str | None, error_files: bool, output: str) -> int:
+    import os
+
+    from atlctl.cli.report.making import making, tell
+
+    folders = [path for path in paths if os.path.isdir(path)]
+    if folders and len(paths) > 1:
+        raise UsageError("a report is made of one folder, or of several logs", "--from FOLDER, or --from A --from B")
+    name = os.path.basename(os.path.abspath(paths[0])) if paths[0] != "-" else "logs"
+    with making(out, name.removesuffix(".log"), smoke) as made:
+        made.copy(paths, error_files=error_files)
+        report = made.finish(*made.diagnose())
+    _tell_missing(report.missing)
+    tell(report, output)
+    return int(ExitCode.OK)
+
+
+async def _report(argument: str | None, option: str | None, out: str | None, smoke: str | None, output: str) -> int:
+    from atlctl.cli import gone, hanging, held, recorded
+    from atlctl.cli.report.making import making, tell
+    from atlctl.cli.target import backend
+    from atlctl.recording.save import DEADLINE
+
+    source = backend(argument, option)
+    found = await gone.job_or_recording(source, argument, option, living=False)
+    if isinstance(found, recorded.Recording):
+        known = found.data["job"]
+        say.note(f"from the recording in {found.folder}")
+        with making(out, str(known.get("name") or "job"), smoke) as made:
+            made.about = {"job": known.get("name"), "uid": known.get("uid"), "state": known.get("state")}
+            made.copy([found.folder], error_files=True)
+            report = made.finish(*made.diagnose())
+    else:
+        job = await held.look(source, found)
+        with making(out, job.name, smoke) as made:
+            say.line(f"collecting the evidence of {len(job.workers)} workers ({DEADLINE:g} s at most for their logs)")
+            await made.collect(source, job)
+            await gone.tell(source, job)
+            saved, diagnosis = made.diagnose()
+            report = made.finish(saved, diagnosis, await hanging.join(source, job, diagnosis, saved.job))
+    _tell_missing(report.missing)
+    tell(report, output)
+    return int(ExitCode.OK)
+
+
+def _tell_missing(missing: Sequence[tuple[str, str]]) -> None:
+    from atlctl.jobs.naming import fold_names
+
+    alike: dict[str, list[str]] = {}
+    for what, why in missing:
+        alike.setdefault(why, []).append(what)
+    for why, names in list(alike.items())[:MAX_LINES]:
+        what = fold_names(name for name in names if name)
+        say.warning(f"missing: {what}: {why}" if what else why)
+    if len(alike) > MAX_LINES:
+        say.warning(f"and {len(alike) - MAX_LINES} more reasons")

@@ -1,0 +1,1 @@
+"""What `atlctl report` collects, and how it is told on the page."""

@@ -1,0 +1,331 @@
+"""Makes a report: evidence into a folder beside its place, the diagnosis of just that folder, the page, the archive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from atlctl import __version__
+from atlctl.cli import say
+from atlctl.cli.catalogue import language
+from atlctl.cli.matching import matcher, own_signatures
+from atlctl.cli.report import smoketold, story
+from atlctl.cli.report.words import words
+from atlctl.cli.saved import placed, with_proofs
+from atlctl.diagnosis.cause.decide import diagnose
+from atlctl.diagnosis.errorfile import SIZE_LIMIT
+from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
+from atlctl.diagnosis.hang.answer import CATEGORY as HANG
+from atlctl.diagnosis.platform import Event
+from atlctl.diagnosis.result import Cause, Diagnosis, Proof
+from atlctl.diagnosis.telling.data import to_data
+from atlctl.diagnosis.telling.guide import Guide
+from atlctl.diagnosis.telling.people import tell_people
+from atlctl.diagnosis.telling.told import Manner
+from atlctl.diagnosis.torchelastic import all_attempts
+from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable, UsageError
+from atlctl.recording import manifest
+from atlctl.recording.events import lines_within, parse_events
+from atlctl.recording.read import Saved, read_saved
+from atlctl.recording.recorder.happenings import EVENTS
+from atlctl.recording.report.archive import is_archive, move, pack, staged
+from atlctl.recording.report.copying import SMOKE, copy_files, copy_folder, put_error_file, put_smoke, read_smoke
+from atlctl.recording.report.excerpts import Passage, around, versions
+from atlctl.recording.report.folder import ReportFolder
+from atlctl.recording.report.source import Redacted
+from atlctl.recording.report.states import read_states
+from atlctl.recording.save import save, stem
+from atlctl.render.html.page import render
+from atlctl.render.redact import redact_diagnostics, redact_text
+from atlctl.render.table import rfc3339
+
+if TYPE_CHECKING:
+    from atlctl.backends.base import Backend
+    from atlctl.jobs.model import Job, Worker
+
+INDEX, VERDICT = "index.html", "verdict.json"
+#: Workers whose error files are fetched at once, and files of one worker.
+_READERS, _MAX_FILES = 16, 256
+#: Parts of a file's path in its worker that are kept: those that torchelastic makes, and some before.
+_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report that was made. `path`: the folder or the archive; `bytes` of all its files, or of the archive."""
+
+    path: str
+    bytes: int
+    headline: str
+    data: Mapping[str, Any]
+    missing: Sequence[tuple[str, str]]
+    redacted: int
+    job: Mapping[str, Any]
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            **self.job,
+            "path": self.path,
+            "index": None if is_archive(self.path) else os.path.join(self.path, INDEX),
+            "bytes": self.bytes,
+            "missing": [{"what": what, "reason": why} for what, why in self.missing],
+            "redacted": self.redacted,
+            **self.data,
+        }
+
+
+@dataclass(slots=True)
+class Making:
+    """One report that is made in `folder`, to get the name `path`."""
+
+    folder: ReportFolder
+    path: str
+    smoke: Mapping[str, Any] | None
+    missing: list[tuple[str, str]] = field(default_factory=list)
+    about: dict[str, Any] = field(default_factory=lambda: {"job": None, "uid": None, "state": None})
+    remarks: list[str] = field(default_factory=list)
+    now: float = field(default_factory=time.time)
+
+    def copy(self, paths: Sequence[str], *, error_files: bool) -> None:
+        """Saved evidence. Raises AtlctlError where there is none."""
+        if len(paths) == 1 and os.path.isdir(paths[0]):
+            done = copy_folder(paths[0], self.folder, error_files=error_files)
+        else:
+            done = copy_files(paths, self.folder)
+        self.missing += done.missing
+
+    async def collect(self, source: Backend, job: Job) -> None:
+        """What is left of a job that is known. Raises Unreachable where none of its logs could be read."""
+        self.about = {"job": job.name, "uid": job.uid, "state": str(job.state)}
+        redacted = Redacted(source, job, self.folder.found)
+        saved = await save(redacted, redacted.job, self.folder)
+        self.missing += saved.missing
+        if not saved.logs and not any(name == EVENTS for name, _ in self.folder.files()):
+            raise Unreachable(f"no log of job {job.name} could be read", f"atlctl ps {job.name}")
+        facts = {item.worker: item.log for item in self._read().job.workers if item.log is not None}
+        gate = asyncio.Semaphore(_READERS)
+
+        async def fetch(worker: Worker) -> None:
+            log = facts.get(stem(worker.name))
+            named = [entry.error_file for summary in (log.summaries if log else ()) for entry in summary.entries]
+            paths = dict.fromkeys(path for name in named if name for path in all_attempts(name))
+            for path in list(paths)[:_MAX_FILES]:
+                async with gate:
+                    data = await source.read_file(job, worker, path, SIZE_LIMIT + 1)
+                if data is not None and len(data) <= SIZE_LIMIT:
+                    self._keep_error_file(worker, path, data)
+
+        await asyncio.gather(*map(fetch, job.workers))
+
+    def _keep_error_file(self, worker: Worker, path: str, data: bytes) -> None:
+        parts = [part for part in path.split("/") if part not in ("", ".", "..")][-_DEPTH:]
+        try:
+            put_error_file(self.folder, [stem(worker.name), *parts], data)
+        except OSError as error:
+            self.missing.append((f"{worker.name}: {path}", error.strerror or str(error)))
+
+    def diagnose(self) -> tuple[Saved, Diagnosis]:
+        """What `errors --from` will say of the folder. Paths count from it."""
+        known = matcher(own_signatures())
+        saved = self._read()
+        start = os.path.join(self.folder.path, "")
+
+        def inside(proof: Proof) -> Proof:
+            return replace(proof, file=proof.file.removeprefix(start)) if proof.file else proof
+
+        self.remarks += [remark.replace(start, "") for remark in saved.remarks]
+        self.missing += [("", problem.message.replace(start, "")) for problem in saved.problems]
+        return saved, with_proofs(placed(diagnose(saved.job, known), saved), inside)
+
+    def _read(self) -> Saved:
+        try:
+            return read_saved([self.folder.path], matcher(own_signatures()))
+        except NothingMatched:
+            if self.about["job"] is None:
+                raise
+            return self._without_logs()
+
+    def _without_logs(self) -> Saved:
+        """Of a job that has printed nothing: its platform may tell why."""
+        described = self._manifest()
+        workers = tuple(
+            WorkerEvidence(item.name, item.index, state=item.state, platform=item.platform)
+            for item in (described.workers if described else ())
+        )
+        events: list[Event] = []
+        with suppress(FileNotFoundError), open(os.path.join(self.folder.path, EVENTS), "rb") as file:
+            events, _ = parse_events(lines_within(file))
+        expected = described.job.expected_workers if described else None
+        return Saved(JobEvidence(workers, expected=expected, events=tuple(events)), (), 0, (), (), ())
+
+    def finish(self, saved: Saved, found: Diagnosis, looked: Diagnosis | None = None) -> Report:
+        """Writes the page and gives the report its name. Raises UsageError where something has that by now.
+
+        `looked`: `found` with what a look at the ranks has added; that stands in no file of the folder.
+        """
+        lang = language()
+        told = words(lang)
+        guide = Guide.builtin(own_signatures())
+        manner = Manner(lang, True, guide, _place, self._next_command)
+        if looked is not None and looked is not found:
+            if looked.verdict is not found.verdict:
+                self.remarks.append(told["looked"])
+            found = _hidden(looked)
+        data = to_data(found, guide)
+        smoke = self._smoke()
+        described = self._manifest()
+        if described is not None and self.about["job"] is None:
+            job = described.job
+            self.about = {"job": job.name or None, "uid": job.uid or None, "state": str(job.state)}
+        self.folder.put([VERDICT], json.dumps({**self.about, **data}, indent=1).encode() + b"\n")
+        redacted = self.folder.places()
+        self.missing = [(what, redact_text(why)) for what, why in self.missing]
+        material = story.Material(
+            found,
+            saved.job,
+            described,
+            read_states(self.folder.path),
+            self._passages(found),
+            self._versions(saved),
+            self.folder.files(),
+            self.missing,
+            self.remarks,
+            self._made(redacted, told),
+            self.about,
+            None if smoke is None else smoketold.smoke(smoke, told),
+            {} if smoke is None else smoketold.workers_of(smoke),
+        )
+        page = render(story.page(material, manner, told))
+        self.folder.put([INDEX], page.encode("utf-8", "backslashreplace"))
+        if is_archive(self.path):
+            size = pack(self.folder.path, self.path, self.now)
+        else:
+            size = sum(count for _, count in self.folder.files())
+            move(self.folder.path, self.path)
+        headline = "".join(piece.text for piece in tell_people(found, manner).title)
+        return Report(self.path, size, headline, data, self.missing, redacted, self.about)
+
+    def _next_command(self, cause: Cause) -> str | None:
+        if cause.category == HANG and not any(proof.line_no for proof in cause.proofs):
+            return f"atlctl stacks {self.about['job']}"
+        proof = next((proof for proof in cause.proofs if proof.file is not None), None)
+        if proof is None or proof.file is None:
+            return None
+        return f"less {f'+{proof.line_no} ' if proof.line_no else ''}{shlex.quote(proof.file)}"
+
+    def _smoke(self) -> Mapping[str, Any] | None:
+        """What was named with --smoke, else what lay in the folder that was copied."""
+        own = os.path.join(self.folder.path, SMOKE)
+        if self.smoke is not None and not os.path.lexists(own):
+            put_smoke(self.folder, self.smoke)
+        try:
+            return read_smoke(own)
+        except FileNotFoundError:
+            return None
+
+    def _manifest(self) -> manifest.Manifest | None:
+        try:
+            with open(os.path.join(self.folder.path, manifest.NAME), "rb") as file:
+                return manifest.read_manifest(file.read(manifest.SIZE_LIMIT + 1))
+        except (FileNotFoundError, UsageError):
+            return None  # what is wrong with it was told when the folder was read
+
+    def _passages(self, found: Diagnosis) -> dict[tuple[str, int], Passage]:
+        wanted: dict[str, set[int]] = {}
+        for proof in story.proofs_of(found):
+            if proof.file and proof.line_no:
+                wanted.setdefault(proof.file, set()).add(proof.line_no)
+        return {
+            (name, number): passage
+            for name, numbers in wanted.items()
+            for number, passage in around(os.path.join(self.folder.path, name), numbers).items()
+        }
+
+    def _versions(self, saved: Saved) -> dict[str, Mapping[str, str]]:
+        start = os.path.join(self.folder.path, "")
+        found: dict[str, Mapping[str, str]] = {}
+        for log in saved.logs:
+            name = log.path.removeprefix(start)
+            if "/" not in name and (told := versions(log.path)):
+                found.setdefault(name.removesuffix(".log").removesuffix(".ts"), told)
+        return found
+
+    def _made(self, redacted: int, told: Mapping[str, str]) -> list[tuple[str, str]]:
+        command = redact_diagnostics(shlex.join(["atlctl", *sys.argv[1:]]))
+        return [
+            (told["made by"], f"atlctl {__version__}"),
+            (told["made at"], rfc3339(self.now)),
+            (told["made with"], command),
+            (told["made redacted"], told["made redacted text"].format(count=redacted)),
+            (told["made read"], told["made read text"]),
+        ]
+
+
+@contextmanager
+def making(out: str | None, name: str, smoke: str | None) -> Iterator[Making]:
+    """A report that is being made. `out`: where it is to be; `name` is in its name where that is left out.
+
+    Raises UsageError, NotAllowed where it cannot be made there, or `smoke` is no document of a smoke test.
+    """
+    from atlctl.jobs.naming import safe_file_name
+
+    data = None
+    if smoke is not None:
+        try:
+            data = read_smoke(smoke)
+        except FileNotFoundError:
+            raise NothingMatched(f"{smoke}: no such file", "save one: atlctl smoke JOB -o json > smoke.json") from None
+    now = time.time()
+    path = out or f"atlctl-report-{safe_file_name(name)}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
+    with staged(path) as place:
+        folder = ReportFolder(place)
+        try:
+            yield Making(folder, path.rstrip("/"), data, now=now)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise AtlctlError(f"the report cannot be written: {why}", "name another place with --out") from error
+        finally:
+            folder.close()
+
+
+def _place(proof: Proof) -> str:
+    if proof.file is None:
+        return redact_text(proof.worker)  # what the platform says stands in no log
+    return f"{proof.file}:{proof.line_no}" if proof.line_no is not None else proof.file
+
+
+def _hidden(found: Diagnosis) -> Diagnosis:
+    def caused(items: Sequence[Cause]) -> tuple[Cause, ...]:
+        return tuple(
+            replace(item, message=redact_text(item.message), detail=redact_text(item.detail), why=redact_text(item.why))
+            for item in items
+        )
+
+    def hidden(proof: Proof) -> Proof:
+        return replace(proof, text=redact_text(proof.text))
+
+    remarks = tuple(map(redact_text, found.remarks))
+    changed = replace(
+        found, root_causes=caused(found.root_causes), candidates=caused(found.candidates), remarks=remarks
+    )
+    return with_proofs(changed, hidden)
+
+
+def tell(report: Report, output: str) -> None:
+    """Where the report is and what it says: on stdout, as a document where that was asked for."""
+    from atlctl.render.sanitize import clean
+
+    if output in ("json", "yaml"):
+        say.document(report.as_data())
+        return
+    shown = report.path if is_archive(report.path) else os.path.join(report.path, INDEX)
+    say.out(f"{clean(shown)}\n{clean(report.headline)}\n")

@@ -1,0 +1,1 @@
+"""The one page of HTML that atlctl makes: plain data in, a text that stands alone out."""

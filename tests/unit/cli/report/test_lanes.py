@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from atlctl.cli.catalogue.report_en import TEXTS
+from atlctl.cli.report.lanes import Around, timeline
+from atlctl.diagnosis.cause.decide import diagnose
+from atlctl.diagnosis.telling.told import Manner
+from atlctl.recording.read import read_saved
+from atlctl.recording.report.states import Change, read_states
+from tests.support.saved import START, evidence
+from tests.unit.diagnosis.causes import GUIDE
+from tests.unit.diagnosis.samples import matcher
+
+MANNER = Manner("en", True, GUIDE, lambda proof: proof.worker, lambda cause: None)
+
+
+def drawn(folder, *, states=None, events=()):
+    saved = read_saved([str(folder)], matcher())
+    found = diagnose(saved.job, matcher())
+    around = Around(read_states(str(folder)) if states is None else states, events)
+    return timeline(found, saved.job.workers, around, MANNER, TEXTS)
+
+
+def sorts(lane):
+    return [mark.sort for mark in lane.marks]
+
+
+def test_a_lane_for_each_worker_the_culprit_first(tmp_path):
+    made = drawn(evidence(tmp_path / "saved", 4, culprit=2))
+    assert made is not None
+    assert [lane.name for lane in made.lanes] == ["worker-2", "worker-0", "worker-1", "worker-3"]
+    assert [lane.culprit for lane in made.lanes] == [True, False, False, False]
+    assert sorts(made.lanes[0]) == ["root", "state", "state"]
+    assert sorts(made.lanes[1]) == ["victim", "state"]
+    root, victim = made.lanes[0].marks[0], made.lanes[1].marks[0]
+    assert (root.time, round(victim.time - root.time, 2)) == (made.zero, 0.65)
+    assert made.zero_utc == "2026-11-20T17:46:00.250Z"
+    assert "worker-0: lost a peer, 2026-11-20T17:46:00.900Z (+0.7 s): " in victim.told
+    # The failure and what followed, with some room at both sides.
+    begin, end = made.focus
+    assert made.zero - 1 < begin < made.zero
+    assert made.lanes[3].marks[0].time < end < made.zero + 2
+
+
+def test_workers_alike_share_a_lane_above_64(tmp_path):
+    made = drawn(evidence(tmp_path / "saved", 70, culprit=5))
+    assert made is not None
+    assert [(lane.name, lane.note) for lane in made.lanes] == [("worker-5", ""), ("worker-[0-4,6-69]", "69 workers")]
+    (victims,) = [mark for mark in made.lanes[1].marks if mark.sort == "victim"]
+    assert victims.until is not None
+    assert round(victims.until - victims.time, 2) == 0.6
+    assert victims.told.startswith("69 alike, the first: worker-")
+    assert "70 workers in 2 lanes" in " ".join(made.notes)
+
+
+def test_without_times_there_is_none(tmp_path):
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    (folder / "w.log").write_text("ValueError: x\n")
+    assert drawn(folder, states=[]) is None
+    made = drawn(folder, states=[Change(START.timestamp(), "w", "Failed", "OOMKilled")])
+    assert made is not None
+    assert [(mark.sort, mark.told) for mark in made.lanes[0].marks] == [
+        ("state", "w: state changed, 2026-11-20T17:45:00Z: Failed (OOMKilled)")
+    ]
