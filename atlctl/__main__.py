@@ -16,7 +16,7 @@ def main() -> None:
         sys.stdout.write(f"atlctl {__version__}\n")
         return
     if words[:1] == ["--complete"]:
-        from atlctl.cli.complete import answer
+        from atlctl.cli.completion.complete import answer
 
         answer(words[1:])
         return

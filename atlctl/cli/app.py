@@ -133,7 +133,7 @@ def peek(argv: Sequence[str]) -> tuple[str, str | None]:
     Words that belong to the command of `exec`, `local run` or `ssh run` do not count. Reads the generated table, since
     the command's module may be what failed.
     """
-    from atlctl.cli.complete import load_table, position
+    from atlctl.cli.completion.complete import load_table, position
 
     here = position(load_table(), list(argv))
     return here.path, here.output

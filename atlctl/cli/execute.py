@@ -92,7 +92,7 @@ def _shown(argv: Sequence[str]) -> str:
     """A command line to read and to copy; what looks like a secret is hidden, since stderr ends up in logs."""
     import shlex
 
-    from atlctl.cli.logs import redact
+    from atlctl.cli.diagnostics import redact
 
     return redact(shlex.join(argv))
 

@@ -146,9 +146,9 @@ def start(
     _current.verbose = verbose
     _current.debug = debug
     _current.color = cast(Color, color)
-    from atlctl.cli import logs
+    from atlctl.cli import diagnostics
 
-    logs.set_up(verbose, debug)
+    diagnostics.set_up(verbose, debug)
 
 
 def run_async(factory: Callable[[], Coroutine[Any, Any, T]], *, cleanup: float = CLEANUP) -> T:
@@ -335,7 +335,7 @@ def _told(body: Callable[[], int], peek: Peek) -> int:
     except BrokenPipeError:
         return ExitCode.READER_GONE
     except Exception as error:  # noqa: BLE001 - the last line of defence: nothing may end in a bare traceback
-        from atlctl.cli.logs import harmless
+        from atlctl.cli.diagnostics import harmless
 
         if _current.debug:
             import traceback

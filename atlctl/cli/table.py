@@ -2,7 +2,7 @@
 
     python -m atlctl.cli.table --write
 
-writes `atlctl/cli/table.json` (for completion), `completions/`, a page for each command (`docs/en/commands`,
+writes `atlctl/cli/completion/table.json` (for completion), `completions/`, a page for each command (`docs/en/commands`,
 `docs/zh/commands`) and man pages (`docs/man`); without `--write` it lists the files that are out of date and exits
 with 1. A test does the same.
 """
@@ -16,10 +16,10 @@ from typing import Any
 
 from atlctl.cli import helptext
 from atlctl.cli.catalogue import Language
+from atlctl.cli.completion.scripts import FILES, SCRIPTS
 from atlctl.cli.manual import markdown, roff
 from atlctl.cli.manual.pages import pages
 from atlctl.cli.parser import Group
-from atlctl.cli.scripts import FILES, SCRIPTS
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -55,7 +55,7 @@ def generated() -> dict[str, str]:
     """Every generated file: path in the source tree -> content."""
     table = json.dumps(completion_table(), indent=1, sort_keys=False)
     files = {
-        "atlctl/cli/table.json": f"{table}\n",
+        "atlctl/cli/completion/table.json": f"{table}\n",
     }
     files |= {f"completions/{FILES[shell]}": text for shell, text in SCRIPTS.items()}
     every = list(pages())

@@ -221,7 +221,7 @@ async def current_job(source: Backend, argument: str | None, option: str | None 
 def remember(source: Backend, jobs: Sequence[Job], *, whole: bool = False, everywhere: bool = False) -> None:
     """Keep the names of jobs that only a server knows, for completion. `whole`: there are no others."""
     if source.name == "kubernetes":
-        from atlctl.cli.names import keep
+        from atlctl.cli.completion import keep
 
         keep.seen_jobs(jobs, whole=whole, everywhere=everywhere)
 
@@ -269,7 +269,7 @@ async def choose(
     if selection.empty:
         selection = replace(selection, all=True)
     if selection.failed and not looked:
-        from atlctl.cli import held
+        from atlctl.cli.evidence import held
 
         job = await held.look(source, job)
     ranks: RankMap | None = None

@@ -1,6 +1,7 @@
 """What an evidence folder holds: workers' logs, what their processes left, and the platform's words.
 
-See docs/en/errors.md for its layout. The folder comes from anywhere: links in it are not followed, and counts are bounded.
+See docs/en/errors.md for its layout. The folder comes from anywhere: links in it are not followed, and counts are
+bounded.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ class _Peer:
 class Session:
     """Agents on `workers`. Use: `async with`, `await roll_call()`, `await ask(...)`.
 
-    `config` goes to every agent: `seconds` to live, `torch`, `nice`, and what the modules of the agent want. With `torch`
-    a Python that has it is looked for and imports it, with `finds_torch` it is looked for alone.
+    `config` goes to every agent: `seconds` to live, `torch`, `nice`, and what the modules of the agent want. With
+    `torch` a Python that has it is looked for and imports it, with `finds_torch` it is looked for alone.
     """
 
     def __init__(self, executor: Executor, workers: Sequence[Worker], config: Mapping[str, Any]) -> None:

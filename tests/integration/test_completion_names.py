@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from atlctl.cli.names import cache
+from atlctl.cli.completion import cache
 from tests.apiserver.handle import Server
 from tests.integration.test_kubernetes import start
 from tests.support import proc

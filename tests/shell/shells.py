@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.cli.scripts import FILES, SCRIPTS
+from atlctl.cli.completion.scripts import FILES, SCRIPTS
 from tests.support.needs import needs
 
 SHELLS = ["bash", pytest.param("zsh", marks=needs("zsh")), pytest.param("fish", marks=needs("fish"))]

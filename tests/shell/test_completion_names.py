@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from atlctl.cli.names import cache
+from atlctl.cli.completion import cache
 from tests.apiserver.handle import Server
 from tests.integration.test_kubernetes import start
 from tests.shell.shells import HOSTILE, SHELLS, until

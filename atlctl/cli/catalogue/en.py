@@ -68,8 +68,8 @@ atlctl record train-7 --out /shared/train-7 --keep-mib 256
 atlctl record train-7 --on-failure 'notify "$ATLCTL_FAILED_WORKERS failed: $ATLCTL_RECORDING"'""",
     "report.summary": "Collect everything that tells why a job failed, in one folder or archive with a page to read.",
     "report.text": (
-        "The evidence of a job, or of saved logs, with secrets hidden, the verdict, and an index.html that stands alone. "
-        "'atlctl errors --from' reads the folder again. Nothing is overwritten, and nothing is tested."
+        "The evidence of a job, or of saved logs, with secrets hidden, the verdict, and an index.html that stands "
+        "alone. 'atlctl errors --from' reads the folder again. Nothing is overwritten, and nothing is tested."
     ),
     "report.examples": """\
 atlctl report train-7
@@ -174,8 +174,8 @@ atlctl doctor -j train-7
 atlctl doctor -o json""",
     "top.summary": "Show GPUs, CPU and memory of all workers live; what is idle, slow or broken is marked, and on top.",
     "top.text": (
-        "Live on a terminal until q or Ctrl-C; on a pipe, with --once and with -o json it is shown once. Marks that end "
-        "in '?' are hints from comparing GPUs. Workers that could not tell are named, with the reason."
+        "Live on a terminal until q or Ctrl-C; on a pipe, with --once and with -o json it is shown once. Marks that "
+        "end in '?' are hints from comparing GPUs. Workers that could not tell are named, with the reason."
     ),
     "top.examples": """\
 atlctl top train-7

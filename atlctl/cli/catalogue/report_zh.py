@@ -127,7 +127,6 @@ TEXTS = {
     "made read": "读取",
     "made read text": "verdict.json 是供程序读取的结论。'atlctl errors --from FOLDER' 可再次读取本目录。",
     "looked": (
-        "仅凭日志得不出这一结论：它来自作业运行时对各 rank 的查看。"
-        "对本目录运行 'atlctl errors --from' 得到的内容更少。"
+        "仅凭日志得不出这一结论：它来自作业运行时对各 rank 的查看。对本目录运行 'atlctl errors --from' 得到的内容更少。"
     ),
 }

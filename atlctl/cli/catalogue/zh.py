@@ -174,8 +174,8 @@ atlctl doctor -j train-7
 atlctl doctor -o json""",
     "top.summary": "实时显示所有 worker 的 GPU、CPU 和内存；空闲、偏慢或有故障的会标出并排在最前。",
     "top.text": (
-        "在终端上实时刷新，按 q 或 Ctrl-C 退出；输出到管道、加 --once 或 -o json 时只显示一次。以“?”结尾的标记是与其他 GPU "
-        "比较得出的提示。无法给出结果的 worker 连同原因一并列出。"
+        "在终端上实时刷新，按 q 或 Ctrl-C 退出；输出到管道、加 --once 或 -o json 时只显示一次。"
+        "以“?”结尾的标记是与其他 GPU 比较得出的提示。无法给出结果的 worker 连同原因一并列出。"
     ),
     "top.examples": """\
 atlctl top train-7

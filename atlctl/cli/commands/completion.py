@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from atlctl.cli.completion.scripts import SCRIPTS
 from atlctl.cli.options import one_of
 from atlctl.cli.runtime import context
-from atlctl.cli.scripts import SCRIPTS
 
 
 def command(shell: Annotated[str, typer.Argument(metavar="SHELL", parser=one_of(*SCRIPTS))]) -> int:

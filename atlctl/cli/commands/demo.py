@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from atlctl.cli import catalogue
+from atlctl.cli.installing import install_line
 from atlctl.cli.runtime import context, run_async
 from atlctl.cli.target import BACKEND_VARIABLE
 from atlctl.jobs.errors import AtlctlError, TimedOut
@@ -40,7 +41,7 @@ def command(keep: Annotated[bool, typer.Option("--keep")] = False) -> int:
     if importlib.util.find_spec("torch") is None:
         raise AtlctlError(
             "the demo trains with PyTorch, which is not installed beside atlctl",
-            f"{shlex.quote(sys.executable)} -m pip install 'atlctl[smoke]'",
+            install_line("atlctl[smoke]"),
         )
     return run_async(lambda: _Demo(keep).run())
 

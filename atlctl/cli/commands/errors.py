@@ -38,7 +38,7 @@ def command(
                 "--log-path reads files inside a job's workers, and --from names saved logs",
                 "saved files: name them with --from, too",
             )
-        from atlctl.cli.saved import show
+        from atlctl.cli.evidence.saved import show
 
         return show(
             saved, error_files=not no_files, exit_code=exit_code, output=output, verbose=bool(context().verbose)
@@ -55,11 +55,11 @@ def command(
 async def _errors(
     argument: str | None, option: str | None, log_path: str | None, exit_code: bool, output: str, verbose: bool
 ) -> int:
-    from atlctl.cli import gone, hanging, held, recorded
-    from atlctl.cli.collect import collect
-    from atlctl.cli.findings import tell
-    from atlctl.cli.logjoin import placed
-    from atlctl.cli.matching import matcher, own_signatures
+    from atlctl.cli.evidence import gone, hanging, held, recorded
+    from atlctl.cli.evidence.collect import collect
+    from atlctl.cli.evidence.findings import tell
+    from atlctl.cli.evidence.logjoin import placed
+    from atlctl.cli.evidence.matching import matcher, own_signatures
     from atlctl.cli.target import backend
     from atlctl.diagnosis.cause.decide import diagnose
     from atlctl.diagnosis.hang.answer import CATEGORY

@@ -72,7 +72,7 @@ async def _watch(source: Backend, name: str, selection: Selection, output: str, 
 
 async def _render(source: Backend, job: Job, selection: Selection, output: str) -> str:
     from atlctl.backends.base import Looking
-    from atlctl.cli import held
+    from atlctl.cli.evidence import held
     from atlctl.cli.target import choose
     from atlctl.cli.views import workers_table
     from atlctl.render.sanitize import clean

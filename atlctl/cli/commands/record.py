@@ -42,9 +42,9 @@ async def _record(
     argument: str | None, option: str | None, out: str | None, keep: int, on_failure: str | None, output: str
 ) -> int:
     from atlctl.backends.base import ManyLogs
-    from atlctl.cli import recorded
-    from atlctl.cli.matching import own_signatures
-    from atlctl.cli.saved import show
+    from atlctl.cli.evidence import recorded
+    from atlctl.cli.evidence.matching import own_signatures
+    from atlctl.cli.evidence.saved import show
     from atlctl.cli.target import backend
     from atlctl.recording.recorder.recorder import Recorder
     from atlctl.recording.recorder.roll import begun
@@ -116,7 +116,7 @@ def _finder(source: Backend, job: Job) -> Callable[[], Awaitable[Job]]:
 
 
 def _tell_begin(job: Job, folder: str, keep: int, *, goes_on: bool) -> None:
-    from atlctl.cli.saved import count
+    from atlctl.cli.evidence.saved import count
 
     how = "goes on recording" if goes_on else "records"
     workers = count(len(job.workers), "worker") if job.workers else "no workers yet, they are waited for"

@@ -55,7 +55,7 @@ def _saved(paths: list[str], out: str | None, smoke: str | None, error_files: bo
 
 
 async def _report(argument: str | None, option: str | None, out: str | None, smoke: str | None, output: str) -> int:
-    from atlctl.cli import gone, hanging, held, recorded
+    from atlctl.cli.evidence import gone, hanging, held, recorded
     from atlctl.cli.report.making import making, tell
     from atlctl.cli.target import backend
     from atlctl.recording.save import DEADLINE

@@ -59,7 +59,7 @@ async def _stacks(
     output: str,
     verbose: bool,
 ) -> int:
-    from atlctl.cli.looking import scene_of
+    from atlctl.cli.evidence.looking import scene_of
     from atlctl.cli.output.stacks import text
     from atlctl.cli.output.stacksdata import to_data, worker_data
     from atlctl.cli.target import backend, choose, find_job, say_guessed

@@ -13,7 +13,7 @@ from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend, Plan, StopRequest, StopResult
-    from atlctl.cli.evidence import Keeping
+    from atlctl.cli.evidence.saving import Keeping
     from atlctl.jobs.model import Job, Worker
     from atlctl.jobs.selection import Selection
 
@@ -60,12 +60,12 @@ async def _stop(
     option: str | None,
     selection: Selection,
     request: StopRequest,
-    saving: tuple[str | None, bool],
+    wanted: tuple[str | None, bool],
     timeout: float,
     how: tuple[bool, bool],
     output: str,
 ) -> int:
-    from atlctl.cli import evidence
+    from atlctl.cli.evidence import saving
     from atlctl.cli.prompt import confirm
     from atlctl.cli.target import backend, choose, find_job
 
@@ -80,7 +80,7 @@ async def _stop(
         return 0
     own = await source.current_worker(job)
     inside = own is not None and plan.ends_terminal and own in {worker.name for worker in plan.workers}
-    keeping = evidence.keeping(plan, *saving, inside=inside)
+    keeping = saving.keeping(plan, *wanted, inside=inside)
     what = _what(job, workers, plan.workers)
     say.line(headline("stops", what, job))
     for label, text in (*plan.facts, *keeping.facts):
@@ -94,7 +94,7 @@ async def _stop(
         return 0
     if not yes and not confirm(f"Stop {what}{plan.question and f' ({plan.question})'}?"):
         raise AtlctlError("nothing was stopped")
-    saved = await evidence.keep(source, job, keeping)
+    saved = await saving.keep(source, job, keeping)
     results = await _carry_out(source, plan, timeout)
     _report(plan, results, dry_run, output, saved)
     return _code(plan, results)
@@ -147,7 +147,7 @@ def _code(plan: Plan, results: Sequence[StopResult]) -> int:
 def _report(
     plan: Plan, results: Sequence[StopResult], dry_run: bool, output: str, saved: Keeping | None = None
 ) -> None:
-    from atlctl.cli.evidence import as_data
+    from atlctl.cli.evidence.saving import as_data
     from atlctl.jobs.naming import fold_names
 
     job = plan.job

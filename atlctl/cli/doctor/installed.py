@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from importlib import metadata
 
 from atlctl import __version__
+from atlctl.cli.completion.scripts import SCRIPTS
 from atlctl.cli.doctor.checks import Report, Words
 from atlctl.cli.installing import install_line
-from atlctl.cli.scripts import SCRIPTS
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*\(?([<>=!~0-9.,\s]*)\)?\s*")
 _BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([0-9][0-9.]*)")

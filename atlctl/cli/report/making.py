@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from atlctl import __version__
 from atlctl.cli import say
 from atlctl.cli.catalogue import language
-from atlctl.cli.matching import matcher, own_signatures
+from atlctl.cli.evidence.matching import matcher, own_signatures
+from atlctl.cli.evidence.saved import placed, with_proofs
 from atlctl.cli.report import smoketold, story
 from atlctl.cli.report.words import words
-from atlctl.cli.saved import placed, with_proofs
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.errorfile import SIZE_LIMIT
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence

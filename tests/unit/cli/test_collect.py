@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atlctl.backends.base import LogLine
-from atlctl.cli.collect import READERS, Collected, collect
+from atlctl.cli.evidence.collect import READERS, Collected, collect
 from atlctl.jobs.errors import Unreachable
 from atlctl.jobs.model import Job, State, Worker
 from tests.unit.diagnosis.cause.logs import OWN, START, Log

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atlctl.cli import complete
-from atlctl.cli.complete import position
-from atlctl.cli.names import cache, sources
-from atlctl.cli.names.sources import Names
+from atlctl.cli.completion import cache, complete, sources
+from atlctl.cli.completion.complete import position
+from atlctl.cli.completion.sources import Names
 from atlctl.jobs.statedir import state_dir
 
 HOSTILE = ["$(touch F)", "`touch F`", "a'b", 'a"b', "a\\b", "a b", "a;b", "-rf", "\x1b[2J", "a\nb", "任务", "a$b", "~"]

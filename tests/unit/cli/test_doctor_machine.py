@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from atlctl.cli import hosts, runtime, target
+from atlctl.cli.completion.scripts import SCRIPTS
 from atlctl.cli.doctor import installed, machine, terminal
 from atlctl.cli.doctor.checks import Report, Words
 from atlctl.cli.installing import install_line
-from atlctl.cli.scripts import SCRIPTS
 from atlctl.cli.target import Choice, choice
 from atlctl.jobs.errors import UsageError
 from atlctl.render.streams import Streams

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from atlctl.cli import findings, say
+from atlctl.cli import say
+from atlctl.cli.evidence import findings
 from atlctl.diagnosis.result import Diagnosis, Verdict
 from tests.unit.diagnosis.causes import CAUSE, ONE, command, doubtful, found, place, signature
 

@@ -9,7 +9,8 @@ from typing import cast
 import pytest
 
 from atlctl.backends.base import Backend, LogLine, LogRequest
-from atlctl.cli import held, say
+from atlctl.cli import say
+from atlctl.cli.evidence import held
 from atlctl.diagnosis.agentnotes import FAILURE_MARKERS
 from atlctl.jobs.errors import Unreachable
 from atlctl.jobs.model import Job, State, Worker

@@ -143,7 +143,7 @@ def test_examples_are_valid_command_lines():
     """Every example line parses: no option in it is unknown."""
     import shlex
 
-    from atlctl.cli.complete import position
+    from atlctl.cli.completion.complete import position
 
     data = table.completion_table()
     for key, text in en.TEXTS.items():

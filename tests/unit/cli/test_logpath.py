@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from atlctl.backends.base import Exited, FailedToStart, Lost, Output, Started
-from atlctl.cli import logpath
-from atlctl.cli.logjoin import Story, join
-from atlctl.cli.logpath import Listed, Read, owner_of, parse_list, read_files
+from atlctl.cli.evidence import logpath
+from atlctl.cli.evidence.logjoin import Story, join
+from atlctl.cli.evidence.logpath import Listed, Read, owner_of, parse_list, read_files
 from atlctl.diagnosis.reading.reader import LogReader
 from atlctl.diagnosis.result import Proof
 from atlctl.diagnosis.signatures.load import builtin

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from atlctl.backends.kubernetes import access
 from atlctl.backends.ssh import hostfile
 from atlctl.cli import runtime
-from atlctl.cli.names import cache, keep, sources
-from atlctl.cli.names.sources import Names
+from atlctl.cli.completion import cache, keep, sources
+from atlctl.cli.completion.sources import Names
 from atlctl.jobs.errors import UsageError
 from atlctl.jobs.model import Job, State, Worker
 from tests.support import proc

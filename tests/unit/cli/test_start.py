@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from atlctl.cli.names import cache, keep
+from atlctl.cli.completion import cache, keep
 from atlctl.jobs.model import Job, State, Worker
 from tests.support import proc
 
@@ -76,10 +76,10 @@ def test_completion_imports_sys_os_and_json_alone(words, cached):
     bare |= set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
     ours = {
         "atlctl.cli",
-        "atlctl.cli.complete",
-        "atlctl.cli.names",
-        "atlctl.cli.names.cache",
-        "atlctl.cli.names.sources",
+        "atlctl.cli.completion.complete",
+        "atlctl.cli.completion",
+        "atlctl.cli.completion.cache",
+        "atlctl.cli.completion.sources",
     }
     assert modules - bare <= ours
     assert proc.wait_until(lambda: not os.path.lexists(os.path.join(cache.folder(), cache.LOCK)), 30)

@@ -5,7 +5,7 @@ import re
 import subprocess
 
 from atlctl.cli import table
-from atlctl.cli.scripts import FILES, SCRIPTS
+from atlctl.cli.completion.scripts import FILES, SCRIPTS
 
 
 def test_generated_files_are_up_to_date():

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from atlctl.backends.base import LogLine, LogRequest
-from atlctl.cli import tails
-from atlctl.cli.tails import Far, Scan, Tails
+from atlctl.cli.evidence import tails
+from atlctl.cli.evidence.tails import Far, Scan, Tails
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
 from atlctl.diagnosis.reading.reader import LogFacts

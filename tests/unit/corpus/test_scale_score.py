@@ -1,4 +1,4 @@
-"""What is promised at scale, on small renderings of the synthetic cases; docs/en/corpus.md has those of 64 x 8 ranks."""
+"""What is promised at scale, on small renderings of the synthetic cases; docs/en/corpus.md has 64 x 8 ranks."""
 
 from __future__ import annotations
 

@@ -218,7 +218,9 @@ def test_nobody_listens() -> None:
     with pytest.raises(NoServer, match=r"127\.0\.0\.1:1 cannot be reached") as caught:
         asyncio.run(go())
     assert caught.value.exit_code == ExitCode.UNREACHABLE
-    assert caught.value.hint == "check the context here; jobs of this machine or of hosts: --backend local, --backend ssh"
+    assert (
+        caught.value.hint == "check the context here; jobs of this machine or of hosts: --backend local, --backend ssh"
+    )
 
 
 def test_the_proxy_is_asked_and_its_password_is_not_told() -> None:

@@ -123,7 +123,7 @@ def tells_more(recording: Recording, job: Job) -> bool:
 
 def tell(recording: Recording, *, exit_code: bool, output: str, verbose: bool) -> int:
     """Prints what the recording says; returns the exit code of `errors`."""
-    from atlctl.cli.saved import show
+    from atlctl.cli.evidence.saved import show
     from atlctl.render.table import rfc3339
 
     until = rfc3339(recording.updated)

@@ -12,7 +12,7 @@ from atlctl.jobs.errors import AtlctlError
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend, LogLine
-    from atlctl.cli.logjoin import Story
+    from atlctl.cli.evidence.logjoin import Story
     from atlctl.diagnosis.errorfile import ErrorRecord
     from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
     from atlctl.diagnosis.platform import PlatformState
@@ -46,8 +46,8 @@ async def collect(source: Backend, job: Job, matcher: Matcher, log_path: str | N
 
     Raises AtlctlError where the job as a whole cannot be reached.
     """
-    from atlctl.cli.logjoin import join
-    from atlctl.cli.logpath import Found, read_files
+    from atlctl.cli.evidence.logjoin import join
+    from atlctl.cli.evidence.logpath import Found, read_files
     from atlctl.diagnosis.evidence import JobEvidence
 
     gate = asyncio.Semaphore(READERS)
@@ -77,7 +77,7 @@ async def _logs(
     from atlctl.backends.base import LogEnds
 
     if isinstance(source, LogEnds):  # asked at run time: only some sources have it
-        from atlctl.cli import tails
+        from atlctl.cli.evidence import tails
 
         found = await tails.read(source, job, job.workers, matcher, asyncio.Semaphore(FAR_READERS))
         if found.cut:

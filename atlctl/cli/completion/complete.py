@@ -10,8 +10,8 @@ sys and json. What it has no names of, or old ones, is looked up in the backgrou
 import json
 import os
 
-from atlctl.cli.names import cache
-from atlctl.cli.names.sources import Names
+from atlctl.cli.completion import cache
+from atlctl.cli.completion.sources import Names
 
 _LIST_ALLOWED = cache.ALLOWED | frozenset(",")
 _MOST = 2000

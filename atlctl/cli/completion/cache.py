@@ -201,7 +201,7 @@ def refresh(scopes: list[Scope]) -> None:
         return
     request = json.dumps([{"kind": scope.kind, **scope.asked} for scope in scopes])
     # -P: the folder that somebody stands in is no place to import from.
-    words = [sys.executable, "-P", "-m", "atlctl.cli.names.refresh", request]
+    words = [sys.executable, "-P", "-m", "atlctl.cli.completion.refresh", request]
     try:
         child = os.fork()
     except OSError:

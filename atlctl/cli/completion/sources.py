@@ -7,7 +7,7 @@ import json
 import os
 import stat
 
-from atlctl.cli.names import cache
+from atlctl.cli.completion import cache
 
 #: Bytes of a file that is read while somebody waits for TAB.
 _MAX_RECORD, _MAX_HOSTFILE = 4 << 20, 256 << 10

@@ -26,7 +26,7 @@ async def join(source: Backend, job: Job, found: Diagnosis, evidence: JobEvidenc
         return found
     if not any(worker.state is State.RUNNING for worker in job.workers):
         return found
-    from atlctl.cli.looking import scene_of
+    from atlctl.cli.evidence.looking import scene_of
     from atlctl.diagnosis.hang.answer import joined
     from atlctl.jobs.naming import fold_names
     from atlctl.stacks.look import WINDOW, look

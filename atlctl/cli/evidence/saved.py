@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
-from atlctl.cli.findings import tell
-from atlctl.cli.matching import matcher, own_signatures
+from atlctl.cli.evidence.findings import tell
+from atlctl.cli.evidence.matching import matcher, own_signatures
 
 if TYPE_CHECKING:
     from atlctl.diagnosis.result import Cause, Diagnosis, Proof

@@ -1,6 +1,6 @@
 """Looks names up for completion, in the background, after a TAB that found the cache old.
 
-    python -P -m atlctl.cli.names.refresh '[{"kind": "jobs", "context": "prod"}]'
+    python -P -m atlctl.cli.completion.refresh '[{"kind": "jobs", "context": "prod"}]'
 
 Nobody waits for it and nobody reads what it says; that it was tried is noted before it is tried. It has no terminal,
 and it starts no program that a kubeconfig names to log in: such a program may ask back in a browser, and nobody who
@@ -18,8 +18,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from atlctl.cli import runtime
-from atlctl.cli.names import cache, keep
-from atlctl.cli.names.cache import Scope
+from atlctl.cli.completion import cache, keep
+from atlctl.cli.completion.cache import Scope
 from atlctl.jobs.errors import AtlctlError
 
 if TYPE_CHECKING:

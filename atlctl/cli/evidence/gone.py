@@ -12,7 +12,7 @@ from atlctl.jobs.errors import AtlctlError, NothingMatched
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
-    from atlctl.cli.recorded import Recording
+    from atlctl.cli.evidence.recorded import Recording
     from atlctl.jobs.model import Job
 
 #: Workers of a kind of job that deletes them are told by such events: `Deleted pod: train-node-0-1-x7k2p`.
@@ -83,7 +83,7 @@ async def job_or_recording(
 
     Raises what `find_logged` raises; where the job is gone and was not recorded, with how to have that.
     """
-    from atlctl.cli import recorded
+    from atlctl.cli.evidence import recorded
     from atlctl.cli.options import stated_job
     from atlctl.cli.target import find_logged
 

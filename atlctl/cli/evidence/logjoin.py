@@ -11,13 +11,13 @@ from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from atlctl.cli.logpath import owner_of
+from atlctl.cli.evidence.logpath import owner_of
 from atlctl.diagnosis.evidence import RankLog
 from atlctl.diagnosis.result import Diagnosis, Proof
 from atlctl.recording.hosts import by_host, merged
 
 if TYPE_CHECKING:
-    from atlctl.cli.logpath import Read
+    from atlctl.cli.evidence.logpath import Read
     from atlctl.diagnosis.reading.reader import LogFacts
     from atlctl.jobs.model import Worker
 

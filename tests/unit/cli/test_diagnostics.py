@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from atlctl.cli import logs
+from atlctl.cli import diagnostics
 
 
 @pytest.fixture
@@ -40,15 +40,15 @@ def _loggers():
     ],
 )
 def test_secrets_are_hidden(text):
-    assert "CANARY" not in logs.redact(text)
-    assert "[redacted]" in logs.redact(text)
+    assert "CANARY" not in diagnostics.redact(text)
+    assert "[redacted]" in diagnostics.redact(text)
 
 
 @pytest.mark.parametrize(
     "text", ["worker-3 exited with 1", "RANK=3 WORLD_SIZE=8", "http://host:29500/x", "tokens are counted", "key=3"]
 )
 def test_the_rest_stays(text):
-    assert logs.redact(text) == text
+    assert diagnostics.redact(text) == text
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_rest_stays(text):
 )
 @pytest.mark.usefixtures("_loggers")
 def test_levels(verbose, debug, expected, capfd):
-    logs.set_up(verbose, debug)
+    diagnostics.set_up(verbose, debug)
     own, library = logging.getLogger("atlctl.x"), logging.getLogger("asyncssh")
     for level in ("warning", "info", "debug"):
         getattr(own, level)("own %s", level)
@@ -75,6 +75,6 @@ def test_levels(verbose, debug, expected, capfd):
 
 @pytest.mark.usefixtures("_loggers")
 def test_records_are_harmless(capfd):
-    logs.set_up(1, False)
+    diagnostics.set_up(1, False)
     logging.getLogger("atlctl").info("got %s", "Bearer CANARY \x1b[2J")
     assert capfd.readouterr().err == "INFO atlctl: got Bearer [redacted] ^[[2J\n"

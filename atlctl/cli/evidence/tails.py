@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from atlctl.backends.base import End, LogEnds, LogLine, LogRequest, LogSource
-from atlctl.cli.collect import feed_lines
+from atlctl.cli.evidence.collect import feed_lines
 from atlctl.diagnosis.coverage import ReadPart, first_sign, uncovered
 from atlctl.diagnosis.reading.reader import LogFacts, LogReader, literals_of
 from atlctl.diagnosis.signatures.match import Matcher

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from atlctl.cli.names import cache
-from atlctl.cli.names.cache import Scope
+from atlctl.cli.completion import cache
+from atlctl.cli.completion.cache import Scope
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.statedir import ensure_dir, write_atomic
 
