@@ -53,10 +53,15 @@ def config(server: Server, path: Path, **changes: dict[str, Any]) -> None:
     path.write_text(yaml.safe_dump(made))
 
 
+def requested(server: Server) -> list[tuple[str, str]]:
+    """What was asked for, in no order: several requests are under way at once."""
+    return sorted((request["method"], request["path"]) for request in server.requests())
+
+
 def test_commands_leave_their_names_and_ask_for_nothing_more(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.forget_requests()
     assert run_cli("ps", "tuner").code == 0
-    asked = [(request["method"], request["path"]) for request in server.requests()]
+    asked = requested(server)
     assert tab("stop", "tu") == ["tuner"]
     assert tab("exec", "-j", "tuner", "-w", "worker-0,") == ["worker-0,worker-1"]
     settled()
@@ -66,7 +71,7 @@ def test_commands_leave_their_names_and_ask_for_nothing_more(server: Server, mon
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/self/nowhere")
     run = run_cli("ps", "tuner")
     assert (run.code, run.stderr) == (0, b"")
-    assert [(request["method"], request["path"]) for request in server.requests()] == asked
+    assert requested(server) == asked
     assert b"names for completion were not kept" in run_cli("-vv", "ps", "tuner").stderr
     assert tab("stop", "tu") == []
 

@@ -72,7 +72,6 @@ PHRASES = (
         r"no rank process was found: none has RANK and LOCAL_RANK in its environment",
         "没有找到 rank 进程：没有进程的环境变量中有 RANK 和 LOCAL_RANK",
     ),
-
     (
         r"no rank runs yet: torchrun waits on (.{1,300}), and there is none on (.{1,300})",
         r"还没有 rank 在运行：\1 上的 torchrun 在等待，而 \2 上没有 torchrun",
