@@ -7,7 +7,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 VENV := .venv/.installed
 
-.PHONY: help demo test lint format generate bench e2e soak test-deps clean
+.PHONY: help demo test lint format generate bench dist executable e2e soak test-deps clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
@@ -32,6 +32,12 @@ generate: $(VENV) ## write anew what is made from the command table: completion 
 
 bench: $(VENV) ## measure, and fail where a promise on speed or memory is not kept
 	$(BIN)/python -m pytest tests/benchmarks -s -o timeout=900
+
+dist: $(VENV) ## sdist and wheel, into dist/
+	$(BIN)/python -m atlctl.packaging dist dist
+
+executable: $(VENV) ## one file that carries its own Python, into dist/; takes a C compiler
+	$(BIN)/python -m atlctl.packaging executable dist
 
 e2e: $(VENV) ## tests in a real cluster; KUBECONFIG and ATLCTL_E2E_IMAGE must be set (docs/en/e2e.md)
 	@test -n "$${KUBECONFIG:-}" || { echo "error: set KUBECONFIG, see docs/en/e2e.md" >&2; exit 2; }

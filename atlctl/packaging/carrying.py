@@ -1,0 +1,138 @@
+"""The one executable file: a launcher, linked statically, and behind it the tree, packed."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import platform
+import shutil
+import struct
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from atlctl import __version__
+from atlctl.packaging import dists, tree
+from atlctl.packaging.dists import BuildError
+
+_SOURCES = Path(__file__).parent / "launcher"
+#: As in launcher/atlctl.c.
+MARK = b"atlctl/1"
+BLOCK = 1 << 20
+#: What the carried Python is told before the user's words. Everything is found without `site`, which costs time.
+START = ("-S", "-c", "from atlctl.__main__ import main; main()")
+#: Imports whatever atlctl imports, at its head or later, but torch, which it does not carry.
+_CHECK = """
+import ast, importlib, sys, pathlib
+root = pathlib.Path(sys.argv[1])
+for path in sorted(root.rglob("*.py")):
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module]
+        for name in names:
+            if name.partition(".")[0] not in ("torch", "supervisor"):
+                importlib.import_module(name)
+import ssl, bcrypt, zoneinfo
+ssl.create_default_context()
+"""
+
+
+def build(folder: Path) -> Path:
+    """Write the executable file for this machine's architecture to `folder`; its path. Raises BuildError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="atlctl-executable-") as scratch:
+        _, wheel = dists.build(Path(scratch, "dist"))
+        root = Path(scratch, "tree")
+        tree.assemble(root, wheel, _compile("python.c", Path(scratch, "python3"), {}))
+        _check(root)
+        return seal(root, folder / f"atlctl-{__version__}-linux-{platform.machine()}")
+
+
+def seal(root: Path, target: Path) -> Path:
+    """Write to `target` an executable file that carries the folder `root` and starts its bin/python3; `target`."""
+    payload = pack(root)
+    name = f"{__version__}-{platform.machine()}-{hashlib.sha256(payload).hexdigest()[:16]}"
+    defined = {"NAME": _quoted(name), "START": ", ".join(map(_quoted, START))}
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".atlctl-") as scratch:
+        # Whoever has the old file open, or runs it, keeps it.
+        fresh = _compile("atlctl.c", Path(scratch, "atlctl"), defined)
+        with fresh.open("ab") as file:
+            file.write(payload + struct.pack("<Q", len(payload)) + MARK)
+        fresh.replace(target)
+    return target
+
+
+def _compile(source: str, target: Path, defined: dict[str, str]) -> Path:
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise BuildError("no C compiler (cc); on Debian: apt-get install build-essential")
+    words = [f"-D{name}={value}" for name, value in defined.items()]
+    words += ["-O2", "-s", "-static", "-o", str(target), str(_SOURCES / source)]
+    if subprocess.run([compiler, *words], check=False).returncode:
+        raise BuildError("the launcher could not be compiled; it needs the static C library (Debian: libc6-dev)")
+    return target
+
+
+def _quoted(text: str) -> str:
+    """A string of C. What is quoted here holds neither quotes nor backslashes."""
+    return f'"{text}"'
+
+
+def _check(root: Path) -> None:
+    """The tree runs from where it lies, and holds whatever atlctl imports."""
+    package = next(root.glob("*/python3.*/atlctl"))
+    run = subprocess.run([root / "bin/python3", "-S", "-W", "ignore", "-c", _CHECK, package], check=False)
+    if run.returncode:
+        raise BuildError("the tree lacks something; its error stands above")
+
+
+def pack(root: Path) -> bytes:
+    """Table and contents of a folder in the launcher's form."""
+    paths = list(tree.files(root))
+    table = b"".join(_entry(path, path.relative_to(root)) for path in paths)
+    if len(table) > BLOCK:
+        raise BuildError("the tree has too many files for one table; raise BLOCK here and in launcher/atlctl.c")
+    whole = b"".join(path.read_bytes() for path in paths if path.is_file())
+    blocks = (whole[at : at + BLOCK] for at in range(0, len(whole), BLOCK))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return b"".join(pool.map(_block, itertools.chain([table], blocks)))
+
+
+def _entry(path: Path, name: Path) -> bytes:
+    if path.is_dir():
+        kind, size = b"d", 0
+    else:
+        kind, size = b"x" if path.parent.name == "bin" or name.parts == ("lib", "atlctl") else b"f", path.stat().st_size
+    return kind + struct.pack("<I", size) + os.fsencode(name) + b"\0"
+
+
+def _block(data: bytes) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15, 9)
+    packed = packer.compress(data) + packer.flush()
+    return struct.pack("<III", len(packed), len(data), zlib.adler32(data)) + packed
+
+
+def unpack(file: Path) -> Iterator[tuple[str, bytes]]:
+    """The files of an executable file: path and content. The launcher's own way, written a second time for tests."""
+    data = file.read_bytes()
+    assert data[-8:] == MARK
+    (length,) = struct.unpack("<Q", data[-16:-8])
+    at, parts = len(data) - 16 - length, []
+    while at < len(data) - 16:
+        packed, size, _ = struct.unpack_from("<III", data, at)
+        parts.append(zlib.decompress(data[at + 12 : at + 12 + packed], -15))
+        assert len(parts[-1]) == size
+        at += 12 + packed
+    table, whole = parts[0], b"".join(parts[1:])
+    at = begun = 0
+    while at < len(table):
+        (size,) = struct.unpack_from("<I", table, at + 1)
+        end = table.index(b"\0", at + 5)
+        if table[at : at + 1] != b"d":
+            yield os.fsdecode(table[at + 5 : end]), whole[begun : begun + size]
+        begun, at = begun + size, end + 1

@@ -1,0 +1,37 @@
+"""One bare root for each test file; one build of the executable file for the whole run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from atlctl.packaging import carrying, dists
+from tests.packaging.bare import Bare
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
+    with Bare(tmp_path_factory.mktemp("bare")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """sdist and wheel."""
+    return dists.build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="session")
+def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The executable file. Where tests run side by side, the first to ask builds it for all."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "atlctl-executable"
+    shared.mkdir(exist_ok=True)
+    with (shared / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        built = next(shared.glob("atlctl-*"), None)
+        return built or carrying.build(shared)
