@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 
@@ -107,6 +108,27 @@ def read_bytes(path: str, limit: int) -> bytes:
     if not left:
         raise AtlctlError(f"{path} is larger than {limit} bytes", "it was not written by atlctl; move it away")
     return b"".join(chunks)
+
+
+def open_below(folder: int, names: Iterable[str]) -> int:
+    """A descriptor of the folder `names` below the one that `folder` is a descriptor of; none of them is a link.
+
+    Each is made with mode 0700 where it is missing. Names are taken as they are. Raises OSError.
+    """
+    here = os.dup(folder)
+    for name in names:
+        try:
+            made = False
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=here)
+                made = True
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            if made:
+                os.fchmod(inner, 0o700)  # a umask may have taken bits that the owner needs
+        finally:
+            os.close(here)
+        here = inner
+    return here
 
 
 def file_error(error: OSError, path: str) -> AtlctlError:

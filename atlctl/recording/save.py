@@ -21,7 +21,7 @@ from atlctl.backends.base import LogLine, LogRequest
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import safe_file_name
-from atlctl.jobs.statedir import write_all
+from atlctl.jobs.statedir import open_below, write_all
 from atlctl.recording import manifest
 from atlctl.recording.folder import is_tag
 
@@ -98,6 +98,21 @@ class Folder:
             write_all(fd, data)
         finally:
             os.close(fd)
+
+    def create_below(self, parts: Sequence[str]) -> int:
+        """A descriptor of a new file; the last of `parts` is its name. Raises OSError, also where it exists."""
+        names = [self.named(part) for part in parts]
+        below = open_below(self._fd, names[:-1])
+        try:
+            fd = os.open(names[-1], _OPEN, 0o600, dir_fd=below)
+            os.fchmod(fd, 0o600)
+            return fd
+        finally:
+            os.close(below)
+
+    def named(self, name: str) -> str:
+        """What a file or folder of a worker is called here."""
+        return safe_file_name(name)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)

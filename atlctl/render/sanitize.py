@@ -46,11 +46,6 @@ def clean_lines(text: str) -> str:
     return _BUT_LAYOUT.sub(_visible, text)
 
 
-def clean_bytes(data: bytes) -> str:
-    """Like `clean`, for bytes that should be UTF-8; bytes that are not show as `\\xNN`."""
-    return clean(data.decode("utf-8", "backslashreplace"))
-
-
 class OutputSanitizer:
     """The same for a stream of output, in chunks of any size, with colours allowed.
 

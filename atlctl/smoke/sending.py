@@ -9,12 +9,10 @@ from pathlib import Path
 
 from atlctl.backends.base import Argv, ExecRequest, Script, as_argv
 
-#: The boot's exit code where the Python is too old: the next one is tried.
-TOO_OLD = 97
-
 # The first word is the shell's: a worker that has too much to do takes long to start a Python, and is not a silent one.
 # A worker's own Python first. Without a good one in PATH that of a process of the same user does, the trainer's most
-# likely. The text comes by standard input, which nothing reads before a Python was found good.
+# likely. A boot that ends with 97 has found its Python too old: the next one is tried. The text comes by standard
+# input, which nothing reads before a Python was found good.
 _SCRIPT = """\
 count() { cpus=$#; }
 count /sys/devices/system/cpu/cpu[0-9]*

@@ -13,6 +13,7 @@ from tests.apiserver.handle import Server
 from tests.integration.stopping import TRAINING, Cluster, pod
 from tests.integration.terminal import Terminal
 from tests.support import proc
+from tests.unit.diagnosis.samples import block, entry
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +114,26 @@ def test_a_stop_saves_suspends_waits_and_says_how_to_take_it_back(cluster: Clust
     assert (back.stdout, back.code) == (b"resumed: job train\n", 0)
     assert proc.wait_until(lambda: all(cluster.pods("train", 2)))
     assert cluster.cli("resume", "train").stderr == b"job train is Running: nothing to resume\n"
+
+
+def test_error_files_that_the_logs_name_are_saved_before_their_pods_go(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "torchelastic_a" / "none_b" / "attempt_0" / "1" / "error.json"
+    file.parent.mkdir(parents=True)
+    stamp = {"message": "ValueError: bad shard", "extraInfo": {"py_callstack": "Traceback", "timestamp": "1795369507"}}
+    file.write_text(json.dumps({"message": stamp}))
+    cluster.pytorchjob("failed", run=True)
+    for index in range(2):
+        cluster.server.wait_phase(f"failed-worker-{index}", "Running")
+    summary = block(entry(0, rank=3, local=1, text="ValueError: bad shard", file=str(file)))
+    cluster.server.log("failed-worker-1", lines=summary)
+    run = cluster.cli("stop", "failed", "--yes", "--out", "kept")
+    assert run.code == 0
+    assert b", 1 error file; read them with: atlctl errors --from kept" in run.stderr
+    (kept,) = Path("kept/worker-1").rglob("error.json")
+    assert kept.read_text() == file.read_text()
+    assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    found = json.loads(cluster.cli("errors", "--from", "kept", "-o", "json").stdout)["data"]
+    assert (found["source"]["error_files"], found["root_causes"][0]["rank"]) == (1, 3)
 
 
 def test_the_default_folder_is_named_after_job_and_time(cluster: Cluster) -> None:

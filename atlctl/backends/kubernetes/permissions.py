@@ -6,7 +6,6 @@ or a cloud's IAM has a say.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from atlctl.backends.kubernetes.kinds.base import Resource
 from atlctl.backends.kubernetes.kinds.fields import mapping, text
 from atlctl.backends.kubernetes.kinds.mechanism import Refuse, Suspend, VolcanoCommand
 from atlctl.backends.kubernetes.kinds.registry import PODS
+from atlctl.backends.questions import ask_all
 from atlctl.jobs.errors import AtlctlError, NotAllowed
 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -129,23 +129,7 @@ async def review(
     Raises NotAllowed where the server does not accept who asks (401). Any other failure, and what was not answered
     within `seconds`, is a Review without an answer.
     """
-    answers: dict[Right, Review] = {}
-    turns = asyncio.Semaphore(parallel)
-
-    async def ask(right: Right) -> None:
-        async with turns:
-            answers[right] = await _ask(api, right, namespace)
-
-    asking = [asyncio.create_task(ask(right)) for right in asked]
-    try:
-        await asyncio.wait(asking, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in asking:
-            task.cancel()
-        ended = await asyncio.gather(*asking, return_exceptions=True)
-    for result in ended:
-        if isinstance(result, Exception):
-            raise result
+    answers = await ask_all(asked, lambda right: _ask(api, right, namespace), seconds, parallel)
     return [answers.get(right) or Review(right, None, f"no answer within {seconds:g} s") for right in asked]
 
 

@@ -15,6 +15,7 @@ import asyncssh
 
 from atlctl.backends.base import Argv
 from atlctl.backends.guarded.asking import told_by
+from atlctl.backends.questions import ask_all
 from atlctl.backends.ssh.connect import Connections, Target
 from atlctl.backends.ssh.executor import SshExecutor
 from atlctl.backends.ssh.hostfile import Host
@@ -76,23 +77,13 @@ async def examine(
 
     `seconds`: for each login and for each question; `most`: for all of them. Raises nothing of a host's.
     """
-    gate, found = asyncio.Semaphore(parallel), dict[str, HostCheck]()
     executor = SshExecutor(connections, hosts)
+    workers = {name: Worker(name, index, State.RUNNING) for index, name in enumerate(hosts)}
 
-    async def one(name: str, index: int, host: Host) -> None:
-        async with gate:
-            found[name] = await _one(connections, executor, Worker(name, index, State.RUNNING), host, seconds)
+    async def one(name: str) -> HostCheck:
+        return await _one(connections, executor, workers[name], hosts[name], seconds)
 
-    asking = [asyncio.create_task(one(name, index, host)) for index, (name, host) in enumerate(hosts.items())]
-    try:
-        await asyncio.wait(asking, timeout=most)
-    finally:
-        for task in asking:
-            task.cancel()
-        ended = await asyncio.gather(*asking, return_exceptions=True)
-    for result in ended:
-        if isinstance(result, Exception):
-            raise result
+    found = await ask_all(hosts, one, most, parallel)
     late = TimedOut(f"not asked: {most:g} s were over", "ask fewer hosts at once")
     return [found.get(name) or HostCheck(name, "late", error=late) for name in hosts]
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 READERS = 16
 #: The same where each is a stream over a network.
 FAR_READERS = 64
-#: Error files read of one worker.
-MAX_ERROR_FILES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +142,10 @@ def feed_lines(reader: LogReader, lines: Sequence[LogLine], behind: int) -> int:
 async def _error_files(source: Backend, job: Job, worker: Worker, log: LogFacts) -> dict[str, ErrorRecord]:
     """The error files that the worker's own summaries name, and those of the attempts before."""
     from atlctl.diagnosis.errorfile import SIZE_LIMIT, parse_error_file
-    from atlctl.diagnosis.torchelastic import all_attempts
+    from atlctl.recording.errorfiles import named_in
 
     found: dict[str, ErrorRecord] = {}
-    named = [entry.error_file for summary in log.summaries for entry in summary.entries if entry.error_file]
-    paths = [path for name in named for path in all_attempts(name)]
-    for path in list(dict.fromkeys(paths))[:MAX_ERROR_FILES]:
+    for path in named_in(log):
         data = await source.read_file(job, worker, path, SIZE_LIMIT + 1)
         if data is None:
             continue

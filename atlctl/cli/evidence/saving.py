@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
-from atlctl.jobs.errors import UsageError
+from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend, Plan
-    from atlctl.jobs.model import Job
-    from atlctl.recording.save import Saved
+    from atlctl.jobs.model import Job, Worker
+    from atlctl.recording.save import Folder, Saved
 
 #: Lines about what is missing.
 MAX_LINES = 20
+#: Seconds for the error files of all workers.
+FILES_SECONDS = 20.0
 
 
 @dataclass(slots=True)
@@ -81,9 +84,12 @@ async def keep(source: Backend, job: Job, chosen: Keeping) -> Keeping:
     try:
         say.line(f"saving the logs of {len(job.workers)} workers in {chosen.folder} ({DEADLINE:g} s at most)")
         saved = chosen.saved = await save(source, job, folder)
+        files = await _error_files(source, job, folder, saved) if saved.logs else 0
     finally:
         folder.close()
-    say.line(f"saved: {saved.logs} logs, {_size(saved.bytes)}; read them with: atlctl errors --from {chosen.folder}")
+    more = f", {files} error file{'' if files == 1 else 's'}" if files else ""
+    size = _size(saved.bytes)
+    say.line(f"saved: {saved.logs} logs, {size}{more}; read them with: atlctl errors --from {chosen.folder}")
     if saved.missing:
         say.warning(f"missing in {chosen.folder}:")
         alike: dict[str, list[str]] = {}
@@ -94,6 +100,45 @@ async def keep(source: Backend, job: Job, chosen: Keeping) -> Keeping:
         if len(alike) > MAX_LINES:
             say.line(f"  and {len(alike) - MAX_LINES} more reasons")
     return chosen
+
+
+async def _error_files(source: Backend, job: Job, folder: Folder, saved: Saved) -> int:
+    """Error files that the saved logs name: they go with their workers. How many were saved.
+
+    What keeps them from being saved keeps nobody from stopping the job: it is added to what is missing.
+    """
+    from atlctl.cli.evidence.matching import matcher
+    from atlctl.jobs.statedir import write_all
+    from atlctl.recording import errorfiles
+    from atlctl.recording.read import read_saved
+
+    kept = 0
+
+    def keep(worker: Worker, path: str, data: bytes) -> None:
+        nonlocal kept
+        try:
+            fd = folder.create_below(errorfiles.parts(worker, path))
+            try:
+                write_all(fd, data)
+            finally:
+                os.close(fd)
+            kept += 1
+        except OSError as error:
+            saved.missing.append((f"{worker.name}: {path}", error.strerror or str(error)))
+
+    try:
+        # Of the user's own signatures nothing is needed for that, and a bad file of them stops nobody.
+        evidence = read_saved([folder.path], matcher(())).job
+        logs = {item.worker: item.log for item in evidence.workers if item.log is not None}
+        async with asyncio.timeout(FILES_SECONDS):
+            await errorfiles.fetch(source, job, logs, keep)
+    except NothingMatched:
+        return 0  # the logs are empty
+    except AtlctlError as error:
+        saved.missing.append(("error files", error.message))
+    except TimeoutError:
+        saved.missing.append(("error files", f"not all were read within {FILES_SECONDS:g} s"))
+    return kept
 
 
 def as_data(chosen: Keeping | None) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shlex
@@ -21,7 +20,6 @@ from atlctl.cli.evidence.saved import placed, with_proofs
 from atlctl.cli.report import smoketold, story
 from atlctl.cli.report.words import words
 from atlctl.diagnosis.cause.decide import diagnose
-from atlctl.diagnosis.errorfile import SIZE_LIMIT
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
 from atlctl.diagnosis.hang.answer import CATEGORY as HANG
 from atlctl.diagnosis.platform import Event
@@ -30,9 +28,8 @@ from atlctl.diagnosis.telling.data import to_data
 from atlctl.diagnosis.telling.guide import Guide
 from atlctl.diagnosis.telling.people import tell_people
 from atlctl.diagnosis.telling.told import Manner
-from atlctl.diagnosis.torchelastic import all_attempts
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable, UsageError
-from atlctl.recording import manifest
+from atlctl.recording import errorfiles, manifest
 from atlctl.recording.events import lines_within, parse_events
 from atlctl.recording.read import Saved, read_saved
 from atlctl.recording.recorder.happenings import EVENTS
@@ -42,7 +39,7 @@ from atlctl.recording.report.excerpts import Passage, around, versions
 from atlctl.recording.report.folder import ReportFolder
 from atlctl.recording.report.source import Redacted
 from atlctl.recording.report.states import read_states
-from atlctl.recording.save import save, stem
+from atlctl.recording.save import save
 from atlctl.render.html.page import render
 from atlctl.render.redact import redact_diagnostics, redact_text
 from atlctl.render.table import rfc3339
@@ -52,10 +49,6 @@ if TYPE_CHECKING:
     from atlctl.jobs.model import Job, Worker
 
 INDEX, VERDICT = "index.html", "verdict.json"
-#: Workers whose error files are fetched at once, and files of one worker.
-_READERS, _MAX_FILES = 16, 256
-#: Parts of a file's path in its worker that are kept: those that torchelastic makes, and some before.
-_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +105,11 @@ class Making:
         if not saved.logs and not any(name == EVENTS for name, _ in self.folder.files()):
             raise Unreachable(f"no log of job {job.name} could be read", f"atlctl ps {job.name}")
         facts = {item.worker: item.log for item in self._read().job.workers if item.log is not None}
-        gate = asyncio.Semaphore(_READERS)
-
-        async def fetch(worker: Worker) -> None:
-            log = facts.get(stem(worker.name))
-            named = [entry.error_file for summary in (log.summaries if log else ()) for entry in summary.entries]
-            paths = dict.fromkeys(path for name in named if name for path in all_attempts(name))
-            for path in list(paths)[:_MAX_FILES]:
-                async with gate:
-                    data = await source.read_file(job, worker, path, SIZE_LIMIT + 1)
-                if data is not None and len(data) <= SIZE_LIMIT:
-                    self._keep_error_file(worker, path, data)
-
-        await asyncio.gather(*map(fetch, job.workers))
+        await errorfiles.fetch(source, job, facts, self._keep_error_file)
 
     def _keep_error_file(self, worker: Worker, path: str, data: bytes) -> None:
-        parts = [part for part in path.split("/") if part not in ("", ".", "..")][-_DEPTH:]
         try:
-            put_error_file(self.folder, [stem(worker.name), *parts], data)
+            put_error_file(self.folder, errorfiles.parts(worker, path), data)
         except OSError as error:
             self.missing.append((f"{worker.name}: {path}", error.strerror or str(error)))
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.naming import safe_file_name
-from atlctl.jobs.statedir import write_all
+from atlctl.jobs.statedir import open_below, write_all
 from atlctl.recording import manifest
 
 #: Held by the recorder that writes.
@@ -104,16 +104,7 @@ class Store:
 
     def below(self, parts: list[str]) -> int:
         """A descriptor of the folder `parts`, each made where it is missing. Raises OSError."""
-        here = os.dup(self._fd)
-        for part in parts:
-            try:
-                with suppress(FileExistsError):
-                    os.mkdir(safe_file_name(part), 0o700, dir_fd=here)
-                inner = os.open(safe_file_name(part), _FOLDER, dir_fd=here)
-            finally:
-                os.close(here)
-            here = inner
-        return here
+        return open_below(self._fd, map(safe_file_name, parts))
 
     def close(self) -> None:
         """Lets the next recorder in."""

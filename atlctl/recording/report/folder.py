@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 from atlctl.diagnosis.scanning.sieve import sieve_for
 from atlctl.jobs.naming import safe_file_name
@@ -17,7 +16,6 @@ from atlctl.render.sanitize import clean
 CHUNK = 256 * 1024
 #: A line of a log that goes on is treated in pieces of this size.
 _LINE = 1 << 20
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ReportFolder(Folder):
@@ -29,30 +27,8 @@ class ReportFolder(Folder):
         self.found: Counter[Kind] = Counter()
         super().__init__(path)
 
-    def below(self, parts: Sequence[str]) -> int:
-        """A descriptor of the folder `parts`, each made where it is missing. Raises OSError."""
-        here = os.dup(self._fd)
-        for part in parts:
-            try:
-                with suppress(FileExistsError):
-                    os.mkdir(kept_name(part), 0o700, dir_fd=here)
-                inner = os.open(kept_name(part), _OPEN_FOLDER, dir_fd=here)
-                os.fchmod(inner, 0o700)
-            finally:
-                os.close(here)
-            here = inner
-        return here
-
-    def create_below(self, parts: Sequence[str]) -> int:
-        """A descriptor of a new file; the last of `parts` is its name. Raises OSError, also where it exists."""
-        folder = self.below(parts[:-1])
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(kept_name(parts[-1]), flags, 0o600, dir_fd=folder)
-            os.fchmod(fd, 0o600)
-            return fd
-        finally:
-            os.close(folder)
+    def named(self, name: str) -> str:
+        return kept_name(name)
 
     def put(self, parts: Sequence[str], data: bytes) -> None:
         """A file of `data`, in which nothing is hidden any more. Raises OSError."""

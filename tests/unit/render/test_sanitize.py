@@ -1,6 +1,6 @@
 import pytest
 
-from atlctl.render.sanitize import OutputSanitizer, clean, clean_bytes, clean_lines
+from atlctl.render.sanitize import OutputSanitizer, clean, clean_lines
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,6 @@ def test_clean(text: str, shown: str) -> None:
 
 def test_clean_lines_keeps_layout() -> None:
     assert clean_lines("a\tb\r\nc\x1b") == "a\tb^M\nc^["
-
-
-def test_clean_bytes_shows_invalid_utf8() -> None:
-    assert clean_bytes("é".encode() + b"\xc4\xe3\x9b") == r"é\xc4\xe3\x9b"
 
 
 @pytest.mark.parametrize(
