@@ -274,7 +274,9 @@ async def choose(
         job = await held.look(source, job)
     ranks: RankMap | None = None
     if selection.ranks:
-        ranks = await source.ranks(job)
+        from atlctl.cli.evidence import recorded
+
+        ranks = recorded.completed(job, await source.ranks(job))
         if ranks is not None:
             if ranks.guess and irreversible:
                 raise AtlctlError(f"where ranks live is only a guess ({ranks.source})", "select workers with -w")

@@ -15,7 +15,7 @@ from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import ensure_dir, read_bytes, state_dir
 
 if TYPE_CHECKING:
-    from atlctl.jobs.model import Job
+    from atlctl.jobs.model import Job, RankMap
 
 #: Bytes of all logs that are read at first: a verdict is wanted soon. More is read where the failure began before.
 BUDGET = 384 << 20
@@ -109,6 +109,52 @@ def lost(recording: Recording, job: Job) -> list[str]:
         if not same or item.get("attempts"):
             found.append(str(item["name"]))
     return found
+
+
+def ranks(job: Job) -> RankMap | None:
+    """Which worker held which rank when its recorder looked last; None where that is not known of this run of any.
+
+    A guess where the recorder ended before the job did: an attempt after it may have given out other ranks.
+    """
+    from atlctl.jobs.model import RankMap
+    from atlctl.recording.save import stem
+
+    recording = of_job(job)
+    if recording is None:
+        return None
+    now = {stem(worker.name): worker for worker in job.workers}
+    found: dict[int, str] = {}
+    for item in recording.data.get("workers", ()):
+        worker = now.get(item["name"])
+        if worker is None or (item.get("uid"), item.get("restarts") or 0) != (worker.uid, worker.restarts):
+            continue
+        held = item.get("ranks")
+        for entry in held if isinstance(held, list) else ():
+            rank = entry.get("rank") if isinstance(entry, dict) else None
+            if type(rank) is not int or rank < 0 or rank in found:
+                return None  # two workers with one rank are two trainings
+            found[rank] = worker.name
+    guess = not (recording.running or recording.whole)
+    return RankMap(found, "the recording of the job", guess) if found else None
+
+
+def completed(job: Job, seen: RankMap | None) -> RankMap | None:
+    """`seen`, with what the recording knows of workers that hold no rank any more; what was seen counts more, and a
+    recording more than a guess."""
+    from atlctl.jobs.model import RankMap
+
+    if seen is not None and not seen.guess and set(seen.workers.values()) >= {worker.name for worker in job.workers}:
+        return seen
+    known = ranks(job)
+    if known is None or (seen is not None and seen.guess and known.guess):
+        return seen
+    if seen is None or seen.guess:
+        return known
+    living = set(seen.workers.values())
+    more = {rank: name for rank, name in known.workers.items() if rank not in seen.workers and name not in living}
+    if not more:
+        return seen
+    return RankMap({**seen.workers, **more}, f"{seen.source} and {known.source}", known.guess)
 
 
 def tells_more(recording: Recording, job: Job) -> bool:

@@ -1,0 +1,114 @@
+"""Which worker held which rank, from the recording of a job."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atlctl.cli.evidence import recorded
+from atlctl.jobs.model import Job, RankMap, State, Worker
+from atlctl.recording import manifest
+
+
+def job() -> Job:
+    workers = tuple(Worker(f"worker-{n}", n, State.HELD, uid=f"pod-{n}", restarts=n) for n in range(2))
+    return Job("train", "PyTorchJob", "kubernetes", State.HELD, "uid-1", 2, workers, namespace="team")
+
+
+def described(number: int, ranks: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "name": f"worker-{number}",
+        "index": number,
+        "uid": f"pod-{number}",
+        "restarts": number,
+        "ranks": ranks,
+    } | more
+
+
+def write(*workers: dict[str, Any], ended: float | None = 5.0) -> None:
+    folder = recorded.new_folder(job())
+    os.mkdir(folder, 0o700)
+    about = {"name": "train", "kind": "PyTorchJob", "uid": "uid-1", "state": "Held"}
+    whole = {
+        "version": manifest.VERSION,
+        "job": about,
+        "workers": list(workers),
+        "recorder": {"updated": 4.0, "ended": ended},
+    }
+    Path(folder, "atlctl.json").write_text(json.dumps(whole))
+
+
+ONE, TWO = [{"rank": 0, "local_rank": 0}, {"rank": 1, "local_rank": 1}], [{"rank": 2, "local_rank": 0}]
+
+
+@pytest.mark.usefixtures("isolated")
+def test_ranks_as_they_were_last_seen() -> None:
+    assert recorded.ranks(job()) is None
+    write(described(0, ONE), described(1, TWO))
+    found = recorded.ranks(job())
+    assert found is not None
+    assert found.workers == {0: "worker-0", 1: "worker-0", 2: "worker-1"}
+    assert (found.source, found.guess) == ("the recording of the job", False)
+
+
+@pytest.mark.usefixtures("isolated")
+def test_a_recorder_that_ended_before_the_job_gives_a_guess() -> None:
+    write(described(0, ONE), described(1, TWO), ended=None)
+    found = recorded.ranks(job())
+    assert found is not None
+    assert found.guess
+
+
+@pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize(
+    ("second", "workers"),
+    [
+        (described(1, TWO, uid="another pod"), {0: "worker-0", 1: "worker-0"}),
+        (described(1, TWO, restarts=7), {0: "worker-0", 1: "worker-0"}),
+        (described(1, "x"), {0: "worker-0", 1: "worker-0"}),
+        (described(1, ONE), None),
+        (described(1, [{"rank": "2"}]), None),
+        (described(1, [{"rank": -2}]), None),
+    ],
+)
+def test_what_is_of_another_run_or_odd_does_not_count(second: dict[str, Any], workers: dict[int, str] | None) -> None:
+    write(described(0, ONE), second)
+    found = recorded.ranks(job())
+    assert (None if found is None else found.workers) == workers
+
+
+SEEN = RankMap({0: "worker-0", 1: "worker-0"}, "processes")
+
+
+@pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize(
+    ("seen", "ended", "expected"),
+    [
+        (None, 5.0, ({0: "worker-0", 1: "worker-0", 2: "worker-1"}, "the recording of the job", False)),
+        (SEEN, 5.0, ({0: "worker-0", 1: "worker-0", 2: "worker-1"}, "processes and the recording of the job", False)),
+        (SEEN, None, ({0: "worker-0", 1: "worker-0", 2: "worker-1"}, "processes and the recording of the job", True)),
+        (
+            RankMap({0: "worker-0", 2: "worker-1"}, "processes"),
+            5.0,
+            ({0: "worker-0", 2: "worker-1"}, "processes", False),
+        ),
+        (RankMap({7: "worker-1"}, "sums", guess=True), None, ({7: "worker-1"}, "sums", True)),
+    ],
+)
+def test_what_lives_counts_more_and_what_is_missing_is_filled_in(
+    seen: RankMap | None, ended: float | None, expected: tuple[dict[int, str], str, bool]
+) -> None:
+    write(described(0, ONE), described(1, TWO), ended=ended)
+    found = recorded.completed(job(), seen)
+    assert found is not None
+    assert (found.workers, found.source, found.guess) == expected
+
+
+@pytest.mark.usefixtures("isolated")
+def test_without_a_recording_what_was_seen_stays() -> None:
+    assert recorded.completed(job(), SEEN) is SEEN
+    assert recorded.completed(job(), None) is None
