@@ -35,7 +35,7 @@ TEXTS = {
     "exit.3": "no such job, worker or selection",
     "exit.4": "not authenticated, or not permitted",
     "exit.124": "a deadline passed",
-    "exit.125": "a command could not be started",
+    "exit.125": "a command could not be started; also where `exec` is not allowed to",
     "exit.126": "a command is not executable",
     "exit.127": "a command was not found",
     "exit.130": "interrupted by Ctrl-C (SIGINT)",
