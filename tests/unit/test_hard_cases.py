@@ -27,6 +27,10 @@ COVERED: dict[str, tuple[str, ...]] = {
         "integration/test_exec_output.py::test_json_is_lossless_and_harmless",
         "integration/test_logs.py::test_on_a_terminal_bytes_are_made_visible_and_raw_passes_them",
         "faults/test_ssh_liars.py::test_what_hosts_say_forges_no_line_and_commands_no_terminal",
+        "unit/render/html/test_page.py::test_no_hostile_text_breaks_out_of_any_place",
+        "unit/cli/top/test_table.py::test_hostile_names",
+        "unit/cli/test_doctor.py::test_hostile_words_are_made_harmless",
+        "unit/cli/test_doctor_workers.py::test_hostile_words_are_harmless_on_a_terminal_and_whole_in_json",
     ),
     "2. sanitising is idempotent and the same for any chunk split": (
         "property/test_sanitize.py",
@@ -150,6 +154,8 @@ COVERED: dict[str, tuple[str, ...]] = {
         "faults/test_cli_secrets.py::test_an_output_folder_that_is_a_link_is_refused",
         "property/test_naming.py::test_file_names_are_safe_and_injective",
         "unit/output/test_folder.py::test_a_name_is_never_a_path",
+        "unit/recording/report/test_copying.py",
+        "unit/recording/report/test_archive.py",
     ),
     "16. canary tokens": (
         "faults/test_kubernetes_secrets.py",
@@ -157,6 +163,8 @@ COVERED: dict[str, tuple[str, ...]] = {
         "faults/test_cli_secrets.py::test_only_private_files_that_must_hold_it_hold_it",
         "faults/test_cli_secrets.py::test_no_command_line_but_what_the_user_typed_tells_it",
         "integration/test_completion_names.py::test_no_secret_is_kept",
+        "integration/test_report.py::test_no_secret_gets_into_it",
+        "unit/render/test_redact.py",
     ),
     "17. private files under any umask, linked folders refused": (
         "faults/test_cli_secrets.py::test_folders_of_the_state_are_private_under_any_umask",
