@@ -27,7 +27,7 @@ format: $(VENV) ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-generate: $(VENV) ## write anew what is made from the command table: completion scripts, command reference
+generate: $(VENV) ## write anew what is made from the command table: completion scripts, pages of commands, man pages
 	$(BIN)/python -m atlctl.cli.table --write
 
 bench: $(VENV) ## measure, and fail where a promise on speed or memory is not kept
