@@ -90,6 +90,22 @@ class Sshd:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait(10)
+            self._until_nobody_listens()
+
+    def _until_nobody_listens(self) -> None:
+        """What the server has just forked holds its listening sockets for a moment. A server that is started meanwhile
+        gets some of the addresses or none, and a connection to the others is taken by nobody."""
+        deadline = time.monotonic() + 10
+        for address in self.addresses:
+            while True:
+                try:
+                    socket.create_connection((address, self.port), 1).close()
+                except ConnectionRefusedError:
+                    break
+                except OSError:
+                    pass  # reset: it is being closed
+                assert time.monotonic() < deadline, f"something still listens on {address}"
+                time.sleep(0.02)
 
     def kill_all(self) -> None:
         """SIGKILL to the server and to the processes that serve its connections, as when a machine goes down."""
@@ -102,6 +118,7 @@ class Sshd:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait(10)
+        self._until_nobody_listens()
 
     def close(self) -> None:
         """With everything that it has started."""
