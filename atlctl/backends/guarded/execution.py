@@ -7,8 +7,7 @@ What is believed of an end, in this order:
   is Lost, also where the wrapper has said how it ended: output may be missing then.
 - A status of 137 without a word of the wrapper: the wrapper itself was killed by SIGKILL, which is what happens to all
   processes of a container that ends or is deleted. The command went with it, or was ended by the watcher: signal 9.
-- The status does not come, since a child of the command holds its output open: the wrapper's word counts after a while,
-  as `truncated`.
+- No status comes, since a child of the command holds its output open: the wrapper's word counts, as `truncated`.
 """
 
 from __future__ import annotations
@@ -27,13 +26,12 @@ from atlctl.jobs.errors import AtlctlError
 
 #: After the command's exit, seconds without output until a status that does not come is given up on: at least, or twice
 #: the time that the start took, since a loaded server is slow at both, but never more than the second figure.
-LINGER_SECONDS = (0.3, 2.0)
 #: And seconds in all, for a child that goes on to print.
-LINGER_LIMIT = 4.0
+LINGER_SECONDS, LINGER_LIMIT = (0.3, 2.0), 4.0
 #: Bytes of a stream, after the exit was heard, that may be the command's own: in its pipe, and under way.
 OWED = 1 << 20
-#: Seconds that an end may take beyond its grace: the watcher gives SIGKILL 5 s.
-END_MARGIN_SECONDS = 6.0
+#: Seconds that an end may take beyond its grace: the watcher gives SIGKILL 5 s. And for the wrapper's first word.
+END_MARGIN_SECONDS, WORD_SECONDS = 6.0, 3.0
 #: Seconds without a word until a command that runs without a wrapper counts as started.
 SILENT_START_SECONDS = 0.3
 #: Bytes of output that may overtake the wrapper's first word; bytes of input that the transport is handed at once.
@@ -216,11 +214,9 @@ class GuardedExecution:
 
     def _patience(self) -> float | None:
         """Seconds to wait for a message, None for ever."""
-        if self._last is not None:
-            return None
-        if self._exit_heard:
+        if self._last is None and self._exit_heard:
             return max(0.0, min(self._quiet, self._linger_until - asyncio.get_running_loop().time()))
-        return None if self._started or self._wrapped else SILENT_START_SECONDS
+        return None if self._last is not None or self._started or self._wrapped else SILENT_START_SECONDS
 
     async def _hear(self, output: Output) -> None:
         """Output, with the wrapper's words in it."""
@@ -406,6 +402,10 @@ class GuardedExecution:
             await self._read_on()
         if isinstance(self._last, FailedToStart):
             return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WORD_SECONDS):  # output may have overtaken the wrapper's first word
+                while self._wrapped and self._start is None and self._last is None:
+                    await self._read_on()
         if self._start is None or self._place is None:
             return isinstance(self._last, Exited)  # without a wrapper nothing more can be done
         if self._guarded_here and not self._exit_heard and await self._send(f"{tenths}\n".encode()):

@@ -356,6 +356,40 @@ def test_an_end_is_proven_by_the_wrapper() -> None:
     assert api.sockets[0].sent == [b"\x0015\n", b"\0q\n"]
 
 
+def test_an_end_waits_for_the_first_word_behind_much_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """stdout and stderr are two streams: a command that floods one may overtake what the wrapper said on the other."""
+    monkeypatch.setattr(execution_module, "EARLY_LIMIT", 10)
+
+    def answer(socket: FakeSocket) -> None:
+        answers = {b"\x0015\n": (b"\2MARK X Terminated 143\nMARK G\n",), b"\0q\n": (code(143), None)}
+        socket.on_send = lambda message: socket.say(*answers[message])
+        socket.say(b"\1begun and more\n")
+
+    api = FakeApi(answer)
+
+    async def body(found: Any, events: AsyncIterator[Event]) -> None:
+        assert await anext(events) == Started(False)
+        assert await anext(events) == Output("stdout", b"begun and more\n")
+        ending = asyncio.create_task(found.end(1.5))
+        await asyncio.sleep(0)
+        api.sockets[0].say(b"\1noise\n", S)
+        assert await ending
+        assert [event async for event in events] == [Exited(signal=15)]
+
+    drive(api, body)
+
+
+def test_an_end_without_that_word_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution_module, "EARLY_LIMIT", 10)
+    monkeypatch.setattr(execution_module, "WORD_SECONDS", 0.05)
+
+    async def body(found: Any, events: AsyncIterator[Event]) -> None:
+        assert await anext(events) == Started(False)
+        assert not await found.end(0.1)
+
+    drive(FakeApi(saying(b"\1begun and more\n")), body)
+
+
 def test_an_end_without_an_answer_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution_module, "END_MARGIN_SECONDS", 0.1)
 
