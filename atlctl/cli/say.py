@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from atlctl.cli.runtime import context
 from atlctl.render.streams import Streams
+
+#: Reasons that are told one by one.
+MOST_REASONS = 20
 
 
 def note(text: str) -> None:
@@ -32,6 +35,19 @@ def line(text: str) -> None:
         from atlctl.render.sanitize import clean
 
         _stderr(clean(text))
+
+
+def by_reason(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Names and reasons, each reason once with its names folded; the last one, without names, counts those left out."""
+    from atlctl.jobs.naming import fold_names
+
+    alike: dict[str, list[str]] = {}
+    for name, why in found:
+        alike.setdefault(why, []).append(name)
+    for why, names in list(alike.items())[:MOST_REASONS]:
+        yield fold_names(name for name in names if name), why
+    if len(alike) > MOST_REASONS:
+        yield "", f"and {len(alike) - MOST_REASONS} more reasons"
 
 
 def now(text: str) -> None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 KEEP_MIB = 64
 #: Seconds between two looks for a job that does not exist yet.
 WAIT_SECONDS = 2.0
-#: Lines about logs that are not whole.
-MAX_LINES = 20
 
 
 def command(
@@ -129,15 +127,8 @@ def _tell_begin(job: Job, folder: str, keep: int, *, goes_on: bool) -> None:
 
 
 def _tell_end(result: Result, job: Job, folder: str) -> None:
-    from atlctl.jobs.naming import fold_names
-
     context().on_first = None
     ended = "is gone" if result.gone else "has ended"
     say.line(f"job {job.name} {ended}; {result.bytes / 2**20:.1f} MiB of logs are in {folder}")
-    alike: dict[str, list[str]] = {}
-    for name, why in result.incomplete.items():
-        alike.setdefault(why, []).append(name)
-    for why, names in list(alike.items())[:MAX_LINES]:
-        say.warning(f"the log of {fold_names(names)} is not whole: {why}")
-    if len(alike) > MAX_LINES:
-        say.warning(f"and {len(alike) - MAX_LINES} more reasons")
+    for names, why in say.by_reason(result.incomplete.items()):
+        say.warning(f"the log of {names} is not whole: {why}" if names else why)

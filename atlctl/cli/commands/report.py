@@ -11,9 +11,6 @@ from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.jobs.errors import ExitCode, UsageError
 
-#: Lines about what is missing.
-MAX_LINES = 20
-
 
 def command(
     job: options.Job = None,
@@ -83,13 +80,5 @@ async def _report(argument: str | None, option: str | None, out: str | None, smo
 
 
 def _tell_missing(missing: Sequence[tuple[str, str]]) -> None:
-    from atlctl.jobs.naming import fold_names
-
-    alike: dict[str, list[str]] = {}
-    for what, why in missing:
-        alike.setdefault(why, []).append(what)
-    for why, names in list(alike.items())[:MAX_LINES]:
-        what = fold_names(name for name in names if name)
+    for what, why in say.by_reason(missing):
         say.warning(f"missing: {what}: {why}" if what else why)
-    if len(alike) > MAX_LINES:
-        say.warning(f"and {len(alike) - MAX_LINES} more reasons")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -120,23 +120,7 @@ def placed(found: Diagnosis, saved: Saved) -> Diagnosis:
         path, line_no = saved.place(proof.line_no)
         return replace(proof, line_no=line_no, file=path)
 
-    return with_proofs(found, place)
-
-
-def with_proofs(found: Diagnosis, change: Callable[[Proof], Proof]) -> Diagnosis:
-    """`found` with each of its proofs changed."""
-
-    def caused(items: Sequence[Cause]) -> tuple[Cause, ...]:
-        return tuple(replace(item, proofs=tuple(map(change, item.proofs))) for item in items)
-
-    return replace(
-        found,
-        root_causes=caused(found.root_causes),
-        candidates=caused(found.candidates),
-        earlier=caused(found.earlier),
-        cascade=tuple(replace(item, proof=item.proof and change(item.proof)) for item in found.cascade),
-        workers=tuple(replace(item, proof=item.proof and change(item.proof)) for item in found.workers),
-    )
+    return found.placed(place)
 
 
 def _place(proof: Proof) -> str:

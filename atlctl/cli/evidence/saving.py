@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from atlctl.jobs.model import Job, Worker
     from atlctl.recording.save import Folder, Saved
 
-#: Lines about what is missing.
-MAX_LINES = 20
 #: Seconds for the error files of all workers.
 FILES_SECONDS = 20.0
 
@@ -77,7 +75,6 @@ async def keep(source: Backend, job: Job, chosen: Keeping) -> Keeping:
     """Save the evidence. Raises UsageError, NotAllowed where the folder cannot be made: nothing is stopped then."""
     if chosen.folder is None:
         return chosen
-    from atlctl.jobs.naming import fold_names
     from atlctl.recording.save import DEADLINE, Folder, save
 
     folder = Folder(chosen.folder)
@@ -92,13 +89,8 @@ async def keep(source: Backend, job: Job, chosen: Keeping) -> Keeping:
     say.line(f"saved: {saved.logs} logs, {size}{more}; read them with: atlctl errors --from {chosen.folder}")
     if saved.missing:
         say.warning(f"missing in {chosen.folder}:")
-        alike: dict[str, list[str]] = {}
-        for what, why in saved.missing:
-            alike.setdefault(why, []).append(what)
-        for why, names in list(alike.items())[:MAX_LINES]:
-            say.line(f"  {fold_names(names)}: {why}")
-        if len(alike) > MAX_LINES:
-            say.line(f"  and {len(alike) - MAX_LINES} more reasons")
+        for what, why in say.by_reason(saved.missing):
+            say.line(f"  {what}: {why}" if what else f"  {why}")
     return chosen
 
 

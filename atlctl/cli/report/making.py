@@ -16,7 +16,7 @@ from atlctl import __version__
 from atlctl.cli import say
 from atlctl.cli.catalogue import language
 from atlctl.cli.evidence.matching import matcher, own_signatures
-from atlctl.cli.evidence.saved import placed, with_proofs
+from atlctl.cli.evidence.saved import placed
 from atlctl.cli.report import smoketold, story
 from atlctl.cli.report.words import words
 from atlctl.diagnosis.cause.decide import diagnose
@@ -124,7 +124,7 @@ class Making:
 
         self.remarks += [remark.replace(start, "") for remark in saved.remarks]
         self.missing += [("", problem.message.replace(start, "")) for problem in saved.problems]
-        return saved, with_proofs(placed(diagnose(saved.job, known), saved), inside)
+        return saved, placed(diagnose(saved.job, known), saved).placed(inside)
 
     def _read(self) -> Saved:
         try:
@@ -297,7 +297,7 @@ def _hidden(found: Diagnosis) -> Diagnosis:
     changed = replace(
         found, root_causes=caused(found.root_causes), candidates=caused(found.candidates), remarks=remarks
     )
-    return with_proofs(changed, hidden)
+    return changed.placed(hidden)
 
 
 def tell(report: Report, output: str) -> None:
