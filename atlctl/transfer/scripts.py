@@ -45,6 +45,9 @@ exec cat "$1"
 # target, on the same disk, so that the last step is a rename; mkdir refuses whatever was planted under its name.
 # Workers that share the target's disk do this at once: a folder that another has made meanwhile is merged into
 # (`mv -T` fails there, where plain `mv` would move into it).
+# The bytes are taken in the background: a shell that is just forking drops a signal which it traps, and the child with
+# it (1 in 50 where SIGTERM comes in that moment), and no trap runs before a child in the foreground has ended. A child
+# in the background has no stdin but one that is given to it under another number.
 _TAKE = """\
 export LC_ALL=C
 say() { echo "$1" >&2; exit 3; }
@@ -64,7 +67,7 @@ merge() {
     [ ! -e "$item" ] || move "$item" "$2/${item##*/}"
   done
 }
-to=$1 name=$2 kind=$3 slash=$4 tag=$5 size=$6 mode=$7 bad= whole=
+to=$1 name=$2 kind=$3 slash=$4 tag=$5 size=$6 mode=$7 bad= whole= taking= refused=
 if [ -d "$to" ]; then
   [ -z "$name" ] || to=${to%/}/$name
 elif [ "$kind$slash" = file1 ]; then say 'no such folder'
@@ -77,16 +80,19 @@ elif [ "$kind" = file ]; then way_in=cat
 else say 'the worker has no tar, and without it only single files are copied'
 fi
 tmp=$beside.atlctl-cp.$tag
-mkdir -m 700 "$tmp" || exit 3
-trap 'rm -rf "$tmp"' EXIT
-trap 'exit 143' HUP INT TERM
+trap '[ "$refused" ] || rm -rf "$tmp"' EXIT
+trap 'kill -9 ${taking:+$!} 2>/dev/null; wait; exit 143' HUP INT TERM
+mkdir -m 700 "$tmp" || { refused=1; exit 3; }
 mkdir "$tmp/try" && mv -T "$tmp/try" "$tmp/tried" 2>/dev/null && whole=-T
 echo "$kind $way_in"
+exec 3<&0
+taking=1
+if [ $way_in = tar ]; then tar -xof - -C "$tmp" <&3 & else cat >"$tmp/data" <&3 & fi
+wait $! || exit 3
+taking=
 if [ $way_in = tar ]; then
-  tar -xof - -C "$tmp" || exit 3
   [ -e "$tmp/end" ] || say 'the stream was cut'
 else
-  cat >"$tmp/data" || exit 3
   [ "$(wc -c <"$tmp/data")" -eq "$size" ] || say 'the stream was cut'
   chmod "$mode" "$tmp/data"
 fi

@@ -31,7 +31,8 @@ def tools(folder: Path, *names: str) -> str:
 class Shells:
     """`cut`: bytes of stdout after which nothing more arrives. `ending`: what is said instead of the real end.
 
-    `replace`: what arrives on stdout instead of what was written. `start`: the only event there is.
+    `replace`: what arrives on stdout instead of what was written. `start`: the only event there is. `deaf`: of what an
+    end signals only the shell hears it, as where its child drops the signal in the moment of its fork.
     """
 
     path: str = os.defpath
@@ -39,6 +40,7 @@ class Shells:
     ending: Event | None = None
     replace: bytes | None = None
     start: Event | None = None
+    deaf: bool = False
     chunk: int = 65536
     requests: list[ExecRequest] = field(default_factory=list)
     living: list[asyncio.subprocess.Process] = field(default_factory=list)
@@ -114,7 +116,7 @@ class ShellExecution:
 
     async def end(self, grace: float) -> bool:
         if self.process is not None and self.process.returncode is None:
-            os.killpg(self.process.pid, signal.SIGTERM)
+            (os.kill if self.shells.deaf else os.killpg)(self.process.pid, signal.SIGTERM)
             await self.process.wait()
         return True
 

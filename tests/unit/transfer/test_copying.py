@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from atlctl.transfer import execution, place
 from atlctl.transfer.copying import Copying, download, upload
 from atlctl.transfer.execution import Copy
 from atlctl.transfer.place import TEMPORARY
+from atlctl.transfer.scripts import take_request
 from atlctl.transfer.spec import parse
 from atlctl.transfer.tarwrite import survey
 from tests.unit.transfer.archives import member, stream
@@ -335,12 +337,12 @@ def test_a_worker_that_never_stops_is_ended(here: Path, tar: Shells) -> None:
     assert not asyncio.run(scenario()).ok
 
 
-def fake_tar(folder: Path, text: str) -> Shells:
+def fake_tar(folder: Path, text: str, deaf: bool = False) -> Shells:
     """A worker whose tar is this script."""
     folder.mkdir()
     folder.joinpath("tar").write_text(f"#!/bin/sh\n{text}\n")
     folder.joinpath("tar").chmod(0o755)
-    return Shells(f"{folder}:{os.defpath}")
+    return Shells(f"{folder}:{os.defpath}", deaf=deaf)
 
 
 @pytest.mark.parametrize(
@@ -411,10 +413,11 @@ def test_a_deadline_is_124_and_leaves_nothing(tmp_path: Path, there: Path, here:
     assert left(here) == []
 
 
-@pytest.mark.parametrize("copy", [down, up])
-def test_interrupted_it_leaves_nothing(tmp_path: Path, there: Path, here: Path, copy) -> None:
-    text = 'case $1 in -x*) /bin/tar "$@";; *) /bin/tar "$@" | head -c 9000;; esac\nsleep 60'
-    copying = copy(fake_tar(tmp_path / "fake", text), there / "file", here / "new")
+@pytest.mark.parametrize(("copy", "deaf"), [(down, False), (up, False), (up, True)])
+def test_interrupted_it_leaves_nothing(tmp_path: Path, there: Path, here: Path, copy, deaf) -> None:
+    moves = 'case $1 in -x*) /bin/tar "$@";; *) /bin/tar "$@" | head -c 9000;; esac\n'
+    tar = fake_tar(tmp_path / "fake", ("" if deaf else moves) + "exec sleep 60", deaf)
+    copying = copy(tar, there / "file", here / "new")
 
     async def scenario() -> list[Outcome]:
         running = asyncio.create_task(copying.fan_out.run())
@@ -431,3 +434,12 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path, there: Path, here: Path, 
     [(outcome, _)] = copying.results(asyncio.run(scenario()))
     assert (outcome.kind, outcome.may_still_run) == (Kind.CANCELLED, False)
     assert left(here) == []
+
+
+def test_what_stands_under_the_temporary_name_is_refused_and_kept(here: Path) -> None:
+    here.joinpath(".atlctl-cp.known").mkdir()
+    here.joinpath(".atlctl-cp.known/precious").write_text("mine")
+    words = take_request(f"{here}/", "new", "file", slash=False, tag="known", size=1, mode=0o600).argv.words
+    done = subprocess.run(words, input=b"x", capture_output=True, timeout=10)
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert left(here) == [".atlctl-cp.known", ".atlctl-cp.known/precious"]
