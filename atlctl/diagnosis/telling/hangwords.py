@@ -60,7 +60,7 @@ _WHO = (
     (r" \(rank ([\d, ]{1,100}) and more\)", r"（rank \1 等）"),
 )
 
-#: As in `phrases`.
+#: For a phrasebook.
 PHRASES = (
     *((sentence + end, chinese + beside) for sentence, chinese in _SENTENCES for end, beside in _BESIDE),
     (r"(\d+) of (\d+) ranks have waited for (\d+) s or more", r"\2 个 rank 中有 \1 个已等待 \3 s 以上"),
