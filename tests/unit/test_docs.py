@@ -19,10 +19,10 @@ from atlctl.cli import runtime, table
 from atlctl.cli.app import app
 from atlctl.cli.manual.pages import pages
 from atlctl.cli.output.jsonl import JsonSink
-from atlctl.cli.output.stacksdata import to_data as to_stacks_data
-from atlctl.cli.output.stacksdata import worker_data
 from atlctl.cli.parser import Command, parse_and_run
 from atlctl.cli.smoke.data import to_data as to_smoke_data
+from atlctl.cli.stacks.data import to_data as to_stacks_data
+from atlctl.cli.stacks.data import worker_data
 from atlctl.diagnosis.hang.repeat import changes
 from atlctl.diagnosis.result import Gpu
 from atlctl.diagnosis.telling.data import to_data

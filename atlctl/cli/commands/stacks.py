@@ -59,9 +59,10 @@ async def _stacks(
     output: str,
     verbose: bool,
 ) -> int:
+    from atlctl.cli.catalogue import language
     from atlctl.cli.evidence.looking import scene_of
-    from atlctl.cli.output.stacks import text
-    from atlctl.cli.output.stacksdata import to_data, worker_data
+    from atlctl.cli.stacks.data import to_data, worker_data
+    from atlctl.cli.stacks.telling import Telling
     from atlctl.cli.target import backend, choose, find_job, say_guessed
     from atlctl.diagnosis.hang.repeat import changes
     from atlctl.stacks.look import look
@@ -91,7 +92,7 @@ async def _stacks(
         seen = [worker_data(item.worker.name, item.report) for item in looks]
         say.document({**about, **to_data(scene, changed), "workers": seen}, problems)
     else:
-        say.out(text(scene, changed, context().streams, verbose=verbose))
+        say.out(Telling(language(), context().streams).text(scene, changed, verbose=verbose))
         _tell(looks, scene)
     return _code([item.error for item in looks if item.error is not None])
 
@@ -123,7 +124,7 @@ def _code(errors: Sequence[AtlctlError]) -> int:
 
 def _tell(looks: Sequence[Look], scene: Scene) -> None:
     """On stderr: who could not be asked, and what could not be seen, each text once."""
-    from atlctl.cli.output.stacks import ranks_text
+    from atlctl.cli.stacks.telling import Telling
     from atlctl.jobs.naming import fold_names
 
     said: dict[tuple[bool, str], list[str]] = {}
@@ -150,4 +151,4 @@ def _tell(looks: Sequence[Look], scene: Scene) -> None:
     if missing_spy:
         say.note("Python stacks: --with-pyspy brings py-spy along for the look")
     if scene.unseen:
-        say.note(f"not seen: {ranks_text(scene.unseen)}")
+        say.note(f"not seen: {Telling('en', context().streams).ranks(scene.unseen)}")

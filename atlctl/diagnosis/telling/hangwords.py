@@ -5,6 +5,7 @@ from __future__ import annotations
 #: Behind a sentence, beside what the others do.
 _BESIDE = (
     ("", ""),
+    (", as others wait", "，其他 rank 也在等待"),
     (", like most ranks", "，与多数 rank 相同"),
     (", while others wait", "，而其他 rank 在等待"),
     (", unlike the others", "，与其他 rank 不同"),
@@ -38,12 +39,22 @@ _SENTENCES = (
     (r"it waits for a lock or a thread, in no collective", "它在等待锁或线程，不在集合通信中"),
     (r"it waits for its DataLoader", "它在等待 DataLoader"),
     (r"its DataLoader's processes wait for a device or a file system", "它的 DataLoader 进程在等待设备或文件系统"),
-    (r"its stack reads or writes files(?:: (\S{1,100}))?", "它的堆栈正在读写文件"),
-    (r"its stack waits for the network(?:: (\S{1,100}))?", "它的堆栈正在等待网络"),
     (r"it waits for a lock, a thread or a process of its own", "它在等待自己的锁、线程或进程"),
     (r"it moves, or cannot be seen into", "它在运行，或无法看到其内部"),
-    (r"it is in the backward pass", "它在反向传播中"),
-    (r"it waits for its device", "它在等待设备"),
+    (r"a collective of gloo is under way in it", "其中有进行中的 gloo 集合通信"),
+    (r"its main thread ran during the look", "查看期间它的主线程在运行"),
+    *(
+        (sentence + end, chinese + function)
+        for sentence, chinese in (
+            (r"its stack is in a collective", "它的堆栈在集合通信中"),
+            (r"its stack is where a process group is made", "它的堆栈在创建进程组之处"),
+            (r"its stack reads or writes files", "它的堆栈正在读写文件"),
+            (r"its stack waits for the network", "它的堆栈正在等待网络"),
+            (r"it is in the backward pass", "它在反向传播中"),
+            (r"it waits for its device", "它在等待设备"),
+        )
+        for end, function in (("", ""), (r": (\S{1,100})", r"：\1"))
+    ),
     (r"no process has this rank", "没有进程持有该 rank"),
 )
 

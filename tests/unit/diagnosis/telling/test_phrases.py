@@ -115,14 +115,18 @@ def hang_sentences() -> Iterator[str]:
     tables = (judge._BY_SIGN.items(), judge._BY_PLACE.items())
     # A rank that is no culprit is not told of as one.
     own = [why for table in tables for _, (what, why) in table if what in judge.CULPRIT or what is judge.What.UNKNOWN]
-    for why in (*own, *judge._IN_USER.values(), "its stack reads or writes files: load"):
-        for beside in ("", ", while others wait", ", unlike the others"):
+    functions = ("its stack reads or writes files: load", "it waits for its device: synchronize")
+    for why in (*own, *judge._IN_USER.values(), *functions):
+        for beside in ("", ", while others wait", ", unlike the others", ", like most ranks", ", as others wait"):
             yield f"{why}{beside}; 15 of 16 ranks have waited for 2 s or more"
     for what in judge.What:
         yield f"what the ranks are doing was looked at; {what}; nothing singles out a rank"
     yield "what the ranks are doing was looked at; gone (rank 1, 2 and more); no process has this rank"
     yield "every rank waits, and none is seen to be missing: a network that is down, or ranks that were not seen"
     yield "no rank stood still during the look; --repeat compares two"
+    # `stacks` tells of every rank.
+    yield from (why for table in tables for _, (_, why) in table)
+    yield from ("its stack is in a collective: all_reduce", "its main thread ran during the look")
 
 
 def test_every_sentence_about_ranks_that_hang_is_known() -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from atlctl.cli.output.stacks import text
+from atlctl.cli.stacks.telling import Telling
 from atlctl.diagnosis.hang.repeat import changes
 from atlctl.render.streams import Streams
 from tests.unit.diagnosis.hang.made import COLLECTIVE, job, rank, recorder, stack
 
-PIPE = Streams()
+PIPE = Telling("en", Streams())
 
 
 def test_the_odd_rank_comes_first() -> None:
     odd = rank(5, "sleep", stack=stack(["stuck", "/job/train.py", 6]), recorder=recorder(5, pending=False))
     scene = job({5: odd}, stack=stack(*COLLECTIVE), recorder=recorder(6, pending=True))
-    assert text(scene, changes(scene, scene), PIPE, verbose=False) == (
+    assert PIPE.text(scene, changes(scene, scene), verbose=False) == (
         "rank 5 on worker-1: hung in user code, certain\n"
         "  it sleeps, in no collective; 15 of 16 ranks have waited for 2 s or more\n"
         "\n"
@@ -38,6 +38,34 @@ def test_the_odd_rank_comes_first() -> None:
     )
 
 
+def test_in_chinese() -> None:
+    odd = rank(5, "sleep", stack=stack(["stuck", "/job/train.py", 6]), recorder=recorder(5, pending=False))
+    scene = job({5: odd}, stack=stack(*COLLECTIVE), recorder=recorder(6, pending=True))
+    assert Telling("zh", Streams()).text(scene, changes(scene, scene), verbose=False) == (
+        "worker-1 上的 rank 5：挂在用户代码中，确定\n"
+        "  它在睡眠，不在集合通信中；16 个 rank 中有 15 个已等待 2 s 以上\n"
+        "\n"
+        "worker-1 上的 rank 5：挂在用户代码中，确定\n"
+        "  它在睡眠，不在集合通信中\n"
+        "  主线程：S in clock_nanosleep；2.0 s 内 0 个 CPU tick，所有线程 0 个\n"
+        "  pid 1005: python train.py\n"
+        "  主线程堆栈，最内层在前（来自 py-spy）：\n"
+        "    stuck (/job/train.py:6)\n"
+        "\n"
+        "worker-[0-3] 上的 rank 0-4,6-15（15 个 rank）：在第 6 个集合通信中等待（all_reduce，default_pg），确定\n"
+        "  它的堆栈在集合通信中：all_reduce\n"
+        "  主线程：S in futex；2.0 s 内 0 个 CPU tick，所有线程 0 个\n"
+        "  pid 1000, 1001, 1002, 1003, ...: python train.py\n"
+        "  主线程堆栈，最内层在前（来自 py-spy）：\n"
+        "    all_reduce (torch/distributed/distributed_c10d.py:3252)\n"
+        "    _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)\n"
+        "    main (/job/train.py:17)\n"
+        "\n"
+        "两次查看之间\n"
+        "  静止不动：rank 0-15\n"
+    )
+
+
 def test_hostile_text_is_harmless() -> None:
     evil = "\x1b]0;x\x07\x9b2J\n"
     child = {"pid": 1, "name": evil, "state": evil, "syscall": evil, "target": evil}
@@ -48,11 +76,11 @@ def test_hostile_text_is_harmless() -> None:
     dump = recorder(5, pending=True)
     for item in dump["json"]["entries"]:
         item["profiling_name"] = item["process_group"][1] = evil
-    shown = text(job({5: odd, 6: rank(6, recorder=dump)}), None, PIPE, verbose=True)
+    shown = PIPE.text(job({5: odd, 6: rank(6, recorder=dump)}), None, verbose=True)
     assert "^[]0;x^G" in shown
     assert not set(shown) & {"\x1b", "\x07", "\x9b"}
 
 
 def test_nothing_to_see() -> None:
-    shown = text(job(dict.fromkeys(range(16)), whole=False), None, PIPE, verbose=False)
+    shown = PIPE.text(job(dict.fromkeys(range(16)), whole=False), None, verbose=False)
     assert shown.startswith("cannot tell\n  no rank process was found")

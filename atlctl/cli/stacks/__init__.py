@@ -1,0 +1,1 @@
+"""The answer of `atlctl stacks`: for people and for programs."""
