@@ -57,12 +57,17 @@ class ShellExecution:
     def __init__(self, shells: Shells, request: ExecRequest) -> None:
         self.shells, self.request = shells, request
         self.process: asyncio.subprocess.Process | None = None
+        #: The process may run before asyncio hands it over.
+        self.settled = asyncio.Event()
+        self.settled.set()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         shells = self.shells
         if shells.start is not None:
             yield shells.start
             return
+        self.settled.clear()
+        missing = ""
         try:
             self.process = process = await asyncio.create_subprocess_exec(
                 *self.request.argv.words,
@@ -73,7 +78,11 @@ class ShellExecution:
                 start_new_session=True,
             )
         except FileNotFoundError as error:
-            yield FailedToStart(127, str(error))
+            missing = str(error)
+        finally:
+            self.settled.set()
+        if missing:
+            yield FailedToStart(127, missing)
             return
         shells.living.append(process)
         yield Started(guarded=True)
@@ -115,6 +124,7 @@ class ShellExecution:
         raise AssertionError("nobody resizes here")
 
     async def end(self, grace: float) -> bool:
+        await self.settled.wait()
         if self.process is not None and self.process.returncode is None:
             (os.kill if self.shells.deaf else os.killpg)(self.process.pid, signal.SIGTERM)
             await self.process.wait()
