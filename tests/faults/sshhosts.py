@@ -117,6 +117,25 @@ class Leaving(asyncssh.SSHServer):
         return True
 
 
+class Vanishing(Letting):
+    """Takes a command, and has gone before it says so."""
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+
+    def session_requested(self) -> asyncssh.SSHServerSession[bytes]:
+        return _Vanished(self._connection)
+
+
+class _Vanished(asyncssh.SSHServerSession[bytes]):
+    def __init__(self, connection: asyncssh.SSHServerConnection) -> None:
+        self._connection = connection
+
+    def exec_requested(self, command: str) -> bool:
+        self._connection.abort()
+        return True
+
+
 def reset(one: socket.socket) -> None:
     """Closing it resets the connection then."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -316,6 +335,7 @@ class Proxy:
                 self._flowing.wait()
                 size += len(data)
                 if self._limit is not None and size > self._limit:
+                    sink.sendall(data[: self._limit - size])
                     self.reset()
                     return
                 sink.sendall(data)
@@ -328,7 +348,7 @@ class Proxy:
         self._end(RESET)
 
     def cut_after(self, size: int) -> None:
-        """Reset every connection on which the server has sent more than so many bytes."""
+        """Reset every connection behind so many bytes of the server's."""
         self._limit = size
 
     def stall(self) -> None:

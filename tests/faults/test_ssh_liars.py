@@ -94,6 +94,7 @@ def lied(serving: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         for handler in LIES:
             own.host(handler.__name__, "127.0.0.1", own.asyncssh(handler))
         own.host("leaving", "127.0.0.1", own.asyncssh(None, sshhosts.Leaving))
+        own.host("vanishing", "127.0.0.1", own.asyncssh(None, sshhosts.Vanishing))
         own.host("good")
         run = own.exec("-o", "json", "--connect-timeout", "30", "--", "echo", "hi")
         few = own.file("failing", "hostile", "leaving")
@@ -116,10 +117,16 @@ def test_a_server_that_lies(lied: dict[str, Any], handler: Callable[[Process], N
     assert len(found["reason"]) < 400
 
 
+def test_a_command_that_was_sent_and_not_answered_may_run(lied: dict[str, Any]) -> None:
+    found = lied["outcomes"]["vanishing"]
+    assert (found["outcome"], found["exit_code"], found["may_still_run"]) == ("lost", None, True)
+    assert found["reason"] == "the connection ended before the command's start was answered"
+
+
 def test_beside_servers_that_lie(lied: dict[str, Any]) -> None:
     assert lied["code"] == 255
     assert lied["outcomes"]["good"]["exit_code"] == 0
-    assert len(lied["outcomes"]) == len(LIES) + 3
+    assert len(lied["outcomes"]) == len(LIES) + 4
     told = [line["data"] for line in lied["lines"] if line["type"] == "output" and line["worker"] == "good"]
     assert told == ["hi\n"]
 

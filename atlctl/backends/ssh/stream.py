@@ -159,6 +159,10 @@ class Within:
         return f"{quoted(Argv(('cd', folder))).text} && {quoted(Argv(('exec', *env))).text}"
 
 
+class _Unanswered(Unreachable):
+    """The connection was lost when the command had been sent and not been answered: it may run."""
+
+
 class HostPlace:
     """One host. See `atlctl.backends.guarded.channel.Place`."""
 
@@ -215,11 +219,17 @@ class HostPlace:
             )
         except BaseException as error:
             self._connections.rest(self._host)
-            if isinstance(error, OSError | asyncssh.Error):
-                raise Unreachable(f"{self.name}: no session: {str(error)[:200]}") from error
-            raise
+            if not isinstance(error, OSError | asyncssh.Error):
+                raise
+            # asyncssh sends the command in the moment in which the session is open. A host that refuses one or the
+            # other says so by this error; others are the connection's.
+            sent = session.channel is not None and not isinstance(error, asyncssh.ChannelOpenError)
+            kind = _Unanswered if sent else Unreachable
+            raise kind(f"{self.name}: no session: {str(error)[:200]}") from error
         made = cast("asyncssh.SSHClientChannel[bytes]", channel)
         return SessionChannel(session, made, lambda: self._connections.rest(self._host))
 
     def refused(self, error: AtlctlError, *, half_close: bool = False) -> FailedToStart | Lost:  # noqa: ARG002
+        if isinstance(error, _Unanswered):
+            return Lost("the connection ended before the command's start was answered")
         return FailedToStart(255, f"{error.message}{f'; {error.hint}' if error.hint else ''}")
