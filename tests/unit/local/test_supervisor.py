@@ -196,6 +196,20 @@ def test_many_workers(local: Local, workers: int) -> None:
     assert stopped < 6
 
 
+def test_a_client_that_is_slow_to_read_hears_of_every_worker(local: Local) -> None:
+    """Of 400 answers a socket holds less than 300, and the supervisor ends with the last worker."""
+    job = local.run(workers=400)
+    names = [worker.name for worker in job.workers]
+    with local.connect() as sock, sock.makefile("rb") as answers:
+        wanted = {"id": 1, "uid": job.uid, "fds": 0, "op": "stop", "workers": names, "grace": 10.0}
+        sock.sendall(json.dumps(wanted).encode() + b"\n")
+        assert wait_until(lambda: all(local.file("exit.json", index).exists() for index in range(400)), 20)
+        told = [json.loads(line) for line in answers]
+    assert sorted(one["worker"] for one in told[:-1]) == sorted(names)
+    assert told[-1]["event"] == "stop-done"
+    assert local.gone()
+
+
 def test_300_commands_at_once_through_one_connection(local: Local) -> None:
     """More descriptors than one message could carry."""
     job = local.run()

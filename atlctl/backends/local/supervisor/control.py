@@ -6,11 +6,13 @@ import array
 import contextlib
 import json
 import os
+import select
 import socket
 import struct
 import subprocess
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import processes
@@ -123,6 +125,15 @@ class Connection:
             self._blocked = bool(self._outgoing)
             self._loop.write_also(self._sock.fileno(), self._ready, self._blocked)
 
+    def rest(self) -> bool:
+        """Send what a client has not taken yet, as far as it takes it now. True where something is left."""
+        if not self.closed:
+            self._flush()
+        return bool(self._outgoing) and not self.closed
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
     def close(self) -> None:
         """Forget the client; what it had started is ended by the owner."""
         if self.closed:
@@ -133,6 +144,16 @@ class Connection:
         while self._descriptors:
             os.close(self._descriptors.popleft())
         self._gone(self)
+
+
+def part(connections: Iterable[Connection], seconds: float) -> None:
+    """Give slow readers what they have not taken yet: answers to many workers are more than a socket holds."""
+    deadline = time.monotonic() + seconds
+    while (slow := [one for one in connections if one.rest()]) and (left := deadline - time.monotonic()) > 0:
+        poll = select.poll()
+        for one in slow:
+            poll.register(one.fileno(), select.POLLOUT)
+        poll.poll(1000 * left)
 
 
 def _receive(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int], int]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import children, processes
-from .control import Connection, Execution, Listener
+from .control import Connection, Execution, Listener, part
 from .loop import Loop
 from .requests import KEEP, End, Exec, Message, Stop
 from .snapshot import Snapshot
@@ -28,6 +28,8 @@ SHARE_SECONDS = 0.02
 KILL_SECONDS = 5.0
 #: Grace for the commands of a client that has gone, seconds.
 GONE_GRACE = 1.0
+#: How long clients that are slow to read are waited for at the end, seconds; less than they wait for that end.
+PARTING_SECONDS = 1.0
 #: Grace where a signal ends the job, seconds.
 SIGNAL_GRACE = 10.0
 
@@ -96,6 +98,7 @@ class Supervisor:
         self._loop.run()
         # Commands that were killed with the last worker: their clients hear of it.
         self._loop.reap()
+        part(self._connections, PARTING_SECONDS)
 
     def _accept(self, sock: socket.socket) -> None:
         self._connections.add(Connection(self._loop, sock, self._handle, self._connection_gone))
