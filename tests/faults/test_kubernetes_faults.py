@@ -53,7 +53,7 @@ def started(cluster: Cluster, *words: str, kubeconfig: str = "") -> subprocess.P
 def test_a_hundred_workers_with_every_sort_of_fault(server: Server) -> None:
     """The same with 1,000 workers and 20 seeds is `make soak`."""
     cluster = Cluster(server)
-    wrong = many.run(cluster, 100, 4711, Path.cwd(), connect=5)
+    wrong = many.run(cluster, 100, 4711, Path.cwd(), connect=8)
     assert not wrong, "\n".join(wrong)
     assert not many.left(cluster, 100)
     server.clear_faults()
