@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from atlctl.cli import say
 from atlctl.cli.runtime import context
 from atlctl.jobs.errors import ExitCode, UsageError
+from atlctl.jobs.naming import counted
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
@@ -28,7 +29,7 @@ def pair(text: str) -> tuple[str, str]:
 
 async def stay(source: Backend, job: Job) -> int:
     """The job's logs until it has ended, then its exit code. Ctrl-C and SIGTERM stop it."""
-    say.note(f"job {job.name} runs with {job.expected} worker{'' if job.expected == 1 else 's'}; Ctrl-C stops it")
+    say.note(f"job {job.name} runs with {counted(job.expected, 'worker')}; Ctrl-C stops it")
     try:
         await _follow(source, job)
     except asyncio.CancelledError:

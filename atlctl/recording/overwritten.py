@@ -16,6 +16,8 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 
+from atlctl.jobs.naming import counted
+
 #: Lines at the beginning of a log whose forms are learned; bytes of a line that are looked at.
 LEARNED = 256
 _WIDTH = 200
@@ -132,9 +134,9 @@ class Overwritten:
         sure = bool(behind) or self._row_behind
         hosts = [host.decode(errors="replace") for host in self._hosts]
         several = self._alone and len(hosts) > 1
-        signs = [_count(holes, "hole")] if holes else []
+        signs = [counted(holes, "hole")] if holes else []
         if count and (count > 1 or sure or holes or several):
-            signs.append(_count(count, "line") + " cut in the middle of a word")
+            signs.append(counted(count, "line") + " cut in the middle of a word")
         if several:
             signs.append(f"summaries of {len(hosts)} hosts ({', '.join(hosts[:4])}{', ...' if len(hosts) > 4 else ''})")
         if not signs:
@@ -242,7 +244,3 @@ def _is_utf8(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atlctl.jobs.naming import fold_names
+from atlctl.jobs.naming import counted, fold_names
 from atlctl.smoke.context import Options, Run
 from atlctl.smoke.facts import gather
 from atlctl.smoke.facts.minority import size
@@ -77,7 +77,7 @@ async def check_gpus(run: Run) -> None:
             stage.not_judged("there is no GPU on any worker")
             return
         count = sum(len(gpus) for gpus in seen.values())
-        stage.note = f"{count} GPUs on {len(seen)} workers"
+        stage.note = f"{counted(count, 'GPU')} on {counted(len(seen), 'worker')}"
         without = [name for name in seen if not run.facts[name].get("smi", {}).get("tool")]
         if without and len(without) == len(seen):
             stage.not_judged(f"{stage.note}; there is no nvidia-smi to ask")
@@ -183,7 +183,8 @@ def _faults(gpu: Facts, xids: Sequence[Facts], earlier: Facts | None, second: bo
         severity = Severity.FAIL
     ecc = _number(gpu, "ecc")
     if ecc:
-        texts.append(f"{ecc:.0f} memory errors that ECC could not correct since the driver was loaded")
+        errors = "memory error" if ecc == 1 else "memory errors"
+        texts.append(f"{ecc:.0f} {errors} that ECC could not correct since the driver was loaded")
     known = [xid for xid in xids if xid["xid"] in XIDS]
     if known:
         texts.append(_told(known[-1]))

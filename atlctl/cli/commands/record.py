@@ -114,10 +114,10 @@ def _finder(source: Backend, job: Job) -> Callable[[], Awaitable[Job]]:
 
 
 def _tell_begin(job: Job, folder: str, keep: int, *, goes_on: bool) -> None:
-    from atlctl.cli.evidence.saved import count
+    from atlctl.jobs.naming import counted
 
     how = "goes on recording" if goes_on else "records"
-    workers = count(len(job.workers), "worker") if job.workers else "no workers yet, they are waited for"
+    workers = counted(len(job.workers), "worker") if job.workers else "no workers yet, they are waited for"
     say.line(f"{how} job {job.name} ({job.kind}, {job.state}, {workers}) in {folder}")
     most = max(job.expected, len(job.workers)) * keep
     free = os.statvfs(folder)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from atlctl.cli import say
 from atlctl.cli.evidence.findings import tell
 from atlctl.cli.evidence.matching import matcher, own_signatures
+from atlctl.jobs.naming import counted
 
 if TYPE_CHECKING:
     from atlctl.diagnosis.result import Cause, Diagnosis, Proof
@@ -141,12 +142,7 @@ def _next_command(cause: Cause) -> str | None:
 def _head(paths: Sequence[str], saved: Saved) -> str:
     shown = ["standard input" if path == "-" else path for path in paths]
     more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
-    counts = count(len(saved.logs), "log")
+    counts = counted(len(saved.logs), "log")
     if saved.error_files:
-        counts += f", {count(saved.error_files, 'error file')}"
-    return f"{count(len(saved.job.workers), 'worker')} from {', '.join(shown[:3])}{more} ({counts})"
-
-
-def count(number: int, thing: str) -> str:
-    """`1 log`, `2 logs`."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+        counts += f", {counted(saved.error_files, 'error file')}"
+    return f"{counted(len(saved.job.workers), 'worker')} from {', '.join(shown[:3])}{more} ({counts})"

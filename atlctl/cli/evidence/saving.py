@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
 from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError
+from atlctl.jobs.naming import counted
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend, Plan
@@ -79,14 +80,16 @@ async def keep(source: Backend, job: Job, chosen: Keeping) -> Keeping:
 
     folder = Folder(chosen.folder)
     try:
-        say.line(f"saving the logs of {len(job.workers)} workers in {chosen.folder} ({DEADLINE:g} s at most)")
+        say.line(
+            f"saving the logs of {counted(len(job.workers), 'worker')} in {chosen.folder} ({DEADLINE:g} s at most)"
+        )
         saved = chosen.saved = await save(source, job, folder)
         files = await _error_files(source, job, folder, saved) if saved.logs else 0
     finally:
         folder.close()
-    more = f", {files} error file{'' if files == 1 else 's'}" if files else ""
+    more = f", {counted(files, 'error file')}" if files else ""
     size = _size(saved.bytes)
-    say.line(f"saved: {saved.logs} logs, {size}{more}; read them with: atlctl errors --from {chosen.folder}")
+    say.line(f"saved: {counted(saved.logs, 'log')}, {size}{more}; read them with: atlctl errors --from {chosen.folder}")
     if saved.missing:
         say.warning(f"missing in {chosen.folder}:")
         for what, why in say.by_reason(saved.missing):

@@ -9,7 +9,7 @@ from atlctl.cli.runtime import context
 from atlctl.fanout.outcome import Kind, Outcome
 from atlctl.jobs.errors import ExitCode
 from atlctl.jobs.model import Job
-from atlctl.jobs.naming import fold_names
+from atlctl.jobs.naming import counted, fold_names
 from atlctl.render.jsonout import Status, dumps, envelope
 from atlctl.transfer.copying import Progress
 from atlctl.transfer.execution import Copy
@@ -71,7 +71,7 @@ def _closing(results: Results) -> list[str]:
         files = sum(copy.tally.files for _, copy in copied)
         size = human_bytes(sum(copy.tally.bytes for _, copy in copied))
         names = folded(outcome.worker.name for outcome, _ in copied)
-        lines.append(f"copied: {names}: {files} {'file' if files == 1 else 'files'}, {size}")
+        lines.append(f"copied: {names}: {counted(files, 'file')}, {size}")
     for label in ("failed", "timeout", "lost", "cancelled"):
         shown = "timed out" if label == "timeout" else label
         reasons = [(o.worker.name, o.reason) for o, _ in results if not o.ok and word(o) == label]

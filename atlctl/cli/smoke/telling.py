@@ -56,7 +56,7 @@ def _table(report: Report, words: Words, streams: Streams) -> str:
         Column(words("column_note")),
     )
     rows = [
-        [words.verdict(check.verdict), words.named(check.name), f"{check.seconds:.1f}", check.note]
+        [words.verdict(check.verdict), words.named(check.name), f"{check.seconds:.1f}", words.sentence(check.note)]
         for check in report.checks
     ]
     return render_table(Table(columns, rows), streams)
@@ -70,7 +70,7 @@ def _narrow(report: Report, words: Words, streams: Streams) -> list[str]:
         first, *rest = _folded(f"{verdict}  {clean(words.named(check.name))} {check.seconds:.1f} s", streams, 0)
         lines += [first.replace(verdict, _colored(verdict, check.verdict, streams), 1), *rest]
         if check.note:
-            lines += _folded(clean(check.note), streams, _INDENT)
+            lines += _folded(clean(words.sentence(check.note)), streams, _INDENT)
     return lines
 
 
@@ -102,11 +102,11 @@ def _told(group: Sequence[Finding], words: Words, streams: Streams, advised: set
     first = group[0]
     verdict = Verdict(first.severity)
     names = fold_names(f.culprit.worker for f in group if f.culprit is not None and f.culprit.worker is not None)
-    many = f" ({len(group)})" if len(group) > 1 else ""
+    many = words.aside(str(len(group))) if len(group) > 1 else ""
     who = clean(words.culprit(first.culprit, names)) + many
     head = f"{words.verdict(verdict)}  {clean(first.check)}: {who}"
     sure = words("confirmed") if first.confirmed and first.severity is not Severity.NOT_JUDGED else ""
-    body = [clean(first.evidence) + (f" ({sure})" if sure else "")]
+    body = [clean(words.sentence(first.evidence)) + (words.aside(sure) if sure else "")]
     advice = words.advice(first)
     if advice and advice not in advised:
         advised.add(advice)

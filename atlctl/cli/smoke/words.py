@@ -80,6 +80,19 @@ class Words:
             return finding.advice if self.lang == "en" else ""
         return finding.advice if self.lang == "en" and finding.advice else self(_ADVICE[finding.check])
 
+    def sentence(self, text: str) -> str:
+        """A note or evidence, which are English: in the reader's language, and then harmless and one line."""
+        if self.lang == "en":
+            return text
+        from atlctl.cli.smoke.phrases import said
+        from atlctl.render.sanitize import clean
+
+        return said(clean(text))
+
+    def aside(self, text: str) -> str:
+        """Behind a text, in brackets."""
+        return f" ({text})" if self.lang == "en" else f"（{text}）"
+
     def culprit(self, culprit: Culprit | None, names: str) -> str:
         """Who is at fault. `names`: the worker, or several of them, folded."""
         if culprit is None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from atlctl.cli.top.rows import LEFT, TITLES, Block, Row, blocks
 from atlctl.cli.top.view import View, judge
+from atlctl.jobs.naming import counted
 from atlctl.render.screen import fitted
 from atlctl.render.table import Column
 
@@ -82,9 +83,9 @@ def _fill(shown: Sequence[Block], room: int) -> tuple[list[Row], str]:
     workers, gpus = sum(block.workers for block in rest), sum(block.gpus for block in rest)
     odd = sum(block.marked for block in rest)
     troubled = sum(block.trouble for block in rest)
-    what = [f"{_count(odd, 'GPU')} with marks" if odd else "", f"{troubled} with something wrong" if troubled else ""]
+    what = [f"{counted(odd, 'GPU')} with marks" if odd else "", f"{troubled} with something wrong" if troubled else ""]
     words = ", ".join(text for text in what if text) or "nothing odd about them"
-    return rows, f"… {_count(workers, 'more worker')} with {_count(gpus, 'GPU')}, {words}"
+    return rows, f"… {counted(workers, 'more worker')} with {counted(gpus, 'GPU')}, {words}"
 
 
 def _summary(job: str, views: Sequence[View], shown: Sequence[Block], name: str) -> str:
@@ -96,14 +97,10 @@ def _summary(job: str, views: Sequence[View], shown: Sequence[Block], name: str)
     ]
     marked = sum(block.marked for block in shown)
     gpus = sum(block.gpus for block in shown)
-    text = f"{job}  {time.strftime('%H:%M:%S')}  {_count(len(views), 'worker')}, {_count(gpus, 'GPU')}"
+    text = f"{job}  {time.strftime('%H:%M:%S')}  {counted(len(views), 'worker')}, {counted(gpus, 'GPU')}"
     text += f" ({name})" if name else ""
     text += "".join(f", {number} {word}" for number, word in counts if number)
-    return text + (f", {_count(marked, 'GPU')} with marks" if marked else "")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return text + (f", {counted(marked, 'GPU')} with marks" if marked else "")
 
 
 def _table(

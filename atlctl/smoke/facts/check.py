@@ -54,7 +54,7 @@ async def check_facts(run: Run) -> None:
         }
         stage.note = _note(run.facts)
         if len(run.facts) < 2:
-            stage.not_judged(f"one worker, nothing to compare with: {stage.note}")
+            stage.not_judged("one worker, nothing to compare with" + (f": {stage.note}" if stage.note else ""))
 
 
 def differences(votes: Mapping[str, Vote]) -> list[Finding]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from atlctl.jobs.naming import counted
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.ranks.expected import Row, expected
@@ -83,7 +84,7 @@ async def check_allreduce(run: Run) -> None:
         selected = await chosen(run)
         members = grouped(run, selected.members)
         if len(members) < 2:
-            stage.not_judged(f"{len(members)} rank: there is nobody to compare with")
+            stage.not_judged(f"{counted(len(members), 'rank')}: there is nobody to compare with")
             return
         settled = await settle(run, CHECK, members, SECONDS, spec=spec(run, members))
         if settled.outcome is None or not settled.whole:

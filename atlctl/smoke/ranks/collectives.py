@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from atlctl.jobs.naming import counted
 from atlctl.smoke.context import Run, Stage
 from atlctl.smoke.ranks import judging, transports, verdicts
 from atlctl.smoke.ranks.members import chosen, grouped
@@ -48,7 +49,7 @@ async def group_check(
     selected = await chosen(run)
     members = grouped(run, selected.members)
     if len(members) < 2:
-        stage.not_judged(f"{len(members)} rank: there is nobody to compare with")
+        stage.not_judged(f"{counted(len(members), 'rank')}: there is nobody to compare with")
         return None
     settled = await settle(run, check, members, seconds)
     if settled.outcome is None or not settled.whole:

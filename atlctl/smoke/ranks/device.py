@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from atlctl.jobs.naming import counted
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Finding, Severity
 from atlctl.smoke.ranks import blame
@@ -141,4 +142,4 @@ def _within(value: object, limit: float) -> bool:
 def note(outcome: Outcome, members: Sequence[Member]) -> str:
     names = {str(t.told["gpu"].get("name")) for t in outcome.tracks if "gpu" in t.told}
     what = ", ".join(sorted(names)) if names else "CPUs"
-    return f"{len(members)} {'rank' if len(members) == 1 else 'ranks'} on {what}"
+    return f"{counted(len(members), 'rank')} on {what}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from atlctl.jobs.naming import counted
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.ranks import tournament
@@ -113,7 +114,8 @@ def judge(measured: Mapping[Pair, Mapping[int, float]], order: Sequence[str], sp
         told = "has pairs that do not come to their end" if severity is Severity.FAIL else "is slow to most others"
         for worker in workers:
             rates = [min(rails.values()) for pair, rails in measured.items() if worker in pair and rails]
-            text = f"{worker} {told}: {_rate(min(rates))} to {_rate(max(rates))}"
+            span = dict.fromkeys((_rate(min(rates)), _rate(max(rates))))
+            text = f"{worker} {told}: {' to '.join(span)}"
             found.append(Finding(CHECK, severity, Culprit("worker", worker), text, True, _ADVICE))
         for pair in links:
             one, other = sorted(pair, key=order.index)
@@ -131,4 +133,7 @@ def note(measured: Mapping[Pair, Mapping[int, float]]) -> str:
     rates = [rate for rails in measured.values() for rate in rails.values()]
     if not rates:
         return "nothing was measured"
-    return f"{len(measured)} pairs, busbw {min(rates):.3g} to {max(rates):.3g} GB/s, middle {median(rates):.3g}"
+    pairs = counted(len(measured), "pair")
+    if len(rates) == 1:
+        return f"{pairs}, busbw {rates[0]:.3g} GB/s"
+    return f"{pairs}, busbw {min(rates):.3g} to {max(rates):.3g} GB/s, middle {median(rates):.3g}"

@@ -175,5 +175,5 @@ def note(paces: Mapping[Member, Pace], hungry: int) -> str:
     if not paces:
         return ""
     middles = [one.middle for one in paces.values()]
-    text = f"slowest {max(middles) / median(middles):.2f} of the middle"
+    text = f"slowest {max(middles) / median(middles):.2f} times the middle"
     return text + (f"; {hungry} of {len(paces)} had to wait for a CPU" if hungry else "")

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from atlctl.jobs.naming import counted
+
 Fields = dict[str, Any]
 #: What each rank told of each step, by its place in the group.
 Results = Mapping[int, Mapping[str, Fields]]
@@ -57,12 +59,12 @@ def collectives(results: Results) -> list[Wrong]:
             continue
         if own[place] or sent[place] >= got[place]:
             mine = {pair: steps for pair, steps in left.items() if pair[0] == place}
-            who = len({receiver for _, receiver in mine})
-            told = f"wrong values from it came to {who} ranks in {_steps([s for one in mine.values() for s in one])}"
+            who = counted(len({receiver for _, receiver in mine}), "rank")
+            told = f"wrong values from it came to {who} in {_steps([s for one in mine.values() for s in one])}"
             found.append(Wrong(place, told + _first(results, *next(iter(mine)))))
         else:
             mine = {pair: steps for pair, steps in left.items() if pair[1] == place}
-            told = f"it got wrong values from {len(mine)} ranks that others got right"
+            told = f"it got wrong values from {counted(len(mine), 'rank')} that others got right"
             found.append(Wrong(place, told + _first(results, *next(iter(mine)))))
         left = {pair: steps for pair, steps in left.items() if place not in pair}
     return found or _sums(results)

@@ -53,7 +53,7 @@ def test_a_machine_is_too_busy_where_the_control_waits_too(looks: list[tuple[Pac
 def test_the_note_tells_how_many_waited() -> None:
     one, two, three = members(3)
     paces = {one: made(waiting=0.9), two: made(), three: made(3.0)}
-    assert note(paces, 1) == "slowest 3.00 of the middle; 1 of 3 had to wait for a CPU"
+    assert note(paces, 1) == "slowest 3.00 times the middle; 1 of 3 had to wait for a CPU"
 
 
 @pytest.mark.parametrize("rounds", [None, [], "x", [[1.0]], [[1.0, "x", 0.0]]])
