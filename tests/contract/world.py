@@ -121,7 +121,7 @@ def environment(pid: int) -> set[bytes]:
         return set()
 
 
-def eventually(world: World, name: str, predicate: Callable[[Job], object], timeout: float = 10.0) -> Job:
+def eventually(world: World, name: str, predicate: Callable[[Job], object], timeout: float = 30.0) -> Job:
     """The job as soon as `predicate` holds for it. Fails the test after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:

@@ -49,7 +49,7 @@ def jobs() -> Iterator[Registry]:
 )
 def test_a_full_disk_behind_stdout_is_told_and_is_1(jobs: Registry, words: tuple[str, ...]) -> None:
     with open("/dev/full", "wb") as full, jobs.popen(*words, stdout=full, stderr=-1) as run:
-        _, stderr = run.communicate(timeout=15)
+        _, stderr = run.communicate(timeout=40)
     assert run.returncode == 1
     lines = stderr.decode().splitlines()
     assert f"error: the output could not be written: {FULL}" in lines
@@ -60,7 +60,7 @@ def test_a_full_disk_behind_stdout_is_told_and_is_1(jobs: Registry, words: tuple
 def test_help_and_version_on_a_full_disk_fail_too(jobs: Registry) -> None:
     for words in (("--version",), ("-h",), ("exec", "-h")):
         with open("/dev/full", "wb") as full, jobs.popen(*words, stdout=full, stderr=-1) as run:
-            run.communicate(timeout=15)
+            run.communicate(timeout=40)
         assert run.returncode != 0, words
 
 

@@ -86,7 +86,7 @@ def named(text: str) -> list[Process]:
     return [process for process in marked() if text in process.command]
 
 
-def wait_until(predicate: Callable[[], object], timeout: float = 10.0, interval: float = 0.02) -> bool:
+def wait_until(predicate: Callable[[], object], timeout: float = 30.0, interval: float = 0.02) -> bool:
     """Ask `predicate` until it is true; False when `timeout` seconds have passed without."""
     deadline = time.monotonic() + timeout
     while not predicate():

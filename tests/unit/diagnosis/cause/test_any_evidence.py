@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,6 +95,7 @@ def job_of(numbers: random.Random) -> list[Log]:
     return logs
 
 
+@pytest.mark.timeout(180)
 def test_two_thousand_jobs_at_random() -> None:
     numbers = random.Random(20261120)
     seen = set()
