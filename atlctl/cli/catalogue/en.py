@@ -305,12 +305,12 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "stacks.say.thread": "thread {name}:",
     "stacks.say.more_frames": "({count} more)",
     "stacks.say.between": "between the two looks",
-    "stacks.say.stood_still": "stood still: {ranks}",
-    "stacks.say.same_place": "ran, and were at the same place of the code both times: {ranks}",
+    "stacks.say.still": "stood still: {ranks}",
+    "stacks.say.same": "ran, and were at the same place of the code both times: {ranks}",
     "stacks.say.moved": "moved: {ranks}",
     "stacks.say.ran": "ran, or cannot be seen into: {ranks}",
-    "stacks.say.others_now": "are other processes than before: {ranks}",
-    "stacks.say.are_gone": "are gone: {ranks}",
+    "stacks.say.new": "are other processes than before: {ranks}",
+    "stacks.say.gone": "are gone: {ranks}",
     "demo.say.intro": (
         "A real job on this machine: {workers} workers x {processes} processes train a small DDP model "
         "with torchrun (CPU, gloo)."

@@ -302,12 +302,12 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
     "stacks.say.thread": "线程 {name}：",
     "stacks.say.more_frames": "（另有 {count} 层）",
     "stacks.say.between": "两次查看之间",
-    "stacks.say.stood_still": "静止不动：{ranks}",
-    "stacks.say.same_place": "在运行，但两次都在代码的同一位置：{ranks}",
+    "stacks.say.still": "静止不动：{ranks}",
+    "stacks.say.same": "在运行，但两次都在代码的同一位置：{ranks}",
     "stacks.say.moved": "有进展：{ranks}",
     "stacks.say.ran": "在运行，或无法看到其内部：{ranks}",
-    "stacks.say.others_now": "已不是之前的进程：{ranks}",
-    "stacks.say.are_gone": "已不在：{ranks}",
+    "stacks.say.new": "已不是之前的进程：{ranks}",
+    "stacks.say.gone": "已不在：{ranks}",
     "demo.say.intro": (
         "在本机启动一个真实作业：{workers} 个 worker × {processes} 个进程，"
         "用 torchrun 训练一个小的 DDP 模型（CPU，gloo）。"

@@ -19,6 +19,7 @@ from atlctl.cli.evidence.matching import matcher, own_signatures
 from atlctl.cli.evidence.saved import placed
 from atlctl.cli.report import smoketold, story
 from atlctl.cli.report.words import words
+from atlctl.cli.smoke.words import Words
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
 from atlctl.diagnosis.hang.answer import CATEGORY as HANG
@@ -181,7 +182,7 @@ class Making:
             self.remarks,
             self._made(redacted, told),
             self.about,
-            None if smoke is None else smoketold.smoke(smoke, told),
+            None if smoke is None else smoketold.smoke(smoke, told, Words(lang).sentence),
             {} if smoke is None else smoketold.workers_of(smoke),
         )
         page = render(story.page(material, manner, told))

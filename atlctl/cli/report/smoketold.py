@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from atlctl.render.heatmap import Heat as Matrix
@@ -24,8 +24,11 @@ _MAPS = (
 )
 
 
-def smoke(data: Mapping[str, Any], words: Mapping[str, str]) -> Smoke:
-    """What the page shows of it. Parts that have another form than atlctl writes are left out."""
+def smoke(data: Mapping[str, Any], words: Mapping[str, str], tell: Callable[[str], str]) -> Smoke:
+    """What the page shows of it. Parts that have another form than atlctl writes are left out.
+
+    `tell`: a note or evidence, which are English, for the reader.
+    """
     verdict = _text(data.get("verdict"))
     total = _mapping(data.get("timings")).get("total")
     facts = [
@@ -38,7 +41,7 @@ def smoke(data: Mapping[str, Any], words: Mapping[str, str]) -> Smoke:
             _verdict(item, words),
             _text(item.get("check")),
             f"{item['seconds']:.1f}" if isinstance(item.get("seconds"), int | float) else "",
-            _text(item.get("note")),
+            tell(_text(item.get("note"))),
         )
         for item in _items(data.get("checks"))
     ]
@@ -48,7 +51,7 @@ def smoke(data: Mapping[str, Any], words: Mapping[str, str]) -> Smoke:
             _severity(item.get("severity"), words),
             _text(item.get("check")),
             _culprit(_mapping(item.get("culprit"))),
-            _text(item.get("evidence")),
+            tell(_text(item.get("evidence"))),
             words["yes"] if item.get("confirmed") is True else "",
             _text(item.get("advice")),
         )

@@ -18,14 +18,7 @@ from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
 
 _FRAMES = 30
-_HOW = {
-    "still": "stood_still",
-    "same": "same_place",
-    "moved": "moved",
-    "ran": "ran",
-    "new": "others_now",
-    "gone": "are_gone",
-}
+_HOW = ("still", "same", "moved", "ran", "new", "gone")
 _SURE = {Confidence.CERTAIN: "certain", Confidence.LIKELY: "likely", Confidence.GUESS: "guess"}
 
 
@@ -47,10 +40,10 @@ class Telling:
             ]
         if changed is not None:
             lines += ["", self._strong(self._say("between"))]
-            for how, key in _HOW.items():
+            for how in _HOW:
                 numbers = [change.rank for change in changed if change.how == how and change.rank is not None]
                 if numbers:
-                    lines.append(f"  {self._say(key, ranks=self.ranks(numbers))}")
+                    lines.append(f"  {self._say(how, ranks=self.ranks(numbers))}")
         return "\n".join(lines) + "\n"
 
     def ranks(self, numbers: Iterable[int | None]) -> str:

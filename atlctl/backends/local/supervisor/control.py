@@ -127,9 +127,10 @@ class Connection:
 
     def rest(self) -> bool:
         """Send what a client has not taken yet, as far as it takes it now. True where something is left."""
-        if not self.closed:
-            self._flush()
-        return bool(self._outgoing) and not self.closed
+        if self.closed:
+            return False
+        self._flush()
+        return bool(self._outgoing)
 
     def fileno(self) -> int:
         return self._sock.fileno()

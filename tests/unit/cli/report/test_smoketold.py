@@ -7,14 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atlctl.cli.catalogue.report_en import TEXTS
+from atlctl.cli.catalogue.report_zh import TEXTS as CHINESE
 from atlctl.cli.report.smoketold import smoke, workers_of
 from atlctl.cli.smoke.data import to_data
+from atlctl.cli.smoke.words import Words
 from tests.support.saved import smoke_document
 from tests.unit.smoke.reports import report
 
 
 def test_what_atlctl_writes():
-    told = smoke(to_data(report(), []), TEXTS)
+    told = smoke(to_data(report(), []), TEXTS, str)
     assert (told.verdict, told.level) == ("FAIL", "bad")
     assert [row[:2] for row in told.checks.rows] == [
         ("FAIL", "roll-call"),
@@ -33,8 +35,16 @@ def test_what_atlctl_writes():
     assert trips.shares[0][1] < 1
 
 
+def test_notes_and_evidence_are_told_as_on_the_terminal():
+    data = {"checks": [{"note": "3 of 4 workers answer"}], "findings": [{"evidence": "no answer within 4 s"}]}
+    told = smoke(data, CHINESE, Words("zh").sentence)
+    assert told.findings is not None
+    assert told.checks.rows[0][3] == "4 个 worker 中有 3 个应答"
+    assert told.findings.rows[0][3] == "4 s 内没有应答"
+
+
 def test_worst_workers_of_many_are_shown_and_cells_are_shares_then():
-    (heat,) = smoke(smoke_document(100)["data"], TEXTS).heats
+    (heat,) = smoke(smoke_document(100)["data"], TEXTS, str).heats
     assert len(heat.names) == len(heat.figures) == len(heat.figures[0]) == 64
     assert "worker-3" in heat.names
     at = heat.names.index("worker-3")
@@ -47,7 +57,7 @@ def test_worst_workers_of_many_are_shown_and_cells_are_shares_then():
 def test_a_map_of_another_form_is_left_out(change):
     data = smoke_document(4)["data"]
     data["figures"]["throughput"].update(change)
-    assert smoke(data, TEXTS).heats == []
+    assert smoke(data, TEXTS, str).heats == []
 
 
 JSON = st.recursive(
@@ -62,5 +72,5 @@ KEYS = ("tier", "verdict", "findings", "checks", "workers", "timings", "figures"
 @given(st.dictionaries(st.sampled_from(KEYS), JSON), st.sampled_from(KEYS), JSON)
 def test_no_document_breaks_it(data: dict[str, Any], key: str, value: object):
     data = {**smoke_document(3)["data"], **data, key: value}
-    smoke(data, TEXTS)
+    smoke(data, TEXTS, str)
     workers_of(data)
