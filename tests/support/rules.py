@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 import tomllib
@@ -49,7 +50,7 @@ DISTRIBUTIONS = {"yaml": "pyyaml", "pydantic_core": "pydantic-core"}
 #: Programs of their own: the standard library (and what KNOWS grants), and of the package only what lies beside them.
 ALONE = ("backends.local.supervisor", "smoke.agent", "smoke.probe", "stacks.probe", "cli.demo_job")
 
-MAX_LINES = 450
+MAX_LINES = 1_000
 #: One file by its nature: it runs under plain torchrun, copied to wherever it is wanted.
 ONE_FILE = ("smoke.probe",)
 
@@ -63,7 +64,7 @@ class Module:
     text: str
     is_package: bool = False
 
-    @property
+    @functools.cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.text)
 
