@@ -13,12 +13,17 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.apiserver import handle
 from tests.support import isolation, needs, proc
 
 settings.register_profile("house", deadline=None, database=None)
 settings.load_profile("house")
 
 isolation.refuse_network()
+
+
+def pytest_report_header() -> str:
+    return f"rough mode of the test API server: ATLCTL_ROUGH_SEED={handle.SEED}"
 
 
 @pytest.fixture(autouse=True)

@@ -82,7 +82,7 @@ class Output:
 class Exited:
     """The command ended and said how: exactly one of `exit_code` and `signal` is set.
 
-    `truncated`: a child of it still held its output open, and what came later was not waited for.
+    Its own output is whole. `truncated`: a child of it still held its output open; what that one prints later is cut.
     """
 
     exit_code: int | None = None
@@ -100,7 +100,7 @@ class FailedToStart:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The connection ended without a word on how the command ended. Never a success."""
+    """Unknown is how the command ended, or whether its output is whole. Never a success."""
 
     reason: str
 

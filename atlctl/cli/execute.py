@@ -166,10 +166,10 @@ async def _run(
         await executor.aclose()
     code = fold_codes(outcomes) if stopped is None else context().leaving or int(ExitCode.INTERRUPTED)
     _remember(job, words, names, outcomes)
-    await _finish(outcomes, sink, code)
+    whole = await _finish(outcomes, sink, code)
     if stopped is not None:
         raise stopped
-    return code
+    return code if whole else code or int(ExitCode.FAILED)
 
 
 def _remember(job: Job, words: tuple[str, ...], names: Sequence[str], outcomes: Sequence[Outcome] = ()) -> None:
@@ -180,8 +180,8 @@ def _remember(job: Job, words: tuple[str, ...], names: Sequence[str], outcomes: 
         say.warning(f"--retry-failed will not know of this run: {error.message}")
 
 
-async def _finish(outcomes: Sequence[Outcome], sink: LiveSink | JsonSink | GatherSink | FolderSink, code: int) -> None:
-    """What is said once all outcomes are known."""
+async def _finish(outcomes: Sequence[Outcome], sink: LiveSink | JsonSink | GatherSink | FolderSink, code: int) -> bool:
+    """What is said once all outcomes are known. False if output that came could not be kept."""
     cut: Collection[str] = ()
     match sink:
         case JsonSink():
@@ -200,9 +200,10 @@ async def _finish(outcomes: Sequence[Outcome], sink: LiveSink | JsonSink | Gathe
     if context().reader_gone:
         outcomes = [outcome for outcome in outcomes if outcome.may_still_run]  # silent but for these
     if len(outcomes) == 1 and _says_it_all(outcomes[0]) and not cut:
-        return
+        return True
     for text in summary_lines(outcomes, cut):
         say.line(text)
+    return not cut
 
 
 def _says_it_all(outcome: Outcome) -> bool:

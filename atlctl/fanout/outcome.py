@@ -27,7 +27,7 @@ class Outcome:
     """The end of one command on one worker. Every selected worker gets exactly one.
 
     `may_still_run`: its end could not be proven. `guarded`: it would have died with this client (None: never started).
-    `truncated`: output after its exit was not waited for, or could not be kept.
+    `truncated`: output is missing; of one that exited, only what processes that it left behind printed later.
     """
 
     worker: Worker

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +19,10 @@ from tests.apiserver.store import Store
 
 @dataclass(slots=True)
 class Cluster:
-    """`requests` is what was asked of the API so far, oldest first; `garbage` are seconds until dependents follow."""
+    """`requests` is what was asked of the API so far, oldest first; `garbage` are seconds until dependents follow.
+
+    `rough`: the seed of the rough mode of exec (README), None for one that delivers at once and in order.
+    """
 
     folder: str
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
@@ -27,12 +32,18 @@ class Cluster:
     requests: list[dict[str, Any]] = field(default_factory=list)
     garbage: float = 0.05
     page: int = 0
+    rough: int | None = None
     store: Store = field(init=False)
     kubelet: Kubelet = field(init=False)
+    _execs: itertools.count[int] = field(init=False, default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         self.store = Store(self.served)
         self.kubelet = Kubelet(self.store, self.folder, self.id)
+
+    def dice(self) -> random.Random | None:
+        """What one exec's roughness is drawn from."""
+        return None if self.rough is None else random.Random(f"{self.rough}/{next(self._execs)}")
 
 
 @dataclass(slots=True)

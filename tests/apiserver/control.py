@@ -230,9 +230,9 @@ class Control:
         self.cluster.requests.clear()
 
     def settings(self, values: Object) -> None:
-        """Of the kubelet (see kubelet.Settings), `garbage` (seconds), `page` (largest page of a list)."""
+        """Of the kubelet (see kubelet.Settings), `garbage` (seconds), `page` (largest of a list), `rough` (seed)."""
         for key, value in values.items():
-            if key in ("garbage", "page"):
+            if key in ("garbage", "page", "rough"):
                 setattr(self.cluster, key, value)
             elif key in ("path", "backoff", "fake_stop", "rotate", "pid1"):
                 setattr(self.cluster.kubelet.settings, key, value)

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
+import random
 import struct
 import termios
 
@@ -20,6 +21,9 @@ from tests.apiserver.store import Record
 
 #: Bytes of stdin that may wait for a process that does not read them.
 WAITING = 1 << 20
+#: The rough mode, after recordings of a real cluster (recordings/exec-order): bytes of one stream that runtime, kubelet
+#: and API server may hold back together, while the other stream goes on; seconds that a burst may be late.
+HELD, LATE_SECONDS = 2 << 20, 0.05
 
 
 async def serve(call: Call) -> web.StreamResponse:
@@ -84,6 +88,8 @@ class Session:
         self._input: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._waiting = 0
         self._room = asyncio.Event()
+        self._random = call.cluster.dice()
+        self._tail = b""
 
     async def run(self) -> None:
         await self.socket.send_bytes(b"\x01") if not self.protocol.startswith("base64") else await self._say(1, b"")
@@ -206,8 +212,49 @@ class Session:
         await self._end(frames.exited(self.protocol, self.argv, code))
 
     async def _copy(self, channel: int, pipe: Pipe) -> None:
+        if self._random is not None:
+            await self._deliver(channel, pipe, self._random)
+            return
         while data := await pipe.read():
-            await self._frame(channel, data)
+            await self._frame(channel, self._held_back(channel, data))
+
+    async def _deliver(self, channel: int, pipe: Pipe, dice: random.Random) -> None:
+        """What a stream prints, late and in bursts, whatever the other one does."""
+        held, over, changed = bytearray(), False, asyncio.Event()
+        #: Some execs are late with one stream, some with both, most with none.
+        late = dice.choice((0.0, 0.0, 0.1, 0.8))
+
+        async def read() -> None:
+            nonlocal over
+            while data := await pipe.read():
+                held.extend(self._held_back(channel, data))
+                changed.set()
+                while len(held) >= HELD:
+                    changed.clear()
+                    await changed.wait()
+            over = True
+            changed.set()
+
+        reading = asyncio.get_running_loop().create_task(read())
+        try:
+            while True:
+                while not held and not over:
+                    changed.clear()
+                    await changed.wait()
+                if dice.random() < late:
+                    await asyncio.sleep(dice.uniform(0, LATE_SECONDS))
+                burst = bytes(held[: int(2 ** dice.uniform(12, 21))])
+                if not burst and over:
+                    return
+                del held[: len(burst)]
+                changed.set()
+                while burst:
+                    size = 32768 if dice.random() < 0.9 else dice.randint(1, 64)
+                    await self._frame(channel, burst[:size])
+                    burst = burst[size:]
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
     async def _frame(self, channel: int, data: bytes) -> None:
         fault = self.fault
@@ -219,6 +266,14 @@ class Session:
             await asyncio.sleep(fault.seconds)
         await self._say(channel, data)
 
+    def _held_back(self, channel: int, data: bytes) -> bytes:
+        """What is sent of `data` where the end of stdout shall never arrive."""
+        if self.fault is None or self.fault.action != "drop-before-end" or channel != frames.STDOUT:
+            return data
+        data = self._tail + data
+        self._tail = data[-10:]
+        return data[:-10]
+
     async def _say(self, channel: int, data: bytes) -> None:
         message = frames.encode(self.protocol, channel, data)
         if isinstance(message, str):
@@ -228,7 +283,8 @@ class Session:
 
     async def _end(self, outcome: bytes) -> None:
         action = self.fault.action if self.fault else ""
-        if action == "drop-before-exit":
+        if action in ("drop-before-end", "drop-before-exit"):
+            await self._flushed()
             self._cut()
         if action == "stall-before-exit":
             assert self.fault is not None
@@ -240,11 +296,17 @@ class Session:
                 transport.write(frames.raw_frame(payload, max(2, len(payload) // 2)))
                 await self._flushed()
             self._cut()
+        if self._random is not None and self._random.random() < 0.2:
+            await asyncio.sleep(self._random.uniform(0, LATE_SECONDS))
         if outcome:
             await self._say(frames.ERROR, outcome)
         if action == "drop-after-exit":
             await self._flushed()
             self._cut()
+        transport = self.call.request.transport
+        if self._random is not None and transport is not None and self._random.random() < 0.5:
+            transport.close()  # what was written is sent, and no close frame
+            raise Gone
         await self.socket.close(code=1000)
 
     async def _stall(self, seconds: float) -> None:

@@ -18,6 +18,7 @@ ACTIONS = (
     "drop",  # the connection is cut before an answer
     "delay",  # `seconds` before the answer
     "drop-after",  # exec: cut `seconds` after the start; log: cut after `bytes`
+    "drop-before-end",  # exec: all output but the last bytes of stdout, then cut
     "drop-before-exit",  # exec: all output, then cut before the frame of channel 3
     "drop-inside-exit",  # exec: cut within that frame
     "drop-after-exit",  # exec: that frame whole, then cut with no close frame

@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ import yaml
 from tests.apiserver import processes
 
 ROOT = Path(__file__).parents[2]
+#: Seed of the rough mode (README). The head of a test run shows it; the variable repeats it.
+SEED = int(os.environ.setdefault("ATLCTL_ROUGH_SEED", str(secrets.randbelow(1_000_000))))
 Object = dict[str, Any]
 
 
@@ -30,7 +33,8 @@ class Server:
     Raises RuntimeError where it does not start, or where an operation fails.
     """
 
-    def __init__(self, namespace: str = "default") -> None:
+    def __init__(self, namespace: str = "default", rough: int | None = SEED) -> None:
+        """`rough`: see README; None for what must be measured, or compared frame by frame."""
         self._temporary = tempfile.TemporaryDirectory(prefix="atl-api-", ignore_cleanup_errors=True)
         self.folder = Path(self._temporary.name)
         self._errors = (self.folder / "stderr").open("w+b")
@@ -58,6 +62,8 @@ class Server:
         #: A test may ask from several threads.
         self._lock = threading.Lock()
         self.kubeconfig = self.write_kubeconfig("kubeconfig", namespace=namespace)
+        if rough is not None:
+            self.call("settings", values={"rough": rough})
 
     def __enter__(self) -> Self:
         return self

@@ -42,7 +42,7 @@ ERRORS_WALL = 10.0
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Jobs bench-16, bench-256, bench-1000. Their pods run nothing but what `exec` starts in them."""
-    with Server() as server:
+    with Server(rough=None) as server:
         own = Cluster(server)
         for size in SIZES:
             own.pytorchjob(f"bench-{size}", size)

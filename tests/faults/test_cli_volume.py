@@ -161,4 +161,4 @@ def test_a_child_that_keeps_the_pipe_open_holds_nobody_up(jobs: Registry) -> Non
     run = jobs.exec("four", "-w", "0", "--", "sh", "-c", "sleep 982 & echo started")
     assert (run.stdout, run.code) == (b"started\n", 0)
     assert time.monotonic() - begun < 5
-    assert b"output truncated: worker-0 (1)" in run.stderr
+    assert b"later output not shown: worker-0 (1)" in run.stderr

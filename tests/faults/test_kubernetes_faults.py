@@ -62,10 +62,10 @@ def test_a_hundred_workers_with_every_sort_of_fault(server: Server) -> None:
 def test_the_judge_of_that_sees_a_success_that_was_none() -> None:
     outcome = {"type": "outcome", "worker": "worker-0", "outcome": "exited", "exit_code": 0}
     lines: list[dict[str, Any]] = [outcome, {"type": "summary", "status": "partial"}]
-    wrong = many.judge(lines, 2, {0: "drop-before-exit"}, 255)
+    wrong = many.judge(lines, 2, {0: "drop-before-end"}, 255)
     assert [line.split(":")[0] for line in wrong] == [
-        "worker-0 (drop-before-exit)",
-        "worker-0 (drop-before-exit)",
+        "worker-0 (drop-before-end)",
+        "worker-0 (drop-before-end)",
         "worker-1 (none)",
     ]
 
@@ -73,21 +73,22 @@ def test_the_judge_of_that_sees_a_success_that_was_none() -> None:
 # Output that was cut is never a success
 
 
-@pytest.mark.parametrize("action", ["drop-before-exit", "drop-inside-exit"])
 @pytest.mark.parametrize("options", [(), ("-i",), ("--gather",)], ids=" ".join)
-def test_a_connection_that_ends_before_the_exit_is_whole_is_lost(
-    cluster: Cluster, action: str, options: tuple[str, ...]
-) -> None:
-    cluster.server.fault(action, name="job-worker-0")
+def test_a_connection_that_ends_before_the_output_is_whole_is_lost(cluster: Cluster, options: tuple[str, ...]) -> None:
+    cluster.server.fault("drop-before-end", name="job-worker-0")
     run = execute(cluster, "-w", "0", *options, "--", "echo", "out")
     assert run.code == 255
     assert b"out\n" in run.stdout
-    assert b"lost: worker-0 (1): the connection ended before the command's exit status\n" in run.stderr
+    reason = b"the connection ended before all output had arrived; the command ended with exit code 0"
+    assert b"lost: worker-0 (1): " + reason + b"\n" in run.stderr
 
 
+@pytest.mark.parametrize("action", ["drop-before-exit", "drop-inside-exit", "drop-after-exit"])
 @pytest.mark.parametrize("options", [(), ("-i",), ("--gather",)], ids=" ".join)
-def test_a_connection_that_ends_after_the_exit_changes_nothing(cluster: Cluster, options: tuple[str, ...]) -> None:
-    cluster.server.fault("drop-after-exit", name="job-worker-0")
+def test_a_connection_that_ends_after_the_output_changes_nothing(
+    cluster: Cluster, action: str, options: tuple[str, ...]
+) -> None:
+    cluster.server.fault(action, name="job-worker-0")
     run = execute(cluster, "-w", "0", *options, "--", "sh", "-c", "echo out; exit 3")
     assert run.code == 3
     assert b"out\n" in run.stdout
@@ -122,13 +123,13 @@ def test_a_server_that_is_silent_after_the_start_times_out(cluster: Cluster) -> 
 
 
 def test_a_server_that_never_tells_the_exit_is_not_waited_for(cluster: Cluster) -> None:
-    """The wrapper has told the code; whether all output came nobody knows."""
+    """The command's own output is whole; whether a process that it left behind printed more is not known."""
     cluster.server.fault("stall-before-exit", name="job-worker-0")
     begun = time.monotonic()
     run = execute(cluster, "-w", "0", "--", "sh", "-c", "echo out; exit 5")
     assert (run.stdout, run.code) == (b"out\n", 5)
-    assert b"output truncated: worker-0 (1)\n" in run.stderr
-    assert time.monotonic() - begun < 8
+    assert b"later output not shown: worker-0 (1)\n" in run.stderr
+    assert time.monotonic() - begun < 20
 
 
 def test_a_command_whose_request_got_no_answer_may_have_run(cluster: Cluster) -> None:
@@ -229,9 +230,8 @@ def test_a_pod_that_is_deleted_mid_exec_is_no_success(cluster: Cluster) -> None:
         cluster.server.remove("Pod", "deleted-worker-1")
         stdout, stderr = run.communicate(timeout=20)
     assert stdout == b"worker-0: over\n"
-    assert run.returncode in (137, 255)  # the server tells a SIGKILL, or nothing
-    assert b"ok: worker-0 (1)\n" in stderr
-    assert b"killed by SIGKILL: worker-1 (1)\n" in stderr or b"lost: worker-1 (1): " in stderr
+    assert run.returncode == 255
+    assert b"ok: worker-0 (1)\nlost: worker-1 (1): " in stderr
 
 
 def test_a_container_that_restarts_mid_exec_is_no_success(cluster: Cluster) -> None:
@@ -244,7 +244,7 @@ def test_a_container_that_restarts_mid_exec_is_no_success(cluster: Cluster) -> N
         cluster.server.kill("restarted-worker-0")
         stdout, stderr = run.communicate(timeout=20)
     assert stdout == b""
-    assert run.returncode in (137, 255), stderr
+    assert run.returncode == 255, stderr
     assert execute(cluster, "-w", "0", "echo", "again", job="restarted").stdout == b"again\n"
     (worker,) = cluster.data("ps", "restarted")["workers"]
     assert worker["restarts"] == 1

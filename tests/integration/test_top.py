@@ -218,7 +218,7 @@ def test_in_pods() -> None:
         run = ask("w-1")
         assert (run.stderr, run.code) == (b"note: w-1: no GPU is told of: there is no nvidia-smi\n", 0)
         assert cells(run.stdout.decode().splitlines()[1])[0] == "w-1"
-        server.fault("drop-before-exit", kind="exec", times=1)
+        server.fault("drop-before-end", kind="exec", times=1)
         run = ask("w-0")
         # What it said before is shown, and that it may not be all.
         assert (run.stdout.count(b"NVIDIA H100"), run.code) == (2, 255)

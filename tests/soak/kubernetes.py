@@ -55,8 +55,10 @@ SORTS = {
     # The connection goes before an answer or while it runs: what became of the command cannot be known.
     "drop": Sort({"action": "drop"}, "lost", whole=False),
     "drop-after": Sort({"action": "drop-after", "seconds": 0.05}, "lost", whole=False),
-    "drop-before-exit": Sort({"action": "drop-before-exit"}, "lost"),
-    "drop-inside-exit": Sort({"action": "drop-inside-exit"}, "lost"),
+    # The wrapper has told the exit code, and the end of the output has not come; or it has, and no status.
+    "drop-before-end": Sort({"action": "drop-before-end"}, "lost"),
+    "drop-before-exit": Sort({"action": "drop-before-exit"}),
+    "drop-inside-exit": Sort({"action": "drop-inside-exit"}),
     "drop-after-exit": Sort({"action": "drop-after-exit"}),
     "stall": Sort({"action": "stall"}, "timeout", whole=False),
     # The wrapper has told the exit code; the server never says that the output is at its end.

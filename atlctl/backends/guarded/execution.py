@@ -3,11 +3,11 @@
 What is believed of an end, in this order:
 
 - The wrapper's word that it was not started: FailedToStart.
-- The transport's status, and with it the wrapper's word, which alone can prove a signal. Without a status the command
-  is Lost, also where the wrapper has said how it ended: output may be missing then.
-- A status of 137 without a word of the wrapper: the wrapper itself was killed by SIGKILL, which is what happens to all
-  processes of a container that ends or is deleted. The command went with it, or was ended by the watcher: signal 9.
-- No status comes, since a child of the command holds its output open: the wrapper's word counts, as `truncated`.
+- The transport's status, which comes after all output, and with it the wrapper's word, which alone can prove a signal.
+- The wrapper's words at the end of both streams: the command's own output is whole. No status comes while a child of it
+  holds them open. What the child prints is passed on for a moment; then a look into the place shows whether something
+  is left there, of which more may come that is not shown: `truncated`.
+- Everything else is Lost: a connection that ended before either, a wrapper that was killed.
 """
 
 from __future__ import annotations
@@ -18,18 +18,30 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 
-from atlctl.backends.base import Event, ExecRequest, Exited, FailedToStart, Lost, Output, Started, TerminalSize
+from atlctl.backends.base import (
+    Event,
+    ExecRequest,
+    Exited,
+    FailedToStart,
+    Lost,
+    Output,
+    Started,
+    Stream,
+    TerminalSize,
+)
 from atlctl.backends.guarded import guard
 from atlctl.backends.guarded.channel import Channel, Ended, Place
-from atlctl.backends.guarded.watcher import Watcher
+from atlctl.backends.guarded.watcher import Watcher, anything_left
 from atlctl.jobs.errors import AtlctlError
 
-#: After the command's exit, seconds without output until a status that does not come is given up on: at least, or twice
-#: the time that the start took, since a loaded server is slow at both, but never more than the second figure.
-#: And seconds in all, for a child that goes on to print.
-LINGER_SECONDS, LINGER_LIMIT = (0.3, 2.0), 4.0
-#: Bytes of a stream, after the exit was heard, that may be the command's own: in its pipe, and under way.
-OWED = 1 << 20
+#: When the command's own output is whole, seconds without a status until a look: at least, or twice the time that the
+#: start took, since a loaded server is slow at both, but never more than the second figure. And seconds for the look,
+#: and then for a status that must come if it finds nothing.
+LINGER_SECONDS, LOOK_SECONDS = (0.3, 2.0), 5.0
+#: Bytes that are passed on of what a child prints to a stream after the command's own output.
+AFTERMATH = 1 << 20
+#: Seconds between two questions whether the command's shell still lives.
+ASK_SECONDS = 4.0
 #: Seconds that an end may take beyond its grace: the watcher gives SIGKILL 5 s. And for the wrapper's first word.
 END_MARGIN_SECONDS, WORD_SECONDS = 6.0, 3.0
 #: Seconds without a word until a command that runs without a wrapper counts as started.
@@ -56,7 +68,7 @@ class GuardedExecution:
         self._shellless = shellless
         self._closed = closed
         self._mark = guard.new_mark()
-        self._words = guard.Words(self._mark)
+        self._words: dict[Stream, guard.Words] = {"stdout": guard.Words(self._mark), "stderr": guard.Words(self._mark)}
         self._wrapped = True
         self._channel: Channel | None = None
         self._watcher: Watcher | None = None
@@ -75,9 +87,16 @@ class GuardedExecution:
         self._ready = asyncio.Event()
         self._exit: guard.Ending | None = None
         self._exit_heard = False
+        #: Streams of which all has come that the command itself wrote, and bytes of each that came after that.
+        self._whole: set[Stream] = set()
+        self._after: dict[Stream, int] = {"stdout": 0, "stderr": 0}
         self._quiet = 0.0
         self._linger_until = 0.0
-        self._owed = {"stdout": OWED, "stderr": OWED}
+        self._looked = False
+        self._cut = False
+        self._killed = False
+        self._asking: asyncio.TimerHandle | None = None
+        self._death: asyncio.Future[None] | None = None
         self._gone = False
         self._hung_up = False
         self._last: Event | None = None
@@ -155,11 +174,28 @@ class GuardedExecution:
         if self._guarded_here:
             self._run(guarded=True)
             return
-        self._watcher = await self._new_watcher(self._place, self._start)
-        self._run(guarded=self._watcher is not None)
+        self._watcher = watcher = await self._new_watcher(self._place, self._start)
+        if self._request.tty is None:
+            await self._send(b"\n")  # the command was held back until now
+            if watcher is not None:
+                self._death = asyncio.ensure_future(self._await_death(watcher))
+        self._run(guarded=watcher is not None)
 
     async def _new_watcher(self, place: Place, start: tuple[str, str]) -> Watcher | None:
         return await Watcher.begin(place, self._mark, start, terminal=self._request.tty is not None)
+
+    async def _await_death(self, watcher: Watcher) -> None:
+        if await watcher.death() and self._channel is not None:
+            self._killed = True
+            await self._channel.close()
+
+    def _ask(self) -> None:
+        """Have the guard look whether the command's shell lives: a stream that others hold open does not tell."""
+        if self._guarded_here:
+            self._later(self._send(b"?\n"))
+        elif self._watcher is not None:
+            self._later(self._watcher.ask())
+        self._asking = asyncio.get_running_loop().call_later(ASK_SECONDS, self._ask)
 
     @property
     def _guarded_here(self) -> bool:
@@ -170,6 +206,8 @@ class GuardedExecution:
         if not self._started:
             self._started = True
             self._events.append(Started(guarded))
+            if guarded and self._request.tty is None:
+                self._asking = asyncio.get_running_loop().call_later(ASK_SECONDS, self._ask)
             self._ready.set()
         for output in self._early:
             self._output(output)
@@ -197,15 +235,15 @@ class GuardedExecution:
                 self._pending = asyncio.ensure_future(self._channel.receive())
             done, _ = await asyncio.wait([self._pending], timeout=seconds)
             if not done:
-                if self._exit_heard:
-                    self._finish(self._exited(truncated=True))
+                if self._is_whole:
+                    await self._look()
                 else:
                     self._run(guarded=False)
                 return
             message, self._pending = self._pending.result(), None
         if message is None:
             self._hung_up = True
-            self._finish(Lost("the connection ended before the command's exit status"))
+            self._finish(self._without_status())
             return
         if isinstance(message, Output):
             await self._hear(message)
@@ -214,17 +252,18 @@ class GuardedExecution:
 
     def _patience(self) -> float | None:
         """Seconds to wait for a message, None for ever."""
-        if self._last is None and self._exit_heard:
-            return max(0.0, min(self._quiet, self._linger_until - asyncio.get_running_loop().time()))
+        if self._last is None and self._is_whole:
+            return max(0.0, self._linger_until - asyncio.get_running_loop().time())
         return None if self._last is not None or self._started or self._wrapped else SILENT_START_SECONDS
 
     async def _hear(self, output: Output) -> None:
         """Output, with the wrapper's words in it."""
         words: list[str] = []
-        if self._wrapped and (output.stream == "stderr" or (self._request.tty is not None and self._start is None)):
-            own, words = self._words.feed(output.data)
+        if self._wrapped and (self._request.tty is None or self._start is None):
+            taken = self._words[output.stream]
+            own, words = taken.feed(output.data)
             if words and self._request.tty is not None:
-                own += self._words.rest()  # what follows is the command's: nothing typed is held back
+                own += taken.rest()  # what follows is the command's: nothing typed is held back
             if own != output.data:
                 output = Output(output.stream, own)
         if output.data and not self._started and self._wrapped:
@@ -234,40 +273,80 @@ class GuardedExecution:
             self._run(guarded=False)
             self._output(output)
         for word in words:
-            await self._word(word.split(" ", 1))
+            await self._word(output.stream, word.split(" ", 1))
         if self._early_size > EARLY_LIMIT:
             # Whatever `sh` is there, it does not say what ours says.
             self._run(guarded=False)
 
     def _output(self, output: Output) -> None:
-        if self._exit_heard:
-            self._owed[output.stream] -= len(output.data)
-            if self._owed[output.stream] < 0:
-                self._finish(self._exited(truncated=True))
+        if output.stream in self._whole:
+            self._after[output.stream] += len(output.data)
+            if self._after[output.stream] > AFTERMATH:
+                self._cut = True
+                if self._is_whole:
+                    self._finish(self._exited())
                 return
         if self._ending is None and self._last is None:
             self._events.append(output)
 
-    async def _word(self, word: list[str]) -> None:
+    async def _word(self, stream: Stream, word: list[str]) -> None:
         rest = word[1] if len(word) == 2 else ""
         if word[0] == "S" and len(rest.split()) == 2 and self._start is None:
             pid, time = rest.split()
             self._start = pid, time
+            least, most = LINGER_SECONDS
+            self._quiet = max(least, min(most, 2 * (asyncio.get_running_loop().time() - self._begun_at)))
             await self._watch()
         elif word[0] == "F" and rest.isascii() and rest.isdigit() and len(rest) < 4:
             self._exit = guard.Ending(int(rest), None, never_ran=True)
         elif word[0] == "X":
             self._exit, self._exit_heard = guard.ending(rest), True
-            now = asyncio.get_running_loop().time()
-            least, most = LINGER_SECONDS
-            self._quiet = max(least, min(most, 2 * (now - self._begun_at)))
-            self._linger_until = now + LINGER_LIMIT
+            self._end_of(stream)
             if self._ending is not None:
                 self._finish(self._exited())
+        elif word[0] == "E":
+            self._end_of(stream)
+        elif word[0] == "D":
+            self._killed = True
+            self._finish(self._without_status())
         elif word[0] == "G":
             self._gone = True
 
-    def _exited(self, *, truncated: bool = False) -> Event:
+    @property
+    def _is_whole(self) -> bool:
+        """All has come that the command itself wrote."""
+        return len(self._whole) == 2
+
+    def _end_of(self, stream: Stream) -> None:
+        self._whole.add(stream)
+        self._linger_until = asyncio.get_running_loop().time() + self._quiet
+
+    async def _look(self) -> None:
+        """The output is whole, and no status has come: is something left that holds the streams open?"""
+        if not self._looked and self._place is not None and self._start is not None:
+            self._looked = True
+            left: bool | None = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    left = await anything_left(self._place, self._mark, self._start)
+            if left is False:
+                self._linger_until = asyncio.get_running_loop().time() + LOOK_SECONDS
+                return
+        self._cut = True
+        self._finish(self._exited())
+
+    def _without_status(self) -> Event:
+        """The connection is over, or the shell is gone that would have reported the end."""
+        if self._killed:
+            return Lost("the shell that ran the command was killed: output may be incomplete")
+        if self._is_whole:
+            return self._exited()
+        if self._exit_heard and isinstance(exited := self._exited(), Exited):
+            how = f"signal {exited.signal}" if exited.signal is not None else f"exit code {exited.exit_code}"
+            return Lost(f"the connection ended before all output had arrived; the command ended with {how}")
+        return Lost("the connection ended before the command's exit status")
+
+    def _exited(self) -> Event:
         """What the wrapper said of the end."""
         if self._exit is None:
             return Lost("the shell that waited for the command was ended")
@@ -275,8 +354,8 @@ class GuardedExecution:
             words = {127: "command not found", 126: "cannot be executed"}.get(self._exit.code, "could not be started")
             return FailedToStart(self._exit.code, f"{self._request.argv.words[0]}: {words}")
         if self._exit.signal is not None:
-            return Exited(signal=self._exit.signal, truncated=truncated)
-        return Exited(exit_code=self._exit.code, truncated=truncated)
+            return Exited(signal=self._exit.signal, truncated=self._cut)
+        return Exited(exit_code=self._exit.code, truncated=self._cut)
 
     async def _status(self, outcome: Exited | FailedToStart | Lost) -> None:
         """The server's last word."""
@@ -308,8 +387,8 @@ class GuardedExecution:
         if self._request.tty is not None:
             return outcome  # there it never does: the command has taken its place
         if outcome.exit_code == 128 + SIGKILL:
-            return Exited(signal=SIGKILL)
-        return outcome if outcome.exit_code else Lost("the wrapper ended without a word on the command")
+            return Lost("the shell that ran the command was killed, maybe with its container: output may be incomplete")
+        return Lost(f"the shell that ran the command ended with code {outcome.exit_code} and did not report its end")
 
     async def _without_shell(self, outcome: FailedToStart) -> None:
         """The container has no `sh`: run the command as it is."""
@@ -320,7 +399,8 @@ class GuardedExecution:
         self._wrapped = False
         if self._channel is not None:
             await self._channel.close()
-        self._words.rest()
+        for words in self._words.values():
+            words.rest()
         await self._open(self._place)
 
     def _finish(self, event: Event) -> None:
@@ -329,8 +409,11 @@ class GuardedExecution:
             return
         if self._wrapped and isinstance(event, Exited) and not self._started:
             self._run(guarded=False)
-        if (rest := self._words.rest()) and self._started and self._ending is None:
-            self._events.append(Output("stderr" if self._request.tty is None else "stdout", rest))
+        for stream, words in self._words.items():
+            if (rest := words.rest()) and self._started and self._ending is None:
+                self._events.append(Output(stream, rest))
+        if self._asking is not None:
+            self._asking.cancel()
         self._last = event
         self._ready.set()
         if self._watcher is not None and self._ending is None and isinstance(event, Exited):
@@ -438,8 +521,9 @@ class GuardedExecution:
             self._ending.cancel()
         if self._pending is not None:
             self._pending.cancel()
-        if self._reaching is not None:
-            self._reaching.cancel()
+        for waiting in (self._reaching, self._death, self._asking):
+            if waiting is not None:
+                waiting.cancel()
         for task in list(self._tasks):
             with contextlib.suppress(asyncio.CancelledError):
                 await task

@@ -9,19 +9,26 @@ Three texts, for dash, busybox and bash as `sh`:
 
 - `GUARD`: the command reads /dev/null, the watcher the exec's stdin. Four processes: the shell that is the exec, one
   that waits for the command, the watcher, the command.
-- `INPUT`, `TERMINAL`: the exec's stdin is the command's. The watcher is an exec of its own:
-- `WATCH`: only the watcher. It also ends what a command left behind after its own end.
+- `INPUT`, `TERMINAL`: the exec's stdin is the command's. The watcher is an exec of its own. With `INPUT` the command
+  does not start before the first line of input, which the client sends when the watcher reads: a client that dies
+  before that leaves nothing.
+- `WATCH`: only the watcher. It also ends what a command left behind after its own end. `LOOK`: says if there is any.
 
 Words for the client go to stderr behind a random mark (on a terminal: to its output), so that they cannot be taken for
-the command's own output:
+the command's own output. S goes to stdout as well, since either stream may overtake the other on its way:
 
     S PID TIME       the command is about to be started; PID and start time (of /proc) of the exec's first process
     F CODE           it could not be: 126, 127
-    X [TEXT] CODE    it ended; CODE as shells give it. TEXT is what the shell says of an end by signal
+    X [TEXT] CODE    it ended; CODE as shells give it. TEXT is what the shell says of an end by signal. What the command
+                     itself wrote to stderr came before
+    E                on stdout: what the command itself wrote to it came before
+    D                the shell that is the exec was killed, and how the command ends will not be known: it is ended
     R                the separate watcher reads
     G                nothing of the command is left
+    L NUMBER         of a look: 1 if something of the command is left, 0 if not
 
-and to the watcher on its stdin: a number (end it; tenths of a second until SIGKILL), `q` (go, and leave it alone).
+and to the watcher on its stdin: a number (end it; tenths of a second until SIGKILL), `q` (go, and leave it alone), `?`
+(D or no answer).
 
 Who belongs to a command: every process with its mark in the environment (`ATLCTL_EXEC`, the one variable that is
 added), every child of those, and every child of the shell that waits. Only processes that are younger than the exec are
@@ -47,6 +54,7 @@ from dataclasses import dataclass
 # shell reads, or with a process for each it takes long where they are many. Environments of processes that are older
 # than the exec are left alone: to read that of a hung one may hang. Not `grep -F`: in some builds of busybox it sees
 # nothing behind the first NUL. The mark reads the same as a pattern.
+# W sets w to x once the shell that is the exec has gone.
 # K ends it, $1 tenths of a second after SIGTERM by SIGKILL. Signals go to the whole group at once, since a child that
 # is just being forked cannot escape that; each process outside gets its own, once, so that a handler may clean up
 # with new processes. L reads what the client asks, and ends everything where nobody asks any more. The shell that is
@@ -54,8 +62,9 @@ from dataclasses import dataclass
 _WATCHER = r"""command -v grep>/dev/null||grep(){ g=$1$2;shift 2
 for d;do case $g in -aH.)
 while read -r l;do echo "$d:$l";done<$d;;*)case `tr '\0' ' '<$d` in *$m*)echo $d;;esac;;esac;done;}
+W(){ read -r l </proc/$w/stat&&set -- ${l##*) }&&[ $1 != Z ]&&[ ${20} = $t ]||w=x;}
 f(){ v= o= a= b= e=-
-read -r l </proc/$w/stat&&set -- ${l##*) }&&[ $1 != Z ]&&[ ${20} = $t ]||w=x
+W
 case $h$w in HUPx|[!H]*);;*)v=" $w" o=$w;;esac
 while [ "$e" != "$a$v$b" ];do e=$a$v$b c=
 s=`grep -aH . /proc/[0-9]*/stat`
@@ -86,6 +95,7 @@ n=$((n+1));sleep .1||sleep 1
 done;}
 L(){ k=
 while read -r g;do
+[ "$g" != \? ]||{ W;[ $w != x ]||{ echo "$m D">&3;K 10;exit;};continue;}
 trap '' USR1
 [ ! $k ]||kill -9 $k
 [ $g != q ]||exit 0
@@ -109,11 +119,12 @@ trap : TERM INT HUP
 # signals or of R's end, must not get to stderr.
 _RUN = r"""C(){ trap - TERM HUP;[ $BASH_VERSION ]||trap 'echo F' 0
 export ATLCTL_EXEC=$m;exec "$@" <&6 >&5 2>&3 3>&- 4<&- 5>&- 6<&-;}
-x=$(exec 2>&1;trap '' TERM HUP;echo "$m S $w $t">&3
+x=$(exec 2>&1;trap '' TERM HUP;s="$m S $w $t";echo "$s">&5;echo "$s">&3
+[ ! $i ]||read -r s<&6||exit
 if [ $BASH_VERSION ];then trap 'LC_ALL=C jobs %%' CHLD
 (C "$@")<&6&LC_ALL=C jobs %%;while kill -0 $! 2>&-;do wait $!;done;wait $!;else (C "$@");fi
 echo $?)
-set -f;echo "$m X" $x>&3
+set -f;echo "$m X" $x>&3;echo "$m E">&5
 x=${x##*[!0-9]}
 """
 
@@ -121,18 +132,21 @@ x=${x##*[!0-9]}
 GUARD = (
     _BEGIN
     + r"""exec 3>&2 4<&0 5>&1 6</dev/null 2>/dev/null
+i=
 """
     + _WATCHER
     + r"""(trap '' TERM INT HUP;h=;read -r y l </proc/self/stat;L)<&4 >&- 5>&- &r=$!
 """
     + _RUN
-    + r"""kill -USR1 $r;wait $r;exit ${x:-125}"""
+    # Without a code the command may still run: the watcher ends it when the client has heard so and is gone.
+    + r"""[ ! $x ]||kill -USR1 $r;wait $r;exit ${x:-125}"""
 )
 
 #: Arguments: mark, words of the command.
 INPUT = (
     _BEGIN
     + r"""exec 3>&2 5>&1 6<&0 2>/dev/null
+i=1
 """
     + _RUN
     + r"""exit ${x:-125}"""
@@ -159,6 +173,15 @@ echo "$m R">&3
 """
     + _WATCHER
     + "L"
+)
+
+#: Arguments: mark, PID and start time of the exec's first process.
+LOOK = (
+    r"""m=$1 w=$2 t=$3 h= y=$$
+exec 3>&2 2>/dev/null
+"""
+    + _WATCHER.partition("K(){")[0]
+    + """f&&g=1||g=0;echo "$m L $g">&3"""
 )
 
 #: Puts the words of a command together again that come as `escaped`.
@@ -267,9 +290,9 @@ class Words:
         return (own + data if own else data), words
 
     def rest(self) -> bytes:
-        """What was held back, at the end of the stream."""
+        """What was held back, at the end of the stream. A word of the wrapper that was cut is not output."""
         held, self._held = self._held, b""
-        return held
+        return held if len(held) <= len(_MARK) else b""
 
     def _begun(self, data: bytes) -> int:
         """How many bytes at the end of `data` may be the begin of a mark."""

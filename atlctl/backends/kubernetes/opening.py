@@ -21,7 +21,7 @@ QUERY_LIMIT = 1_000_000
 
 _TOO_LONG = "the command is longer than the API server takes; send it as input (-i)"
 _TEXTS = (guard.GUARD, guard.INPUT, guard.TERMINAL)
-_QUOTED = {text: quote_plus(text) for text in (*_TEXTS, *map(guard.decoding, _TEXTS), guard.WATCH)}
+_QUOTED = {text: quote_plus(text) for text in (*_TEXTS, *map(guard.decoding, _TEXTS), guard.WATCH, guard.LOOK)}
 
 
 class Container:

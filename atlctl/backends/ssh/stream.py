@@ -37,6 +37,8 @@ class _Session(asyncssh.SSHClientSession[bytes]):
         self.channel: asyncssh.SSHClientChannel[bytes] | None = None
         self.messages: deque[Output | Ended] = deque()
         self.over = False
+        #: The host has sent the end of the output; the connection was lost before it did.
+        self.ended = self.cut = False
         self.size = 0
         self.came = asyncio.Event()
         self.writable = asyncio.Event()
@@ -54,6 +56,7 @@ class _Session(asyncssh.SSHClientSession[bytes]):
         self.came.set()
 
     def eof_received(self) -> bool:
+        self.ended = True
         return True  # input goes on to be sent
 
     def exit_status_received(self, status: int) -> None:
@@ -73,8 +76,9 @@ class _Session(asyncssh.SSHClientSession[bytes]):
     def resume_writing(self) -> None:
         self.writable.set()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         self.over = True
+        self.cut = exc is not None and not self.ended
         self.came.set()
         self.writable.set()
 
@@ -110,7 +114,7 @@ class SessionChannel:
                 return message
             if session.over:
                 status, self._status = self._status, None
-                return status
+                return None if session.cut else status
             session.came.clear()
             await session.came.wait()
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from atlctl.backends.base import Stream
 from atlctl.cli.output.live import sanitizer_for
-from atlctl.cli.output.summary import folded, outcome_label
-from atlctl.fanout.outcome import Outcome
+from atlctl.cli.output.summary import LATER, folded, outcome_label
+from atlctl.fanout.outcome import Kind, Outcome
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 from atlctl.jobs.naming import natural_key
@@ -100,12 +100,13 @@ class GatherSink:
     async def finished(self, outcome: Outcome) -> None:
         """Folds at once: of equal outputs one is kept."""
         held = self._held.pop(outcome.worker.name, None) or _Held()
-        held.truncated |= outcome.truncated
+        later = outcome.truncated and outcome.kind is Kind.EXITED
+        held.truncated |= outcome.truncated and not later
         digests = tuple(digest.digest() for digest in held.hashes.values())
-        key = (digests, held.truncated, outcome.kind, outcome.exit_code, outcome.signal, outcome.reason)
+        key = (digests, held.truncated, later, outcome.kind, outcome.exit_code, outcome.signal, outcome.reason)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(outcome_label(outcome), outcome.reason, held)
+            group = self._groups[key] = _Group(outcome_label(outcome) + f", {LATER}" * later, outcome.reason, held)
         else:
             self._in_memory -= len(held.memory)
         group.names.append(outcome.worker.name)

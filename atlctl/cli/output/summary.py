@@ -39,6 +39,10 @@ def folded(names: Iterable[str]) -> str:
     return f"{clean(fold_names(kept))} ({len(kept)})"
 
 
+#: Of a command that exited: processes that it left behind hold its output open, and are not waited for.
+LATER = "later output not shown"
+
+
 def summary_lines(outcomes: Sequence[Outcome], truncated: Collection[str] = ()) -> list[str]:
     """One line for each way to end, then what needs attention. `truncated`: more workers whose output is not whole."""
     groups: dict[tuple[int, int, str], dict[str, list[str]]] = {}
@@ -54,11 +58,13 @@ def summary_lines(outcomes: Sequence[Outcome], truncated: Collection[str] = ()) 
         rest = [name for _, names in by_size[len(told) :] for name in names]
         if rest:
             lines.append(f"{label}: {folded(rest)}: other reasons")
-    cut = {outcome.worker.name for outcome in outcomes if outcome.truncated} | set(truncated)
+    behind = {outcome.worker.name for outcome in outcomes if outcome.truncated and outcome.kind is Kind.EXITED}
+    cut = {outcome.worker.name for outcome in outcomes if outcome.truncated} - behind | set(truncated)
     for label, chosen in (
         ("not guarded", [o for o in outcomes if o.guarded is False]),
         ("may still run", [o for o in outcomes if o.may_still_run]),
         ("output truncated", [o for o in outcomes if o.worker.name in cut]),
+        (LATER, [o for o in outcomes if o.worker.name in behind]),
     ):
         if chosen:
             lines.append(f"{label}: {folded(o.worker.name for o in chosen)}")

@@ -43,7 +43,7 @@ POD = {
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as found:
+    with Server(rough=None) as found:
         found.put(POD, run=True)
         found.wait_phase("worker", "Running")
         yield found

@@ -53,13 +53,15 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[bytes, list[str], bytes]:
-    """Wait without ending its stdin. Its stdout, words of the wrapper, its stderr."""
+    """Wait without ending its stdin. Its stdout, words of the wrapper on stderr, its stderr."""
     assert process.stdout is not None
     assert process.stderr is not None
-    taken = guard.Words(MARK)
-    out, (err, said) = process.stdout.read(), taken.feed(process.stderr.read())
+    taken, beside = guard.Words(MARK), guard.Words(MARK)
+    (out, marks), (err, said) = beside.feed(process.stdout.read()), taken.feed(process.stderr.read())
     process.wait(10)
-    return out, said, err + taken.rest()
+    if said[0][0] == "S" and said[-1][0] == "X":
+        assert marks == [said[0], "E"]
+    return out + beside.rest(), said, err + taken.rest()
 
 
 def word(process: subprocess.Popen[bytes]) -> list[str]:
@@ -100,9 +102,9 @@ def wrappers() -> list[str]:
 
 def test_the_texts_are_short() -> None:
     """They travel in the query of every exec; proxies take 8 KiB."""
-    for text in (guard.GUARD, guard.INPUT, guard.TERMINAL, guard.WATCH):
+    for text in (guard.GUARD, guard.INPUT, guard.TERMINAL, guard.WATCH, guard.LOOK):
         assert text.isascii()
-        assert len(quote_plus(text)) < 3600
+        assert len(quote_plus(text)) < 4000
 
 
 # What it runs is unchanged
@@ -125,7 +127,9 @@ def test_words_environment_folder_and_descriptors(start: Start, tmp_path: Path) 
     argv = [sys.executable, "-I", "-c", program, *given]
     plain = json.loads(subprocess.run(argv, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True).stdout)
     for text in (guard.GUARD, guard.INPUT):
-        words, folder, environment, descriptors = json.loads(finish(start(text, MARK, *argv, cwd=tmp_path))[0])
+        process = start(text, MARK, *argv, cwd=tmp_path)
+        ask(process, "\n")
+        words, folder, environment, descriptors = json.loads(finish(process)[0])
         assert (words, folder, descriptors) == (given, str(tmp_path), plain[3])
         assert environment.pop("ATLCTL_EXEC") == MARK
         # What any shell sets for what it starts.
@@ -235,11 +239,69 @@ def test_signals_to_its_own_group_do_not_end_the_wrapper(start: Start) -> None:
 
 def test_input_reaches_the_command_with_its_end(start: Start) -> None:
     process = start(guard.INPUT, MARK, "sh", "-c", "cat; sleep 0.1; exit 9")
-    ask(process, "typed")
+    ask(process, "\ntyped")
     hang_up(process)
     out, said, _ = finish(process)
     assert (process.returncode, out) == (9, b"typed")
     assert ending(said[-1][2:]) == Ending(9, None)
+
+
+def test_the_marks_come_after_all_that_the_command_wrote(start: Start) -> None:
+    """What a child writes later comes after the mark of its stream."""
+    process = start(
+        guard.GUARD, MARK, "sh", "-c", "yes | head -c 200000; (sleep 0.3; echo late; echo late >&2) & exit 3"
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out, err = process.stdout.read(), process.stderr.read()
+    begun, own, ended = out.partition(b"y\n" * 100_000)
+    assert begun.startswith(f"{MARK} S ".encode())
+    assert own
+    assert ended == f"{MARK} E\nlate\n".encode()
+    assert err.endswith(b" 3\nlate\n")
+
+
+def test_with_input_nothing_starts_before_the_client_says_so(start: Start, tmp_path: Path) -> None:
+    process = start(guard.INPUT, MARK, "touch", str(tmp_path / "begun"))
+    assert word(process)[0] == "S"
+    hang_up(process)
+    process.wait(5)
+    assert not (tmp_path / "begun").exists()
+    assert wrappers() == []
+
+
+@pytest.mark.parametrize("text", [guard.GUARD, guard.INPUT], ids=["guard", "input"])
+def test_the_death_of_the_shell_that_is_the_exec_is_told_when_asked(start: Start, text: str) -> None:
+    """What is left of the command is ended then."""
+    process, (pid, began) = begin(start, text, ["sh", "-c", "printf begun; sleep 4323 & wait"])
+    watcher = process if text == guard.GUARD else start(guard.WATCH, MARK, pid, began, "")
+    if watcher is not process:
+        assert word(watcher) == ["R"]
+    ask(watcher, "?\n?\n")
+    assert "sleep 4323" in left()
+    process.kill()
+    process.wait()
+    ask(watcher, "?\n")
+    assert word(watcher) == ["D"]
+    assert wait_until(lambda: not left() and not wrappers(), 4), (left(), wrappers())
+
+
+def test_a_look_finds_what_was_left_behind(start: Start) -> None:
+    process = start(guard.GUARD, MARK, "sh", "-c", "sleep 4324 >/dev/null 2>&1 & exit 0")
+    _, pid, began = word(process)
+    process.wait(5)
+    assert word(start(guard.LOOK, MARK, pid, began)) == ["L", "1"]
+    kill("sleep 4324")
+    assert wait_until(lambda: not left())
+    assert word(start(guard.LOOK, MARK, pid, began)) == ["L", "0"]
+
+
+def test_a_word_that_was_cut_is_not_output() -> None:
+    words = guard.Words(MARK)
+    assert words.feed(b"out" + MARK.encode()[:12]) == (b"out", [])
+    assert words.rest() == b""
+    assert words.feed(b"mail@") == (b"mail", [])
+    assert words.rest() == b"@"
 
 
 # It ends what it has started
@@ -279,7 +341,10 @@ def begin(start: Start, text: str, argv: list[str]) -> tuple[subprocess.Popen[by
     said = word(process)
     assert said[0] == "S"
     assert process.stdout is not None
-    assert os.read(process.stdout.fileno(), 5) == b"begun"
+    assert process.stdout.readline().decode().startswith(MARK)
+    if text == guard.INPUT:
+        ask(process, "\n")
+    assert process.stdout.read(5) == b"begun"
     # Not the shell whose words name it.
     assert wait_until(lambda: any(command.startswith(("sleep 43", "yes")) for command in left()))
     return process, said[1:]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from atlctl.backends.base import Argv, Event, ExecRequest, Exited, FailedToStart, Lost, Output, Started
+from atlctl.backends.guarded import execution as execution_module
 from atlctl.backends.kubernetes import access
 from atlctl.backends.kubernetes.client import Client
 from atlctl.backends.kubernetes.executor import KubernetesExecutor
@@ -68,8 +69,9 @@ def run(server: Server, pod: str, argv: tuple[str, ...] = COMMAND, **request: An
     ("action", "values", "end"),
     [
         ("drop-after", {"seconds": 0.2}, Lost),
-        ("drop-before-exit", {}, Lost),
-        ("drop-inside-exit", {}, Lost),
+        ("drop-before-end", {}, Lost),
+        ("drop-before-exit", {}, Exited(exit_code=3)),
+        ("drop-inside-exit", {}, Exited(exit_code=3)),
         ("drop-after-exit", {}, Exited(exit_code=3)),
         ("stall-before-exit", {"seconds": 0}, Exited(exit_code=3, truncated=True)),
         ("split", {"bytes": 1}, Exited(exit_code=3)),
@@ -77,7 +79,15 @@ def run(server: Server, pod: str, argv: tuple[str, ...] = COMMAND, **request: An
         ("dialing", {}, Exited(exit_code=3)),
     ],
 )
-def test_faults(server: Server, pod: str, action: str, values: dict[str, Any], end: Event | type) -> None:
+def test_faults(
+    server: Server,
+    pod: str,
+    action: str,
+    values: dict[str, Any],
+    end: Event | type,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(execution_module, "LOOK_SECONDS", 1.0)
     server.fault(action, kind="exec", times=1, **values)
     events = run(server, pod)
     assert isinstance(events[-1], end) if isinstance(end, type) else events[-1] == end

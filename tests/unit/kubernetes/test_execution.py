@@ -168,8 +168,12 @@ def test_output_that_overtakes_the_start_comes_after_it() -> None:
         pytest.param(
             [S, b'\2MARK X [2]+ Broken pipe ( C "$@" ) 141\n', code(141)], Exited(signal=13), id="bash-signal"
         ),
-        pytest.param([S, code(137)], Exited(signal=9), id="container-killed"),
-        pytest.param([S, code(3)], Exited(exit_code=3), id="no-word-of-the-end"),
+        pytest.param([S, b"\2MARK X 6\n", b"\1outMARK E\n"], Exited(exit_code=6), id="whole-without-a-status"),
+        pytest.param([S, b"\2MARK X\n", b"\1MARK E\n"], None, id="whole-and-the-waiting-shell-killed"),
+        pytest.param([S, b"\1MARK E\n"], None, id="cut-before-the-exit"),
+        pytest.param([S, b"\2MARK D\n"], None, id="the-exec-itself-killed"),
+        pytest.param([S, code(137)], None, id="container-killed"),
+        pytest.param([S, code(3)], None, id="no-word-of-the-end"),
         pytest.param([S, SUCCESS], None, id="success-without-a-word"),
         pytest.param([SUCCESS], None, id="success-without-a-start"),
         pytest.param([S, b"\2MARK X\n", code(125)], None, id="waiting-shell-killed"),
@@ -209,13 +213,48 @@ def test_commands_that_never_ran(messages: list[bytes], end: Event) -> None:
 
 def test_the_exit_is_known_while_a_child_holds_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution_module, "LINGER_SECONDS", (0.05, 0.1))
-    events, _ = run(saying(S, b"\2MARK X 6\n", b"\1the last"))
+    events, api = run(saying(S, b"\2MARK X 6\n", b"\1the lastMARK E\n"), saying(b"\2MARK L 1\n"))
     assert events == [Started(True), Output("stdout", b"the last"), Exited(exit_code=6, truncated=True)]
+    assert api.sockets[1].query["command"][-3:] == [api.sockets[0].mark.decode(), "17", "4711"]
+
+
+@pytest.mark.parametrize("status", [True, False])
+def test_a_status_that_is_late_is_waited_for_when_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, status: bool
+) -> None:
+    monkeypatch.setattr(execution_module, "LINGER_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr(execution_module, "LOOK_SECONDS", 0.5)
+    main: list[FakeSocket] = []
+
+    def begin(socket: FakeSocket) -> None:
+        main.append(socket)
+        socket.say(S, b"\1MARK E\n", b"\2MARK X 6\n")
+
+    def look(socket: FakeSocket) -> None:
+        socket.say(b"\2MARK L 0\n")
+        if status:
+            asyncio.get_running_loop().call_later(0.2, main[0].say, code(6))
+
+    assert run(begin, look)[0] == [Started(True), Exited(exit_code=6, truncated=not status)]
+
+
+def test_output_that_the_word_of_the_exit_overtakes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution_module, "LINGER_SECONDS", (0.05, 0.1))
+
+    def late(socket: FakeSocket) -> None:
+        socket.say(S, b"\2MARK X 0\n")
+        asyncio.get_running_loop().call_later(
+            1.0, socket.say, *[b"\1" + bytes(100_000)] * 30, b"\1MARK E\n", SUCCESS, None
+        )
+
+    events, _ = run(late)
+    assert sum(len(event.data) for event in events if isinstance(event, Output)) == 3_000_000
+    assert events[-1] == Exited(exit_code=0)
 
 
 def test_a_chatty_child_is_not_followed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution_module, "OWED", 100_000)
-    events, _ = run(saying(S, b"\2MARK X 6\n", *[b"\1" + bytes(10_000)] * 50))
+    monkeypatch.setattr(execution_module, "AFTERMATH", 100_000)
+    events, _ = run(saying(S, b"\1MARK E\n", b"\2MARK X 6\n", *[b"\1" + bytes(10_000)] * 50))
     assert events[-1] == Exited(exit_code=6, truncated=True)
     assert sum(len(event.data) for event in events if isinstance(event, Output)) == 100_000
 
@@ -289,10 +328,11 @@ def test_input_has_a_watcher_beside_it() -> None:
     async def body(found: Any, events: AsyncIterator[Event]) -> None:
         assert await anext(events) == Started(True)
         main, watcher = api.sockets
+        assert main.sent == [b"\0\n"], "held back until the watcher reads"
         assert watcher.query["command"][-4:] == [main.mark.decode(), "17", "4711", ""]
         assert await found.write(b"x" * 40_000)
         await found.close_stdin()
-        assert [len(message) for message in main.sent] == [32_769, 7_233, 2]
+        assert [len(message) for message in main.sent] == [2, 32_769, 7_233, 2]
         assert main.sent[-1] == b"\xff\0"
         main.say(b"\2MARK X 0\n", SUCCESS)
         assert await anext(events) == Exited(exit_code=0)

@@ -27,7 +27,8 @@ def test_every_way_to_end() -> None:
         "cancelled: worker-10 (1): not begun",
         "not guarded: worker-5 (1)",
         "may still run: worker-7 (1)",
-        "output truncated: worker-[2,11] (2)",
+        "output truncated: worker-2 (1)",
+        "later output not shown: worker-11 (1)",
     ]
 
 
