@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import subprocess
 import time
 from collections import Counter
@@ -162,3 +163,15 @@ def test_a_child_that_keeps_the_pipe_open_holds_nobody_up(jobs: Registry) -> Non
     assert (run.stdout, run.code) == (b"started\n", 0)
     assert time.monotonic() - begun < 5
     assert b"later output not shown: worker-0 (1)" in run.stderr
+
+
+def test_output_that_does_not_fit_on_the_disk_is_no_success(jobs: Registry) -> None:
+    def full_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    words = ("exec", "-j", "four", "-w", "0", "--gather", "--", "head", "-c", "70000000", "/dev/zero")
+    with jobs.popen(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=full_disk) as run:
+        stdout, stderr = run.communicate(timeout=40)
+    assert len(stdout) < 70_000_000
+    assert b"output truncated: worker-0 (1)\n" in stderr
+    assert run.returncode == 1

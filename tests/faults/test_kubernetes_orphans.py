@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,11 +48,6 @@ def running(cluster: Cluster, job: str, count: int) -> int:
     return sum(found["command"] == " ".join(SLEEP) for found in inside(cluster, job, count))
 
 
-def watchers(cluster: Cluster, job: str, count: int) -> int:
-    """How many wait for the end of their client's connection."""
-    return sum(found["command"].startswith("sh -c m=$1 w=$2") for found in inside(cluster, job, count))
-
-
 def gone(cluster: Cluster, job: str, count: int) -> bool:
     return proc.wait_until(lambda: not inside(cluster, job, count), SECONDS, 0.2)
 
@@ -86,9 +82,6 @@ def end_by(
     reading, writing = os.pipe()
     with start(cluster, job, "--all", *options, "--", *SLEEP, stdin=reading) as run:
         assert proc.wait_until(lambda: running(cluster, job, count) == count, 40, 0.2)
-        if "-i" in options:
-            # The watchers are execs of their own, opened once the command has begun.
-            assert proc.wait_until(lambda: watchers(cluster, job, count) == count, 40, 0.2)
         begun = time.monotonic()
         run.send_signal(number)
         _, stderr = run.communicate(timeout=40)
@@ -123,6 +116,34 @@ def test_the_second_ctrl_c_leaves_at_once_and_the_pods_end_them_all_the_same(
         assert terminal.mode() == terminal.before
     assert b"may still run: worker-[0-1]\r\n" in terminal.screen
     assert gone(cluster, "few", 2), inside(cluster, "few", 2)
+
+
+def test_input_whose_client_is_killed_before_the_watcher_reads_starts_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """Both execs of a worker are answered late: the client dies between the two."""
+    cluster.server.fault("delay", name="few-worker-*", seconds=2)
+    words = ("--all", "-i", "--", "sh", "-c", f"touch {tmp_path}/begun; exec sleep 1000.25")
+    with start(cluster, "few", *words, stdin=subprocess.PIPE) as run:
+        assert proc.wait_until(lambda: inside(cluster, "few", 2), 20)
+        run.kill()
+        run.communicate(timeout=20)
+    cluster.server.clear_faults()
+    assert gone(cluster, "few", 2), inside(cluster, "few", 2)
+    assert not (tmp_path / "begun").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("-i",)], ids=" ".join)
+def test_a_wrapper_that_is_killed_is_a_loss_within_seconds(cluster: Cluster, options: tuple[str, ...]) -> None:
+    """The command holds the streams open, so nothing but a question tells. It is ended then."""
+    with start(cluster, "few", "-w", "0", *options, "--", *SLEEP, stdin=subprocess.PIPE) as run:
+        assert proc.wait_until(lambda: running(cluster, "few", 1) == 1, 20)
+        wrapper = min(found["pid"] for found in inside(cluster, "few", 1) if "m=$1;shift" in found["command"])
+        os.kill(wrapper, signal.SIGKILL)
+        begun = time.monotonic()
+        assert run.wait(30) == 255
+        assert time.monotonic() - begun < 15, "5 s at rest"
+        _, stderr = run.communicate()
+    assert b"lost: worker-0 (1): the shell that ran the command was killed: output may be incomplete\n" in stderr
+    assert gone(cluster, "few", 1), inside(cluster, "few", 1)
 
 
 def test_a_network_that_is_cut_leaves_nothing(cluster: Cluster) -> None:
