@@ -90,6 +90,7 @@ class Session:
         self._room = asyncio.Event()
         self._random = call.cluster.dice()
         self._tail = b""
+        self._sent = {frames.STDOUT: 0, frames.STDERR: 0}
 
     async def run(self) -> None:
         await self.socket.send_bytes(b"\x01") if not self.protocol.startswith("base64") else await self._say(1, b"")
@@ -262,6 +263,10 @@ class Session:
             for begin in range(0, len(data), fault.bytes):
                 await self._say(channel, data[begin : begin + fault.bytes])
             return
+        if fault is not None and fault.action == "pause":
+            before, self._sent[channel] = self._sent[channel], self._sent[channel] + len(data)
+            if before <= fault.bytes < self._sent[channel]:
+                await asyncio.sleep(fault.seconds)
         if fault is not None and fault.action == "slow":
             await asyncio.sleep(fault.seconds)
         await self._say(channel, data)

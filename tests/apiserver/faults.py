@@ -24,6 +24,7 @@ ACTIONS = (
     "drop-after-exit",  # exec: that frame whole, then cut with no close frame
     "stall",  # exec and log: nothing more is sent after the start, for `seconds` (0: for ever)
     "stall-before-exit",  # exec: all output, then silence, for `seconds` (0: for ever)
+    "pause",  # exec: `seconds` of silence in each stream, before more than `bytes` bytes of it
     "slow",  # exec and log: `seconds` between two frames or chunks
     "split",  # exec: frames of `bytes` bytes, cut inside characters
     "end-early",  # log: a clean end after `bytes`, as when a kubelet dies

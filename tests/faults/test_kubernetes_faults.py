@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from tests.apiserver.handle import Server
 from tests.integration.local import problem
 from tests.integration.stopping import Cluster
 from tests.soak import kubernetes as many
+from tests.soak import output
 from tests.support import proc
 from tests.support.cli import Result, popen_cli
 
@@ -68,6 +70,21 @@ def test_the_judge_of_that_sees_a_success_that_was_none() -> None:
         "worker-0 (drop-before-end)",
         "worker-1 (none)",
     ]
+
+
+@pytest.mark.timeout(120)
+def test_every_byte_of_outputs_of_megabytes_arrives_and_is_told_so(tmp_path: Path) -> None:
+    """500 such runs are `python -m tests.soak.output kubernetes`."""
+    with output.on_kubernetes(4, tmp_path, 0) as way:
+        for seed in range(6):
+            assert output.compare(way, 1_000_000 + 700_000 * seed, tmp_path, random.Random(seed))[:3] == (0, 0, True)
+
+
+def test_an_output_that_stands_still_for_longer_than_any_patience_is_whole(cluster: Cluster) -> None:
+    """The word of the exit has come long before: 200 KB of stdout are on their way."""
+    cluster.server.fault("pause", seconds=6, bytes=100_000)
+    run = execute(cluster, "-w", "0", "--", "head", "-c", "300000", "/dev/zero")
+    assert (run.stdout, run.stderr, run.code) == (bytes(300_000), b"", 0)
 
 
 # Output that was cut is never a success

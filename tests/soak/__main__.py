@@ -98,6 +98,30 @@ def smoke(rounds: int) -> tuple[str, bool]:
     return found, wrong
 
 
+#: Runs in which every byte of every output is compared.
+OUTPUTS = (
+    "kubernetes --runs=500",
+    "kubernetes --runs=50 --load=20",
+    "kubernetes --runs=5 --stall=10",
+    "kubernetes --runs=1 --workers=64 --mib=50",
+    "ssh --runs=100",
+    "ssh --runs=1 --workers=64 --mib=50",
+    "local --runs=100",
+    "local --runs=1 --workers=64 --mib=50",
+)
+
+
+def outputs() -> tuple[str, bool]:
+    """Their table, and whether a run was wrong."""
+    table, wrong = "\n| what | runs | files | not as sent | told wrongly | time |\n|---|---|---|---|---|---|\n", False
+    for words in OUTPUTS:
+        argv = [sys.executable, "-m", "tests.soak.output", *words.split()]
+        run = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+        wrong |= run.returncode != 0
+        table += run.stdout.decode(errors="replace")
+    return table, wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--demos", type=int, default=50, help="runs of `atlctl demo`")
@@ -108,6 +132,7 @@ def main() -> int:
         "--pods", type=int, default=20, help="runs of `exec` in 1,000 pods with faults, each another seed"
     )
     parser.add_argument("--smoke", type=int, default=20, help="runs of the smoke test with each fault")
+    parser.add_argument("--no-outputs", action="store_true", help="without the comparison of outputs byte by byte")
     options = parser.parse_args()
     demos, rounds, pods = Series("`atlctl demo`"), Series("property tests"), Series("`exec`, 1,000 pods with faults")
     for _ in range(options.demos):
@@ -121,6 +146,9 @@ def main() -> int:
         pods.add([sys.executable, "-m", "tests.soak.kubernetes", f"--seed={seed}"], timeout=600)
         sys.stderr.write(pods.row + "\n")
     tables, wrong = smoke(options.smoke) if options.smoke else ("", False)
+    if not options.no_outputs:
+        compared, failed = outputs()
+        tables, wrong = tables + compared, wrong or failed
     text = REPORT.read_text() if REPORT.exists() else TITLE
     REPORT.write_text(text + report([demos, rounds, pods], datetime.now(UTC)) + tables)
     return int(wrong or any(one.failed or one.left for one in (demos, rounds, pods)))
