@@ -51,7 +51,11 @@ COVERED: dict[str, tuple[str, ...]] = {
         "integration/test_exec_output.py::test_a_newline_is_added_only_between_workers",
     ),
     "5. output that was cut is never a success": (
-        "faults/test_kubernetes_faults.py::test_a_connection_that_ends_before_the_exit_is_whole_is_lost",
+        "faults/test_kubernetes_faults.py::test_every_byte_of_outputs_of_megabytes_arrives_and_is_told_so",
+        "faults/test_kubernetes_faults.py::test_an_output_that_stands_still_for_longer_than_any_patience_is_whole",
+        "faults/test_kubernetes_faults.py::test_a_connection_that_ends_before_the_output_is_whole_is_lost",
+        "faults/test_kubernetes_orphans.py::test_a_wrapper_that_is_killed_is_a_loss_within_seconds",
+        "faults/test_cli_volume.py::test_output_that_does_not_fit_on_the_disk_is_no_success",
         "faults/test_kubernetes_faults.py::test_a_stream_that_is_cut_mid_output_is_lost_and_keeps_what_came",
         "integration/test_exec_codes.py::test_a_supervisor_that_dies_mid_run_is_255_never_success",
         "contract/test_results.py::test_a_loss_is_lost_and_never_a_success",

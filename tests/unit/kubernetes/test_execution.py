@@ -243,9 +243,8 @@ def test_output_that_the_word_of_the_exit_overtakes_is_waited_for(monkeypatch: p
 
     def late(socket: FakeSocket) -> None:
         socket.say(S, b"\2MARK X 0\n")
-        asyncio.get_running_loop().call_later(
-            1.0, socket.say, *[b"\1" + bytes(100_000)] * 30, b"\1MARK E\n", SUCCESS, None
-        )
+        rest = [*[b"\1" + bytes(100_000)] * 30, b"\1MARK E\n", SUCCESS, None]
+        asyncio.get_running_loop().call_later(1.0, lambda: socket.say(*rest))
 
     events, _ = run(late)
     assert sum(len(event.data) for event in events if isinstance(event, Output)) == 3_000_000
