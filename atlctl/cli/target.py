@@ -175,6 +175,11 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
         say.note(f"job {found.job.name}, which this worker belongs to")
     elif found.how == "only":
         say.note(f"job {found.job.name}, the only active one")
+    if not found.job.numbered:
+        say.note(
+            f"pods of job {found.job.name} are gone, and nothing shows the order in which they were made: "
+            "its workers have the names of their pods, and their numbers count only those that are left"
+        )
     return found.job
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from atlctl.backends.base import Listing
@@ -48,9 +48,10 @@ class Found:
 
     @property
     def uids(self) -> tuple[str, ...]:
-        """UIDs of the job, the objects that it made and its pods: what events and queues may be about."""
+        """UIDs of the job, the objects that it made, its pods and their owners: what events and queues may be about."""
         objects = (self.sight.top, *self.sight.children, *self.pods)
-        return tuple(uid for obj in objects if (uid := fields.uid(obj)))
+        owners = (fields.text((fields.controller(pod) or {}).get("uid")) for pod in self.pods)
+        return tuple(dict.fromkeys(uid for uid in (*map(fields.uid, objects), *owners) if uid))
 
 
 async def list_jobs(api: Api, namespaces: Sequence[str] | None, served: Served) -> Listing:
@@ -243,6 +244,10 @@ async def _complete(api: Api, hit: Hit, served: Served, place: str) -> Found:
         pods = [pod for pod in await _pods(api, place, selector) if scope.has(pod)]
         if pods:
             break
+    if hit.kind.vanished(hit.top, pods):
+        from atlctl.backends.kubernetes import events
+
+        sight = replace(sight, past=await events.past(api, place, fields.uid(hit.top)))
     job = build(hit.kind, sight, pods)
     return Found(job, hit.kind, hit.version, sight, tuple(pods), readable=hit.readable, owner=hit.owner)
 
