@@ -170,6 +170,8 @@ class Current:
 async def find_job(source: Backend, argument: str | None, option: str | None = None, *, reads_only: bool) -> Job:
     """`current_job`, and what told it on stderr where nobody has named it."""
     found = await current_job(source, argument, option, reads_only=reads_only)
+    if not found.job.numbered:
+        found = replace(found, job=_as_recorded(source, found.job))
     remember(source, [found.job])
     if found.how == "place" and context().selector is None and source.name != "ssh":
         say.note(f"job {found.job.name}, which this worker belongs to")
@@ -221,6 +223,14 @@ async def current_job(source: Backend, argument: str | None, option: str | None 
         raise NothingMatched("there is no job here", hints[source.name])
     shown = ", ".join(job.name for job in (active or jobs)[:8])
     raise UsageError("no job is named", f"name one with -j: {shown}; all: atlctl jobs")
+
+
+def _as_recorded(source: Backend, job: Job) -> Job:
+    """The job with the names and indexes that its recording knows."""
+    from atlctl.backends.kubernetes.backend import KubernetesBackend
+    from atlctl.cli.evidence import recorded
+
+    return source.recall(job, recorded.numbers(job)) if isinstance(source, KubernetesBackend) else job
 
 
 def remember(source: Backend, jobs: Sequence[Job], *, whole: bool = False, everywhere: bool = False) -> None:

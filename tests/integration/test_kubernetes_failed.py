@@ -12,6 +12,7 @@ import pytest
 
 from tests.apiserver.handle import Server
 from tests.integration.stopping import TRAINING, Cluster, pod
+from tests.support.cli import popen_cli
 from tests.support.proc import wait_until
 
 Object = dict[str, Any]
@@ -138,3 +139,21 @@ def test_a_pod_that_was_deleted_from_outside_is_the_first_and_not_a_lost_node(cl
     assert wait_until(lambda: not left(cluster, names))
     (cause,) = cluster.data("errors", "bert")["root_causes"]
     assert (cause["worker"], cause["category"]) == ("worker-1", "preemption")
+
+
+def test_a_recording_with_out_is_used_and_keeps_the_numbers(cluster: Cluster) -> None:
+    plain_job(cluster)
+    env = {"KUBECONFIG": str(cluster.server.kubeconfig)}
+    with popen_cli("record", "sweep", "--out", "mine", env=env) as recorder:
+        assert wait_until(Path("mine/atlctl.json").exists)
+        fail("sweep-mtcpw")
+        assert recorder.wait(60) == 0
+    assert wait_until(lambda: left(cluster, PLAIN) == ["sweep-mtcpw"])
+    cluster.server.fault("status", kind="list", resource="events", code=403, message="events are forbidden")
+    run = cluster.cli("errors", "sweep", "-o", "json")
+    data = json.loads(run.stdout)["data"]
+    assert [(cause["worker"], cause["exit_code"]) for cause in data["root_causes"]] == [("worker-1", 3)]
+    assert f"from the recording in {Path('mine').absolute()}, which reaches to the end".encode() in run.stderr
+    assert b"next time" not in run.stderr
+    assert [worker["name"] for worker in cluster.data("ps", "sweep")["workers"]] == ["worker-1"]
+    assert b"nothing shows the order" not in cluster.cli("ps", "sweep").stderr

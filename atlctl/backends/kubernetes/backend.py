@@ -126,6 +126,14 @@ class KubernetesBackend:
             workers.append(replace(worker, name=name, index=index))
         return replace(job, workers=tuple(sorted(workers, key=lambda worker: worker.index)), numbered=True)
 
+    def recall(self, job: Job, names: Mapping[str, tuple[str, int]]) -> Job:
+        """The job with names and indexes of workers that were known before, by UIDs of pods; so from now on."""
+        self._numbers.setdefault(job.uid, {}).update(names)
+        known = self._as_before(job)
+        at, found = self._known[job.uid or job.name]
+        self._known[job.uid or job.name] = at, replace(found, job=known)
+        return known
+
     async def _queued(self, api: Client, found: Found) -> Found:
         """With what keeps it waiting: its queue, or the gang that does not fit."""
         workloads, groups, _ = await inventory.queues(api, found, await self.served())

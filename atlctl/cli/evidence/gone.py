@@ -46,7 +46,11 @@ def tell(job: Job, known: Sequence[Mapping[str, Any]]) -> None:
         names = fold_names(worker.name for worker in replaced)
         texts.append(f"earlier attempts of {names} are not looked at: as a rule a restart deletes their pods")
     if texts:
-        say.note(f"{'; '.join(texts)}; {_NEXT.format(name=job.name)}")
+        from atlctl.cli.evidence import recorded
+
+        if recorded.of_job(job) is None:
+            texts.append(_NEXT.format(name=job.name))
+        say.note("; ".join(texts))
 
 
 def _waits(job: Job) -> bool:
