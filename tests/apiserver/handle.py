@@ -58,6 +58,8 @@ class Server:
         #: A test may ask from several threads.
         self._lock = threading.Lock()
         self.kubeconfig = self.write_kubeconfig("kubeconfig", namespace=namespace)
+        if namespace != "default":
+            self.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
 
     def __enter__(self) -> Self:
         return self

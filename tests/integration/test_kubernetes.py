@@ -288,3 +288,13 @@ def test_the_list_of_jobs_imports_no_model_of_the_package() -> None:
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_a_namespace_that_does_not_exist_is_named(server: Server) -> None:
+    """A real server answers every list of it with 200 and nothing."""
+    env = {"KUBECONFIG": str(server.kubeconfig)}
+    for words in (("jobs",), ("ps", "train"), ("ps",)):
+        run = run_cli(*words, "-n", "mll", env=env)
+        assert (run.stdout, run.code) == (b"", 3)
+        assert run.stderr == b"error: namespace mll does not exist\nhint: name one of yours: -n NAMESPACE\n"
+    assert run_cli("jobs", "-n", "ml", env=env).code == 0

@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
+from urllib.parse import quote
 
 from atlctl.backends.base import Listing
 from atlctl.backends.kubernetes import discovery, owners, queueing
@@ -57,10 +58,12 @@ class Found:
 async def list_jobs(api: Api, namespaces: Sequence[str] | None, served: Served) -> Listing:
     """The jobs of `namespaces` (None: of all), ordered by namespace, name and kind.
 
-    What could not be listed is a problem. Raises NoServer.
+    What could not be listed is a problem. Raises NothingMatched for a namespace that does not exist, NoServer.
     """
     scopes: Sequence[str | None] = [None] if namespaces is None else list(dict.fromkeys(namespaces))
     parts = await asyncio.gather(*(_list_namespace(api, scope, served) for scope in scopes))
+    empty = [scope for scope, part in zip(scopes, parts, strict=True) if scope and not (part.jobs or part.problems)]
+    await asyncio.gather(*(_existing(api, place) for place in empty))
     jobs = [job for part in parts for job in part.jobs]
     jobs.sort(key=lambda job: (job.namespace or "", natural_key(job.name), job.kind))
     return Listing(tuple(jobs), (*served.problems, *(problem for part in parts for problem in part.problems)))
@@ -94,10 +97,21 @@ async def select(api: Api, selector: str, namespace: str | None = None) -> Found
     place = namespace or api.namespace
     pods = await _pods(api, place, selector)
     if not pods:
+        await _existing(api, place)
         raise NothingMatched(f"no pods match {selector} in namespace {place}")
     top = {"metadata": {"name": selector, "namespace": place}}
     sight = Sight(top)
     return Found(build(registry.PODS, sight, pods), registry.PODS, "v1", sight, tuple(pods), readable=False)
+
+
+async def _existing(api: Api, place: str) -> None:
+    """Lists of a namespace that does not exist are empty: raises NothingMatched for one, unless it may not be read."""
+    try:
+        await api.get(f"/api/v1/namespaces/{quote(place, safe='')}")
+    except Missing:
+        raise NothingMatched(f"namespace {place} does not exist", "name one of yours: -n NAMESPACE") from None
+    except ApiError:
+        pass
 
 
 async def queues(api: Api, found: Found, served: Served) -> tuple[list[Object], list[Object], list[AtlctlError]]:

@@ -147,6 +147,7 @@ class FakeApi(Api):
     def __init__(self, objects: Sequence[Object], served: Served = ALL, forbidden: Sequence[str] = ()) -> None:
         self.server, self.context, self.namespace = "https://127.0.0.1:1", None, "team"
         self.forbidden = set(forbidden)
+        self.namespaces = {"team", *(item["metadata"].get("namespace") for item in objects)}
         self.requests: list[tuple[str, str]] = []
         self._lists: dict[str, list[Object]] = {"/api/v1/pods": [], "/api/v1/events": []}
         for name, version in served.versions.items():
@@ -160,6 +161,12 @@ class FakeApi(Api):
     async def get(self, path: str, query: Query = ()) -> Object:
         self.requests.append((path, ""))
         where, name = path.rsplit("/", 1)
+        if where == "/api/v1/namespaces":
+            if "namespaces" in self.forbidden:
+                raise Refused(403, "Forbidden", "namespaces is forbidden")
+            if unquote(name) in self.namespaces:
+                return {"metadata": {"name": unquote(name)}}
+            raise Missing(404, "NotFound", f"{path} not found")
         for item in self._select(where):
             if item["metadata"]["name"] == unquote(name):
                 return item

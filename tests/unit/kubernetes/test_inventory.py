@@ -263,3 +263,28 @@ def test_queues_of_a_job_are_those_that_it_or_its_pods_name() -> None:
     queues: Any = asyncio.run(inventory.queues(api, found, ALL))
     assert [[item["metadata"]["name"] for item in part] for part in queues[:2]] == [["w-0"], ["gang"]]
     assert queues[2] == []
+
+
+def test_a_namespace_that_does_not_exist_is_not_an_empty_one() -> None:
+    empty, unknown = FakeApi([]), FakeApi([], forbidden=["namespaces"])
+    assert listing(empty, "team").jobs == ()
+    unknown.namespace = empty.namespace = "tema"
+    calls = (
+        lambda api: asyncio.run(inventory.list_jobs(api, ["tema"], ALL)),
+        lambda api: find(api, "bert"),
+        lambda api: asyncio.run(inventory.select(api, "app=x")),
+    )
+    for call in calls:
+        with pytest.raises(NothingMatched) as caught:
+            call(empty)
+        assert caught.value.message == "namespace tema does not exist"
+    assert listing(unknown, "tema").jobs == ()
+    for call in calls[1:]:
+        with pytest.raises(NothingMatched, match="in namespace tema"):
+            call(unknown)
+
+
+def test_a_namespace_with_pods_is_not_asked_for() -> None:
+    api = FakeApi(train_world("llama"))
+    listing(api, "team")
+    assert not any(path == "/api/v1/namespaces/team" for path, _ in api.requests)
