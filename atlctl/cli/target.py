@@ -250,14 +250,14 @@ def _elsewhere(name: str, error: NothingMatched) -> str | None:
 
 
 def _or_peers(error: NotAllowed) -> NotAllowed:
-    """A worker that may not ask the cluster who its peers are may know them by itself."""
+    """The refusal for a worker, in which there is no kubectl: it may know its peers without asking the cluster."""
     from atlctl.cli import hosts
 
+    doctor = "atlctl doctor shows what is allowed here"
     found = hosts.peers()
     if found is None:
-        return error
-    known = f"{len(found.hosts)} workers are known without it, by {found.used}: reach them with --backend ssh"
-    return NotAllowed(error.message, f"{error.hint}; {known}" if error.hint else known)
+        return NotAllowed(error.message, doctor)
+    return NotAllowed(error.message, f"the workers can be reached with --backend ssh ({found.used}); {doctor}")
 
 
 async def find_logged(source: Backend, argument: str | None, option: str | None = None) -> Job:

@@ -33,7 +33,7 @@ def get(call: Call) -> bytes:
 
 
 def _inhabited(call: Call) -> bool:
-    """Whether a namespace is there without having been made: `default` always is, and so is any that holds an object."""
+    """Whether a namespace is there without having been made: `default` always is, and any that holds an object."""
     return call.name == "default" or any(key[0] == call.name for _, key, _ in call.cluster.store.everything())
 
 

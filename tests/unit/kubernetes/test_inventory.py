@@ -196,7 +196,8 @@ def test_nothing_of_that_name_tells_near_names_and_what_was_not_allowed() -> Non
     api = FakeApi([job("llama-sft"), job("bert")], forbidden=["pytorchjobs"])
     with pytest.raises(NothingMatched) as caught:
         find(api, "lama-sft")
-    assert caught.value.hint == "near it: llama-sft; not allowed to look everywhere: pytorchjobs is forbidden"
+    unread = "not allowed to read pytorchjobs.kubeflow.org: atlctl doctor shows what is allowed"
+    assert caught.value.hint == f"near it: llama-sft; {unread}"
     with pytest.raises(UsageError, match="no kind of job deployment"):
         find(api, "deployment/x")
 
@@ -288,3 +289,11 @@ def test_a_namespace_with_pods_is_not_asked_for() -> None:
     api = FakeApi(train_world("llama"))
     listing(api, "team")
     assert not any(path == "/api/v1/namespaces/team" for path, _ in api.requests)
+
+
+def test_who_may_read_nothing_is_not_told_of_a_kind_that_was_not_asked_for() -> None:
+    plurals = [name.partition(".")[0] for name in ALL.versions]
+    with pytest.raises(NotAllowed) as caught:
+        find(FakeApi([jobset("js")], forbidden=[*plurals, "pods", "namespaces"]), "js")
+    assert caught.value.message == "not allowed to look for job js in namespace team: neither jobs nor pods may be read"
+    assert caught.value.hint == "atlctl doctor shows what is allowed"
