@@ -170,11 +170,18 @@ class Current:
 async def find_job(source: Backend, argument: str | None, option: str | None = None, *, reads_only: bool) -> Job:
     """`current_job`, and what told it on stderr where nobody has named it."""
     found = await current_job(source, argument, option, reads_only=reads_only)
+    if not found.job.numbered:
+        found = replace(found, job=_as_recorded(source, found.job))
     remember(source, [found.job])
     if found.how == "place" and context().selector is None and source.name != "ssh":
         say.note(f"job {found.job.name}, which this worker belongs to")
     elif found.how == "only":
         say.note(f"job {found.job.name}, the only active one")
+    if not found.job.numbered:
+        say.note(
+            f"pods of job {found.job.name} are gone, and nothing shows the order in which they were made: "
+            "its workers have the names of their pods, and their numbers count only those that are left"
+        )
     return found.job
 
 
@@ -218,6 +225,14 @@ async def current_job(source: Backend, argument: str | None, option: str | None 
     raise UsageError("no job is named", f"name one with -j: {shown}; all: atlctl jobs")
 
 
+def _as_recorded(source: Backend, job: Job) -> Job:
+    """The job with the names and indexes that its recording knows."""
+    from atlctl.backends.kubernetes.backend import KubernetesBackend
+    from atlctl.cli.evidence import recorded
+
+    return source.recall(job, recorded.numbers(job)) if isinstance(source, KubernetesBackend) else job
+
+
 def remember(source: Backend, jobs: Sequence[Job], *, whole: bool = False, everywhere: bool = False) -> None:
     """Keep the names of jobs that only a server knows, for completion. `whole`: there are no others."""
     if source.name == "kubernetes":
@@ -235,14 +250,14 @@ def _elsewhere(name: str, error: NothingMatched) -> str | None:
 
 
 def _or_peers(error: NotAllowed) -> NotAllowed:
-    """A worker that may not ask the cluster who its peers are may know them by itself."""
+    """The refusal for a worker, in which there is no kubectl: it may know its peers without asking the cluster."""
     from atlctl.cli import hosts
 
+    doctor = "atlctl doctor shows what is allowed here"
     found = hosts.peers()
     if found is None:
-        return error
-    known = f"{len(found.hosts)} workers are known without it, by {found.used}: reach them with --backend ssh"
-    return NotAllowed(error.message, f"{error.hint}; {known}" if error.hint else known)
+        return NotAllowed(error.message, doctor)
+    return NotAllowed(error.message, f"the workers can be reached with --backend ssh ({found.used}); {doctor}")
 
 
 async def find_logged(source: Backend, argument: str | None, option: str | None = None) -> Job:

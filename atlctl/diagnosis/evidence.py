@@ -9,6 +9,7 @@ from atlctl.diagnosis.errorfile import ErrorRecord
 from atlctl.diagnosis.platform import Event, PlatformState
 from atlctl.diagnosis.reading.reader import LogFacts
 from atlctl.diagnosis.recorder.dump import FlightDump
+from atlctl.jobs import podnews
 from atlctl.jobs.model import State
 
 
@@ -52,3 +53,17 @@ class JobEvidence:
     expected: int | None = None
     missing: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
+
+    @property
+    def deleted(self) -> dict[str, float]:
+        """Workers whose pods their controller has deleted, and when, in seconds since the epoch."""
+        return {
+            event.worker: event.first
+            for event in reversed(self.events)
+            if event.worker and event.first is not None and _is_deletion(event)
+        }
+
+
+def _is_deletion(event: Event) -> bool:
+    news = podnews.read(event.reason, event.message)
+    return news is not None and news.what == "deleted"

@@ -49,9 +49,10 @@ class PlatformState:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event. `kind` is the kind of the object it is about (`Pod`, `Node`); `time` its last occurrence, in seconds.
+    """One event. `kind` is the kind of the object it is about (`Pod`, `Node`).
 
-    `worker` is the name that the event uses: on Kubernetes the pod's.
+    `time` is its last occurrence, `first` its first one, in seconds. `worker` is the name that the event uses: on
+    Kubernetes the pod's, also if the event is about the job and names a pod.
     """
 
     time: float | None
@@ -60,6 +61,7 @@ class Event:
     kind: str
     reason: str
     message: str
+    first: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,10 +113,13 @@ class Job:
     suspended: bool = False
     #: The queue that admits it (Kueue's LocalQueue), where one does.
     queue: str | None = None
+    #: False if pods are gone and nothing shows which numbers the others had. Workers then have the names of their pods,
+    #: and their indexes count only those that are left.
+    numbered: bool = True
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Indexes that should have a worker and have none."""
+        """Indexes that should have a worker and have none. If the job is not `numbered`, only their count is right."""
         present = {worker.index for worker in self.workers}
         return tuple(index for index in range(self.expected) if index not in present)
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from atlctl.diagnosis.platform import Event
 from atlctl.diagnosis.text import decode, without_surrogates
+from atlctl.jobs import podnews
 
 #: Bytes of one line, events of one file (its last ones), remarks about lines that cannot be read.
 LINE_LIMIT = 256 * 1024
@@ -69,6 +70,11 @@ def seconds(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else None
 
 
+def of_object(found: Mapping[str, Any]) -> Event:
+    """An event of Kubernetes, of core/v1 or events.k8s.io/v1."""
+    return _of_kubernetes(found, _mapping(found.get("involvedObject")) or _mapping(found.get("regarding")))
+
+
 def _parse(line: bytes) -> tuple[Event | None, str]:
     if len(line) > LINE_LIMIT:
         return None, f"longer than {LINE_LIMIT} bytes"
@@ -89,13 +95,15 @@ def _parse(line: bytes) -> tuple[Event | None, str]:
 
 
 def _own(found: Mapping[str, Any]) -> Event:
+    time = seconds(found.get("time"))
     return Event(
-        seconds(found.get("time")),
+        time,
         _name(found.get("worker")),
         _name(found.get("node")),
         _name(found.get("kind")) or "",
         _name(found.get("reason")) or "",
         _message(found.get("message")),
+        time,
     )
 
 
@@ -114,13 +122,18 @@ def _of_kubernetes(found: Mapping[str, Any], about: Mapping[str, Any]) -> Event:
         found.get("deprecatedFirstTimestamp"),
         _mapping(found.get("metadata")).get("creationTimestamp"),
     )
+    reason, message = _name(found.get("reason")) or "", _message(found.get("message")) or _message(found.get("note"))
+    news = podnews.read(reason, message)
+    last = next((moment for time in times if (moment := seconds(time)) is not None), None)
+    begins = (seconds(found.get(key)) for key in ("firstTimestamp", "deprecatedFirstTimestamp", "eventTime"))
     return Event(
-        next((moment for time in times if (moment := seconds(time)) is not None), None),
-        name if kind == "Pod" else None,
+        last,
+        name if kind == "Pod" else news.pod if news else None,
         name if kind == "Node" else _name(source.get("host")),
         kind,
-        _name(found.get("reason")) or "",
-        _message(found.get("message")) or _message(found.get("note")),
+        reason,
+        message,
+        next((moment for moment in begins if moment is not None), last),
     )
 
 

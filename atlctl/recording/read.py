@@ -21,6 +21,7 @@ from atlctl.diagnosis.reading.reader import LogFacts, LogReader, literals_of
 from atlctl.diagnosis.recorder.dump import SIZE_LIMIT as DUMP_LIMIT
 from atlctl.diagnosis.recorder.dump import FlightDump, parse_dump
 from atlctl.diagnosis.signatures.match import Matcher
+from atlctl.jobs import podnews
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
 from atlctl.jobs.model import State
 from atlctl.recording.ends import Ends
@@ -344,6 +345,7 @@ class _Reader:
         """The workers that have a log, in the order of the manifest where it knows them all, else of their names."""
         known = {item.name: item for item in self.manifest.workers} if self.manifest else {}
         pods = {item.pod: item.name for item in known.values() if item.pod}
+        job = self.manifest.job.name if self.manifest else ""
         names = sorted(found, key=natural)
         if set(names) <= set(known):
             names.sort(key=lambda name: known[name].index)
@@ -364,7 +366,12 @@ class _Reader:
             tuple(workers),
             expected=self.manifest.job.expected_workers if self.manifest else None,
             missing=tuple(name for name in known if name not in found),
-            events=tuple(replace(event, worker=pods.get(event.worker or "", event.worker)) for event in self.events),
+            events=tuple(
+                replace(event, worker=pods.get(event.worker) or podnews.worker_of(job, event.worker) or event.worker)
+                if event.worker
+                else event
+                for event in self.events
+            ),
         )
 
 

@@ -240,7 +240,7 @@ class Control:
                 raise ValueError(f"no such setting: {key}")
 
     def controller(self, on: bool, delay: float = 0.05) -> None:
-        """Whether jobs are looked after (suspend, resume, Volcano's commands, Kueue)."""
+        """Whether jobs are looked after (suspend, resume, Volcano's commands, Kueue, failures)."""
         self.controllers.switch(on, delay)
 
 

@@ -1,4 +1,9 @@
-"""Very small controllers of the job kinds: suspend, resume, Volcano's commands, Kueue's Workload.active."""
+"""Very small controllers of the job kinds: suspend, resume, Volcano's commands, Kueue's Workload.active, failures.
+
+After a failure they do what is recorded of the real ones: the Job controller counts every pod as failed, deletes those
+that still run and keeps the failed one; the training-operator deletes all pods, reports the culprit's exit code before
+and makes a pod of the culprit's name once more. Events are written as theirs.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,10 @@ WORDS = {
     "TrainJob": ("Suspended", "TrainJob is suspended", "Resumed", "TrainJob is resumed"),
 }
 TRAINING = "kubeflow.org"
+#: Kinds whose pods are looked after when one fails.
+FAILING = (("Job", "batch/v1"), ("PyTorchJob", "kubeflow.org/v1"))
+#: Reason of the event of a pod that was made.
+CREATED = {"Job": "SuccessfulCreate", "PyTorchJob": "SuccessfulCreatePod"}
 VOLCANO = "batch.volcano.sh"
 KEPT = ("name", "generateName", "namespace", "labels", "annotations", "ownerReferences")
 
@@ -44,6 +53,9 @@ class Controllers:
         if not self.on or event.new is None:
             return
         group, plural = event.storage
+        if (group, plural) == ("", "pods"):
+            self._pod_happened(event.old, event.new)
+            return
         resource = next((r for r in self.cluster.served.resources if (r.group, r.plural) == (group, plural)), None)
         if resource is None:
             return
@@ -53,6 +65,106 @@ class Controllers:
             self.cluster.kubelet.spawn(self._workload(resource, event.new))
         elif _follows(resource) and event.old is not None and _suspended(event.old) != _suspended(event.new):
             self.cluster.kubelet.spawn(self._suspend(resource, event.new))
+
+    # failures
+
+    def _pod_happened(self, old: Record | None, new: Record) -> None:
+        """A pod was made, or has failed by itself: those that are being deleted fail of that."""
+        above = next((one for one in new.obj["metadata"].get("ownerReferences") or [] if one.get("controller")), None)
+        if above is None or (above["kind"], above["apiVersion"]) not in FAILING:
+            return
+        resource = self.cluster.served.of(above)
+        owner = self.cluster.store.get(resource, new.obj["metadata"]["namespace"], above["name"])
+        if owner is None or owner.uid != above["uid"]:
+            return
+        going = new.obj["metadata"].get("deletionTimestamp")
+        if old is None:
+            self._tell(owner, CREATED[resource.kind], f"Created pod: {new.name}")
+        elif going and not old.obj["metadata"].get("deletionTimestamp") and _phase(new) == "Running":
+            self._tell(new, "Killing", f"Stopping container {new.obj['spec']['containers'][0]['name']}")
+        elif not going and _failed(new) and not _failed(old):
+            failing = self._job_failed if resource.kind == "Job" else self._training_failed
+            self.cluster.kubelet.spawn(failing(resource, owner, new))
+
+    async def _job_failed(self, resource: Resource, job: Record, culprit: Record) -> None:
+        """`backoffLimit: 0`: all pods count as failed, those that still run go, with their logs."""
+        await asyncio.sleep(self.delay)
+        current = self._again(resource, job)
+        if current is None or current.obj["spec"].get("backoffLimit", 6):
+            return
+        pods = [(below, one) for below, one in self._children(job.uid) if below.plural == "pods"]
+        left = [(below, one) for below, one in pods if not _failed(one)]
+        for below, one in left:
+            self._delete_pod(current, below, one, "SuccessfulDelete")
+        text = "Job has reached the specified backoff limit"
+        listed: list[Object] = []
+        _condition(listed, "FailureTarget", "True", "BackoffLimitExceeded", text)
+        counts: Object = {"failed": len(pods), "ready": 0, "uncountedTerminatedPods": {}}
+        status = {"conditions": listed, **counts, "terminating": len(left)}
+        self.cluster.store.update(resource, current, status=status)
+        while any(self.cluster.store.pod(one.obj["metadata"]["namespace"], one.name) for _, one in left):
+            await self.cluster.store.changed(0.05)
+        current = self._again(resource, job)
+        if current is not None:
+            listed = json.loads(json.dumps(listed))
+            _condition(listed, "Failed", "True", "BackoffLimitExceeded", text)
+            self.cluster.store.update(resource, current, status={"conditions": listed, **counts, "terminating": 0})
+            self._tell(current, "BackoffLimitExceeded", text, warning=True)
+
+    async def _training_failed(self, resource: Resource, job: Record, culprit: Record) -> None:
+        """`cleanPodPolicy: Running` of the training-operator, which takes the failed pod, too."""
+        code = _exit_code(culprit)
+        self._tell(
+            job, "ExitedWithCode", f"Pod: {culprit.obj['metadata']['namespace']}.{culprit.name} exited with code {code}"
+        )
+        await asyncio.sleep(self.delay)
+        current = self._again(resource, job)
+        if current is None:
+            return
+        for below, one in self._children(job.uid):
+            if below.plural == "pods" and not one.obj["metadata"].get("deletionTimestamp"):
+                self._delete_pod(current, below, one, "SuccessfulDeletePod")
+        text = f"{resource.kind} {job.name} is failed because 1 Worker replica(s) failed."
+        status = json.loads(json.dumps(current.obj.get("status") or {}))
+        _condition(status.setdefault("conditions", []), "Running", "False", f"{resource.kind}Running", text)
+        _condition(status["conditions"], "Failed", "True", f"{resource.kind}Failed", text)
+        self.cluster.store.update(resource, current, status=status)
+        self._tell(current, f"{resource.kind}Failed", text)
+        self._again_and_gone(culprit)
+
+    def _again_and_gone(self, culprit: Record) -> None:
+        """The operator makes a pod of the culprit's name once more, and deletes it before it runs."""
+        pods = self.cluster.served.find("", "v1", "pods")
+        assert pods is not None
+        if self.cluster.store.pod(culprit.obj["metadata"]["namespace"], culprit.name) is not None:
+            return
+        metadata = {key: value for key, value in culprit.obj["metadata"].items() if key in KEPT}
+        spec = {key: value for key, value in culprit.obj["spec"].items() if key != "nodeName"}
+        status = {"phase": "Pending"}
+        made = self.cluster.store.write(pods, {"metadata": metadata, "spec": spec, "status": status})
+        deleting.delete(self.cluster, pods, made, {})
+
+    def _delete_pod(self, owner: Record, pods: Resource, pod: Record, reason: str) -> None:
+        deleting.delete(self.cluster, pods, pod, {})
+        self._tell(owner, reason, f"Deleted pod: {pod.name}")
+
+    def _tell(self, about: Record, reason: str, message: str, *, warning: bool = False) -> None:
+        """An event, as a controller or a kubelet writes it."""
+        events = self.cluster.served.find("", "v1", "events")
+        assert events is not None
+        metadata = about.obj["metadata"]
+        its = {"kind": about.obj["kind"], "namespace": metadata["namespace"], "name": about.name, "uid": about.uid}
+        event = {
+            "metadata": {"name": f"{about.name}.{secrets.token_hex(8)}", "namespace": metadata["namespace"]},
+            "involvedObject": its | {"apiVersion": about.obj["apiVersion"]},
+            "reason": reason,
+            "message": message,
+            "firstTimestamp": now(),
+            "lastTimestamp": now(),
+            "count": 1,
+            "type": "Warning" if warning else "Normal",
+        }
+        self.cluster.store.write(events, event)
 
     async def _suspend(self, resource: Resource, record: Record) -> None:
         """Follow spec.suspend: what is below goes or comes back, then the status says so."""
@@ -187,6 +299,21 @@ class Controllers:
             else:
                 self.cluster.store.update(pods, record, status=podstatus.fake_running(record.obj))
         return len(away)
+
+
+def _phase(pod: Record) -> str:
+    return str((pod.obj.get("status") or {}).get("phase"))
+
+
+def _failed(pod: Record) -> bool:
+    return _phase(pod) == "Failed"
+
+
+def _exit_code(pod: Record) -> int:
+    for status in (pod.obj.get("status") or {}).get("containerStatuses") or []:
+        if end := (status.get("state") or {}).get("terminated"):
+            return int(end["exitCode"])
+    return 1
 
 
 def _follows(resource: Resource) -> bool:

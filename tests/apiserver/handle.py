@@ -64,6 +64,8 @@ class Server:
         self.kubeconfig = self.write_kubeconfig("kubeconfig", namespace=namespace)
         if rough is not None:
             self.call("settings", values={"rough": rough})
+        if namespace != "default":
+            self.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
 
     def __enter__(self) -> Self:
         return self

@@ -22,11 +22,19 @@ def serve(call: Call) -> bytes:
 
 def get(call: Call) -> bytes:
     record = call.cluster.store.get(call.resource, call.namespace, call.name)
+    if record is None and (call.resource.group, call.resource.plural) == ("", "namespaces") and _inhabited(call):
+        meta = {"name": call.name, "uid": f"namespace-{call.name}", "resourceVersion": "1"}
+        record = Record({"metadata": meta, "status": {"phase": "Active"}})
     if record is None:
         raise statuses.not_found(call.resource, call.name)
     if wants_table(call):
         return dumps(tables.table(call.resource, [record], record.version, call.get("includeObject"))) + b"\n"
     return whole(call.resource, record) + b"\n"
+
+
+def _inhabited(call: Call) -> bool:
+    """Whether a namespace is there without having been made: `default` always is, and any that holds an object."""
+    return call.name == "default" or any(key[0] == call.name for _, key, _ in call.cluster.store.everything())
 
 
 def whole(resource: Resource, record: Record) -> bytes:

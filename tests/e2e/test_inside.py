@@ -92,7 +92,7 @@ def test_without_rights_it_knows_who_it_is_and_what_it_lacks(visitor: Visitor) -
     assert visitor.run("logs", "--tail", "1").code == 0
     plan = visitor.run("stop", visitor.job.name, "--dry-run", "--no-save")
     assert plan.code == 0, plan
-    assert b"this terminal runs inside a worker" in plan.stderr
+    assert b"the stop ends this terminal, too" in plan.stderr
 
 
 def told(run: Result) -> Object:

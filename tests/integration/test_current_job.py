@@ -56,7 +56,7 @@ def test_stop_of_the_own_job_ends_it_and_the_command_that_asked(jobs: Registry) 
     jobs.start("suicidal", 2)
     run = inside(jobs, f"{ATLCTL} stop --yes", job="suicidal", worker="0")
     assert b"stops job suicidal" in run.stderr
-    assert b"warning: this terminal runs inside a worker that is stopped: it ends, too\n" in run.stderr
+    assert b"warning: the stop ends this terminal, too: it runs in one of these workers\n" in run.stderr
     jobs.until("suicidal", "Stopped")
     assert not [p for p in jobs.running() if "suicidal" in p.command]
 
@@ -66,7 +66,7 @@ def test_stop_of_the_own_job_from_a_shell(jobs: Registry) -> None:
     with Terminal("shell", "-j", "shelled", "0", env=jobs.env) as terminal:
         terminal.wait_for(b"ready> ")
         terminal.type(f"{ATLCTL} stop --yes\r".encode())
-        terminal.wait_for(b"it ends, too")
+        terminal.wait_for(b"ends this terminal, too")
         terminal.code()
         assert terminal.mode() == terminal.before
     jobs.until("shelled", "Stopped")

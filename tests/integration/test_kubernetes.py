@@ -288,3 +288,34 @@ def test_the_list_of_jobs_imports_no_model_of_the_package() -> None:
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_a_namespace_that_does_not_exist_is_named(server: Server) -> None:
+    """A real server answers every list of it with 200 and nothing."""
+    env = {"KUBECONFIG": str(server.kubeconfig)}
+    for words in (("jobs",), ("ps", "train"), ("ps",)):
+        run = run_cli(*words, "-n", "mll", env=env)
+        assert (run.stdout, run.code) == (b"", 3)
+        assert run.stderr == b"error: namespace mll does not exist\nhint: name one of yours: -n NAMESPACE\n"
+    assert run_cli("jobs", "-n", "ml", env=env).code == 0
+
+
+def test_words_in_a_worker_without_rights_name_doctor_and_not_kubectl(server: Server) -> None:
+    server.user("nobody", [])
+    env = {"KUBECONFIG": str(server.write_kubeconfig("nobody", user="nobody", namespace="ml"))}
+    worker = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "HOSTNAME": "bert-worker-0"}
+    ranks = {"MASTER_ADDR": "bert-master-0", "WORLD_SIZE": "2", "RANK": "1"}
+    alone = run_cli("ps", env={**env, **worker})
+    assert alone.code == 4
+    assert alone.stderr.endswith(b"\nhint: atlctl doctor shows what is allowed here\n")
+    among = run_cli("ps", env={**env, **worker, **ranks})
+    assert among.code == 4
+    hint = among.stderr.splitlines()[-1]
+    assert hint.startswith(
+        b"hint: the workers can be reached with --backend ssh (2 hosts by the pattern of their names: "
+    )
+    assert hint.endswith(b"; atlctl doctor shows what is allowed here")
+    named = run_cli("ps", "js", env=env)
+    assert named.code == 4
+    assert named.stderr.startswith(b"error: not allowed to look for job js in namespace ml: ")
+    assert b"kubectl" not in alone.stderr + among.stderr + named.stderr

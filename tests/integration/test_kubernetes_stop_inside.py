@@ -43,22 +43,40 @@ def first_in(cluster: Cluster, name: str) -> int | None:
     return None
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not can_unshare(), reason="only root may enter a PID namespace")
-def test_keep_pods_ends_the_training_and_keeps_the_pods(cluster: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "sh").write_text(ENTER.format(folder=tmp_path))
-    (tmp_path / "sh").chmod(0o755)
-    train = f"export TORCHELASTIC_RUN_ID=1; {sys.executable} -c 'import time; time.sleep(4000)'"
-    script = f"({train}) & sleep 4000"
-    path = f"{tmp_path}:{os.environ['PATH']}"
+def start(cluster: Cluster, folder: Path, script: str) -> list[str]:
+    """Two pods whose first process, in a PID namespace of its own, is a shell with that script; their names."""
+    (folder / "sh").write_text(ENTER.format(folder=folder))
+    (folder / "sh").chmod(0o755)
     container = {
         "command": [shutil.which("unshare") or "", *UNSHARE[1:], "/bin/sh", "-c", script],
-        "env": [{"name": "PATH", "value": path}],
+        "env": [{"name": "PATH", "value": f"{folder}:{os.environ['PATH']}"}],
     }
     cluster.pytorchjob("dev", run=True, container=container)
     pods = [f"dev-worker-{index}" for index in range(2)]
     for name in pods:
         assert proc.wait_until(lambda name=name: first_in(cluster, name) is not None)  # type: ignore[misc]
-        (tmp_path / f"pid-{name}").write_text(str(first_in(cluster, name)))
+        (folder / f"pid-{name}").write_text(str(first_in(cluster, name)))
+    return pods
+
+
+namespaces = pytest.mark.skipif(os.geteuid() != 0 or not can_unshare(), reason="only root may enter a PID namespace")
+
+
+@namespaces
+def test_a_shell_loop_that_may_be_the_training_is_not_told_as_ended(cluster: Cluster, tmp_path: Path) -> None:
+    start(cluster, tmp_path, "while :; do echo step; sleep 0.2; done")
+    run = cluster.cli("stop", "dev", "--keep-pods", "--yes", "--no-save")
+    assert (run.stdout, run.code) == (b"NOT stopped: worker-[0-1] (2)\n", 1)
+    assert (
+        b"  worker-0: no launcher and no Python was found, and the end of the first process (sh) would be" in run.stderr
+    )
+    assert all(cluster.pods("dev", 2))
+
+
+@namespaces
+def test_keep_pods_ends_the_training_and_keeps_the_pods(cluster: Cluster, tmp_path: Path) -> None:
+    train = f"export TORCHELASTIC_RUN_ID=1; {sys.executable} -c 'import time; time.sleep(4000)'"
+    pods = start(cluster, tmp_path, f"({train}) & sleep 4000")
 
     def trains() -> int:
         found = [one["command"] for name in pods for one in cluster.server.processes(name)]
@@ -99,12 +117,19 @@ def test_inside_a_worker_the_evidence_must_go_where_it_outlives_the_pod(cluster:
         pytest.skip("a shared file system is mounted here: the evidence would go there")
     refused = inside(cluster, tmp_path, "stop", "own", "--yes")
     assert refused.returncode == 2, refused
-    assert b"no shared file system is mounted" in refused.stderr
+    assert b"error: nothing was stopped: this runs in one of these workers, and no shared file system" in refused.stderr
+    planned = inside(cluster, tmp_path, "stop", "own", "--dry-run")
+    assert planned.returncode == 2, planned
+    plan, error = planned.stderr.split(b"error: nothing was stopped", 1)
+    assert plan.startswith(b"stops job own (PyTorchJob")
+    assert b"\n  how: spec.runPolicy.suspend of the PyTorchJob is set to true\n" in plan
+    assert b"--no-save" in error
     assert all(cluster.pods("own", 1))
     passing = inside(cluster, tmp_path, "stop", "own", "--yes", "--out", "/dev/shm/kept")
     assert (passing.returncode, b"which goes with this pod" in passing.stderr) == (2, True)
     dry = inside(cluster, tmp_path, "stop", "own", "--dry-run", "--no-save")
-    assert b"warning: this terminal runs inside a worker that is stopped: it ends, too\n" in dry.stderr
+    assert b"warning: the stop ends this terminal, too: it runs in one of these workers\n" in dry.stderr
+    assert dry.stderr.endswith(b"note: dry run: nothing was stopped\n")
     done = inside(cluster, tmp_path, "stop", "own", "--yes", "--no-save")
     assert done.returncode == 0, done.stderr
     assert cluster.pods("own", 1) == [None]

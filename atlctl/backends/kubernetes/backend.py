@@ -69,6 +69,8 @@ class KubernetesBackend:
         self._served: asyncio.Future[Served] | None = None
         self._opening = asyncio.Lock()
         self._known: dict[str, tuple[float, Found]] = {}
+        #: UID of a job -> UIDs of its pods -> their workers' names and indexes, as long as they were known.
+        self._numbers: dict[str, dict[str, tuple[str, int]]] = {}
         self._checking = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._checked: set[str] = set()
@@ -107,8 +109,30 @@ class KubernetesBackend:
             found = await self._queued(api, found)
         if self._container is not None:
             found = replace(found, job=_in_container(found, self._container))
+        found = replace(found, job=self._as_before(found.job))
         self._known[found.job.uid or found.job.name] = (asyncio.get_running_loop().time(), found)
         return found
+
+    def _as_before(self, job: Job) -> Job:
+        """With the names and indexes that its workers had when these were last known."""
+        before = self._numbers.setdefault(job.uid, {})
+        if job.numbered:
+            before |= {worker.uid: (worker.name, worker.index) for worker in job.workers if worker.uid}
+        if job.numbered or not all(worker.uid in before for worker in job.workers):
+            return job
+        workers = []
+        for worker in job.workers:
+            name, index = before[worker.uid or ""]
+            workers.append(replace(worker, name=name, index=index))
+        return replace(job, workers=tuple(sorted(workers, key=lambda worker: worker.index)), numbered=True)
+
+    def recall(self, job: Job, names: Mapping[str, tuple[str, int]]) -> Job:
+        """The job with names and indexes of workers that were known before, by UIDs of pods; so from now on."""
+        self._numbers.setdefault(job.uid, {}).update(names)
+        known = self._as_before(job)
+        at, found = self._known[job.uid or job.name]
+        self._known[job.uid or job.name] = at, replace(found, job=known)
+        return known
 
     async def _queued(self, api: Client, found: Found) -> Found:
         """With what keeps it waiting: its queue, or the gang that does not fit."""
@@ -180,14 +204,18 @@ class KubernetesBackend:
         return own_objects(*await self._fetch_events(job))
 
     async def _fetch_events(self, job: Job) -> tuple[list[Object], Mapping[str, About]]:
-        from atlctl.backends.kubernetes.events import About, fetch
+        from atlctl.backends.kubernetes.events import About, fetch, fetch_gone, reported
 
         api, found = await self.api(), await self._look(job, fresh=False)
         workloads, groups, _ = await inventory.queues(api, found, await self.served())
         about = dict.fromkeys(found.uids, About()) | {fields.uid(obj): About() for obj in (*workloads, *groups)}
         about |= {worker.uid: About(worker.name, worker.node) for worker in found.job.workers if worker.uid}
         nodes = {worker.node for worker in found.job.workers if worker.node}
-        return await fetch(api, found.job.namespace or api.namespace, about, nodes)
+        namespace = found.job.namespace or api.namespace
+        items, known = await fetch(api, namespace, about, nodes)
+        gone = reported(items, known) - {fields.name(pod) for pod in found.pods}
+        more, lost = await fetch_gone(api, namespace, found.job, gone)
+        return [*items, *more], {**lost, **known}
 
     def executor(self, job: Job) -> KubernetesExecutor:
         from atlctl.backends.kubernetes.executor import KubernetesExecutor

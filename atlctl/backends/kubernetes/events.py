@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from atlctl.backends.kubernetes.api import Api, ApiError, Missing, Object
+from atlctl.backends.kubernetes.kinds.base import Past
 from atlctl.backends.kubernetes.logreason import objects_at
 from atlctl.backends.kubernetes.logstream import Stamps
+from atlctl.jobs import podnews
+from atlctl.jobs.model import Job
 
 #: Up to so many objects are asked for one by one; for more, all events of the namespace are listed once.
 ONE_BY_ONE = 8
@@ -68,6 +71,59 @@ async def fetch(
     if of_nodes:
         found += await _of_nodes(api, of_nodes)
     return found, {**objects, **of_nodes}
+
+
+def reported(items: Iterable[Object], about: Mapping[str, About]) -> set[str]:
+    """Names of the pods that the events of these objects report as created, deleted or exited."""
+    own = (item for item in items if str(_object(item).get("uid")) in about)
+    found = (podnews.read(str(item.get("reason")), str(item.get("message"))) for item in own)
+    return {news.pod for news in found if news is not None}
+
+
+async def fetch_gone(
+    api: Api, namespace: str, job: Job, pods: Collection[str]
+) -> tuple[list[Object], dict[str, About]]:
+    """Events of pods that are gone, of which only the names are known, and of whom; none from before the job."""
+    if not pods:
+        return [], {}
+    path = f"/api/v1/namespaces/{namespace}/events"
+    if len(pods) <= ONE_BY_ONE:
+        queries = [{"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={pod}"} for pod in sorted(pods)]
+        lists = await asyncio.gather(*(api.list(path, query) for query in queries))
+        items = [item for listed in lists for item in listed.items]
+    else:
+        items = (await api.list(path)).items
+    found: list[Object] = []
+    about: dict[str, About] = {}
+    stamps = Stamps()
+    for item in items:
+        its = _object(item)
+        pod, uid = str(its.get("name")), str(its.get("uid") or "")
+        if its.get("kind") != "Pod" or pod not in pods or not uid:
+            continue
+        event = _event(item, About(), stamps)
+        if event.time is not None and event.time >= (job.created or 0.0):
+            found.append(item)
+            about[uid] = About(podnews.worker_of(job.name, pod) or pod)
+    return found, about
+
+
+async def past(api: Api, namespace: str, uid: str) -> tuple[Past, ...]:
+    """The pods that the events of a job report as created, in no order; none if its events may not be read."""
+    try:
+        listed = await api.list(
+            f"/api/v1/namespaces/{namespace}/events", {"fieldSelector": f"involvedObject.uid={uid}"}
+        )
+    except ApiError:
+        return ()
+    stamps = Stamps()
+    times: dict[str, dict[str, float]] = {}
+    for item in listed.items:
+        event = _event(item, About(), stamps)
+        found = podnews.read(event.reason, event.message)
+        if found is not None and event.time is not None and _object(item).get("uid") == uid:
+            times.setdefault(found.pod, {})[found.what] = event.time
+    return tuple(Past(pod, at["created"], at.get("deleted")) for pod, at in times.items() if "created" in at)
 
 
 async def _of_nodes(api: Api, nodes: Mapping[str, About]) -> list[Object]:

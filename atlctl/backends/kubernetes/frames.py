@@ -35,6 +35,9 @@ _NOT_STARTED = (
     ("not a directory", 126),
     ("argument list too long", 126),
 )
+#: What runtimes say when they could not even enter the container, and what that means.
+_NOT_ENTERED = "error executing setns process"
+_NO_ENTRY = "the container could not be entered: it has just ended or is ending, or has no room for one more process"
 #: Words that place the failure before the start of the command.
 _AT_START = ("unable to start container process", "failed to start exec", "exec failed", "failed to exec in container")
 
@@ -69,6 +72,8 @@ def outcome(status: bytes) -> Exited | FailedToStart | Lost:
     text = found.get("message")
     text = text if isinstance(text, str) else ""
     lowered = text.lower()
+    if _NOT_ENTERED in lowered:
+        return FailedToStart(125, _NO_ENTRY)
     if any(words in lowered for words in _AT_START):
         code = next((code for words, code in _NOT_STARTED if words in lowered), 125)
         return FailedToStart(code, _shown(_last_words(text)))

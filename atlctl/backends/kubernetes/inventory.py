@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
+from urllib.parse import quote
 
 from atlctl.backends.base import Listing
 from atlctl.backends.kubernetes import discovery, owners, queueing
@@ -48,18 +49,21 @@ class Found:
 
     @property
     def uids(self) -> tuple[str, ...]:
-        """UIDs of the job, the objects that it made and its pods: what events and queues may be about."""
+        """UIDs of the job, the objects that it made, its pods and their owners: what events and queues may be about."""
         objects = (self.sight.top, *self.sight.children, *self.pods)
-        return tuple(uid for obj in objects if (uid := fields.uid(obj)))
+        owners = (fields.text((fields.controller(pod) or {}).get("uid")) for pod in self.pods)
+        return tuple(dict.fromkeys(uid for uid in (*map(fields.uid, objects), *owners) if uid))
 
 
 async def list_jobs(api: Api, namespaces: Sequence[str] | None, served: Served) -> Listing:
     """The jobs of `namespaces` (None: of all), ordered by namespace, name and kind.
 
-    What could not be listed is a problem. Raises NoServer.
+    What could not be listed is a problem. Raises NothingMatched for a namespace that does not exist, NoServer.
     """
     scopes: Sequence[str | None] = [None] if namespaces is None else list(dict.fromkeys(namespaces))
     parts = await asyncio.gather(*(_list_namespace(api, scope, served) for scope in scopes))
+    empty = [scope for scope, part in zip(scopes, parts, strict=True) if scope and not (part.jobs or part.problems)]
+    await asyncio.gather(*(_existing(api, place) for place in empty))
     jobs = [job for part in parts for job in part.jobs]
     jobs.sort(key=lambda job: (job.namespace or "", natural_key(job.name), job.kind))
     return Listing(tuple(jobs), (*served.problems, *(problem for part in parts for problem in part.problems)))
@@ -75,7 +79,7 @@ async def find(api: Api, name: str, served: Served, namespace: str | None = None
     resources = _resources(word, served) if word else [*(kind.resource.name for kind, _ in served.kinds()), _PODS.name]
     if not owners.valid_name(bare):
         raise NothingMatched(f"no job named {name} in namespace {place}: no object can have such a name")
-    hits, refused = await _hits(api, resources, served, place, bare)
+    hits, problems = await _hits(api, resources, served, place, bare)
     tops = owners.distinct(await asyncio.gather(*(owners.to_top(api, hit, served, place) for hit in hits)))
     if len(tops) > 1:
         forms = ", ".join(registry.form(hit.kind.resource, fields.name(hit.top)) for hit in tops)
@@ -85,7 +89,7 @@ async def find(api: Api, name: str, served: Served, namespace: str | None = None
     told, more = await _by_labels(api, resources, served, place, bare)
     if told is not None:
         return told
-    raise await _not_found(api, name, bare, place, served, [*refused, *more])
+    raise await _not_found(api, name, bare, place, served, problems | more)
 
 
 async def select(api: Api, selector: str, namespace: str | None = None) -> Found:
@@ -93,10 +97,21 @@ async def select(api: Api, selector: str, namespace: str | None = None) -> Found
     place = namespace or api.namespace
     pods = await _pods(api, place, selector)
     if not pods:
+        await _existing(api, place)
         raise NothingMatched(f"no pods match {selector} in namespace {place}")
     top = {"metadata": {"name": selector, "namespace": place}}
     sight = Sight(top)
     return Found(build(registry.PODS, sight, pods), registry.PODS, "v1", sight, tuple(pods), readable=False)
+
+
+async def _existing(api: Api, place: str) -> None:
+    """Lists of a namespace that does not exist are empty: raises NothingMatched for one, unless it may not be read."""
+    try:
+        await api.get(f"/api/v1/namespaces/{quote(place, safe='')}")
+    except Missing:
+        raise NothingMatched(f"namespace {place} does not exist", "name one of yours: -n NAMESPACE") from None
+    except ApiError:
+        pass
 
 
 async def queues(api: Api, found: Found, served: Served) -> tuple[list[Object], list[Object], list[AtlctlError]]:
@@ -216,8 +231,8 @@ def _listed(hit: Hit, children: Mapping[str, list[Object]], by_owner: Mapping[st
 
 async def _hits(
     api: Api, resources: Sequence[str], served: Served, place: str, name: str
-) -> tuple[list[Hit], list[AtlctlError]]:
-    """The objects of a name. What may not be read is no hit, and is remembered for what is said in the end."""
+) -> tuple[list[Hit], dict[str, AtlctlError]]:
+    """The objects of a name. What may not be read is no hit; it is returned by resource, for the message in the end."""
     kinds = [known for resource in resources if (known := served.kind(resource)) is not None]
     keys = [kind.resource.name for kind, _ in kinds]
     answers, problems = await _all(keys, (api.get(k.resource.path(v, place, name)) for k, v in kinds))
@@ -227,7 +242,7 @@ async def _hits(
     hits = [
         Hit(kind, version, answers[key]) for key, (kind, version) in zip(keys, kinds, strict=True) if key in answers
     ]
-    return hits, list(problems.values())
+    return hits, problems
 
 
 async def _complete(api: Api, hit: Hit, served: Served, place: str) -> Found:
@@ -243,6 +258,10 @@ async def _complete(api: Api, hit: Hit, served: Served, place: str) -> Found:
         pods = [pod for pod in await _pods(api, place, selector) if scope.has(pod)]
         if pods:
             break
+    if hit.kind.vanished(hit.top, pods):
+        from atlctl.backends.kubernetes import events
+
+        sight = replace(sight, past=await events.past(api, place, fields.uid(hit.top)))
     job = build(hit.kind, sight, pods)
     return Found(job, hit.kind, hit.version, sight, tuple(pods), readable=hit.readable, owner=hit.owner)
 
@@ -260,34 +279,35 @@ async def _children(api: Api, hit: Hit, served: Served, place: str) -> tuple[tup
 
 async def _by_labels(
     api: Api, resources: Sequence[str], served: Served, place: str, name: str
-) -> tuple[Found | None, list[AtlctlError]]:
+) -> tuple[Found | None, dict[str, AtlctlError]]:
     """A job told by the labels of its pods alone: its object may not be read, or is gone."""
     kinds = [kind for kind, _ in served.kinds() if kind.resource.name in resources]
     labels = registry.name_labels(kinds if served.versions else registry.KINDS)
     if not owners.valid_label(name):
-        return None, []
+        return None, {}
     lists, problems = await _all(list(labels), (_pods(api, place, f"{key}={name}") for key in labels))
     for key, pods in lists.items():
         if pods:
             kind, uid, own = owners.newest_owner(labels[key], pods)
             sight = Sight({"metadata": {"name": name, "namespace": place, "uid": uid}})
             version = served.versions.get(kind.resource.name, kind.resource.versions[0])
-            return Found(build(kind, sight, own), kind, version, sight, tuple(own), readable=False), list(
-                problems.values()
-            )
-    return None, list(problems.values())
+            return Found(build(kind, sight, own), kind, version, sight, tuple(own), readable=False), {}
+    return None, dict.fromkeys((_PODS.name,), next(iter(problems.values()))) if problems else {}
 
 
 async def _not_found(
-    api: Api, name: str, bare: str, place: str, served: Served, refused: Sequence[AtlctlError]
+    api: Api, name: str, bare: str, place: str, served: Served, refused: Mapping[str, AtlctlError]
 ) -> AtlctlError:
     listing = await list_jobs(api, [place], served)
     unlisted = sum(len(one.resources) if isinstance(one, Unlisted) else 1 for one in listing.problems)
     if refused and unlisted > len(served.kinds()):  # nothing at all may be read
-        return refused[0]
+        first = next(iter(refused.values()))
+        if not isinstance(first, Refused) or first.status != 403:
+            return first
+        message = f"not allowed to look for job {name} in namespace {place}: neither jobs nor pods may be read"
+        return Refused(403, first.reason, first.text, message=message, hint="atlctl doctor shows what is allowed")
     near = difflib.get_close_matches(bare, [job.name for job in listing.jobs], _NEAR)
     hint = f"near it: {', '.join(near)}" if near else "see atlctl jobs"
     if refused:
-        told = dict.fromkeys(error.text or error.message for error in refused if isinstance(error, ApiError))
-        hint += f"; not allowed to look everywhere: {'; '.join(told)}"
+        hint += f"; not allowed to read {', '.join(refused)}: atlctl doctor shows what is allowed"
     return NothingMatched(f"no job named {name} in namespace {place}", hint)

@@ -7,6 +7,7 @@ the container ended so, not that the training did.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,10 @@ from atlctl.jobs.model import State, Worker
 #: The user's own answer to "which container": kubectl uses it, too.
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
+#: Names that many platforms give to the container that trains, whatever the kind of job.
+_USUAL = ("trainer", "pytorch", "node", "main")
+_LAUNCHER = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed|mpirun)\b")
+_RANK_VARIABLES = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "NODE_RANK"})
 #: Waiting reasons of a container on its way; every other one says what keeps it from starting.
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 #: Init containers whose wait has a meaning.
@@ -52,11 +57,15 @@ class Condition:
 
 
 def trainer_container(pod: Object, known: Sequence[str] = (), *, first: bool = False) -> Container:
-    """The annotation's, else one of the `known` names, else the only one with accelerators, else the first.
+    """The container that trains: never an init container or a native sidecar.
 
-    `first`: the kind puts its trainer first, which is then no guess. Never an init container or a native sidecar.
+    In falling order: the annotation's; one of the `known` names of its kind; the first one if the kind puts its trainer
+    there (`first`); the only one with accelerators; a usual name; the only one that starts a launcher, or that has its
+    variables; the first. All from the accelerators on are guesses, unless the name is a usual one.
     """
-    names = [name for item in entries(fields.spec(pod).get("containers")) if (name := text(item.get("name")))]
+    containers = {text(item.get("name")): item for item in entries(fields.spec(pod).get("containers"))}
+    containers.pop("", None)
+    names = list(containers)
     if len(names) <= 1:
         return Container(names[0] if names else None)
     wanted = text(notes(pod).get(DEFAULT_CONTAINER))
@@ -65,12 +74,33 @@ def trainer_container(pod: Object, known: Sequence[str] = (), *, first: bool = F
             return Container(name)
     if first:
         return Container(names[0])
-    with_cards = [
-        name
-        for item in entries(fields.spec(pod).get("containers"))
-        if (name := text(item.get("name"))) and accelerators.cards(item)
-    ]
-    return Container(with_cards[0] if len(with_cards) == 1 else names[0], guessed=True)
+    usual = [name for name in _USUAL if name in names]
+    with_cards = [name for name, item in containers.items() if accelerators.cards(item)]
+    if len(with_cards) == 1:
+        return Container(with_cards[0], guessed=with_cards[0] not in usual)
+    if usual:
+        return Container(usual[0])
+    for sign in (_launches, _has_ranks):
+        having = [name for name, item in containers.items() if sign(item)]
+        if len(having) == 1:
+            return Container(having[0], guessed=True)
+    return Container(names[0], guessed=True)
+
+
+def _launches(container: Object) -> bool:
+    """Whether its command line names a launcher of training."""
+    words = (word for key in ("command", "args") for word in _words(container.get(key)))
+    return any(_LAUNCHER.search(word) for word in words)
+
+
+def _has_ranks(container: Object) -> bool:
+    """Whether it is given variables that only training reads."""
+    stated = (text(item.get("name")) for item in entries(container.get("env")))
+    return any(name.startswith("PET_") or name in _RANK_VARIABLES for name in stated)
+
+
+def _words(value: object) -> list[str]:
+    return [word for word in value if type(word) is str] if type(value) is list else []
 
 
 def worker_of(pod: Object, container: Container) -> Worker:

@@ -63,6 +63,7 @@ async def _errors(
     from atlctl.cli.target import backend
     from atlctl.diagnosis.cause.decide import diagnose
     from atlctl.diagnosis.hang.answer import CATEGORY
+    from atlctl.diagnosis.result import Verdict
 
     source = backend(argument, option)
     found_job = await gone.job_or_recording(source, argument, option, living=log_path is not None)
@@ -71,15 +72,17 @@ async def _errors(
     job = await held.look(source, found_job)
     own = own_signatures()
     known = matcher(own)
-    collected = await collect(source, job, known, log_path)
+    events = await gone.events(source, job)
+    collected = await collect(source, job, known, log_path, events)
     for name, problem in collected.unread.items():
         say.warning(f"{name}: its log could not be read: {problem.message}")
     for name, problem in collected.problems:
         say.warning(f"{name}: {problem.message}")
-    await gone.tell(source, job)
-    if len(collected.unread) == len(job.workers) and not any(item.log for item in collected.evidence.workers):
-        raise Unreachable(f"no log of job {job.name} could be read", f"atlctl ps {job.name}")
+    gone.tell(job, events)
     found = placed(diagnose(collected.evidence, known), collected.stories)
+    unread = len(collected.unread) == len(job.workers) and not any(item.log for item in collected.evidence.workers)
+    if unread and found.verdict is Verdict.NONE:
+        raise Unreachable(f"no log of job {job.name} could be read", f"atlctl ps {job.name}")
     found = await hanging.join(source, job, found, collected.evidence)
     about = {"job": job.name, "uid": job.uid, "state": str(job.state), "source": None}
     problems = [

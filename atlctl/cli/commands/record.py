@@ -11,7 +11,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.jobs.errors import ExitCode, NothingMatched
+from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
@@ -55,6 +55,11 @@ async def _record(
     told = False
     try:
         before = begun(store, job)
+        if out is not None:
+            try:
+                recorded.remember(job, store.path)
+            except (AtlctlError, OSError) as error:
+                say.note(f"'atlctl errors {job.name}' will not find this recording by itself: {error}")
         own_signatures()  # a mistake in them is told now, not after the job
         if isinstance(source, ManyLogs):
             source.allow_logs(max(job.expected, len(job.workers)))

@@ -71,7 +71,7 @@ async def _report(argument: str | None, option: str | None, out: str | None, smo
         with making(out, job.name, smoke) as made:
             say.line(f"collecting the evidence of {len(job.workers)} workers ({DEADLINE:g} s at most for their logs)")
             await made.collect(source, job)
-            await gone.tell(source, job)
+            gone.tell(job, await gone.events(source, job))
             saved, diagnosis = made.diagnose()
             report = made.finish(saved, diagnosis, await hanging.join(source, job, diagnosis, saved.job))
     _tell_missing(report.missing)

@@ -80,13 +80,15 @@ async def _stop(
         return 0
     own = await source.current_worker(job)
     inside = own is not None and plan.ends_terminal and own in {worker.name for worker in plan.workers}
-    keeping = saving.keeping(plan, *wanted, inside=inside)
     what = _what(job, workers, plan.workers)
     say.line(headline("stops", what, job))
-    for label, text in (*plan.facts, *keeping.facts):
+    for label, text in plan.facts:
         say.line(f"  {label}: {text}")
     if inside:
-        say.warning("this terminal runs inside a worker that is stopped: it ends, too")
+        say.warning("the stop ends this terminal, too: it runs in one of these workers")
+    keeping = saving.keeping(plan, *wanted, inside=inside)
+    for label, text in keeping.facts:
+        say.line(f"  {label}: {text}")
     if dry_run:
         await source.check(plan)
         say.note("dry run: nothing was stopped")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
 from atlctl.jobs.errors import AtlctlError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atlctl.cli.evidence.logjoin import Story
     from atlctl.diagnosis.errorfile import ErrorRecord
     from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
-    from atlctl.diagnosis.platform import PlatformState
+    from atlctl.diagnosis.platform import Event, PlatformState
     from atlctl.diagnosis.reading.reader import LogFacts, LogReader
     from atlctl.diagnosis.signatures.match import Matcher
     from atlctl.jobs.model import Job, Worker
@@ -39,8 +39,16 @@ class Collected:
     stories: Mapping[str, Story]
 
 
-async def collect(source: Backend, job: Job, matcher: Matcher, log_path: str | None = None) -> Collected:
+async def collect(
+    source: Backend,
+    job: Job,
+    matcher: Matcher,
+    log_path: str | None = None,
+    events: Sequence[Mapping[str, Any]] = (),
+) -> Collected:
     """Reads all workers' logs and error files, some workers at a time; `log_path` names files inside them to read, too.
+
+    `events` are the platform's, as it has them: workers that only these report are in the evidence without a log.
 
     Raises AtlctlError where the job as a whole cannot be reached.
     """
@@ -62,10 +70,32 @@ async def collect(source: Backend, job: Job, matcher: Matcher, log_path: str | N
             return await _worker(source, job, worker, stories[worker.name])
 
     workers = await asyncio.gather(*map(evidence, job.workers))
+    told, gone = _told(job, events)
     missing = tuple(f"worker {index}" for index in job.missing)
-    return Collected(
-        JobEvidence(tuple(workers), expected=job.expected, missing=missing), unread, files.problems, stories
-    )
+    whole = JobEvidence((*workers, *gone), expected=job.expected, missing=missing, events=told)
+    return Collected(whole, unread, files.problems, stories)
+
+
+def _told(job: Job, events: Sequence[Mapping[str, Any]]) -> tuple[tuple[Event, ...], list[WorkerEvidence]]:
+    """The events with workers in place of pods, and the workers whose pods are gone, by their names."""
+    from atlctl.diagnosis.evidence import WorkerEvidence
+    from atlctl.jobs import podnews
+    from atlctl.recording.events import of_object
+
+    names = {worker.pod: worker.name for worker in job.workers}
+    present = set(names.values())
+    gone: dict[str, None] = {}
+    told = []
+    for event in map(of_object, events):
+        pod = event.worker
+        if pod is not None:
+            name = names.get(pod) or podnews.worker_of(job.name, pod)
+            if name is not None and name not in present:
+                gone[name] = None
+            event = replace(event, worker=name or pod)
+        told.append(event)
+    free = iter(job.missing)
+    return tuple(told), [WorkerEvidence(name, next(free, job.expected)) for name in sorted(gone)]
 
 
 async def _logs(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -15,23 +14,31 @@ if TYPE_CHECKING:
     from atlctl.cli.evidence.recorded import Recording
     from atlctl.jobs.model import Job
 
-#: Workers of a kind of job that deletes them are told by such events: `Deleted pod: train-node-0-1-x7k2p`.
-_DELETED = re.compile(r"Deleted pod: ([a-z0-9.-]{1,253})")
 _NEXT = "next time 'atlctl record {name}', started with the job, keeps it"
 #: Pods that are named.
 MAX_NAMES = 8
 
 
-async def tell(source: Backend, job: Job) -> None:
-    """Notes which logs a verdict cannot rest on, since their pods are gone. Says nothing where none are."""
-    if source.name != "kubernetes":
+async def events(source: Backend, job: Job) -> Sequence[Mapping[str, Any]]:
+    """What the cluster says of a job that lacks workers, or of which some have ended; nothing if it may not be read."""
+    from atlctl.jobs.model import State
+
+    if source.name != "kubernetes" or _waits(job):
+        return ()
+    if not job.missing and all(worker.state is State.RUNNING for worker in job.workers):
+        return ()
+    with suppress(AtlctlError):
+        return await source.raw_events(job)
+    return ()
+
+
+def tell(job: Job, known: Sequence[Mapping[str, Any]]) -> None:
+    """Notes which logs a verdict cannot rest on, since their pods are gone. `known` are the events of the job."""
+    if job.backend != "kubernetes":
         return
     texts: list[str] = []
     if job.missing and not _waits(job):
-        events: Sequence[Mapping[str, Any]] = ()
-        with suppress(AtlctlError):  # events that may not be read tell nothing
-            events = await source.raw_events(job)
-        texts.append(_missing(job, events))
+        texts.append(_missing(job, known))
     replaced = [worker for worker in job.workers if worker.attempt]
     if replaced:
         from atlctl.jobs.naming import fold_names
@@ -39,7 +46,11 @@ async def tell(source: Backend, job: Job) -> None:
         names = fold_names(worker.name for worker in replaced)
         texts.append(f"earlier attempts of {names} are not looked at: as a rule a restart deletes their pods")
     if texts:
-        say.note(f"{'; '.join(texts)}; {_NEXT.format(name=job.name)}")
+        from atlctl.cli.evidence import recorded
+
+        if recorded.of_job(job) is None:
+            texts.append(_NEXT.format(name=job.name))
+        say.note("; ".join(texts))
 
 
 def _waits(job: Job) -> bool:
@@ -50,25 +61,31 @@ def _waits(job: Job) -> bool:
 
 
 def _missing(job: Job, events: Sequence[Mapping[str, Any]]) -> str:
+    from atlctl.jobs import podnews
     from atlctl.jobs.model import State
     from atlctl.jobs.naming import fold_numbers
 
-    told = [(found[1], _time(event)) for event in events if (found := _DELETED.search(str(event.get("message") or "")))]
-    times = sorted(time for _, time in told if time)
+    told: dict[str, str] = {}
+    for event in events:
+        news = podnews.read(str(event.get("reason") or ""), str(event.get("message") or ""))
+        if news is not None and news.what == "deleted":
+            told.setdefault(news.pod, _time(event))
+    times = sorted(time for time in told.values() if time)
     when = f" (since {times[0]}, by its events)" if times else " (its events do not tell when)"
     why = {
         State.FAILED: "of a failed job the platform deletes the pods that still run",
         State.SUSPENDED: "a job that is suspended loses its pods",
         State.RESTARTING: "a restart deletes the pods of the attempt before",
     }.get(job.state, "who deleted them cannot be told")
-    pods = ", ".join(name for name, _ in told[:MAX_NAMES])
+    pods = ", ".join(list(told)[:MAX_NAMES])
     named = f": {pods}{' and others' if len(told) > MAX_NAMES else ''}" if pods else ""
-    what = f"the pods of workers {fold_numbers(job.missing)} are" if len(job.missing) > 1 else _one(job.missing[0])
+    if not job.numbered:
+        what = f"{len(job.missing)} pods are" if len(job.missing) > 1 else "1 pod is"
+    elif len(job.missing) > 1:
+        what = f"the pods of workers {fold_numbers(job.missing)} are"
+    else:
+        what = f"the pod of worker {job.missing[0]} is"
     return f"{what} gone{when}{named}, with all logs; {why}"
-
-
-def _one(index: int) -> str:
-    return f"the pod of worker {index} is"
 
 
 def _time(event: Mapping[str, Any]) -> str:

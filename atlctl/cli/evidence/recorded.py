@@ -5,20 +5,25 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.naming import safe_file_name
-from atlctl.jobs.statedir import ensure_dir, read_bytes, state_dir
+from atlctl.jobs.statedir import ensure_dir, read_bytes, state_dir, write_atomic
 
 if TYPE_CHECKING:
     from atlctl.jobs.model import Job, RankMap
 
 #: Bytes of all logs that are read at first: a verdict is wanted soon. More is read where the failure began before.
 BUDGET = 384 << 20
+#: Recordings outside of the default place that are remembered, the last ones; bytes of the file that lists them.
+MOST_NOTES = 200
+NOTES_LIMIT = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +60,75 @@ def new_folder(job: Job) -> str:
 
 
 def of_job(job: Job) -> Recording | None:
-    """The recording of exactly this job in the default place."""
-    return _read(os.path.join(place(job.backend, job.namespace, job.name), safe_file_name(job.uid or "_")))
+    """The recording of exactly this job, in the default place or where `record --out` put it."""
+    own = _read(os.path.join(place(job.backend, job.namespace, job.name), safe_file_name(job.uid or "_")))
+    others = [item for item in _elsewhere(job.backend, job.namespace) if job.uid and _about(item, "uid") == job.uid]
+    return max((item for item in (own, *others) if item), key=lambda item: item.updated, default=None)
 
 
 def newest(backend: str, namespace: str | None, name: str) -> Recording | None:
     """The last recording of a job of this name, which is gone."""
-    above = place(backend, namespace, name.rpartition("/")[2])
-    try:
-        found = [_read(os.path.join(above, entry)) for entry in os.listdir(above)]
-    except OSError:
-        return None
+    bare = name.rpartition("/")[2]
+    above = place(backend, namespace, bare)
+    found: list[Recording | None] = []
+    with suppress(OSError):
+        found += [_read(os.path.join(above, entry)) for entry in os.listdir(above)]
+    found += [item for item in _elsewhere(backend, namespace) if _about(item, "name") == bare]
     return max((item for item in found if item is not None), key=lambda item: item.updated, default=None)
+
+
+def _about(recording: Recording, key: str) -> Any:
+    job = recording.data.get("job")
+    return job.get(key) if isinstance(job, dict) else None
+
+
+def _notes() -> str:
+    """The file that lists recordings outside of the default place: `uid`, `backend`, `namespace`, `folder` of each."""
+    return os.path.join(state_dir(), "recordings", "elsewhere.json")
+
+
+def remember(job: Job, folder: str) -> None:
+    """Notes that the recording of the job is in `folder`, an absolute path. Raises AtlctlError."""
+    ensure_dir(os.path.dirname(_notes()))
+    lock = os.open(f"{_notes()}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept = [item for item in _noted() if item["folder"] != folder and os.path.isdir(item["folder"])]
+        kept.append({"uid": job.uid, "backend": job.backend, "namespace": job.namespace, "folder": folder})
+        write_atomic(_notes(), json.dumps(kept[-MOST_NOTES:], indent=1).encode() + b"\n")
+    finally:
+        os.close(lock)
+
+
+def _noted() -> list[dict[str, Any]]:
+    """The entries of the file, without those that are none."""
+    try:
+        data = json.loads(read_bytes(_notes(), NOTES_LIMIT))
+    except (FileNotFoundError, AtlctlError, ValueError, RecursionError):
+        return []
+    entries = data if isinstance(data, list) else []
+    return [item for item in entries if isinstance(item, dict) and isinstance(item.get("folder"), str)]
+
+
+def _elsewhere(backend: str, namespace: str | None) -> list[Recording]:
+    """Recordings that `record --out` made, in folders of this user that nobody else may write to."""
+    found = []
+    for item in _noted():
+        if (item.get("backend"), item.get("namespace")) != (backend, namespace) or not _own(item["folder"]):
+            continue
+        recording = _read(item["folder"])
+        if recording is not None and _about(recording, "uid") == item.get("uid"):
+            found.append(recording)
+    return found
+
+
+def _own(folder: str) -> bool:
+    try:
+        found = os.lstat(folder)
+    except (OSError, ValueError):
+        return False
+    mine = found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return os.path.isabs(folder) and stat.S_ISDIR(found.st_mode) and mine
 
 
 def _read(folder: str) -> Recording | None:
@@ -95,6 +157,18 @@ def _locked(folder: str) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def numbers(job: Job) -> dict[str, tuple[str, int]]:
+    """Names and indexes of the job's workers by the UIDs of their pods, as its recording knows them."""
+    recording = of_job(job)
+    found: dict[str, tuple[str, int]] = {}
+    for item in recording.data.get("workers", ()) if recording else ():
+        for pod in (item, *(item.get("attempts") or ())):
+            uid, index = pod.get("uid"), item.get("index")
+            if isinstance(uid, str) and isinstance(index, int):
+                found[uid] = str(item["name"]), index
+    return found
 
 
 def lost(recording: Recording, job: Job) -> list[str]:

@@ -57,14 +57,15 @@ def _place(job: Job, out: str | None, *, inside: bool) -> tuple[str, str]:
         below = mounts.mount_of(out, known)
         if below is not None and below.passing:
             raise UsageError(
-                f"{out} lies on {below.point} ({below.kind}), which goes with this pod",
+                f"nothing was stopped: {out} lies on {below.point} ({below.kind}), which goes with this pod",
                 "name a folder on a shared file system with --out, or give up the logs with --no-save",
             )
         return out, ""
     shared = mounts.shared_folder(known, os.getcwd())
     if shared is None:
         raise UsageError(
-            "this runs in a worker that is stopped, and no shared file system is mounted to save its logs on",
+            "nothing was stopped: this runs in one of these workers, and no shared file system is mounted to save "
+            "their logs on",
             "--out DIR on a volume that stays, or --no-save to give up the logs",
         )
     mount = mounts.mount_of(shared, known)

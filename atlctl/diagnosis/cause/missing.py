@@ -50,7 +50,7 @@ def find_missing(this: Round) -> Diagnosis | None:
         [item for item in victims if item.sort is not None and item.sort not in (*_WAITS, Sort.SIZES)],
         this.of_part(Part.ENDED),
         this.of_part(Part.SILENT),
-        this.silent_workers(),
+        [worker for worker in this.silent_workers() if worker.worker not in this.scene.job.deleted],
     )
     named = progress.named(this)
     if named is not None:
@@ -232,7 +232,8 @@ def _somebody_left(case: _Case) -> Diagnosis:
         why = f"the logs of {len(lost)} workers just end"
         return _by_address(case) or _undecided(case, left, why)
     absent = this.scene.job.missing
-    if absent and not places:
+    heard = {worker.worker for worker in this.scene.workers if worker.evidence.log is not None}
+    if len(absent) > len(set(this.scene.job.deleted) - heard) and not places:
         cause = this.scene.worker_cause(
             absent[0] if len(absent) == 1 else None, "node_lost", "a worker left no log", Confidence.GUESS, gone
         )

@@ -55,6 +55,15 @@ _PHRASES = (
         r"\1 以退出码 \2 结束，其日志中没有故障",
     ),
     (r"(\S{1,80}) is (\w{1,20}), and its log names no failure", r"\1 的状态是 \2，其日志中没有故障"),
+    (
+        r"(\S{1,80}) ended with exit code (-?\d+), before the job's controller deleted the other pods",
+        r"\1 以退出码 \2 结束，之后作业控制器才删除其余 pod",
+    ),
+    (
+        r"(\S{1,80}) was stopped from outside \(its pod was deleted or evicted\) before any other worker ended",
+        r"\1 在其他 worker 结束之前被外部停止（其 pod 被删除或驱逐）",
+    ),
+    (r"it is the first that ended, by the states and events of the job", "按作业的状态和事件，它最先结束"),
     (r"(?:every|the) agent received (\w{1,20}) from outside", r"所有 agent 都收到来自外部的 \1"),
     (r"its agent alone received (\w{1,20}) from outside", r"只有它的 agent 收到来自外部的 \1"),
     (r"the other workers lost their connection to it", "其他 worker 与它断开了连接"),

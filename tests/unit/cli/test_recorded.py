@@ -112,3 +112,79 @@ def test_what_lives_counts_more_and_what_is_missing_is_filled_in(
 def test_without_a_recording_what_was_seen_stays() -> None:
     assert recorded.completed(job(), SEEN) is SEEN
     assert recorded.completed(job(), None) is None
+
+
+def recording(folder: Path, uid: str = "uid-1", mode: int = 0o700) -> str:
+    """A recording in a folder of the user's choice."""
+    folder.mkdir(parents=True)
+    about = {"name": "train", "kind": "PyTorchJob", "uid": uid, "state": "Failed"}
+    workers = [{"name": "worker-0", "index": 0, "uid": "pod-0"}]
+    whole = {"version": manifest.VERSION, "job": about, "workers": workers, "recorder": {"updated": 4.0, "ended": 5.0}}
+    (folder / manifest.NAME).write_text(json.dumps(whole))
+    folder.chmod(mode)
+    return str(folder)
+
+
+def notes() -> Path:
+    return Path(recorded.place("x", None, "x")).parents[2] / "elsewhere.json"
+
+
+@pytest.mark.usefixtures("isolated")
+def test_a_recording_of_the_users_own_choice_is_found_again(tmp_path: Path) -> None:
+    folder = recording(tmp_path / "mine")
+    assert recorded.of_job(job()) is None
+    recorded.remember(job(), folder)
+    found = recorded.of_job(job())
+    assert found is not None
+    assert (found.folder, found.whole) == (folder, True)
+    gone = recorded.newest("kubernetes", "team", "pytorchjob/train")
+    assert gone is not None
+    assert gone.folder == folder
+    assert recorded.newest("kubernetes", "other", "train") is None
+    assert recorded.newest("local", None, "train") is None
+    assert notes().stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize("wrong", ["another job", "others write", "a link", "gone", "of another user"])
+def test_a_folder_that_may_not_be_of_this_job_does_not_count(
+    tmp_path: Path, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = "uid-2" if wrong == "another job" else "uid-1"
+    folder = recording(tmp_path / "mine", uid, 0o770 if wrong == "others write" else 0o700)
+    if wrong == "a link":
+        os.symlink(folder, tmp_path / "link")
+        folder = str(tmp_path / "link")
+    recorded.remember(job(), folder)
+    if wrong == "gone":
+        os.rename(folder, tmp_path / "moved")
+    if wrong == "of another user":
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert recorded.of_job(job()) is None
+    assert recorded.newest("kubernetes", "team", "train") is None
+
+
+@pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize("data", ["", "{", "7", "[7, {}]", '[{"folder": 3}]', '[{"folder": "a\\u0000b"}]', "[" * 9999])
+def test_notes_that_are_none_are_as_good_as_nothing(tmp_path: Path, data: str) -> None:
+    folder = recording(tmp_path / "mine")
+    notes().parent.mkdir(parents=True)
+    notes().write_text(data)
+    assert recorded.of_job(job()) is None
+    recorded.remember(job(), folder)
+    assert recorded.of_job(job()) is not None
+
+
+@pytest.mark.usefixtures("isolated")
+def test_the_last_200_that_are_there_are_remembered(tmp_path: Path) -> None:
+    for number in range(205):
+        (tmp_path / str(number)).mkdir()
+        recorded.remember(job(), str(tmp_path / str(number)))
+    (tmp_path / "204").rmdir()
+    recorded.remember(job(), str(tmp_path / "100"))
+    kept = [item["folder"] for item in json.loads(notes().read_text())]
+    assert len(kept) == 199
+    assert kept[0] == str(tmp_path / "5")
+    assert kept[-1] == str(tmp_path / "100")
+    assert str(tmp_path / "204") not in kept
+    assert set(json.loads(notes().read_text())[0]) == {"uid", "backend", "namespace", "folder"}

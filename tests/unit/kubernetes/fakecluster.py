@@ -147,8 +147,9 @@ class FakeApi(Api):
     def __init__(self, objects: Sequence[Object], served: Served = ALL, forbidden: Sequence[str] = ()) -> None:
         self.server, self.context, self.namespace = "https://127.0.0.1:1", None, "team"
         self.forbidden = set(forbidden)
+        self.namespaces = {"team", *(item["metadata"].get("namespace") for item in objects)}
         self.requests: list[tuple[str, str]] = []
-        self._lists: dict[str, list[Object]] = {f"/api/v1/{'pods'}": []}
+        self._lists: dict[str, list[Object]] = {"/api/v1/pods": [], "/api/v1/events": []}
         for name, version in served.versions.items():
             plural, _, group = name.partition(".")
             self._lists[f"/apis/{group}/{version}/{plural}"] = []
@@ -160,19 +161,30 @@ class FakeApi(Api):
     async def get(self, path: str, query: Query = ()) -> Object:
         self.requests.append((path, ""))
         where, name = path.rsplit("/", 1)
+        if where == "/api/v1/namespaces":
+            if "namespaces" in self.forbidden:
+                raise Refused(403, "Forbidden", "namespaces is forbidden")
+            if unquote(name) in self.namespaces:
+                return {"metadata": {"name": unquote(name)}}
+            raise Missing(404, "NotFound", f"{path} not found")
         for item in self._select(where):
             if item["metadata"]["name"] == unquote(name):
                 return item
         raise Missing(404, "NotFound", f"{path} not found")
 
     async def list(self, path: str, query: Query = ()) -> Items:
-        selector = dict(query).get("labelSelector", "")
+        selector, chosen = (dict(query).get(key, "") for key in ("labelSelector", "fieldSelector"))
         self.requests.append((path, selector))
         wanted = [part.split("=", 1) for part in selector.split(",") if part]
-        found = [
-            item for item in self._select(path) if all(fields.labels(item).get(key) == value for key, value in wanted)
-        ]
-        return Items(found)
+        parts = [part.split("=", 1) for part in chosen.split(",") if part]
+        return Items(
+            [
+                item
+                for item in self._select(path)
+                if all(fields.labels(item).get(key) == value for key, value in wanted)
+                and all(fields.dig(item, *key.split(".")) == value for key, value in parts)
+            ]
+        )
 
     def _select(self, path: str) -> Sequence[Object]:
         parts = path.split("/")

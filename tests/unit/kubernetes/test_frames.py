@@ -178,3 +178,14 @@ def test_recorded_ends(name: str) -> None:
     assert isinstance(ends[0], wanted) if isinstance(wanted, type) else ends == [wanted]
     if name == "no-command":
         assert ends[0] == FailedToStart(125, "args must not be empty")
+
+
+def test_a_container_that_could_not_be_entered_is_told_in_plain_words() -> None:
+    layers = "failed to exec in container: failed to start exec: OCI runtime exec failed: exec failed: "
+    text = f"Internal error occurred: {layers}unable to start container process: error executing setns process: exit 1"
+    status = json.dumps({"status": "Failure", "reason": "InternalError", "code": 500, "message": text})
+    found = outcome(status.encode())
+    assert isinstance(found, FailedToStart)
+    assert found.exit_code == 125
+    assert found.reason.startswith("the container could not be entered: ")
+    assert "setns" not in found.reason

@@ -196,7 +196,8 @@ def test_nothing_of_that_name_tells_near_names_and_what_was_not_allowed() -> Non
     api = FakeApi([job("llama-sft"), job("bert")], forbidden=["pytorchjobs"])
     with pytest.raises(NothingMatched) as caught:
         find(api, "lama-sft")
-    assert caught.value.hint == "near it: llama-sft; not allowed to look everywhere: pytorchjobs is forbidden"
+    unread = "not allowed to read pytorchjobs.kubeflow.org: atlctl doctor shows what is allowed"
+    assert caught.value.hint == f"near it: llama-sft; {unread}"
     with pytest.raises(UsageError, match="no kind of job deployment"):
         find(api, "deployment/x")
 
@@ -263,3 +264,36 @@ def test_queues_of_a_job_are_those_that_it_or_its_pods_name() -> None:
     queues: Any = asyncio.run(inventory.queues(api, found, ALL))
     assert [[item["metadata"]["name"] for item in part] for part in queues[:2]] == [["w-0"], ["gang"]]
     assert queues[2] == []
+
+
+def test_a_namespace_that_does_not_exist_is_not_an_empty_one() -> None:
+    empty, unknown = FakeApi([]), FakeApi([], forbidden=["namespaces"])
+    assert listing(empty, "team").jobs == ()
+    unknown.namespace = empty.namespace = "tema"
+    calls = (
+        lambda api: asyncio.run(inventory.list_jobs(api, ["tema"], ALL)),
+        lambda api: find(api, "bert"),
+        lambda api: asyncio.run(inventory.select(api, "app=x")),
+    )
+    for call in calls:
+        with pytest.raises(NothingMatched) as caught:
+            call(empty)
+        assert caught.value.message == "namespace tema does not exist"
+    assert listing(unknown, "tema").jobs == ()
+    for call in calls[1:]:
+        with pytest.raises(NothingMatched, match="in namespace tema"):
+            call(unknown)
+
+
+def test_a_namespace_with_pods_is_not_asked_for() -> None:
+    api = FakeApi(train_world("llama"))
+    listing(api, "team")
+    assert not any(path == "/api/v1/namespaces/team" for path, _ in api.requests)
+
+
+def test_who_may_read_nothing_is_not_told_of_a_kind_that_was_not_asked_for() -> None:
+    plurals = [name.partition(".")[0] for name in ALL.versions]
+    with pytest.raises(NotAllowed) as caught:
+        find(FakeApi([jobset("js")], forbidden=[*plurals, "pods", "namespaces"]), "js")
+    assert caught.value.message == "not allowed to look for job js in namespace team: neither jobs nor pods may be read"
+    assert caught.value.hint == "atlctl doctor shows what is allowed"

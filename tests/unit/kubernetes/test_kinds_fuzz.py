@@ -152,6 +152,8 @@ class Damaged(FakeApi):
         return [self.by_place[id(item)] for item in super()._select(path)]
 
     async def get(self, path: str, query: Any = ()) -> Object:
+        if path == "/api/v1/namespaces/team":
+            return {}
         for item in super()._select(path.rsplit("/", 1)[0]):
             if item["metadata"]["name"] == path.rsplit("/", 1)[1]:
                 return self.by_place[id(item)]

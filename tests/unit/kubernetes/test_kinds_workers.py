@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from atlctl.backends.kubernetes.kinds import registry
-from atlctl.backends.kubernetes.kinds.base import Kind, Sight
+from atlctl.backends.kubernetes.kinds.base import Kind, Past, Sight
 from atlctl.backends.kubernetes.kinds.build import build, scope_of
 from atlctl.jobs.model import Job, State, Worker
 from tests.unit.kubernetes.fakecluster import (
@@ -124,6 +124,85 @@ def test_a_plain_job_numbers_its_pods_and_a_replacement_takes_its_place() -> Non
     assert [(w.name, w.pod) for w in made.workers] == [("worker-0", "plain-aaaaa"), ("worker-1", "plain-bbbbb")]
     assert [w.restarts for w in made.workers] == [1, 0]
     assert [w.node_rank for w in made.workers] == [None, None]
+
+
+def plain(size: int, **status: Any) -> Object:
+    return obj("Job", "batch/v1", "plain", spec={"parallelism": size, "completions": size}, status=status)
+
+
+def at(seconds: int) -> str:
+    return f"2026-11-20T18:00:{seconds:02}Z"
+
+
+#: 2026-11-20T18:00:00Z
+EPOCH = 1795197600.0
+
+
+@pytest.mark.parametrize(
+    ("past", "expected"),
+    [
+        ((), [(0, "plain-bbbbb")]),
+        ((Past("plain-aaaaa", EPOCH),), [(0, "plain-bbbbb")]),
+        ((Past("plain-aaaaa", EPOCH), Past("plain-ccccc", EPOCH + 1)), [(1, "worker-1")]),
+        ((Past("plain-zzzzz", EPOCH), Past("plain-ccccc", EPOCH + 1)), [(0, "worker-0")]),
+    ],
+    ids=["no events", "some events", "second by name", "first by name"],
+)
+def test_a_pod_that_is_left_of_a_plain_job_has_its_number_only_if_all_pods_are_known(
+    past: tuple[Past, ...], expected: list[tuple[int, str]]
+) -> None:
+    """Recorded of a real Job controller: a worker fails, and the others are deleted."""
+    top = plain(3, failed=3)
+    left = failed("plain-bbbbb", top, created=at(0))
+    made = build(kind("jobs.batch"), Sight(top, past=past), [left])
+    assert [(w.index, w.name) for w in made.workers] == expected
+    assert made.numbered is expected[0][1].startswith("worker-")
+
+
+@pytest.mark.parametrize(
+    ("status", "vanished"),
+    [
+        ({"active": 3, "ready": 3}, 2),
+        ({"uncountedTerminatedPods": {"failed": ["u", "v", "w"]}, "terminating": 2}, 2),
+        ({"failed": 3}, 2),
+        ({"active": 1, "failed": 0}, 0),
+        ({}, 0),
+        ({"active": "x", "uncountedTerminatedPods": [3]}, 0),
+    ],
+)
+def test_pods_that_a_plain_job_has_made_and_lost(status: Object, vanished: int) -> None:
+    top = plain(3, **status)
+    assert kind("jobs.batch").vanished(top, [pod("plain-bbbbb", top)]) == vanished
+    top["spec"]["completionMode"] = "Indexed"
+    assert kind("jobs.batch").vanished(top, [pod("plain-bbbbb", top)]) == 0
+
+
+def test_a_replacement_takes_the_number_of_the_one_pod_that_is_gone_and_of_none_if_there_are_two() -> None:
+    top = plain(3, active=3, failed=1)
+    pods = [pod("plain-aaaaa", top, created=at(0)), pod("plain-ccccc", top, created=at(0))]
+    new = pod("plain-ddddd", top, created=at(9))
+    gone = Past("plain-bbbbb", EPOCH)
+    made = build(kind("jobs.batch"), Sight(top, past=(gone,)), [*pods, new])
+    assert [(w.name, w.pod) for w in made.workers] == [
+        ("worker-0", "plain-aaaaa"),
+        ("worker-1", "plain-ddddd"),
+        ("worker-2", "plain-ccccc"),
+    ]
+    top["status"] = {"active": 2, "failed": 2}
+    past = (gone, Past("plain-ccccc", EPOCH))
+    two = build(kind("jobs.batch"), Sight(top, past=past), [pods[0], new])
+    assert ([w.name for w in two.workers], two.numbered) == (["plain-aaaaa", "plain-ddddd"], False)
+    known = (Past("plain-bbbbb", EPOCH, EPOCH + 5), Past("plain-ccccc", EPOCH))
+    one = build(kind("jobs.batch"), Sight(top, past=known), [pods[0], new])
+    assert [(w.name, w.pod) for w in one.workers] == [("worker-0", "plain-aaaaa"), ("worker-1", "plain-ddddd")]
+
+
+def test_pods_made_anew_after_all_were_deleted_take_the_numbers_in_their_order() -> None:
+    top = plain(2, active=2, failed=2)
+    pods = [pod(f"plain-{name}", top, created=at(30)) for name in ("ccccc", "ddddd")]
+    past = tuple(Past(f"plain-{name}", EPOCH, EPOCH + 20) for name in ("yyyyy", "zzzzz"))
+    made = build(kind("jobs.batch"), Sight(top, past=past), pods)
+    assert [(w.name, w.pod) for w in made.workers] == [("worker-0", "plain-ccccc"), ("worker-1", "plain-ddddd")]
 
 
 def test_a_jobset_numbers_its_roles_in_their_order() -> None:

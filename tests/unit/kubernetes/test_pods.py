@@ -180,6 +180,33 @@ def test_which_container_trains() -> None:
     assert trainer_container(made) == Container("ship", guessed=True)
 
 
+@pytest.mark.parametrize(
+    ("sidecar", "other", "expected"),
+    [
+        ({}, {"name": "trainer"}, Container("trainer")),
+        ({}, {"name": "node"}, Container("node")),
+        ({}, {"name": "main", **GPU}, Container("main")),
+        ({"name": "main"}, {"name": "x", **GPU}, Container("x", guessed=True)),
+        ({}, {"name": "x", "command": ["torchrun", "train.py"]}, Container("x", guessed=True)),
+        (
+            {"args": ["--port", "80"]},
+            {
+                "name": "x",
+                "command": ["bash", "-c"],
+                "args": ["cd /w && exec python3 -m torch.distributed.run train.py"],
+            },
+            Container("x", guessed=True),
+        ),
+        ({"env": [{"name": "HOME"}]}, {"name": "x", "env": [{"name": "PET_NNODES"}]}, Container("x", guessed=True)),
+        ({"env": "x"}, {"name": "x", "env": [{"name": "MASTER_ADDR"}, 3]}, Container("x", guessed=True)),
+        ({"command": ["torchrun"]}, {"name": "x", "command": ["torchrun"]}, Container("log-shipper", guessed=True)),
+        ({"command": "torchrun"}, {"name": "x", "command": [3]}, Container("log-shipper", guessed=True)),
+    ],
+)
+def test_a_sidecar_that_comes_first_does_not_train(sidecar: Object, other: Object, expected: Container) -> None:
+    assert trainer_container(containers({"name": "log-shipper", **sidecar}, other)) == expected
+
+
 def test_a_worker_of_a_pod() -> None:
     made = pod("p", None, status={"podIP": "10.0.0.7"}, spec={"containers": [{"name": "main", **GPU}]})
     made["status"]["containerStatuses"][0]["restartCount"] = 3

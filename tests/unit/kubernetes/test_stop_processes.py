@@ -118,9 +118,39 @@ def test_any_python_is_the_training_where_no_launcher_is_but_not_what_serves_peo
 
 
 def test_a_shell_that_names_torchrun_is_no_launcher(folder: Path) -> None:
-    said = run(folder, "sh -c 'true torchrun; sleep 99; true' &", 0)
-    assert said[0] == "atlctl: ended 0 "
+    said = run(folder, "sh -c 'true torchrun; sleep 9999; true' &", 0)
+    assert said[0] == "atlctl: idle"
     assert len(said) == 3
+
+
+@pytest.mark.parametrize("sh", SHELLS)
+@pytest.mark.parametrize(
+    ("setup", "said"),
+    [
+        ("sleep 9999 &", "idle"),
+        ("sleep infinity &", "idle"),
+        ("sleep 1d &", "idle"),
+        ("tail -f /dev/null &", "idle"),
+        ("$P train.py jupyter & sleep 9999 &", "idle"),
+        ("while :; do sleep 0.3; done &", "none sh sleep"),
+        ("sleep 30 &", "none sh sleep"),
+        ("true", "none sh"),
+        ("cp $(command -v sleep) ./trainer; ./trainer 99 & sleep 9999 &", "none sh trainer"),
+        ("ATLCTL_EXEC=1 dash -c 'sleep 9999; true' & sleep 9999 &", "idle"),
+    ],
+)
+def test_where_no_training_is_found_what_the_first_process_does_decides(
+    folder: Path, sh: str, setup: str, said: str
+) -> None:
+    """PID 1 is a shell, as of a launch script: it may be the training itself unless it only holds the container."""
+    assert run(folder, setup, 0, sh=sh)[0] == f"atlctl: {said}"
+
+
+@pytest.mark.parametrize("pause", ["", "sleep 0.3;"], ids=["at once", "after a pause"])
+def test_training_that_a_loop_starts_again_is_not_told_as_ended(folder: Path, pause: str) -> None:
+    said = run(folder, f"(while :; do TORCHELASTIC_RUN_ID=1 $P train.py; {pause} done) 2>/dev/null &", 1, grace=5)
+    assert "atlctl: again" in said
+    assert not any(line.startswith("atlctl: ended") for line in said)
 
 
 @pytest.mark.parametrize("init", [False, True], ids=["trainer", "init"])
@@ -144,9 +174,9 @@ def test_training_that_is_the_first_process_is_left_alone(folder: Path, init: bo
     [
         (b"atlctl: ended 3 \n", StopResult("w", "terminated", 3)),
         (b"noise\natlctl: ended 3 killed\n", StopResult("w", "killed", 3)),
-        (b"atlctl: ended 0 \n", StopResult("w", "already-ended")),
-        (b"atlctl: ended 99999999999 \n", StopResult("w", "already-ended")),
-        (b"atlctl: ended \xff\n", StopResult("w", "already-ended")),
+        (b"atlctl: idle\n", StopResult("w", "already-ended")),
+        (b"atlctl: ended 99999999999 \n", StopResult("w", "terminated")),
+        (b"atlctl: ended \xff\n", StopResult("w", "terminated")),
         (b"atlctl: failed no tr\n", StopResult("w", "not-stopped", reason="no tr")),
         (b"atlctl: end", None),
         (b"", None),
@@ -154,6 +184,17 @@ def test_training_that_is_the_first_process_is_left_alone(folder: Path, init: bo
 )
 def test_the_last_word_counts(said: bytes, result: StopResult | None) -> None:
     assert processes.read("w", said) == result
+
+
+def test_what_may_be_the_training_is_named_and_not_told_as_ended() -> None:
+    result = processes.read("w", b"atlctl: none sh sleep a.out sleep\n")
+    assert result is not None
+    assert result.how == "not-stopped"
+    assert "the first process (sh)" in result.reason
+    assert result.reason.endswith("; running below it: sleep, a.out")
+    again = processes.read("w", b"atlctl: again\n")
+    assert again is not None
+    assert (again.how, "starts the training again" in again.reason) == ("not-stopped", True)
 
 
 def test_what_is_left_is_named() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -54,19 +55,33 @@ def parse(*found):
 
 def test_the_three_forms():
     own, core, new = parse(OWN, CORE, NEW)[0]
-    assert own == Event(AT + 5.5, "worker-3", "node7", "Pod", "Evicted", "The node was low on resource: memory.")
-    assert core == Event(AT + 9, "w-3", "node2", "Pod", "BackOff", "Back-off restarting failed container main")
-    assert new == Event(AT + 7.25, None, "node2", "Node", "NodeNotReady", "Node node2 status is now: NodeNotReady")
+    low, back = "The node was low on resource: memory.", "Back-off restarting failed container main"
+    assert own == Event(AT + 5.5, "worker-3", "node7", "Pod", "Evicted", low, AT + 5.5)
+    assert core == Event(AT + 9, "w-3", "node2", "Pod", "BackOff", back, AT + 1)
+    status = "Node node2 status is now: NodeNotReady"
+    assert replace(new, first=None) == Event(AT + 7.25, None, "node2", "Node", "NodeNotReady", status)
+    assert new.first == pytest.approx(AT + 3.718574)
 
 
 def test_watched_events_are_unwrapped():
     assert parse({"type": "ADDED", "object": CORE}) == parse(CORE)
 
 
-def test_an_event_of_a_job_names_no_worker():
+@pytest.mark.parametrize(
+    ("reason", "message", "pod"),
+    [
+        ("BackOff", "Back-off restarting failed container main", None),
+        ("SuccessfulDeletePod", "Deleted pod: bert-worker-1", "bert-worker-1"),
+        ("SuccessfulDelete", "Deleted pod: sweep-x7k2p", "sweep-x7k2p"),
+        ("SuccessfulCreate", "(combined from similar events): Created pod: sweep-x7k2p", None),
+        ("ExitedWithCode", "Pod: team.bert-worker-1 exited with code 137", "bert-worker-1"),
+        ("PyTorchJobFailed", "Deleted pod: bert-worker-1", None),
+    ],
+)
+def test_an_event_of_a_job_is_about_the_pod_that_it_names(reason, message, pod):
     about = {"kind": "PyTorchJob", "name": "bert"}
-    (found,), _ = parse(CORE | {"involvedObject": about, "source": {}})
-    assert (found.worker, found.node, found.kind) == (None, None, "PyTorchJob")
+    (found,), _ = parse(CORE | {"involvedObject": about, "source": {}, "reason": reason, "message": message})
+    assert (found.worker, found.node, found.kind) == (pod, None, "PyTorchJob")
 
 
 @pytest.mark.parametrize(

@@ -84,11 +84,24 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Past:
+    """A pod that its controller reports as created, and as deleted (`ended`), in seconds since the epoch."""
+
+    name: str
+    created: float
+    ended: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sight:
-    """What could be read of a job: its object (empty where it could not be read) and objects that it made."""
+    """What could be read of a job: its object (empty where it could not be read) and objects that it made.
+
+    `past`: pods that its events report, read only if `Kind.vanished` counts some.
+    """
 
     top: Object
     children: tuple[Object, ...] = ()
+    past: tuple[Past, ...] = ()
 
 
 class Kind(Protocol):
@@ -123,6 +136,9 @@ class Kind(Protocol):
         """Objects of its own that tell more: (`plural.group`, name)."""
 
     def place(self, pod: Object, top: Object, /) -> Place: ...
+
+    def vanished(self, top: Object, pods: Sequence[Object], /) -> int:
+        """How many pods it has made that are not among `pods`, if pods have no numbers of their own; else 0."""
 
     def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
         """Its roles in the job's order. `seen`: roles of pods, with the number of workers each must have at least."""
@@ -161,6 +177,9 @@ class Common:
 
     def children(self, _top: Object, /) -> tuple[tuple[str, str], ...]:
         return ()
+
+    def vanished(self, _top: Object, _pods: Sequence[Object], /) -> int:
+        return 0
 
     def roles(self, _sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
         return tuple(Role(name, count) for name, count in seen.items())

@@ -21,7 +21,10 @@ def completion_index(pod: Object) -> int | None:
 
 
 class Job(Common):
-    """Pods of a plain Job have no index: they take numbers in the order in which they were made."""
+    """Pods of a plain Job have no index: they take numbers in the order in which they were made.
+
+    When one fails, the Job controller deletes the others: the order of those that are left is no order.
+    """
 
     resource = Resource("batch", "jobs", "Job", ("v1",))
     name_labels = (NAME_LABEL,)
@@ -32,6 +35,15 @@ class Job(Common):
     def place(self, pod: Object, _top: Object) -> Place:
         failures = fields.notes(pod).get("batch.kubernetes.io/job-index-failure-count")
         return Place(WORKER, completion_index(pod), None, fields.count(failures))
+
+    def vanished(self, top: Object, pods: Sequence[Object]) -> int:
+        if fields.spec(top).get("completionMode") == "Indexed":
+            return 0
+        status = fields.status(top)
+        uncounted = fields.mapping(status.get("uncountedTerminatedPods"))
+        made = fields.total(status.get(name) for name in ("active", "succeeded", "failed"))
+        made += sum(len(uids) for uids in uncounted.values() if isinstance(uids, list))
+        return max(0, made - len(pods))
 
     def roles(self, sight: Sight, seen: Mapping[str, int]) -> tuple[Role, ...]:
         spec = fields.spec(sight.top)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from atlctl.backends.kubernetes import pods as podstate
 from atlctl.backends.kubernetes.api import Object
 from atlctl.backends.kubernetes.kinds import barepods, fields, jobset
-from atlctl.backends.kubernetes.kinds.base import Kind, Role, Sight, Verdict, queue_of
+from atlctl.backends.kubernetes.kinds.base import Kind, Past, Place, Role, Sight, Verdict, queue_of
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.jobs.naming import natural_key
 
@@ -51,10 +52,11 @@ def scope_of(kind: Kind, sight: Sight, *, complete: bool) -> Scope:
 def build(kind: Kind, sight: Sight, pods: Sequence[Object]) -> Job:
     """The job of `sight`. `pods` are its own; of several of one place the newest that lives is the worker."""
     top = sight.top
+    numbered = True
     if kind.own_names:
         workers, expected = _by_own_names(kind, pods), len(pods)
     else:
-        workers, expected = _by_place(kind, sight, pods)
+        workers, expected, numbered = _by_place(kind, sight, pods)
     verdict = kind.state(sight, workers)
     return Job(
         name=fields.name(top),
@@ -72,6 +74,7 @@ def build(kind: Kind, sight: Sight, pods: Sequence[Object]) -> Job:
         resource=kind.resource.name,
         suspended=kind.suspended(top),
         queue=queue_of(top),
+        numbered=numbered,
     )
 
 
@@ -91,31 +94,55 @@ def _by_own_names(kind: Kind, pods: Sequence[Object]) -> tuple[Worker, ...]:
 
 @dataclass(slots=True)
 class _Try:
-    """One pod that is, or was, a worker."""
+    """One pod that is, or was, a worker. `ended`: since when another may take its place, None while it lives."""
 
     worker: Worker
     created: float
+    ended: float | None
     shown: str | None
     attempt: int | None
+
+    @property
+    def name(self) -> str:
+        """The pod's."""
+        return self.worker.name
 
     @property
     def rank(self) -> tuple[bool, float, str]:
         return self.worker.state.active, self.created, self.worker.name
 
 
-def _by_place(kind: Kind, sight: Sight, pods: Sequence[Object]) -> tuple[tuple[Worker, ...], int]:
+def _try(worker: Worker, pod: Object, place: Place) -> _Try:
+    created = fields.created(pod) or 0.0
+    ended = None
+    if worker.state in (State.FAILED, State.STOPPING):
+        deleted = fields.moment(fields.meta(pod).get("deletionTimestamp"))
+        if deleted is not None:  # the time at which its grace period is over
+            deleted -= fields.count(fields.meta(pod).get("deletionGracePeriodSeconds")) or 0
+        ended = min((at for at in (worker.ended, deleted) if at is not None), default=created)
+    return _Try(worker, created, ended, place.shown, place.attempt)
+
+
+def _by_place(kind: Kind, sight: Sight, pods: Sequence[Object]) -> tuple[tuple[Worker, ...], int, bool]:
+    """The workers, how many there should be, and whether their numbers are known."""
     places: dict[str, dict[int, list[_Try]]] = {}
     loose: dict[str, list[_Try]] = {}
     for pod in pods:
         place = kind.place(pod, sight.top)
-        made = _Try(_worker(kind, pod), fields.created(pod) or 0.0, place.shown, place.attempt)
+        made = _try(_worker(kind, pod), pod, place)
         numbered = places.setdefault(place.role, {})
         if place.number is None:
             loose.setdefault(place.role, []).append(made)
         else:
             numbered.setdefault(place.number, []).append(made)
+    present = {fields.name(pod) for pod in pods}
+    past = [item for item in sight.past if item.name not in present]
+    known = kind.vanished(sight.top, pods) <= len(past)
     for role, tries in loose.items():
-        _number(places[role], tries)
+        count = next((item.count for item in kind.roles(sight, {}) if item.name == role), 0)
+        if not known or not _number(places[role], tries, past, count):
+            known = False
+            _in_order(places[role], tries)
     seen = {role: max(numbered, default=-1) + 1 for role, numbered in places.items()}
     roles = list(kind.roles(sight, seen))
     roles += [Role(role, count, counted=False) for role, count in seen.items() if role not in {r.name for r in roles}]
@@ -126,7 +153,9 @@ def _by_place(kind: Kind, sight: Sight, pods: Sequence[Object]) -> tuple[tuple[W
             expected = offset + group.count
         workers += _of_role(group, offset, places.get(group.name, {}))
         offset += max(group.count, seen.get(group.name, 0))
-    return tuple(workers), expected
+    if not known:
+        workers = [replace(worker, name=worker.pod or worker.name) for worker in workers]
+    return tuple(workers), expected, known
 
 
 def _of_role(role: Role, offset: int, numbered: Mapping[int, list[_Try]]) -> Iterable[Worker]:
@@ -145,23 +174,47 @@ def _of_role(role: Role, offset: int, numbered: Mapping[int, list[_Try]]) -> Ite
         )
 
 
-def _number(numbered: dict[int, list[_Try]], tries: list[_Try]) -> None:
-    """Numbers for pods that have none, in the order in which they were made.
+def _number(numbered: dict[int, list[_Try]], tries: Sequence[_Try], past: Sequence[Past], count: int) -> bool:
+    """Gives pods that have no numbers those of the order in which they were made; False if that does not show them.
 
-    A pod that was made after another had failed takes its number: it is the next try.
+    A pod that was made after another had failed or was deleted takes its number: it is the next try. `past` are pods
+    that are gone, `count` is how many are made at first.
     """
-    failed: list[tuple[float, int]] = []
+    made: list[_Try | Past] = [*tries, *past]
+    found: list[tuple[int, _Try]] = []
+    taken = set(numbered)
+    ended: list[tuple[float, int]] = []
+    lost: list[int] = []
     free = 0
-    for item in sorted(tries, key=lambda item: (item.created, item.worker.name)):
-        if failed and failed[0][0] <= item.created:
-            number = heapq.heappop(failed)[1]
-        else:
-            while free in numbered:
-                free += 1
-            number = free
+    for item in sorted(made, key=lambda item: (item.created, item.name)):
+        while free in taken:
+            free += 1
+        number = free
+        if number < count:
+            pass  # times are of whole seconds: of the first ones none replaces another
+        elif ended and ended[0][0] <= item.created:
+            number = heapq.heappop(ended)[1]
+        elif lost:
+            if len(lost) > 1:
+                return False
+            number = lost.pop()
+        taken.add(number)
+        if isinstance(item, _Try):
+            found.append((number, item))
+        if item.ended is not None:
+            heapq.heappush(ended, (item.ended, number))
+        elif isinstance(item, Past):
+            lost.append(number)
+    for number, item in found:
         numbered.setdefault(number, []).append(item)
-        if item.worker.state in (State.FAILED, State.STOPPING):
-            heapq.heappush(failed, (item.worker.ended or item.created, number))
+    return True
+
+
+def _in_order(numbered: dict[int, list[_Try]], tries: Sequence[_Try]) -> None:
+    """Places for pods whose numbers are not known, behind each other."""
+    free = (number for number in itertools.count() if number not in numbered)
+    for number, item in zip(free, sorted(tries, key=lambda item: (item.created, item.name)), strict=False):
+        numbered[number] = [item]
 
 
 def _ended(top: Object, verdict: Verdict, workers: Sequence[Worker]) -> float | None:

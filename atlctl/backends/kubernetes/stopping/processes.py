@@ -8,6 +8,10 @@ and to what is left topmost when those are gone; after the grace period SIGKILL 
 Never signalled: PID 1, commands of `atlctl exec`, processes of another control group (another container). Where the
 training is PID 1, or the child that an init of containers waits for, its end would be the container's: nothing is
 done then. Processes of another user show their words, but not their variables, and cannot be signalled.
+
+If no training is found, what PID 1 does decides: an init, a server or a script that only holds the container (`sleep
+10000`) has nothing left to end; a shell or a program that goes on with something else may be the training itself, and
+is reported as not stopped. So is training that a loop in PID 1 starts again.
 """
 
 from __future__ import annotations
@@ -35,6 +39,10 @@ _SAID = 4096
 
 # R reads a process: p its parent. I: whether it is of this container. W: its words, a blank around each, and b its
 # program. Q: whether it is part of the training (k: why). G: t is what descends from r.
+# H looks at the first process and what is below it where there is no training: h is set if something only holds the
+# container, O are the programs that may be at work. PID 1 is another container's where pods share their processes: then
+# all that came from outside is looked at. X: a process of a command of exec. f is the program of PID 1. L is what was
+# there one look before.
 # V looks at all processes: x is all of them with their parents, r roots, u the topmost of t. What descends from a known
 # root is not asked again: asking costs two forks of `tr`, and a worker may have a thousand processes.
 SCRIPT = r"""g=$1 m= r= n=0 T= K=
@@ -73,9 +81,23 @@ G;u=
 for i in $x;do q=${i%:*}
 case "$t " in *" $q "*)case "$t " in *" ${i#*:} "*);;*)u="$u $q";;esac;;esac
 done;}
+X(){ case " `tr '\0\n\t' '   ' </proc/$1/environ`" in *" ATLCTL_EXEC="*)return 0;;esac;return 1;}
+H(){ r=" 1"
+I 1||{ r=
+for i in $x;do q=${i%:*};[ ${i#*:} != 0 ]||X $q||r="$r $q";done;}
+G;h= O=
+for q in $t;do W $q;k=
+case " $r " in *" $q "*)k=1;;esac
+case $b in sh|bash|dash|ash|zsh|ksh|busybox)continue;;
+tini*|dumb-init|docker-init|catatonit|sshd|python*|pypy*)h=$h$k;continue;;
+sleep|tail|pause)case $k$w in 1*|*" infinity "*|*" -f "*|*" "[1-9][0-9][0-9]*|*[0-9][hd]" "*)h=1;continue;;esac;;esac
+[ "$k" ]||X $q||O="$O $b"
+done;}
 V
-W 1
+W 1;f=$b
 case "$t " in *" 1 "*)echo "atlctl: first";exit;;esac
+[ "$t" ]||{ H;[ "$h" ]&&[ ! "$O" ]&&k=idle||k="none $f$O";echo "atlctl: $k";exit;}
+b=$f
 case $b in tini|tini-static|dumb-init|docker-init|catatonit)
 for q in $u;do R $q;[ $p != 1 ]||{ echo "atlctl: first";exit;};done;;esac
 z=0;for q in $t;do z=$((z+1));done
@@ -83,10 +105,12 @@ while [ "$t" ];do
 if [ $n -lt $g ];then
 for q in $u;do case "$T " in *" $q "*);;*)kill -TERM $q;kill -CONT $q;T="$T $q";;esac;done
 elif [ $n -lt $((g+50)) ];then K=killed;kill -KILL $t
-else echo "atlctl: left$t";exit;fi
+else for q in $t;do case "$L " in *" $q "*);;*)echo "atlctl: again";exit;;esac;done
+echo "atlctl: left$t";exit;fi
 sleep .1||{ sleep 1;n=$((n+9));}
-n=$((n+1));V
+n=$((n+1));L=$t;V
 done
+case $f in sh|bash|dash|ash|zsh|ksh|busybox)sleep 1;V;[ ! "$t" ]||{ echo "atlctl: again";exit;};;esac
 echo "atlctl: ended $z $K"
 """
 
@@ -106,11 +130,16 @@ def read(worker: str, said: bytes) -> StopResult | None:
             case "first":
                 why = "its training is the container's first process: its end would be the container's"
                 return StopResult(worker, "not-stopped", reason=why)
+            case "again":
+                why = "its first process, or a script below it, starts the training again as soon as it is ended"
+                return StopResult(worker, "not-stopped", reason=why)
+            case "idle":
+                return StopResult(worker, "already-ended")
+            case "none":
+                return StopResult(worker, "not-stopped", reason=_unknown(rest.split()))
             case "ended":
                 count, _, killed = rest.partition(" ")
                 number = int(count) if count.isascii() and count.isdigit() and len(count) < 8 else 0
-                if not number:
-                    return StopResult(worker, "already-ended")
                 return StopResult(worker, "killed" if killed.strip() else "terminated", number)
             case "left":
                 left = rest.split()
@@ -119,6 +148,13 @@ def read(worker: str, said: bytes) -> StopResult | None:
             case "failed":
                 return StopResult(worker, "not-stopped", reason=rest)
     return None
+
+
+def _unknown(programs: Sequence[str]) -> str:
+    """Why nothing was ended. `programs`: the first process, then those below it that may be at work."""
+    first, below = "".join(programs[:1]), list(dict.fromkeys(programs[1:]))[:8]
+    why = f"no launcher and no Python was found, and the end of the first process ({first}) would be the container's"
+    return f"{why}; running below it: {', '.join(below)}" if below else why
 
 
 async def end(executor: Executor, workers: Sequence[Worker], grace: float) -> list[StopResult]:

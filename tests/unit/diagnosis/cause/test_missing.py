@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from atlctl.diagnosis.platform import PlatformState
+from atlctl.diagnosis.platform import Event, PlatformState
 from atlctl.diagnosis.result import Verdict
+from atlctl.diagnosis.telling.phrases import said_in
 
 from .logs import STORE, WAITED, Log, address, candidates, closed_by, culprit, diagnosed, unread, victim
 
@@ -287,3 +288,80 @@ def test_a_late_rank_on_a_clock_that_nobody_compared() -> None:
         logs.append(log.ended(at + 0.3, 0, 1, error))
     found = diagnosed(*logs)
     assert [str(cause.confidence) for cause in (*found.root_causes, *found.candidates)][:1] == ["guess"]
+
+
+def told(reason: str, message: str, at: float, worker: str | None = None, kind: str = "PyTorchJob") -> Event:
+    return Event(at, worker, None, kind, reason, message, at)
+
+
+def exited(worker: str, code: int, at: float) -> Event:
+    return told("ExitedWithCode", f"Pod: team.bert-{worker} exited with code {code}", at, worker)
+
+
+def deleted(worker: str, at: float) -> Event:
+    return told("SuccessfulDeletePod", f"Deleted pod: bert-{worker}", at, worker)
+
+
+def stopped(worker: str, at: float) -> Event:
+    return told("Killing", "Stopping container pytorch", at, worker, "Pod")
+
+
+def test_pods_that_their_controller_deleted_are_no_lost_nodes() -> None:
+    """The log of one just ends, another has none: without the events each of them would be a lost node."""
+    cut, none = Log(1).start(), ("worker-2",)
+    assert diagnosed(victim(0, of=1), cut).root_causes[0].category == "node_lost"
+    assert diagnosed(victim(0, of=2), missing=none).root_causes[0].category == "node_lost"
+    events = (deleted("worker-1", 9.0), deleted("worker-2", 9.0))
+    for found in (
+        diagnosed(victim(0, of=1), cut, events=events),
+        diagnosed(victim(0, of=2), missing=none, events=events),
+    ):
+        assert "node_lost" not in [cause.category for cause in (*found.root_causes, *found.candidates)]
+
+
+def test_the_events_tell_which_worker_ended_before_its_controller_deleted_the_others() -> None:
+    events = (exited("worker-2", 3, 8.0), deleted("worker-1", 9.0), deleted("worker-2", 9.0))
+    found = diagnosed(victim(0, of=1), Log(1).start(), unread(2), events=events)
+    assert culprit(found) == ("worker", "worker-2", None, "likely")
+    (cause,) = found.root_causes
+    assert (cause.category, cause.exit_code) == ("explicit_exit", 3)
+    assert [proof.text for proof in cause.proofs] == ["Pod: team.bert-worker-2 exited with code 3"]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (exited("worker-0", 1, 8.0), deleted("worker-1", 9.0)),
+        (exited("worker-1", 137, 9.0), deleted("worker-1", 9.0)),
+        (exited("worker-1", 1, 10.0), deleted("worker-1", 9.0)),
+        (exited("worker-1", 1, 8.0), exited("worker-2", 1, 8.0), deleted("worker-1", 9.0)),
+    ],
+    ids=["a victim by its own log", "killed with its pod", "after its pod was deleted", "two at once"],
+)
+def test_an_end_that_may_be_a_consequence_names_nobody(events: tuple[Event, ...]) -> None:
+    found = diagnosed(victim(0, of=1), unread(1), unread(2), events=events)
+    assert not any(cause.exit_code for cause in found.root_causes)
+
+
+def test_a_pod_that_was_stopped_before_any_other_ended_is_the_first() -> None:
+    events = (stopped("worker-1", 5.0), exited("worker-0", 1, 8.0), stopped("worker-0", 9.0), deleted("worker-0", 9.0))
+    found = diagnosed(victim(0, of=1), Log(1).start(), events=events)
+    assert culprit(found) == ("worker", "worker-1", None, "likely")
+    assert found.root_causes[0].category == "preemption"
+
+
+def test_what_a_log_says_of_its_own_failure_counts_more_than_events() -> None:
+    failed = Log(1).start().trace(1, 0, "ValueError: bad shard").ended(1.3, 0, 1, "ValueError: bad shard", closed=(1,))
+    events = (exited("worker-0", 3, 8.0), deleted("worker-1", 9.0))
+    assert culprit(diagnosed(unread(0), failed, events=events))[:3] == ("rank", "worker-1", 0)
+
+
+def test_the_sentences_about_events_are_known_in_chinese() -> None:
+    for events in (
+        (exited("worker-2", 3, 8.0), deleted("worker-1", 9.0)),
+        (stopped("worker-2", 5.0), deleted("worker-1", 9.0)),
+    ):
+        (cause,) = diagnosed(victim(0, of=1), Log(1).start(), unread(2), events=events).root_causes
+        for text in (cause.message, cause.why):
+            assert said_in(text, "zh").isascii() is False, text
+            assert "before" not in said_in(text, "zh")
