@@ -31,7 +31,12 @@ def started(name: str | None) -> bool:
     folder = os.path.join(state_dir(), "ssh")
     if name is not None:
         return "/" not in name and os.path.lexists(os.path.join(folder, name, "job.json"))
-    return os.path.isdir(folder) and any(not entry.startswith(".") for entry in os.listdir(folder))
+    try:
+        return any(not entry.startswith(".") for entry in os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # its reader says why it cannot be read
 
 
 def placed_here(name: str) -> bool:
