@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @cache
 def configured() -> SshConfig:
     """The table `[ssh]` of the configuration, read once for a command. Raises UsageError for one that is wrong."""
-    return load_config(os.environ, os.getcwd()).ssh
+    return load_config(os.environ).ssh
 
 
 def started(name: str | None) -> bool:

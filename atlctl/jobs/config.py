@@ -65,8 +65,10 @@ class _File:
     ssh: SshConfig = field(default_factory=SshConfig)
 
 
-def load_config(environ: Mapping[str, str], cwd: str) -> Config:
-    """The settings that hold in the folder `cwd`. Raises UsageError for a file or a variable that is wrong.
+def load_config(environ: Mapping[str, str], cwd: str | None = None) -> Config:
+    """The settings that hold in the folder `cwd`, by default the working folder. One that was removed has no project.
+
+    Raises UsageError for a file or a variable that is wrong.
 
     Both files are read and checked even where a variable overrides them: a mistake does not wait to be found.
     """
@@ -74,14 +76,15 @@ def load_config(environ: Mapping[str, str], cwd: str) -> Config:
     user_file = _user_file(environ, home)
     folder = os.path.dirname(user_file)
     user = _read(user_file, "configuration file", lambda path: _absolute(path, folder, home), trusted=True)
-    project_file = _project_file(os.path.abspath(cwd), home)
+    here = _working_folder() if cwd is None else cwd
+    project_file = _project_file(os.path.abspath(here), home) if here else None
     project = _File()
     if project_file is not None:
         project = _read(project_file, "project file", lambda path: _inside(path, project_file), trusted=False)
 
     def setting(table: str, key: str, variable: str) -> tuple[str, ...]:
         if variable in environ:
-            return tuple(_absolute(path, cwd, home) for path in environ[variable].split(":") if path)
+            return tuple(_absolute(path, here, home) for path in environ[variable].split(":") if path)
         name = f"{table}.{key}"
         return project.paths.get(name, user.paths.get(name, ()))
 
@@ -90,6 +93,13 @@ def load_config(environ: Mapping[str, str], cwd: str) -> Config:
         setting("smoke", "busbw", BUSBW_VARIABLE),
         user.ssh.under(project.ssh),
     )
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def config_files(environ: Mapping[str, str], cwd: str) -> list[str]:

@@ -140,7 +140,7 @@ READING: list[tuple[str, ...]] = [
         *((level, words) for level in ("", "local", "local/job") for words in READING),
         *((level, ("local", "run", "-w", "1", "--name", "next", "true")) for level in ("", "local")),
     ],
-    ids=" ".join,
+    ids=str,
 )
 def test_a_state_folder_that_may_be_forged_is_refused(jobs: Registry, level: str, words: tuple[str, ...]) -> None:
     """Another user's folder has another supervisor in it, which would get the words and the input."""

@@ -16,7 +16,7 @@ def own_signatures() -> tuple[Signature, ...]:
     from atlctl.diagnosis.signatures.load import load
     from atlctl.jobs.config import load_config
 
-    return tuple(item for path in load_config(os.environ, os.getcwd()).signatures for item in load(path))
+    return tuple(item for path in load_config(os.environ).signatures for item in load(path))
 
 
 def matcher(own: Sequence[Signature]) -> Matcher:

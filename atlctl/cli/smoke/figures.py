@@ -12,7 +12,7 @@ from atlctl.smoke.ranks.expected import Row, rows
 def own_busbw() -> tuple[Row, ...]:
     """The rows of all files that `[smoke] busbw` names. Raises UsageError where a file is missing or wrong."""
     found: list[Row] = []
-    for path in load_config(os.environ, os.getcwd()).busbw:
+    for path in load_config(os.environ).busbw:
         try:
             tables = read_toml(path, "file of busbw figures")
         except FileNotFoundError as error:
