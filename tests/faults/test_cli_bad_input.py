@@ -351,3 +351,41 @@ def test_too_few_descriptors_are_told_with_the_way_out(jobs: Registry) -> None:
     with jobs.popen("exec", "-j", "thirty", "--all", "--batch", "4", "true", **limit) as run:
         stdout, stderr = run.communicate(timeout=20)
     assert (stderr, run.returncode) == (b"ok: worker-[0-29] (30)\n", 0)
+
+
+# Project files
+
+
+def project(text: str) -> Path:
+    """A project in the working folder, which is its own repository."""
+    Path(".git").mkdir()
+    file = Path(".atlctl.toml").absolute()
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize("hides", [True, False])
+@pytest.mark.parametrize("variable", [True, False])
+def test_a_job_of_the_project_file_is_said(own: Registry, hides: bool, variable: bool) -> None:
+    """Commands go to hosts that whoever wrote the checkout has named, perhaps for a job of the user's."""
+    file = project('[ssh.jobs.train]\nhosts = ["127.0.0.9:1"]\n')
+    config = own.home / ".config/atlctl/config.toml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text('[ssh.jobs.train]\nhosts = ["127.0.0.8:1"]\n' if hides else "")
+    run = own.cli("ps", *([] if variable else ["train"]), env={"ATLCTL_JOB": "train"} if variable else None)
+    rest = "it hides the one in your config.toml" if hides else "for one of the cluster: --backend kubernetes"
+    assert f"note: job train is a list of hosts in the project file {file}; {rest}\n".encode() in run.stderr
+    file.unlink()
+    run = own.cli("ps", "train")
+    assert b"project file" not in run.stderr
+
+
+def test_a_project_file_that_others_may_write_is_said_once_and_not_read(own: Registry) -> None:
+    file = project("no TOML [")
+    file.chmod(0o666)
+    Path("log").write_text("Traceback (most recent call last):\nValueError: boom\n")
+    said = f"the project file is not read: {file} can be written by others (mode 0666)"
+    run = own.cli("errors", "--from", "log")
+    assert (run.stderr, run.code) == (f"note: {said}\n".encode(), 0)
+    checks = own.data("doctor")["checks"]
+    assert [check["text"] for check in checks if check["name"] == "settings"] == [said]

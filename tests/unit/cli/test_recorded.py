@@ -58,7 +58,7 @@ def test_ranks_as_they_were_last_seen() -> None:
 @pytest.mark.usefixtures("isolated")
 def test_a_recording_in_a_folder_that_may_be_forged_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(recorded.say, "note", said.append)
+    monkeypatch.setattr("atlctl.cli.say.note", said.append)
     write(described(0, ONE), described(1, TWO))
     forged = Path(recorded.new_folder(job())).parent
     forged.chmod(0o770)
