@@ -17,13 +17,36 @@ if TYPE_CHECKING:
     from atlctl.backends.ssh.connect import Connections
     from atlctl.backends.ssh.lists import HostList
     from atlctl.backends.ssh.peers import Found
+    from atlctl.jobs.config import Config
     from atlctl.jobs.sshconfig import SshConfig
 
 
 @cache
 def configured() -> SshConfig:
     """The table `[ssh]` of the configuration, read once for a command. Raises UsageError for one that is wrong."""
-    return load_config(os.environ, os.getcwd()).ssh
+    return settings().ssh
+
+
+def settings() -> Config:
+    """The configuration that holds here. A project file that is not read is named on stderr. Raises UsageError."""
+    found = load_config(os.environ)
+    if found.unread:
+        _note_once(f"the project file is not read: {found.unread}")
+    return found
+
+
+@cache
+def _note_once(text: str) -> None:
+    say.note(text)
+
+
+def say_project(name: str) -> None:
+    """Say that a job is one of the project file's, which may hide another of that name."""
+    job = configured().jobs.get(name)
+    if job is None or job.project is None:
+        return
+    hidden = "; it hides the one in your config.toml" if job.hides else "; for one of the cluster: --backend kubernetes"
+    say.note(f"job {name} is a list of hosts in the project file {job.project}{hidden}")
 
 
 def started(name: str | None) -> bool:
@@ -31,7 +54,12 @@ def started(name: str | None) -> bool:
     folder = os.path.join(state_dir(), "ssh")
     if name is not None:
         return "/" not in name and os.path.lexists(os.path.join(folder, name, "job.json"))
-    return os.path.isdir(folder) and any(not entry.startswith(".") for entry in os.listdir(folder))
+    try:
+        return any(not entry.startswith(".") for entry in os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # its reader says why it cannot be read
 
 
 def placed_here(name: str) -> bool:

@@ -11,13 +11,15 @@ once. A signal that was ignored when atlctl started (`nohup`, a background job o
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO, TypeVar, cast
 
 from atlctl.jobs.errors import AtlctlError, ExitCode
 
@@ -37,6 +39,8 @@ CLEANUP = 15.0
 _LAST_WRITE = 2.0
 #: A reader may take its time as long as nobody interrupts: seconds, far beyond any run.
 _PATIENCE = 1e8
+#: Descriptors that each command needs beside the standard streams.
+_DESCRIPTORS = 12
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOW_CURSOR = b"\x1b[?25h\x1b[0m"
 
@@ -158,11 +162,24 @@ def run_async(factory: Callable[[], Coroutine[Any, Any, T]], *, cleanup: float =
     reader went away) follows, so that no half result passes for a whole one. After `cleanup` seconds, or at the
     second SIGINT or SIGTERM, the process ends without it.
     """
+    _check_descriptors()
     import asyncio
 
     state = _Run(cleanup)
     with _terminal_kept(), _handlers(state.on_signal), asyncio.Runner() as runner:
         return runner.run(state.supervise(factory))
+
+
+def _check_descriptors() -> None:
+    """Raise AtlctlError unless an event loop, the writer and a module's file can be opened. Where they cannot, Python
+    leaves loops behind that are half made."""
+    opened: list[int] = []
+    try:
+        while len(opened) < _DESCRIPTORS:
+            opened.append(os.dup(2))
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -317,10 +334,28 @@ def guard(argv: Sequence[str], body: Callable[[], int], *, peek: Peek = lambda: 
     _current = Context(debug="--debug" in argv)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # what `__main__` took off for the imports
-    code = _told(lambda: _close_writer(_told(body, peek)), peek)
+    stdout = sys.stdout
+    # The parser's library prints help. Only here a failure to do so is told from one of a command's files.
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = _told(body, peek)
+    code = _told(lambda: _close_writer(_print(stdout, printed.getvalue(), code)), peek)
+    try:
+        stdout.flush()
+    except OSError:
+        _forget_stdout()
     if code == ExitCode.READER_GONE:
         _forget_stdout()
     return int(code)
+
+
+def _print(stdout: TextIO, text: str, code: int) -> int:
+    try:
+        if text:
+            stdout.write(text)
+            stdout.flush()
+    except OSError as error:
+        raise unwritten(error) from error
+    return code
 
 
 def _told(body: Callable[[], int], peek: Peek) -> int:
@@ -335,6 +370,9 @@ def _told(body: Callable[[], int], peek: Peek) -> int:
     except BrokenPipeError:
         return ExitCode.READER_GONE
     except Exception as error:  # noqa: BLE001 - the last line of defence: nothing may end in a bare traceback
+        known = _surroundings(error) if isinstance(error, OSError) else None
+        if known is not None:
+            return _report(known, known.exit_code, peek)
         from atlctl.cli.diagnostics import harmless
 
         if _current.debug:
@@ -347,6 +385,28 @@ def _told(body: Callable[[], int], peek: Peek) -> int:
             None if _current.debug else "this is a fault of atlctl; run it again with --debug to see where",
         )
         return _report(failure, ExitCode.FAILED, peek)
+
+
+def _surroundings(error: OSError) -> AtlctlError | None:
+    """What is wrong with the surroundings of this process, if `error` comes from there."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return AtlctlError(f"{error.strerror}: the limit is {limit}", "raise it: ulimit -n 1024")
+    if error.errno == errno.ENOENT:
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return AtlctlError("the working folder no longer exists", "cd to one that does")
+    return None
+
+
+def unwritten(error: OSError) -> Exception:
+    """What to raise where stdout could not be written."""
+    if isinstance(error, BrokenPipeError):
+        return error
+    return AtlctlError(f"the output could not be written: {error.strerror}", "what was shown is not complete")
 
 
 def _report(error: AtlctlError, code: int, peek: Peek) -> int:
@@ -373,14 +433,12 @@ def _report(error: AtlctlError, code: int, peek: Peek) -> int:
 
 def _close_writer(code: int) -> int:
     if not _current.has_writer:
-        if sys.stdout is not None:
-            sys.stdout.flush()
         return code
     interrupted = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED, 128 + signal.SIGHUP, ExitCode.READER_GONE)
     writer = _current.writer
     writer.close(_LAST_WRITE if interrupted else _PATIENCE)
     if writer.error is not None:
-        raise AtlctlError(f"the output could not be written: {writer.error.strerror}", "what was shown is not complete")
+        raise unwritten(writer.error)
     return ExitCode.READER_GONE if writer.broken else code
 
 

@@ -177,6 +177,10 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
         say.note(f"job {found.job.name}, which this worker belongs to")
     elif found.how == "only":
         say.note(f"job {found.job.name}, the only active one")
+    elif found.job.kind == HOSTS and context().hostfile is None:
+        from atlctl.cli import hosts
+
+        hosts.say_project(found.job.name)
     if not found.job.numbered:
         say.note(
             f"pods of job {found.job.name} are gone, and nothing shows the order in which they were made: "

@@ -13,7 +13,7 @@ from atlctl.fanout.outcome import Outcome
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job
 from atlctl.jobs.naming import safe_file_name
-from atlctl.jobs.statedir import ensure_dir, read_bytes, write_atomic
+from atlctl.jobs.statedir import check_private, ensure_dir, read_bytes, write_atomic
 
 _VERSION = 1
 #: Bytes. Thousands of workers with long names, and the longest argument vector Linux takes.
@@ -58,22 +58,25 @@ def save(
         "workers": [[name, name in ok] for name in workers],
     }
     path = _path(state_dir, job_key)
-    ensure_dir(state_dir)
-    ensure_dir(os.path.dirname(path))
+    ensure_dir(os.path.dirname(path), state_dir)
     # ASCII escapes carry lone surrogates (argv bytes that are no UTF-8) through unchanged.
     write_atomic(path, json.dumps(record).encode("ascii"))
 
 
 def forget(state_dir: str, job_key: str) -> None:
     """Remove the record of a job that is removed; one that is not there is no error."""
+    path = _path(state_dir, job_key)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(_path(state_dir, job_key))
+        check_private(os.path.dirname(path), state_dir)
+        os.unlink(path)
 
 
 def load(state_dir: str, job_key: str) -> LastRun | None:
-    """The last run of that job, None where there is none. Raises AtlctlError for a corrupt file."""
+    """The last run of that job, None where there is none. Raises AtlctlError for a corrupt file, NotAllowed for one
+    that may be forged."""
     path = _path(state_dir, job_key)
     try:
+        check_private(os.path.dirname(path), state_dir)
         data = read_bytes(path, _LIMIT)
     except FileNotFoundError:
         return None

@@ -22,8 +22,8 @@ The user's file is `$XDG_CONFIG_HOME/atlctl/config.toml`, by default in `~/.conf
 The project file is `.atlctl.toml` in the working folder or the nearest folder above it, up to the home folder or
 to one that holds `.git`; outside of both only the working folder counts. It comes from whoever wrote the checkout,
 so it can do little: its paths must stay below its own folder, links included, it has no say in which host keys are
-taken, and it is passed over where it lies in a folder that anyone may write to and belongs to somebody else. No
-setting of either file starts a program.
+taken, and it is not read unless this user or root owns the file and its folder, and nobody else may write to them.
+No setting of either file starts a program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atlctl.jobs.errors import UsageError
@@ -50,11 +50,13 @@ _TABLES = (*_KEYS, "ssh")
 @dataclass(frozen=True, slots=True)
 class Config:
     """What was configured: absolute paths, which need not exist. `signatures` of failures; `busbw`: figures of
-    hardware for the smoke test; `ssh`: jobs that are lists of hosts."""
+    hardware for the smoke test; `ssh`: jobs that are lists of hosts. `unread`: why the project file is not read, ""
+    for one that is read or not there."""
 
     signatures: tuple[str, ...] = ()
     busbw: tuple[str, ...] = ()
     ssh: SshConfig = field(default_factory=SshConfig)
+    unread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,10 @@ class _File:
     ssh: SshConfig = field(default_factory=SshConfig)
 
 
-def load_config(environ: Mapping[str, str], cwd: str) -> Config:
-    """The settings that hold in the folder `cwd`. Raises UsageError for a file or a variable that is wrong.
+def load_config(environ: Mapping[str, str], cwd: str | None = None) -> Config:
+    """The settings that hold in the folder `cwd`, by default the working folder. One that was removed has no project.
+
+    Raises UsageError for a file or a variable that is wrong.
 
     Both files are read and checked even where a variable overrides them: a mistake does not wait to be found.
     """
@@ -74,14 +78,15 @@ def load_config(environ: Mapping[str, str], cwd: str) -> Config:
     user_file = _user_file(environ, home)
     folder = os.path.dirname(user_file)
     user = _read(user_file, "configuration file", lambda path: _absolute(path, folder, home), trusted=True)
-    project_file = _project_file(os.path.abspath(cwd), home)
-    project = _File()
-    if project_file is not None:
+    here = _working_folder() if cwd is None else cwd
+    project_file = _project_file(os.path.abspath(here), home) if here else None
+    project, unread = _File(), _distrust(project_file) if project_file is not None else ""
+    if project_file is not None and not unread:
         project = _read(project_file, "project file", lambda path: _inside(path, project_file), trusted=False)
 
     def setting(table: str, key: str, variable: str) -> tuple[str, ...]:
         if variable in environ:
-            return tuple(_absolute(path, cwd, home) for path in environ[variable].split(":") if path)
+            return tuple(_absolute(path, here, home) for path in environ[variable].split(":") if path)
         name = f"{table}.{key}"
         return project.paths.get(name, user.paths.get(name, ()))
 
@@ -89,14 +94,23 @@ def load_config(environ: Mapping[str, str], cwd: str) -> Config:
         setting("errors", "signatures", SIGNATURES_VARIABLE),
         setting("smoke", "busbw", BUSBW_VARIABLE),
         user.ssh.under(project.ssh),
+        unread,
     )
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def config_files(environ: Mapping[str, str], cwd: str) -> list[str]:
     """The files that `load_config` reads: the user's, then the project's, as far as they are there."""
     home = environ.get("HOME", "") or os.path.expanduser("~")
-    found = (_user_file(environ, home), _project_file(os.path.abspath(cwd), home))
-    return [path for path in found if path is not None and os.path.exists(path)]
+    own, project = _user_file(environ, home), _project_file(os.path.abspath(cwd), home)
+    found = [own] if os.path.exists(own) else []
+    return found if project is None or _distrust(project) else [*found, project]
 
 
 def read_toml(path: str, what: str) -> dict[str, Any]:
@@ -149,7 +163,7 @@ def _project_file(cwd: str, home: str) -> str | None:
     last = next((at for at, folder in enumerate(above) if folder == home or _exists(folder, ".git")), 0)
     for folder in above[: last + 1]:
         path = os.path.join(folder, PROJECT_FILE)
-        if os.path.isfile(path) and not _planted(folder, path):
+        if os.path.isfile(path):
             return path
     return None
 
@@ -158,12 +172,21 @@ def _exists(folder: str, name: str) -> bool:
     return os.path.lexists(os.path.join(folder, name))
 
 
-def _planted(folder: str, path: str) -> bool:
-    """Whether anyone may write to `folder` (as to /tmp) and `path` belongs to somebody else."""
-    try:
-        return bool(os.stat(folder).st_mode & stat.S_IWOTH) and os.stat(path).st_uid != os.geteuid()
-    except OSError:
-        return True
+def _distrust(file: str) -> str:
+    """Why the project file is not believed, "" if it is: somebody else may have written it, or may do so.
+
+    Write rights of root's group and of the owner's private group, which has the owner's number, count as the owner's.
+    """
+    for path in (os.path.dirname(file), file):
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            return f"{path}: {os.strerror(error.errno or 0)}"
+        if found.st_uid not in (0, os.geteuid()):
+            return f"{path} belongs to user {found.st_uid}"
+        if found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid not in (0, found.st_uid)):
+            return f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+    return ""
 
 
 def _read(path: str, what: str, resolve: Callable[[str], str], *, trusted: bool) -> _File:
@@ -179,6 +202,8 @@ def _read(path: str, what: str, resolve: Callable[[str], str], *, trusted: bool)
                 hint = f"known in [{table}] are {', '.join(_KEYS[table])}"
                 raise UsageError(f"{what} {path}: unknown key {table}.{key}", hint)
     ssh = read_ssh(tables.pop("ssh", {}), f"{what} {path}", resolve, trusted=trusted)
+    if not trusted:
+        ssh = replace(ssh, jobs={name: replace(job, project=path) for name, job in ssh.jobs.items()})
     found = {}
     for table, content in tables.items():
         for key, value in content.items():

@@ -6,7 +6,7 @@ Only kinds are checked here. What the hosts mean is the backend's to say, when a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from atlctl.jobs.errors import UsageError
@@ -22,7 +22,8 @@ _JOB_KEYS = ("hosts", "hostfile", "include", "exclude")
 class SshJob:
     """A job of hosts: either `hosts`, each as a line of a hostfile, or the path of a `hostfile`.
 
-    `include` or `exclude`, in deepspeed's grammar, or neither. `where` names the place in messages.
+    `include` or `exclude`, in deepspeed's grammar, or neither. `where` names the place in messages. `project`: the
+    project file that it is from, None for the user's own; `hides`: a job of this name in the user's own file.
     """
 
     where: str
@@ -30,6 +31,8 @@ class SshJob:
     hostfile: str | None = None
     include: str = ""
     exclude: str = ""
+    project: str | None = None
+    hides: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,8 @@ class SshConfig:
 
     def under(self, project: SshConfig) -> SshConfig:
         """These settings of the user's with those of a project over them: jobs, each as a whole, and nothing else."""
-        return SshConfig(self.host_keys, {**self.jobs, **project.jobs})
+        named = {name: replace(job, hides=name in self.jobs) for name, job in project.jobs.items()}
+        return SshConfig(self.host_keys, {**self.jobs, **named})
 
 
 def read_ssh(table: Mapping[str, Any], where: str, resolve: Callable[[str], str], *, trusted: bool) -> SshConfig:

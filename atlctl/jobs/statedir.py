@@ -31,16 +31,37 @@ def state_dir(env: Mapping[str, str] = os.environ) -> str:
     return os.path.join(base, "atlctl")
 
 
-def ensure_dir(path: str) -> None:
-    """Create `path` and its missing parents with mode 0700 whatever the umask; accept a private one.
+def ensure_dir(path: str, top: str | None = None) -> None:
+    """Create `path` and its missing parents with mode 0700 whatever the umask; accept private ones.
 
-    Raises NotAllowed where the last component is a link, no folder, owned by somebody else, or writable
-    by group or others.
+    Raises NotAllowed as `check_private` does; without `top` only `path` itself is checked.
     """
     path = path.rstrip("/") or "/"
     try:
         _make(path)
+        check_private(path, top or path)
+    except OSError as error:
+        raise file_error(error, path) from error
+
+
+def check_private(path: str, top: str) -> None:
+    """Raise NotAllowed if `top`, `path` below it or a folder between them is a link, not a folder, owned by another
+    user, or writable by group or others: what is in it may be forged.
+
+    Raises FileNotFoundError if one is missing, AtlctlError for other failures.
+    """
+    above, rest = top, os.path.relpath(path, top)
+    _check(above)
+    for name in rest.split(os.sep) if rest != "." else ():
+        above = os.path.join(above, name)
+        _check(above)
+
+
+def _check(path: str) -> None:
+    try:
         found = os.lstat(path)
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise file_error(error, path) from error
     if stat.S_ISLNK(found.st_mode):

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from atlctl.backends.base import Argv, ExecRequest, Execution, Executor, Script, as_argv
+from atlctl.backends.base import ExecRequest, Execution, Executor
 from atlctl.diagnosis.hang.report import Report, parse_report
 from atlctl.fanout import engine
 from atlctl.fanout.around import Fed
 from atlctl.fanout.keep import Keep, ended, unanswered
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import Outcome
+from atlctl.fanout.pythons import command
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 
@@ -28,23 +29,9 @@ PARALLEL = 64
 AT_ONCE = 256
 _STDOUT, _STDERR = 8 << 20, 4096
 #: The modules of the probe, each behind those that it imports.
-_MODULES = ("procfs", "reading", "room", "dumping", "finding", "main")
+_MODULES = ("procfs", "reading", "room", "trust", "dumping", "finding", "main")
 
-# Text goes by standard input: the words of a command have 8 KiB at most on their way to a pod. Without a good Python in
-# PATH that of a process does, most likely a trainer's. 97: too old, and nothing was read.
-_SCRIPT = """\
-for p in python3 python /proc/[0-9]*/exe; do
-  case $p in
-  /*) case $(readlink "$p" 2>/dev/null) in */python*) ;; *) continue ;; esac ;;
-  *) command -v "$p" >/dev/null 2>&1 || continue ;;
-  esac
-  "$p" -I -S -c "$@"
-  code=$?
-  case $code in 97 | 126 | 127) ;; *) exit $code ;; esac
-done
-echo 'no Python 3.8 or newer is there' >&2
-exit 3
-"""
+# Text goes by standard input: the words of a command have 8 KiB at most on their way to a pod.
 _BOOT = """\
 import sys
 sys.version_info < (3, 8) and sys.exit(97)
@@ -85,7 +72,7 @@ async def look(
         packed = b"" if pyspy is None else await asyncio.to_thread(zlib.compress, pyspy, 6)
         seconds = max(window, timeout - _MARGIN)
         words = (_BOOT, str(len(source)), f"{window:g}", f"{seconds:g}", str(len(packed)))
-        request = ExecRequest(Argv((*as_argv(Script(_SCRIPT)).words, "atlctl-stacks", *words)), stdin=True)
+        request = ExecRequest(command("atlctl-stacks", "-I -S", words), stdin=True)
         sink = Keep({"stdout": _STDOUT, "stderr": _STDERR})
         limits = engine.Limits(PARALLEL, AT_ONCE, timeout, timeout)
         sending = _Sending(executor, source + packed)

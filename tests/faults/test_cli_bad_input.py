@@ -7,7 +7,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,14 @@ def test_a_full_disk_behind_stdout_is_told_and_is_1(jobs: Registry, words: tuple
     assert not jobs.commands("yes")
 
 
-def test_help_and_version_on_a_full_disk_fail_too(jobs: Registry) -> None:
-    for words in (("--version",), ("-h",), ("exec", "-h")):
-        with open("/dev/full", "wb") as full, jobs.popen(*words, stdout=full, stderr=-1) as run:
-            run.communicate(timeout=40)
-        assert run.returncode != 0, words
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    "words", [("--version",), ("-h",), ("exec", "-h"), ("--complete", "bash", "1", "atlctl", "ps")]
+)
+def test_help_and_version_on_a_full_disk_fail_too(jobs: Registry, words: tuple[str, ...], buffered: bool) -> None:
+    run = under_sh(jobs, '"$@" >/dev/full', *words, env={"PYTHONUNBUFFERED": "" if buffered else "1"})
+    assert (run.stdout, run.returncode) == (b"", 1)
+    assert problem(run.stderr) == (f"the output could not be written: {FULL}", "what was shown is not complete")
 
 
 # A full disk below the state
@@ -246,17 +249,82 @@ def test_no_home_and_no_xdg_still_has_a_place(own: Registry) -> None:
 # Streams that are not there
 
 
-@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
-def test_closed_streams_break_nothing(jobs: Registry, closed: tuple[int, ...]) -> None:
-    closing = " ".join(f"{number}>&-" if number else "<&-" for number in closed)
-    line = f'"$@" {closing}; echo "code $?" > codes'
-    words = [sys.executable, "-W", "error", "-m", "atlctl", "exec", "-j", "two", "-w", "0", "echo", "hi"]
-    env = {name: value for name, value in {**os.environ, **jobs.env}.items() if value is not None}
-    run = subprocess.run(["sh", "-c", line, "_", *words], env=env, capture_output=True, timeout=20)
-    assert b"Traceback" not in run.stdout + run.stderr
-    if 1 not in closed:
-        assert run.stdout == b"hi\n"
-        assert Path("codes").read_text() == "code 0\n"
+def under_sh(
+    jobs: Registry, line: str, *words: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """`atlctl WORDS` as "$@" of a shell's line."""
+    made = {name: value for name, value in {**os.environ, **jobs.env, **(env or {})}.items() if value is not None}
+    argv = ["sh", "-c", line, "sh", sys.executable, "-W", "error", "-m", "atlctl", *words]
+    return subprocess.run(argv, env=made, capture_output=True, timeout=30)
+
+
+EVERYDAY = [
+    ("--help",),
+    ("--version",),
+    ("ps", "--help"),
+    ("jobs",),
+    ("errors", "--from", "log"),
+    ("exec", "-j", "two", "-w", "0", "--", "echo", "hi"),
+    ("completion", "bash"),
+    ("--complete", "bash", "1", "atlctl", "ps"),
+]
+
+
+@pytest.mark.parametrize("words", EVERYDAY, ids=" ".join)
+def test_closed_streams(jobs: Registry, words: tuple[str, ...]) -> None:
+    """What cannot be shown is never code 0, and the rest works as with /dev/null."""
+    Path("log").write_text("Traceback (most recent call last):\nValueError: boom\n")
+    whole = under_sh(jobs, '"$@" 2>/dev/null', *words)
+    assert (bool(whole.stdout), whole.returncode) == (True, 0)
+    for closing in ("<&-", "2>&-", "<&- 2>&-"):
+        run = under_sh(jobs, f'"$@" {closing}', *words)
+        assert (run.stdout, run.returncode) == (whole.stdout, 0), closing
+        assert b"error" not in run.stderr
+    for closing in (">&-", "<&- >&-"):
+        run = under_sh(jobs, f'"$@" {closing}', *words)
+        assert (run.stdout, run.returncode) == (b"", 1), closing
+        *before, error, hint = run.stderr.decode().splitlines()
+        assert error == "error: the output could not be written: Bad file descriptor"
+        assert hint == "hint: what was shown is not complete"
+        assert not before or words[0] == "exec"
+    for closing in (">&- 2>&-", "<&- >&- 2>&-"):
+        assert under_sh(jobs, f'"$@" {closing}', *words).returncode == 1, closing
+
+
+def test_standard_error_of_a_command_that_cannot_be_shown_is_1(jobs: Registry) -> None:
+    words = ("exec", "-j", "two", "-w", "0", "--", "sh", "-c", "echo hi >&2")
+    assert under_sh(jobs, '"$@" 2>/dev/null', *words).returncode == 0
+    assert under_sh(jobs, '"$@" 2>&-', *words).returncode == 1
+
+
+@pytest.mark.parametrize("words", [*EVERYDAY, ("errors", "two"), ("stacks", "two")], ids=" ".join)
+def test_a_working_folder_that_was_removed(jobs: Registry, words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("Traceback (most recent call last):\nValueError: boom\n")
+    absolute = [str(tmp_path / word) if word == "log" else word for word in words]
+    run = under_sh(jobs, 'mkdir gone; cd gone; rmdir ../gone; "$@"', *absolute)
+    assert (bool(run.stdout), run.returncode) == (True, 0), run
+    assert b"error" not in run.stderr
+
+
+def test_a_relative_path_in_a_working_folder_that_was_removed(jobs: Registry) -> None:
+    run = under_sh(jobs, 'mkdir gone; cd gone; rmdir ../gone; "$@"', "record", "two", "--out", "here")
+    assert (run.stdout, run.returncode) == (b"", 1)
+    assert problem(run.stderr) == ("the working folder no longer exists", "cd to one that does")
+
+
+@pytest.mark.parametrize("limit", [5, 8, 12])
+@pytest.mark.parametrize("words", [*EVERYDAY, ("local", "run", "-w", "1", "true"), ("logs", "two")], ids=" ".join)
+def test_few_descriptors(jobs: Registry, words: tuple[str, ...], limit: int) -> None:
+    """Whole, or one clear line."""
+    Path("log").write_text("Traceback (most recent call last):\nValueError: boom\n")
+    whole = under_sh(jobs, '"$@"', *words) if words in EVERYDAY else None
+    run = under_sh(jobs, f'ulimit -n {limit}; "$@"', *words)
+    if run.returncode == 0:
+        assert whole is not None
+        assert run.stdout == whole.stdout
+    else:
+        assert (run.stdout, run.returncode) == (b"", 1)
+        assert problem(run.stderr) == (f"Too many open files: the limit is {limit}", "raise it: ulimit -n 1024")
 
 
 def test_standard_input_that_is_closed_is_refused_with_i(jobs: Registry) -> None:
@@ -283,3 +351,41 @@ def test_too_few_descriptors_are_told_with_the_way_out(jobs: Registry) -> None:
     with jobs.popen("exec", "-j", "thirty", "--all", "--batch", "4", "true", **limit) as run:
         stdout, stderr = run.communicate(timeout=20)
     assert (stderr, run.returncode) == (b"ok: worker-[0-29] (30)\n", 0)
+
+
+# Project files
+
+
+def project(text: str) -> Path:
+    """A project in the working folder, which is its own repository."""
+    Path(".git").mkdir()
+    file = Path(".atlctl.toml").absolute()
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize("hides", [True, False])
+@pytest.mark.parametrize("variable", [True, False])
+def test_a_job_of_the_project_file_is_said(own: Registry, hides: bool, variable: bool) -> None:
+    """Commands go to hosts that whoever wrote the checkout has named, perhaps for a job of the user's."""
+    file = project('[ssh.jobs.train]\nhosts = ["127.0.0.9:1"]\n')
+    config = own.home / ".config/atlctl/config.toml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text('[ssh.jobs.train]\nhosts = ["127.0.0.8:1"]\n' if hides else "")
+    run = own.cli("ps", *([] if variable else ["train"]), env={"ATLCTL_JOB": "train"} if variable else None)
+    rest = "it hides the one in your config.toml" if hides else "for one of the cluster: --backend kubernetes"
+    assert f"note: job train is a list of hosts in the project file {file}; {rest}\n".encode() in run.stderr
+    file.unlink()
+    run = own.cli("ps", "train")
+    assert b"project file" not in run.stderr
+
+
+def test_a_project_file_that_others_may_write_is_said_once_and_not_read(own: Registry) -> None:
+    file = project("no TOML [")
+    file.chmod(0o666)
+    Path("log").write_text("Traceback (most recent call last):\nValueError: boom\n")
+    said = f"the project file is not read: {file} can be written by others (mode 0666)"
+    run = own.cli("errors", "--from", "log")
+    assert (run.stderr, run.code) == (f"note: {said}\n".encode(), 0)
+    checks = own.data("doctor")["checks"]
+    assert [check["text"] for check in checks if check["name"] == "settings"] == [said]

@@ -122,6 +122,41 @@ def test_no_command_line_but_what_the_user_typed_tells_it(jobs: Registry) -> Non
     assert not [command for command in shown for canary in CANARIES if canary in command]
 
 
+READING: list[tuple[str, ...]] = [
+    ("jobs",),
+    ("ps", "job"),
+    ("logs", "job"),
+    ("errors", "job"),
+    ("exec", "-j", "job", "-w", "0", "-i", "--", "cat"),
+    ("exec", "-j", "job", "--retry-failed"),
+    ("stop", "job", "--yes"),
+    ("local", "rm", "job", "--yes"),
+]
+
+
+@pytest.mark.parametrize(
+    ("level", "words"),
+    [
+        *((level, words) for level in ("", "local", "local/job") for words in READING),
+        *((level, ("local", "run", "-w", "1", "--name", "next", "true")) for level in ("", "local")),
+    ],
+    ids=str,
+)
+def test_a_state_folder_that_may_be_forged_is_refused(jobs: Registry, level: str, words: tuple[str, ...]) -> None:
+    """Another user's folder has another supervisor in it, which would get the words and the input."""
+    forged = jobs.state / level
+    forged.chmod(0o777)
+    try:
+        run = jobs.cli(*words, stdin=b"canary")
+    finally:
+        forged.chmod(0o700)
+    assert f"{forged} can be written by others (mode 0777)".encode() in run.stderr
+    assert b"Traceback" not in run.stderr
+    assert b"canary" not in run.stdout
+    assert run.code == 4
+    assert jobs.states("job") == ["Running"] * 2
+
+
 def test_a_removed_job_takes_its_secrets_along(jobs: Registry) -> None:
     jobs.start("brief", 1, "true", options=("--env", f"MY_SECRET={OPTION}"))
     jobs.until("brief", "Succeeded")

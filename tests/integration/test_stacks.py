@@ -39,7 +39,7 @@ def jobs(own: Registry) -> Registry:
     own.start("sleeps", 2, "sh", "-c", text)
     tools = own.home / "tools"
     tools.mkdir()
-    for name in ("sh", "sleep", "readlink"):
+    for name in ("sh", "sleep", "readlink", "ls"):
         (tools / name).symlink_to(str(shutil.which(name)))
     own.start("bare", 2, "/bin/sh", "-c", text, options=("--env", f"PATH={tools}"))
     lone = own.home / "lone"

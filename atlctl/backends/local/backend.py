@@ -107,7 +107,10 @@ class LocalBackend:
 
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
         """A worker's file is a file of this machine; a relative path starts in its working folder."""
-        base = f"{registry.worker_folder(f'{registry.root()}/{job.name}', worker.name)}/work"
+        try:
+            base = f"{registry.worker_folder(registry.job_folder(job.name), worker.name)}/work"
+        except FileNotFoundError:
+            return None
         return _regular_file(os.path.join(base, path), limit)
 
     async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from atlctl.backends.local.supervisor.processes import peer_is_me
 from atlctl.backends.local.supervisor.requests import MAX_MESSAGE
 from atlctl.jobs.errors import AtlctlError, NotAllowed, Unreachable
 from atlctl.jobs.model import Job
@@ -57,10 +58,15 @@ class ControlClient:
                 await asyncio.get_running_loop().sock_connect(sock, f"/proc/self/fd/{folder}/control.sock")
             finally:
                 os.close(folder)
+            if not peer_is_me(sock):
+                raise PermissionError  # it would hear the words and the input of every command
         except OSError as error:
             sock.close()
             if isinstance(error, PermissionError):
-                raise NotAllowed(f"the supervisor of job {self._job.name} is not yours to talk to") from error
+                raise NotAllowed(
+                    f"the supervisor of job {self._job.name} runs as another user",
+                    f"see whose {self._folder} is, or set ATLCTL_STATE_DIR to a folder of your own",
+                ) from error
             raise Unreachable(
                 f"job {self._job.name}: its supervisor cannot be reached: {error.strerror}",
                 f"see what is left of it: atlctl ps {self._job.name}",

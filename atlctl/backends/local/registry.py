@@ -33,7 +33,7 @@ from atlctl.backends.supervised.states import IDLE_PROGRAMS, Presence, Written, 
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.jobs.naming import check_job_name, natural_key, safe_file_name
-from atlctl.jobs.statedir import ensure_dir, file_error, read_bytes, state_dir
+from atlctl.jobs.statedir import check_private, ensure_dir, file_error, read_bytes, state_dir
 
 #: No file of an entry is larger; an environment of this size could not be started.
 MAX_FILE = 16 * 1024 * 1024
@@ -64,7 +64,7 @@ def root() -> str:
 def locked(wait: float = 30.0) -> Iterator[str]:
     """The registry's folder, made if needed, with its lock held. Raises AtlctlError after `wait` seconds."""
     folder = root()
-    ensure_dir(folder)
+    ensure_dir(folder, state_dir())
     path = os.path.join(folder, ".lock")
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -92,6 +92,7 @@ def names() -> list[str]:
     """Names of all entries, in natural order; [] where there is no registry yet."""
     folder = root()
     try:
+        check_private(folder, state_dir())
         found = os.listdir(folder)
     except FileNotFoundError:
         return []
@@ -143,10 +144,20 @@ def load(name: str) -> Entry:
         raise _damaged(name, folder) from error
 
 
+def job_folder(name: str) -> str:
+    """The folder of the entry of that name, which is the user's alone. Raises FileNotFoundError, and NotAllowed if it,
+    or one above it up to the state folder, may be forged."""
+    folder = os.path.join(root(), name)
+    check_private(folder, state_dir())
+    return folder
+
+
 def _record(name: str) -> tuple[str, dict[str, Any]]:
     check_job_name(name)
-    folder = os.path.join(root(), name)
-    record = _json(f"{folder}/job.json")
+    folder, record = "", None
+    with contextlib.suppress(FileNotFoundError):
+        folder = job_folder(name)
+        record = _json(f"{folder}/job.json")
     if record is None:
         existing = names()
         raise NothingMatched(
@@ -172,7 +183,10 @@ def load_all() -> tuple[list[Entry], list[AtlctlError]]:
 
 def environment(name: str) -> dict[str, str]:
     """The environment that all workers of a job were started with; each has a few variables more."""
-    found = _json(os.path.join(root(), name, "env.json"))
+    try:
+        found = _json(os.path.join(job_folder(name), "env.json"))
+    except FileNotFoundError:
+        return {}
     return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
 

@@ -104,6 +104,7 @@ TEXTS = {
     "state_tight": "{path}: only {room} free",
     "state_tight_fix": "free some space, or set ATLCTL_STATE_DIR to a folder on another disk",
     "settings_none": "no configuration file",
+    "project_unread": "the project file is not read: {why}",
     "state_ok": "{path} can be written, {room} free",
     "state_new": "{path} can be made, {room} free",
     "settings_ok": "no mistake in {files}",

@@ -104,6 +104,7 @@ TEXTS = {
     "state_tight": "{path}：只剩 {room}",
     "state_tight_fix": "腾出一些空间，或把 ATLCTL_STATE_DIR 设为另一个磁盘上的文件夹",
     "settings_none": "没有配置文件",
+    "project_unread": "未读取项目文件：{why}",
     "state_ok": "{path} 可写，剩余 {room}",
     "state_new": "{path} 可以创建，剩余 {room}",
     "settings_ok": "{files} 没有错误",

@@ -61,8 +61,8 @@ def _chosen(report: Report, words: Words, option: str | None) -> Choice | None:
         chosen = choice(None, option)
     except UsageError as error:
         try:
-            load_config(os.environ, os.getcwd())
-        except (AtlctlError, OSError):
+            load_config(os.environ)
+        except AtlctlError:
             report.fail("backend", words("backend_unknown"), error.hint)
             return None
         raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import termios
 import tty
 from collections.abc import Iterator
@@ -130,7 +129,7 @@ def _size() -> TerminalSize:
     from atlctl.backends.base import TerminalSize
 
     try:
-        columns, rows = os.get_terminal_size(sys.stdout.fileno())
+        columns, rows = os.get_terminal_size(1)
     except OSError:
         columns, rows = 80, 24
     return TerminalSize(columns, rows)

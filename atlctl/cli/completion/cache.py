@@ -137,12 +137,12 @@ def folder() -> str:
 def trusted() -> bool:
     """Whether the folder is there, and is the user's own and nobody else's to write to."""
     try:
-        return all(_private(os.lstat(path), stat.S_ISDIR) for path in (os.path.dirname(folder()), folder()))
+        return all(private(os.lstat(path), stat.S_ISDIR) for path in (os.path.dirname(folder()), folder()))
     except OSError:
         return False
 
 
-def _private(found: os.stat_result, is_kind) -> bool:  # type: ignore[no-untyped-def]
+def private(found: os.stat_result, is_kind) -> bool:  # type: ignore[no-untyped-def]
     return is_kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
@@ -157,7 +157,7 @@ def load(scope: Scope) -> dict:  # type: ignore[type-arg]
         fd = os.open(scope.path(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             found = os.fstat(fd)
-            if not _private(found, stat.S_ISREG) or found.st_size > MAX_FILE:
+            if not private(found, stat.S_ISREG) or found.st_size > MAX_FILE:
                 return {}
             data = os.read(fd, MAX_FILE)
         finally:

@@ -9,6 +9,7 @@ sys and json. What it has no names of, or old ones, is looked up in the backgrou
 
 import json
 import os
+import sys
 
 from atlctl.cli.completion import cache
 from atlctl.cli.completion.sources import Names
@@ -143,7 +144,8 @@ def answer(request: list[str]) -> None:
     names = Names(here.path, here.asked)
     else_allowed, found = candidates(here, words[-1], names)
     lines = [f":{else_allowed}", *(candidate[strip:] for candidate in found[:_MOST])]
-    os.write(1, "".join(f"{line}\n" for line in lines).encode())
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
     cache.refresh(names.stale)
 
 

@@ -63,7 +63,7 @@ class Names:
             if not named:
                 continue
             if place == "local":
-                found = _listed(os.path.join(state_dir(), "local", named, "workers")) if _plain(named) else []
+                found = _listed("local", named, "workers") if _plain(named) else []
             elif place == "ssh":
                 found = _recorded(named) if _plain(named) else []
             else:
@@ -130,13 +130,13 @@ class Names:
 def registered(place: str) -> list[str]:
     """Names of the jobs in the registry of this machine (`local`), or of those that were started on hosts (`ssh`)."""
     folder = os.path.join(state_dir(), place)
-    return [name for name in _listed(folder) if os.path.isfile(os.path.join(folder, name, "job.json"))]
+    return [name for name in _listed(place) if os.path.isfile(os.path.join(folder, name, "job.json"))]
 
 
 def _recorded(job: str) -> list[str]:
     """Workers of a job that was started on hosts from here."""
     try:
-        record = json.loads(_read(os.path.join(state_dir(), "ssh", job, "job.json"), _MAX_RECORD, os.O_NOFOLLOW))
+        record = json.loads(_read(os.path.join(_own("ssh", job), "job.json"), _MAX_RECORD, os.O_NOFOLLOW))
         return [worker["name"] for worker in record["workers"]]
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return []
@@ -192,9 +192,19 @@ def _plain(name: str) -> bool:
     return "/" not in name and name not in (".", "..")
 
 
-def _listed(folder: str) -> list[str]:
+def _own(*names: str) -> str:
+    """The folder `names` of the state folder. Raises ValueError, as `jobs.statedir.check_private` does NotAllowed, if
+    it or one above it is not the user's alone; OSError if there is none."""
+    path = state_dir()
+    places = [path, *(path := os.path.join(path, name) for name in names)]
+    if not all(cache.private(os.lstat(place), stat.S_ISDIR) for place in places):
+        raise ValueError(path)
+    return path
+
+
+def _listed(*names: str) -> list[str]:
     try:
-        return sorted(os.listdir(folder))
+        return sorted(os.listdir(_own(*names)))
     except (OSError, ValueError):
         return []
 

@@ -115,6 +115,9 @@ def check_settings(report: Report, words: Words, env: Mapping[str, str]) -> None
     except AtlctlError as error:
         report.fail("settings", error.message, error.hint)
         return
+    if config.unread:
+        report.warn("settings", words("project_unread", why=config.unread))
+        return
     absent = [path for path in (*config.signatures, *config.busbw) if not os.access(path, os.R_OK)]
     if absent:
         report.warn("settings", words("signatures_gone", paths=", ".join(absent)), words("signatures_fix"))

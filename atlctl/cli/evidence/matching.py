@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,10 @@ if TYPE_CHECKING:
 
 def own_signatures() -> tuple[Signature, ...]:
     """The user's own. Raises UsageError where a configuration or signature file is bad."""
+    from atlctl.cli.hosts import settings
     from atlctl.diagnosis.signatures.load import load
-    from atlctl.jobs.config import load_config
 
-    return tuple(item for path in load_config(os.environ, os.getcwd()).signatures for item in load(path))
+    return tuple(item for path in settings().signatures for item in load(path))
 
 
 def matcher(own: Sequence[Signature]) -> Matcher:

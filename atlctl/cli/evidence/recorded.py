@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
-from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.errors import AtlctlError, NotAllowed
 from atlctl.jobs.naming import safe_file_name
-from atlctl.jobs.statedir import ensure_dir, read_bytes, state_dir, write_atomic
+from atlctl.jobs.statedir import check_private, ensure_dir, read_bytes, state_dir, write_atomic
 
 if TYPE_CHECKING:
     from atlctl.jobs.model import Job, RankMap
@@ -55,7 +55,7 @@ def place(backend: str, namespace: str | None, name: str) -> str:
 def new_folder(job: Job) -> str:
     """The default folder of a job's recording; the folders above it are made. Raises AtlctlError."""
     above = place(job.backend, job.namespace, job.name)
-    ensure_dir(above)
+    ensure_dir(above, state_dir())
     return os.path.join(above, safe_file_name(job.uid or "_"))
 
 
@@ -135,8 +135,12 @@ def _read(folder: str) -> Recording | None:
     from atlctl.recording import manifest
 
     try:
+        check_private(folder, state_dir())
         data = read_bytes(os.path.join(folder, manifest.NAME), manifest.SIZE_LIMIT)
         manifest.read_manifest(data)
+    except NotAllowed as error:
+        say.note(f"no recording is read: {error.message}")
+        return None
     except (FileNotFoundError, AtlctlError):
         return None
     found = json.loads(data)

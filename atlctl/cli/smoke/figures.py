@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
-from atlctl.jobs.config import load_config, read_toml
+from atlctl.cli.hosts import settings
+from atlctl.jobs.config import read_toml
 from atlctl.jobs.errors import UsageError
 from atlctl.smoke.ranks.expected import Row, rows
 
@@ -12,7 +11,7 @@ from atlctl.smoke.ranks.expected import Row, rows
 def own_busbw() -> tuple[Row, ...]:
     """The rows of all files that `[smoke] busbw` names. Raises UsageError where a file is missing or wrong."""
     found: list[Row] = []
-    for path in load_config(os.environ, os.getcwd()).busbw:
+    for path in settings().busbw:
         try:
             tables = read_toml(path, "file of busbw figures")
         except FileNotFoundError as error:

@@ -58,6 +58,10 @@ _ANSWERS = (
     (r"no answer yet", "尚无应答"),
     (r"there is no shell", "那里没有 shell"),
     (r"no Python 3\.8 or newer is there", "那里没有 Python 3.8 或更新的版本"),
+    (
+        r"no Python 3\.8 or newer is there; not run, as other users can change it: (.{1,900})",
+        r"那里没有 Python 3.8 或更新的版本；\1 可被其他用户改动，未予运行",
+    ),
     (r"the agent ended with exit (-?\d{1,9}|None)", r"agent 以退出码 \1 结束"),
     (r"it ended with (-?\d{1,9}|None)", r"它以退出码 \1 结束"),
     (r"lost: (.{1,500})", r"连接断开：\1"),

@@ -13,6 +13,7 @@ import time
 
 from .procfs import read, text
 from .reading import read_all
+from .trust import runs, safe
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -103,14 +104,13 @@ class Dumps:
 
     def _spy_on(self, rank: Found) -> tuple[Found | None, str]:
         pid = rank["pid"]
-        # Beside the interpreter as it was called, which may be that of a virtual environment, or as it is.
-        called = (rank["command"].split(" ")[0], _link(f"/proc/{pid}/exe"))
-        beside = [os.path.join(os.path.dirname(path), "py-spy") for path in called if path.startswith("/")]
-        program = self._spy or next((path for path in beside if os.path.exists(path)), None)
+        program = self._spy
         if self._brought is not None:
             program = f"/proc/self/fd/{self._brought}"
         if program is None:
-            return None, self.problem or "there is no py-spy in the worker"
+            program, why = _beside(pid, rank["command"].split(" ")[0])
+        if program is None:
+            return None, self.problem or why
         why = "not in time"
         for _ in range(_TRIES):
             left = min(_SPY_SECONDS, self._deadline - time.monotonic())
@@ -203,6 +203,23 @@ def _threads(answer: list[Found]) -> list[Found]:
         }
         for thread in answer[:_THREADS]
     ]
+
+
+def _beside(pid: int, called: str) -> tuple[str | None, str]:
+    """A py-spy beside the interpreter of a process, as that was called (it may be that of a virtual environment) or as
+    it is; else why there is none. That of another user's process is not run."""
+    why = "there is no py-spy in the worker"
+    for python in (called, _link(f"/proc/{pid}/exe")):
+        path = os.path.join(os.path.dirname(python), "py-spy")
+        if not python.startswith("/") or not os.path.exists(path):
+            continue
+        try:
+            if runs(f"/proc/{pid}", python) and safe(path):
+                return path, ""
+        except OSError:
+            pass
+        why = f"{path} is not run: other users can change it"
+    return None, why
 
 
 def _server_of(pid: int, stated: str) -> str:

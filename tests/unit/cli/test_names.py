@@ -401,6 +401,24 @@ def test_damaged_records_have_no_workers(isolated, monkeypatch):
         assert Names().workers("x") in ([], ["b"])
 
 
+@pytest.mark.parametrize(
+    ("level", "place"), [("", "local"), ("local", "local"), ("local/a", "local"), ("ssh/b", "ssh")]
+)
+def test_names_in_a_state_folder_that_may_be_forged_are_not_shown(isolated, monkeypatch, level, place):
+    monkeypatch.setenv("ATLCTL_STATE_DIR", str(isolated / "state"))
+    monkeypatch.chdir(isolated)
+    (isolated / "workers/here").mkdir(parents=True)
+    (isolated / "state/local/a/workers/w").mkdir(parents=True)
+    (isolated / "state/local/a/job.json").write_text("{}")
+    (isolated / "state/ssh/b").mkdir(parents=True)
+    (isolated / "state/ssh/b/job.json").write_text('{"workers": [{"name": "h"}]}')
+    job, worker = {"local": ("a", "w"), "ssh": ("b", "h")}[place]
+    assert (sources.registered(place), Names().workers(job)) == ([job], [worker])
+    (isolated / "state" / level).chmod(0o770)
+    assert Names().workers(job) == []
+    assert sources.registered(place) == ([] if level in ("", "local") else [job])
+
+
 def test_lists_of_the_configuration(isolated, monkeypatch):
     monkeypatch.setenv("HOME", str(isolated))
     monkeypatch.chdir(isolated)

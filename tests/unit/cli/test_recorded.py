@@ -56,6 +56,20 @@ def test_ranks_as_they_were_last_seen() -> None:
 
 
 @pytest.mark.usefixtures("isolated")
+def test_a_recording_in_a_folder_that_may_be_forged_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("atlctl.cli.say.note", said.append)
+    write(described(0, ONE), described(1, TWO))
+    forged = Path(recorded.new_folder(job())).parent
+    forged.chmod(0o770)
+    assert recorded.ranks(job()) is None
+    assert recorded.newest("kubernetes", "team", "train") is None
+    assert said == [f"no recording is read: {forged} can be written by others (mode 0770)"] * 2
+    forged.chmod(0o700)
+    assert recorded.ranks(job()) is not None
+
+
+@pytest.mark.usefixtures("isolated")
 def test_a_recorder_that_ended_before_the_job_gives_a_guess() -> None:
     write(described(0, ONE), described(1, TWO), ended=None)
     found = recorded.ranks(job())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from atlctl.fanout.outcome import Kind, Outcome
-from atlctl.fanout.retry import LastRun, load, save
+from atlctl.fanout.retry import LastRun, forget, load, save
 from atlctl.jobs.errors import AtlctlError, NotAllowed
 from tests.unit.fanout.fake import workers
 
@@ -91,6 +91,20 @@ def test_a_damaged_file_is_said_in_one_line(state: str, content: bytes) -> None:
         load(state, "job")
     assert "\n" not in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("part", ["", "exec"])
+def test_nothing_is_read_or_removed_in_a_folder_that_may_be_forged(state: str, part: str) -> None:
+    save(state, "job", ["true"], {}, NAMES)
+    forged = os.path.join(state, part).rstrip("/")
+    os.chmod(forged, 0o770)
+    for ask in (lambda: load(state, "job"), lambda: forget(state, "job"), lambda: save(state, "job", ["x"], {}, NAMES)):
+        with pytest.raises(NotAllowed, match=f"^{forged} can be written by others"):
+            ask()
+    os.chmod(forged, 0o700)
+    last = load(state, "job")
+    assert last is not None
+    assert last.argv == ("true",)
 
 
 def test_a_link_is_not_followed(state: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.jobs.config import Config, load_config
+from atlctl.jobs.config import Config, config_files, load_config
 from atlctl.jobs.errors import UsageError
 
 
@@ -124,13 +124,44 @@ def test_a_project_file_knows_no_home(home, work):
     assert loaded(home, work) == (str(work / "~" / "x.toml"),)
 
 
-def test_a_file_planted_in_a_shared_folder_is_passed_over(home, work, monkeypatch):
-    (work / ".atlctl.toml").write_text(listing("x.toml"))
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+@pytest.mark.parametrize("which", ["file", "folder"])
+@pytest.mark.parametrize("how", ["anyone may write", "a group may write", "another user's"])
+def test_a_project_file_that_somebody_else_may_have_written_is_not_read(home, work, which, how):
+    if how != "anyone may write" and os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    user_file(home, listing("own.toml"))
+    own = (str(home / ".config/atlctl/own.toml"),)
+    file = work / ".atlctl.toml"
+    file.write_text(listing("x.toml"))
+    path = file if which == "file" else work
+    if how == "anyone may write":
+        path.chmod(0o1777)
+        says = f"{path} can be written by others (mode 1777)"
+    elif how == "a group may write":
+        os.chown(path, 0, 4243)
+        path.chmod(0o770)
+        says = f"{path} can be written by others (mode 0770)"
+    else:
+        os.chown(path, 4243, 4243)
+        says = f"{path} belongs to user 4243"
+    found = load_config({"HOME": str(home)}, str(work))
+    assert (found.signatures, found.unread) == (own, says)
+    assert config_files({"HOME": str(home)}, str(work)) == [str(home / ".config/atlctl/config.toml")]
+    os.chown(path, os.geteuid(), os.getegid())
+    path.chmod(0o755)
+    found = load_config({"HOME": str(home)}, str(work))
+    assert (found.signatures, found.unread) == ((str(work / "x.toml"),), "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_project_file_of_root_and_one_of_a_private_group_are_read(home, work, monkeypatch):
+    file = work / ".atlctl.toml"
+    file.write_text(listing("x.toml"))
+    monkeypatch.setattr(os, "geteuid", lambda: 4243)
     assert loaded(home, work) == (str(work / "x.toml"),)
-    work.chmod(0o1777)
-    assert loaded(home, work) == ()
-    monkeypatch.undo()
+    for path in (work, file):
+        os.chown(path, 4243, 4243)
+        path.chmod(0o775)
     assert loaded(home, work) == (str(work / "x.toml"),)
 
 

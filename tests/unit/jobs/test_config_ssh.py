@@ -58,7 +58,10 @@ def test_a_projects_job_hides_the_users_of_that_name_as_a_whole(place: Place) ->
     place.project.write_text('[ssh.jobs.a]\nhostfile = "hosts/a"\n')
     found = place.loaded()
     assert found.jobs["a"] == SshJob(
-        f"project file {place.project}: ssh.jobs.a", hostfile=str(place.work / "hosts" / "a")
+        f"project file {place.project}: ssh.jobs.a",
+        hostfile=str(place.work / "hosts" / "a"),
+        project=str(place.project),
+        hides=True,
     )
     assert found.jobs["b"].hosts == ("y",)
     assert found.host_keys == "accept-new"

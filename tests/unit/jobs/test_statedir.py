@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
-from atlctl.jobs.statedir import ensure_dir, read_bytes, state_dir, write_atomic
+from atlctl.jobs.statedir import check_private, ensure_dir, read_bytes, state_dir, write_atomic
 
 
 @pytest.fixture
@@ -80,6 +80,20 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, bits: int) ->
     with pytest.raises(NotAllowed, match=f"{bits:04o}") as caught:
         ensure_dir(str(path))
     assert "chmod go-w" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("level", ["", "a", "a/b"])
+def test_every_folder_from_the_top_on_is_checked(tmp_path: Path, level: str) -> None:
+    below = tmp_path / "a/b"
+    with pytest.raises(FileNotFoundError):
+        check_private(str(below), str(tmp_path))
+    ensure_dir(str(below), str(tmp_path))
+    check_private(str(below), str(tmp_path))
+    (tmp_path / level).chmod(0o720)
+    with pytest.raises(NotAllowed, match=f"^{tmp_path / level} can be written"):
+        check_private(str(below), str(tmp_path))
+    with pytest.raises(NotAllowed, match=f"^{tmp_path / level} can be written"):
+        ensure_dir(str(below), str(tmp_path))
 
 
 def test_a_readable_folder_is_accepted(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,20 @@ from atlctl.backends.local.launch import LaunchSpec, launch
 from atlctl.jobs.model import Job
 from tests.contract.world import IDLE, LocalWorld, eventually
 from tests.support.proc import read, wait_until
+
+
+@contextlib.contextmanager
+def listening_as(user: int, folder: Path) -> Iterator[socket.socket]:
+    """A control socket in `folder` at whose other end is a process of `user`. Only for root."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "control.sock"))
+        server.settimeout(5)
+        os.seteuid(user)
+        try:
+            server.listen()  # now the kernel notes whose it is
+        finally:
+            os.seteuid(0)
+        yield server
 
 
 class Local(LocalWorld):

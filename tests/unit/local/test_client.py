@@ -15,8 +15,9 @@ import pytest
 
 from atlctl.backends.local.client import ControlClient
 from atlctl.backends.local.supervisor.requests import MAX_MESSAGE
-from atlctl.jobs.errors import AtlctlError, Unreachable
+from atlctl.jobs.errors import AtlctlError, NotAllowed, Unreachable
 from atlctl.jobs.model import Job, State
+from tests.unit.local.local import listening_as
 
 JOB = Job("job", "Local", "local", State.RUNNING, "uid", 1)
 BIG = "x" * 5_000_000
@@ -81,6 +82,22 @@ def test_nobody_listens(tmp_path: Path) -> None:
         await client.aclose()
 
     run(main())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as another user")
+def test_a_supervisor_of_another_user_is_told_nothing(tmp_path: Path) -> None:
+    async def main(server: socket.socket) -> None:
+        client = ControlClient(JOB, str(tmp_path))
+        with pytest.raises(NotAllowed, match="runs as another user"):
+            await client.connect()
+        with pytest.raises(Unreachable):
+            await client.send(client.listen(lambda _: None), {"op": "exec", "argv": ["secret"]})
+        with server.accept()[0] as peer:
+            assert peer.recv(100) == b""
+        await client.aclose()
+
+    with listening_as(4243, tmp_path) as server:
+        run(main(server))
 
 
 def test_a_cancelled_request_leaves_the_connection_whole(tmp_path: Path, server: Server) -> None:

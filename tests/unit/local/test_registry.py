@@ -17,7 +17,7 @@ from atlctl.backends.local import registry
 from atlctl.backends.local.supervisor import processes
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched
 from atlctl.jobs.model import Job, State
-from atlctl.jobs.statedir import ensure_dir
+from atlctl.jobs.statedir import ensure_dir, state_dir
 from tests.contract.world import eventually
 from tests.support.proc import wait_until
 from tests.unit.local.local import Local
@@ -200,6 +200,7 @@ def as_somebody_else(top: Path, path: Path) -> Iterator[None]:
     """As a user without rights to `path`, also where the tests are run by root."""
     mode = path.stat().st_mode
     above = [parent for parent in path.parents if parent.is_relative_to(top)]
+    own = [path, *(parent for parent in above if parent.is_relative_to(state_dir()))]
     modes = [(parent, parent.stat().st_mode) for parent in above]
     user = os.geteuid()
     for parent in above:
@@ -207,11 +208,15 @@ def as_somebody_else(top: Path, path: Path) -> Iterator[None]:
     path.chmod(0)
     try:
         if user == 0:
+            for folder in own:
+                os.chown(folder, 65534, -1)
             os.seteuid(65534)
         yield
     finally:
         if user == 0:
             os.seteuid(0)
+            for folder in own:
+                os.chown(folder, 0, -1)
         path.chmod(mode)
         for parent, old in modes:
             parent.chmod(old)
@@ -233,6 +238,40 @@ def test_an_entry_that_cannot_be_read_is_not_passed_over(local: Local, isolated:
         assert registry.names() == ["closed", "fine"]
         _, problems = registry.load_all()
     assert any(isinstance(problem, NotAllowed) and "closed/job.json" in problem.message for problem in problems)
+
+
+@pytest.mark.parametrize("level", ["", "local", "local/job"])
+@pytest.mark.parametrize("how", ["others may write", "link", "another user's"])
+def test_nothing_is_read_in_a_folder_that_may_be_forged(local: Local, level: str, how: str) -> None:
+    if how == "another user's" and os.geteuid() != 0:
+        pytest.skip("only root gives files to other users")
+    job = local.run()
+    forged = Path(state_dir(), level)
+    moved = forged.with_name("moved")
+    if how == "link":
+        forged.rename(moved)
+        forged.symlink_to(moved)
+    elif how == "others may write":
+        forged.chmod(0o702)
+    else:
+        os.chown(forged, 4243, -1)
+    try:
+        asks = [lambda: registry.glance("job"), lambda: registry.load("job"), lambda: registry.environment("job")]
+        if level != "local/job":
+            asks.append(registry.names)
+            asks.append(lambda: local.run(name="next"))
+        for ask in asks:
+            with pytest.raises(NotAllowed) as caught:
+                ask()
+            assert caught.value.message.startswith(f"{forged} ")
+    finally:
+        if how == "link":
+            forged.unlink()
+            moved.rename(forged)
+        else:
+            os.chown(forged, os.geteuid(), -1)
+            forged.chmod(0o700)
+    assert local.load("job").uid == job.uid
 
 
 # Held

@@ -19,6 +19,7 @@ ANSWERS = (
     "its agent was lost while it was tested: no answer yet",
     "there is no shell",
     "no Python 3.8 or newer is there",
+    "no Python 3.8 or newer is there; not run, as other users can change it: /data/env/bin/python3.11",
     "no time left",
     "no worker answers any more",
     "one worker: there is nobody to talk to",

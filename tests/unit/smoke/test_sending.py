@@ -44,15 +44,16 @@ def _new(node: ast.AST) -> bool:
 
 
 def test_the_boot_is_python_3_8_too_and_the_words_are_few() -> None:
-    ast.parse(sending._BOOT, feature_version=(3, 8))
+    ast.parse(sending._START, feature_version=(3, 8))
+    ast.parse(sending._TRUST.read_text() + sending._BOOT, feature_version=(3, 8))
     words = sending.request(True).argv.words
     # More would not pass through a request's URL to a pod.
     assert sum(len(word.encode()) for word in words) < 6000
 
 
 def test_the_boot_refuses_an_old_python_before_it_reads_anything() -> None:
-    old = sending._BOOT.replace("sys.version_info < (3, 8)", "sys.version_info < (9, 9)")
-    run = subprocess.run([BASE, "-c", "import sys; exec(sys.argv[1])", old, "any", "5"], input=b"12345", timeout=20)
+    old = sending._START.replace("sys.version_info < (3, 8)", "sys.version_info < (9, 9)")
+    run = subprocess.run([BASE, "-c", "import sys; exec(sys.argv[1])", old, "", "any", "5"], input=b"12345", timeout=20)
     assert run.returncode == 97
 
 
@@ -82,7 +83,7 @@ def bare(tmp_path: Path) -> Path:
     """A folder of programs without any Python."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("sh", "readlink", "tr", "head", "sleep"):
+    for name in ("sh", "readlink", "ls", "sleep"):
         (tools / name).symlink_to(str(shutil.which(name)))
     return tools
 

@@ -8,7 +8,6 @@ import json
 import os
 import select
 import socket
-import struct
 import subprocess
 import time
 from collections import deque
@@ -63,12 +62,6 @@ class Connection:
         self.closed = False
         sock.setblocking(False)
         loop.read(sock.fileno(), self._ready)
-
-    @staticmethod
-    def peer_is_me(sock: socket.socket) -> bool:
-        """True where the other end runs as this user."""
-        raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return bool(struct.unpack("3i", raw)[1] == os.getuid())
 
     def _ready(self) -> None:
         self._flush()
@@ -197,7 +190,7 @@ class Listener:
             self._loop.forget(self._sock.fileno())
             self._loop.later(ACCEPT_AGAIN_SECONDS, lambda: self._loop.read(self._sock.fileno(), self._ready))
             return
-        if Connection.peer_is_me(sock):
+        if processes.peer_is_me(sock):
             self._accept(sock)
         else:
             sock.close()

@@ -61,6 +61,8 @@ def _ask(folder: str, record: dict[str, Any], grace: float) -> dict[str, Any] | 
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(grace + MARGIN_SECONDS)
             sock.connect(f"/proc/self/fd/{here}/control.sock")
+            if not processes.peer_is_me(sock):
+                raise Refused("not_allowed", "its supervisor runs as another user there")
             sock.sendall(json.dumps(body).encode() + b"\n")
             with sock.makefile("rb") as answers:
                 for line in answers:
@@ -77,6 +79,7 @@ def _ask(folder: str, record: dict[str, Any], grace: float) -> dict[str, Any] | 
 def remove(wanted: dict[str, Any]) -> dict[str, Any]:
     """Delete the folder of a worker that has ended. Raises Refused."""
     folder = wanted["folder"]
+    folders.trusted(folder)
     if not os.path.isdir(folder):
         return {"event": "removed"}
     lock = folders.Lock(folder)

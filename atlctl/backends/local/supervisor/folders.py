@@ -43,9 +43,14 @@ def private(path: str) -> None:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path, 0o700)
-        found = os.lstat(path)
+        _check(path)
     except OSError as error:
         raise explained(error, path) from error
+
+
+def _check(path: str) -> None:
+    """Raise Refused unless `path` is a folder that only this user can write to; OSError if there is none."""
+    found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode):
         raise Refused("not_allowed", f"{path} is a symbolic link, a folder is needed")
     if not stat.S_ISDIR(found.st_mode):
@@ -110,8 +115,22 @@ def read_json(path: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else {}
 
 
+def trusted(folder: str) -> None:
+    """Raise Refused if a worker's folder, or one above it up to the state folder, may be forged by another user."""
+    job = os.path.dirname(folder)
+    tree = os.path.dirname(job)
+    for path in (os.path.dirname(tree), tree, job, folder):
+        try:
+            _check(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise explained(error, path) from error
+
+
 def record(folder: str, uid: str) -> dict[str, Any]:
     """The job in a worker's folder, which must be this one. Raises Refused."""
+    trusted(folder)
     found = read_json(f"{folder}/job.json")
     if found is None:
         raise Refused("absent", "nothing of it is on this host (any more)")

@@ -6,6 +6,8 @@ import ctypes
 import functools
 import os
 import signal
+import socket
+import struct
 from collections.abc import Collection, Iterable
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +21,12 @@ def prctl(option: int, value: int) -> None:
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         errno = ctypes.get_errno()
         raise OSError(errno, os.strerror(errno))
+
+
+def peer_is_me(sock: socket.socket) -> bool:
+    """Whether the other end of a connected Unix socket runs as this user."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", raw)[1] == os.geteuid())
 
 
 class Stat(NamedTuple):

@@ -14,7 +14,7 @@ from atlctl.backends.ssh.hostfile import Host
 from atlctl.backends.supervised.entries import load_each
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.naming import check_job_name, natural_key
-from atlctl.jobs.statedir import ensure_dir, file_error, read_bytes, state_dir, write_atomic
+from atlctl.jobs.statedir import check_private, ensure_dir, file_error, read_bytes, state_dir, write_atomic
 
 MAX_FILE = 64 * 1024 * 1024
 
@@ -65,6 +65,7 @@ def load(name: str) -> Record:
     check_job_name(name)
     path = os.path.join(root(), name, "job.json")
     try:
+        check_private(os.path.dirname(path), state_dir())
         return _record(json.loads(read_bytes(path, MAX_FILE)))
     except FileNotFoundError:
         there = _names()
@@ -112,6 +113,7 @@ def load_all() -> tuple[list[Record], list[AtlctlError]]:
 
 def _names() -> list[str]:
     try:
+        check_private(root(), state_dir())
         found = os.listdir(root())
     except FileNotFoundError:
         return []
@@ -125,6 +127,7 @@ def forget(record: Record) -> None:
     """Remove the record alone; nothing is asked of hosts."""
     folder = os.path.join(root(), record.name)
     try:
+        check_private(folder, state_dir())
         os.unlink(f"{folder}/job.json")
     except FileNotFoundError:
         return
@@ -180,7 +183,7 @@ class Claim:
 
     def __init__(self, name: str | None, first: int = 1) -> None:
         """`name` None: the first free one of ssh-1, ssh-2, ..., from number `first` on. Raises AtlctlError."""
-        ensure_dir(root())
+        ensure_dir(root(), state_dir())
         self.number = first - 1
         while True:
             self.number += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,28 @@ from hypothesis import strategies as st
 
 from atlctl.backends.base import Event, LogLine, LogRequest, Lost, Output
 from atlctl.backends.local import logs
-from atlctl.backends.local.supervisor import folders, logtail, processes
+from atlctl.backends.local.supervisor import ending, folders, logtail, processes
 from atlctl.backends.local.supervisor.crilog import CriLog
 from atlctl.backends.local.supervisor.telling import Refused
 from atlctl.backends.ssh.launched import reading
 from atlctl.jobs.errors import AtlctlError
+from tests.unit.local.local import listening_as
 from tests.unit.ssh.launched.fake import RECORD, FakeExecutor, out
 
 STAMP = "2026-11-22T10:00:{:02d}.000000000Z"
 START = 1795341600
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """A worker's folder in a state folder."""
+    return _worker(tmp_path)
+
+
+def _worker(above: Path) -> Path:
+    folder = above / "atlctl" / folders.TREE / "job" / "w"
+    folder.mkdir(parents=True)
+    return folder
 
 
 @pytest.fixture
@@ -83,7 +97,7 @@ line = st.tuples(
 def test_the_same_lines_as_of_a_local_log(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[Any]], tail: int | None, since: int | None, torn: str
 ) -> None:
-    folder = tmp_path_factory.mktemp("worker")
+    folder = _worker(tmp_path_factory.mktemp("worker"))
     log = made(folder)
     second = 0
     for at, part in enumerate(parts):
@@ -189,3 +203,30 @@ def test_the_folder_of_another_job_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"uid": "two"}')
     with pytest.raises(Refused, match="another job"):
         folders.record(str(tmp_path), "one")
+
+
+@pytest.mark.parametrize("level", range(4))
+@pytest.mark.parametrize("how", ["others may write", "link"])
+def test_nothing_is_read_in_a_folder_that_may_be_forged(tmp_path: Path, level: int, how: str) -> None:
+    (tmp_path / "job.json").write_text('{"uid": "one"}')
+    assert folders.record(str(tmp_path), "one")
+    forged = [tmp_path, *tmp_path.parents][level]
+    if how == "link":
+        forged.rename(f"{forged}-moved")
+        forged.symlink_to(f"{forged}-moved")
+    else:
+        forged.chmod(0o770)
+    with pytest.raises(Refused, match=f"^{forged} (can be written|is a symbolic)"):
+        folders.record(str(tmp_path), "one")
+    with pytest.raises(Refused, match=f"^{forged} (can be written|is a symbolic)"):
+        ending.remove({"folder": str(tmp_path), "uid": "one"})
+    assert (tmp_path / "job.json").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as another user")
+def test_a_supervisor_of_another_user_is_told_nothing(tmp_path: Path) -> None:
+    with listening_as(4243, tmp_path) as server:
+        with pytest.raises(Refused, match="another user"):
+            ending._ask(str(tmp_path), {"uid": "one", "workers": []}, 1.0)
+        with server.accept()[0] as peer:
+            assert peer.recv(100) == b""

@@ -11,7 +11,7 @@ import pytest
 
 from atlctl.backends.ssh.launched import records
 from atlctl.backends.ssh.launched.records import Claim
-from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError
+from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
 from tests.unit.ssh.launched.fake import RECORD
 
 
@@ -36,6 +36,18 @@ def test_what_is_written_is_read() -> None:
     with pytest.raises(NothingMatched, match="no job named words") as caught:
         records.load("words")
     assert caught.value.hint == "jobs on hosts: job"
+
+
+@pytest.mark.parametrize("level", range(3))
+def test_nothing_is_read_or_removed_in_a_folder_that_may_be_forged(level: int) -> None:
+    path = write()
+    forged = path.parents[level]
+    forged.chmod(0o770)
+    for ask in (lambda: records.load("job"), lambda: records.forget(RECORD), lambda: Claim("job")):
+        with pytest.raises(NotAllowed, match=f"^{forged} can be written by others"):
+            ask()
+    forged.chmod(0o700)
+    assert records.load("job") == RECORD
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "7", '{"name": 3}', "[" * 100_000, None])
