@@ -36,6 +36,11 @@ class Match:
     signature: Signature
     groups: Mapping[str, str]
 
+    @property
+    def death(self) -> bool:
+        """Whether the line reports that a process ended in failure."""
+        return self.signature.death and self.groups.get("code") != "0"
+
 
 class Matcher:
     """Looks for signatures in lines. Patterns are compiled when a line first has one of their literals."""
