@@ -121,6 +121,7 @@ class LogReader:
         self._addresses: dict[str, None] = {}
         self._last_hits: deque[Hit] = deque(maxlen=MAX_LAST_HITS)
         self._holds = sieve_for(literals_of(matcher))
+        self._header: Hit | None = None
         self._steps_to_outlive = 0
         self._fed = 0
         self._last_no = 0
@@ -156,7 +157,7 @@ class LogReader:
             if "ChildFailedError" in raw:
                 self._traces.feed(origin, text, line_no, time)
                 if match := self._matcher.match(text):
-                    self._hit(Hit(line_no, text[:_TEXT_LIMIT], origin, time, match))
+                    self._header = Hit(line_no, text[:_TEXT_LIMIT], origin, time, match)
             return True
         self._statements(text, origin, line_no, time)
         if embedded := read_embedded(text):
@@ -191,6 +192,8 @@ class LogReader:
             addresses=tuple(self._addresses),
             hits=[*self._facts.hits, *self._last_hits],
         )
+        if self._header is not None and not made.summaries:  # the log ends in the middle of the agent's report
+            made.hits.append(self._header)
         made.last_line = self._last_no
         if self._last is not None:
             line, stamp = self._last

@@ -71,7 +71,7 @@ def test_notes_traces_and_hits_of_one_failure():
     facts = parse(lines)
     assert [item.last.message for item in facts.traces if not item.agent][:1] == [OUT]
     assert [item.kind for item in facts.notes] == [NoteKind.FAILED]
-    assert [item.line_no for item in facts.hits] == [6, 7]
+    assert [item.line_no for item in facts.hits] == [6]
     assert facts.hits[0].match.signature.hardware
     assert [item.entries[0].rank for item in facts.summaries] == [1]
     assert facts.moments[5].absolute

@@ -22,8 +22,8 @@ BYTES = MATCHER.literals()
 #: Categories that no text in a log names; other evidence does.
 WITHOUT_TEXT = {
     "admission", "container_config", "deadline", "early_exit_zero", "elastic_scale_up_rendezvous_failure",
-    "explicit_exit", "image_pull", "liveness_probe", "network_lost", "not_scheduled", "stale_restart", "success",
-    "success_after_restart", "unknown", "unknown_python_exit", "volume_mount",
+    "explicit_exit", "image_pull", "liveness_probe", "network_lost", "not_scheduled", "slow_start", "stale_restart",
+    "success", "success_after_restart", "unknown", "unknown_python_exit", "volume_mount",
 }  # fmt: skip
 
 
