@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from atlctl.diagnosis.signatures.match import signature_of_xid
+
 #: `proves`: it happened to this worker or node, no other reading is left. `hints`: it fits, and other causes do, too.
 Certainty = Literal["proves", "hints"]
 
@@ -91,9 +93,9 @@ def judge_state(state: PlatformState) -> Judgement | None:
 def judge_event(event: Event) -> Judgement | None:
     """What an event says about why a worker failed; None for the many that say nothing."""
     if number := xid(event.message):
-        return _XIDS.get(number[1], Judgement("gpu_xid_context", "hints", f"the driver reported Xid {number[1]}"))
+        return _of_xid(number[1])
     if "fallen off the bus" in event.message:
-        return _XIDS[79]
+        return _of_xid(79)
     if event.reason == "Evicted":
         return _evicted(event.message)
     if event.reason == "EvictionThresholdMet":
@@ -105,6 +107,12 @@ def judge_event(event: Event) -> Judgement | None:
     if event.reason == "TaintManagerEviction" and event.message.startswith("Cancelling"):
         return None
     return _EVENTS.get(event.reason) or _STATES.get(event.reason)
+
+
+def _of_xid(number: int) -> Judgement:
+    signature = signature_of_xid(number)
+    text = f"Xid {number}: {signature.meaning.en.rstrip('.')}"
+    return Judgement(signature.category, "proves" if signature.hardware else "hints", text)
 
 
 _PCI = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?"
@@ -284,33 +292,5 @@ _EVENTS: Mapping[str, Judgement] = MappingProxyType(
         "FailedAttachVolume": Judgement("volume_mount", "hints", "a volume could not be attached then"),
         "FailedCreatePodSandBox": Judgement("container_config", "hints", "the pod's network or sandbox was not made"),
         "ErrImageNeverPull": Judgement("image_pull", "hints", "the image is not on the node and must not be pulled"),
-    }
-)
-
-_HARDWARE = {
-    48: "a double-bit memory error",
-    62: "its controller halted",
-    64: "a faulty memory row could not be replaced",
-    74: "an NVLink error",
-    79: "it fell off the bus",
-    94: "a contained memory error, which ends the process that met it",
-    95: "an uncontained memory error",
-    119: "its system processor did not answer",
-    120: "an error of its system processor",
-}
-#: Xid numbers of the driver, by what they mean for a job (NVIDIA's catalogue).
-_XIDS: Mapping[int, Judgement] = MappingProxyType(
-    {
-        **{
-            number: Judgement("gpu_hardware", "proves", f"Xid {number}, a GPU's fault: {text}")
-            for number, text in _HARDWARE.items()
-        },
-        13: Judgement("gpu_xid_app", "hints", "Xid 13: mostly a bad instruction or index of the program"),
-        31: Judgement("gpu_xid_app", "hints", "Xid 31: mostly a bad address of the program"),
-        43: Judgement("gpu_xid_cascade", "hints", "Xid 43 follows a fault of the program"),
-        45: Judgement("gpu_xid_cascade", "hints", "Xid 45 follows an earlier error, or a kill"),
-        63: Judgement("gpu_xid_context", "hints", "Xid 63: a faulty memory row was replaced; the job may have gone on"),
-        92: Judgement("gpu_xid_context", "hints", "Xid 92: many corrected memory errors"),
-        154: Judgement("gpu_xid_context", "hints", "Xid 154: the driver asks for a reset or a reboot"),
     }
 )
