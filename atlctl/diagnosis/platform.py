@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from atlctl.diagnosis.signatures.match import signature_of_xid
+from atlctl.diagnosis.signatures.match import builtin_matcher, signature_of_xid
 
 #: `proves`: it happened to this worker or node, no other reading is left. `hints`: it fits, and other causes do, too.
 Certainty = Literal["proves", "hints"]
@@ -98,6 +98,8 @@ def judge_event(event: Event) -> Judgement | None:
         return _of_xid(79)
     if event.reason == "Evicted":
         return _evicted(event.message)
+    if event.reason == "OOMKilling":
+        return _oom_event(event.message)
     if event.reason == "EvictionThresholdMet":
         return _short(event.message)
     if event.reason in ("Failed", "BackOff"):
@@ -135,7 +137,16 @@ def _oom_killed(killed: bool) -> Judgement:
             "the kernel killed a process of the container for its memory: a child, or a command of exec; "
             "the container's own end may have another cause"
         )
-    return Judgement("host_oom_kill", "hints", text, strong=killed)
+    return Judgement("memory_limit_kill", "hints", text, strong=killed)
+
+
+def _oom_event(message: str) -> Judgement:
+    """An event with the kernel's own line: it says whether a limit or the host ran out of memory."""
+    found = builtin_matcher().match(message)
+    known = found is not None and found.signature.id in ("oom_cgroup", "oom_host")
+    category = found.signature.category if found is not None and known else "oom_kill"
+    text = "the kernel killed a process on the node for its memory; whose, its message may tell"
+    return Judgement(category, "hints", text)
 
 
 def _evicted(message: str) -> Judgement:
@@ -177,7 +188,7 @@ def _ended_by_signal(state: PlatformState) -> Judgement | None:
         number = state.exit_code - 128
     if not number or not 0 < number <= 64:
         return None
-    category, text = _SIGNALS.get(number, ("killed", f"ended by signal {number}"))
+    category, text = _SIGNALS.get(number, ("terminated", f"ended by signal {number}"))
     return Judgement(category, "hints", text)
 
 
@@ -268,11 +279,6 @@ _MADE_UP_CODE = ("StartError", "ContainerCannotRun", "RunContainerError", "Creat
 #: Reasons of events that are not in `_STATES`.
 _EVENTS: Mapping[str, Judgement] = MappingProxyType(
     {
-        "OOMKilling": Judgement(
-            "host_oom_kill",
-            "hints",
-            "the kernel killed a process on the node for its memory; whose, its message may tell",
-        ),
         "SystemOOM": Judgement(
             "host_oom_kill", "hints", "the node itself was out of memory; what was killed may be another pod's"
         ),

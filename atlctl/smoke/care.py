@@ -144,7 +144,7 @@ def ill(name: str, facts: Facts, stated: int | None, sure: bool, before: Facts) 
     sliced = any(str(gpu.get("mig", "")).lower() == "enabled" for gpu in gpus)
     answered = not (smi.get("late") or "problem" in facts)
     if stated and len(gpus) < stated and answered and not sliced and (gpus or sure):
-        xids = [text for xid in _xids(smi) if (text := _fault(xid))]
+        xids = [fault for xid in _xids(smi) if (fault := _fault(xid))]
         said = f"; {xids[-1]}" if xids else f"; {odd[0]}" if odd else ""
         text = f"{len(gpus)} GPUs are there, the platform states {stated}{said}"
         severity = Severity.FAIL if sure or odd else Severity.WARN
@@ -175,7 +175,7 @@ def _faults(gpu: Facts, xids: Sequence[Facts], earlier: Facts | None, second: bo
     if ecc:
         errors = "memory error" if ecc == 1 else "memory errors"
         texts.append(f"{ecc:.0f} {errors} that ECC could not correct since the driver was loaded")
-    texts += [text for xid in xids if (text := _fault(xid))][-1:]
+    texts += [fault for xid in xids if (fault := _fault(xid))][-1:]
     throttled = gpu.get("throttled")
     if isinstance(throttled, list) and throttled and (not second or (earlier or {}).get("throttled")):
         degrees = _number(gpu, "temperature")

@@ -177,7 +177,7 @@ class LogReader:
             return True
         elif match := self._matcher.match(text):
             self._hit(Hit(line_no, text[:_TEXT_LIMIT], origin, time, match))
-        else:
+        elif _GOES_ON.search(line[:PROGRESS_HEAD]):
             self._went_on(line_no, line)
         if note is not None and note.kind in (NoteKind.SIGNALLED, NoteKind.RENDEZVOUS):
             self._traces.feed(origin, text, line_no, time)  # the last line of the agent's own traceback
@@ -206,24 +206,24 @@ class LogReader:
     def _pass_over(self, line_no: int, line: bytes, stamp: Moment | None) -> None:
         """A line that says nothing but that the program goes on, and when. Most lines of a log come here."""
         facts = self._facts
-        if not self._went_on(line_no, line) and (self._fed > CUT_TOP or facts.first is not None):
+        if _GOES_ON.search(line[:PROGRESS_HEAD]):
+            facts.last_activity = line_no
+            if self._steps_to_outlive:
+                self._went_on(line_no, line)
+        elif self._fed > CUT_TOP or facts.first is not None:
             return
         if len(facts.marks) < MAX_MARKS or facts.zone is None:
             if stamp is None:
                 stamp, line = split_stamp(line)
             self._time(clean_line(line), stamp)
 
-    def _went_on(self, line_no: int, line: bytes) -> bool:
-        """Whether the line shows the program going on."""
-        head = line[:PROGRESS_HEAD]
-        if not _GOES_ON.search(head):
-            return False
+    def _went_on(self, line_no: int, line: bytes) -> None:
+        """Notes a line that shows the program going on."""
         self._facts.last_activity = line_no
-        if self._steps_to_outlive and _STEP.search(head):
+        if self._steps_to_outlive and _STEP.search(line[:PROGRESS_HEAD]):
             self._steps_to_outlive -= 1
             if not self._steps_to_outlive:
                 self._facts.outlived = line_no
-        return True
 
     def _time(self, raw: str, stamp: Moment | None) -> Moment | None:
         """When a line was printed; notes the zone, and the time of a step of the training."""

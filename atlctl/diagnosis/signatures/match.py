@@ -50,13 +50,14 @@ class Match:
 def signature_of_xid(number: int, text: str = "") -> Signature:
     """What an Xid of NVIDIA's driver means. `text`: what its line says behind the number."""
     known = number if 0 <= number < _XIDS else 0
-    found = _builtin().match(f"NVRM: Xid (PCI:0000:00:00): {known}, {text}")
+    found = builtin_matcher().match(f"NVRM: Xid (PCI:0000:00:00): {known}, {text}")
     assert found is not None  # the last entry takes every number
     return found.signature
 
 
 @lru_cache(maxsize=1)
-def _builtin() -> Matcher:
+def builtin_matcher() -> Matcher:
+    """A matcher of the package's own signatures."""
     return Matcher(builtin().signatures)
 
 

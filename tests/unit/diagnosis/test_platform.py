@@ -22,8 +22,8 @@ def test_out_of_memory_is_never_proved_by_its_reason():
     by_signal = judge_state(PlatformState(signal=9, reason="OOMKilled"))
     assert child is not None
     assert main is not None
-    assert (child.category, child.certainty, child.strong) == ("host_oom_kill", "hints", False)
-    assert (main.category, main.certainty, main.strong) == ("host_oom_kill", "hints", True)
+    assert (child.category, child.certainty, child.strong) == ("memory_limit_kill", "hints", False)
+    assert (main.category, main.certainty, main.strong) == ("memory_limit_kill", "hints", True)
     assert by_signal == main
 
 
@@ -114,7 +114,9 @@ def test_other_codes_say_nothing(state):
 @pytest.mark.parametrize(
     ("reason", "message", "answer"),
     [
-        ("OOMKilling", "Memory cgroup out of memory: Killed process 77 (python)", ("host_oom_kill", "hints")),
+        ("OOMKilling", "Memory cgroup out of memory: Killed process 77 (python)", ("memory_limit_kill", "hints")),
+        ("OOMKilling", "Out of memory: Killed process 77 (python)", ("host_oom_kill", "hints")),
+        ("OOMKilling", "a process was killed", ("oom_kill", "hints")),
         ("SystemOOM", "System OOM encountered, victim process: python, pid: 77", ("host_oom_kill", "hints")),
         ("EvictionThresholdMet", "Attempting to reclaim memory", ("host_oom_kill", "hints")),
         ("EvictionThresholdMet", "Attempting to reclaim ephemeral-storage", ("disk_full", "hints")),

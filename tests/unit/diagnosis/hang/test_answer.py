@@ -91,6 +91,7 @@ def test_a_start_that_others_have_long_waited_for_is_a_hang() -> None:
 
 
 def test_a_stopped_process_is_stopped_at_its_start_too() -> None:
+    ranks: dict[int, dict[str, Any] | None]
     ranks = {number: rank(number, **at_start(12, "stopped" if number == 5 else "file")) for number in range(16)}
     found = joined(SILENT, job(ranks), 60.0)
     assert [(cause.rank, cause.message) for cause in found.root_causes] == [(5, "stopped")]
@@ -101,6 +102,7 @@ IMPORTING = stack(["<module>", "/nfs/pkg/x.py", 3], ["_load_unlocked", "<frozen 
 
 @pytest.mark.parametrize("known", [{"torch": False}, {"torch": True, "stack": IMPORTING}])
 def test_a_start_that_takes_long_is_undecided(known: dict[str, Any]) -> None:
+    ranks: dict[int, dict[str, Any] | None]
     ranks = {number: rank(number, **at_start(430, **known)) for number in range(16)}
     found = joined(SILENT, job(ranks), 60.0)
     assert (found.verdict, found.root_causes) == (Verdict.UNDECIDED, ())

@@ -161,7 +161,7 @@ def groups(line: str) -> dict[str, str]:
         ("xid_13", {"pci": "0000:3b:00", "xid": "13", "pid": "4242"}),
         ("xid_79", {"pci": "0000:3b:00", "xid": "79"}),
         ("gpu_address", {"pci": "0000:3b:00", "uuid": "GPU-01234567-89ab-cdef-0123-456789abcdef"}),
-        ("oom_killer", {"pid": "3210"}),
+        ("oom_cgroup", {"pid": "3210"}),
         ("nan_megatron", {"rank": "12"}),
         ("python_exception", {"exception": "ValueError"}),
     ],
