@@ -207,9 +207,7 @@ class LogReader:
         """A line that says nothing but that the program goes on, and when. Most lines of a log come here."""
         facts = self._facts
         if _GOES_ON.search(line[:PROGRESS_HEAD]):
-            facts.last_activity = line_no
-            if self._steps_to_outlive:
-                self._went_on(line_no, line)
+            self._went_on(line_no, line)
         elif self._fed > CUT_TOP or facts.first is not None:
             return
         if len(facts.marks) < MAX_MARKS or facts.zone is None:
@@ -218,7 +216,7 @@ class LogReader:
             self._time(clean_line(line), stamp)
 
     def _went_on(self, line_no: int, line: bytes) -> None:
-        """Notes a line that shows the program going on."""
+        """Takes a line that shows the program going on."""
         self._facts.last_activity = line_no
         if self._steps_to_outlive and _STEP.search(line[:PROGRESS_HEAD]):
             self._steps_to_outlive -= 1
