@@ -94,7 +94,7 @@ def test_a_command_that_cannot_be_started_has_a_code_that_is_made_up():
         (137, "killed"),
         (139, "native_crash"),
         (143, "preemption"),
-        (160, "killed"),
+        (160, "terminated"),
     ],
 )
 def test_codes_above_128_hint_at_a_signal(code, category):
