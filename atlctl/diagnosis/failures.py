@@ -186,9 +186,9 @@ class Judge:
                 return made(Part.INITIATOR, Strength.STRONG, hit.match.signature.category, hit)
             return made(Part.INITIATOR, Strength.SOME, "native_crash")
         if code < 0:
-            ended = code in (-15, -2, -1)
-            category = "killed" if ended else "shm_bus_error" if code == -7 else "native_crash"
-            return made(Part.INITIATOR, Strength.SOME if ended else Strength.STRONG, category)
+            if category := _SENT.get(-code):
+                return made(Part.INITIATOR, Strength.SOME, category)
+            return made(Part.INITIATOR, Strength.STRONG, "shm_bus_error" if code == -7 else "native_crash")
         if hit is not None:
             return made(Part.INITIATOR, Strength.STRONG, hit.match.signature.category, hit)
         if code == 1 and hurt is not None:
@@ -197,7 +197,7 @@ class Judge:
             return made(Part.INITIATOR, Strength.SOME, "bad_arguments_or_missing_script")
         if code == 1:
             return made(Part.INITIATOR, Strength.OPAQUE, "unknown_python_exit")
-        return made(Part.INITIATOR, Strength.SOME, "explicit_exit")
+        return made(Part.INITIATOR, Strength.SOME, _SENT.get(code - 128, "explicit_exit"))
 
     def _made(
         self,
@@ -247,6 +247,8 @@ class Judge:
         return first
 
 
+#: Signals that others send, and what they mean for a process. A shell's exit code is 128 + the signal's number.
+_SENT = {1: "terminal_hangup", 2: "interrupted", 9: "killed", 15: "terminated"}
 #: What a signal from the agent raises in Python.
 _ASKED_TO_LEAVE = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 #: Categories that say little: a better word in the message's further lines replaces them.

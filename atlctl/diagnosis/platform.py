@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from atlctl.diagnosis.signatures.match import builtin_matcher, signature_of_xid
+
 #: `proves`: it happened to this worker or node, no other reading is left. `hints`: it fits, and other causes do, too.
 Certainty = Literal["proves", "hints"]
 
@@ -93,11 +95,13 @@ def judge_state(state: PlatformState) -> Judgement | None:
 def judge_event(event: Event) -> Judgement | None:
     """What an event says about why a worker failed; None for the many that say nothing."""
     if number := xid(event.message):
-        return _XIDS.get(number[1], Judgement("gpu_xid_context", "hints", f"the driver reported Xid {number[1]}"))
+        return _of_xid(number[1])
     if "fallen off the bus" in event.message:
-        return _XIDS[79]
+        return _of_xid(79)
     if event.reason == "Evicted":
         return _evicted(event.message)
+    if event.reason == "OOMKilling":
+        return _oom_event(event.message)
     if event.reason == "EvictionThresholdMet":
         return _short(event.message)
     if event.reason in ("Failed", "BackOff"):
@@ -107,6 +111,12 @@ def judge_event(event: Event) -> Judgement | None:
     if event.reason == "TaintManagerEviction" and event.message.startswith("Cancelling"):
         return None
     return _EVENTS.get(event.reason) or _STATES.get(event.reason)
+
+
+def _of_xid(number: int) -> Judgement:
+    signature = signature_of_xid(number)
+    text = f"Xid {number}: {signature.meaning.en.rstrip('.')}"
+    return Judgement(signature.category, "proves" if signature.hardware else "hints", text)
 
 
 _PCI = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?"
@@ -129,7 +139,16 @@ def _oom_killed(killed: bool) -> Judgement:
             "the kernel killed a process of the container for its memory: a child, or a command of exec; "
             "the container's own end may have another cause"
         )
-    return Judgement("host_oom_kill", "hints", text, strong=killed)
+    return Judgement("memory_limit_kill", "hints", text, strong=killed)
+
+
+def _oom_event(message: str) -> Judgement:
+    """An event with the kernel's own line: it says whether a limit or the host ran out of memory."""
+    found = builtin_matcher().match(message)
+    known = found is not None and found.signature.id in ("oom_cgroup", "oom_host")
+    category = found.signature.category if found is not None and known else "oom_kill"
+    text = "the kernel killed a process on the node for its memory; whose, its message may tell"
+    return Judgement(category, "hints", text)
 
 
 def _evicted(message: str) -> Judgement:
@@ -171,7 +190,7 @@ def _ended_by_signal(state: PlatformState) -> Judgement | None:
         number = state.exit_code - 128
     if not number or not 0 < number <= 64:
         return None
-    category, text = _SIGNALS.get(number, ("killed", f"ended by signal {number}"))
+    category, text = _SIGNALS.get(number, ("terminated", f"ended by signal {number}"))
     return Judgement(category, "hints", text)
 
 
@@ -262,11 +281,6 @@ _MADE_UP_CODE = ("StartError", "ContainerCannotRun", "RunContainerError", "Creat
 #: Reasons of events that are not in `_STATES`.
 _EVENTS: Mapping[str, Judgement] = MappingProxyType(
     {
-        "OOMKilling": Judgement(
-            "host_oom_kill",
-            "hints",
-            "the kernel killed a process on the node for its memory; whose, its message may tell",
-        ),
         "SystemOOM": Judgement(
             "host_oom_kill", "hints", "the node itself was out of memory; what was killed may be another pod's"
         ),
@@ -286,33 +300,5 @@ _EVENTS: Mapping[str, Judgement] = MappingProxyType(
         "FailedAttachVolume": Judgement("volume_mount", "hints", "a volume could not be attached then"),
         "FailedCreatePodSandBox": Judgement("container_config", "hints", "the pod's network or sandbox was not made"),
         "ErrImageNeverPull": Judgement("image_pull", "hints", "the image is not on the node and must not be pulled"),
-    }
-)
-
-_HARDWARE = {
-    48: "a double-bit memory error",
-    62: "its controller halted",
-    64: "a faulty memory row could not be replaced",
-    74: "an NVLink error",
-    79: "it fell off the bus",
-    94: "a contained memory error, which ends the process that met it",
-    95: "an uncontained memory error",
-    119: "its system processor did not answer",
-    120: "an error of its system processor",
-}
-#: Xid numbers of the driver, by what they mean for a job (NVIDIA's catalogue).
-_XIDS: Mapping[int, Judgement] = MappingProxyType(
-    {
-        **{
-            number: Judgement("gpu_hardware", "proves", f"Xid {number}, a GPU's fault: {text}")
-            for number, text in _HARDWARE.items()
-        },
-        13: Judgement("gpu_xid_app", "hints", "Xid 13: mostly a bad instruction or index of the program"),
-        31: Judgement("gpu_xid_app", "hints", "Xid 31: mostly a bad address of the program"),
-        43: Judgement("gpu_xid_cascade", "hints", "Xid 43 follows a fault of the program"),
-        45: Judgement("gpu_xid_cascade", "hints", "Xid 45 follows an earlier error, or a kill"),
-        63: Judgement("gpu_xid_context", "hints", "Xid 63: a faulty memory row was replaced; the job may have gone on"),
-        92: Judgement("gpu_xid_context", "hints", "Xid 92: many corrected memory errors"),
-        154: Judgement("gpu_xid_context", "hints", "Xid 154: the driver asks for a reset or a reboot"),
     }
 )

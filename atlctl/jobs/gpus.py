@@ -26,6 +26,10 @@ QUERY = ("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", FORMAT)
 #: unknown to them.
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 
+#: NVML's bits that say that heat, the power supply or the hardware itself slows the clocks down. The other bits are
+#: ordinary: idle, a power limit that is reached, clocks that were set.
+_SLOWED = {0x40: "heat", 0x20: "heat", 0x80: "power brake", 0x08: "hardware"}
+
 #: Fields behind the name, which alone may hold a comma.
 _TAIL = 6
 #: Bytes of a line that is looked at, characters of one that is told, GPUs of one worker, odd lines that are kept.
@@ -93,6 +97,14 @@ def parse(data: bytes, reasons: bool = False) -> Readout:
             odd.append(line[:_TOLD])
     found = tuple(gpus[index] for index in sorted(gpus))
     return Readout(found, tuple(odd), none and not found)
+
+
+def slowed(reasons: int | None) -> tuple[str, ...]:
+    """What slows a GPU's clocks down against its will, of the bits of one of `REASONS`."""
+    found = dict.fromkeys(why for bit, why in _SLOWED.items() if (reasons or 0) & bit)
+    if len(found) > 1:
+        found.pop("hardware", None)  # NVML sets that bit beside the one that says why
+    return tuple(found)
 
 
 def complaint(*outputs: bytes) -> str:

@@ -31,6 +31,7 @@ def merged(first: LogFacts, second: LogFacts) -> LogFacts:
         first=early.first or late.first,
         zone=first.zone if first.zone is not None else second.zone,
         last_activity=max(first.last_activity, second.last_activity),
+        outlived=max(first.outlived, second.outlived),
     )
     for name in _LISTS:
         both = (*getattr(first, name), *getattr(second, name))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from atlctl.diagnosis.signatures.match import signature_of_xid
 from atlctl.jobs.naming import counted, fold_names
 from atlctl.smoke.context import Options, Run
 from atlctl.smoke.facts import gather
@@ -20,20 +21,9 @@ _UTILISATION, _HELD_MIB = 5.0, 1024.0
 TORCH_ROOM, RANK_ROOM = 768 << 20, 256 << 20
 #: Seconds that an nvidia-smi which did not answer is given the second time.
 _SECOND_LOOK = 10.0
-#: Xid that the hardware or the driver is to blame for, and what they mean. Others come of programs.
-XIDS = {
-    48: "an ECC error that could not be corrected",
-    62: "the GPU's microcontroller stopped",
-    64: "a bad row of memory could not be remapped",
-    74: "an NVLink error",
-    79: "the GPU has fallen off the bus",
-    95: "a memory error that was not contained",
-    119: "the GPU's system processor does not answer",
-    120: "the GPU's system processor failed",
-    140: "an ECC error that was not recovered",
-    154: "the GPU must be reset",
-}
-_GONE = frozenset({79, 154})
+#: By this Xid the driver asks for a reset: no fault of its own, and none to work with.
+_RESET = "xid_154"
+_XID_TEXT = 300
 
 Facts = Mapping[str, Any]
 
@@ -154,8 +144,8 @@ def ill(name: str, facts: Facts, stated: int | None, sure: bool, before: Facts) 
     sliced = any(str(gpu.get("mig", "")).lower() == "enabled" for gpu in gpus)
     answered = not (smi.get("late") or "problem" in facts)
     if stated and len(gpus) < stated and answered and not sliced and (gpus or sure):
-        xids = [xid for xid in _xids(smi) if xid["xid"] in _GONE]
-        said = f"; {_told(xids[-1])}" if xids else f"; {odd[0]}" if odd else ""
+        xids = [fault for xid in _xids(smi) if (fault := _fault(xid))]
+        said = f"; {xids[-1]}" if xids else f"; {odd[0]}" if odd else ""
         text = f"{len(gpus)} GPUs are there, the platform states {stated}{said}"
         severity = Severity.FAIL if sure or odd else Severity.WARN
         found.append(_worker(name, severity, text, bool(before), "missing"))
@@ -185,9 +175,7 @@ def _faults(gpu: Facts, xids: Sequence[Facts], earlier: Facts | None, second: bo
     if ecc:
         errors = "memory error" if ecc == 1 else "memory errors"
         texts.append(f"{ecc:.0f} {errors} that ECC could not correct since the driver was loaded")
-    known = [xid for xid in xids if xid["xid"] in XIDS]
-    if known:
-        texts.append(_told(known[-1]))
+    texts += [fault for xid in xids if (fault := _fault(xid))][-1:]
     throttled = gpu.get("throttled")
     if isinstance(throttled, list) and throttled and (not second or (earlier or {}).get("throttled")):
         degrees = _number(gpu, "temperature")
@@ -253,10 +241,14 @@ def _bus(text: Any) -> str:
     return ":".join([parts[0].lstrip("0"), *parts[1:]]) if len(parts) == 3 else ""
 
 
-def _told(xid: Facts) -> str:
+def _fault(xid: Facts) -> str | None:
+    """What the driver reports; None for what is no fault of the GPU."""
+    signature = signature_of_xid(xid["xid"], str(xid.get("text", ""))[:_XID_TEXT])
+    if not (signature.hardware or signature.id == _RESET):
+        return None
     age = xid.get("age")
     when = f" {age / 60:.0f} min ago" if isinstance(age, int | float) else ""
-    return f"Xid {xid['xid']}{when}: {XIDS.get(xid['xid'], xid.get('text'))}"
+    return f"Xid {xid['xid']}{when}: {signature.meaning.en.rstrip('.')}"
 
 
 def _number(gpu: Facts, key: str) -> float | None:

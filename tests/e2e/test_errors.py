@@ -83,6 +83,6 @@ def test_a_worker_that_ran_out_of_memory_is_named(cluster: Cluster) -> None:
         assert data["verdict"] in ("worker", "rank"), data
         (cause,) = data["root_causes"]
         assert cause["worker"] == "worker-1"
-        assert cause["category"] == "host_oom_kill", cause
+        assert cause["category"] == "memory_limit_kill", cause
     finally:
         job.remove()

@@ -5,8 +5,16 @@ from __future__ import annotations
 import shlex
 import sys
 
-WAIT = "import threading; threading.Event().wait()"
-SLEEP = "import time; time.sleep(4000)"
+#: As torch does where a process group is made: a thread of that name.
+_GROUP = (
+    "import threading; lock = threading.Lock(); lock.acquire(); "
+    "group = threading.Thread(target=lock.acquire, daemon=True); group.start(); "
+    "open(f'/proc/self/task/{group.native_id}/comm', 'w').write('pt_nccl_watchdg'); "
+)
+WAIT = f"{_GROUP}threading.Event().wait()"
+SLEEP = f"{_GROUP}import time; time.sleep(4000)"
+#: A start whose files are on a mount that is dead: `import torch` reads a module that never comes.
+STARTING = "import torch"
 #: One that has nothing to do with ranks but carries the platform's RANK, which counts workers.
 OTHER = "import sys, time; sys.argv.append('no rank'); time.sleep(4000)"
 

@@ -234,7 +234,7 @@ def test_the_platforms_word_explains_a_kill(tmp_path):
     (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n")
     run = errors("--from", tmp_path)
     assert (run.stderr, run.code) == (b"", 0)
-    assert values(run, "kind") == ["Out of host memory, killed [host_oom_kill]"]
+    assert values(run, "kind") == ["Memory limit of the container or job reached, killed [memory_limit_kill]"]
     assert values(run, "node") == ["gpu-08"]
     assert values(run, "evidence")[1].startswith("w-1: ")
     plain = errors("--from", tmp_path / "w-0.log", "--from", tmp_path / "w-1.log")

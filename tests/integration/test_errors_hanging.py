@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import torch
 
 from tests.integration.local import Registry, registry
-from tests.integration.plain_ranks import SLEEP, script
+from tests.integration.plain_ranks import SLEEP, STARTING, script
 from tests.support import proc
 
 LOOKING = b"looking for 2 s at what the ranks are doing"
@@ -15,12 +19,23 @@ LOOKING = b"looking for 2 s at what the ranks are doing"
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Registry]:
-    """sleeps: rank 2 sleeps, the others wait for a lock. plain: no ranks. over: has ended well."""
+    """sleeps: rank 2 sleeps, the others wait for a lock. plain: no ranks. over: has ended well.
+    imports: all ranks are in `import torch`, which reads a module from a mount that is dead. unseen: the same with an
+    interpreter that has no py-spy."""
     with registry() as made:
+        modules = made.home / "modules"
+        modules.mkdir()
+        os.mkfifo(modules / "dead")
+        (modules / "typing_extensions.py").write_text(f"open({str(modules / 'dead')!r}).read()")
+        packages = Path(torch.__file__).parents[1]
+        for name, python in (("imports", sys.executable), ("unseen", os.path.realpath(sys.executable))):
+            text = script({}, 1, usual=STARTING, python=python)
+            made.start(name, 1, "sh", "-c", f"echo begun; export PYTHONPATH={modules}:{packages}; {text}")
         made.start("sleeps", 2, "sh", "-c", f"echo begun; {script({2: SLEEP}, 2)}")
         made.start("plain", 1, "sh", "-c", "echo begun; sleep 4001")
         made.start("over", 1, "sh", "-c", "echo begun")
         assert proc.wait_until(lambda: len(made.running("time.sleep")) + len(made.running("Event")) >= 6)
+        assert proc.wait_until(lambda: sum("python" in one.command for one in made.running(STARTING)) >= 4)
         yield made
 
 
@@ -61,3 +76,16 @@ def test_a_job_that_has_ended_is_not_looked_at(jobs: Registry) -> None:
     run = jobs.cli("errors", "over")
     assert LOOKING not in run.stderr
     assert run.code == 0
+
+
+@pytest.mark.parametrize("job", ["imports", "unseen"])
+def test_a_start_is_not_a_hang(jobs: Registry, job: str) -> None:
+    """Until it has a process group a young process starts, whatever it waits for."""
+    data = jobs.data("stacks", job)
+    assert (data["verdict"], data["culprits"]) == ("starting", [])
+    assert {group["why"] for group in data["groups"]} == {
+        "its stack imports a module" if job == "imports" else "it has not loaded torch yet"
+    }
+    data = jobs.data("errors", job)
+    assert (data["verdict"], data["root_causes"]) == ("none", [])
+    assert "; starting; 2 of 2 ranks are starting, " in data["remarks"][0]

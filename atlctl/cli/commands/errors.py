@@ -62,7 +62,7 @@ async def _errors(
     from atlctl.cli.evidence.matching import matcher, own_signatures
     from atlctl.cli.target import backend
     from atlctl.diagnosis.cause.decide import diagnose
-    from atlctl.diagnosis.hang.answer import CATEGORY
+    from atlctl.diagnosis.hang.answer import HANG, START
     from atlctl.diagnosis.result import Verdict
 
     source = backend(argument, option)
@@ -93,7 +93,7 @@ async def _errors(
     def next_command(cause: Cause) -> str | None:
         if cause.worker is None:
             return f"atlctl ps {job.name}"
-        if cause.category == CATEGORY and not any(proof.line_no for proof in cause.proofs):
+        if cause.category in (HANG, START) and not any(proof.line_no for proof in cause.proofs):
             return f"atlctl stacks {job.name}"
         proof = next(iter(cause.proofs), None)
         if proof is None or proof.file is None or proof.line_no is None:

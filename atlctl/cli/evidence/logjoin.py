@@ -150,6 +150,7 @@ def moved(facts: LogFacts, by: int) -> LogFacts:
         events={rank: line + by for rank, line in facts.events.items()},
         moments={line + by: moment for line, moment in facts.moments.items()},
         last_activity=facts.last_activity + by if facts.last_activity else 0,
+        outlived=facts.outlived + by if facts.outlived else 0,
         last_line=facts.last_line + by,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,7 +60,8 @@ def new_folder(job: Job) -> str:
 
 def of_job(job: Job) -> Recording | None:
     """The recording of exactly this job, in the default place or where `record --out` put it."""
-    own = _read(os.path.join(place(job.backend, job.namespace, job.name), safe_file_name(job.uid or "_")))
+    above = place(job.backend, job.namespace, job.name)
+    own = _read(os.path.join(above, safe_file_name(job.uid or "_")), state_dir())
     others = [item for item in _elsewhere(job.backend, job.namespace) if job.uid and _about(item, "uid") == job.uid]
     return max((item for item in (own, *others) if item), key=lambda item: item.updated, default=None)
 
@@ -72,7 +72,7 @@ def newest(backend: str, namespace: str | None, name: str) -> Recording | None:
     above = place(backend, namespace, bare)
     found: list[Recording | None] = []
     with suppress(OSError):
-        found += [_read(os.path.join(above, entry)) for entry in os.listdir(above)]
+        found += [_read(os.path.join(above, entry), state_dir()) for entry in os.listdir(above)]
     found += [item for item in _elsewhere(backend, namespace) if _about(item, "name") == bare]
     return max((item for item in found if item is not None), key=lambda item: item.updated, default=None)
 
@@ -114,34 +114,27 @@ def _elsewhere(backend: str, namespace: str | None) -> list[Recording]:
     """Recordings that `record --out` made, in folders of this user that nobody else may write to."""
     found = []
     for item in _noted():
-        if (item.get("backend"), item.get("namespace")) != (backend, namespace) or not _own(item["folder"]):
+        if (item.get("backend"), item.get("namespace")) != (backend, namespace) or not os.path.isabs(item["folder"]):
             continue
-        recording = _read(item["folder"])
+        recording = _read(item["folder"], item["folder"])
         if recording is not None and _about(recording, "uid") == item.get("uid"):
             found.append(recording)
     return found
 
 
-def _own(folder: str) -> bool:
-    try:
-        found = os.lstat(folder)
-    except (OSError, ValueError):
-        return False
-    mine = found.st_uid == os.geteuid() and not found.st_mode & 0o022
-    return os.path.isabs(folder) and stat.S_ISDIR(found.st_mode) and mine
-
-
-def _read(folder: str) -> Recording | None:
+def _read(folder: str, top: str) -> Recording | None:
+    """What is in `folder`; None without a recording, and with a note if others own or may write to it or what is above
+    it, up to `top`."""
     from atlctl.recording import manifest
 
     try:
-        check_private(folder, state_dir())
+        check_private(folder, top)
         data = read_bytes(os.path.join(folder, manifest.NAME), manifest.SIZE_LIMIT)
         manifest.read_manifest(data)
     except NotAllowed as error:
         say.note(f"no recording is read: {error.message}")
         return None
-    except (FileNotFoundError, AtlctlError):
+    except (FileNotFoundError, AtlctlError, ValueError):
         return None
     found = json.loads(data)
     return Recording(folder, found, _locked(folder)) if isinstance(found.get("recorder"), dict) else None

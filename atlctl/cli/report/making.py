@@ -22,7 +22,7 @@ from atlctl.cli.report.words import words
 from atlctl.cli.smoke.words import Words
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
-from atlctl.diagnosis.hang.answer import CATEGORY as HANG
+from atlctl.diagnosis.hang.answer import HANG
 from atlctl.diagnosis.platform import Event
 from atlctl.diagnosis.result import Cause, Diagnosis, Proof
 from atlctl.diagnosis.telling.data import to_data

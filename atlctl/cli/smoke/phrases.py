@@ -5,9 +5,11 @@ Groups that are worker's words, names or versions stay as they are; those named 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from atlctl.cli.smoke.phrases_ranks import RANKS, VERSIONS, WHO
+from atlctl.diagnosis.signatures.load import builtin
 from atlctl.diagnosis.telling.phrasebook import Phrasebook
 
 #: Longer texts are no sentences of the program's own.
@@ -83,22 +85,14 @@ _ANSWERS = (
 
 # The GPUs, and who uses them.
 _THROTTLED = (
-    (r"hardware slowdown", "硬件降频"),
-    (r"too hot \(software\)", "过热（软件降频）"),
-    (r"too hot \(hardware\)", "过热（硬件降频）"),
+    (r"heat", "过热"),
     (r"power brake", "供电降频（power brake）"),
+    (r"hardware", "硬件降频"),
 )
-_XIDS = (
-    (r"an ECC error that could not be corrected", "无法纠正的 ECC 错误"),
-    (r"the GPU's microcontroller stopped", "GPU 的微控制器停止工作"),
-    (r"a bad row of memory could not be remapped", "损坏的显存行无法重映射"),
-    (r"an NVLink error", "NVLink 错误"),
-    (r"the GPU has fallen off the bus", "GPU 已从总线上掉线"),
-    (r"a memory error that was not contained", "未能隔离的显存错误"),
-    (r"the GPU's system processor does not answer", "GPU 的系统处理器（GSP）没有应答"),
-    (r"the GPU's system processor failed", "GPU 的系统处理器（GSP）出错"),
-    (r"an ECC error that was not recovered", "未能恢复的 ECC 错误"),
-    (r"the GPU must be reset", "GPU 必须复位"),
+_XIDS = tuple(
+    (re.escape(signature.meaning.en.rstrip(".")), signature.meaning.zh.rstrip("。"))
+    for signature in builtin().signatures
+    if "xid" in signature.id
 )
 _GPUS = (
     (r"whether ranks run there cannot be told: " + _SAID, r"无法得知那里是否有 rank 在运行：\g<said>"),

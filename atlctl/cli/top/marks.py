@@ -11,7 +11,7 @@ from enum import IntEnum
 from statistics import median
 from typing import NamedTuple
 
-from atlctl.jobs.gpus import Gpu
+from atlctl.jobs.gpus import Gpu, slowed
 
 #: MiB from which a GPU counts as holding memory: what a driver takes for itself is less.
 HELD_MIB = 1024.0
@@ -22,10 +22,6 @@ WORKING, SPINNING = 20.0, 90.0
 #: Shares of the median below and above which a power draw is another one's work; percent points that a utilisation
 #: must be below the median.
 LOW_POWER, HIGH_POWER, LOW_UTILIZATION = 0.7, 1.4, 30.0
-
-#: NVML's bits that say that heat, the power supply or the hardware itself slows the clocks down. The other bits are
-#: ordinary: idle, a power limit that is reached, clocks that were set.
-SLOWED = {0x40: "heat", 0x20: "heat", 0x80: "power brake", 0x08: "hardware"}
 
 
 class Kind(IntEnum):
@@ -99,11 +95,8 @@ def marks(one: Seen, normal: Normal) -> tuple[Mark, ...]:
     found = []
     if gpu.ecc_uncorrected:
         found.append(Mark(Kind.ECC, f"{gpu.ecc_uncorrected} uncorrected ECC"))
-    slowed = dict.fromkeys(why for bit, why in SLOWED.items() if (gpu.clock_reasons or 0) & bit)
-    if len(slowed) > 1:
-        slowed.pop("hardware", None)  # NVML sets that bit beside the one that says why
-    if slowed:
-        found.append(Mark(Kind.SLOWED, f"slowed: {', '.join(slowed)}"))
+    if reasons := slowed(gpu.clock_reasons):
+        found.append(Mark(Kind.SLOWED, f"slowed: {', '.join(reasons)}"))
     if one.utilization is not None and not one.busy:
         if gpu.memory_used is None:
             return tuple(found)

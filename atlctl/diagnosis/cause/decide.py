@@ -9,7 +9,7 @@ from atlctl.diagnosis.cause.agents import find_rendezvous, find_signals
 from atlctl.diagnosis.cause.initiators import find_initiators
 from atlctl.diagnosis.cause.missing import find_missing
 from atlctl.diagnosis.cause.outside import with_platform
-from atlctl.diagnosis.cause.raw import find_loose
+from atlctl.diagnosis.cause.raw import find_loose, reported_deaths
 from atlctl.diagnosis.cause.scene import Round, Scene, build
 from atlctl.diagnosis.cause.story import tell_story
 from atlctl.diagnosis.consequence import Sort
@@ -26,6 +26,8 @@ def diagnose(job: JobEvidence, matcher: Matcher) -> Diagnosis:
     """What failed first in the whole job. Never raises on any evidence."""
     scene = build(job, matcher)
     number, answer = _decide(scene)
+    if answer.verdict is Verdict.NONE:
+        answer = reported_deaths(scene) or answer
     answer = with_platform(scene, answer)
     return replace(answer, **tell_story(scene, number, answer))
 

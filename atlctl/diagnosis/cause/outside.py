@@ -15,7 +15,18 @@ from atlctl.jobs import podnews
 from atlctl.jobs.model import State
 
 #: Categories that say how a process ended and not why: the platform may know better.
-_OPEN = frozenset({"killed", "node_lost", "network_lost", "unknown_python_exit", "rendezvous_timeout", "preemption"})
+_OPEN = frozenset(
+    {
+        "killed",
+        "terminated",
+        "oom_kill",
+        "node_lost",
+        "network_lost",
+        "unknown_python_exit",
+        "rendezvous_timeout",
+        "preemption",
+    }
+)
 _BAD = (State.FAILED, State.HELD, State.LOST)
 #: Categories that say no more than that a worker is gone.
 _GONE = frozenset({"node_lost", "network_lost", "rendezvous_timeout"})

@@ -7,13 +7,14 @@ import re
 from atlctl.diagnosis.cause.scene import Round, Scene
 from atlctl.diagnosis.consequence import Sort, consequence_of
 from atlctl.diagnosis.processes import WorkerRounds
-from atlctl.diagnosis.reading.reader import Hit
+from atlctl.diagnosis.reading.reader import Hit, LogFacts
 from atlctl.diagnosis.reading.traces import Trace
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.signatures.model import Role
 
 #: Lines behind a traceback without a launcher's report in which it still counts as the end of the log.
 _END = 60
+_MAX_DEATHS = 16
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -57,6 +58,25 @@ def find_loose(this: Round) -> Diagnosis | None:
             for name, trace in traces[:8]
         ]
     return Diagnosis(Verdict.UNDECIDED, candidates=tuple(candidates[:16])) if candidates else None
+
+
+def reported_deaths(scene: Scene) -> Diagnosis | None:
+    """The deaths that launchers, shells and the kernel report, where no failure is known otherwise.
+
+    Those of rounds before the last, and those after which the training went on for long, ended nothing.
+    """
+    found: list[Cause] = []
+    for worker in scene.workers:
+        log = worker.evidence.log or LogFacts()
+        first = max(log.outlived, *worker.rounds.ends[: worker.rounds.seen - 1], 0)
+        told = [*((hit.line_no, hit.text) for hit in log.hits if hit.match.death)]
+        told += [(trace.last.line_no, trace.last.message) for trace in log.traces]
+        found += [
+            _candidate(worker.worker, match.signature.category, text, line_no, None)
+            for line_no, text in sorted(told)
+            if line_no > first and (match := scene.matcher.match(text)) is not None and match.death
+        ]
+    return Diagnosis(Verdict.UNDECIDED, candidates=tuple(found[-_MAX_DEATHS:])) if found else None
 
 
 def _same_everywhere(this: Round, roots: list[tuple[str, Hit]]) -> Diagnosis | None:

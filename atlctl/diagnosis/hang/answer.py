@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from atlctl.diagnosis.hang.frames import user_frame
-from atlctl.diagnosis.hang.judge import Judged
+from atlctl.diagnosis.hang.judge import STUCK, Judged, What
 from atlctl.diagnosis.hang.scene import Scene, waited
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 
-#: The category of all of them: a process that lives does not reach what its peers wait in, or lives no more.
-CATEGORY = "hang"
+#: The categories of what a look finds: a process that lives does not reach what its peers wait in, or lives no more; or
+#: its start takes very long.
+HANG, START = "hang", "slow_start"
+#: What `candidates` lists at most.
+_MAX_STUCK = 16
 #: Seconds without a line after which a job does not go on.
 QUIET = 30.0
 #: Frames of a stack that are shown as evidence, the innermost first.
@@ -24,6 +28,12 @@ def joined(found: Diagnosis, scene: Scene, quiet: float | None) -> Diagnosis:
     `quiet`: seconds since the last line of any log, None where that is not known. A rank that others wait for in a job
     that still talks is a guess: saving and evaluating look like that, too.
     """
+    if found.verdict is Verdict.NONE and scene.what is What.STARTING:
+        stuck = [rank for rank in scene.ranks if rank.what is What.STARTING and STUCK <= rank.age < inf]
+        if stuck:
+            found = replace(
+                found, verdict=Verdict.UNDECIDED, candidates=tuple(_cause(rank, scene) for rank in stuck[:_MAX_STUCK])
+            )
     if found.verdict is not Verdict.NONE or not scene.culprits:
         return replace(found, remarks=(*found.remarks, _remark(scene)))
     causes = tuple(_cause(rank, scene) for rank in scene.culprits)
@@ -54,7 +64,7 @@ def _cause(rank: Judged, scene: Scene) -> Cause:
         )
     return Cause(
         worker=rank.worker,
-        category=CATEGORY,
+        category=START if rank.what is What.STARTING else HANG,
         message=str(rank.what),
         confidence=rank.confidence or Confidence.GUESS,
         why=rank.why + waited(scene.ranks, scene.seconds),

@@ -146,6 +146,11 @@ def place_of(frames: Sequence[Frame]) -> tuple[Place, str | None]:
     return Place.USER, None
 
 
+def imports(frames: Sequence[Frame]) -> bool:
+    """Whether the thread is importing a module."""
+    return any("importlib._bootstrap" in frame.path or "importlib/_bootstrap" in frame.path for frame in frames)
+
+
 def _name(frame: Frame) -> str:
     """The function's own name: py-spy gives the qualified one in newer Pythons."""
     return frame.function.rpartition(".")[2]

@@ -6,16 +6,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import inf
 
-from atlctl.diagnosis.hang.frames import Place, place_of
+from atlctl.diagnosis.hang.frames import Place, imports, place_of
 from atlctl.diagnosis.hang.joined import Joined, Pending
 from atlctl.diagnosis.hang.report import RankReport, Report
-from atlctl.diagnosis.hang.signs import Sign, idle, sign_of
+from atlctl.diagnosis.hang.signs import Sign, has_group, idle, sign_of
 from atlctl.diagnosis.result import Confidence
 from atlctl.diagnosis.tracebacks import Frame
 
 #: Share of the ranks that must be alike before the others are odd, and how many ranks it takes.
 _ALIKE, _ENOUGH = 2 / 3, 3
+#: Seconds after its start in which a process without a process group starts, whatever it is doing.
+YOUNG = 120.0
+#: Seconds from which on a start takes too long to be called one without a doubt.
+STUCK = 300.0
 
 
 class What(StrEnum):
@@ -26,6 +31,7 @@ class What(StrEnum):
     STOPPED = "stopped"
     STARVED = "starved"
     GONE = "gone"
+    STARTING = "starting"
     COLLECTIVE = "waiting in a collective"
     WORKING = "working"
     UNKNOWN = "cannot tell"
@@ -33,6 +39,8 @@ class What(StrEnum):
 
 #: Verdicts on a rank that others may wait for, those that need no other rank to be seen first.
 ABSOLUTE = frozenset({What.STOPPED, What.STARVED, What.GONE})
+#: Verdicts that the other ranks do not change.
+_FINAL = ABSOLUTE | {What.STARTING}
 CULPRIT = ABSOLUTE | {What.HUNG, What.IO}
 
 
@@ -55,6 +63,11 @@ class Judged:
     place: Place | None = None
     pending: Pending | None = None
     report: RankReport | None = None
+
+    @property
+    def age(self) -> float:
+        """Seconds since the start of its process; endless where that is not known."""
+        return self.report.age if self.report is not None and self.report.age is not None else inf
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -136,7 +149,7 @@ def alone(worker: str, rank: RankReport, report: Report) -> Judged:
 
 def together(ranks: Sequence[Judged], joined: Joined, complete: bool) -> list[Judged]:
     """The same ranks, each in the light of the others. `complete`: these are all ranks that there should be."""
-    ranks = [_recorded(rank, joined) for rank in ranks]
+    ranks = _started([_recorded(rank, joined) for rank in ranks])
     if any(rank.waits and rank.still for rank in ranks):
         others = [rank for rank in ranks if not rank.waits]
         seen = all(rank.place is not None or rank.what in ABSOLUTE for rank in ranks)
@@ -144,6 +157,48 @@ def together(ranks: Sequence[Judged], joined: Joined, complete: bool) -> list[Ju
         return [_waited_for(rank, joined, complete and seen and waiting and len(others) == 1) for rank in ranks]
     odd = _odd(ranks)
     return [_odd_one(rank) if rank in odd else _by_itself(rank, bool(odd)) for rank in ranks]
+
+
+def _started(ranks: Sequence[Judged]) -> list[Judged]:
+    """The same ranks, those that have not come as far as their work marked: a start is no hang.
+
+    A process that is still importing is starting however long that takes, unless others wait for it by then. A rank
+    without a process is to come where others are starting.
+    """
+    waited_for = any(rank.waits and rank.still and rank.age >= YOUNG for rank in ranks)
+    found = []
+    for rank in ranks:
+        why = _start_of(rank)
+        if why is not None and (rank.age < YOUNG or not (why == _NO_GROUP or waited_for)):
+            rank = replace(rank, what=What.STARTING, confidence=None, why=why, waits=False)
+        found.append(rank)
+    if not any(rank.what is What.STARTING and rank.age < YOUNG for rank in found):
+        return found
+    return [
+        replace(rank, what=What.STARTING, confidence=None, why="no process has this rank yet")
+        if rank.what is What.GONE and rank.report is None
+        else rank
+        for rank in found
+    ]
+
+
+_NO_GROUP = "it has no process group yet"
+#: What only ranks with a process group do. Before torch 2.4 its threads have no names.
+_AT_WORK = frozenset({Place.COLLECTIVE, Place.BACKWARD})
+#: What the main thread does while Python reads modules, where its stack is not known.
+_IMPORTS = frozenset({Sign.FILE, Sign.DISK, Sign.BUSY, Sign.STARVED, Sign.OTHER})
+
+
+def _start_of(rank: Judged) -> str | None:
+    """How far its start has come; None for a process that is past it, that has ended, or that is stopped."""
+    report = rank.report
+    if report is None or rank.what in (What.STOPPED, What.GONE) or rank.place in _AT_WORK or has_group(report):
+        return None
+    if imports(rank.frames):
+        return "its stack imports a module"
+    if report.torch is False and not rank.frames and rank.sign in _IMPORTS:
+        return "it has not loaded torch yet"
+    return _NO_GROUP
 
 
 def _recorded(rank: Judged, joined: Joined) -> Judged:
@@ -157,7 +212,7 @@ def _recorded(rank: Judged, joined: Joined) -> Judged:
 
 def _waited_for(rank: Judged, joined: Joined, only: bool) -> Judged:
     """A rank beside others that have waited for the whole window. `only`: all others wait, and each has been seen."""
-    if rank.what in ABSOLUTE:
+    if rank.what in _FINAL:
         return rank
     if rank.waits:
         if rank.what is What.UNKNOWN:
@@ -175,7 +230,7 @@ def _waited_for(rank: Judged, joined: Joined, only: bool) -> Judged:
 def _odd(ranks: Sequence[Judged]) -> list[Judged]:
     """The few that differ from the many, where nobody is proven to wait: the many all rest, or all use a CPU, as ranks
     do that wait for a GPU. Where the many move, the few may be anything."""
-    living = [rank for rank in ranks if rank.sign not in (None, Sign.ENDED)]
+    living = [rank for rank in ranks if rank.sign not in (None, Sign.ENDED) and rank.what is not What.STARTING]
     if len(living) < _ENOUGH:
         return []
     usual, count = Counter(_kind(rank) for rank in living).most_common(1)[0]
@@ -194,7 +249,7 @@ def _kind(rank: Judged) -> object:
 
 
 def _odd_one(rank: Judged) -> Judged:
-    if rank.what in ABSOLUTE or rank.waits:
+    if rank.what in _FINAL or rank.waits:
         return rank
     if rank.what is What.UNKNOWN or rank.sign is Sign.BUSY:
         return replace(rank, what=What.HUNG, confidence=Confidence.GUESS, why=f"{rank.why}, unlike the others")
@@ -203,7 +258,7 @@ def _odd_one(rank: Judged) -> Judged:
 
 def _by_itself(rank: Judged, others_odd: bool) -> Judged:
     """A rank of a job in which nobody is proven to wait, and which is not odd."""
-    if rank.what in ABSOLUTE:
+    if rank.what in _FINAL:
         return rank
     if others_odd and rank.what is What.HUNG:
         return replace(rank, what=What.UNKNOWN, confidence=None, why=f"{rank.why}, like most ranks")

@@ -57,8 +57,9 @@ class RankReport:
 
     `looks`: its main thread at the window's begin and end, empty where it ended meanwhile. `ticks` of CPU time (all
     threads), `main_ticks`, `run_ns`, `wait_ns` (ready to run, and no CPU) and `switches` of the main thread grew by
-    this much in the window; None where it may not be read. `started`: seconds since the epoch. `threads` is empty
-    without Python stacks, `source` says who gave them, `problems` why others did not.
+    this much in the window; None where it may not be read. `started`: seconds since the epoch, `age`: seconds since
+    then. `torch`: whether torch's libraries are loaded. `threads` is empty without Python stacks, `source` says who
+    gave them, `problems` why others did not.
     """
 
     rank: int | None
@@ -83,6 +84,8 @@ class RankReport:
     recorder: FlightDump | None
     problems: tuple[str, ...]
     started: float | None
+    age: float | None
+    torch: bool | None
 
     def number(self, name: str) -> int | None:
         """A whole number of the environment that is kept."""
@@ -123,23 +126,23 @@ def parse_report(data: bytes) -> Report | None:
         return None
     if not isinstance(found, dict) or found.get("atlctl_stacks") != 1:
         return None
-    memory = _mapping(found.get("memory"))
+    memory, now = _mapping(found.get("memory")), _real(found.get("now"))
     return Report(
         seconds=_real(found.get("seconds")) or 0.0,
         ticks_per_second=_whole(found.get("ticks_per_second")) or 100,
         cpus=_whole(found.get("cpus")),
-        now=_real(found.get("now")),
+        now=now,
         headroom=_whole(memory.get("headroom")),
         needed=_whole(memory.get("needed")),
         throttled_us=_whole(found.get("throttled_us")),
         hidden=_whole(found.get("hidden")) or 0,
         launchers=_whole(found.get("launchers")) or 0,
         problem=_text(found.get("problem")),
-        ranks=tuple(_rank(item) for item in _items(found.get("ranks"), _RANKS)),
+        ranks=tuple(_rank(item, now) for item in _items(found.get("ranks"), _RANKS)),
     )
 
 
-def _rank(item: Mapping[str, Any]) -> RankReport:
+def _rank(item: Mapping[str, Any], now: float | None) -> RankReport:
     pid = _whole(item.get("pid")) or 0
     stack = _mapping(item.get("stack"))
     source = _text(stack.get("source"))
@@ -176,6 +179,8 @@ def _rank(item: Mapping[str, Any]) -> RankReport:
         recorder=recorder,
         problems=(*problems, *([problem] if problem else [])),
         started=started,
+        age=now - started if now is not None and started is not None else None,
+        torch=torch if isinstance(torch := item.get("torch"), bool) else None,
     )
 
 

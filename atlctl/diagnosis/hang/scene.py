@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from atlctl.diagnosis.hang.joined import join
-from atlctl.diagnosis.hang.judge import CULPRIT, Judged, What, alone, together
+from atlctl.diagnosis.hang.judge import CULPRIT, STUCK, Judged, What, alone, together
 from atlctl.diagnosis.hang.report import RankReport, Report
 from atlctl.diagnosis.result import Confidence
 from atlctl.jobs.naming import fold_names
@@ -15,7 +16,8 @@ from atlctl.jobs.naming import fold_names
 #: A world larger than this is no world.
 _MAX_WORLD = 1 << 20
 _ORDER = (
-    What.HUNG, What.IO, What.STOPPED, What.GONE, What.STARVED, What.UNKNOWN, What.WORKING, What.COLLECTIVE,
+    What.HUNG, What.IO, What.STOPPED, What.GONE, What.STARVED, What.UNKNOWN, What.STARTING, What.WORKING,
+    What.COLLECTIVE,
 )  # fmt: skip
 
 
@@ -117,6 +119,9 @@ def _verdict(ranks: Sequence[Judged], seconds: float) -> tuple[What, Confidence 
         why = best.why + waited(ranks, seconds)
         weakest = max((rank.confidence for rank in same), key=_rank_of)
         return best.what, weakest, why, tuple(culprits)
+    starting = [rank for rank in ranks if rank.what is What.STARTING]
+    if starting:
+        return What.STARTING, None, _how_long(starting, len(ranks)), ()
     if waiting and len(waiting) == len(ranks):
         why = "every rank waits, and none is seen to be missing: a network that is down, or ranks that were not seen"
         return What.UNKNOWN, None, why, ()
@@ -126,6 +131,14 @@ def _verdict(ranks: Sequence[Judged], seconds: float) -> tuple[What, Confidence 
     if not any(rank.frames for rank in ranks):
         why += ", and there are no Python stacks"
     return What.UNKNOWN, None, why, ()
+
+
+def _how_long(starting: Sequence[Judged], count: int) -> str:
+    """How many ranks are starting, and for how long the oldest of them has been."""
+    age = max((rank.age for rank in starting if rank.age < inf), default=0.0)
+    if age >= STUCK:
+        return f"{len(starting)} of {count} ranks are still starting after {age // 60:.0f} min"
+    return f"{len(starting)} of {count} ranks are starting, {age:.0f} s after they were launched"
 
 
 def nobody(reports: Mapping[str, Report]) -> str:

@@ -14,6 +14,9 @@ _WAITED, _RAN = 0.5, 0.3
 #: has nothing to do without.
 _GLOO = "pt_gloo_runloop"
 
+#: torch's threads of any process group. Names have 15 characters.
+_OF_GROUPS = (_GLOO, "pt_nccl_", "pt_xccl_", "pt_mpi_", "pt_ucc_")
+
 _SLEEP = frozenset({"nanosleep", "clock_nanosleep", "pause"})
 _FILES = frozenset({
     "read", "readv", "pread64", "preadv", "write", "writev", "pwrite64", "open", "openat", "stat", "lstat", "fstat",
@@ -76,6 +79,11 @@ class Sign(StrEnum):
 def idle(rank: RankReport) -> bool:
     """It did not run at all in the window."""
     return bool(rank.looks) and rank.main_ticks <= 1 and not rank.switches
+
+
+def has_group(rank: RankReport) -> bool:
+    """Whether the process has made a process group: torch names the threads of each, from 2.4 on."""
+    return rank.recorder is not None or any(waits.at.name.startswith(_OF_GROUPS) for waits in rank.waits)
 
 
 def call_of(moment: Moment) -> str | None:

@@ -35,10 +35,14 @@ MAX_IDENTITIES = 8_192
 MAX_ADDRESSES = 64
 MAX_MARKS = 2_000
 _TEXT_LIMIT = 1_000
+#: Lines with a step of the training behind a death or a traceback after which the training has gone on. Other
+#: ranks print the step that they are in.
+_OUTLIVED = 8
 
 _TRACE_LITERALS = (b"Traceback (most recent call last)", b"Exception in thread ", b"Exception ignored in")
 #: A sign that the program went on: a line below ERROR of its log, a step of the training, a progress bar.
 _GOES_ON = re.compile(rb"(?<!NCCL )\b(?:INFO|DEBUG)\b|" + PROGRESS)
+_STEP = re.compile(PROGRESS)
 #: A line that is longer than a stamp is not blank.
 _STAMPED = 48
 _EVENT = '"name": "torchelastic.worker.status.FAILED"'
@@ -66,7 +70,8 @@ class LogFacts:
     `moments` are the times of the notes, by their lines. `events` are torchelastic's event lines, by rank. `zone` is
     how many seconds the worker's local time is ahead of UTC, where the log tells. `marks` are times of lines
     that ranks print in step (`step 12/100`), by their text without what differs from rank to rank. `last_activity` is
-    the last line that shows the program going on.
+    the last line that shows the program going on, `outlived` the last at which the training had gone on for long after
+    every death and every traceback before it.
     """
 
     summaries: list[Summary] = field(default_factory=list)
@@ -83,6 +88,7 @@ class LogFacts:
     first: Moment | None = None
     last: Moment | None = None
     last_activity: int = 0
+    outlived: int = 0
     last_line: int = 0
     last_text: str = ""
 
@@ -115,6 +121,8 @@ class LogReader:
         self._addresses: dict[str, None] = {}
         self._last_hits: deque[Hit] = deque(maxlen=MAX_LAST_HITS)
         self._holds = sieve_for(literals_of(matcher))
+        self._header: Hit | None = None
+        self._steps_to_outlive = 0
         self._fed = 0
         self._last_no = 0
         self._last: tuple[bytes, Moment | None] | None = None
@@ -148,6 +156,8 @@ class LogReader:
             # The line that opens a summary also ends torchrun's own traceback.
             if "ChildFailedError" in raw:
                 self._traces.feed(origin, text, line_no, time)
+                if match := self._matcher.match(text):
+                    self._header = Hit(line_no, text[:_TEXT_LIMIT], origin, time, match)
             return True
         self._statements(text, origin, line_no, time)
         if embedded := read_embedded(text):
@@ -163,11 +173,12 @@ class LogReader:
             if time is not None:
                 self._facts.moments[line_no] = time
         elif self._traces.feed(origin, text, line_no, time):
+            self._steps_to_outlive = _OUTLIVED
             return True
         elif match := self._matcher.match(text):
             self._hit(Hit(line_no, text[:_TEXT_LIMIT], origin, time, match))
         elif _GOES_ON.search(line[:PROGRESS_HEAD]):
-            self._facts.last_activity = line_no
+            self._went_on(line_no, line)
         if note is not None and note.kind in (NoteKind.SIGNALLED, NoteKind.RENDEZVOUS):
             self._traces.feed(origin, text, line_no, time)  # the last line of the agent's own traceback
         return self._summaries.open or self._traces.open_at(line_no)
@@ -181,6 +192,8 @@ class LogReader:
             addresses=tuple(self._addresses),
             hits=[*self._facts.hits, *self._last_hits],
         )
+        if self._header is not None and not made.summaries:  # the log ends in the middle of the agent's report
+            made.hits.append(self._header)
         made.last_line = self._last_no
         if self._last is not None:
             line, stamp = self._last
@@ -194,13 +207,21 @@ class LogReader:
         """A line that says nothing but that the program goes on, and when. Most lines of a log come here."""
         facts = self._facts
         if _GOES_ON.search(line[:PROGRESS_HEAD]):
-            facts.last_activity = line_no
+            self._went_on(line_no, line)
         elif self._fed > CUT_TOP or facts.first is not None:
             return
         if len(facts.marks) < MAX_MARKS or facts.zone is None:
             if stamp is None:
                 stamp, line = split_stamp(line)
             self._time(clean_line(line), stamp)
+
+    def _went_on(self, line_no: int, line: bytes) -> None:
+        """Takes a line that shows the program going on."""
+        self._facts.last_activity = line_no
+        if self._steps_to_outlive and _STEP.search(line[:PROGRESS_HEAD]):
+            self._steps_to_outlive -= 1
+            if not self._steps_to_outlive:
+                self._facts.outlived = line_no
 
     def _time(self, raw: str, stamp: Moment | None) -> Moment | None:
         """When a line was printed; notes the zone, and the time of a step of the training."""
@@ -230,6 +251,8 @@ class LogReader:
     def _hit(self, hit: Hit) -> None:
         if hit.match.signature.role is Role.NOISE:
             return
+        if hit.match.death:
+            self._steps_to_outlive = _OUTLIVED
         if len(self._facts.hits) < MAX_FIRST_HITS:
             self._facts.hits.append(hit)
         else:

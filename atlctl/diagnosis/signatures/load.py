@@ -105,6 +105,7 @@ def _signature(entry: Mapping[str, Any], categories: Mapping[str, Category], lit
         Scope(entry.get("scope", Scope.RANK)),
         entry.get("hardware", category.hardware if category else False),
         Where(entry.get("where", Where.ANYWHERE)),
+        entry.get("death", False),
     )
 
 

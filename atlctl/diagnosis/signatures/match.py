@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from atlctl.diagnosis.signatures.load import builtin
 from atlctl.diagnosis.signatures.model import Signature, Where
 from atlctl.diagnosis.text import LINE_LIMIT
 
@@ -27,6 +29,8 @@ _GOES_ON = re.compile(
 
 #: Characters by which literals are looked up.
 _START = 4
+#: Xids have smaller numbers.
+_XIDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,26 @@ class Match:
 
     signature: Signature
     groups: Mapping[str, str]
+
+    @property
+    def death(self) -> bool:
+        """Whether the line reports that a process ended in failure."""
+        return self.signature.death and self.groups.get("code") != "0"
+
+
+@lru_cache(maxsize=256)
+def signature_of_xid(number: int, text: str = "") -> Signature:
+    """What an Xid of NVIDIA's driver means. `text`: what its line says behind the number."""
+    known = number if 0 <= number < _XIDS else 0
+    found = builtin_matcher().match(f"NVRM: Xid (PCI:0000:00:00): {known}, {text}")
+    assert found is not None  # the last entry takes every number
+    return found.signature
+
+
+@lru_cache(maxsize=1)
+def builtin_matcher() -> Matcher:
+    """A matcher of the package's own signatures."""
+    return Matcher(builtin().signatures)
 
 
 class Matcher:

@@ -66,7 +66,7 @@ class Signature:
     Every line that it matches contains at least one of `literals`. Named groups that readers may rely on:
     `peer` and `port` (the other end), `ranks` (a list of global ranks who are to blame), `rank`, `local_rank`,
     `pid`, `code` and `signal` (how a process ended), `pci`, `uuid`, `xid`. A pattern can have a name only once:
-    `rank2` is told as `rank`.
+    `rank2` is told as `rank`. `death`: a launcher, shell or kernel reports that a process ended in failure.
     """
 
     id: str
@@ -79,6 +79,7 @@ class Signature:
     scope: Scope = Scope.RANK
     hardware: bool = False
     where: Where = Where.ANYWHERE
+    death: bool = False
 
 
 @dataclass(frozen=True, slots=True)

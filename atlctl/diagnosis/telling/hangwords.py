@@ -56,6 +56,10 @@ _SENTENCES = (
         for end, function in (("", ""), (r": (\S{1,100})", r"：\1"))
     ),
     (r"no process has this rank", "没有进程持有该 rank"),
+    (r"no process has this rank yet", "尚无进程持有该 rank"),
+    (r"its stack imports a module", "它的堆栈正在导入模块"),
+    (r"it has not loaded torch yet", "它还没有加载 torch"),
+    (r"it has no process group yet", "它还没有进程组"),
 )
 
 _VERDICTS = (
@@ -103,6 +107,12 @@ PHRASES = (
     (r"no rank stood still during the look", "查看期间没有静止的 rank"),
     (r"--repeat compares two", "--repeat 可比较两次查看"),
     (r"cannot tell", "无法判断"),
+    (r"starting", "正在启动"),
+    (
+        r"(\d+) of (\d+) ranks are starting, (\d+) s after they were launched",
+        r"\2 个 rank 中有 \1 个正在启动，启动至今 \3 s",
+    ),
+    (r"(\d+) of (\d+) ranks are still starting after (\d+) min", r"\2 个 rank 中有 \1 个启动 \3 分钟后仍未就绪"),
     (r"working", "正在工作"),
     (r"waiting in a collective", "在集合通信中等待"),
     *((sentence + who, chinese + told) for sentence, chinese in _VERDICTS for who, told in _WHO),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Known to drivers of the last ten years, in the order in which they are asked for.
 _BASE = (
     "index", "uuid", "name", "pci.bus_id", "utilization.gpu", "memory.used", "memory.total", "power.draw",
-    "temperature.gpu", "ecc.errors.uncorrected.volatile.total", "clocks_throttle_reasons.active",
+    "temperature.gpu", "ecc.errors.uncorrected.volatile.total",
 )  # fmt: skip
 #: Known to some: asked for apart, since one name that is not known makes the whole query fail.
 _EXTRA = (
@@ -32,23 +32,16 @@ _EXTRA = (
     ("mig.mode.current",),
 )
 _TEXT = frozenset({
-    "uuid", "name", "pci.bus_id", "clocks_throttle_reasons.active", "remapped_rows.pending", "remapped_rows.failure",
-    "retired_pages.pending", "mig.mode.current",
+    "uuid", "name", "pci.bus_id", "remapped_rows.pending", "remapped_rows.failure", "retired_pages.pending",
+    "mig.mode.current",
 })  # fmt: skip
 _KEYS = {
     "pci.bus_id": "bus", "utilization.gpu": "utilisation", "memory.used": "memory_used", "memory.total": "memory_total",
     "power.draw": "power", "temperature.gpu": "temperature", "ecc.errors.uncorrected.volatile.total": "ecc",
-    "ecc.errors.uncorrected.aggregate.total": "ecc_ever", "clocks_throttle_reasons.active": "throttle",
+    "ecc.errors.uncorrected.aggregate.total": "ecc_ever",
     "remapped_rows.pending": "remap_pending", "remapped_rows.failure": "remap_failure",
     "retired_pages.pending": "retire_pending", "mig.mode.current": "mig",
 }  # fmt: skip
-#: Bits of the mask of reasons, without an idle GPU, clocks that somebody set, and the power cap.
-_THROTTLE = (
-    (0x08, "hardware slowdown"),
-    (0x20, "too hot (software)"),
-    (0x40, "too hot (hardware)"),
-    (0x80, "power brake"),
-)
 #: What stands where a GPU cannot tell: `[N/A]`, `[Not Supported]`.
 _UNKNOWN = re.compile(r"\[[^\[\]]{0,80}\]|N/A|Unknown Error|")
 _NUMBER = re.compile(r"-?[0-9]{1,12}(?:[.,][0-9]{1,6})?")
@@ -59,11 +52,13 @@ _RECENT = 24 * 3600.0
 
 
 def gpus(say: Say, request: dict[str, Any]) -> None:
-    """The command. `seconds_each`: the limit of one question. `more`: NVLink, topology, Xid, what only some tell."""
-    say(ev="gpus", end=True, **look(float(request.get("seconds_each", 5.0)), bool(request.get("more"))))
+    """The command. `seconds_each`: the limit of one question. `more`: NVLink, topology, Xid, what only some tell.
+    `reasons`: names of the field with the reasons that slow clocks down, of which a driver knows one."""
+    limit, more = float(request.get("seconds_each", 5.0)), bool(request.get("more"))
+    say(ev="gpus", end=True, **look(limit, more, [str(name) for name in request.get("reasons", ())]))
 
 
-def look(limit: float, more: bool) -> dict[str, Any]:
+def look(limit: float, more: bool, reasons: Sequence[str] = ()) -> dict[str, Any]:
     """`gpus`: one for each. `tool`: whether there is an nvidia-smi. `hung`: what did not answer, and how it waited.
     `odd`: lines that tell of no GPU (hostile)."""
     found: dict[str, Any] = {"tool": bool(_tool()), "gpus": [], "odd": [], "hung": ""}
@@ -80,7 +75,7 @@ def look(limit: float, more: bool) -> dict[str, Any]:
         found["none"] = "no devices were found" in output.lower()
     if not found["gpus"]:
         return found
-    works = {"apps": lambda: _apps(found, limit)}
+    works = {"apps": lambda: _apps(found, limit), "reasons": lambda: _reasons(found, limit, reasons)}
     if more:
         works.update(extra=lambda: _extra(found, limit), links=lambda: _links(found, limit), xids=lambda: _xids(found))
     threads = [threading.Thread(target=work, daemon=True) for work in works.values()]
@@ -105,10 +100,6 @@ def parse(fields: Sequence[str], output: str) -> tuple[list[dict[str, Any]], lis
         gpu["index"] = int(words[0])
         if len(found) < _GPUS:
             found.append(gpu)
-    for gpu in found:
-        mask = str(gpu.pop("throttle", None) or "")
-        bits = int(mask, 16) if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", mask) else 0
-        gpu["throttled"] = [reason for bit, reason in _THROTTLE if bits & bit]
     return found, odd
 
 
@@ -220,6 +211,23 @@ def _apps(found: dict[str, Any], limit: float) -> None:
         gpu["processes"] = uuids.count(str(gpu.get("uuid")))
 
 
+def _reasons(found: dict[str, Any], limit: float, names: Sequence[str]) -> None:
+    """`clock_reasons` of each GPU: the driver's bits. Asked for apart, since one name that is not known makes the whole
+    query fail."""
+    by_index = {gpu["index"]: gpu for gpu in found["gpus"]}
+    for name in names:
+        code, output, hung = _query(("index", name), limit)
+        if hung:
+            return
+        if code:
+            continue
+        for gpu in parse(("index", name), output)[0]:
+            bits = str(gpu[name])
+            if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", bits):
+                by_index.get(gpu["index"], {})["clock_reasons"] = int(bits, 16)
+        return
+
+
 def _extra(found: dict[str, Any], limit: float) -> None:
     by_index = {gpu["index"]: gpu for gpu in found["gpus"]}
     for fields in _EXTRA:
@@ -227,7 +235,6 @@ def _extra(found: dict[str, Any], limit: float) -> None:
         if hung:
             return
         for gpu in parse(("index", *fields), output)[0] if not code else []:
-            gpu.pop("throttled")
             by_index.get(gpu["index"], {}).update(gpu)
 
 

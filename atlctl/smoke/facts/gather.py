@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from atlctl.jobs.gpus import REASONS, slowed
 from atlctl.smoke.context import Run
 from atlctl.smoke.session import Answer, Heard
 
@@ -26,7 +27,7 @@ async def gather(run: Run) -> None:
     if run.facts:
         return
     living = run.session.living()
-    gpus = {name: {"cmd": "gpus", "seconds_each": GPU_SECONDS, "more": not run.options.net_only} for name in living}
+    gpus = {name: _ask_gpus(GPU_SECONDS, more=not run.options.net_only) for name in living}
     told, smi = await asyncio.gather(
         _facts(run, living, processes=not run.options.net_only), run.session.ask(gpus, SECONDS)
     )
@@ -45,9 +46,7 @@ async def again(run: Run, names: Sequence[str]) -> None:
 
 async def gpus_again(run: Run, names: Sequence[str], seconds: float) -> None:
     """What the GPUs of `names` are now, with more time."""
-    asks = {
-        name: {"cmd": "gpus", "seconds_each": seconds, "more": True} for name in names if name in run.session.living()
-    }
+    asks = {name: _ask_gpus(seconds, more=True) for name in names if name in run.session.living()}
     for name, answer in (await run.session.ask(asks, 2 * seconds + 2)).items():
         run.facts[name] = {**run.facts.get(name, {}), **_gpus(answer)}
 
@@ -87,12 +86,19 @@ def _clock(into: Bounds) -> Heard:
     return heard
 
 
+def _ask_gpus(seconds: float, *, more: bool) -> dict[str, Any]:
+    return {"cmd": "gpus", "seconds_each": seconds, "more": more, "reasons": REASONS}
+
+
 def _gpus(answer: Answer) -> dict[str, Any]:
-    """GPUs by nvidia-smi; where it hangs, the devices that there are. Nothing but dicts with an index."""
+    """GPUs by nvidia-smi; where it hangs, the devices that there are. Nothing but dicts with an index.
+
+    `throttled`: what slows each one's clocks down.
+    """
     fields = answer.fields or {"problem": answer.problem, "late": answer.late}
     listed = fields.get("gpus")
     gpus = [
-        {"name": None, **gpu}
+        {"name": None, **gpu, "throttled": list(slowed(_bits(gpu)))}
         for gpu in (listed if isinstance(listed, list) else [])
         if isinstance(gpu, dict) and isinstance(gpu.get("index"), int)
     ]
@@ -101,3 +107,8 @@ def _gpus(answer: Answer) -> dict[str, Any]:
         gpus = [{"index": number, "name": None} for number in range(min(devices, 1024))]
     smi = {key: value for key, value in fields.items() if key not in ("ev", "re", "end", "t", "gpus")}
     return {"gpus": gpus, "smi": smi}
+
+
+def _bits(gpu: dict[str, Any]) -> int | None:
+    bits = gpu.get("clock_reasons")
+    return bits if type(bits) is int else None

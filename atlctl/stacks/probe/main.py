@@ -11,6 +11,7 @@ import time
 from .dumping import Dumps, inflated
 from .finding import Finder
 from .procfs import look_at, read, thread
+from .reading import read_all
 from .room import HEADROOM, memory, throttled
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     Found = dict[str, Any]
 
-_CHILDREN, _MOVED = 32, 5
+_CHILDREN, _MOVED, _MAPS = 32, 5, 8 << 20
 
 
 def main() -> None:
@@ -41,6 +42,7 @@ def main() -> None:
     for rank in ranks:
         rank.update(_change(before[rank["pid"]], after[rank["pid"]]))
         rank.update({"stack": None, "recorder": None, "problems": []})
+    _tell_torch(ranks)
     problem = _dump(ranks, finder, room, brought, deadline)
     report = {
         "atlctl_stacks": 1,
@@ -61,6 +63,14 @@ def main() -> None:
 
 def _leave(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
+
+
+def _tell_torch(ranks: list[Found]) -> None:
+    """Adds `torch`: whether the process has loaded torch's libraries; None where its memory map cannot be read."""
+    paths = {f"/proc/{rank['pid']}/maps": rank for rank in ranks}
+    maps, _ = read_all(list(paths), _MAPS)
+    for path, rank in paths.items():
+        rank["torch"] = b"/libtorch" in maps[path] if maps.get(path) else None
 
 
 def _dump(ranks: list[Found], finder: Finder, room: Found, brought: bytes | None, deadline: float) -> str | None:

@@ -22,8 +22,8 @@ def test_out_of_memory_is_never_proved_by_its_reason():
     by_signal = judge_state(PlatformState(signal=9, reason="OOMKilled"))
     assert child is not None
     assert main is not None
-    assert (child.category, child.certainty, child.strong) == ("host_oom_kill", "hints", False)
-    assert (main.category, main.certainty, main.strong) == ("host_oom_kill", "hints", True)
+    assert (child.category, child.certainty, child.strong) == ("memory_limit_kill", "hints", False)
+    assert (main.category, main.certainty, main.strong) == ("memory_limit_kill", "hints", True)
     assert by_signal == main
 
 
@@ -94,7 +94,7 @@ def test_a_command_that_cannot_be_started_has_a_code_that_is_made_up():
         (137, "killed"),
         (139, "native_crash"),
         (143, "preemption"),
-        (160, "killed"),
+        (160, "terminated"),
     ],
 )
 def test_codes_above_128_hint_at_a_signal(code, category):
@@ -114,7 +114,9 @@ def test_other_codes_say_nothing(state):
 @pytest.mark.parametrize(
     ("reason", "message", "answer"),
     [
-        ("OOMKilling", "Memory cgroup out of memory: Killed process 77 (python)", ("host_oom_kill", "hints")),
+        ("OOMKilling", "Memory cgroup out of memory: Killed process 77 (python)", ("memory_limit_kill", "hints")),
+        ("OOMKilling", "Out of memory: Killed process 77 (python)", ("host_oom_kill", "hints")),
+        ("OOMKilling", "a process was killed", ("oom_kill", "hints")),
         ("SystemOOM", "System OOM encountered, victim process: python, pid: 77", ("host_oom_kill", "hints")),
         ("EvictionThresholdMet", "Attempting to reclaim memory", ("host_oom_kill", "hints")),
         ("EvictionThresholdMet", "Attempting to reclaim ephemeral-storage", ("disk_full", "hints")),
@@ -148,6 +150,9 @@ def test_events(reason, message, answer):
         ("kernel: NVRM: Xid (PCI:0000:9d:00): 31, Ch 00000010", ("0000:9d:00", 31), "gpu_xid_app"),
         ("NVRM: Xid (0000:03:00): 45, Ch 0", ("0000:03:00", 45), "gpu_xid_cascade"),
         ("GPU 3 reported XID error 48", (None, 48), "gpu_hardware"),
+        ("GPU 3 reported XID error 140", (None, 140), "gpu_hardware"),
+        ("Xid (PCI:0000:3b:00): 94, Contained", ("0000:3b:00", 94), "gpu_hardware"),
+        ("NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery", ("0000:3b:00", 154), "gpu_xid_context"),
         ("xid: 63", (None, 63), "gpu_xid_context"),
         ("Xid 999", (None, 999), "gpu_xid_context"),
     ],

@@ -65,7 +65,7 @@ def test_every_field():
     )
     judgement = judge_state(worker.platform)
     assert judgement is not None
-    assert judgement.category == "host_oom_kill"
+    assert judgement.category == "memory_limit_kill"
 
 
 def test_little_is_enough():

@@ -41,27 +41,22 @@ GPUS = (
     "nvidia-smi hangs: no answer in 5 s (process state D)",
     "7 GPUs are there, the platform states 8",
     "7 GPUs are there, the platform states 8; OWN WORDS; OTHERS",
-    "7 GPUs are there, the platform states 8; Xid 79 2 min ago: the GPU has fallen off the bus",
+    "7 GPUs are there, the platform states 8; Xid 79 2 min ago: The GPU has left the PCIe bus",
     "nvidia-smi tells of a GPU that does not answer: OWN WORDS; OTHERS",
     "nvidia-smi ended with 9: OWN WORDS",
     "nvidia-smi ended with 9: ",
     (
         "a bad row of its memory could not be remapped; bad memory waits for the GPU to be reset; "
-        "3 memory errors that ECC could not correct since the driver was loaded; Xid 74: an NVLink error; "
-        "its clock is held down: hardware slowdown, too hot (software), too hot (hardware), power brake, 91 degrees"
+        "3 memory errors that ECC could not correct since the driver was loaded; Xid 74: An NVLink error; "
+        "its clock is held down: heat, power brake, 91 degrees"
     ),
-    "its clock is held down: too hot (hardware)",
+    "its clock is held down: hardware",
     *(
         f"Xid 1 0 min ago: {why}"
         for why in (
-            "an ECC error that could not be corrected",
-            "the GPU's microcontroller stopped",
-            "a bad row of memory could not be remapped",
-            "a memory error that was not contained",
-            "the GPU's system processor does not answer",
-            "the GPU's system processor failed",
-            "an ECC error that was not recovered",
-            "the GPU must be reset",
+            "A memory error that ECC could not correct",
+            "A contained memory error that ends only the process it hit",
+            "After an earlier Xid, the driver asks for a reset of the GPU or a reboot of the node",
         )
     ),
 )

@@ -127,7 +127,7 @@ def made() -> Iterator[str]:
 def _of_gpus() -> Iterator[Finding]:
     xids = [{"bus": "0000:1b:00", "xid": 74, "age": 120}]
     for facts in (
-        fact(ecc=3.0, remap_failure="Yes", throttled=["too hot (hardware)"], temperature=91.0),
+        fact(ecc=3.0, remap_failure="Yes", throttled=["heat"], temperature=91.0),
         fact(smi={"xids": xids}),
         fact(smi={"odd": ["OWN WORDS"]}),
         fact(smi={"hung": "no answer in 5 s (process state D)"}),

@@ -6,6 +6,8 @@ import pytest
 
 from atlctl.diagnosis.evidence import WorkerEvidence
 from atlctl.diagnosis.result import Verdict
+from atlctl.diagnosis.signatures.load import builtin
+from tests.unit.diagnosis.signatures.examples import EXAMPLES
 
 from .logs import OWN, Log, candidates, culprit, diagnosed, unread
 
@@ -100,3 +102,67 @@ def test_words_that_not_every_log_ends_with_are_candidates(other: Log | WorkerEv
     found = diagnosed(out_of_memory(0), other)
     assert found.verdict is Verdict.UNDECIDED
     assert candidates(found)[0] == ("worker-0", None)
+
+
+#: Lines by which a launcher, a shell or the kernel reports a death. torchelastic's have tests of their own: what its
+#: agents say of one attempt is none of the next one's.
+DEATHS = [
+    line
+    for item in builtin().signatures
+    if item.death and not {"exitcode", "Root Cause"} & set(item.literals)
+    for line in EXAMPLES[item.id]["match"]
+]
+#: A launch script that goes on: it says nothing of the training.
+BEHIND = "2026-11-20 17:46:00,100 INFO upload: 3 files"
+
+
+@pytest.mark.parametrize("line", DEATHS)
+@pytest.mark.parametrize("stamped", [True, False])
+def test_a_reported_death_is_never_none(line: str, stamped: bool) -> None:
+    """Whatever the launch script prints behind it, and whatever ranks were about to print."""
+    log = Log(0, stamped=stamped).start().say(5, line)
+    for _ in range(3):
+        log.say(5.1, "step 4/300 loss 1.5")
+    found = diagnosed(log.say(6, BEHIND))
+    assert found.verdict is not Verdict.NONE
+    told = [proof.text for cause in (*found.root_causes, *found.candidates) for proof in cause.proofs]
+    assert any(text and text in line for text in told) or "worker.status.FAILED" in line
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGSEGV",
+        "subprocess.CalledProcessError: Command '['/usr/bin/python3', 'train.py']' died with <Signals.SIGSEGV: 11>.",
+        "ray.exceptions.WorkerCrashedError: The worker died unexpectedly while executing this task.",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+    ],
+)
+def test_a_reported_death_in_a_traceback_is_never_none(error: str) -> None:
+    found = diagnosed(crash(Log(0).start(), error).say(6, BEHIND))
+    assert (found.verdict, found.candidates[0].message) == (Verdict.UNDECIDED, error)
+
+
+@pytest.mark.parametrize("line", [DEATHS[0], "Traceback (most recent call last):", ""])
+def test_a_death_that_the_training_outlived_is_none(line: str) -> None:
+    """A launch script that starts its program again, and a program that runs others and does without them."""
+    log = Log(0).start().say(1, line)
+    if line.startswith("Traceback"):
+        log.say(1, '  File "/job/train.py", line 20, in <module>', "    run()", crashed := DEATHS[-1])
+        assert crashed
+    for step in range(20):
+        log.say(2 + step, f"step {step}/300 loss 1.5")
+    assert diagnosed(log).verdict is Verdict.NONE
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2024-05-06 07:08:09,100] [ERROR] [launch.py:322] ['/usr/bin/python'] exits with return code = 0",
+        "Process 2 exit with status code 0.",
+        "17:46:00 WARNING git: CalledProcessError: Command '['git', 'log']' returned non-zero exit status 128.",
+        "rank 3 finished, killed 0 stragglers",
+    ],
+)
+def test_what_is_no_death_is_none(line: str) -> None:
+    assert diagnosed(Log(0).start().say(5, line).say(6, BEHIND)).verdict is Verdict.NONE

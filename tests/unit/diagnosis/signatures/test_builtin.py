@@ -22,8 +22,8 @@ BYTES = MATCHER.literals()
 #: Categories that no text in a log names; other evidence does.
 WITHOUT_TEXT = {
     "admission", "container_config", "deadline", "early_exit_zero", "elastic_scale_up_rendezvous_failure",
-    "explicit_exit", "image_pull", "liveness_probe", "network_lost", "not_scheduled", "stale_restart", "success",
-    "success_after_restart", "unknown", "unknown_python_exit", "volume_mount",
+    "explicit_exit", "image_pull", "liveness_probe", "network_lost", "not_scheduled", "slow_start", "stale_restart",
+    "success", "success_after_restart", "unknown", "unknown_python_exit", "volume_mount",
 }  # fmt: skip
 
 
@@ -133,6 +133,10 @@ def groups(line: str) -> dict[str, str]:
         ("agent_closes", {"pid": "414", "signal": "SIGTERM"}),
         ("agent_signal", {"signal": "15"}),
         ("mpirun_child", {"rank": "5", "peer": "gpu-a17", "signal": "11"}),
+        ("mpirun_failed", {}),
+        ("horovod_child", {"rank": "2", "code": "250"}),
+        ("lightning_child", {"pid": "2077", "code": "-11"}),
+        ("called_process", {"code": "2"}),
         ("srun_task", {"peer": "gpu-a17", "tasks": "12"}),
         ("watchdog_timeout", {"seq": "512", "op": "ALLGATHER"}),
         ("nccl_unique_id", {"kind": "NCCL", "ranks": "0"}),
@@ -157,7 +161,7 @@ def groups(line: str) -> dict[str, str]:
         ("xid_13", {"pci": "0000:3b:00", "xid": "13", "pid": "4242"}),
         ("xid_79", {"pci": "0000:3b:00", "xid": "79"}),
         ("gpu_address", {"pci": "0000:3b:00", "uuid": "GPU-01234567-89ab-cdef-0123-456789abcdef"}),
-        ("oom_killer", {"pid": "3210"}),
+        ("oom_cgroup", {"pid": "3210"}),
         ("nan_megatron", {"rank": "12"}),
         ("python_exception", {"exception": "ValueError"}),
     ],

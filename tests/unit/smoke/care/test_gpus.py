@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from atlctl.jobs.gpus import REASONS
 from atlctl.jobs.model import Worker
 from atlctl.smoke import care
 from atlctl.smoke.agent import gpus
@@ -29,20 +30,26 @@ SMI = """\
 #!/bin/sh
 case "$*" in *"${FAKE_HANG:-nothing}"*) exec sleep 1000 ;; esac
 row() {
-  echo "$1, GPU-$1, NVIDIA H100 80GB HBM3, 00000000:${1}B:00.0, $2, 81559, 70.12, 31, ${3:-0}, ${4:-0x0000000000000001}"
+  echo "$1, GPU-$1, NVIDIA H100 80GB HBM3, 00000000:${1}B:00.0, $2, 81559, 70.12, 31, ${3:-0}"
 }
 case "$*" in
   *query-compute-apps*) [ -z "$FAKE_APPS" ] || echo "$FAKE_APPS" ;;
   *remapped_rows*) echo "0, No, No"; echo "1, ${FAKE_REMAP:-No}, No" ;;
   *mig.mode*) echo "0, [N/A]"; echo "1, ${FAKE_MIG:-[N/A]}" ;;
   *retired_pages*) echo "Field \\"retired_pages.pending\\" is not a valid field to query."; exit 2 ;;
+  *clocks_*_reasons*)
+    case "$*" in
+      *clocks_${FAKE_KNOWN:-event}_reasons.active*)
+        echo "0, 0x0000000000000001"; echo "1, ${FAKE_THROTTLE:-0x0000000000000001}" ;;
+      *) echo "Field \\"clocks_reasons\\" is not a valid field to query."; exit 2 ;;
+    esac ;;
   *ecc.errors.uncorrected.aggregate*) echo "0, 0"; echo "1, 12" ;;
   *query-gpu*)
     row 0 "0, 4"
     if [ -n "$FAKE_LOST" ]; then
       echo "Unable to determine the device handle for GPU 0000:1B:00.0: Unknown Error"
     else
-      row 1 "${FAKE_USE:-0, 4}" "$FAKE_ECC" "$FAKE_THROTTLE"
+      row 1 "${FAKE_USE:-0, 4}" "$FAKE_ECC"
     fi ;;
   *nvlink*)
     for gpu in 0 1; do
@@ -71,16 +78,27 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_all_of_it(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_APPS", "GPU-1, 4711, 512")
     monkeypatch.setenv("FAKE_LINK", "<inactive>")
-    found = gpus.look(5.0, more=True)
+    found = gpus.look(5.0, more=True, reasons=REASONS)
     assert found["hung"] == ""
     assert found["topology"] == {"NV18": 1}
     one = found["gpus"][1]
     assert one == {
         "index": 1, "uuid": "GPU-1", "name": "NVIDIA H100 80GB HBM3", "bus": "00000000:1B:00.0", "utilisation": 0.0,
-        "memory_used": 4.0, "memory_total": 81559.0, "power": 70.12, "temperature": 31.0, "ecc": 0.0, "throttled": [],
-        "processes": 1, "remap_pending": "No", "remap_failure": "No", "ecc_ever": 12.0, "mig": None,
+        "memory_used": 4.0, "memory_total": 81559.0, "power": 70.12, "temperature": 31.0, "ecc": 0.0,
+        "clock_reasons": 1, "processes": 1, "remap_pending": "No", "remap_failure": "No", "ecc_ever": 12.0, "mig": None,
         "links": {"up": 1, "down": 1},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("known", "bits"), [("event", 0x48), ("throttle", 0x48), ("no_more", None)])
+def test_a_field_that_a_driver_does_not_know_costs_that_field_only(
+    smi: Path, monkeypatch: pytest.MonkeyPatch, known: str, bits: int | None
+) -> None:
+    """NVIDIA renamed it; one name that is not known makes a whole query fail."""
+    monkeypatch.setenv("FAKE_KNOWN", known)
+    monkeypatch.setenv("FAKE_THROTTLE", "0x48")
+    one = gpus.look(5.0, more=False, reasons=REASONS)["gpus"][1]
+    assert (one["name"], one["power"], one.get("clock_reasons")) == ("NVIDIA H100 80GB HBM3", 70.12, bits)
 
 
 def test_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,16 +148,24 @@ def fact(*, smi: Mapping[str, Any] | None = None, **gpu: Any) -> dict[str, Any]:
     return {"gpus": listed, "smi": {"tool": True, **(smi or {})}, "memory": {"room": 64 << 30, "of": "cgroup"}}
 
 
+def xid(number: int, text: str = "", bus: str = "0000:1b:00") -> dict[str, Any]:
+    """What the agent reports of a line that is two minutes old in the kernel's log."""
+    line = f"NVRM: Xid (PCI:{bus}): {number}, pid=7, {text}"
+    return {"xids": [{"bus": bus, "xid": number, "age": 120, "text": line}]}
+
+
 @pytest.mark.parametrize(
     ("facts", "stated", "kind", "severity", "text"),
     [
         (fact(ecc=3.0), 2, "gpu", Severity.WARN, "3 memory errors that ECC could not correct"),
         (fact(remap_failure="Yes"), 2, "gpu", Severity.FAIL, "could not be remapped"),
         (fact(remap_pending="Yes"), 2, "gpu", Severity.FAIL, "waits for the GPU to be reset"),
-        (fact(throttled=["too hot (hardware)"], temperature=91.0), 2, "gpu", Severity.WARN,
-         "too hot (hardware), 91 degrees"),
-        (fact(smi={"xids": [{"bus": "0000:1b:00", "xid": 74, "age": 120}]}), 2, "gpu", Severity.WARN,
-         "Xid 74 2 min ago: an NVLink error"),
+        (fact(throttled=["heat"], temperature=91.0), 2, "gpu", Severity.WARN, "heat, 91 degrees"),
+        (fact(smi=xid(74)), 2, "gpu", Severity.WARN, "Xid 74 2 min ago: An NVLink error"),
+        (fact(smi=xid(94)), 2, "gpu", Severity.WARN, "Xid 94 2 min ago: A contained memory error"),
+        (fact(smi=xid(140)), 2, "gpu", Severity.WARN, "Xid 140 2 min ago: A memory error that ECC could not correct"),
+        (fact(smi=xid(154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")), 2, "gpu",
+         Severity.WARN, "asks for a reset of the GPU"),
         (fact(), 8, "worker", Severity.FAIL, "2 GPUs are there, the platform states 8"),
         (fact(smi={"odd": ["Unable to determine the device handle"]}), None, "worker", Severity.FAIL,
          "Unable to determine"),
@@ -160,8 +186,11 @@ def test_what_is_wrong(facts: dict[str, Any], stated: int | None, kind: str, sev
         (fact(), 2),
         (fact(throttled=[]), None),
         # Another container's GPU of the same machine; what a program did.
-        (fact(smi={"xids": [{"bus": "0000:9b:00", "xid": 79, "age": 1}]}), 2),
-        (fact(smi={"xids": [{"bus": "0000:1b:00", "xid": 31, "age": 1}]}), 2),
+        (fact(smi=xid(79, bus="0000:9b:00")), 2),
+        (fact(smi=xid(31)), 2),
+        (fact(smi=xid(-1)), 2),
+        (fact(smi=xid(10**30)), 2),
+        (fact(smi=xid(154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")), 2),
         # Slices of one GPU; no answer in time is no missing GPU; cards of another make.
         (fact(mig="Enabled"), 14),
         ({"gpus": [], "smi": {"problem": "no answer", "late": True}}, 8),
@@ -181,7 +210,7 @@ def test_the_platforms_number_is_trusted_where_it_agrees_somewhere() -> None:
 
 
 def test_throttling_must_be_seen_twice() -> None:
-    hot = fact(throttled=["too hot (hardware)"])
+    hot = fact(throttled=["heat"])
     assert ill("w0", hot, None, True, fact(throttled=[])) == []
 
 
@@ -258,7 +287,8 @@ def test_healthy_gpus_pass_and_nobody_is_quiet(smi: Path) -> None:
     ("env", "culprit", "text"),
     [
         ({"FAKE_ECC": "2"}, ("gpu", 1), "2 memory errors"),
-        ({"FAKE_THROTTLE": "0x0000000000000048"}, ("gpu", 1), "hardware slowdown, too hot (hardware)"),
+        ({"FAKE_THROTTLE": "0x0000000000000048"}, ("gpu", 1), "clock is held down: heat"),
+        ({"FAKE_THROTTLE": "0x08", "FAKE_KNOWN": "throttle"}, ("gpu", 1), "clock is held down: hardware"),
         ({"FAKE_LOST": "1"}, ("worker", None), "Unable to determine the device handle"),
         ({"FAKE_HANG": "query-gpu=index,uuid"}, ("worker", None), "nvidia-smi hangs"),
     ],
