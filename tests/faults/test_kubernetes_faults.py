@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -215,6 +218,105 @@ def test_a_server_that_is_not_there_is_255(cluster: Cluster) -> None:
     assert run.code == 255
     assert "127.0.0.1:1 cannot be reached" in problem(run.stderr)[0]
     assert time.monotonic() - begun < 20
+
+
+# Servers that do not come to an end
+
+#: `atlctl` with an answer's time in all, else 30 s, cut down to 4 s.
+HASTY = (
+    "import sys, runpy\n"
+    "from atlctl.backends.kubernetes import client\n"
+    "client.DEADLINE = 4.0\n"
+    "runpy.run_module('atlctl', run_name='__main__', alter_sys=True)\n"
+)
+READING = (
+    ("jobs",),
+    ("ps", "job"),
+    ("events", "job"),
+    ("logs", "job", "--tail", "1"),
+    ("errors", "job"),
+    ("exec", "-j", "job", "--all", "true"),
+    ("stop", "job", "--yes", "--no-save"),
+)
+
+
+def all_at_once(cluster: Cluster, *commands: tuple[str, ...]) -> list[Result]:
+    """What each of them gave, a JSON document on stdout where it has one; within 40 s."""
+    env = {**os.environ, "KUBECONFIG": str(cluster.server.kubeconfig)}
+    options: dict[str, Any] = {"env": env, "stdin": subprocess.DEVNULL, "stdout": -1, "stderr": -1}
+    runs = [subprocess.Popen([sys.executable, "-W", "error", "-c", HASTY, *words], **options) for words in commands]
+    until = time.monotonic() + 40
+    found = []
+    try:
+        for run in runs:
+            stdout, stderr = run.communicate(timeout=max(0.1, until - time.monotonic()))
+            found.append(Result(stdout, stderr, run.returncode))
+    finally:
+        for run in runs:
+            run.kill()
+            run.wait()
+    return found
+
+
+@pytest.mark.parametrize("action", ["drip", "silence"])
+def test_a_server_that_drips_or_is_silent_is_given_up_and_the_wait_is_told(cluster: Cluster, action: str) -> None:
+    cluster.server.fault(action, kind="every")
+    for words, run in zip(READING, all_at_once(cluster, *READING), strict=True):
+        assert (run.stdout, run.code) == (b"", 255), (words, run)
+        first, *rest = run.stderr.decode().splitlines()
+        assert first.startswith("note: waiting for the API server 127.0.0.1:"), (words, run)
+        assert "did not answer within 4 s" in problem("\n".join(rest).encode())[0], (words, run)
+
+
+def test_a_wait_is_not_told_where_nobody_wants_to_hear_and_not_in_json(cluster: Cluster) -> None:
+    cluster.server.fault("drip", kind="every", bytes=300)
+    quiet, document = all_at_once(cluster, ("-q", "ps", "job"), ("ps", "job", "-o", "json"))
+    assert b"waiting" not in quiet.stderr
+    assert json.loads(document.stdout)["errors"][0]["kind"] == "unreachable"
+    assert document.stderr.count(b"waiting for the API server") == 1
+
+
+def test_the_users_own_deadline_bounds_a_server_that_drips(cluster: Cluster) -> None:
+    """Also where its single answers would be waited for longer than that."""
+    cluster.server.fault("drip", kind="list", bytes=100, seconds=0.05)
+    begun = time.monotonic()
+    runs = [
+        started(cluster, *words)
+        for words in (
+            ("exec", "-j", "job", "--all", "--timeout", "5", "true"),
+            ("cp", "--connect-timeout", "5", "job-worker-0:/etc/hostname", "./x"),
+            ("stop", "job", "--yes", "--no-save", "--timeout", "5"),
+        )
+    ]
+    for run in runs:
+        with run:
+            _, stderr = run.communicate(timeout=25)
+        assert run.returncode == 124, stderr
+        assert "could not be asked for within 5 s" in problem(stderr.partition(b"...\n")[2])[0]
+    assert time.monotonic() - begun < 25
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "says"),
+    [
+        ("endless", "list", "sends too much in one answer"),
+        ("bomb", "list", "sends too much in one answer"),
+        ("bomb", "discovery", "sends too much in one answer"),
+        ("endless-pages", "list", "does not come to the end of a list"),
+    ],
+)
+def test_an_answer_without_an_end_fills_no_memory(cluster: Cluster, action: str, kind: str, says: str) -> None:
+    cluster.server.fault(action, kind=kind)
+    with started(cluster, "ps", "job") as run:
+        peak = 0
+        while run.poll() is None:
+            with contextlib.suppress(OSError):
+                peak = max(peak, int(Path(f"/proc/{run.pid}/statm").read_text().split()[1]) >> 8)
+            time.sleep(0.02)
+        _, stderr = run.communicate()
+    assert says in problem(stderr.rpartition(b"...\n")[2])[0]
+    assert run.returncode == 1
+    assert peak < 260, f"{peak} MiB"
 
 
 # Pods that go
