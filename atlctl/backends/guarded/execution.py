@@ -32,8 +32,9 @@ LINGER_SECONDS, LINGER_LIMIT = (0.3, 2.0), 4.0
 OWED = 1 << 20
 #: Seconds that an end may take beyond its grace: the watcher gives SIGKILL 5 s. And for the wrapper's first word.
 END_MARGIN_SECONDS, WORD_SECONDS = 6.0, 3.0
-#: Seconds without a word until a command that runs without a wrapper counts as started.
-SILENT_START_SECONDS = 0.3
+#: Seconds without a word until a command that runs without a wrapper counts as started; and until the
+#: wrapper's first word, without which a command that has one counts as lost.
+SILENT_START_SECONDS, FIRST_WORD_SECONDS = 0.3, 30.0
 #: Bytes of output that may overtake the wrapper's first word; bytes of input that the transport is handed at once.
 EARLY_LIMIT, PIECE = 1 << 20, 256 * 1024
 SIGKILL = 9
@@ -68,7 +69,7 @@ class GuardedExecution:
         self._events: deque[Event] = deque()
         self._early: list[Output] = []
         self._early_size = 0
-        self._begun_at = 0.0
+        self._begun_at = self._opened_at = 0.0
         #: PID and start time of the exec's first process.
         self._start: tuple[str, str] | None = None
         self._started = False
@@ -141,6 +142,7 @@ class GuardedExecution:
         try:
             await asyncio.shield(self._reaching)
             self._channel = await place.open(command, half_close=half_close, size=self._size)
+            self._opened_at = asyncio.get_running_loop().time()
         except AtlctlError as error:
             self._last = place.refused(error, half_close=half_close)
         except asyncio.CancelledError:
@@ -199,6 +201,8 @@ class GuardedExecution:
             if not done:
                 if self._exit_heard:
                     self._finish(self._exited(truncated=True))
+                elif self._wrapped:
+                    self._finish(Lost(f"the command was sent, and nothing was heard for {FIRST_WORD_SECONDS:g} s"))
                 else:
                     self._run(guarded=False)
                 return
@@ -216,7 +220,11 @@ class GuardedExecution:
         """Seconds to wait for a message, None for ever."""
         if self._last is None and self._exit_heard:
             return max(0.0, min(self._quiet, self._linger_until - asyncio.get_running_loop().time()))
-        return None if self._last is not None or self._started or self._wrapped else SILENT_START_SECONDS
+        if self._last is not None or self._started:
+            return None
+        if self._wrapped:
+            return max(0.0, self._opened_at + FIRST_WORD_SECONDS - asyncio.get_running_loop().time())
+        return SILENT_START_SECONDS
 
     async def _hear(self, output: Output) -> None:
         """Output, with the wrapper's words in it."""
