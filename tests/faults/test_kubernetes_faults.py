@@ -319,6 +319,38 @@ def test_an_answer_without_an_end_fills_no_memory(cluster: Cluster, action: str,
     assert peak < 260, f"{peak} MiB"
 
 
+def test_a_watch_goes_on_when_the_server_is_back(cluster: Cluster) -> None:
+    """It says that it waits, once, and that it need not any more."""
+    cluster.pytorchjob("watched", 1)
+    with started(cluster, "ps", "watched", "--watch", "-o", "name") as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        assert run.stdout.readline() == b"worker-0\n"
+        cluster.server.fault("drop", kind="every")
+        waits = next(line for line in iter(run.stderr.readline, b"") if b"note: waiting for" not in line)
+        cluster.server.clear_faults()
+        assert run.stderr.readline() == b"note: job watched can be asked for again\n"
+        assert run.poll() is None
+        cluster.server.remove("PyTorchJob", "watched", api_version="kubeflow.org/v1")
+        cluster.server.remove("Pod", "watched-worker-0")
+        stdout, stderr = run.communicate(timeout=30)
+    assert waits.endswith(b"; waiting for it (Ctrl-C ends this)\n")
+    assert (stdout, run.returncode) == (b"", 3), stderr
+
+
+def test_a_kubelet_that_was_stopped_is_given_up_and_the_wait_is_told(cluster: Cluster) -> None:
+    """The API server takes its time to find out, for each question."""
+    cluster.pytorchjob("still", 1)
+    cluster.server.fault("dialing", kind="log", name="still-*", seconds=6)
+    begun = time.monotonic()
+    run = cluster.cli("logs", "still", "--tail", "1", timeout=55)
+    assert run.code == 255, run
+    assert run.stderr.count(b"waiting for the API server") == 1
+    assert run.stderr.count(b"waiting for the log of worker-0: the API server answered 500: error dialing") == 1
+    assert b"the node of pod still-worker-0 does not answer" in run.stderr
+    assert time.monotonic() - begun < 45
+
+
 # Pods that go
 
 
