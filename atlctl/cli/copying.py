@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from atlctl.cli import say, target
 from atlctl.cli.output.copies import document, progress_line, summary
+from atlctl.cli.patience import within
 from atlctl.cli.runtime import context
 from atlctl.fanout.engine import FanOut, Limits, RunInterrupted
 from atlctl.fanout.limits import raise_descriptor_limit
@@ -35,8 +36,9 @@ async def copy(named: str | None, selection: Selection, spec: CopySpec, limits: 
             "write :PATH for the selected workers",
         )
     source = target.backend(None, named)
-    job = await target.find_job(source, None, named, reads_only=False)
-    workers = await target.choose(source, job, _selection(job, selection, spec), irreversible=True)
+    async with within(limits.reaching):
+        job = await target.find_job(source, None, named, reads_only=False)
+        workers = await target.choose(source, job, _selection(job, selection, spec), irreversible=True)
     target.say_guessed(workers)
     if spec.remote.worker and len(workers) != 1:
         shown = fold_names(worker.name for worker in workers)

@@ -15,6 +15,7 @@ from atlctl.cli.output.gather import GatherSink
 from atlctl.cli.output.jsonl import JsonSink
 from atlctl.cli.output.live import LiveSink
 from atlctl.cli.output.summary import summary_lines
+from atlctl.cli.patience import within
 from atlctl.cli.runtime import context
 from atlctl.fanout.engine import FanOut, Limits, RunInterrupted
 from atlctl.fanout.limits import make_room
@@ -50,6 +51,15 @@ async def execute(
 ) -> int:
     """Run `words` on the selected workers; returns the folded exit code. Raises UsageError without a selection."""
     source = target.backend(None, named)
+    async with within(limits.reaching):
+        job, workers = await _found(source, named, selection, words)
+    return await _run(source, job, workers, words, stdin, limits, form)
+
+
+async def _found(
+    source: Backend, named: str | None, selection: Selection, words: tuple[str, ...]
+) -> tuple[Job, Sequence[Worker]]:
+    """The job and its workers that are meant. Raises UsageError without a selection."""
     if selection.empty and named is None:
         await _refuse_job_as_command(source, words)
     try:
@@ -66,13 +76,14 @@ async def execute(
         )
     workers = await target.choose(source, job, selection)
     target.say_guessed(workers)
-    return await _run(source, job, workers, words, stdin, limits, form)
+    return job, workers
 
 
 async def retry(named: str | None, stdin: bool, limits: Limits, form: Form) -> int:
     """Run the job's last command again on the workers where its outcome was not 0."""
     source = target.backend(None, named)
-    job = await target.find_job(source, None, named, reads_only=False)
+    async with within(limits.reaching):
+        job = await target.find_job(source, None, named, reads_only=False)
     last = load(state_dir(), job_key(job))
     if last is None:
         raise NothingMatched(f"nothing was run with exec on job {job.name} yet", "atlctl exec --all CMD")

@@ -93,7 +93,7 @@ def backend(hostfile: str | None, *, around: bool) -> SshBackend:
         say.note(f"{len(meant.hosts)} workers: {meant.source}")
     for remark in meant.remarks if meant is not None else ():
         say.note(remark)
-    return SshBackend(connections(), lists_named(), meant)
+    return SshBackend(connections(), lists_named(), meant, say.note)
 
 
 def meant_list(hostfile: str | None, *, around: bool) -> HostList | None:

@@ -102,6 +102,7 @@ def backend(argument: str | None = None, option: str | None = None, *, everywher
         selector=asked.selector,
         container=asked.container,
         all_namespaces=everywhere,
+        waiting=say.note,
     )
     asked.closers.append(made.aclose)
     return made

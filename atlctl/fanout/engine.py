@@ -25,6 +25,8 @@ from atlctl.jobs.model import Worker
 _ENDING, _TELLING = 2.0, 1.0
 #: Seconds an execution has, after its `end` returned, to say so by a terminal event.
 _SETTLE = 0.5
+#: Seconds to reach a worker that a limit on its command leaves.
+_REACHING = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +48,14 @@ class Limits:
     def __post_init__(self) -> None:
         if self.parallel < 1 or (self.batch is not None and self.batch < 1):
             raise UsageError("at least one worker must run at once", "--parallel and --batch take 1 or more")
+
+    @property
+    def reaching(self) -> float | None:
+        """Seconds from the attempt to `Started`: without a limit of its own that of the command, and `_REACHING` at
+        least, since that one is not about the way there."""
+        if self.connect_timeout is not None or self.timeout is None:
+            return self.connect_timeout
+        return max(self.timeout, _REACHING)
 
 
 class RunInterrupted(asyncio.CancelledError):
@@ -253,8 +263,8 @@ class FanOut:
     async def _follow(self, run: _Run) -> Event | None:
         """Pass output on until the terminal event; None where there is none."""
         worker, limits, output = run.worker, self._limits, self._sink.output
-        if limits.connect_timeout is not None:
-            self._set_timer(run, limits.connect_timeout, "not started within")
+        if limits.reaching is not None:
+            self._set_timer(run, limits.reaching, "not started within")
         request = self._request
         if not isinstance(request, ExecRequest):
             request = request(worker)

@@ -20,8 +20,8 @@ from atlctl.smoke.findings import Check, Culprit, Finding, Report, Severity, Ver
 from atlctl.smoke.session import Session
 from atlctl.smoke.steps import Act, Step, look_before, names, steps
 
-#: Seconds without any sign of life until those that have not answered are given up, and the most for a roll call that
-#: still makes progress: many workers, or a machine with too much to do, are no silent ones.
+#: Seconds without any sign of life until those that have not answered are given up once one has, and the most for a
+#: roll call: many workers, or a machine with too much to do, are no silent ones.
 PATIENCE, ROLL_CALL_MOST = 4.0, 25.0
 #: Seconds that a worker which did not answer is given once more, while the others are tested: at most, and at least.
 _AGAIN, _AGAIN_LEAST = 60.0, 1.0
@@ -182,7 +182,7 @@ class Smoke:
         session = Session(self._executor, workers, {**config, "torch": False})
         self._sessions.append(session)
         async with session:
-            await session.roll_call(PATIENCE)
+            await session.roll_call(PATIENCE, ROLL_CALL_MOST)
             living = session.living()
         for name, why in lost.items():
             text = f"its agent was lost while it was tested: {why}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -169,14 +170,17 @@ class Session:
         """Wait until every agent has said hello or is known to be gone, `timeout` seconds at most. Those that have not,
         with the reason; they are given up.
 
-        With `most` the time begins anew whenever a worker is heard of, and is longer for one that has too much to do,
-        until `most` seconds are over: neither many workers nor busy ones are silent.
+        With `most` the time begins when the first one is heard of, and anew with each of the others, and is longer for
+        one that has too much to do, or where this machine has, until `most` seconds are over: neither many workers nor
+        busy ones are silent.
         """
         begun = heard = time.monotonic()
+        here = os.getloadavg()[0]
+        own = _slow({"load": here, "running": here, "cpus": os.cpu_count()})
         while left := [peer for peer in self._peers.values() if peer.hello is None and not peer.gone]:
-            until = begun + timeout
-            if most is not None:
-                until = min(heard + timeout * max(1.0, *(peer.slow for peer in left)), begun + most)
+            until = begun + (timeout if most is None else most)
+            if most is not None and any(peer.hello or peer.slow for peer in self._peers.values()):
+                until = min(heard + timeout * max(own, *(peer.slow for peer in left)), until)
             self._joined.clear()
             try:
                 async with asyncio.timeout(until - time.monotonic()):

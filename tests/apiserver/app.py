@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import time
 import uuid
@@ -14,6 +16,7 @@ from aiohttp import web
 
 from tests.apiserver import deleting, execs, listing, logs, resources, statuses, watching, writing
 from tests.apiserver.cluster import Call, Cluster
+from tests.apiserver.faults import Fault
 from tests.apiserver.resources import Resource
 from tests.apiserver.statuses import Refusal
 from tests.apiserver.store import dumps
@@ -80,7 +83,13 @@ async def dispatch(cluster: Cluster, request: web.Request) -> web.StreamResponse
         if (plain := _path(cluster, request, parts)) is not None:
             cluster.access.check_path(user, raw)
             entry["status"] = plain.status
-            return plain
+            fault = cluster.faults.ask("discovery", "", raw)
+            if fault is None:
+                return plain
+            entry["fault"] = fault.action
+            if refusal := fault.refusal():
+                raise refusal
+            return await _rough(request, fault, plain)
         call = _call(cluster, request, user, query, parts, entry)
         response = await _answer(call)
     except Refusal as refusal:
@@ -173,6 +182,15 @@ async def _answer(call: Call) -> web.StreamResponse:
         raise Refusal(415, "UnsupportedMediaType", "the test server takes no protobuf")
     access.check(call.user, call.verb, call.resource, call.namespace, call.name, call.sub)
     await _trouble(call)
+    response = await _own_answer(call)
+    if call.fault is None or not isinstance(response, web.Response):
+        return response
+    return await _rough(call.request, call.fault, response)
+
+
+async def _own_answer(call: Call) -> web.StreamResponse:
+    """The request's answer, without what a fault makes of it."""
+    access = call.cluster.access
     if call.sub == "exec":
         return await execs.serve(call)
     if call.sub == "log":
@@ -202,6 +220,8 @@ async def _trouble(call: Call) -> None:
         return
     call.entry["fault"] = fault.action
     if refusal := fault.refusal():
+        if fault.action == "dialing":
+            await asyncio.sleep(fault.seconds)
         raise refusal
     if fault.action == "drop":
         cut(call.request)
@@ -209,7 +229,62 @@ async def _trouble(call: Call) -> None:
     if fault.action == "delay":
         await asyncio.sleep(fault.seconds)
         return
+    if fault.action == "silence" or (fault.action == "drip" and call.sub == "exec"):
+        await _gone(call.request)
     call.fault = fault
+
+
+async def _gone(request: web.Request) -> None:
+    """Until the client has gone."""
+    while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110 - has no event
+        await asyncio.sleep(0.05)
+    raise Refusal(500, text="cut")
+
+
+async def _rough(request: web.Request, fault: Fault, response: web.Response) -> web.StreamResponse:
+    """An answer as a broken server gives it; the answer itself where the fault is none of answers."""
+    body = response.body if isinstance(response.body, bytes) else b""
+    match fault.action:
+        case "silence":
+            await _gone(request)
+        case "drop":
+            cut(request)
+        case "drip":
+            head = f"HTTP/1.1 {response.status} OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            await _drip(request, head.encode() + b"\r\n" + body, fault)
+        case "bomb":
+            return web.Response(body=_bomb(), headers={"Content-Encoding": "gzip", "Content-Type": "application/json"})
+        case "endless":
+            begun = web.StreamResponse(headers={"Content-Type": "application/json"})
+            await begun.prepare(request)
+            await begun.write(b'{"metadata":{},"items":[{}')
+            with contextlib.suppress(ConnectionError):
+                while request.transport is not None and not request.transport.is_closing():
+                    await begun.write(b',{"kind":"Pod"}' * 4000)
+            return begun
+        case "endless-pages":
+            page = json.loads(body)
+            page["metadata"] = {**page.get("metadata", {}), "continue": listing.from_the_start()}
+            return answer(page)
+    return response
+
+
+async def _drip(request: web.Request, raw: bytes, fault: Fault) -> None:
+    start, rest = raw[: fault.bytes], raw[fault.bytes :]
+    for piece in (start, *(rest[at : at + 1] for at in range(len(rest)))):
+        if request.transport is None or request.transport.is_closing():
+            return
+        request.transport.write(piece)
+        await asyncio.sleep(fault.seconds or 1.0)
+
+
+@functools.cache
+def _bomb() -> bytes:
+    """Without its end: who has unpacked that much has no use for it."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    start = packer.compress(b'{"metadata":{},"items":[{}') + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(b",{}" * (1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return start + block * 1400
 
 
 def cut(request: web.Request) -> None:

@@ -28,6 +28,11 @@ ACTIONS = (
     "slow",  # exec and log: `seconds` between two frames or chunks
     "split",  # exec: frames of `bytes` bytes, cut inside characters
     "end-early",  # log: a clean end after `bytes`, as when a kubelet dies
+    "silence",  # the request is taken and never answered
+    "drip",  # `bytes` of the answer at once, then a byte every `seconds` (0: one second), head and all; log: its lines
+    "endless",  # a body that never ends: items of a list, lines of a log
+    "bomb",  # a small gzip body that unpacks to 4 GiB of empty objects
+    "endless-pages",  # list: each page names one more
 )
 
 
@@ -35,7 +40,8 @@ ACTIONS = (
 class Fault:
     """One switch. It fires on requests of `kind` to a pod (or object) whose name matches `name`.
 
-    `kind` is a verb of RBAC (get, list, watch, create, patch, delete), or exec, log, or any.
+    `kind` is a verb of RBAC (get, list, watch, create, patch, delete), or exec, log, or any of these; or discovery; or
+    every one.
     `times` bounds how often it fires (None: always), `probability` leaves it to a generator seeded with `seed`.
     """
 
@@ -61,7 +67,8 @@ class Fault:
 
     def fires(self, kind: str, resource: str, name: str) -> bool:
         """Whether it happens now; counts where it does."""
-        if self.kind not in (kind, "any") or not fnmatch.fnmatchcase(name, self.name):
+        many = ("every",) if kind == "discovery" else ("any", "every")
+        if self.kind not in (kind, *many) or not fnmatch.fnmatchcase(name, self.name):
             return False
         if not fnmatch.fnmatchcase(resource, self.resource):
             return False

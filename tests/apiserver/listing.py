@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import uuid
 from typing import Any
 
 from tests.apiserver import selecting, statuses, tables
@@ -121,6 +122,11 @@ def _place(record: Record) -> list[str]:
 
 def _pack(version: int, after: list[str]) -> str:
     return base64.urlsafe_b64encode(dumps({"rv": version, "start": after})).decode()
+
+
+def from_the_start() -> str:
+    """A token, each time another one, that brings the first page once more."""
+    return base64.urlsafe_b64encode(dumps({"rv": 1 << 62, "start": [], "n": uuid.uuid4().hex})).decode()
 
 
 def _unpack(token: str) -> tuple[int, list[str]]:

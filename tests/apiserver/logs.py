@@ -48,7 +48,15 @@ async def _send(call: Call, response: web.StreamResponse, run: Run, options: Opt
     left = fault.bytes if fault and action in ("drop-after", "end-early") else None
     if fault and action == "stall":
         await asyncio.sleep(fault.seconds or 86400)
+    while fault and action == "endless" and not _closing(call):
+        await response.write(b"2026-01-01T00:00:00.000000000Z the same line once more\n" * 1000)
     async for data in read(run, options):
+        if fault and action == "drip":
+            await response.write(data[: fault.bytes])
+            for at in range(fault.bytes, len(data)):
+                await asyncio.sleep(fault.seconds or 1.0)
+                await response.write(data[at : at + 1])
+            continue
         if fault and action == "slow":
             await asyncio.sleep(fault.seconds)
         if left is not None and len(data) >= left:

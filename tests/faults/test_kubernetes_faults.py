@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -233,6 +236,137 @@ def test_a_server_that_is_not_there_is_255(cluster: Cluster) -> None:
     assert run.code == 255
     assert "127.0.0.1:1 cannot be reached" in problem(run.stderr)[0]
     assert time.monotonic() - begun < 20
+
+
+# Servers that do not come to an end
+
+#: `atlctl` with an answer's time in all, else 30 s, cut down to 4 s.
+HASTY = (
+    "import sys, runpy\n"
+    "from atlctl.backends.kubernetes import client\n"
+    "client.DEADLINE = 4.0\n"
+    "runpy.run_module('atlctl', run_name='__main__', alter_sys=True)\n"
+)
+READING = (
+    ("jobs",),
+    ("ps", "job"),
+    ("events", "job"),
+    ("logs", "job", "--tail", "1"),
+    ("errors", "job"),
+    ("exec", "-j", "job", "--all", "true"),
+    ("stop", "job", "--yes", "--no-save"),
+)
+
+
+def all_at_once(cluster: Cluster, *commands: tuple[str, ...]) -> list[Result]:
+    """What each of them gave, a JSON document on stdout where it has one; within 40 s."""
+    env = {**os.environ, "KUBECONFIG": str(cluster.server.kubeconfig)}
+    options: dict[str, Any] = {"env": env, "stdin": subprocess.DEVNULL, "stdout": -1, "stderr": -1}
+    runs = [subprocess.Popen([sys.executable, "-W", "error", "-c", HASTY, *words], **options) for words in commands]
+    until = time.monotonic() + 40
+    found = []
+    try:
+        for run in runs:
+            stdout, stderr = run.communicate(timeout=max(0.1, until - time.monotonic()))
+            found.append(Result(stdout, stderr, run.returncode))
+    finally:
+        for run in runs:
+            run.kill()
+            run.wait()
+    return found
+
+
+@pytest.mark.parametrize("action", ["drip", "silence"])
+def test_a_server_that_drips_or_is_silent_is_given_up_and_the_wait_is_told(cluster: Cluster, action: str) -> None:
+    cluster.server.fault(action, kind="every")
+    for words, run in zip(READING, all_at_once(cluster, *READING), strict=True):
+        assert (run.stdout, run.code) == (b"", 255), (words, run)
+        first, *rest = run.stderr.decode().splitlines()
+        assert first.startswith("note: waiting for the API server 127.0.0.1:"), (words, run)
+        assert "did not answer within 4 s" in problem("\n".join(rest).encode())[0], (words, run)
+
+
+def test_a_wait_is_not_told_where_nobody_wants_to_hear_and_not_in_json(cluster: Cluster) -> None:
+    cluster.server.fault("drip", kind="every", bytes=300)
+    quiet, document = all_at_once(cluster, ("-q", "ps", "job"), ("ps", "job", "-o", "json"))
+    assert b"waiting" not in quiet.stderr
+    assert json.loads(document.stdout)["errors"][0]["kind"] == "unreachable"
+    assert document.stderr.count(b"waiting for the API server") == 1
+
+
+def test_the_users_own_deadline_bounds_a_server_that_drips(cluster: Cluster) -> None:
+    """Also where its single answers would be waited for longer than that."""
+    cluster.server.fault("drip", kind="list", bytes=100, seconds=0.05)
+    begun = time.monotonic()
+    runs = [
+        started(cluster, *words)
+        for words in (
+            ("exec", "-j", "job", "--all", "--timeout", "5", "true"),
+            ("cp", "--connect-timeout", "5", "job-worker-0:/etc/hostname", "./x"),
+            ("stop", "job", "--yes", "--no-save", "--timeout", "5"),
+        )
+    ]
+    for run in runs:
+        with run:
+            _, stderr = run.communicate(timeout=25)
+        assert run.returncode == 124, stderr
+        assert "could not be asked for within 5 s" in problem(stderr.partition(b"...\n")[2])[0]
+    assert time.monotonic() - begun < 25
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "says"),
+    [
+        ("endless", "list", "sends too much in one answer"),
+        ("bomb", "list", "sends too much in one answer"),
+        ("bomb", "discovery", "sends too much in one answer"),
+        ("endless-pages", "list", "does not come to the end of a list"),
+    ],
+)
+def test_an_answer_without_an_end_fills_no_memory(cluster: Cluster, action: str, kind: str, says: str) -> None:
+    cluster.server.fault(action, kind=kind)
+    with started(cluster, "ps", "job") as run:
+        peak = 0
+        while run.poll() is None:
+            with contextlib.suppress(OSError):
+                peak = max(peak, int(Path(f"/proc/{run.pid}/statm").read_text().split()[1]) >> 8)
+            time.sleep(0.02)
+        _, stderr = run.communicate()
+    assert says in problem(stderr.rpartition(b"...\n")[2])[0]
+    assert run.returncode == 1
+    assert peak < 260, f"{peak} MiB"
+
+
+def test_a_watch_goes_on_when_the_server_is_back(cluster: Cluster) -> None:
+    """It says that it waits, once, and that it need not any more."""
+    cluster.pytorchjob("watched", 1)
+    with started(cluster, "ps", "watched", "--watch", "-o", "name") as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        assert run.stdout.readline() == b"worker-0\n"
+        cluster.server.fault("drop", kind="every")
+        waits = next(line for line in iter(run.stderr.readline, b"") if b"note: waiting for" not in line)
+        cluster.server.clear_faults()
+        assert run.stderr.readline() == b"note: job watched can be asked for again\n"
+        assert run.poll() is None
+        cluster.server.remove("PyTorchJob", "watched", api_version="kubeflow.org/v1")
+        cluster.server.remove("Pod", "watched-worker-0")
+        stdout, stderr = run.communicate(timeout=30)
+    assert waits.endswith(b"; waiting for it (Ctrl-C ends this)\n")
+    assert (stdout, run.returncode) == (b"", 3), stderr
+
+
+def test_a_kubelet_that_was_stopped_is_given_up_and_the_wait_is_told(cluster: Cluster) -> None:
+    """The API server takes its time to find out, for each question."""
+    cluster.pytorchjob("still", 1)
+    cluster.server.fault("dialing", kind="log", name="still-*", seconds=6)
+    begun = time.monotonic()
+    run = cluster.cli("logs", "still", "--tail", "1", timeout=55)
+    assert run.code == 255, run
+    assert run.stderr.count(b"waiting for the API server") == 1
+    assert run.stderr.count(b"waiting for the log of worker-0: the API server answered 500: error dialing") == 1
+    assert b"the node of pod still-worker-0 does not answer" in run.stderr
+    assert time.monotonic() - begun < 45
 
 
 # Pods that go

@@ -174,6 +174,23 @@ def test_hosts_that_do_not_answer_are_not_waited_for_for_ever(hosts: Fleet) -> N
         ), found[name]["reason"]
 
 
+def test_hosts_that_take_a_command_or_a_session_and_stay_silent_are_lost(hosts: Fleet, tmp_path: Path) -> None:
+    """Without --connect-timeout, which bounds a copy's start, too."""
+    hosts.host("mute", "127.0.0.1", hosts.asyncssh(mute))
+    hosts.host("hanging", "127.0.0.1", hosts.asyncssh(None, Hanging))
+    words = ("--hostfile", hosts.file(), "--all", "-o", "json")
+    with hosts.popen("-o", "json", "--", "true") as run:
+        copied = hosts.cli("cp", *words, ":/etc/hostname", str(tmp_path), timeout=55)
+        stdout, stderr = run.communicate(timeout=55)
+    found = outcomes(stdout)
+    assert (run.returncode, copied.code) == (255, 255), (stderr, copied)
+    assert (found["mute"]["outcome"], found["mute"]["may_still_run"]) == ("lost", True)
+    assert found["mute"]["reason"] == "the command was sent, and nothing was heard for 30 s"
+    assert (found["hanging"]["outcome"], found["hanging"]["may_still_run"]) == ("failed_to_start", False)
+    assert found["hanging"]["reason"] == "hanging: no session: no answer within 15 s"
+    assert {worker["worker"] for worker in json.loads(copied.stdout)["data"]["workers"]} == {"mute", "hanging"}
+
+
 def _unanswering(hosts: Fleet) -> None:
     hosts.host("filtered", "127.0.0.1", hosts.filtered())
     hosts.host("silent", "127.0.0.1", hosts.silent())

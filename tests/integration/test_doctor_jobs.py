@@ -147,7 +147,7 @@ def test_a_server_that_says_nothing_is_given_up(tmp_path: Path) -> None:
 
 LOGIN = """
 import asyncio, subprocess, sys, time
-from atlctl.cli.doctor import patience
+from atlctl.cli import patience
 from atlctl.jobs.errors import TimedOut
 words = sys.argv[1:]
 async def main():

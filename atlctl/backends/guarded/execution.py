@@ -44,8 +44,9 @@ AFTERMATH = 1 << 20
 ASK_SECONDS = 4.0
 #: Seconds that an end may take beyond its grace: the watcher gives SIGKILL 5 s. And for the wrapper's first word.
 END_MARGIN_SECONDS, WORD_SECONDS = 6.0, 3.0
-#: Seconds without a word until a command that runs without a wrapper counts as started.
-SILENT_START_SECONDS = 0.3
+#: Seconds without a word until a command that runs without a wrapper counts as started; and until the
+#: wrapper's first word, without which a command that has one counts as lost.
+SILENT_START_SECONDS, FIRST_WORD_SECONDS = 0.3, 30.0
 #: Bytes of output that may overtake the wrapper's first word; bytes of input that the transport is handed at once.
 EARLY_LIMIT, PIECE = 1 << 20, 256 * 1024
 SIGKILL = 9
@@ -80,7 +81,7 @@ class GuardedExecution:
         self._events: deque[Event] = deque()
         self._early: list[Output] = []
         self._early_size = 0
-        self._begun_at = 0.0
+        self._begun_at = self._opened_at = 0.0
         #: PID and start time of the exec's first process.
         self._start: tuple[str, str] | None = None
         self._started = False
@@ -160,6 +161,7 @@ class GuardedExecution:
         try:
             await asyncio.shield(self._reaching)
             self._channel = await place.open(command, half_close=half_close, size=self._size)
+            self._opened_at = asyncio.get_running_loop().time()
         except AtlctlError as error:
             self._last = place.refused(error, half_close=half_close)
         except asyncio.CancelledError:
@@ -237,6 +239,8 @@ class GuardedExecution:
             if not done:
                 if self._is_whole:
                     await self._look()
+                elif self._wrapped and not self._started:
+                    self._finish(Lost(f"the command was sent, and nothing was heard for {FIRST_WORD_SECONDS:g} s"))
                 else:
                     self._run(guarded=False)
                 return
@@ -254,7 +258,11 @@ class GuardedExecution:
         """Seconds to wait for a message, None for ever."""
         if self._last is None and self._is_whole:
             return max(0.0, self._linger_until - asyncio.get_running_loop().time())
-        return None if self._last is not None or self._started or self._wrapped else SILENT_START_SECONDS
+        if self._last is not None or self._started:
+            return None
+        if self._wrapped:
+            return max(0.0, self._opened_at + FIRST_WORD_SECONDS - asyncio.get_running_loop().time())
+        return SILENT_START_SECONDS
 
     async def _hear(self, output: Output) -> None:
         """Output, with the wrapper's words in it."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from atlctl.backends.guarded import guard
 from atlctl.backends.guarded.channel import Channel, Ended, Place
 from atlctl.jobs.errors import AtlctlError
+
+#: Seconds for a watcher to say that it reads.
+READY_SECONDS = 30.0
 
 
 class Watcher:
@@ -28,8 +32,10 @@ class Watcher:
             watcher = cls(await place.open(command), mark)
         except AtlctlError:
             return None
-        if await watcher._hear("R"):
-            return watcher
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READY_SECONDS):
+                if await watcher._hear("R"):
+                    return watcher
         await watcher.close()
         return None
 

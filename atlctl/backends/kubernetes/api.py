@@ -52,6 +52,13 @@ class Busy(ApiError, TimedOut):
         self.retry_after = retry_after
 
 
+class TooLarge(ApiError):
+    """An answer, or a list in pages, beyond what is read of one. Not repeated: it would be as large again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(200, "TooLarge", "", message=message, hint="narrow it: -n NAMESPACE, or -l SELECTOR")
+
+
 class Conflict(ApiError):
     """409: another version, another UID, or it exists already."""
 
@@ -108,8 +115,9 @@ class Api(Protocol):
     """A server and an identity. Paths begin with `/api` or `/apis`.
 
     Every method raises ApiError (Refused, Missing, Busy, Conflict, ...) or NoServer, and nothing else. Reads are
-    repeated on a broken connection, 429 and 5xx, with growing pauses and within a deadline; writes only where
-    the server says that it did nothing (429).
+    repeated on a broken connection, 429 and 5xx, with growing pauses; writes only where the server says that it did
+    nothing (429), and so streams. Every answer has a total time, its repeats included, and a size; of a stream its
+    beginning alone.
     """
 
     server: str

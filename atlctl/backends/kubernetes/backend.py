@@ -20,7 +20,7 @@ from atlctl.backends.guarded.asking import file_of
 from atlctl.backends.guarded.ranks import living
 from atlctl.backends.kubernetes import access, inventory, pods, queueing
 from atlctl.backends.kubernetes.api import Missing, Object, Refused
-from atlctl.backends.kubernetes.client import Client
+from atlctl.backends.kubernetes.client import NOTICE_SECONDS, Client
 from atlctl.backends.kubernetes.discovery import Served, discover
 from atlctl.backends.kubernetes.identity import OwnPod, own_pod
 from atlctl.backends.kubernetes.inventory import Found
@@ -60,7 +60,10 @@ class KubernetesBackend:
         selector: str | None = None,
         container: str | None = None,
         all_namespaces: bool = False,
+        waiting: Callable[[str], None] | None = None,
     ) -> None:
+        """`waiting` is told what is waited for: an API server, a log."""
+        self._waiting = waiting
         self._asked = (kubeconfig, context, namespace)
         self._selector = selector
         self._container = container
@@ -80,8 +83,17 @@ class KubernetesBackend:
         """The client. Raises UsageError, NotAllowed where no server can be told from what is configured."""
         async with self._opening:
             if self._client is None:
-                self._client = Client(await asyncio.to_thread(access.load, *self._asked))
+                notice = asyncio.get_running_loop().call_later(NOTICE_SECONDS, self._tell_login)
+                try:
+                    loaded = await asyncio.to_thread(access.load, *self._asked)
+                finally:
+                    notice.cancel()
+                self._client = Client(loaded, self._waiting)
             return self._client
+
+    def _tell_login(self) -> None:
+        if self._waiting is not None and access.runs_program(*self._asked[:2]):
+            self._waiting("waiting for the kubeconfig's login program...")
 
     async def served(self) -> Served:
         """What the server has, asked once."""
@@ -236,7 +248,7 @@ class KubernetesBackend:
 
     def _log_source(self) -> PodLogs:
         if self._logs is None:
-            self._logs = PodLogs(LaterApi(self.api, "default"), self)
+            self._logs = PodLogs(LaterApi(self.api, "default"), self, waiting=self._waiting)
         return self._logs
 
     async def pod(self, job: Job, worker: str, *, fresh: bool) -> Object | None:

@@ -11,8 +11,9 @@ import json
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -33,6 +34,7 @@ from atlctl.backends.kubernetes.api import (
     Refused,
     Socket,
     Stream,
+    TooLarge,
 )
 from atlctl.backends.kubernetes.websocket import AioSocket
 
@@ -44,11 +46,22 @@ _log = logging.getLogger("atlctl.kubernetes")
 
 #: Items of one page of a list, as kubectl asks for.
 PAGE = 500
-#: Seconds within which reads are repeated.
-DEADLINE = 30.0
+#: Pages of a list that are read: objects by the hundred thousand.
+MOST_PAGES = 400
+#: Seconds for one answer, its repeats included: of a read; of a write, which a server itself gives a minute, since its
+#: webhooks may take their time; and of a list in all its pages.
+DEADLINE, WRITE_DEADLINE, LIST_DEADLINE = 30.0, 60.0, 120.0
 CONNECT_SECONDS = 10.0
-#: Seconds without a byte after which a plain request is given up.
-READ_SECONDS = 60.0
+#: Seconds without a byte after which a read is tried over another connection.
+READ_SECONDS = 15.0
+#: Seconds after which it is said that an answer is waited for.
+NOTICE_SECONDS = 2.0
+#: Bytes, unpacked, of one answer. Beyond the second figure one answer at a time goes on, so that many are not more.
+ANSWER_BYTES, _LARGE = 64 << 20, 4 << 20
+#: Bytes of memory, as `_weight` estimates them, that an answer, or a list in all its pages, may take once it is parsed.
+PARSED_BYTES = 512 << 20
+#: Bytes that are unpacked at once, and bytes of one message of a WebSocket: a kubelet's are of 32 KiB.
+_PIECE, _MESSAGE_BYTES = 1 << 20, 16 << 20
 #: Repeats of a read that failed without the server asking for patience; seconds before each, give or take a half.
 _PAUSES = (0.2, 0.5, 1.5)
 #: Bytes of a refusal that are read.
@@ -69,24 +82,28 @@ _MERGE_PATCH = "application/merge-patch+json"
 class Client:
     """One server and one identity. Close it with `aclose`."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, waiting: Callable[[str], None] | None = None) -> None:
+        """`waiting` is told, once, which server has not answered for a while."""
+        self._waiting = waiting
         self.server = access.server
         self.context = access.context
         self.namespace = access.namespace
         self.access = access
         self._sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession] | None = None
+        self._one_large = asyncio.Semaphore(1)
 
     async def get(self, path: str, query: Query = ()) -> Object:
-        return await self._patiently(lambda: self._object("GET", path, query))
+        return _parsed(await self._read(path, query))
 
     async def list(self, path: str, query: Query = ()) -> Items:
         asked = list(query.items() if isinstance(query, Mapping) else query)
-        restarts = 0
+        restarts, pages, weight = 0, 0, 0
         found, token = Items(), ""
+        until = time.monotonic() + LIST_DEADLINE
         while True:
             page = [*asked, ("limit", str(PAGE)), *([("continue", token)] if token else [])]
             try:
-                data = await self.get(path, page)
+                raw = await self._read(path, page)
             except ApiError as error:
                 # A list that took too long to page through has changed meanwhile.
                 if error.status != 410 or not token or restarts == 2:
@@ -94,11 +111,23 @@ class Client:
                 restarts += 1
                 found, token = Items(), ""
                 continue
+            pages, weight = pages + 1, weight + _weight(raw)
+            if pages > MOST_PAGES or weight > PARSED_BYTES:
+                read = f"{pages} pages, {weight >> 20} MiB"
+                found.items.clear()
+                raw.clear()
+                raise TooLarge(f"the API server {self._host()} does not come to the end of a list: {read}: {path}")
+            data = _parsed(raw)
             metadata = data.get("metadata") or {}
             found.items.extend(item for item in data.get("items") or () if isinstance(item, dict))
             token = str(metadata.get("continue") or "")
             if not token:
                 return found
+            if time.monotonic() > until:
+                raise NoServer(
+                    f"the API server {self._host()} did not send a whole list within {LIST_DEADLINE:.0f} s: {path}",
+                    self._hint(),
+                )
 
     async def send(
         self, method: str, path: str, body: Object | None, query: Query = (), *, merge_patch: bool = False
@@ -107,10 +136,10 @@ class Client:
 
         async def once() -> Answer:
             async with self._request(method, path, query, body=body, kind=kind) as response:
-                data = _parsed(await response.read())
+                data = _parsed(await self._whole(response))
                 return Answer(data, tuple(_warning(text) for text in response.headers.getall("Warning", ())))
 
-        return await self._patiently(once, only_when_told=True)
+        return await self._patiently(once, WRITE_DEADLINE, only_when_told=True)
 
     @asynccontextmanager
     async def stream(self, path: str, query: Query = ()) -> AsyncIterator[tuple[int, Stream]]:
@@ -122,7 +151,7 @@ class Client:
             opened.append(made)
             return response
 
-        response = await self._patiently(once)
+        response = await self._patiently(once, only_when_told=True)  # its readers repeat, and know what has come
         try:
             yield response.status, _Body(response)
         finally:
@@ -138,7 +167,7 @@ class Client:
                         self._url(path, query),
                         protocols=tuple(protocols),
                         headers=headers,
-                        max_msg_size=0,
+                        max_msg_size=_MESSAGE_BYTES,
                         autoclose=False,
                         autoping=False,
                         **self._transport(),
@@ -161,7 +190,7 @@ class Client:
         if self._sessions is None:
             _smaller_tls_buffers()
             gc.set_threshold(*_COLLECTIONS)
-            headers = {"User-Agent": f"atlctl/{__version__}"}
+            headers = {"User-Agent": f"atlctl/{__version__}", "Accept-Encoding": "gzip"}
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
             plain, sockets = (
                 aiohttp.ClientSession(
@@ -169,6 +198,7 @@ class Client:
                     # exec that is repeated may run its command twice. A connection of its own is never kept.
                     connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
                     headers=headers,
+                    auto_decompress=False,  # it would unpack without a bound
                     timeout=timeout,
                     middlewares=middlewares,
                     cookie_jar=aiohttp.DummyCookieJar(),
@@ -196,9 +226,30 @@ class Client:
         at_hand = self.access.headers_at_hand()
         return at_hand if at_hand is not None else await asyncio.to_thread(self.access.headers)
 
-    async def _object(self, method: str, path: str, query: Query) -> Object:
-        async with self._request(method, path, query) as response:
-            return _parsed(await response.read())
+    async def _read(self, path: str, query: Query) -> bytearray:
+        async def once() -> bytearray:
+            async with self._request("GET", path, query) as response:
+                return await self._whole(response)
+
+        return await self._patiently(once)
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> bytearray:
+        """The body, unpacked. Raises TooLarge."""
+        got = bytearray()
+        async with AsyncExitStack() as held:
+            pieces = await held.enter_async_context(aclosing(_pieces(response)))
+            large = False
+            async for piece in pieces:
+                got += piece
+                if len(got) > _LARGE and not large:
+                    large = True
+                    await held.enter_async_context(self._one_large)
+                if len(got) > ANSWER_BYTES:
+                    break
+        if len(got) > ANSWER_BYTES or _weight(got) > PARSED_BYTES:
+            got.clear()  # an error keeps what its frames hold
+            raise TooLarge(f"the API server {self._host()} sends too much in one answer: {response.url.path}")
+        return got
 
     @asynccontextmanager
     async def _request(
@@ -217,9 +268,10 @@ class Client:
         if body is not None:
             headers["Content-Type"] = kind
             data = json.dumps(body).encode()
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=CONNECT_SECONDS, sock_read=None if endless else READ_SECONDS
-        )
+        if endless:
+            headers["Accept-Encoding"] = "identity"
+        silence = READ_SECONDS if method == "GET" and not endless else None
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence)
         _log.debug("%s %s", method, path)
         try:
             response = await self._open()[0].request(
@@ -248,35 +300,67 @@ class Client:
 
     def _no_server(self, error: Exception, *, asked: bool = False) -> NoServer:
         where = f"{self._host()}" + (f" through the proxy {_host_of(self.access.proxy)}" if self.access.proxy else "")
+        return NoServer(f"the API server {where} cannot be reached: {_why(error)}", self._hint(), asked=asked)
+
+    def _hint(self) -> str:
         hint = f"check the context {self.context}" if self.context else "check the network of this pod"
-        hint += "; jobs of this machine or of hosts: --backend local, --backend ssh"
-        return NoServer(f"the API server {where} cannot be reached: {_why(error)}", hint, asked=asked)
+        return f"{hint}; jobs of this machine or of hosts: --backend local, --backend ssh"
 
     def _host(self) -> str:
         return _host_of(self.server)
 
     async def _patiently(
-        self, once: Callable[[], Awaitable[T]], *, only_when_told: bool = False, dialing: bool = False
+        self,
+        once: Callable[[], Awaitable[T]],
+        seconds: float | None = None,
+        *,
+        only_when_told: bool = False,
+        dialing: bool = False,
     ) -> T:
-        """Repeats what failed for the moment. `only_when_told`: only where the server says that it did nothing.
+        """Repeats what failed for the moment, `seconds` in all (None: `DEADLINE`). `only_when_told`: only where the
+        server says that it did nothing.
 
         `dialing`: of other failures only that of the tunnel to the node ("error dialing backend").
         """
-        until = time.monotonic() + DEADLINE
-        pauses = list(_PAUSES)
+        seconds = DEADLINE if seconds is None else seconds
         renewed = False
         while True:
+            await self._headers()  # a login takes its own time: its user may be in a browser
+            notice = asyncio.get_running_loop().call_later(NOTICE_SECONDS, self._tell_waiting)
             try:
-                return await once()
+                async with asyncio.timeout(seconds) as clock:
+                    return await self._repeatedly(once, time.monotonic() + seconds, only_when_told, dialing)
             except Refused as error:
                 if error.status != 401 or renewed:
                     raise
-                renewed = True
-                if not await asyncio.to_thread(self.access.renew, self.access.headers_at_hand() or {}):
+                refused = error
+            except TimeoutError as error:
+                if not clock.expired():
                     raise
+                raise NoServer(
+                    f"the API server {self._host()} did not answer within {seconds:.0f} s", self._hint(), asked=True
+                ) from error
+            finally:
+                notice.cancel()
+            renewed = True
+            if not await asyncio.to_thread(self.access.renew, self.access.headers_at_hand() or {}):
+                raise refused
+
+    def _tell_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting(f"waiting for the API server {self._host()}...")
+            self._waiting = None
+
+    async def _repeatedly(
+        self, once: Callable[[], Awaitable[T]], until: float, only_when_told: bool, dialing: bool
+    ) -> T:
+        pauses = list(_PAUSES)
+        while True:
+            try:
+                return await once()
             except Busy as error:
                 pause = error.retry_after if error.retry_after is not None else 1.0
-                if time.monotonic() + pause > until:
+                if time.monotonic() + pause + 0.3 > until:
                     raise
                 await asyncio.sleep(pause + random.uniform(0, 0.3))  # noqa: S311 - spreads clients, no secret
             except (NoServer, ApiError) as error:
@@ -293,10 +377,33 @@ class _Body:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for data in self._response.content.iter_any():
-                yield data
+            async with aclosing(_pieces(self._response)) as pieces:
+                async for piece in pieces:
+                    yield piece
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NoServer(f"the connection broke: {_why(error)}") from error
+
+
+async def _pieces(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    """What an answer holds, unpacked, in pieces of a bounded size. Raises NoServer where it cannot be unpacked."""
+    packed = response.headers.get("Content-Encoding", "identity").lower()
+    unpacker = None if packed == "identity" else zlib.decompressobj(31)
+    if packed not in ("identity", "gzip"):
+        raise NoServer(f"the API server's answer is packed in a way that was not asked for: {packed[:40]}")
+    async for data in response.content.iter_any():
+        if unpacker is None:
+            yield data
+            continue
+        rest = b"" if unpacker.eof else data
+        while rest:
+            try:
+                piece = unpacker.decompress(rest, _PIECE)
+            except zlib.error as error:
+                raise NoServer(f"the API server's answer cannot be unpacked: {error}") from error
+            rest = unpacker.unconsumed_tail
+            yield piece
+    if unpacker is not None and not unpacker.eof:
+        yield unpacker.flush()
 
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
@@ -348,7 +455,12 @@ def _warning(text: str) -> str:
     return rest.strip().removesuffix('"').replace('\\"', '"') or text
 
 
-def _parsed(data: bytes) -> Object:
+def _weight(data: bytes | bytearray) -> int:
+    """About the least that a JSON text takes as Python's objects: an empty one of two bytes takes 64."""
+    return len(data) + 64 * (data.count(b"{") + data.count(b"["))
+
+
+def _parsed(data: bytes | bytearray) -> Object:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -359,11 +471,13 @@ def _parsed(data: bytes) -> Object:
 async def _start(response: aiohttp.ClientResponse) -> bytes:
     """The first bytes of a refusal; what can be had of it where the connection breaks."""
     got = b""
-    with suppress(aiohttp.ClientError, OSError, TimeoutError):
-        async with asyncio.timeout(5):
-            while len(got) < _REFUSAL and (data := await response.content.read(_REFUSAL)):
-                got += data
-    return got
+    with suppress(aiohttp.ClientError, OSError, TimeoutError, NoServer):
+        async with asyncio.timeout(5), aclosing(_pieces(response)) as pieces:
+            async for piece in pieces:
+                got += piece
+                if len(got) >= _REFUSAL:
+                    break
+    return got[:_REFUSAL]
 
 
 def _masked(body: bytes, sent: Mapping[str, str]) -> bytes:

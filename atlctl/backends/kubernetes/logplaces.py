@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Protocol
 
 from atlctl.backends.kubernetes.api import NoServer, Object, Stream
@@ -16,6 +17,8 @@ from atlctl.jobs.model import Job
 
 #: Streams that are open at once: each one is a connection through the API server to a node's kubelet.
 STREAMS = 64
+#: Bytes by which a log that is read to its end must grow to count as sent.
+LEAST = 8192
 
 
 class Places(Protocol):
@@ -35,15 +38,18 @@ class Places(Protocol):
 class Patience:
     """Seconds. `lost`: how long a node that does not answer is asked again while its log is followed.
 
-    `idle`: a stream without a byte for so long is opened anew, since it may have died silently. `beat`: a followed log
-    is called quiet after it. `confirm`: by then the server knows of a restart. `look`: how old knowledge of a pod may
-    be between two polls. `tries`: how often a read is repeated that brings nothing.
+    `idle`: a followed stream without a byte for so long is opened anew, since it may have died silently. `silent`: the
+    same for a read to the end, which has `LEAST` bytes in it; and `give_up`: after so long without a line it is not
+    repeated. `beat`: a followed log is called quiet after it. `confirm`: by then the server knows of a restart. `look`:
+    how old knowledge of a pod may be between two polls. `tries`: how often a read is repeated that brings nothing.
     """
 
     pause: float = 0.25
     most: float = 8.0
     poll: float = 1.5
     idle: float = 60.0
+    silent: float = 15.0
+    give_up: float = 20.0
     beat: float = 0.1
     confirm: float = 3.0
     look: float = 10.0
@@ -141,7 +147,8 @@ class Streams:
 async def chunks(stream: Stream, beat: float | None, idle: float) -> AsyncGenerator[bytes | None, None]:
     """The chunks of `stream`; None after `beat` seconds without one, and then from time to time.
 
-    After `idle` seconds without a byte it ends, or raises NoServer where no `beat` says that silence is to be expected.
+    After `idle` seconds without a byte it ends. Where no `beat` says that silence is to be expected, it raises NoServer
+    instead, also where less than `LEAST` bytes have come in that time.
     """
     iterator = aiter(stream)
 
@@ -149,22 +156,28 @@ async def chunks(stream: Stream, beat: float | None, idle: float) -> AsyncGenera
         return await anext(iterator, None)
 
     task: asyncio.Task[bytes | None] | None = None
-    quiet = 0.0
+    quiet, got = 0.0, 0
     try:
         while quiet < idle:
             if task is None:
                 task = asyncio.create_task(following())
-            wait = idle if beat is None else min(beat * 10 if quiet else beat, idle)
+            wait = idle - quiet if beat is None else min(beat * 10 if quiet else beat, idle)
+            begun = monotonic()
             done, _ = await asyncio.wait({task}, timeout=wait)
             if not done:
-                quiet += wait
                 if beat is None:
-                    raise NoServer(f"the API server sent nothing of a log for {idle:g} s")
+                    raise NoServer(f"the API server sent {got} bytes of a log in {idle:g} s")
+                quiet += wait
                 yield None
                 continue
-            chunk, task, quiet = task.result(), None, 0.0
+            chunk, task = task.result(), None
             if chunk is None:
                 return
+            got += len(chunk)
+            if beat is not None or got >= LEAST:
+                quiet, got = 0.0, 0
+            else:
+                quiet = min(quiet + monotonic() - begun, idle - 0.001)
             yield chunk
     finally:
         if task is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from time import monotonic
 
@@ -44,12 +44,26 @@ class PodLogs:
         streams: Streams | None = None,
         patience: Patience | None = None,
         piece: int = PIECE,
+        waiting: Callable[[str], None] | None = None,
     ) -> None:
+        """`waiting` is told what is waited for, once until a log comes again."""
         self.api = api
         self.places = places
         self.streams = streams or Streams()
         self.patience = patience or Patience()
         self.piece = piece
+        self._waiting = waiting
+        self._troubled = False
+
+    def failed(self, worker: str, error: AtlctlError) -> None:
+        """A log could not be read, and is asked for again."""
+        if self._waiting is not None and not self._troubled:
+            self._waiting(f"waiting for the log of {worker}: {error.message}")
+        self._troubled = True
+
+    def came(self) -> None:
+        """A log was read."""
+        self._troubled = False
 
     def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Batch]:
         """As `LogSource.lines`. Raises AtlctlError that says why there is no log.
@@ -268,6 +282,7 @@ class _Reading:
             if self._feed.words:
                 raise self._said()
             raise (self._refused(error) if isinstance(error, ApiError) else error) from error
+        self._source.failed(self._worker.name, error)
         await asyncio.sleep(self._patience.after(self._failures))
 
     # -- one read --------------------------------------------------------------------------------------------------
@@ -278,7 +293,7 @@ class _Reading:
         A node that dies ends its answers as if they were whole. So where that may have happened, and always where it
         has to be `sure`, the end counts when two answers agree on it.
         """
-        failures, checks, bite = 0, 0, self._bite
+        failures, checks, bite, since = 0, 0, self._bite, monotonic()
         rest: int | None = None
         while True:
             try:
@@ -286,12 +301,17 @@ class _Reading:
                     async for batch in read:
                         yield batch
             except (NoServer, ApiError) as error:
-                failures = 0 if self._feed.fresh else failures + 1
-                if not passing(error) or failures >= self._patience.tries:
+                if self._feed.fresh:
+                    failures, since = 0, monotonic()
+                else:
+                    failures += 1
+                patience = self._patience
+                if not passing(error) or failures >= patience.tries or monotonic() - since > patience.give_up:
                     raise
+                self._source.failed(self._worker.name, error)
                 await asyncio.sleep(self._patience.after(failures))
                 continue
-            feed, failures = self._feed, 0
+            feed, failures, since = self._feed, 0, monotonic()
             if feed.words:
                 raise self._said()
             if self._more:
@@ -337,8 +357,8 @@ class _Reading:
         async with self._source.streams.open(follow=follow), self._answer(at.path, query) as (status, stream):
             if status == 204:
                 raise no_node(at.pod, self._pod, self._job.name)
-            beat = self._patience.beat if follow else None
-            async with aclosing(chunks(stream, beat, self._patience.idle)) as parts:
+            beat, idle = (self._patience.beat, self._patience.idle) if follow else (None, self._patience.silent)
+            async with aclosing(chunks(stream, beat, idle)) as parts:
                 async for chunk in parts:
                     if chunk is None:
                         yield []
@@ -361,6 +381,7 @@ class _Reading:
             raise self._refused(error) from error
 
     def _taken(self, feed: LineFeed, chunk: bytes) -> Batch:
+        self._source.came()
         batch = feed.feed(chunk)
         if feed.other:
             raise _OtherRun

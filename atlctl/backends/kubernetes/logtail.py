@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from time import monotonic
 from typing import Generic
 
 from atlctl.backends.base import S
@@ -85,18 +86,19 @@ class TailReader(Generic[S]):
         return tail
 
     async def _tried(self, lines: int, most: int | None) -> Tail[S] | None:
-        failures = 0
+        failures, since, patience = 0, monotonic(), self._source.patience
         while True:
             try:
                 return await self._answer(lines, most)
             except (NoServer, ApiError) as error:
                 failures += 1
-                if not passing(error) or failures >= self._source.patience.tries:
+                if not passing(error) or failures >= patience.tries or monotonic() - since > patience.give_up:
                     if isinstance(error, ApiError):
                         pod = self._worker.pod or self._worker.name
                         raise refused(error, pod, None, self._job.name) from error
                     raise
-                await asyncio.sleep(self._source.patience.after(failures))
+                self._source.failed(self._worker.name, error)
+                await asyncio.sleep(patience.after(failures))
 
     async def _answer(self, lines: int, most: int | None) -> Tail[S] | None:
         """One answer into a new sink; None where it is longer than `most`."""
@@ -112,7 +114,7 @@ class TailReader(Generic[S]):
         async with source.streams.open(follow=False), source.api.stream(at.path, query) as (status, stream):
             if status == 204:
                 raise no_node(at.pod, pod, name)
-            async with aclosing(chunks(stream, None, source.patience.idle)) as parts:
+            async with aclosing(chunks(stream, None, source.patience.silent)) as parts:
                 async for chunk in parts:
                     if not chunk:
                         continue

@@ -41,8 +41,16 @@ class SshBackend:
 
     name = "ssh"
 
-    def __init__(self, connections: Connections, lists: Sequence[HostList], meant: HostList | None = None) -> None:
-        """`lists`: those that can be named. `meant`: the one that is meant where none is named."""
+    def __init__(
+        self,
+        connections: Connections,
+        lists: Sequence[HostList],
+        meant: HostList | None = None,
+        waiting: Callable[[str], None] | None = None,
+    ) -> None:
+        """`lists`: those that can be named. `meant`: the one that is meant where none is named. `waiting` is told what
+        is waited for: a log."""
+        self._waiting = waiting
         self._connections = connections
         self._lists: dict[str, HostList] = {one.name: one for one in lists}
         if meant is not None:
@@ -145,7 +153,8 @@ class SshBackend:
 
     async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncGenerator[Sequence[LogLine], None]:
         record = self._owned(job)
-        async with aclosing(reading.lines(self._asking(record), record, worker.name, request)) as batches:
+        asking = self._asking(record)
+        async with aclosing(reading.lines(asking, record, worker.name, request, self._waiting)) as batches:
             async for batch in batches:
                 yield batch
 

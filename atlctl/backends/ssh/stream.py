@@ -22,6 +22,8 @@ from atlctl.jobs.errors import AtlctlError, Unreachable
 
 #: Bytes that may lie here unread until the other side is told to wait.
 HIGH, LOW = 256 * 1024, 64 * 1024
+#: Seconds for a host to open a session and to take its command.
+OPEN_SECONDS = 15.0
 #: Bytes of one command: it is one word of the login shell's, for which the kernel takes 128 KiB less one.
 COMMAND_LIMIT = 128 * 1024 - 64
 
@@ -212,15 +214,16 @@ class HostPlace:
         connection = connection or await self._connections.get(self._host)
         session = _Session()
         try:
-            channel, _ = await connection.create_session(
-                lambda: session,
-                command,
-                encoding=None,
-                window=WINDOW,
-                request_pty=size is not None,
-                term_type=os.environ.get("TERM") or "xterm" if size is not None else None,
-                term_size=(size.columns, size.rows) if size is not None else None,
-            )
+            async with asyncio.timeout(OPEN_SECONDS):
+                channel, _ = await connection.create_session(
+                    lambda: session,
+                    command,
+                    encoding=None,
+                    window=WINDOW,
+                    request_pty=size is not None,
+                    term_type=os.environ.get("TERM") or "xterm" if size is not None else None,
+                    term_size=(size.columns, size.rows) if size is not None else None,
+                )
         except BaseException as error:
             self._connections.rest(self._host)
             if not isinstance(error, OSError | asyncssh.Error):
@@ -229,7 +232,8 @@ class HostPlace:
             # other says so by this error; others are the connection's.
             sent = session.channel is not None and not isinstance(error, asyncssh.ChannelOpenError)
             kind = _Unanswered if sent else Unreachable
-            raise kind(f"{self.name}: no session: {str(error)[:200]}") from error
+            why = f"no answer within {OPEN_SECONDS:g} s" if isinstance(error, TimeoutError) else str(error)[:200]
+            raise kind(f"{self.name}: no session: {why}") from error
         made = cast("asyncssh.SSHClientChannel[bytes]", channel)
         return SessionChannel(session, made, lambda: self._connections.rest(self._host))
 

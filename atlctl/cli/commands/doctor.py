@@ -98,8 +98,8 @@ async def _place(report: Report, words: Words, chosen: Choice, option: str | Non
 async def _cluster(report: Report, words: Words, option: str | None) -> Backend | None:
     """The cluster, None where it is of no use."""
     from atlctl.backends.kubernetes.backend import KubernetesBackend
-    from atlctl.cli import target
-    from atlctl.cli.doctor import cluster, patience
+    from atlctl.cli import patience, target
+    from atlctl.cli.doctor import cluster
     from atlctl.jobs.errors import AtlctlError, NotAllowed
 
     cluster.check_pod(report, words)

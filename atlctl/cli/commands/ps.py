@@ -10,6 +10,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, Replaced, UsageError
 from atlctl.jobs.model import State
 
 if TYPE_CHECKING:
@@ -55,18 +56,30 @@ async def _show(argument: str | None, option: str | None, selection: Selection, 
 
 
 async def _watch(source: Backend, name: str, selection: Selection, output: str, shown: str) -> None:
-    """Show it again when it changed, until no worker is active any more."""
+    """Show it again when it changed, until no worker is active any more; wait for a server that is not there."""
     screen = context().streams.stdout_tty and output in ("table", "wide")
-    said = ""
+    said, waits = "", False
     while True:
         if shown != said:
             said = shown
             say.out((_HOME_AND_CLEAR if screen else "") + shown)
             await context().writer.drain()
-        job = await source.get_job(name)
-        shown = await _render(source, job, selection, output)
-        if shown == said and not any(worker.state.active for worker in job.workers):
-            return
+        try:
+            job = await source.get_job(name)
+            shown = await _render(source, job, selection, output)
+        except (NothingMatched, NotAllowed, Replaced, UsageError):
+            raise
+        except AtlctlError as error:
+            if not waits:
+                say.note(f"{error.message}; waiting for it (Ctrl-C ends this)")
+            waits = True
+        else:
+            if waits:
+                say.note(f"job {name} can be asked for again")
+                said = "" if screen else said  # notes stand on it
+            waits = False
+            if shown == said and not any(worker.state.active for worker in job.workers):
+                return
         await asyncio.sleep(WATCH_SECONDS if source.name == "local" else _REMOTE_WATCH_SECONDS)
 
 

@@ -24,12 +24,14 @@ def command(
 async def _resume(
     argument: str | None, option: str | None, timeout: float, yes: bool, dry_run: bool, output: str
 ) -> int:
+    from atlctl.cli.patience import within
     from atlctl.cli.prompt import confirm
     from atlctl.cli.target import backend, find_job
 
     source = backend(argument, option)
-    job = await find_job(source, argument, option, reads_only=False)
-    plan = await source.plan_resume(job)
+    async with within(timeout):
+        job = await find_job(source, argument, option, reads_only=False)
+        plan = await source.plan_resume(job)
     if plan.nothing:
         say.line(f"{plan.nothing}: nothing to resume")
     else:

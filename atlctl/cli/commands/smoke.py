@@ -71,7 +71,7 @@ def command(
         )
 
     async def run() -> int:
-        source, found, chosen = await _chosen(job, job_option, selection)
+        source, found, chosen = await _chosen(job, job_option, selection, seconds)
         whole = selection.empty or selection.all
         return await _smoke(source, found, chosen, wanted(found), whole=whole, strict=strict, output=output)
 
@@ -109,14 +109,16 @@ def _gpus(texts: Sequence[str], job: Job) -> Mapping[str, Sequence[int]]:
 
 
 async def _chosen(
-    argument: str | None, option: str | None, selection: Selection
+    argument: str | None, option: str | None, selection: Selection, timeout: float
 ) -> tuple[Backend, Job, Sequence[Worker]]:
-    """The job and the workers that are meant, at least one of which lives."""
+    """The job and the workers that are meant, at least one of which lives, found within `timeout` seconds."""
+    from atlctl.cli.patience import within
     from atlctl.cli.target import backend, choose, find_job, say_guessed
 
     source = backend(argument, option)
-    job = await find_job(source, argument, option, reads_only=True)
-    chosen = await choose(source, job, selection)
+    async with within(timeout):
+        job = await find_job(source, argument, option, reads_only=True)
+        chosen = await choose(source, job, selection)
     say_guessed(chosen)
     if not any(worker.state.active for worker in chosen):
         from atlctl.jobs.naming import fold_names
@@ -214,7 +216,7 @@ async def _print_torchrun(
 ) -> int:
     from atlctl.cli.smoke.torchrun import told
 
-    source, job, chosen = await _chosen(argument, option, selection)
+    source, job, chosen = await _chosen(argument, option, selection, timeout)
     executor = source.executor(job)
     try:
         return await told(executor, job, [worker for worker in chosen if worker.state.active], timeout, output)

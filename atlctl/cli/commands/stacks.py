@@ -61,6 +61,7 @@ async def _stacks(
 ) -> int:
     from atlctl.cli.catalogue import language
     from atlctl.cli.evidence.looking import scene_of
+    from atlctl.cli.patience import within
     from atlctl.cli.stacks.data import to_data, worker_data
     from atlctl.cli.stacks.telling import Telling
     from atlctl.cli.target import backend, choose, find_job, say_guessed
@@ -68,8 +69,9 @@ async def _stacks(
     from atlctl.stacks.look import look
 
     source = backend(argument, option)
-    job = await find_job(source, argument, option, reads_only=True)
-    chosen = await choose(source, job, selection)
+    async with within(timeout):
+        job = await find_job(source, argument, option, reads_only=True)
+        chosen = await choose(source, job, selection)
     say_guessed(chosen)
     executor = source.executor(job)
     try:

@@ -66,14 +66,16 @@ async def _stop(
     output: str,
 ) -> int:
     from atlctl.cli.evidence import saving
+    from atlctl.cli.patience import within
     from atlctl.cli.prompt import confirm
     from atlctl.cli.target import backend, choose, find_job
 
     yes, dry_run = how
     source = backend(argument, option)
-    job = await find_job(source, argument, option, reads_only=False)
-    workers = job.workers if selection.empty else await choose(source, job, selection, irreversible=True)
-    plan = await source.plan_stop(job, workers, request)
+    async with within(timeout):
+        job = await find_job(source, argument, option, reads_only=False)
+        workers = job.workers if selection.empty else await choose(source, job, selection, irreversible=True)
+        plan = await source.plan_stop(job, workers, request)
     if plan.nothing:
         say.line(f"{plan.nothing}: nothing to stop")
         _report(plan, [], dry_run, output)

@@ -58,12 +58,14 @@ async def _show(
     sort: str,
 ) -> int:
     """`interval`: seconds from one table to the next, None for one table."""
+    from atlctl.cli.patience import within
     from atlctl.cli.target import backend, choose, find_job
     from atlctl.cli.top.watching import Watch
 
     source = backend(argument, option)
-    job = await find_job(source, argument, option, reads_only=True)
-    chosen = await choose(source, job, selection)
+    async with within(timeout):
+        job = await find_job(source, argument, option, reads_only=True)
+        chosen = await choose(source, job, selection)
     watch = Watch(source, job, chosen, timeout)
     if interval is not None and any(worker.state.active for worker in chosen):
         from atlctl.cli.top.live import show

@@ -82,7 +82,7 @@ def _room(folder: str) -> int:
     could not be made."""
     above = folder
     while not os.path.lexists(above):
-        above = os.path.dirname(above)
+        above = os.path.dirname(above) or "."
     if above == folder:
         for path in (folder, os.path.join(folder, "local")):
             if os.path.lexists(path):

@@ -158,6 +158,13 @@ def test_a_folder_that_others_may_look_into(tmp_path: Path) -> None:
     assert status(state(folder)) == {"state": "ok"}
 
 
+@pytest.mark.parametrize("home", ["x/y", "x", "."])
+def test_a_relative_home_is_looked_at_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    """`dirname` of its first folder is empty, and that of an empty path, too."""
+    monkeypatch.chdir(tmp_path)
+    assert machine._room(os.path.join(home, ".local", "state", "atlctl")) > 0
+
+
 def test_a_disk_with_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_blocks=10**9, f_bavail=50, f_frsize=1 << 20))
     report = state(tmp_path / "new")

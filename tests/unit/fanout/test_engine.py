@@ -180,6 +180,16 @@ def test_connecting_has_its_own_deadline() -> None:
     assert [outcome.ok for outcome in outcomes[1:]] == [True, True]
 
 
+def test_a_worker_that_is_never_reached_ends_with_the_time_of_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short one leaves time to be reached."""
+    monkeypatch.setattr(engine, "_REACHING", 0.3)
+    executor = FakeExecutor(Plan((0.15, *events())), worker_0=Plan((FOREVER, *events())))
+    slow, quick = fan_out(executor, 2, Limits(timeout=0.1))
+    assert (slow.kind, slow.reason) == (Kind.TIMEOUT, "not started within 0.3 s")
+    assert quick.ok
+    assert fan_out(executor, 1, Limits(timeout=0.4))[0].reason == "not started within 0.4 s"
+
+
 def test_what_a_slow_reader_has_not_taken_is_not_cut_off_by_a_deadline() -> None:
     async def slow(what: str) -> None:
         if what == "output":

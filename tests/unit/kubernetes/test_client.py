@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import time
+import tracemalloc
+import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,7 +17,7 @@ from aiohttp import web
 from atlctl import __version__
 from atlctl.backends.kubernetes import client as module
 from atlctl.backends.kubernetes.access import Access
-from atlctl.backends.kubernetes.api import ApiError, Busy, Conflict, Missing, NoServer, Refused
+from atlctl.backends.kubernetes.api import ApiError, Busy, Conflict, Missing, NoServer, Refused, TooLarge
 from atlctl.backends.kubernetes.client import Client
 from atlctl.jobs.errors import ExitCode
 
@@ -35,7 +39,14 @@ class FakeAccess(Access):
         return changed
 
 
-def run(handler: Handler, use: Callable[[Client], Awaitable[Any]], *, prefix: str = "", **settings: Any) -> Any:
+def run(
+    handler: Handler,
+    use: Callable[[Client], Awaitable[Any]],
+    *,
+    prefix: str = "",
+    waiting: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> Any:
     async def go() -> Any:
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", handler)
@@ -45,7 +56,7 @@ def run(handler: Handler, use: Callable[[Client], Awaitable[Any]], *, prefix: st
         await site.start()
         assert site._server is not None
         port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-        made = Client(FakeAccess(f"http://127.0.0.1:{port}{prefix}", "here", "team", "a test", **settings))
+        made = Client(FakeAccess(f"http://127.0.0.1:{port}{prefix}", "here", "team", "a test", **settings), waiting)
         try:
             return await use(made)
         finally:
@@ -326,3 +337,173 @@ def test_an_upgrade_is_tried_again_where_the_tunnel_is_gone() -> None:
     with pytest.raises(ApiError, match="dialing"):
         run(handler, lambda it: it.socket(f"{PODS}/p/exec", (), ("v5.channel.k8s.io",)))
     assert len(seen) == 4
+
+
+# Servers that do not come to an end
+
+
+async def silent(request: web.Request) -> web.StreamResponse:
+    while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110 - has no event
+        await asyncio.sleep(0.01)
+    return web.Response()
+
+
+async def dripping(request: web.Request) -> web.StreamResponse:
+    """Never silent for long enough to count as gone."""
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    while True:
+        await response.write(b" ")
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("handler", [silent, dripping], ids=lambda handler: handler.__name__)
+@pytest.mark.parametrize("asked", ["get", "list", "write", "stream"])
+def test_an_answer_has_a_time_in_all(monkeypatch: pytest.MonkeyPatch, handler: Handler, asked: str) -> None:
+    """Its repeats included. The one of an open answer ends when that begins."""
+    monkeypatch.setattr(module, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(module, "DEADLINE", 0.5)
+    monkeypatch.setattr(module, "WRITE_DEADLINE", 0.5)
+    monkeypatch.setattr(module, "NOTICE_SECONDS", 0.1)
+    told: list[str] = []
+
+    async def use(it: Client) -> None:
+        async with asyncio.timeout(5):
+            if asked == "get":
+                await it.get(PODS)
+            elif asked == "list":
+                await it.list(PODS)
+            elif asked == "write":
+                await it.send("DELETE", PODS, None)
+            else:
+                async with it.stream(PODS):
+                    pass
+
+    if (handler, asked) == (dripping, "stream"):
+        run(handler, use, waiting=told.append)
+        assert told == []
+        return
+    with pytest.raises(NoServer, match=r"^the API server 127\.0\.0\.1:\d+ did not answer within 0 s$") as caught:
+        run(handler, use, waiting=told.append)
+    assert caught.value.exit_code == ExitCode.UNREACHABLE
+    assert len(told) == 1
+    assert told[0].startswith("waiting for the API server 127.0.0.1:")
+
+
+def test_what_is_waited_for_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NOTICE_SECONDS", 0.02)
+    told: list[str] = []
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.1)
+        return web.json_response({})
+
+    async def use(it: Client) -> None:
+        await asyncio.gather(*(it.get(PODS) for _ in range(5)))
+        await it.get(PODS)
+
+    run(slow, use, waiting=told.append)
+    assert len(told) == 1
+
+
+def test_a_login_takes_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its user may be in a browser: no limit of an answer ends it."""
+    monkeypatch.setattr(module, "DEADLINE", 0.2)
+    monkeypatch.setattr(FakeAccess, "headers_at_hand", lambda _: None)
+
+    def headers(access: FakeAccess) -> dict[str, str]:
+        if len(access.tokens) == 2:
+            access.tokens = ("second",)
+            time.sleep(0.4)
+            monkeypatch.setattr(FakeAccess, "headers_at_hand", lambda _: {})
+        return {}
+
+    monkeypatch.setattr(FakeAccess, "headers", headers)
+    handler, _ = answers({"kind": "Pod"})
+    assert run(handler, lambda it: it.get(PODS)) == {"kind": "Pod"}
+
+
+def packed(data: bytes, **headers: str) -> web.Response:
+    return web.Response(body=gzip.compress(data), headers={"Content-Encoding": "gzip", **headers})
+
+
+def test_a_packed_answer_is_unpacked() -> None:
+    whole = {"kind": "Pod", "text": "ä" * 3_000_000}
+    handler, seen = answers(packed(json.dumps(whole).encode()))
+    assert run(handler, lambda it: it.get(PODS)) == whole
+    assert seen[0].headers["Accept-Encoding"] == "gzip"
+    handler, _ = answers(web.Response(status=403, body=packed(b"words").body, headers={"Content-Encoding": "gzip"}))
+    with pytest.raises(Refused, match="words"):
+        run(handler, lambda it: it.get(PODS))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        web.Response(body=b"no gzip", headers={"Content-Encoding": "gzip"}),
+        web.Response(body=b"{}", headers={"Content-Encoding": "br"}),
+        web.Response(body=gzip.compress(b"{}" * 100)[:20], headers={"Content-Encoding": "gzip"}),
+    ],
+    ids=["broken", "another way", "cut"],
+)
+def test_an_answer_that_cannot_be_unpacked(answer: web.Response) -> None:
+    handler, _ = answers(answer)
+    with pytest.raises(NoServer, match=r"packed|no JSON"):
+        run(handler, lambda it: it.get(PODS))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        packed(b'{"items":["' + b"a" * 5_000_000 + b'"]}'),
+        web.Response(body=b'{"items":["' + b"a" * 5_000_000 + b'"]}'),
+        packed(b'{"items":[' + b"{}," * 100_000 + b"{}]}"),
+    ],
+    ids=["a bomb", "a long body", "many small objects"],
+)
+def test_an_answer_beyond_all_measure_is_an_error(monkeypatch: pytest.MonkeyPatch, answer: web.Response) -> None:
+    monkeypatch.setattr(module, "ANSWER_BYTES", 4_000_000)
+    monkeypatch.setattr(module, "PARSED_BYTES", 6_000_000)
+    handler, seen = answers(answer)
+    with pytest.raises(TooLarge, match=rf"sends too much in one answer: {PODS}$") as caught:
+        run(handler, lambda it: it.list(PODS))
+    assert (caught.value.exit_code, len(seen)) == (ExitCode.FAILED, 1)
+
+
+def test_nothing_is_unpacked_beyond_the_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four answers at once, each 256 MiB in 256 KiB: this process takes a few dozen megabytes for them."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    body = b"".join(packer.compress(b"[" * (1 << 20)) for _ in range(256)) + packer.flush()
+    handler, _ = answers(web.Response(body=body, headers={"Content-Encoding": "gzip"}))
+
+    async def use(it: Client) -> list[Any]:
+        return await asyncio.gather(*(it.get(PODS) for _ in range(4)), return_exceptions=True)
+
+    monkeypatch.setattr(module, "ANSWER_BYTES", 8 << 20)
+    tracemalloc.start()
+    try:
+        found = run(handler, use)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert [type(error) for error in found] == [TooLarge] * 4
+
+
+@pytest.mark.parametrize("limit", ["MOST_PAGES", "PARSED_BYTES"])
+def test_a_list_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(module, limit, {"MOST_PAGES": 7, "PARSED_BYTES": 3000}[limit])
+    handler, seen = answers({"metadata": {"continue": "more"}, "items": [{"n": 1}]})
+    with pytest.raises(TooLarge, match="does not come to the end of a list"):
+        run(handler, lambda it: it.list(PODS))
+    assert 5 < len(seen) < 15
+
+
+def test_a_list_whose_pages_drip_has_a_time_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LIST_DEADLINE", 0.2)
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.05)
+        return web.json_response({"metadata": {"continue": "more"}, "items": []})
+
+    with pytest.raises(NoServer, match="did not send a whole list within"):
+        run(slow, lambda it: it.list(PODS))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from atlctl.backends.base import LogLine, LogRequest
-from atlctl.backends.kubernetes.logplaces import Patience, Streams
+from atlctl.backends.kubernetes.api import NoServer
+from atlctl.backends.kubernetes.logplaces import LEAST, Patience, Streams, chunks
 from atlctl.backends.kubernetes.logs import PodLogs
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable
 from tests.unit.kubernetes.logserver import BILLION, START, Cut, Fail, Server, job
@@ -335,6 +338,66 @@ def test_a_log_that_stalls_is_asked_for_again() -> None:
         server.end()
         await reader
         assert texts(found) == [b"one", b"two"]
+
+    asyncio.run(main())
+
+
+async def paced(*pieces: tuple[float, bytes]) -> AsyncIterator[bytes]:
+    for seconds, data in pieces:
+        await asyncio.sleep(seconds)
+        yield data
+
+
+def test_a_log_that_is_read_to_its_end_must_come_at_a_pace() -> None:
+    """A byte now and then is no pace. What the reader itself takes its time for does not count."""
+    drip = ((0.03, b"x"),) * 100
+    big = b"y" * LEAST
+
+    async def taken(*pieces: tuple[float, bytes], rest: float = 0.0) -> int:
+        count = 0
+        async for chunk in chunks(paced(*pieces), None, 0.2):
+            assert chunk is not None
+            count += len(chunk)
+            await asyncio.sleep(rest)
+        return count
+
+    async def main() -> None:
+        for pieces in (drip, ((9.0, b"x"),), ((0.0, big), *drip)):
+            begun = time.monotonic()
+            with pytest.raises(NoServer, match=r"sent [0-9]+ bytes of a log in 0.2 s"):
+                await taken(*pieces)
+            assert time.monotonic() - begun < 2
+        assert await taken(*((0.05, big),) * 8) == 8 * LEAST
+        assert await taken(*drip[:2]) == 2
+        assert await taken((0.0, b"x"), (0.0, b"x"), rest=0.3) == 2
+
+    asyncio.run(main())
+
+
+def test_a_log_that_fails_for_long_is_not_asked_for_as_often_as_it_may_be() -> None:
+    """A kubelet that was stopped costs each question many seconds."""
+
+    async def main() -> None:
+        server = Server([DIALING] * 100)
+        logs = PodLogs(server, server, patience=replace(QUICK, pause=0.2, most=0.4, give_up=0.05))  # type: ignore[arg-type]
+        with pytest.raises(Unreachable, match="does not answer"):
+            async for _ in logs.lines(job(), job().workers[0], LogRequest(tail=1)):
+                pass
+        assert len(server.queries) == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_what_is_waited_for_is_told_once_until_it_comes(follow: bool) -> None:
+    async def main() -> None:
+        server = Server([DIALING, DIALING, Cut(50), DIALING, DIALING])
+        server.write(*numbered(10))
+        server.end()
+        told: list[str] = []
+        assert len(await read(server, LogRequest(follow=follow), waiting=told.append)) == 10
+        assert [text.partition(":")[0] for text in told] == ["waiting for the log of worker-0"] * 2
+        assert "dialing" in told[0]
 
     asyncio.run(main())
 

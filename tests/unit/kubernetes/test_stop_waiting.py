@@ -181,3 +181,15 @@ def test_pods_without_a_job(selected: bool) -> None:
     assert {r.how for r in asyncio.run(waiting.settle(fake.FakeApi(anew), steps, workers, 1, NOW))} == {"gone"}
     left = asyncio.run(waiting.settle(fake.FakeApi(pods[1:]), steps, workers, 0.05, NOW))
     assert [(r.worker, r.how) for r in left if r.how != "gone"] == [("w-1", "not-stopped")]
+
+
+class Silent(fake.FakeApi):
+    async def get(self, path: str, query: Query = ()) -> Object:
+        await asyncio.sleep(30)
+        raise AssertionError("waited for too long")
+
+
+def test_a_server_that_is_silent_is_waited_for_no_longer_than_was_asked() -> None:
+    found = asyncio.run(inventory.find(fake.FakeApi([top()]), "x", fake.ALL))
+    with pytest.raises(AtlctlError, match=r"the request was taken.*did not answer within 0.1 s"):
+        asyncio.run(asyncio.wait_for(waiting.settle(Silent([]), Steps(found, "asleep"), (), 0.1, NOW), 5))

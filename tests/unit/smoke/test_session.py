@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import Any
 
@@ -187,6 +188,32 @@ def test_a_problem_without_words_is_one_all_the_same() -> None:
             assert (answer.fields, answer.problem) == (None, "its agent failed")
 
     asyncio.run(scenario())
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's load makes a roll call longer."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+
+
+def test_where_nobody_has_answered_yet_all_may_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until one does, the whole time is theirs; then the others have as long as this machine's load makes it."""
+
+    def late(seconds: float) -> Script:
+        async def script(stream: Stream) -> None:
+            await asyncio.sleep(seconds)
+            await polite(stream)
+
+        return script
+
+    async def scenario() -> list[str]:
+        executor = Scripted({"worker-0": late(0.6), "worker-1": late(1.6)})
+        async with Session(executor, [worker(0), worker(1)], {"seconds": 9}) as agents:
+            return list(await agents.roll_call(0.3, 9.0))
+
+    assert asyncio.run(scenario()) == ["worker-1"]
+    monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
+    assert asyncio.run(scenario()) == []
 
 
 def test_a_roll_call_that_makes_progress_waits_for_the_slow_ones() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -14,6 +15,7 @@ from atlctl.backends.kubernetes.inventory import Found
 from atlctl.backends.kubernetes.kinds import fields
 from atlctl.backends.kubernetes.stopping import apply, plan, processes, waiting
 from atlctl.backends.kubernetes.stopping.plan import Steps, World
+from atlctl.jobs.errors import TimedOut
 from atlctl.jobs.model import Job, Worker
 
 #: Seconds that a stop is waited for where nobody says how long.
@@ -70,7 +72,14 @@ async def carry_out(source: Source, agreed: Plan, timeout: float, told: Callable
     api = await source.api()
     if steps.goal == "processes":
         return await _end(source, api, agreed, steps)
-    for warning in await apply.send(api, steps.writes):
+    begun = time.monotonic()
+    try:
+        async with asyncio.timeout(timeout):
+            warnings = await apply.send(api, steps.writes)
+    except TimeoutError as error:
+        text = f"the API server did not answer within {timeout:g} s; it may have done what was asked"
+        raise TimedOut(text, f"atlctl ps {agreed.job.name}") from error
+    for warning in warnings:
         told(f"the server warns: {warning}")
     if steps.quick:
         return []
@@ -78,7 +87,8 @@ async def carry_out(source: Source, agreed: Plan, timeout: float, told: Callable
         told(f"asked for; waiting until it is taken up, {timeout:g} s at most")
     else:
         told(f"asked for; waiting until {len(agreed.workers)} pods are gone, {timeout:g} s at most")
-    return await waiting.settle(api, steps, agreed.workers, timeout, time.time())
+    left = max(0.0, timeout - (time.monotonic() - begun))
+    return await waiting.settle(api, steps, agreed.workers, left, time.time())
 
 
 def _steps(agreed: Plan) -> Steps | None:

@@ -13,7 +13,7 @@ from atlctl.backends.kubernetes.inventory import Found
 from atlctl.backends.kubernetes.kinds import fields, registry
 from atlctl.backends.kubernetes.kinds.build import scope_of
 from atlctl.backends.kubernetes.stopping.plan import Goal, Steps
-from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.errors import AtlctlError, TimedOut
 from atlctl.jobs.model import Worker
 
 #: Seconds between two looks: the first, and the longest.
@@ -77,12 +77,16 @@ async def settle(api: Api, steps: Steps, workers: Sequence[Worker], timeout: flo
     `now`: the time at the begin, in seconds since the epoch. Raises AtlctlError where nothing could be looked at.
     """
     begun = asyncio.get_running_loop().time()
-    pause, last, problem = FIRST, None, None
+    pause, last = FIRST, None
+    problem: AtlctlError | None = None
     while True:
         try:
-            last, problem = await look(api, steps.found), None
+            async with asyncio.timeout_at(begun + max(timeout, FIRST)):
+                last, problem = await look(api, steps.found), None
         except (ApiError, NoServer) as error:  # the request was taken; what it does may still be seen
             problem = error
+        except TimeoutError:
+            problem = problem or TimedOut(f"the API server did not answer within {timeout:g} s")
         passed = asyncio.get_running_loop().time() - begun
         if last is not None and problem is None and _reached(steps.goal, steps.found, last):
             return _results(steps, workers, last, now + passed)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -23,18 +23,22 @@ QUIET_SECONDS = 0.1
 #: Seconds between two tries after a lost connection, and for how long they go on without success.
 AGAIN_SECONDS = 1.0
 PATIENCE_SECONDS = 60.0
-#: Seconds until a host must have begun to send.
-FIRST_SECONDS = 30.0
+#: Seconds until a host must have begun to send, and without a byte of a log that is read to its end.
+SILENT_SECONDS = 30.0
 #: Lines of a file that stay without their end for longer than this are none of ours.
 MAX_RAW = 1 << 20
 _MARK = re.compile(rb"@ ([0-9]{1,20}) ([0-9]{1,20})")
 
 
 async def lines(
-    executor: Executor, record: Record, name: str, request: LogRequest
+    executor: Executor,
+    record: Record,
+    name: str,
+    request: LogRequest,
+    waiting: Callable[[str], None] | None = None,
 ) -> AsyncGenerator[Sequence[LogLine], None]:
-    """As `LogSource.lines`; a log that is followed goes on over lost connections. Raises AtlctlError where the log
-    cannot be read, or was cut off."""
+    """As `LogSource.lines`; a log that is followed goes on over lost connections, each of which `waiting` is told.
+    Raises AtlctlError where the log cannot be read, or was cut off."""
     if request.previous:
         raise AtlctlError("workers on hosts are not restarted: there is no previous instance", "leave out --previous")
     reading = _Reading(record, name, request)
@@ -44,9 +48,12 @@ async def lines(
                 async for batch in batches:
                     yield batch
             break
-        except (Unreachable, TimedOut):
+        except (Unreachable, TimedOut) as error:
+            first = reading.lost_at is None
             if not reading.goes_on():
                 raise
+            if first and waiting is not None:
+                waiting(f"waiting for the log of {name}: {error.message}")
         yield []
         await asyncio.sleep(AGAIN_SECONDS)
     if rest := list(reading.joiner.rest()):
@@ -73,13 +80,16 @@ class _Reading:
         self._mark: tuple[int, int] | None = None
         self._behind = 0
         self._again = 0
-        self._heard = asyncio.get_running_loop().time()
+        #: Since when no connection has brought anything, None where one does.
+        self.lost_at: float | None = None
         self._told: dict[str, Any] | None = None
 
     def goes_on(self) -> bool:
-        """Whether it is worth to ask again, and can be done without a loss."""
-        late = asyncio.get_running_loop().time() - self._heard
-        return self._follow and self._mark is not None and late < PATIENCE_SECONDS
+        """After a lost connection: whether it is worth to ask again, and can be done without a loss."""
+        now = asyncio.get_running_loop().time()
+        if self.lost_at is None:
+            self.lost_at = now
+        return self._follow and self._mark is not None and now - self.lost_at < PATIENCE_SECONDS
 
     async def batches(self, executor: Executor) -> AsyncGenerator[Sequence[LogLine], None]:
         """What one connection brings. Raises AtlctlError; returns at the end of the log."""
@@ -92,8 +102,10 @@ class _Reading:
         try:
             async for event in _patiently(aiter(execution), self._follow):
                 if event is None:
-                    if self._told is None and asyncio.get_running_loop().time() - begun > FIRST_SECONDS:
-                        raise asking.silent(self._name, FIRST_SECONDS)
+                    if not self._follow:
+                        raise asking.silent(self._name, SILENT_SECONDS)
+                    if self._told is None and asyncio.get_running_loop().time() - begun > SILENT_SECONDS:
+                        raise asking.silent(self._name, SILENT_SECONDS)
                     yield []
                     continue
                 last = event
@@ -123,8 +135,7 @@ class _Reading:
                 # Before it stands what the login's shell may print.
                 told = asking.parsed(line)
                 if told is not None and "event" in told:
-                    self._told = told
-                    self._heard = asyncio.get_running_loop().time()
+                    self._told, self.lost_at = told, None
                     if told.get("resumed") is not True:
                         self._behind = 0
                     self._again = self._behind
@@ -146,7 +157,7 @@ async def _patiently(events: AsyncIterator[Event], follow: bool) -> AsyncGenerat
     try:
         while True:
             pending = pending or asyncio.ensure_future(anext(events, None))
-            done, _ = await asyncio.wait([pending], timeout=QUIET_SECONDS if follow else None)
+            done, _ = await asyncio.wait([pending], timeout=QUIET_SECONDS if follow else SILENT_SECONDS)
             if not done:
                 yield None
                 continue

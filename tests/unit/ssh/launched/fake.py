@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from atlctl.backends.base import Event, ExecRequest, Exited, Output, Started, TerminalSize
@@ -31,12 +32,17 @@ def out(data: bytes, code: int = 0) -> list[Event]:
 
 
 class FakeExecution:
-    def __init__(self, events: Sequence[Event]) -> None:
+    """A number among the events is a pause in seconds."""
+
+    def __init__(self, events: Sequence[Event | float]) -> None:
         self._events = events
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         for event in self._events:
-            yield event
+            if isinstance(event, float):
+                await asyncio.sleep(event)
+            else:
+                yield event
 
     async def write(self, data: bytes) -> bool:
         return True
@@ -52,7 +58,7 @@ class FakeExecution:
 
 
 class FakeExecutor:
-    def __init__(self, *answers: Sequence[Event], **by_name: Sequence[Event]) -> None:
+    def __init__(self, *answers: Sequence[Event | float], **by_name: Sequence[Event | float]) -> None:
         """`answers`: one after the other, for whatever host; or one for each name."""
         self.requests: list[tuple[str, ExecRequest]] = []
         self._answers, self._by_name = list(answers), by_name

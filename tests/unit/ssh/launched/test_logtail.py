@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atlctl.backends.base import Event, LogLine, LogRequest, Lost, Output
+from atlctl.backends.base import Event, Exited, FailedToStart, LogLine, LogRequest, Lost, Output, Started
 from atlctl.backends.local import logs
 from atlctl.backends.local.supervisor import ending, folders, logtail, processes
 from atlctl.backends.local.supervisor.crilog import CriLog
 from atlctl.backends.local.supervisor.telling import Refused
 from atlctl.backends.ssh.launched import reading
-from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.errors import AtlctlError, TimedOut
 from tests.unit.local.local import listening_as
 from tests.unit.ssh.launched.fake import RECORD, FakeExecutor, out
 
@@ -61,7 +62,7 @@ def ask(folder: Path, sent: bytearray, request: LogRequest, mark: tuple[int, int
     return bytes(sent)
 
 
-def lines(request: LogRequest, *answers: list[Event]) -> list[LogLine]:
+def lines(request: LogRequest, *answers: Sequence[Event | float]) -> list[LogLine]:
     async def main() -> list[LogLine]:
         found = reading.lines(FakeExecutor(*answers), RECORD, "w1", request)
         return [line async for batch in found for line in batch]
@@ -230,3 +231,36 @@ def test_a_supervisor_of_another_user_is_told_nothing(tmp_path: Path) -> None:
             ending._ask(str(tmp_path), {"uid": "one", "workers": []}, 1.0)
         with server.accept()[0] as peer:
             assert peer.recv(100) == b""
+
+
+BEGUN = b'{"event": "log", "resumed": true}\n'
+
+
+def test_a_log_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its middle, and before its beginning."""
+    monkeypatch.setattr(reading, "SILENT_SECONDS", 0.1)
+    stamped = STAMP.format(1).encode()
+    for begun in (b"", BEGUN + stamped + b" stdout F one\n"):
+        with pytest.raises(TimedOut, match=r"^w1 does not answer within 0\.1 s$"):
+            lines(LogRequest(), [Started(guarded=True), Output("stdout", begun), 9.0])
+
+
+def test_a_followed_log_goes_on_over_a_connection_that_is_lost_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long it is tried again counts from the loss; each loss is told."""
+    monkeypatch.setattr(reading, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(reading, "AGAIN_SECONDS", 0.01)
+    stamped = STAMP.format(1).encode()
+    told: list[str] = []
+
+    def answer(start: bytes, *end: Event | float) -> list[Event | float]:
+        return [Started(guarded=True), Output("stdout", BEGUN + start + stamped + b" stdout F one\n"), *end]
+
+    async def main() -> list[bytes]:
+        refused = [FailedToStart(255, "refused")]
+        lost = answer(b"@ 1 2\n", 0.3, Lost("gone")), refused, refused, answer(b"", 0.3, Lost("gone"))
+        executor = FakeExecutor(*lost, answer(b"", Exited(exit_code=0)))
+        found = reading.lines(executor, RECORD, "w1", LogRequest(follow=True), told.append)
+        return [line.data async for batch in found for line in batch]
+
+    assert asyncio.run(asyncio.wait_for(main(), 20)) == [b"one"]
+    assert told == ["waiting for the log of w1: w1: gone"] * 2

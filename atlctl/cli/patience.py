@@ -1,4 +1,4 @@
-"""A wait that ends, for what may run a login program of the kubeconfig."""
+"""Waits that end, for what may run a login program of the kubeconfig."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from atlctl.jobs.errors import TimedOut
@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 #: Seconds that the thread has to return once what it waited for was ended.
 _RETURNING = 2.0
+#: Seconds that a limit meant for the workers leaves to what comes before them.
+_LEAST = 5.0
 
 
 async def login(work: Coroutine[Any, Any, T], seconds: float) -> T:
@@ -24,9 +26,7 @@ async def login(work: Coroutine[Any, Any, T], seconds: float) -> T:
     try:
         done, _ = await asyncio.wait([task], timeout=seconds)
         if not done:
-            for pid in _below(os.getpid()):
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+            _end_programs()
             await asyncio.wait([task], timeout=_RETURNING)
             raise TimedOut(
                 f"who asks could not be told within {seconds:g} s: a login program of the kubeconfig hangs",
@@ -38,6 +38,29 @@ async def login(work: Coroutine[Any, Any, T], seconds: float) -> T:
             task.cancel()
         elif not task.cancelled():
             task.exception()  # it was told, or came too late
+
+
+@contextlib.asynccontextmanager
+async def within(limit: float | None) -> AsyncIterator[None]:
+    """Around all that a command asks before it turns to its workers, which takes `limit` seconds at most (None: no
+    limit) but may always take `_LEAST`. Ends programs as `login` does. Raises TimedOut."""
+    seconds = None if limit is None else max(limit, _LEAST)
+    try:
+        async with asyncio.timeout(seconds) as clock:
+            yield
+    except (TimeoutError, asyncio.CancelledError) as error:
+        if not clock.expired():
+            raise
+        _end_programs()
+        raise TimedOut(
+            f"the job and its workers could not be asked for within {seconds:g} s", "see what is slow: atlctl doctor"
+        ) from error
+
+
+def _end_programs() -> None:
+    for pid in _below(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _below(pid: int) -> list[int]:
