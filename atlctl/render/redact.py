@@ -7,6 +7,7 @@ more care than diagnostics: a line of a log that tells of a failure must tell it
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections import Counter
@@ -32,15 +33,15 @@ def _ends(words: tuple[str, ...], end: str, look: str = "<=") -> str:
     looks = []
     for length in sorted({len(word) for word in words}):
         some = "|".join(word for word in words if len(word) == length)
-        looks += [f"(?{look}(?:{some}){end})", f"(?{look}(?:{some})[_ .-]{end})"]
+        looks += [f"(?{look}(?i:{some}){end})", f"(?{look}(?i:{some})[_ .-]{end})"]
     return "(?:" + "|".join(looks) + ")" if look == "<=" else "".join(looks)
 
 
 # --- names ---------------------------------------------------------------------------------------------------------
 
 _SECRETS = _cases("password", "passwd", "passphrase", "passcode", "pswd", "secret", "credential", "credentials")
-_KEYS = _cases("api", "access", "secret", "private", "account", "auth", "encryption", "signing", "license", "master")
-_TOKENS = _cases(
+_KEYS = ("api", "access", "secret", "private", "account", "auth", "encryption", "signing", "license", "master")
+_TOKENS = (
     "access", "auth", "bearer", "refresh", "session", "secret", "security", "private", "deploy", "github", "gitlab",
     "slack", "wandb", "api", "oauth", "registry", "identity", "client", "login", "service", "bootstrap", "csrf",
     "xsrf", "vault", "jwt", "personal", "account", "huggingface", "hugging_face", "modelscope", "tenant", "webhook",
@@ -48,10 +49,10 @@ _TOKENS = _cases(
 )  # fmt: skip
 _SHORT_TOKENS = tuple(
     f"(?<![A-Za-z]){word}"
-    for word in _cases("id", "hf", "hub", "gh", "gl", "git", "ms", "pat", "npm", "sts", "app", "sas", "sa", "bot", "ci")
+    for word in ("id", "hf", "hub", "gh", "gl", "git", "ms", "pat", "npm", "sts", "app", "sas", "sa", "bot", "ci")
 )
 #: Of these, a secret only where the value looks like one.
-_WEAK_KEYS = _cases(
+_WEAK_KEYS = (
     "app", "ssh", "rsa", "aes", "hmac", "service", "storage", "shared", "subscription", "consumer", "session",
     "webhook", "deploy", "project", "decryption", "crypto", "client", "server", "root", "admin", "user", "wandb",
     "openai", "hf", "aws", "oss", "cos", "obs", "tos", "bos", "minio", "swanlab", "comet", "neptune", "dashscope",
@@ -63,7 +64,7 @@ _NO_KEYS = (
     "IMAGE", "LABEL", "PROMPT", "INPUT", "OUTPUT", "QUERY", "STATE", "DICT", "FEATURE", "COLUMN",
 )  # fmt: skip
 #: Tokens of language models and their tokenizers.
-_NO_TOKENS = _cases(
+_NO_TOKENS = (
     "eos", "bos", "pad", "unk", "sep", "cls", "mask", "image", "video", "audio", "start", "end", "stop", "special",
     "begin", "next", "prev", "last", "first", "current", "new", "best", "top", "target", "input", "output",
     "prompt", "think", "tool", "per", "each", "max", "min", "avg", "num", "total", "by", "word", "sub", "text",
@@ -307,7 +308,7 @@ _COMMANDS = (
     (
         "echo ",
         "echo",
-        r"[ ](?:-n )?(?=[^|]{1,300}\|[^|]{0,80}(?:--password-stdin|sudo|chpasswd|wandb login|docker login|passwd))",
+        r"[ ](?:-n )?(?=[^|]{1,300}+\|[^|]{0,80}(?:--password-stdin|sudo|chpasswd|wandb login|docker login|passwd))",
     ),
 )
 
@@ -345,7 +346,9 @@ LITERALS = frozenset(
 )  # fmt: skip
 
 
+@functools.cache
 def _compiled(text: str) -> re.Pattern[bytes]:
+    """Compiled where it is needed: all together they take as long as a command."""
     return re.compile(text.encode())
 
 
@@ -354,16 +357,16 @@ _NAMED_STEMS = (*_SURE_STEMS, *_TOKEN_STEMS)
 _COLUMN = r"(?:(?:\t|[ ]{2})[ \t]{0,80}+|[ ]{0,80}+(?:\||\xe2\x94[\x82\x83]|\xe2\x95\x91)[ ]{0,80}+)"
 
 #: Kind, texts of which one must be there, pattern. The quote in front of a value stays, so that JSON remains JSON.
-_TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
+_TABLE: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
     (
         "private key",
         ("PRIVATE KEY",),
-        _compiled(rf"(?P<keep>-----BEGIN [A-Z0-9 ]{{0,30}}{_FRAME})(?!\[redacted\])(?:(?!-----END).){{1,20000}}"),
+        (rf"(?P<keep>-----BEGIN [A-Z0-9 ]{{0,30}}{_FRAME})(?!\[redacted\])(?:(?!-----END).){{1,20000}}"),
     ),
     (
         "header",
         ("uthorization", "UTHORIZATION"),
-        _compiled(
+        (
             rf"(?P<keep>[Aa](?:uthorization|UTHORIZATION)(?:{_CLOSED}{_GAP}[:=]{_GAP}|{_QUOTE},[ ]{{0,4}})"
             rf"(?:b?{_QUOTE})?+(?:{_SCHEMES})?)(?!{_SCHEMES}){_NO_VALUE}{_ORDINARY}[^\s\"'\\,;]{{4,4000}}"
         ),
@@ -371,7 +374,7 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "header",
         ("earer ", "EARER "),
-        _compiled(
+        (
             rf"(?P<keep>\b(?:[Bb]earer|BEARER)\ {{1,4}}+)(?!\[redacted\])(?![a-z]{{1,40}}{_ENDS_WORD})"
             r"[\w.~+/=-]{8,4000}"
         ),
@@ -379,12 +382,12 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "header",
         ("asic ",),
-        _compiled(r"(?P<keep>\b[Bb]asic )(?=[A-Za-z0-9+/]{0,200}?[0-9=])[A-Za-z0-9+/]{10,2000}={0,2}(?![\w.])"),
+        (r"(?P<keep>\b[Bb]asic )(?=[A-Za-z0-9+/]{0,200}?[0-9=])[A-Za-z0-9+/]{10,2000}={0,2}(?![\w.])"),
     ),
     (
         "header",
         ("ookie",),
-        _compiled(
+        (
             rf"(?P<keep>\b(?:[Ss]et-)?[Cc]ookie(?:{_CLOSED}:{_GAP}|{_QUOTE},[ ]{{0,4}})(?:{_QUOTE})?+)"
             r"(?!\[redacted\])[^\"'\\]{4,4000}"
         ),
@@ -392,21 +395,21 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "url",
         ("@",),
-        _compiled(
+        (
             r"(?P<keep>(?<![\w+.-])[A-Za-z][\w+.-]{0,30}://[^\s/:@\"']{0,200}:)(?!\[redacted\]@)(?!\d{1,5}[/?#])"
             r"[^\s\"'<>,?#]{1,500}(?=@)"
         ),
     ),
-    ("url", ("@",), _compiled(r"(?P<keep>(?<![\w+.-])[A-Za-z][\w+.-]{0,30}://)[\w.~%-]{20,500}(?=@)")),
+    ("url", ("@",), (r"(?P<keep>(?<![\w+.-])[A-Za-z][\w+.-]{0,30}://)[\w.~%-]{20,500}(?=@)")),
     (
         "url",
         ("@",),
-        _compiled(r"(?P<keep>(?<![\w.-])[\w.-]{1,60}:)(?!\[redacted\]@)[^\s/:@\"']{4,200}(?=@(?:tcp|unix)\()"),
+        (r"(?P<keep>(?<![\w.-])[\w.-]{1,60}:)(?!\[redacted\]@)[^\s/:@\"']{4,200}(?=@(?:tcp|unix)\()"),
     ),
     (
         "url",
         tuple(literal for literal, _ in _HOOKS),
-        _compiled(
+        (
             rf"(?P<keep>{'|'.join(pattern for _, pattern in _HOOKS)})(?!\[redacted\])(?=[\w./@:%+-]{{0,200}}[0-9])"
             r"[^\s\"'<>\\,;)]{8,400}"
         ),
@@ -414,7 +417,7 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "url",
         ("ignature", "sig=", "sign="),
-        _compiled(
+        (
             r"(?P<keep>(?:[Ss]ignature|(?<=[?&;])[Ss]ig|(?<![A-Za-z])sign)(?:=|%\d[dD]))(?!\[redacted\])"
             r"(?=[\w%+/.~-]{0,200}[0-9])[\w%+/=.~-]{8,2000}"
         ),
@@ -422,14 +425,14 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "shape",
         _SHAPE_STEMS,
-        _compiled("(?<![A-Za-z0-9])(?:" + "|".join(shape for _, shape in _SHAPES) + ")"),
+        ("(?<![A-Za-z0-9])(?:" + "|".join(shape for _, shape in _SHAPES) + ")"),
     ),
-    *(("name", (literal,), _compiled(_command(*words))) for literal, *words in _COMMANDS),
+    *(("name", (literal,), (_command(*words))) for literal, *words in _COMMANDS),
     # A name and its value as two values: `{"name": "HF_TOKEN", "value": "..."}`, `<name>x</name><value>...`.
     (
         "name",
         _NAMED_STEMS,
-        _compiled(
+        (
             rf"(?P<keep>\b(?:[Nn]ame|NAME|[Kk]ey|KEY)(?:{_IS}|>)(?:{_QUOTE})?+[\w.-]{{0,60}}?{_CERTAIN}(?!\w)"
             rf"[\s,;<>/{{}}\w\"'`\\|-]{{0,40}}?\b(?:[Vv]alue|VALUE)(?:{_IS}|>)){_ANY}"
         ),
@@ -437,7 +440,7 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "name",
         _TOKEN_STEMS,
-        _compiled(
+        (
             rf"(?P<keep>\b(?:[Nn]ame|NAME|[Kk]ey|KEY)(?:{_IS}|>)(?:{_QUOTE})?+[\w.-]{{0,60}}?{_TOKEN}(?!\w)"
             rf"[\s,;<>/{{}}\w\"'`\\|-]{{0,40}}?\b(?:[Vv]alue|VALUE)(?:{_IS}|>)){_LIKE_A_SECRET}"
         ),
@@ -446,7 +449,7 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "name",
         _NAMED_STEMS,
-        _compiled(
+        (
             rf"(?P<keep>(?:[(][ ]{{0,4}}b?{_QUOTE}[\w. -]{{0,60}}?{_CERTAIN}|{_QUOTE}--[\w-]{{0,60}}?{_ANY_NAME})"
             rf"{_QUOTE}[ ]{{0,4}},[ ]{{0,4}}b?){_OPEN}(?!-){_NO_VALUE}{_QUOTED}(?=(?P=q)[ ]{{0,4}}[)\]}},])"
         ),
@@ -454,7 +457,7 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "name",
         _NAMED_STEMS,
-        _compiled(
+        (
             rf"(?P<keep>[(\[{{][ ]{{0,4}}b?{_QUOTE}[\w. -]{{0,60}}?(?:{_CERTAIN}|{_TOKEN}){_QUOTE}"
             r"[ ]{0,4},[ ]{0,4}b?)"
             rf"{_OPEN}{_NO_VALUE}{_LIKELY}{_QUOTED}(?=(?P=q))"
@@ -464,7 +467,7 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "name",
         _SURE_STEMS,
-        _compiled(
+        (
             rf"(?P<keep>{_CERTAIN}s?{_IS}[\[(][ ]{{0,8}}b?){_OPEN}(?!\[redacted\])"
             r"(?:(?!(?P=q),?[ ]{0,8}[\])]).){1,4000}+(?=(?P=q))"
         ),
@@ -472,30 +475,30 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "name",
         _SURE_STEMS,
-        _compiled(rf"(?P<keep>{_CERTAIN}s{_IS}[\[(][ ]{{0,8}})(?![ \]){{\"'])[^\])\"'{{}}]{{4,2000}}"),
+        (rf"(?P<keep>{_CERTAIN}s{_IS}[\[(][ ]{{0,8}})(?![ \]){{\"'])[^\])\"'{{}}]{{4,2000}}"),
     ),
     # XML
-    ("name", _NAMED_STEMS, _compiled(rf"(?P<keep>{_ANY_NAME}>)(?!\s|\[redacted\]|<)[^<]{{1,2000}}(?=</)")),
-    ("name", _NAMED_STEMS, _compiled(rf"(?P<keep>{_CERTAIN}{_IS}){_ANY}")),
-    ("name", (*_TOKEN_STEMS, *_SHORT, "key", "Key", "KEY"), _compiled(rf"(?P<keep>{_PERHAPS}{_IS}){_LIKE_A_SECRET}")),
-    ("name", ("oken=",), _compiled(r"(?P<keep>[?&][Tt]oken=)(?!\[redacted\])[^&\s\"'<>\\]{3,2000}")),
+    ("name", _NAMED_STEMS, (rf"(?P<keep>{_ANY_NAME}>)(?!\s|\[redacted\]|<)[^<]{{1,2000}}(?=</)")),
+    ("name", _NAMED_STEMS, (rf"(?P<keep>{_CERTAIN}{_IS}){_ANY}")),
+    ("name", (*_TOKEN_STEMS, *_SHORT, "key", "Key", "KEY"), (rf"(?P<keep>{_PERHAPS}{_IS}){_LIKE_A_SECRET}")),
+    ("name", ("oken=",), (r"(?P<keep>[?&][Tt]oken=)(?!\[redacted\])[^&\s\"'<>\\]{3,2000}")),
     (
         "name",
         ("key=",),
-        _compiled(rf"(?P<keep>[?&](?:auth_)?key=)(?!\[redacted\])(?={_C}{{12}}){_LIKELY}[^&\s\"'<>\\]{{3,2000}}"),
+        (rf"(?P<keep>[?&](?:auth_)?key=)(?!\[redacted\])(?={_C}{{12}}){_LIKELY}[^&\s\"'<>\\]{{3,2000}}"),
     ),
     # The value in front of its name, as a tuple of two, and behind the words of a sentence.
     (
         "name",
         ("alue",),
-        _compiled(
+        (
             rf"(?P<keep>\b[Vv]alue{_IS}){_OPEN}{_NO_VALUE}{_QUOTED}(?=(?P=q)[\s,;]{{0,8}}(?:{_QUOTE})?(?:[Nn]ame|[Kk]ey){_IS}(?:{_QUOTE})?+[\w.-]{{0,60}}?{_CERTAIN}(?!\w))"
         ),
     ),
     (
         "name",
         ("auth=(", "Auth("),
-        _compiled(
+        (
             rf"(?P<keep>(?:auth=|[a-z]Auth)\([ ]{{0,4}}b?{_QUOTE}[^\"']{{0,100}}{_QUOTE},[ ]{{0,4}}b?)"
             rf"{_OPEN}{_NO_VALUE}{_QUOTED}"
         ),
@@ -503,36 +506,36 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "name",
         ("login",),
-        _compiled(rf"(?P<keep>\blogin\([^()]{{0,100}}?\b(?:key|token|pw)=){_OPEN}{_NO_VALUE}{_QUOTED}"),
+        (rf"(?P<keep>\blogin\([^()]{{0,100}}?\b(?:key|token|pw)=){_OPEN}{_NO_VALUE}{_QUOTED}"),
     ),
     (
         "name",
         _NAMED_STEMS,
-        _compiled(
+        (
             rf"(?P<keep>{_ANY_NAME}[ ])(?={_C}{{10}})(?={_C}{{0,200}}?[0-9])(?={_C}{{0,200}}?[A-Z])"
             rf"(?={_C}{{0,200}}?[a-z]){_LIKE_A_SECRET}"
         ),
     ),
-    ("name", ("SESSI",), _compiled(r"(?P<keep>\b(?:JSESSIONID|PHPSESSID)=)(?!\[redacted\])[\w.-]{6,400}")),
+    ("name", ("SESSI",), (r"(?P<keep>\b(?:JSESSIONID|PHPSESSID)=)(?!\[redacted\])[\w.-]{6,400}")),
     (
         "name",
         _CHINESE_STEMS,
-        _compiled(rf"(?P<keep>{_CHINESE}{_CLOSED}{_GAP}(?:(?:是|为)?{_COLON}|是|为){_GAP}{_TYPED})(?=[!-~]){_ANY}"),
+        (rf"(?P<keep>{_CHINESE}{_CLOSED}{_GAP}(?:(?:是|为)?{_COLON}|是|为){_GAP}{_TYPED})(?=[!-~]){_ANY}"),
     ),
     (
         "name",
         _CHINESE_STEMS,
-        _compiled(rf"(?P<keep>{_CHINESE}[ ]{{1,4}})(?=[!-~]){_LIKE_A_SECRET}"),
+        (rf"(?P<keep>{_CHINESE}[ ]{{1,4}})(?=[!-~]){_LIKE_A_SECRET}"),
     ),
     (
         "name",
         ("令牌",),
-        _compiled(rf"(?P<keep>令牌{_CLOSED}{_GAP}(?:(?:是|为)?{_COLON}|是|为){_GAP}{_TYPED})(?=[!-~]){_LIKE_A_SECRET}"),
+        (rf"(?P<keep>令牌{_CLOSED}{_GAP}(?:(?:是|为)?{_COLON}|是|为){_GAP}{_TYPED})(?=[!-~]){_LIKE_A_SECRET}"),
     ),
     (
         "name",
         ("ak/", "AK/"),
-        _compiled(
+        (
             r"(?P<keep>\b(?:ak/sk|AK/SK)[ ]{0,4}+(?:=|:|\xef\xbc\x9a)[ ]{0,4}+)"
             r"[\w+=-]{4,100}[ ]?[/:, ][ ]?[\w+/=-]{4,200}"
         ),
@@ -540,7 +543,7 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "name",
         _PAIR_STEMS,
-        _compiled(
+        (
             rf"(?P<keep>(?<![A-Za-z0-9])(?:[as]k|[AS]K)[\"']?+(?:=|:|\xef\xbc\x9a)[ ]{{0,4}}+)"
             rf"{_LIKE_A_SECRET}"
         ),
@@ -549,13 +552,13 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "name",
         _NAMED_STEMS,
-        _compiled(rf"(?P<keep>(?<![\w-])--[\w-]{{0,60}}?{_ANY_NAME}\ {{1,4}}+)(?!-){_ANY}"),
+        (rf"(?P<keep>(?<![\w-])--[\w-]{{0,60}}?{_ANY_NAME}\ {{1,4}}+)(?!-){_ANY}"),
     ),
     # `password x` of .netrc, `ENV HF_TOKEN x`, `requirepass x`, `aws configure set aws_secret_access_key x`
     (
         "name",
         ("assword", "requirepass", "masterauth", "rootpw ", "IDENTIFIED"),
-        _compiled(
+        (
             rf"(?P<keep>(?:\blogin[ \t]{{1,8}}\S{{1,200}}[ \t]{{1,8}}password"
             r"|^(?:\S{1,80}[ ]){0,3}[ \t]{0,40}password(?=[ \t]{1,8}\S{1,200}\s{0,8}$)"
             rf"|requirepass|masterauth|rootpw(?: --\w{{1,20}})?|IDENTIFIED(?: WITH \w{{1,40}})? BY)[ \t]{{1,8}}+)"
@@ -565,7 +568,7 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "name",
         _NAMED_STEMS,
-        _compiled(
+        (
             rf"(?P<keep>(?<!\w)(?:ENV|ARG|setenv|set|SET|put)[ ]{{1,4}}+[\w.-]{{0,60}}?{_ANY_NAME}[ ]{{1,4}}+)"
             rf"{_LIKE_A_SECRET}"
         ),
@@ -573,20 +576,20 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], re.Pattern[bytes]], ...] = (
     (
         "name",
         ("assword ", "ASSWORD ", "assphrase "),
-        _compiled(rf"(?P<keep>\b(?:[Pp]assword|PASSWORD|[Pp]assphrase)[ ]){_OPEN}{_NO_VALUE}{_QUOTED}(?=(?P=q))"),
+        (rf"(?P<keep>\b(?:[Pp]assword|PASSWORD|[Pp]assphrase)[ ]){_OPEN}{_NO_VALUE}{_QUOTED}(?=(?P=q))"),
     ),
     (
         "name",
         ("assword is", "assphrase is", "oken is", "ey is", "ecret is"),
-        _compiled(rf"(?P<keep>{_ANY_NAME}[ ]is:?[ ]){_LIKE_A_SECRET}"),
+        (rf"(?P<keep>{_ANY_NAME}[ ]is:?[ ]){_LIKE_A_SECRET}"),
     ),
     # Columns of a table
-    ("name", _NAMED_STEMS, _compiled(rf"(?P<keep>{_ANY_NAME}{_COLUMN}){_LIKE_A_SECRET}")),
+    ("name", _NAMED_STEMS, (rf"(?P<keep>{_ANY_NAME}{_COLUMN}){_LIKE_A_SECRET}")),
     # What docker writes into its configuration
     (
         "name",
         ('"auth', "'auth", "_auth"),
-        _compiled(
+        (
             rf"(?P<keep>[\"'_]auth[\"']?{_GAP}[:=]{_GAP}){_OPEN}?(?!\[redacted\])(?=[\w+/=:-]{{0,200}}[0-9=])[\w+/=:-]{{8,2000}}"
         ),
     ),
@@ -597,8 +600,8 @@ _PATTERNS = tuple(
     (kind, tuple(stem.encode().translate(_DIGITS) for stem in stems), pattern) for kind, stems, pattern in _TABLE
 )
 _HIDDEN = HIDDEN.encode()
-_SURE_NAME = re.compile(rf"{_CERTAIN}s?\Z")
-_PERHAPS_NAME = re.compile(rf"{_PERHAPS}\Z")
+_SURE_NAME = rf"{_CERTAIN}s?\Z"
+_PERHAPS_NAME = rf"{_PERHAPS}\Z"
 _LIKELY_TEXT = _compiled(rf"(?:\d{{4,40}}$|{_LIKELY})")
 
 # --- secrets over several lines ------------------------------------------------------------------------------------
@@ -618,17 +621,17 @@ _BASE64_LINE = _compiled(r"(?P<keep>(?:20\d\d-\d\d-\d\dT\S{8,30} )?)[A-Za-z0-9+/
 _KEY_LINES = 200
 
 #: A name at the end of its line, whose value is on the lines that follow.
-_OPENS = _compiled(
+_OPENS = (
     rf"(?P<name>(?:{_CERTAIN})s?|{_PERHAPS})"
     rf"(?:{_CLOSED}{_GAP}{_COLON}{_GAP}(?P<open>[|>][+-]?\d?|[\[(]|\\)?|{_QUOTE},|[ ]\\)\s{{0,40}}$"
 )
-_NAMES_NEXT = _compiled(
+_NAMES_NEXT = (
     rf"\b(?:[Nn]ame|NAME|[Kk]ey|KEY){_IS}(?:{_QUOTE})?+[\w.-]{{0,60}}?{_ANY_NAME}(?:{_QUOTE})?+[,;]?\s{{0,40}}$"
 )
-_VALUE_NEXT = _compiled(rf"(?P<keep>\b(?:[Vv]alue|VALUE){_IS}){_ANY}")
+_VALUE_NEXT = rf"(?P<keep>\b(?:[Vv]alue|VALUE){_IS}){_ANY}"
 #: The value of such a name: one word, or a text in quotes.
 _ONE_VALUE = _compiled(
-    rf"(?P<keep>(?:- )?b?)(?:{_OPEN}{_NO_VALUE}{_QUOTED}(?=(?P=q)[,;\])}}]{{0,3}}\s{{0,20}}$)"
+    rf"^(?P<keep>(?:- )?b?)(?:{_OPEN}{_NO_VALUE}{_QUOTED}(?=(?P=q)[,;\])}}]{{0,3}}\s{{0,20}}$)"
     rf"|{_NO_VALUE}{_ORDINARY}(?![\[\](){{}}#])[^\s\"'`]{{1,2000}}+(?=\s{{0,20}}$))"
 )
 _ONE_WORD = _compiled(
@@ -636,9 +639,11 @@ _ONE_WORD = _compiled(
 )
 _STAMP = _compiled(_STAMPED)
 _OF_WORDS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-\"'"
-_LIKELY_NAME = _compiled(_PERHAPS)
 _BLOCKS, _LISTS = (b"|", b">"), (b"[", b"(")
 _FOLLOWING = 50
+_NAME_STEMS = (b"ame", b"AME", b"ey", b"EY")
+#: What ends a line whose value is on the next: a quick no.
+_MAY_OPEN = frozenset(bytes([code]) for code in (*b":=|>[(\\,+-m0123456789", *range(0x80, 0x100)))
 
 #: Bytes of a line whose form is kept, and forms that are.
 _SHAPE, _SHAPES_KEPT = 400, 2_000
@@ -749,9 +754,9 @@ class _Following:
     def of(cls, body: bytes) -> _Following | None:
         stamp = _STAMP.match(body)
         body = body[stamp.end() :] if stamp else body
-        if _NAMES_NEXT.search(body):
+        if any(stem in body for stem in _NAME_STEMS) and _compiled(_NAMES_NEXT).search(body):
             return cls("value", b"", 0, True, 3)
-        match = _OPENS.search(body)
+        match = _compiled(_OPENS).search(body) if body.rstrip()[-1:] in _MAY_OPEN else None
         if match is None:
             return None
         head = body[: match.start("name")]
@@ -759,7 +764,7 @@ class _Following:
         if match[0].rstrip()[-1:] in b",\\" and b"--" not in head[len(before) :]:
             return None
         outer = before.rstrip(b" \t-")
-        certain = _LIKELY_NAME.fullmatch(match["name"]) is None
+        certain = _compiled(_PERHAPS).fullmatch(match["name"]) is None
         opened = (match["open"] or b"")[:1]
         kind: Literal["word", "block", "list"] = (
             "block" if opened in _BLOCKS else "list" if opened in _LISTS else "word"
@@ -771,7 +776,7 @@ class _Following:
     def hidden(self, body: bytes) -> bytes | None:
         """The line with its value hidden. None where it has none; `left` is 0 where no other can come."""
         if self.kind == "value":
-            made, count = _VALUE_NEXT.subn(_replaced, body, count=1)
+            made, count = _compiled(_VALUE_NEXT).subn(_replaced, body, count=1)
             self.left = 0 if count else self.left
             return made if count else None
         kept, rest = _behind(body, self.prefix)
@@ -825,7 +830,7 @@ def _hide(data: bytes, found: Counter[Kind]) -> bytes:
     for kind, stems, pattern in _PATTERNS:
         for stem in stems:  # several times as fast as any() over a generator, and every busy line comes here
             if stem in alike:
-                body, count = pattern.subn(_replaced, body)
+                body, count = _compiled(pattern).subn(_replaced, body)
                 if count:
                     found[kind] += count
                 break
@@ -898,11 +903,15 @@ def redact_json_bytes(data: bytes, found: Counter[Kind] | None = None) -> bytes:
 
 def is_secret_name(name: str) -> bool:
     """Whether a name says that its value is a secret: `HF_TOKEN`, `db.password`, `apiKey`."""
-    return len(name) <= 500 and (_is_sure(name) or _PERHAPS_NAME.search(name) is not None)
+    return len(name) <= 500 and (_is_sure(name) or _ends_in(_PERHAPS_NAME, name))
 
 
 def _is_sure(name: str) -> bool:
-    return len(name) <= 500 and (_SURE_NAME.search(name) is not None or name in _CHINESE_STEMS)
+    return len(name) <= 500 and (_ends_in(_SURE_NAME, name) or name in _CHINESE_STEMS)
+
+
+def _ends_in(pattern: str, name: str) -> bool:
+    return _compiled(pattern).search(name.encode("utf-8", "replace")) is not None
 
 
 #: The name that a text of atlctl's own may give a secret, in any case.
