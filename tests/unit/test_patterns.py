@@ -168,7 +168,8 @@ class Maker:
                 self.pumps.append((before, one))
                 if len(inner) == 1 and (others := samples(*inner[0])):
                     self.pumps += [(before, other) for other in others if other != one]
-            return one * min(low, 8)
+            times: int = min(low, 8)
+            return one * times
         if op is sre.SUBPATTERN:
             inside = self.sequence(value[3], before)
             if value[0] is not None:
