@@ -16,7 +16,7 @@ from atlctl.diagnosis.reading.traces import Trace
 from atlctl.diagnosis.rounds import split_rounds
 from atlctl.diagnosis.signatures.model import Role
 
-_ATTEMPT_PATH = re.compile(r"([^/]+/attempt_(\d{1,9})/(\d{1,9})/error\.json)$")
+_ATTEMPT_PATH = re.compile(r"((?:^|(?<=/))[^/]+/attempt_(\d{1,9})/(\d{1,9})/error\.json)$")
 #: Lines before an agent's report in which a logged traceback counts as a process's last words.
 _LAST_WORDS = 120
 #: What an agent says when its processes end.

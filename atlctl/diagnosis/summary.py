@@ -38,7 +38,7 @@ _ROW_LINE = re.compile(_ROW)
 _INDEX_LINE = re.compile(r"\[(\d{1,7})\]:\s*$")
 _BORDER_LINE = re.compile(r"([=*-])\1{2,}\s*$")
 _VOLATILE = re.compile(
-    r"(\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?|\d\d:\d\d:\d\d(?:[.,]\d+)?|\d+\.\d+s\t\d+\t|\b\d{10}\.\d+)"
+    r"(\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?|\d\d:\d\d:\d\d(?:[.,]\d+)?|(?<!\d)\d+\.\d+s\t\d+\t|\b\d{10}\.\d+)"
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[_ T]\d\d:\d\d:\d\d$")
 _RANK = re.compile(r"(\d{1,7}) \(local_rank: (\d{1,7})\)$")

@@ -21,7 +21,7 @@ _LOWER = re.compile(r"^[a-z_][\w.]*\.(?:error|gaierror|herror|timeout)$")
 _FOREIGN_PATH = re.compile(r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)?[/\\]python3(?:\.\d+)?)[/\\]|^<")
 
 #: A class name that a user may have given: the last part in CamelCase.
-_CAMEL = re.compile(r"(?:^|\.)[A-Z]\w*[a-z]\w*$")
+_CAMEL = re.compile(r"(?:^|\.)[A-Z][^\Wa-z]*+[a-z]\w*$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from atlctl.packaging.dists import BuildError
 #: Loaded by name while Python runs, so that no file says it needs them: name look-ups of older C libraries, and what
 #: ends threads. Copied where this machine has them.
 _BY_NAME = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2", "libgcc_s.so.1")
-_FOUND = re.compile(r"\s*(\S+) => (/\S+) \(0x")
-_MISSING = re.compile(r"\s*(\S+) => not found")
+_FOUND = re.compile(r"\s*+(\S+) => (/\S+) \(0x")
+_MISSING = re.compile(r"\s*+(\S+) => not found")
 
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NULL, _DT_STRTAB, _DT_RPATH, _DT_RUNPATH = 0, 5, 15, 29

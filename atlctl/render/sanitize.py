@@ -7,12 +7,15 @@ script and emoji stay. All functions are idempotent.
 from __future__ import annotations
 
 import codecs
+import functools
 import re
+from dataclasses import dataclass
+from itertools import islice
 
 #: Beyond C0: DEL, C1, bidi controls, line separators, invisible characters, surrogates. The body of a regex class.
 HARMFUL = (
-    "\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
-    "\U000e0001\U000e0020-\U000e007f"
+    "\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufeff"
+    "\uffa0\ufff0-\ufffb\ud800-\udfff\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _ANY = re.compile(f"[\x00-\x1f{HARMFUL}]")
 _BUT_LAYOUT = re.compile(f"[\x00-\x08\x0b-\x1f{HARMFUL}]")
@@ -23,6 +26,77 @@ _SGR_LIMIT = 64
 _TOKEN = re.compile(f"(\x1b\\[([0-9;:]{{0,{_SGR_LIMIT}}})m)|(\r?\n)|[\x00-\x08\x0b-\x1f{HARMFUL}]")
 _CUT_TOKEN = re.compile(f"(?:\r|\x1b(?:\\[[0-9;:]{{0,{_SGR_LIMIT}}})?)\\Z")
 _RESET = re.compile("[0;]*")
+
+_Colour = tuple[int, int, int]
+#: The first 16 colours, as xterm has them.
+_NAMED: tuple[_Colour, ...] = (
+    (0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205), (229, 229, 229),
+    (127, 127, 127), (255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255), (255, 0, 255), (0, 255, 255), (255,) * 3,
+)  # fmt: skip
+_LEVELS = (0, 95, 135, 175, 215, 255)
+#: Text cannot be read where it differs from its background by no more than this in red, green and blue.
+_ALIKE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Colours:
+    """The colours of text and background. None is the terminal's own."""
+
+    text: _Colour | None = None
+    behind: _Colour | None = None
+
+    @property
+    def readable(self) -> bool:
+        if self.text is None or self.behind is None:
+            return True
+        return any(abs(one - other) > _ALIKE for one, other in zip(self.text, self.behind, strict=True))
+
+
+@functools.lru_cache(500)
+def _after(before: _Colours, parameters: str) -> _Colours | None:
+    """The colours behind a colour sequence. None where it would hide text, or is cut short."""
+    text, behind, concealed = before.text, before.behind, False
+    given = iter(parameters.split(";"))
+    for part in given:
+        numbers = [int(word or 0) for word in part.split(":")]
+        code = numbers[0]
+        if code == 0:
+            text, behind, concealed = None, None, False
+        elif code in (8, 28):
+            concealed = code == 8
+        elif code in (38, 48):
+            if len(numbers) == 1:
+                kind = next(given, "")
+                numbers += [
+                    int(word or 0) for word in (kind, *islice(given, 3 if kind == "2" else 1)) if word.isdigit()
+                ]
+            colour = _colour(numbers[1:])
+            if colour is None:
+                return None
+            text, behind = (colour, behind) if code == 38 else (text, colour)
+        elif code in (39, 49):
+            text, behind = (None, behind) if code == 39 else (text, None)
+        elif 30 <= code <= 37 or 90 <= code <= 97:
+            text = _NAMED[code - 30 if code < 40 else code - 82]
+        elif 40 <= code <= 47 or 100 <= code <= 107:
+            behind = _NAMED[code - 40 if code < 50 else code - 92]
+    made = _Colours(text, behind)
+    return made if made.readable and not concealed else None
+
+
+def _colour(numbers: list[int]) -> _Colour | None:
+    """Of `5;N` or `2;R;G;B`, which with colons has the number of a colour space in front of red."""
+    match numbers:
+        case [5, number] if number < 16:
+            return _NAMED[number]
+        case [5, number] if number < 232:
+            number -= 16
+            return _LEVELS[number // 36], _LEVELS[number // 6 % 6], _LEVELS[number % 6]
+        case [5, number] if number < 256:
+            return (8 + 10 * (number - 232),) * 3
+        case [2, red, green, blue] | [2, _, red, green, blue, *_]:
+            return red, green, blue
+    return None
 
 
 def _visible(match: re.Match[str]) -> str:
@@ -50,15 +124,17 @@ class OutputSanitizer:
     """The same for a stream of output, in chunks of any size, with colours allowed.
 
     Kept: newline, tab, CRLF (as newline) and colour sequences (SGR), which are reset before each newline and at the
-    end, so that one line never colours the next. With `color` False colour sequences are dropped. The result does
+    end, so that one line never colours the next. One that would hide text, concealed or in the colour of its
+    background, becomes visible itself. With `color` False colour sequences are dropped. The result does
     not depend on where chunks are cut, and at most 67 characters are carried over.
     """
 
-    __slots__ = ("_active", "_carry", "_color", "_decoder")
+    __slots__ = ("_active", "_carry", "_color", "_colours", "_decoder")
 
     def __init__(self, color: bool = True) -> None:
         self._color = color
         self._active = False
+        self._colours = _Colours()
         self._carry = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
@@ -82,7 +158,7 @@ class OutputSanitizer:
         self._decoder.reset()
         shown = self._translate(text)
         if self._active:
-            self._active = False
+            self._active, self._colours = False, _Colours()
             shown += b"\x1b[0m"
         return shown
 
@@ -95,11 +171,15 @@ class OutputSanitizer:
         if match[1] is not None:
             if not self._color:
                 return ""
+            after = _after(self._colours, match[2])
+            if after is None:
+                return "^" + match[1].replace("\x1b", "[", 1)
+            self._colours = after
             self._active = _RESET.fullmatch(match[2]) is None
             return match[1]
         if match[3] is None:
             return _visible(match)
         if self._active:
-            self._active = False
+            self._active, self._colours = False, _Colours()
             return "\x1b[0m\n"
         return "\n"

@@ -89,6 +89,9 @@ def test_any_cut_gives_the_lines_of_the_simple_way(
 
 @pytest.mark.parametrize("maker", MAKERS)
 @settings(deadline=None, max_examples=400)
-@given(streams, st.sets(st.sampled_from([*LITERALS, b"x", b"\r", b"xx", b"^$", b"(?i)", b"signal"]), min_size=1))
+@given(
+    streams,
+    st.sets(st.sampled_from([*LITERALS, "训".encode(), b"x", b"\r", b"xx", b"^$", b"(?i)", b"signal"]), min_size=1),
+)
 def test_a_sieve_says_what_a_search_for_each_literal_says(maker: Maker, data: bytes, literals: set[bytes]) -> None:
     assert maker(tuple(literals))(data) == any(literal in data for literal in literals)

@@ -172,7 +172,7 @@ def _slots(words: Sequence[str]) -> int | None:
 
 def _port(place: str) -> tuple[str, int | None]:
     """Host, and the number behind it."""
-    if place.startswith("[") and (match := re.fullmatch(r"\[([^\]]*:[^\]]*)\](?::([0-9]{1,5}))?", place)):
+    if place.startswith("[") and (match := re.fullmatch(r"\[([^\]:]*:[^\]]*)\](?::([0-9]{1,5}))?", place)):
         return match[1], int(match[2]) if match[2] else None
     if place.count(":") > 1:
         return place, None

@@ -17,7 +17,7 @@ from atlctl.cli.completion.scripts import SCRIPTS
 from atlctl.cli.doctor.checks import Report, Words
 from atlctl.cli.installing import install_line
 
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*\(?([<>=!~0-9.,\s]*)\)?\s*")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]++)(?:\[[^\]]*\])?\s*+\(?([<>=!~0-9.,\s]*+)\)?\s*+")
 _BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([0-9][0-9.]*)")
 #: Where completion scripts of a shell are looked up, and where `completion --help` says to put one. zsh has no fixed
 #: place: what its FPATH holds a child is not told.

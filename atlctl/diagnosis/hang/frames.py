@@ -40,8 +40,8 @@ class Thread:
 
 #: Path and function of frames that say it. The first rule that fits a frame above the user's decides.
 _JOINING = (
-    r"(init_process_group|new_group|_new_process_group_helper|_store_based_barrier|rendezvous|_create_\w+_store|"
-    r"\w+_rendezvous_handler|init_device_mesh|split_group)$"
+    r"(init_process_group|new_group|_new_process_group_helper|_store_based_barrier|rendezvous|_create_\w{1,60}_store|"
+    r"\w{1,60}_rendezvous_handler|init_device_mesh|split_group)$"
 )
 _INTERNET = (
     r"(^|/)(socket|ssl|http/client|urllib/request|ftplib)\.py$|"
@@ -57,7 +57,11 @@ _RULES = tuple(
             r"torch/distributed/(distributed_c10d|_functional_collectives|_dist2|rpc/api)\.py$",
             r"(?!get_|is_|_get_|_rank_|_check_|_warn)",
         ),
-        (Place.COLLECTIVE, r"torch/nn/parallel/distributed\.py$", r"(_sync_\w+|_verify_\w+|_ddp_init_helper|join)$"),
+        (
+            Place.COLLECTIVE,
+            r"torch/nn/parallel/distributed\.py$",
+            r"(_sync_\w{1,60}|_verify_\w{1,60}|_ddp_init_helper|join)$",
+        ),
         (Place.LOADER, r"torch/utils/data/", r""),
         (Place.STORAGE, r"torch/(serialization\.py$|distributed/checkpoint/)|(^|/)safetensors/", r""),
         (Place.STORAGE, r"(^|/)(shutil|zipfile|tarfile|pathlib|glob|tempfile)\.py$|numpy/lib/(npyio|format)", r""),

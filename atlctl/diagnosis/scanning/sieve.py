@@ -22,7 +22,6 @@ MOST_GROUPS = 6
 #: A literal's bytes at most.
 LONGEST = 1_000
 
-_TO_ASCII = bytes(range(128)) + b"\0" * 128
 #: Frequent in logs, so that a search should not stop at each of them; the most frequent first.
 _FREQUENT = b" 0123456789etaonirsl.:,=|-_/'\"()dcumphgfEbIT"
 
@@ -31,10 +30,10 @@ _FREQUENT = b" 0123456789etaonirsl.:,=|-_/'\"()dcumphgfEbIT"
 def sieve_for(literals: frozenset[bytes]) -> Sieve:
     """The fastest sieve that is here.
 
-    Raises ValueError for a literal that is empty, not ASCII, longer than `LONGEST` or holds a newline.
+    Raises ValueError for a literal that is empty, not UTF-8, longer than `LONGEST` or holds a newline.
     """
     for literal in literals:
-        if not 0 < len(literal) <= LONGEST or not literal.isascii() or b"\n" in literal:
+        if not 0 < len(literal) <= LONGEST or not _is_utf8(literal) or b"\n" in literal:
             raise ValueError(f"not a literal that can be looked for: {literal[:60]!r}")
     if not literals:
         return lambda _: False
@@ -72,7 +71,7 @@ def vector_sieve(literals: Iterable[bytes]) -> Sieve:
             except ValidationError as error:
                 [problem] = error.errors(include_url=False, include_context=False)
                 if problem["type"] != "string_pattern_mismatch":
-                    return holds(data.translate(_TO_ASCII))
+                    return holds(data.decode("utf-8", "replace").encode())
                 readable = True
             else:
                 return True
@@ -106,9 +105,17 @@ def _needed(literals: Iterable[bytes]) -> list[bytes]:
     return sorted(one for one in unique if not any(other in one for other in unique if other != one))
 
 
+def _is_utf8(literal: bytes) -> bool:
+    try:
+        literal.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _hex(literal: bytes) -> str:
-    """As a pattern that any regex engine reads alike."""
-    return "".join(chr(byte) if chr(byte).isalnum() else f"\\x{byte:02x}" for byte in literal)
+    """As a pattern of the engine in pydantic."""
+    return "".join(char if char.isalnum() else f"\\u{{{ord(char):x}}}" for char in literal.decode())
 
 
 def _one_of(first: bytes, rests: list[bytes]) -> bytes:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 _GROUP = r"\\(?:g<(\w+)>|([1-9]))"
 #: Sentences within sentences that are told: a hostile text may nest them by the hundred.
 _DEEPEST = 6
+#: Characters of a sentence at most: the patterns look at each in several ways.
+LONGEST = 4_000
 
 
 class Phrasebook:
@@ -37,7 +39,7 @@ class Phrasebook:
     def _said(self, text: str, depth: int) -> str:
         if not self._compiled:
             self._compiled = [(re.compile(pattern), told) for table in self._tables for pattern, told in table]
-        told = self._told(text, self._joints, depth) if depth < _DEEPEST else None
+        told = self._told(text, self._joints, depth) if depth < _DEEPEST and len(text) <= LONGEST else None
         return text if told is None else told
 
     def _told(self, text: str, joints: Sequence[tuple[str, str]], depth: int) -> str | None:

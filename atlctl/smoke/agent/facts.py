@@ -110,7 +110,7 @@ def load(root: str = "") -> float | None:
 
 def driver(root: str = "") -> str | None:
     told = files.text(root + "/proc/driver/nvidia/version", 4096)
-    match = re.search(r"Kernel Module (?:for \S+)?\s*([0-9]+\.[0-9.]+)", told)
+    match = re.search(r"Kernel Module (?:for \S{1,60})?\s{0,20}([0-9]{1,6}\.[0-9.]{1,40})", told)
     return match.group(1) if match else None
 
 

@@ -14,7 +14,7 @@ from atlctl.smoke.ranks.stages import Outcome, Track
 #: Errors that a rank gets because of another one.
 _CONSEQUENCE = re.compile(
     r"closed by peer|[Cc]onnection (?:reset|refused|closed)|[Bb]roken pipe|[Tt]imed ?out|[Tt]imeout|aborted|"
-    r"did not come to the store|[Ss]ocket.*(?:closed|error)|remote process exited|ncclRemoteError|"
+    r"did not come to the store|[Ss]ocket.{0,400}?(?:closed|error)|remote process exited|ncclRemoteError|"
     r"failed to recv|got 0 bytes|store->get|DistNetworkError|DistStoreError"
 )
 _UNREACHED = "the store of the leader cannot be reached"

@@ -122,10 +122,17 @@ def test_a_reader_that_fails_is_heard() -> None:
         scanning.finish()
 
 
-@pytest.mark.parametrize("literal", [b"", b"two\nlines", "é".encode(), b"x" * 1001])
+@pytest.mark.parametrize("literal", [b"", b"two\nlines", b"\xe9", b"x" * 1001])
 def test_literals_that_cannot_be_looked_for(literal: bytes) -> None:
     with pytest.raises(ValueError, match="not a literal"):
         sieve_for(frozenset({literal, b"Error"}))
+
+
+@pytest.mark.parametrize("maker", [vector_sieve, plain_sieve])
+def test_a_literal_beyond_ascii_is_found_also_among_bytes_that_are_no_utf8(maker) -> None:
+    holds = maker(["密码".encode(), b"Error"])
+    texts = ["我的密码：".encode(), b"\xff" + "密码".encode(), b"\xe5\xaf", b"plain"]
+    assert [holds(data) for data in texts] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("maker", [vector_sieve, plain_sieve])
