@@ -7,7 +7,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 VENV := .venv/.installed
 
-.PHONY: help demo test lint format generate bench dist executable e2e soak test-deps clean
+.PHONY: help demo test lint format generate bench dist executable e2e soak test-install test-deps clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
@@ -46,6 +46,9 @@ e2e: $(VENV) ## tests in a real cluster; KUBECONFIG and ATLCTL_E2E_IMAGE must be
 
 soak: $(VENV) ## repeat the demo, the property tests, faults of a cluster and of the smoke test for hours; adds to docs/en/soak.md
 	$(BIN)/python -m tests.soak
+
+test-install: ## install the package and its extra `smoke` into empty environments and run them there; two minutes
+	PYTHON=$(PYTHON) bash tests/test-install.sh
 
 test-deps: ## as root: Debian packages that some tests need (they are skipped without)
 	bash tests/test-deps.sh
