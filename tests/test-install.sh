@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the package into empty environments, as the README says: alone, and with the extra `smoke`. In each it runs
-# what the README promises, far from the checkout. (`make test` is the test of the extra `dev`, and runs from it.)
-# pip is asked as the user has set it up. Two minutes where its cache has all wheels.
+# Installs the package as the README says: as the one executable file, and with pip into empty environments, alone and
+# with the extra `smoke`. It runs there what the README promises, far from the checkout. (`make test` is the test of the
+# extra `dev`, and runs from it.) pip is asked as the user has set it up. Three minutes if its cache has all wheels.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
@@ -46,9 +46,14 @@ gives() {
 
 # fresh NAME REQUIREMENT: what is installed in an environment of its own.
 fresh() {
+  "${PYTHON:-python3}" -m venv "$scratch/$1"
+  "$scratch/$1/bin/python" -m pip install -qq --constraint "$scratch/torch.txt" "$2"
+  promised "$1"
+}
+
+# promised NAME: what the README promises of every way to install, of the one in the folder NAME.
+promised() {
   venv=$scratch/$1
-  "${PYTHON:-python3}" -m venv "$venv"
-  "$venv/bin/python" -m pip install -qq --constraint "$scratch/torch.txt" "$2"
   gives 0 "atlctl " atlctl --version
   gives 0 "Usage: atlctl " atlctl --help
   gives 0 "ok    packages" atlctl doctor
@@ -63,6 +68,14 @@ fresh() {
 }
 
 begun=$SECONDS
+if command -v "${CC:-cc}" >/dev/null; then
+  .venv/bin/python -m atlctl.packaging executable "$scratch/dist" >/dev/null
+  mkdir -p "$scratch/executable/bin"
+  mv "$scratch"/dist/atlctl-*-linux-"$(uname -m)" "$scratch/executable/bin/atlctl"
+  promised executable
+else
+  echo "test-install: no C compiler: the executable file is left out"
+fi
 fresh base "$scratch/source"
 gives 1 "error: the demo trains with PyTorch, which is not installed" atlctl demo
 hint=$(sed -n 's/^hint: //p' "$scratch/said")
