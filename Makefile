@@ -6,8 +6,9 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 VENV := .venv/.installed
+LOCK := atlctl/packaging/lock.txt
 
-.PHONY: help demo test lint format generate bench dist executable e2e soak test-deps clean
+.PHONY: help demo test lint format lock generate bench dist executable e2e soak test-install test-deps clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
@@ -27,6 +28,11 @@ format: $(VENV) ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+lock: ## choose anew the packages of .venv and of the executable: atlctl/packaging/lock.txt; takes uv
+	@command -v uv >/dev/null || { echo "error: uv is not installed; pipx install uv" >&2; exit 2; }
+	uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes --upgrade \
+	  --custom-compile-command "make lock" pyproject.toml --output-file $(LOCK)
+
 generate: $(VENV) ## write anew what is made from the command table: completion scripts, pages of commands, man pages
 	$(BIN)/python -m atlctl.cli.table --write
 
@@ -36,7 +42,7 @@ bench: $(VENV) ## measure, and fail where a promise on speed or memory is not ke
 dist: $(VENV) ## sdist and wheel, into dist/
 	$(BIN)/python -m atlctl.packaging dist dist
 
-executable: $(VENV) ## one file that carries its own Python, into dist/; takes a C compiler
+executable: $(VENV) ## one file that carries its own Python, its SBOM and list of licences, into dist/; takes a C compiler
 	$(BIN)/python -m atlctl.packaging executable dist
 
 e2e: $(VENV) ## tests in a real cluster; KUBECONFIG and ATLCTL_E2E_IMAGE must be set (docs/en/e2e.md)
@@ -47,14 +53,18 @@ e2e: $(VENV) ## tests in a real cluster; KUBECONFIG and ATLCTL_E2E_IMAGE must be
 soak: $(VENV) ## repeat the demo, the property tests, faults of a cluster and of the smoke test for hours; adds to docs/en/soak.md
 	$(BIN)/python -m tests.soak
 
+test-install: $(VENV) ## make the executable, install the package and its extra into empty environments, run all there; three minutes
+	PYTHON=$(PYTHON) bash tests/test-install.sh
+
 test-deps: ## as root: Debian packages that some tests need (they are skipped without)
 	bash tests/test-deps.sh
 
 clean: ## remove the environment and all caches
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-$(VENV): pyproject.toml
+$(VENV): pyproject.toml $(LOCK)
 	@echo "installing into .venv: a few minutes the first time"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(LOCK)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@

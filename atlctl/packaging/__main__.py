@@ -16,7 +16,7 @@ def main(words: list[str]) -> int:
         return 2
     folder = Path(words[1])
     try:
-        made = dists.build(folder) if words[0] == "dist" else (carrying.build(folder),)
+        made = dists.build(folder) if words[0] == "dist" else carrying.build(folder)
     except BuildError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
 import platform
 import shutil
@@ -11,9 +12,10 @@ import struct
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from atlctl import __version__
 from atlctl.packaging import dists, tree
@@ -42,15 +44,51 @@ ssl.create_default_context()
 """
 
 
-def build(folder: Path) -> Path:
-    """Write the executable file for this machine's architecture to `folder`; its path. Raises BuildError."""
+def build(folder: Path, places: Sequence[str] = ()) -> tuple[Path, Path, Path]:
+    """Write to `folder` the executable file for this machine's architecture, its SBOM and its list of licences.
+
+    The packages are those of the lock file: fetched by pip, or, if `places` names folders of modules, as installed
+    there. Returns the three paths. Raises BuildError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="atlctl-executable-") as scratch:
+        if not places:
+            places = [f"{scratch}/site"]
+            tree.fetch(Path(places[0]))
+        packages = tree.locked(places)
         _, wheel = dists.build(Path(scratch, "dist"))
         root = Path(scratch, "tree")
-        tree.assemble(root, wheel, _compile("python.c", Path(scratch, "python3"), {}))
+        tree.assemble(root, wheel, _compile("python.c", Path(scratch, "python3"), {}), packages)
         _check(root)
-        return seal(root, folder / f"atlctl-{__version__}-linux-{platform.machine()}")
+        file = seal(root, folder / f"atlctl-{__version__}-linux-{platform.machine()}")
+        return file, *_describe(file, list(tree.components(root, packages)))
+
+
+def _describe(file: Path, components: list[dict[str, Any]]) -> tuple[Path, Path]:
+    """Write beside `file` its SBOM (CycloneDX, JSON) and a list of names, versions and licences; their paths."""
+    sbom, licences = file.with_name(f"{file.name}.cdx.json"), file.with_name(f"{file.name}.licenses.txt")
+    digest = {"alg": "SHA-256", "content": hashlib.sha256(file.read_bytes()).hexdigest()}
+    whole = {
+        "type": "application",
+        "name": "atlctl",
+        "version": __version__,
+        "hashes": [digest],
+        "licenses": [{"expression": "Apache-2.0"}],
+    }
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": whole},
+        "components": components,
+    }
+    sbom.write_text(json.dumps(document, indent=1) + "\n")
+    with licences.open("w") as lines:
+        for one in (whole, *components):
+            (told,) = one["licenses"]
+            licence = told.get("expression") or told["license"]["name"]
+            lines.write(f"{one['name']} {one.get('version', '-')}: {licence}\n")
+    return sbom, licences
 
 
 def seal(root: Path, target: Path) -> Path:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
+import platform
+import pyexpat
 import re
 import shutil
+import ssl
 import subprocess
 import sys
-import tomllib
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
+from importlib.metadata import Distribution
 from pathlib import Path
+from typing import Any
 
 from atlctl.packaging import libraries
-from atlctl.packaging.dists import ROOT, BuildError
+from atlctl.packaging.dists import BuildError
 
+#: The packages that the file carries, with the hashes of their wheels; written by `make lock`.
+LOCK = Path(__file__).with_name("lock.txt")
 #: Parts of the standard library that nothing here imports, by name below its folder.
 _NOT_STANDARD = (
     *("__pycache__", "site-packages", "dist-packages", "test", "tests", "config-*", "_sysconfigdata_*", "lib-dynload"),
@@ -35,6 +43,34 @@ _NOT_TOLD = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 #: package what reads a kubeconfig. The grammars of all languages: nothing here colours source.
 _UNUSED = ("kubernetes/aio/*", "kubernetes/client/api/*", "kubernetes/client/models/*", "pygments/lexers/*")
 _KEPT = ("kubernetes/client/models/__init__.py", "pygments/lexers/__init__.py", "pygments/lexers/_mapping.py")
+#: Licence (SPDX) of the shared libraries beside Python, and their version if Python knows it; by the start of the name.
+_LIBRARIES = {
+    **dict.fromkeys(
+        (
+            "ld.so",
+            "libc.so",
+            "libm.so",
+            "libdl.so",
+            "libnss_",
+            "libpthread.so",
+            "libresolv.so",
+            "librt.so",
+            "libutil.so",
+        ),
+        ("LGPL-2.1-or-later", platform.libc_ver()[1]),
+    ),
+    **dict.fromkeys(("libcrypto.so", "libssl.so"), ("Apache-2.0", ssl.OPENSSL_VERSION.split()[1])),
+    "libbz2.so": ("bzip2-1.0.6", ""),
+    "libcrypt.so": ("LGPL-2.1-or-later", ""),
+    "libexpat.so": ("MIT", pyexpat.EXPAT_VERSION.removeprefix("expat_")),
+    "libffi.so": ("MIT", ""),
+    **dict.fromkeys(("libgcc_s.so", "libstdc++.so"), ("GPL-3.0-or-later WITH GCC-exception-3.1", "")),
+    "liblzma.so": ("0BSD", ""),
+    "libmpdec.so": ("BSD-2-Clause", ""),
+    "libpython": ("Python-2.0", platform.python_version()),
+    "libuuid.so": ("BSD-3-Clause", ""),
+    "libz.so": ("Zlib", zlib.ZLIB_RUNTIME_VERSION),
+}
 #: Put at the end of ctypes/util.py. asyncssh asks it for optional libraries; one of the machine's would be loaded
 #: beside a C library that it was not built for.
 _NO_LOOK_UP = """
@@ -45,10 +81,10 @@ def find_library(name):
 """
 
 
-def assemble(tree: Path, wheel: Path, python_shim: Path) -> None:
+def assemble(tree: Path, wheel: Path, python_shim: Path, packages: Sequence[Distribution]) -> None:
     """Fill the empty folder `tree`: bin/python3, and below lib/ the loader, Python, libraries and all modules.
 
-    Everything comes from the Python that runs this and from its environment. Raises BuildError.
+    Python and its libraries are those that run this. Raises BuildError.
     """
     base = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
     loader = libraries.loader_of(base)
@@ -64,8 +100,8 @@ def assemble(tree: Path, wheel: Path, python_shim: Path) -> None:
     copy_standard_library(modules)
     # Beside the standard library and not in a folder of its own: found with every option of Python, and whatever a
     # distribution made of `site`.
-    for name in sorted(closure(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])):
-        copy_distribution(name, modules)
+    for package in packages:
+        copy_distribution(package, modules)
     _unzip(wheel, modules)
     own = [tree / "lib/python", *sorted((modules / "lib-dynload").iterdir())]
     foreign = sorted(path for path in modules.rglob("*.so*") if path.parent.name != "lib-dynload")
@@ -93,43 +129,47 @@ def copy_standard_library(target: Path) -> None:
         (target / path.name).write_text("build_time_vars = {}\n")
 
 
-def closure(requirements: list[str]) -> set[str]:
-    """The distributions that `requirements` ask for, and those that they ask for, as far as they are installed.
+def fetch(target: Path) -> None:
+    """Install the locked packages into the folder `target`, each file checked by its hash. Raises BuildError."""
+    words = ["install", "-qq", "--require-hashes", "--no-deps", "--only-binary", ":all:", "--no-compile"]
+    run = subprocess.run([sys.executable, "-m", "pip", *words, "--target", target, "--requirement", LOCK], check=False)
+    if run.returncode:
+        raise BuildError(f"pip could not install {LOCK}; its error stands above")
 
-    Conditions are not read: what they exclude on this machine is not installed. Raises BuildError where one of
-    `requirements` itself is missing.
+
+def locked(places: Sequence[str]) -> list[Distribution]:
+    """The packages of the lock file as they are installed in `places`, folders of modules.
+
+    Raises BuildError if one is missing or has another version.
     """
-    found: set[str] = set()
-    open_ones = [(line, True) for line in requirements]
-    while open_ones:
-        line, needed = open_ones.pop()
-        name, extras = _requirement(line)
-        if name in found and not extras:
-            continue
-        try:
-            wanted = importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            if needed:
-                raise BuildError(f"{name} is not installed beside {sys.executable}") from None
-            continue
-        found.add(name)
-        for other in wanted:
-            extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", other)
-            if extra is None or extra[1] in extras:
-                open_ones.append((other, False))
-    return found
+    installed: dict[str, Distribution] = {}
+    for found in importlib.metadata.distributions(path=list(places)):
+        installed.setdefault(canonical(found.name), found)
+    chosen = []
+    for name, version, conditional in lock_entries():
+        distribution = installed.get(name)
+        if distribution is not None and distribution.version == version:
+            chosen.append(distribution)
+        elif distribution is not None or not conditional:
+            there = "is missing" if distribution is None else f"{distribution.version} is installed"
+            raise BuildError(f"{name}: {there}, and {LOCK.name} has {version}")
+    return chosen
 
 
-def _requirement(line: str) -> tuple[str, set[str]]:
-    """Name and extras: `asyncssh[bcrypt]>=2.18` is asyncssh and bcrypt."""
-    match = re.match(r"\s*([\w.-]+)\s*(?:\[([^\]]*)\])?", line)
-    assert match is not None
-    return re.sub(r"[-_.]+", "-", match[1]).lower(), {extra.strip() for extra in (match[2] or "").split(",") if extra}
+def lock_entries() -> Iterator[tuple[str, str, bool]]:
+    """Name and version of each locked package, and whether it is for some platforms only."""
+    for match in re.finditer(r"^([\w.-]+)==([^\s;]+)(?:( ;)|\s)", LOCK.read_text(), re.MULTILINE):
+        yield canonical(match[1]), match[2], match[3] is not None
 
 
-def copy_distribution(name: str, target: Path) -> None:
+def canonical(name: str) -> str:
+    """The form in which names of distributions are compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def copy_distribution(distribution: Distribution, target: Path) -> None:
     """The files of an installed distribution that lie among the modules, without those that nothing here reads."""
-    for path in importlib.metadata.files(name) or []:
+    for path in distribution.files or []:
         text = path.as_posix()
         if text.startswith(("../", "/")) or "__pycache__" in path.parts or "tests" in path.parts[:-1]:
             continue
@@ -158,6 +198,38 @@ def _compile(modules: Path, tree: Path) -> None:
     run = subprocess.run([sys.executable, "-I", "-m", "compileall", *words, modules], env=environment, check=False)
     if run.returncode:
         raise BuildError("a module could not be compiled; its error stands above")
+
+
+def components(tree: Path, packages: Sequence[Distribution]) -> Iterator[dict[str, Any]]:
+    """What the tree carries beside atlctl, each as a component of CycloneDX: packages, Python, shared libraries."""
+    for package in packages:
+        name, version = canonical(package.name), package.version
+        yield {**_component(name, version, _licence(package)), "purl": f"pkg:pypi/{name}@{version}"}
+    python = platform.python_version()
+    yield {**_component("python", python, {"expression": "Python-2.0"}), "purl": f"pkg:generic/python@{python}"}
+    for library in sorted((tree / "lib").iterdir()):
+        if library.is_file() and library.name != "python":
+            name = "ld.so" if library.name == "atlctl" else library.name
+            known = next((found for start, found in _LIBRARIES.items() if name.startswith(start)), None)
+            licence = {"expression": known[0]} if known else {"license": {"name": "unknown"}}
+            digest = {"alg": "SHA-256", "content": hashlib.sha256(library.read_bytes()).hexdigest()}
+            yield {**_component(name, known[1] if known else "", licence), "hashes": [digest]}
+
+
+def _component(name: str, version: str, licence: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "library", "name": name, **({"version": version} if version else {}), "licenses": [licence]}
+
+
+def _licence(package: Distribution) -> dict[str, Any]:
+    """The SPDX expression of a package, else the name that its metadata gives to its licence."""
+    told = package.metadata
+    if "License-Expression" in told:
+        return {"expression": told["License-Expression"]}
+    name = told["License"].strip() if "License" in told else ""
+    if not name or "\n" in name:
+        classifiers = [line for line in told.get_all("Classifier", []) if line.startswith("License ::")]
+        name = " AND ".join(line.split(" :: ")[-1] for line in classifiers) or "unknown"
+    return {"license": {"name": name}}
 
 
 def files(tree: Path) -> Iterator[Path]:

@@ -8,10 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from atlctl.cli.commands.demo import START_SECONDS
 from tests.integration.local import Registry, problem, registry
 from tests.support import proc
 
@@ -20,6 +23,14 @@ AT_ONCE = 2
 
 #: Importing torch in eight processes takes its time on a small machine.
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(autouse=True)
+def no_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As installed: PyTorch does not bring numpy. It is missing for atlctl and for all that it starts."""
+    tmp_path.joinpath("numpy.py").write_text("raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert subprocess.run([sys.executable, "-P", "-c", "import numpy"], capture_output=True).returncode == 1
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +110,40 @@ def test_interrupted_it_leaves_nothing(moment: str, number: signal.Signals) -> N
         assert_nothing_is_left(own)
 
 
+def test_a_job_that_cannot_start_is_explained_and_kept_at_once() -> None:
+    """Every rank fails before it trains: the launch script hands the interface to gloo, and there is no such one."""
+    with registry() as own:
+        begun = time.monotonic()
+        run = own.cli("demo", env={"GLOO_SOCKET_IFNAME": "none0"}, timeout=280)
+        assert time.monotonic() - begun < START_SECONDS / 2
+        (name,) = own.cli("jobs", "-o", "name").stdout.decode().split()
+        own.until(name, "Held", 60)
+        message, hint = problem(run.stderr)
+        assert re.fullmatch(r"the training did not start: worker-\d is Held \(.+\)", message)
+        shown = run.stdout.decode()
+        assert (run.code, hint) == (1, f"atlctl logs {name}")
+        assert f"$ atlctl errors {name}\njob {name}: Held" in shown
+        assert "Wrong network interface" in shown
+        # What it says to do works: on the one in the error, and on the two that tidy up.
+        assert b"none0" in own.cli(*hint.split()[1:]).stdout
+        tidy = re.search(r"The job stays as it is\. .*: atlctl (.+) && atlctl (.+)", shown)
+        assert tidy is not None
+        for words in tidy.groups():
+            assert own.cli(*words.split(), "--yes").code == 0
+        assert_nothing_is_left(own)
+
+
+def test_a_job_that_was_not_made_is_not_tidied_up() -> None:
+    with registry() as own:
+        run = own.cli("demo", env={"PATH": "/nonexistent"})
+        assert run.stderr.decode().splitlines() == [
+            "error: the workers could not be started: bash: command not found",
+            "hint: workers run in folders of their own: give a program in PATH or an absolute path",
+            "error: 'atlctl local' exited with 127",
+        ]
+        assert_nothing_is_left(own)
+
+
 def test_without_torch_one_clear_line() -> None:
     shim = (
         "import importlib.util as util, sys; real = util.find_spec; "
@@ -109,4 +154,4 @@ def test_without_torch_one_clear_line() -> None:
     assert (run.stdout, run.returncode) == (b"", 1)
     message, hint = problem(run.stderr)
     assert message == "the demo trains with PyTorch, which is not installed beside atlctl"
-    assert hint.endswith("-m pip install 'atlctl[smoke]'")
+    assert hint.endswith("-m pip install torch")

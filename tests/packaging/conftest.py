@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,11 +28,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The executable file. Where tests run side by side, the first to ask builds it for all."""
+    """The executable file, of the locked packages as this environment has them: no index is asked.
+
+    Where tests run side by side, the first to ask builds it for all.
+    """
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "atlctl-executable"
     shared.mkdir(exist_ok=True)
     with (shared / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        built = next(shared.glob("atlctl-*"), None)
-        return built or carrying.build(shared)
+        built = next(shared.glob("*.cdx.json"), None)
+        return built.with_name(built.name.removesuffix(".cdx.json")) if built else carrying.build(shared, sys.path)[0]

@@ -1,4 +1,4 @@
-"""`.ci/run` fails when the tests do, and when a package would have cured a skip."""
+"""`.ci/run` fails when the tests do, when a package would have cured a skip, and when the installed package fails."""
 
 from __future__ import annotations
 
@@ -12,21 +12,30 @@ CI = Path(__file__).parents[2] / ".ci" / "run"
 
 
 @pytest.mark.parametrize(
-    ("last_line", "code", "ends_with"),
+    ("last_line", "code", "installed", "ends_with"),
     [
-        ("skips by cause: none", 0, 0),
-        ("skips by cause: no GPU 2", 0, 0),
-        ("skips by cause: needs zsh 1", 0, 1),
-        ("skips by cause: no GPU 2, needs fish 3", 0, 1),
-        ("1 passed", 0, 1),
-        ("skips by cause: none", 2, 2),
+        ("skips by cause: none", 0, 0, 0),
+        ("skips by cause: no GPU 2", 0, 0, 0),
+        ("skips by cause: needs zsh 1", 0, 0, 1),
+        ("skips by cause: no GPU 2, needs fish 3", 0, 0, 1),
+        ("1 passed", 0, 0, 1),
+        ("skips by cause: none", 2, 0, 2),
+        ("skips by cause: none", 0, 3, 3),
     ],
 )
-def test_ci_run(last_line: str, code: int, ends_with: int) -> None:
+def test_ci_run(last_line: str, code: int, installed: int, ends_with: int) -> None:
     make = Path("bin/make")
     make.parent.mkdir()
     make.write_text(
-        f'#!/bin/sh\n[ "$1" = test-deps ] && exit 0\necho "3 passed in 1 s"\necho "{last_line}"\nexit {code}\n'
+        f"""#!/bin/sh
+case $1 in
+  test-deps) exit 0 ;;
+  test-install) exit {installed} ;;
+esac
+echo "3 passed in 1 s"
+echo "{last_line}"
+exit {code}
+"""
     )
     make.chmod(0o755)
     path = f"{make.parent.absolute()}:{os.environ['PATH']}"

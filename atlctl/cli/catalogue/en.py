@@ -325,6 +325,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
         "The training has failed, yet the workers live on: their launch script ends in 'sleep; exit 0'. "
         "That state is called Held."
     ),
+    "demo.say.failed": "That went wrong. Why?",
     "demo.say.errors": "Every torchrun blames a rank of its own node. Which one was first?",
     "demo.say.kept": "The job stays as it is. Play with it, then: atlctl stop {name} && atlctl local rm {name}",
     "demo.say.stop": "Stop it, and leave nothing behind.",

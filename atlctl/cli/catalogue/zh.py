@@ -318,6 +318,7 @@ atlctl completion fish > ~/.config/fish/completions/atlctl.fish""",
         "现在损坏一个 rank 的数据分片（rank {rank}，位于 {worker}）；其他 rank 会停在 all-reduce 中等待。"
     ),
     "demo.say.held": "训练已经失败，但 worker 还活着：启动脚本以“sleep; exit 0”结尾。这种状态叫做 Held。",
+    "demo.say.failed": "出现了意外的失败。原因是什么？",
     "demo.say.errors": "每个 torchrun 都只怪罪自己节点上的 rank。到底谁最先失败？",
     "demo.say.kept": "作业保持原样，可以继续试用；用完后执行：atlctl stop {name} && atlctl local rm {name}",
     "demo.say.stop": "停止作业，不留任何东西。",

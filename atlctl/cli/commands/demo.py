@@ -20,8 +20,9 @@ import typer
 from atlctl.cli import catalogue
 from atlctl.cli.installing import install_line
 from atlctl.cli.runtime import context, run_async
-from atlctl.cli.target import BACKEND_VARIABLE
+from atlctl.cli.target import BACKEND_VARIABLE, local
 from atlctl.jobs.errors import AtlctlError, TimedOut
+from atlctl.jobs.model import State
 
 WORKERS = 2
 PROCESSES = 2
@@ -41,7 +42,7 @@ def command(keep: Annotated[bool, typer.Option("--keep")] = False) -> int:
     if importlib.util.find_spec("torch") is None:
         raise AtlctlError(
             "the demo trains with PyTorch, which is not installed beside atlctl",
-            install_line("atlctl[smoke]"),
+            install_line("torch"),
         )
     return run_async(lambda: _Demo(keep).run())
 
@@ -54,16 +55,24 @@ class _Demo:
         self._name = f"demo-{secrets.token_hex(2)}"
         self._rank = secrets.randbelow(WORKERS * PROCESSES)
         self._started = False
-        self._wrong: list[str] = []
 
     async def run(self) -> int:
         with tempfile.TemporaryDirectory(prefix="atlctl-demo-") as folder:
             try:
                 await self._act(os.path.join(folder, "fault"))
+            except AtlctlError as error:
+                if self._started:
+                    self._keep = True
+                    self._say("kept", name=self._name)
+                    error.hint = f"atlctl logs {self._name}"
+                raise
             finally:
-                if self._started and not self._keep:
+                if not self._keep:
                     await self._clean_up()
-        return await self._judge()
+        if not self._keep and self._name in await self._jobs():
+            raise AtlctlError("the demo did not remove its job", f"atlctl local rm {self._name}")
+        self._say("right", rank=self._rank, worker=f"worker-{self._rank // PROCESSES}")
+        return 0
 
     async def _act(self, fault: str) -> None:
         self._say("intro", workers=WORKERS, processes=PROCESSES)
@@ -76,13 +85,13 @@ class _Demo:
         }
         settings = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
         start = ["local", "run", "--name", self._name, "--workers", str(WORKERS), *settings, "--detach", "--"]
-        self._started = True
         await self._show(
             *start,
             "bash",
             _SCRIPT,
             shown=f"local run --name {self._name} --workers {WORKERS} --detach -- bash launch.sh",
         )
+        self._started = True
         self._say("waiting")
         await self._until(self._all_ranks_train, START_SECONDS, "the training did not start")
         self._say("training")
@@ -113,23 +122,19 @@ class _Demo:
         await self._show("stop", self._name, "--yes")
 
     async def _clean_up(self) -> None:
-        """Whatever happened before: end the job and remove its entry."""
+        """Whatever happened before: end the job and remove its entry. An interrupted start may have left one."""
+        if not self._started and self._name not in await self._jobs():
+            return
         with contextlib.suppress(AtlctlError):
             await self._quietly("stop", self._name, "--yes", "--grace", "2")
         await self._quietly("local", "rm", self._name, "--yes")
 
-    async def _judge(self) -> int:
-        if not self._keep:
-            jobs = (await self._quietly("jobs"))["data"]["jobs"]
-            if any(job["name"] == self._name for job in jobs):
-                self._wrong.append("the job is still there")
-        if self._wrong:
-            raise AtlctlError(f"the demo did not find what it had injected: {'; '.join(self._wrong)}")
-        self._say("right", rank=self._rank, worker=f"worker-{self._rank // PROCESSES}")
-        return 0
+    async def _jobs(self) -> set[str]:
+        """Names of the jobs of this machine."""
+        return {job["name"] for job in (await self._quietly("jobs"))["data"]["jobs"]}
 
     async def _check_finding(self) -> None:
-        """What was found against what was injected."""
+        """Compare what was found with what was injected. Raises AtlctlError."""
         data = (await self._quietly("errors", self._name))["data"]
         found = data["root_causes"][0] if data["root_causes"] else {}
         wanted = {
@@ -143,18 +148,17 @@ class _Demo:
         }
         got = {"verdict": data["verdict"], **{key: found.get(key) for key in list(wanted)[1:]}}
         if got != wanted:
-            self._wrong.append(f"injected {wanted}, found {got}")
+            raise AtlctlError(f"the demo did not find what it had injected: injected {wanted}, found {got}")
 
     async def _all_ranks_train(self) -> bool:
         from atlctl.backends.base import LogRequest
-        from atlctl.cli.target import local
 
         source = local()
         job = await source.get_job(self._name)
         for worker in job.workers:
-            if not worker.state.active:
-                raise AtlctlError(f"the training did not start: {worker.name} ended ({worker.reason})")
-            wanted = {f"rank {worker.index * PROCESSES + local}".encode() for local in range(PROCESSES)}
+            if worker.state is State.HELD or not worker.state.active:
+                raise AtlctlError(f"the training did not start: {worker.name} is {worker.state} ({worker.reason})")
+            wanted = {f"rank {worker.index * PROCESSES + place}".encode() for place in range(PROCESSES)}
             async for batch in source.lines(job, worker, LogRequest()):
                 for line in batch:
                     if line.data.startswith(b"step "):
@@ -164,17 +168,24 @@ class _Demo:
         return True
 
     async def _all_held(self) -> bool:
-        workers = (await self._quietly("ps", self._name))["data"]["workers"]
-        return all(worker["state"] == "Held" for worker in workers)
+        workers = (await local().get_job(self._name)).workers
+        for worker in workers:
+            if not worker.state.active:
+                raise AtlctlError(f"{worker.name} has ended: {worker.state} ({worker.reason})")
+        return all(worker.state is State.HELD for worker in workers)
 
     async def _until(self, condition: Callable[[], Awaitable[bool]], seconds: float, otherwise: str) -> None:
+        """Wait for `condition`. Raises its AtlctlError, or TimedOut, after `errors` was shown."""
         deadline = time.monotonic() + seconds
-        while not await condition():
-            if time.monotonic() > deadline:
-                raise TimedOut(
-                    f"{otherwise} within {seconds:.0f} s", f"see: atlctl logs {self._name}; keep the job with --keep"
-                )
-            await asyncio.sleep(POLL_SECONDS)
+        try:
+            while not await condition():
+                if time.monotonic() > deadline:
+                    raise TimedOut(f"{otherwise} within {seconds:.0f} s")
+                await asyncio.sleep(POLL_SECONDS)
+        except AtlctlError:
+            self._say("failed")
+            await self._show("errors", self._name)
+            raise
 
     def _say(self, key: str, **values: object) -> None:
         text = catalogue.find(catalogue.language(), f"demo.say.{key}").format(**values)

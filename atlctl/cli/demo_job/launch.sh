@@ -9,6 +9,9 @@ set -u
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
+# As one's own script: what lies in site-packages is not the user's code, and never the place of an error.
+cp -- "$here/train.py" train.py
+
 export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-lo}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
@@ -19,7 +22,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
   --master-addr="$MASTER_ADDR" \
   --master-port="$MASTER_PORT" \
   --log-dir="$PWD/torchelastic" \
-  "$here/train.py" "$@" 2>&1 | tee train.log
+  "$PWD/train.py" "$@" 2>&1 | tee train.log
 
 sleep "${ATLCTL_DEMO_HOLD:-10000}"
 exit 0

@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 import time
+from array import array
 from datetime import timedelta
 from pathlib import Path
 
@@ -43,7 +44,9 @@ class Shard:
         generator = torch.Generator().manual_seed(seed)
         features = torch.randn(BATCHES_PER_SHARD * BATCH, FEATURES, generator=generator)
         target = features.sum(dim=1, keepdim=True) / FEATURES**0.5
-        path.write_bytes(MAGIC + torch.cat([features, target], dim=1).numpy().tobytes())
+        rows = torch.cat([features, target], dim=1)
+        # Not by way of numpy, which PyTorch does not bring along.
+        path.write_bytes(MAGIC + array("f", rows.flatten().tolist()).tobytes())
 
     def load_batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Features and targets of one step. Raises ValueError when the file is damaged."""
