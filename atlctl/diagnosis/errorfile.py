@@ -8,7 +8,6 @@ until shown to be plain.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from atlctl.diagnosis.text import decode, without_surrogates
 from atlctl.diagnosis.tracebacks import HEADER, Frame, exception_type, read_exception, user_frame
+from atlctl.jobs.fields import parse_json
 
 #: Bytes of an error file that is still read.
 SIZE_LIMIT = 4 * 1024 * 1024
@@ -47,7 +47,7 @@ def parse_error_file(data: bytes) -> tuple[ErrorRecord | None, str]:
     if not data.strip():
         return None, "empty"
     try:
-        document = json.loads(decode(data))
+        document = parse_json(decode(data))
     except RecursionError:
         return None, "nested too deeply"
     except ValueError as error:

@@ -6,7 +6,6 @@ core/v1 or events.k8s.io/v1, also as `kubectl get events -w -o json --output-wat
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 from atlctl.diagnosis.platform import Event
 from atlctl.diagnosis.text import decode, without_surrogates
 from atlctl.jobs import podnews
+from atlctl.jobs.fields import parse_json
 
 #: Bytes of one line, events of one file (its last ones), remarks about lines that cannot be read.
 LINE_LIMIT = 256 * 1024
@@ -79,7 +79,7 @@ def _parse(line: bytes) -> tuple[Event | None, str]:
     if len(line) > LINE_LIMIT:
         return None, f"longer than {LINE_LIMIT} bytes"
     try:
-        found = json.loads(decode(line))
+        found = parse_json(decode(line))
     except RecursionError:
         return None, "nested too deeply"
     except ValueError:

@@ -13,7 +13,6 @@ are RFC 3339, or seconds since the epoch. Texts are taken as they are: whoever s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from atlctl.diagnosis.platform import Gpu, PlatformState
 from atlctl.diagnosis.text import without_surrogates
 from atlctl.jobs.errors import UsageError
+from atlctl.jobs.fields import parse_json
 from atlctl.jobs.model import State
 from atlctl.recording.events import seconds
 
@@ -70,7 +70,7 @@ def read_manifest(data: bytes) -> Manifest:
     if len(data) > SIZE_LIMIT:
         raise _wrong("", f"larger than {SIZE_LIMIT} bytes")
     try:
-        document = json.loads(data)
+        document = parse_json(data)
     except RecursionError:
         raise _wrong("", "nested too deeply") from None
     except ValueError as error:

@@ -21,6 +21,7 @@ from atlctl.fanout.keep import unanswered
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import Outcome
 from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.fields import parse_json
 from atlctl.jobs.model import Worker
 from atlctl.smoke import sending
 
@@ -299,7 +300,7 @@ class Session:
         if not line.startswith(_MARK):
             return
         try:
-            event = json.loads(line[1:])
+            event = parse_json(line[1:])
         except (ValueError, RecursionError):
             _log.debug("%s: an event cannot be read", peer.worker.name)
             return

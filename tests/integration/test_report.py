@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -231,6 +232,16 @@ def test_the_default_name(saved, tmp_path):
     run = report("--from", saved)
     (made,) = tmp_path.glob("atlctl-report-saved-20*Z")
     assert run.stdout.decode().splitlines()[0] == f"{made.name}/index.html"
+
+
+@pytest.mark.parametrize(
+    "number", ["9" * 400, "-" + "9" * 5000, "1e400", "NaN", "-Infinity", "1e300", "9223372036854775807"]
+)
+def test_numbers_of_smoke_results_that_nothing_can_hold(saved, tmp_path, number):
+    smoke = tmp_path / "smoke.json"
+    smoke.write_text(re.sub(r"(?<=[\[ ])-?[0-9][0-9.e+-]*(?=[,}\]])", number, json.dumps(smoke_document(3))))
+    assert smoke.read_text().count(number) > 10
+    assert report("--from", saved, "--out", tmp_path / "report", "--smoke", smoke).code == 0
 
 
 def test_smoke_results(saved, tmp_path):

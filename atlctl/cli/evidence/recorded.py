@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
 from atlctl.jobs.errors import AtlctlError, NotAllowed
+from atlctl.jobs.fields import parse_json
 from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import check_private, ensure_dir, read_bytes, state_dir, write_atomic
 
@@ -103,7 +104,7 @@ def remember(job: Job, folder: str) -> None:
 def _noted() -> list[dict[str, Any]]:
     """The entries of the file, without those that are none."""
     try:
-        data = json.loads(read_bytes(_notes(), NOTES_LIMIT))
+        data = parse_json(read_bytes(_notes(), NOTES_LIMIT))
     except (FileNotFoundError, AtlctlError, ValueError, RecursionError):
         return []
     entries = data if isinstance(data, list) else []
@@ -136,7 +137,7 @@ def _read(folder: str, top: str) -> Recording | None:
         return None
     except (FileNotFoundError, AtlctlError, ValueError):
         return None
-    found = json.loads(data)
+    found = parse_json(data)
     return Recording(folder, found, _locked(folder)) if isinstance(found.get("recorder"), dict) else None
 
 

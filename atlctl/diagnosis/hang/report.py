@@ -13,6 +13,7 @@ from typing import Any
 from atlctl.diagnosis.hang.frames import Thread, threads_of_spy, threads_of_torch
 from atlctl.diagnosis.recorder.dump import FlightDump, parse_dump
 from atlctl.diagnosis.text import without_surrogates
+from atlctl.jobs.fields import parse_json
 
 #: What is kept of one report.
 _RANKS, _CHILDREN, _WAITS, _TEXT = 4096, 32, 64, 1000
@@ -121,7 +122,7 @@ class Report:
 def parse_report(data: bytes) -> Report | None:
     """The report, None where it is none. Never raises."""
     try:
-        found = json.loads(data.decode("utf-8", "replace"))
+        found = parse_json(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or found.get("atlctl_stacks") != 1:

@@ -11,7 +11,6 @@ are good for comparing ranks. A recorder without events (gloo) never says `compl
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 from atlctl.diagnosis.recorder.pickled import NotPlain, load_plain
 from atlctl.diagnosis.text import without_surrogates
 from atlctl.diagnosis.tracebacks import user_frame
+from atlctl.jobs.fields import parse_json
 
 #: Bytes of a dump that is still read. JSON takes twenty times its size in memory, and has no stacks.
 SIZE_LIMIT = 64 * 1024 * 1024
@@ -116,7 +116,7 @@ def _from_json(data: bytes) -> tuple[object, str]:
     if len(data) > JSON_LIMIT:
         return None, f"larger than {JSON_LIMIT} bytes"
     try:
-        return json.loads(data.decode("utf-8", "replace")), ""
+        return parse_json(data.decode("utf-8", "replace")), ""
     except RecursionError:
         return None, "nested too deeply"
     except ValueError as error:

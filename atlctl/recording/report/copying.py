@@ -15,6 +15,7 @@ from typing import Any
 from atlctl.diagnosis.errorfile import SIZE_LIMIT
 from atlctl.diagnosis.recorder.dump import SIZE_LIMIT as DUMP_LIMIT
 from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError
+from atlctl.jobs.fields import parse_json
 from atlctl.jobs.statedir import read_bytes, write_all
 from atlctl.recording import manifest
 from atlctl.recording.events import lines_within
@@ -276,7 +277,7 @@ def read_smoke(path: str) -> dict[str, Any]:
     """The `data` of a document of `smoke -o json`. Raises UsageError where it is none, FileNotFoundError."""
     hint = "save one: atlctl smoke JOB -o json > smoke.json"
     try:
-        found = json.loads(read_bytes(path, SMOKE_LIMIT))
+        found = parse_json(read_bytes(path, SMOKE_LIMIT))
     except (ValueError, RecursionError):
         raise UsageError(f"{path} is no JSON document", hint) from None
     data = found.get("data", found) if isinstance(found, dict) else None

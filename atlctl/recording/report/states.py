@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 
 from atlctl.diagnosis.text import decode, without_surrogates
+from atlctl.jobs.fields import parse_json
 from atlctl.recording.events import lines_within, seconds
 from atlctl.recording.recorder.happenings import STATES
 
@@ -36,7 +36,7 @@ def read_states(folder: str) -> list[Change]:
     with open(fd, "rb") as file:
         for line in lines_within(file):
             try:
-                item = json.loads(decode(line))
+                item = parse_json(decode(line))
             except (ValueError, RecursionError):
                 continue
             time = seconds(item.get("time")) if isinstance(item, dict) else None
