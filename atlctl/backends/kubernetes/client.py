@@ -423,7 +423,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
             hint="log in again, or check the context: kubectl config current-context",
         )
     if status == 403:
-        return Refused(status, reason, text, message=f"not allowed: {text}", hint="kubectl auth can-i --list")
+        return Refused(status, reason, text, message=f"not allowed: {text}", hint="atlctl doctor")
     if status == 404:
         return Missing(status, reason, text, message=text or "not found")
     if status == 409:
