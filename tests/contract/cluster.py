@@ -29,6 +29,7 @@ class KubernetesWorld:
         """Every test has a namespace and a node of its own on the one server."""
         self.server = server
         self.namespace = f"test-{next(_NUMBERS)}"
+        server.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
         self.kubeconfig = server.write_kubeconfig(f"{self.namespace}.yaml", namespace=self.namespace)
         self.backend = cast("Backend", Fresh("kubernetes", self._connect, self._operate))
         self._pods: list[str] = []

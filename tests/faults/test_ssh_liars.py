@@ -71,10 +71,10 @@ def long_error(process: Process) -> None:
 LIES: dict[Callable[[Process], None], tuple[str, int | None, int | None, str]] = {
     closes: ("lost", None, None, "before the command's exit status"),
     silent_close: ("lost", None, None, "before the command's exit status"),
-    absurd: ("lost", None, None, "the wrapper ended without a word on the command"),
+    absurd: ("lost", None, None, "ended with code 0 and did not report its end"),
     absurd_after: ("exited", 4, None, ""),
     absurd_word: ("lost", None, None, "the shell that waited for the command was ended"),
-    signalled: ("exited", 143, None, ""),
+    signalled: ("lost", None, None, "ended with code 143 and did not report its end"),
     failing: ("failed_to_start", 125, None, "the shell there failed: "),
     hostile: ("exited", 0, None, ""),
     long_error: ("failed_to_start", 125, None, "the shell there failed: motd motd"),

@@ -108,8 +108,9 @@ def objects(stdout: bytes) -> list[dict[str, Any]]:
 
 
 def problem(stderr: bytes) -> tuple[str, str]:
-    """The `error:` line and the `hint:` line, which must be the only ones; the hint may be missing."""
-    lines = stderr.decode().splitlines()
+    """The `error:` line and the `hint:` line, which must be the only ones; the hint may be missing, and a busy server
+    may have been waited for."""
+    lines = [line for line in stderr.decode().splitlines() if not line.startswith("note: waiting for the API server ")]
     assert 1 <= len(lines) <= 2, lines
     assert lines[0].startswith("error: "), lines
     assert all(line.startswith("hint: ") for line in lines[1:]), lines

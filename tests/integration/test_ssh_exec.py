@@ -230,7 +230,7 @@ def test_a_command_dies_with_a_client_that_is_killed(site: Site, stdin: bool) ->
     try:
         assert client.stdout is not None
         assert client.stdout.readline() == b"Started(guarded=True)\n"
-        assert _sleeping(mark)
+        assert proc.wait_until(lambda: _sleeping(mark))
     finally:
         client.send_signal(signal.SIGKILL)
         client.communicate()

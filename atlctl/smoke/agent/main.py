@@ -57,7 +57,7 @@ def main() -> None:
             "python": platform.python_version(),
             "executable": sys.executable,
             # "any" where torch was looked for: this is the Python of another process, the worker's own had none.
-            "sought": sys.argv[2:3],
+            "sought": sys.argv[3:4],
         }
     )
     try:

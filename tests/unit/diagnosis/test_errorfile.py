@@ -89,7 +89,7 @@ def test_exit_codes_that_are_none(value):
         (b'{"message": 5}', "message"),
         (b'{"message": " \\n"}', "message"),
         (b'{"message": ' + b"[" * 200_000, "deeply"),
-        (b'{"timestamp": ' + b"9" * 10_000 + b"}", "JSON"),
+        (b'{"timestamp": ' + b"9" * 10_000 + b"}", "no message"),
         (b" " * (SIZE_LIMIT + 1), "larger"),
     ],
 )

@@ -520,8 +520,8 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU {ran
     def __init__(self, password: Optional[str] = None, token: str | None = None, api_key=None):
 #{rank} 0x00007f{hex} in grpc::internal::credentials::Check(std::string const&, unsigned long) from /opt/conda/lib/libtorch_cuda.so
 #{rank} c10d::TCPStore::doWait(c10::ArrayRef<std::string>, std::chrono::duration<long>) (key=0x{hex}, token=0x{hex})
-PWD=/workspace/run HOME=/root OLDPWD=/data CUDA_VISIBLE_DEVICES=0,1 NCCL_SOCKET_IFNAME=eth0 MASTER_ADDR={ip} MASTER_PORT={port}
-HF_TOKEN_PATH=/root/.cache/huggingface/token GOOGLE_APPLICATION_CREDENTIALS=/etc/gcp/key.json SSL_KEY=/etc/tls/tls.key
+PWD=/workspace/run HOME=/home/user OLDPWD=/data CUDA_VISIBLE_DEVICES=0,1 NCCL_SOCKET_IFNAME=eth0 MASTER_ADDR={ip} MASTER_PORT={port}
+HF_TOKEN_PATH=/home/user/.cache/huggingface/token GOOGLE_APPLICATION_CREDENTIALS=/etc/gcp/key.json SSL_KEY=/etc/tls/tls.key
 HF_TOKEN= WANDB_API_KEY=None password: null secret: "" api_key=***, token: ${{HF_TOKEN}} token=$HF_TOKEN password=<unset>
 huggingface_hub.errors.HfHubHTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/api/models/x (Request ID: Root=1-{short}-{hex};{uuid})
 Invalid username or password. Please make sure your token is valid; token is missing, password is required, api key not found
@@ -529,7 +529,7 @@ botocore.exceptions.ClientError: An error occurred (ExpiredToken) when calling t
 MountVolume.SetUp failed for volume "creds" : secret "train-secrets" not found; couldn't find key HF_TOKEN in Secret default/train-secrets
 Warning  FailedMount  pod/train-{rank}  MountVolume.SetUp failed for volume "kube-api-access-{short}" : failed to fetch token: serviceaccount "x" not found
     secretName: train-secrets key: token name: HF_TOKEN valueFrom: secretKeyRef
-Permission denied (publickey,password). Host key verification failed. Load key "/root/.ssh/id_rsa": bad permissions
+Permission denied (publickey,password). Host key verification failed. Load key "/home/user/.ssh/id_rsa": bad permissions
 http://{ip}:{port}/metrics?step={step} tcp://{ip}:29500 s3://bucket/data/shard-{step:05}.tar https://pypi.org/simple/torch/ git+https://github.com/a/b@{short}
 Authorization failed: the server does not accept this user. Bearer authentication required. Basic configuration loaded
 sampler key=random seed=1234 sort_key=length group_key: bucket primary key is sample_id; cache_key={sha256} partition_key=day

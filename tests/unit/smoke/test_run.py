@@ -144,6 +144,7 @@ def test_one_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch, back: bool
         stream.events.put_nowait(Exited(signal=9))
 
     monkeypatch.setattr(running, "PATIENCE", 0.4)
+    monkeypatch.setattr(running, "ROLL_CALL_MOST", 1.0)
     made = smoke(monkeypatch, [[Step("facts", good("facts"))], [Step("mesh", good("mesh"))]], {"worker-1": dies})
     (finding,) = made.report.findings
     assert finding.culprit == Culprit("worker", "worker-1")
@@ -165,6 +166,7 @@ def test_nobody_at_all_is_an_error_with_its_code(
     monkeypatch: pytest.MonkeyPatch, script: Script | Event, code: ExitCode
 ) -> None:
     monkeypatch.setattr(running, "PATIENCE", 0.2)
+    monkeypatch.setattr(running, "ROLL_CALL_MOST", 0.5)
     with pytest.raises(AtlctlError) as caught:
         smoke(monkeypatch, [], {"worker-0": script, "worker-1": script})
     assert caught.value.exit_code == code

@@ -225,10 +225,10 @@ def test_nothing_is_read_in_a_folder_that_may_be_forged(tmp_path: Path, level: i
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as another user")
-def test_a_supervisor_of_another_user_is_told_nothing(tmp_path: Path) -> None:
-    with listening_as(4243, tmp_path) as server:
+def test_a_supervisor_of_another_user_is_told_nothing(isolated: Path) -> None:
+    with listening_as(4243, isolated) as server:
         with pytest.raises(Refused, match="another user"):
-            ending._ask(str(tmp_path), {"uid": "one", "workers": []}, 1.0)
+            ending._ask(str(isolated), {"uid": "one", "workers": []}, 1.0)
         with server.accept()[0] as peer:
             assert peer.recv(100) == b""
 
