@@ -52,6 +52,8 @@ MOST_PAGES = 400
 #: webhooks may take their time; and of a list in all its pages.
 DEADLINE, WRITE_DEADLINE, LIST_DEADLINE = 30.0, 60.0, 120.0
 CONNECT_SECONDS = 10.0
+#: Seconds for the end of TLS on a connection that was given up.
+FAREWELL_SECONDS = 0.25
 #: Seconds without a byte after which a read is tried over another connection.
 READ_SECONDS = 15.0
 #: Seconds after which it is said that an answer is waited for.
@@ -91,6 +93,8 @@ class Client:
         self.access = access
         self._sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession] | None = None
         self._one_large = asyncio.Semaphore(1)
+        #: A request was cancelled, and its connection, which aiohttp closes, is not known here.
+        self._given_up = False
 
     async def get(self, path: str, query: Query = ()) -> Object:
         return _parsed(await self._read(path, query))
@@ -184,6 +188,8 @@ class Client:
             for session in self._sessions:
                 await session.close()
             self._sessions = None
+            if self._given_up:
+                await asyncio.sleep(FAREWELL_SECONDS)
 
     def _open(self) -> tuple[aiohttp.ClientSession, aiohttp.ClientSession]:
         """A session for requests, and one for WebSockets, whose refusals have to be read before aiohttp hides them."""
@@ -283,6 +289,9 @@ class Client:
                 allow_redirects=False,
                 **self._transport(),
             )
+        except asyncio.CancelledError:
+            self._given_up = True
+            raise
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._no_server(error) from error
         try:
