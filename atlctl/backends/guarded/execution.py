@@ -40,8 +40,8 @@ from atlctl.jobs.errors import AtlctlError
 LINGER_SECONDS, LOOK_SECONDS = (0.3, 2.0), 5.0
 #: Bytes that are passed on of what a child prints to a stream after the command's own output.
 AFTERMATH = 1 << 20
-#: Seconds between two questions whether the command's shell still lives.
-ASK_SECONDS = 4.0
+#: Seconds of silence until it is asked, and asked again, whether the command's shell still lives.
+ASK_SECONDS = 2.5
 #: Seconds that an end may take beyond its grace: the watcher gives SIGKILL 5 s. And for the wrapper's first word.
 END_MARGIN_SECONDS, WORD_SECONDS = 6.0, 3.0
 #: Seconds without a word until a command that runs without a wrapper counts as started; and until the
@@ -96,6 +96,8 @@ class GuardedExecution:
         self._looked = False
         self._cut = False
         self._killed = False
+        #: Since when a message is waited for, None while none is.
+        self._listening: float | None = None
         self._asking: asyncio.TimerHandle | None = None
         self._death: asyncio.Future[None] | None = None
         self._gone = False
@@ -192,8 +194,15 @@ class GuardedExecution:
             await self._channel.close()
 
     def _ask(self) -> None:
-        """Have the guard look whether the command's shell lives: a stream that others hold open does not tell."""
-        if self._guarded_here:
+        """Have the guard look whether the command's shell lives: a stream that others hold open does not tell.
+
+        Only when all was read that came: a server that has closed the connection behind output that is still on its way
+        would answer by a reset, which takes that output along.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._listening is None or now - self._listening < 0.9 * ASK_SECONDS:
+            pass
+        elif self._guarded_here:
             self._later(self._send(b"?\n"))
         elif self._watcher is not None:
             self._later(self._watcher.ask())
@@ -230,8 +239,12 @@ class GuardedExecution:
             self._finish(Lost("the connection is closed"))
             return
         seconds = self._patience()
+        self._listening = asyncio.get_running_loop().time()
         if seconds is None and self._pending is None:
-            message = await self._channel.receive()
+            try:
+                message = await self._channel.receive()
+            finally:
+                self._listening = None
         else:
             if self._pending is None:
                 self._pending = asyncio.ensure_future(self._channel.receive())
