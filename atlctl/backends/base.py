@@ -100,7 +100,7 @@ class FailedToStart:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Unknown is how the command ended, or whether its output is whole. Never a success."""
+    """It is not known how the command ended, or whether its output is whole. Never a success."""
 
     reason: str
 

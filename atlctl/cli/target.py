@@ -255,7 +255,7 @@ def _elsewhere(name: str, error: NothingMatched) -> str | None:
 
 
 def _or_peers(error: NotAllowed) -> NotAllowed:
-    """The refusal for a worker, in which there is no kubectl: it may know its peers without asking the cluster."""
+    """The refusal inside a worker, without kubectl: peers may be known without the cluster."""
     from atlctl.cli import hosts
 
     doctor = "atlctl doctor shows what is allowed here"

@@ -44,8 +44,7 @@ AFTERMATH = 1 << 20
 ASK_SECONDS = 2.5
 #: Seconds that an end may take beyond its grace: the watcher gives SIGKILL 5 s. And for the wrapper's first word.
 END_MARGIN_SECONDS, WORD_SECONDS = 6.0, 3.0
-#: Seconds without a word until a command that runs without a wrapper counts as started; and until the
-#: wrapper's first word, without which a command that has one counts as lost.
+#: Seconds of silence after which a command without a wrapper counts as started, and one with a wrapper as lost.
 SILENT_START_SECONDS, FIRST_WORD_SECONDS = 0.3, 30.0
 #: Bytes of output that may overtake the wrapper's first word; bytes of input that the transport is handed at once.
 EARLY_LIMIT, PIECE = 1 << 20, 256 * 1024
@@ -87,7 +86,6 @@ class GuardedExecution:
         self._started = False
         self._ready = asyncio.Event()
         self._exit: guard.Ending | None = None
-        self._exit_heard = False
         #: Streams of which all has come that the command itself wrote, and bytes of each that came after that.
         self._whole: set[Stream] = set()
         self._after: dict[Stream, int] = {"stdout": 0, "stderr": 0}
@@ -238,26 +236,19 @@ class GuardedExecution:
             self._hung_up = True
             self._finish(Lost("the connection is closed"))
             return
-        seconds = self._patience()
         self._listening = asyncio.get_running_loop().time()
-        if seconds is None and self._pending is None:
-            try:
-                message = await self._channel.receive()
-            finally:
-                self._listening = None
-        else:
-            if self._pending is None:
-                self._pending = asyncio.ensure_future(self._channel.receive())
-            done, _ = await asyncio.wait([self._pending], timeout=seconds)
-            if not done:
-                if self._is_whole:
-                    await self._look()
-                elif self._wrapped and not self._started:
-                    self._finish(Lost(f"the command was sent, and nothing was heard for {FIRST_WORD_SECONDS:g} s"))
-                else:
-                    self._run(guarded=False)
-                return
-            message, self._pending = self._pending.result(), None
+        try:
+            message = await self._message(self._channel)
+        except TimeoutError:
+            if self._is_whole:
+                await self._look()
+            elif self._wrapped:
+                self._finish(Lost(f"the command was sent, and nothing was heard for {FIRST_WORD_SECONDS:g} s"))
+            else:
+                self._run(guarded=False)
+            return
+        finally:
+            self._listening = None
         if message is None:
             self._hung_up = True
             self._finish(self._without_status())
@@ -266,6 +257,18 @@ class GuardedExecution:
             await self._hear(message)
         else:
             await self._status(message.outcome)
+
+    async def _message(self, channel: Channel) -> Output | Ended | None:
+        """The next message. Raises TimeoutError when patience is over; then the next call goes on waiting for it."""
+        seconds = self._patience()
+        if seconds is None and self._pending is None:
+            return await channel.receive()
+        self._pending = self._pending or asyncio.ensure_future(channel.receive())
+        done, _ = await asyncio.wait([self._pending], timeout=seconds)
+        if not done:
+            raise TimeoutError
+        message, self._pending = self._pending.result(), None
+        return message
 
     def _patience(self) -> float | None:
         """Seconds to wait for a message, None for ever."""
@@ -321,7 +324,7 @@ class GuardedExecution:
         elif word[0] == "F" and rest.isascii() and rest.isdigit() and len(rest) < 4:
             self._exit = guard.Ending(int(rest), None, never_ran=True)
         elif word[0] == "X":
-            self._exit, self._exit_heard = guard.ending(rest), True
+            self._exit = guard.ending(rest)
             self._end_of(stream)
             if self._ending is not None:
                 self._finish(self._exited())
@@ -332,6 +335,11 @@ class GuardedExecution:
             self._finish(self._without_status())
         elif word[0] == "G":
             self._gone = True
+
+    @property
+    def _exit_heard(self) -> bool:
+        """The wrapper has reported the exit, which is its last word on stderr."""
+        return "stderr" in self._whole
 
     @property
     def _is_whole(self) -> bool:

@@ -9,7 +9,7 @@ Three texts, for dash, busybox and bash as `sh`:
 
 - `GUARD`: the command reads /dev/null, the watcher the exec's stdin. Four processes: the shell that is the exec, one
   that waits for the command, the watcher, the command.
-- `INPUT`, `TERMINAL`: the exec's stdin is the command's. The watcher is an exec of its own. With `INPUT` the command
+- `INPUT`, `TERMINAL`: the exec's stdin is the command's. The watcher is a separate exec. With `INPUT` the command
   does not start before the first line of input, which the client sends when the watcher reads: a client that dies
   before that leaves nothing.
 - `WATCH`: only the watcher. It also ends what a command left behind after its own end. `LOOK`: says if there is any.

@@ -232,7 +232,7 @@ def _listed(hit: Hit, children: Mapping[str, list[Object]], by_owner: Mapping[st
 async def _hits(
     api: Api, resources: Sequence[str], served: Served, place: str, name: str
 ) -> tuple[list[Hit], dict[str, AtlctlError]]:
-    """The objects of a name. What may not be read is no hit; it is returned by resource, for the message in the end."""
+    """The objects with a name, and the errors of resources that could not be read, by resource."""
     kinds = [known for resource in resources if (known := served.kind(resource)) is not None]
     keys = [kind.resource.name for kind, _ in kinds]
     answers, problems = await _all(keys, (api.get(k.resource.path(v, place, name)) for k, v in kinds))

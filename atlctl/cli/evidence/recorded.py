@@ -112,7 +112,7 @@ def _noted() -> list[dict[str, Any]]:
 
 
 def _elsewhere(backend: str, namespace: str | None) -> list[Recording]:
-    """Recordings that `record --out` made, in folders of this user that nobody else may write to."""
+    """Recordings that `record --out` made, in folders that only this user can write to."""
     found = []
     for item in _noted():
         if (item.get("backend"), item.get("namespace")) != (backend, namespace) or not os.path.isabs(item["folder"]):

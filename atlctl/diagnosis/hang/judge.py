@@ -160,7 +160,7 @@ def together(ranks: Sequence[Judged], joined: Joined, complete: bool) -> list[Ju
 
 
 def _started(ranks: Sequence[Judged]) -> list[Judged]:
-    """The same ranks, those that have not come as far as their work marked: a start is no hang.
+    """The same ranks, with those that have not begun to work marked as starting: a start is not a hang.
 
     A process that is still importing is starting however long that takes, unless others wait for it by then. A rank
     without a process is to come where others are starting.

@@ -23,7 +23,7 @@ def completion_index(pod: Object) -> int | None:
 class Job(Common):
     """Pods of a plain Job have no index: they take numbers in the order in which they were made.
 
-    When one fails, the Job controller deletes the others: the order of those that are left is no order.
+    When one fails, the Job controller deletes the others: the order of the rest does not show their numbers.
     """
 
     resource = Resource("batch", "jobs", "Job", ("v1",))
