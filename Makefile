@@ -8,7 +8,7 @@ BIN := .venv/bin
 VENV := .venv/.installed
 LOCK := atlctl/packaging/lock.txt
 
-.PHONY: help demo test lint format lock generate bench dist executable e2e soak test-install test-deps clean
+.PHONY: help demo test test-quick check lint format lock generate bench dist executable e2e soak test-install test-deps clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
@@ -16,8 +16,16 @@ help: ## list these targets
 demo: $(VENV) ## a real failing torchrun job on this machine, and the main commands on it
 	$(BIN)/atlctl demo
 
-test: lint ## lint, then every test but the benchmarks
+test: lint ## lint, then every test but the benchmarks; twelve minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/benchmarks
+
+test-quick: $(VENV) ## unit and property tests without the slow ones; a minute, for after each change
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/property
+
+check: format ## format, lint, types, quick tests, and the budget lowered: for before a commit
+	$(BIN)/mypy
+	$(BIN)/python -m tests.support.budget --write
+	$(MAKE) --no-print-directory test-quick
 
 lint: $(VENV) ## ruff and mypy
 	$(BIN)/ruff check
@@ -33,7 +41,8 @@ lock: ## choose anew the packages of .venv and of the executable: atlctl/packagi
 	uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes --upgrade \
 	  --custom-compile-command "make lock" pyproject.toml --output-file $(LOCK)
 
-generate: $(VENV) ## write anew what is made from the command table: completion scripts, pages of commands, man pages
+generate: $(VENV) ## write anew what is made: catalogues of messages, completion scripts, pages of commands, man pages
+	$(BIN)/python -m atlctl.packaging.messages --write
 	$(BIN)/python -m atlctl.cli.table --write
 
 bench: $(VENV) ## measure, and fail where a promise on speed or memory is not kept

@@ -60,8 +60,9 @@ def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
         monkeypatch.setenv(proc.MARK, mark)
         monkeypatch.chdir(cwd)
         time.tzset()
+        before = proc.started()
         yield home
-        left = proc.leftovers(mark)
+        left = proc.leftovers(mark) if proc.started() > before else []
         monkeypatch.undo()
         time.tzset()
     if left:

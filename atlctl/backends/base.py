@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from atlctl.jobs.errors import AtlctlError
-from atlctl.jobs.model import Job, RankMap, Worker
-from atlctl.jobs.usage import Processes
+from atlctl.jobs.model import Job, Processes, RankMap, Worker
 
 Stream = Literal["stdout", "stderr"]
 
@@ -96,6 +95,10 @@ class FailedToStart:
 
     exit_code: int
     reason: str
+    #: The reason begins with the worker's name.
+    named: bool = field(default=False, compare=False)
+    #: Not authenticated, or not permitted.
+    not_allowed: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,11 @@ class Lost:
 
 
 Event = Started | Output | Exited | FailedToStart | Lost
+
+
+def awaiting_log(worker: str, error: AtlctlError) -> str:
+    """What is said when a log could not be read for now, and is asked for again."""
+    return f"waiting for the log of {worker}: {error.message}"
 
 
 class Execution(Protocol):

@@ -1,4 +1,4 @@
-"""Many questions at once, to one server or to many hosts, within a time for all of them."""
+"""Many questions at once, to one server or to many hosts, with a bound on how many are open."""
 
 from __future__ import annotations
 
@@ -10,27 +10,42 @@ Who = TypeVar("Who")
 Answer = TypeVar("Answer")
 
 
+async def ask_each(asked: Iterable[Who], question: Callable[[Who], Awaitable[Answer]], parallel: int) -> list[Answer]:
+    """All answers, in the order of `asked`, `parallel` questions at once. Raises the first error of a question."""
+    tasks = _start(asked, question, parallel)
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await _end(tasks)
+
+
 async def ask_all(
     asked: Iterable[Who], question: Callable[[Who], Awaitable[Answer]], seconds: float, parallel: int
 ) -> dict[Who, Answer]:
     """The answers that came within `seconds`, `parallel` questions at once. Raises the first error of a question."""
-    answers: dict[Who, Answer] = {}
+    named = list(asked)
+    tasks = _start(named, question, parallel)
+    try:
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        await _end(tasks)
+    return {who: task.result() for who, task in zip(named, tasks, strict=True) if not task.cancelled()}
+
+
+def _start(
+    asked: Iterable[Who], question: Callable[[Who], Awaitable[Answer]], parallel: int
+) -> list[asyncio.Task[Answer]]:
     turns = asyncio.Semaphore(parallel)
 
-    async def one(who: Who) -> None:
+    async def one(who: Who) -> Answer:
         async with turns:
-            answers[who] = await question(who)
+            return await question(who)
 
-    asking = [asyncio.create_task(one(who)) for who in asked]
-    if not asking:
-        return answers
-    try:
-        await asyncio.wait(asking, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in asking:
-            task.cancel()
-        ended = await asyncio.gather(*asking, return_exceptions=True)
-    for result in ended:
-        if isinstance(result, Exception):
-            raise result
-    return answers
+    return [asyncio.create_task(one(who)) for who in asked]
+
+
+async def _end(tasks: list[asyncio.Task[Answer]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -17,11 +17,10 @@ from atlctl.cli.output.live import LiveSink
 from atlctl.cli.output.summary import summary_lines
 from atlctl.cli.patience import within
 from atlctl.cli.runtime import context
-from atlctl.fanout.engine import FanOut, Limits, RunInterrupted
+from atlctl.fanout.engine import FanOut, Limits, RunInterrupted, StdinFeed
 from atlctl.fanout.limits import make_room
-from atlctl.fanout.outcome import Kind, Outcome, fold_codes
+from atlctl.fanout.outcome import EndKind, Outcome, fold_codes
 from atlctl.fanout.retry import job_key, load, save
-from atlctl.fanout.stdin import StdinFeed
 from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, UsageError
 from atlctl.jobs.naming import fold_names
 from atlctl.jobs.selection import Selection
@@ -180,7 +179,7 @@ async def _run(
     whole = await _finish(outcomes, sink, code)
     if stopped is not None:
         raise stopped
-    return code if whole else code or int(ExitCode.FAILED)
+    return code or (0 if whole else int(ExitCode.FAILED))
 
 
 def _remember(job: Job, words: tuple[str, ...], names: Sequence[str], outcomes: Sequence[Outcome] = ()) -> None:
@@ -219,7 +218,7 @@ async def _finish(outcomes: Sequence[Outcome], sink: LiveSink | JsonSink | Gathe
 
 def _says_it_all(outcome: Outcome) -> bool:
     """Its exit code needs no summary beside it."""
-    return outcome.kind is Kind.EXITED and outcome.guarded is not False and not outcome.truncated
+    return outcome.kind is EndKind.EXITED and outcome.guarded is not False and not outcome.truncated
 
 
 def _sink(form: Form, workers: Sequence[Worker]) -> LiveSink | JsonSink | GatherSink | FolderSink:

@@ -13,12 +13,11 @@ from atlctl.jobs.errors import NothingMatched, UsageError
 from atlctl.jobs.statedir import state_dir
 
 if TYPE_CHECKING:
-    from atlctl.backends.ssh.backend import SshBackend
-    from atlctl.backends.ssh.connect import Connections
-    from atlctl.backends.ssh.lists import HostList
-    from atlctl.backends.ssh.peers import Found
-    from atlctl.jobs.config import Config
-    from atlctl.jobs.sshconfig import SshConfig
+    from atlctl.backends.hosts.connect import Connections
+    from atlctl.backends.hosts.lists import HostList
+    from atlctl.backends.hosts.peers import Found
+    from atlctl.backends.hosts.ssh import SshBackend
+    from atlctl.jobs.config import Config, SshConfig
 
 
 @cache
@@ -75,7 +74,7 @@ def known(name: str) -> bool:
 @cache
 def peers() -> Found | None:
     """The workers around this one, where its platform has left word of them. A source that is refused is no word."""
-    from atlctl.backends.ssh.peers import find, surroundings
+    from atlctl.backends.hosts.peers import find, surroundings
 
     try:
         return find(surroundings(os.environ))
@@ -86,7 +85,7 @@ def peers() -> Found | None:
 
 def backend(hostfile: str | None, *, around: bool) -> SshBackend:
     """Hosts: those of `hostfile`, else with `around` the workers around this one; and those that can be named."""
-    from atlctl.backends.ssh.backend import SshBackend
+    from atlctl.backends.hosts.ssh import SshBackend
 
     meant = meant_list(hostfile, around=around)
     if meant is not None and hostfile is None:
@@ -98,7 +97,7 @@ def backend(hostfile: str | None, *, around: bool) -> SshBackend:
 
 def meant_list(hostfile: str | None, *, around: bool) -> HostList | None:
     """The hosts that are meant where none is named: of `hostfile`, else with `around` the workers around this one."""
-    from atlctl.backends.ssh import lists
+    from atlctl.backends.hosts import lists
 
     if hostfile is not None:
         return lists.of_file(hostfile)
@@ -108,16 +107,16 @@ def meant_list(hostfile: str | None, *, around: bool) -> HostList | None:
 
 def lists_named() -> list[HostList]:
     """All lists of the configuration. Raises UsageError for one that is wrong."""
-    from atlctl.backends.ssh.lists import of_config
+    from atlctl.backends.hosts.lists import of_config
 
     return [of_config(name, job) for name, job in configured().jobs.items()]
 
 
 def connections() -> Connections:
     """Connections as the user has configured them. The caller closes them."""
-    from atlctl.backends.ssh.connect import Connections, user_config
-    from atlctl.backends.ssh.hostkeys import KnownHosts
-    from atlctl.backends.ssh.keys import Keys
+    from atlctl.backends.hosts.connect import Connections, user_config
+    from atlctl.backends.hosts.hostkeys import KnownHosts
+    from atlctl.backends.hosts.keys import Keys
 
     trust = KnownHosts(accept_new=configured().host_keys == "accept-new")
     return Connections(Keys(_passphrase), trust, user_config())
@@ -125,7 +124,7 @@ def connections() -> Connections:
 
 def list_named(name: str) -> HostList:
     """The list of the configuration. Raises NothingMatched."""
-    from atlctl.backends.ssh.lists import of_config
+    from atlctl.backends.hosts.lists import of_config
 
     jobs = configured().jobs
     if name not in jobs:

@@ -1,7 +1,8 @@
 """Options that several commands share, as annotated types, and what is made of their values.
 
-A command declares `job: JobOption = None`. Help texts come from the catalogue, by the option's name. Kinds of values
-are told by the metavar, which completion reads too: JOB, WORKER, WORKERS, PATH, DIR, DURATION, or `one|two|three`.
+A command declares `job: JobOption = None`. Help texts stand at the options in English, and are shown in the reader's
+language. Kinds of values are told by the metavar, which completion reads too: JOB, WORKER, WORKERS, PATH, DIR,
+DURATION, or `one|two|three`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,15 +37,15 @@ def one_of(*values: str) -> Callable[[str], str]:
     return parse
 
 
-def choice(*names: str, values: tuple[str, ...]) -> typer.models.OptionInfo:
+def choice(*names: str, values: tuple[str, ...], help: str) -> typer.models.OptionInfo:  # noqa: A002 - as typer's
     """The option `names` (`"-o", "--output"`) whose value is one of `values`."""
-    option: typer.models.OptionInfo = typer.Option(*names, parser=one_of(*values), metavar="|".join(values))
+    option: typer.models.OptionInfo = typer.Option(*names, parser=one_of(*values), metavar="|".join(values), help=help)
     return option
 
 
 def output(*formats: str) -> typer.models.OptionInfo:
     """`-o/--output` with these formats: `output: Annotated[str, options.output("table", "json")] = "table"`."""
-    return choice("-o", "--output", values=formats)
+    return choice("-o", "--output", values=formats, help=Message("form of the output"))
 
 
 def parse_duration(text: str) -> float:
@@ -62,33 +64,130 @@ def parse_timeout(text: str) -> float:
     return seconds
 
 
-def duration(*names: str, zero: bool = False) -> typer.models.OptionInfo:
+def duration(*names: str, help: str, zero: bool = False) -> typer.models.OptionInfo:  # noqa: A002 - as typer's
     """An option whose value is a duration, handed to the command as float seconds."""
     option: typer.models.OptionInfo = typer.Option(
-        *names, parser=parse_duration if zero else parse_timeout, metavar="DURATION"
+        *names, parser=parse_duration if zero else parse_timeout, metavar="DURATION", help=help
     )
     return option
 
 
-Job = Annotated[str | None, typer.Argument(metavar="JOB")]
-JobOption = Annotated[str | None, typer.Option("-j", "--job", metavar="JOB")]
-AllWorkers = Annotated[bool, typer.Option("--all")]
-Workers = Annotated[list[str] | None, typer.Option("-w", "--workers", metavar="WORKERS")]
-Rank = Annotated[list[str] | None, typer.Option("--rank", metavar="RANKS")]
-Role = Annotated[list[str] | None, typer.Option("--role", metavar="ROLE")]
-Failed = Annotated[bool, typer.Option("--failed")]
-Exclude = Annotated[list[str] | None, typer.Option("-x", "--exclude", metavar="WORKERS")]
-Yes = Annotated[bool, typer.Option("-y", "--yes")]
-DryRun = Annotated[bool, typer.Option("--dry-run")]
-Namespace = Annotated[str | None, typer.Option("-n", "--namespace", metavar="NAMESPACE")]
-KubeContext = Annotated[str | None, typer.Option("--context", metavar="CONTEXT")]
-Kubeconfig = Annotated[str | None, typer.Option("--kubeconfig", metavar="PATH")]
-Hostfile = Annotated[str | None, typer.Option("--hostfile", metavar="PATH")]
-Selector = Annotated[str | None, typer.Option("-l", "--selector", metavar="SELECTOR")]
-Container = Annotated[str | None, typer.Option("-c", "--container", metavar="CONTAINER")]
-AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces")]
-Timeout = Annotated[float | None, duration("--timeout")]
-ConnectTimeout = Annotated[float | None, duration("--connect-timeout")]
+CMD = Message("the command and its arguments, handed over word by word, without a shell")
+Job = Annotated[str | None, typer.Argument(metavar="JOB", help=Message("the job; left out: the current job"))]
+JobOption = Annotated[str | None, typer.Option("-j", "--job", metavar="JOB", help=Message("the job"))]
+AllWorkers = Annotated[bool, typer.Option("--all", help=Message("all workers"))]
+Workers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-w",
+        "--workers",
+        metavar="WORKERS",
+        help=Message("these workers: indexes, ranges, names, globs (0,2-5 or worker-[0-3]); repeats unite"),
+    ),
+]
+Rank = Annotated[
+    list[str] | None,
+    typer.Option("--rank", metavar="RANKS", help=Message("the workers that hold these global ranks, as 8-15")),
+]
+Role = Annotated[
+    list[str] | None, typer.Option("--role", metavar="ROLE", help=Message("workers of this role; repeats unite"))
+]
+Failed = Annotated[bool, typer.Option("--failed", help=Message("workers in state Failed or Held"))]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option("-x", "--exclude", metavar="WORKERS", help=Message("without these workers, written as for -w")),
+]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help=Message("do not ask"))]
+DryRun = Annotated[bool, typer.Option("--dry-run", help=Message("show what would be done, do nothing"))]
+Namespace = Annotated[
+    str | None,
+    typer.Option(
+        "-n",
+        "--namespace",
+        metavar="NAMESPACE",
+        help=Message("the Kubernetes namespace; left out: the context's, or the pod's own"),
+    ),
+]
+KubeContext = Annotated[
+    str | None, typer.Option("--context", metavar="CONTEXT", help=Message("the context of the kubeconfig"))
+]
+Kubeconfig = Annotated[
+    str | None,
+    typer.Option(
+        "--kubeconfig",
+        metavar="PATH",
+        help=Message("the kubeconfig file (KUBECONFIG, else ~/.kube/config, else the pod's service account)"),
+    ),
+]
+Hostfile = Annotated[
+    str | None,
+    typer.Option(
+        "--hostfile",
+        metavar="PATH",
+        help=Message("a list of hosts to reach over SSH: one a line, gpu[01-16], user@gpu1:2222, gpu1 slots=8"),
+    ),
+]
+Selector = Annotated[
+    str | None,
+    typer.Option(
+        "-l",
+        "--selector",
+        metavar="SELECTOR",
+        help=Message("the pods that match this label selector, as one job without an object"),
+    ),
+]
+Container = Annotated[
+    str | None,
+    typer.Option(
+        "-c",
+        "--container",
+        metavar="CONTAINER",
+        help=Message("the container of each worker; left out: the one that trains"),
+    ),
+]
+AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces", help=Message("jobs of all namespaces"))]
+Timeout = Annotated[
+    float | None, duration("--timeout", help=Message("end the command on a worker after this time (10, 1.5s, 2m, 1h)"))
+]
+ConnectTimeout = Annotated[
+    float | None, duration("--connect-timeout", help=Message("give up on a worker that was not reached by then"))
+]
+SavedLogs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="PATH",
+        help=Message(
+            "saved logs instead of a job: a folder (WORKER.log and error files), a file, or - for standard "
+            "input; repeats unite"
+        ),
+    ),
+]
+NoFiles = Annotated[bool, typer.Option("--no-files", help=Message("with --from: read logs only, no error files"))]
+Name = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help=Message("the job's name; left out: one is made up"))
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="K=V", help=Message("set this variable in every worker; repeats add up")),
+]
+MasterPort = Annotated[
+    int | None,
+    typer.Option(
+        "--master-port",
+        min=1,
+        max=65535,
+        metavar="PORT",
+        help=Message("MASTER_PORT of the workers (29500 if it is free, else another)"),
+    ),
+]
+Detach = Annotated[bool, typer.Option("--detach", help=Message("print the job's name and leave it running"))]
+Command = Annotated[list[str], typer.Argument(metavar="CMD", help=CMD)]
+EndedJobs = Annotated[list[str], typer.Argument(metavar="JOB", help=Message("the jobs to remove"))]
+NoPrefix = Annotated[bool, typer.Option("--no-prefix", help=Message("do not begin lines with the worker's name"))]
+Raw = Annotated[
+    bool, typer.Option("--raw", help=Message("show control characters of the output unchanged on a terminal"))
+]
 
 
 def selection(

@@ -34,11 +34,13 @@ _GIVEN = "atlctl.given"
 class Lazy:
     """A command that is not imported yet.
 
-    `module` holds its function `command`. `options_first`: options end at the first positional word, which begins
-    somebody else's command. `group`: instead of a module, builds a group of further commands.
+    `module` holds its function `command`, and `TEXT` and `EXAMPLES` of its help page if it has any; `summary` is the
+    line about it. `options_first`: options end at the first positional word, which begins somebody else's command.
+    `group`: instead of a module, builds a group of further commands.
     """
 
     module: str = ""
+    summary: str = ""
     aliases: tuple[str, ...] = ()
     options_first: bool = False
     group: Callable[[], typer.Typer] | None = None
@@ -64,13 +66,15 @@ class Commands(MutableMapping[str, Any]):
         path = f"{self._path} {name}".strip()
         if entry.group is not None:
             return get_command(entry.group())
-        function = importlib.import_module(entry.module).command
+        module = importlib.import_module(entry.module)
         settings = {"allow_interspersed_args": not entry.options_first}
         single = new_app()
-        single.command(name, cls=Command, help="", context_settings=settings)(function)
+        single.command(name, cls=Command, help="", context_settings=settings)(module.command)
         command = get_command(single)
         assert isinstance(command, Command)
         command.path = path
+        command.summary = entry.summary
+        command.text, command.examples = getattr(module, "TEXT", ""), getattr(module, "EXAMPLES", "")
         own = {key_of(param) for param in command.params}
         command.params += [copy.copy(param) for param in self._shared if key_of(param) not in own]
         _convert_plainly(command.params)
@@ -98,6 +102,10 @@ class _Parser:
 
     #: The full name below `atlctl`.
     path: str = ""
+    #: Its help page: one line, more about it, command lines to copy.
+    summary: str = ""
+    text: str = ""
+    examples: str = ""
     params: list[Any]
 
     def get_help_option(self, ctx: Any) -> Any:

@@ -15,8 +15,6 @@ T = TypeVar("T")
 
 #: Seconds that the thread has to return once what it waited for was ended.
 _RETURNING = 2.0
-#: Seconds that a limit meant for the workers leaves to what comes before them.
-_LEAST = 5.0
 
 
 async def login(work: Coroutine[Any, Any, T], seconds: float) -> T:
@@ -43,8 +41,10 @@ async def login(work: Coroutine[Any, Any, T], seconds: float) -> T:
 @contextlib.asynccontextmanager
 async def within(limit: float | None) -> AsyncIterator[None]:
     """Around all that a command asks before it turns to its workers, which takes `limit` seconds at most (None: no
-    limit) but may always take `_LEAST`. Ends programs as `login` does. Raises TimedOut."""
-    seconds = None if limit is None else max(limit, _LEAST)
+    limit) but may always take `REACHING`. Ends programs as `login` does. Raises TimedOut."""
+    from atlctl.fanout.engine import REACHING
+
+    seconds = None if limit is None else max(limit, REACHING)
     try:
         async with asyncio.timeout(seconds) as clock:
             yield

@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO, TypeVar, cast
 
 from atlctl.jobs.errors import AtlctlError, ExitCode
+from atlctl.jobs.statedir import write_all
 
 if TYPE_CHECKING:
     import asyncio
@@ -411,7 +412,7 @@ def unwritten(error: OSError) -> Exception:
 
 def _report(error: AtlctlError, code: int, peek: Peek) -> int:
     """`error:` and `hint:` on stderr, and the JSON envelope on stdout where JSON was asked for."""
-    from atlctl.render.messages import error_text
+    from atlctl.render.streams import error_text
 
     if _current.has_writer and not _current.reader_gone:
         _current.writer.flush(_PATIENCE)
@@ -423,7 +424,7 @@ def _report(error: AtlctlError, code: int, peek: Peek) -> int:
         problem = {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": int(code)}
         document = dumps(envelope(command, "error", None, [problem]))
         try:
-            _write_all(1, f"{document}\n".encode())
+            write_all(1, f"{document}\n".encode())
         except BrokenPipeError:
             return ExitCode.READER_GONE
         except OSError:
@@ -445,13 +446,7 @@ def _close_writer(code: int) -> int:
 def _to_stderr(text: str) -> None:
     # Nobody may be left to read it; the exit code still tells.
     with contextlib.suppress(OSError):
-        _write_all(2, f"{text}\n".encode(errors="backslashreplace"))
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+        write_all(2, f"{text}\n".encode(errors="backslashreplace"))
 
 
 def _forget_stdout() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from atlctl.cli.runtime import context
+from atlctl.i18n import translated
 from atlctl.render.streams import Streams
 
 #: Reasons that are told one by one.
@@ -17,14 +18,14 @@ MOST_REASONS = 20
 def note(text: str) -> None:
     """A `note:` line on stderr; nothing with -q."""
     if not context().quiet:
-        from atlctl.render.messages import note_text
+        from atlctl.render.streams import note_text
 
         _stderr(note_text(text, context().streams.stderr_color))
 
 
 def warning(text: str) -> None:
     """A `warning:` line on stderr, also with -q."""
-    from atlctl.render.messages import warning_text
+    from atlctl.render.streams import warning_text
 
     _stderr(warning_text(text, context().streams.stderr_color))
 
@@ -34,20 +35,26 @@ def line(text: str) -> None:
     if not context().quiet:
         from atlctl.render.sanitize import clean
 
-        _stderr(clean(text))
+        _stderr(clean(translated(text)))
 
 
 def by_reason(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Names and reasons, each reason once with its names folded; the last one, without names, counts those left out."""
-    from atlctl.jobs.naming import fold_names
+    from atlctl.jobs.naming import fold_names, names_by_reason
 
-    alike: dict[str, list[str]] = {}
-    for name, why in found:
-        alike.setdefault(why, []).append(name)
+    alike = names_by_reason(found)
     for why, names in list(alike.items())[:MOST_REASONS]:
         yield fold_names(name for name in names if name), why
     if len(alike) > MOST_REASONS:
         yield "", f"and {len(alike) - MOST_REASONS} more reasons"
+
+
+def about(found: Iterable[tuple[str, tuple[bool, str]]]) -> None:
+    """Names, and of each whether something is wrong and what: a warning or a note for each text, its names folded."""
+    from atlctl.jobs.naming import fold_names, names_by_reason
+
+    for (bad, text), names in names_by_reason(found).items():
+        (warning if bad else note)(f"{fold_names(names)}: {text}")
 
 
 def now(text: str) -> None:
@@ -55,7 +62,7 @@ def now(text: str) -> None:
     from atlctl.render.sanitize import clean
 
     with contextlib.suppress(OSError):  # nobody may be left to read it
-        os.write(2, f"{clean(text)}\n".encode(errors="backslashreplace"))
+        os.write(2, f"{clean(translated(text))}\n".encode(errors="backslashreplace"))
 
 
 def _stderr(text: str) -> None:

@@ -15,11 +15,10 @@ import sys
 from typing import Any
 
 from atlctl.cli import helptext
-from atlctl.cli.catalogue import Language
 from atlctl.cli.completion.scripts import FILES, SCRIPTS
-from atlctl.cli.manual import markdown, roff
-from atlctl.cli.manual.pages import pages
+from atlctl.cli.manual import man_pages, markdown_pages, pages
 from atlctl.cli.parser import Group
+from atlctl.i18n import Language
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -61,8 +60,8 @@ def generated() -> dict[str, str]:
     every = list(pages())
     places: dict[Language, str] = {"en": "docs/man/man1", "zh": "docs/man/zh_CN/man1"}
     for lang, man in places.items():
-        files |= {f"docs/{lang}/commands/{name}": text for name, text in markdown.documents(every, lang).items()}
-        files |= {f"{man}/{name}": text for name, text in roff.documents(every, lang).items()}
+        files |= {f"docs/{lang}/commands/{name}": text for name, text in markdown_pages(every, lang).items()}
+        files |= {f"{man}/{name}": text for name, text in man_pages(every, lang).items()}
     return files
 
 

@@ -110,14 +110,14 @@ def backend(argument: str | None = None, option: str | None = None, *, everywher
 
 def local() -> Backend:
     """Jobs of this machine."""
-    from atlctl.backends.local.backend import LocalBackend
+    from atlctl.backends.hosts.local import LocalBackend
 
     return LocalBackend()
 
 
 def _fitting(name: str | None) -> Choice:
     """What is used where nobody asked for a backend."""
-    from atlctl.backends.kubernetes.access import available
+    from atlctl.backends.kubernetes.kubeconfig import available
 
     if worker := os.environ.get("ATLCTL_WORKER"):
         from atlctl.cli import hosts
@@ -126,7 +126,7 @@ def _fitting(name: str | None) -> Choice:
     cluster = available()
     if name is None:
         return Choice("kubernetes", "configured") if cluster else _without_a_cluster()
-    from atlctl.backends.local import registry
+    from atlctl.backends.hosts import registry
     from atlctl.cli import hosts
 
     try:
@@ -149,14 +149,14 @@ def _without_a_cluster() -> Choice:
 
 def _lives_here() -> bool:
     """Whether a job lives on this machine. What cannot be read is no living job here; what reads jobs tells of it."""
-    from atlctl.backends.local import registry
+    from atlctl.backends.hosts import registry
 
     def lives(name: str) -> bool:
         with contextlib.suppress(AtlctlError):
             return registry.glance(name).presence == "alive"
         return False
 
-    return any(map(lives, registry.names()))
+    return any(map(lives, registry.LOCAL.names()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +274,17 @@ async def find_logged(source: Backend, argument: str | None, option: str | None 
             "a job that 'atlctl ssh run' starts has logs; for files: atlctl exec --hostfile FILE --all -- tail FILE",
         )
     return job
+
+
+async def job_and_workers(
+    source: Backend, argument: str | None, option: str | None, selection: Selection, timeout: float | None
+) -> tuple[Job, Sequence[Worker]]:
+    """The job and its workers that a command which only reads is about, found within `timeout` seconds."""
+    from atlctl.cli.patience import within
+
+    async with within(timeout):
+        job = await find_job(source, argument, option, reads_only=True)
+        return job, await choose(source, job, selection)
 
 
 async def choose(

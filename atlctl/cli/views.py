@@ -14,7 +14,7 @@ from atlctl.render.streams import Streams
 from atlctl.render.table import Column, Table, render_table, rfc3339
 
 if TYPE_CHECKING:
-    from atlctl.jobs.usage import Usage
+    from atlctl.jobs.model import Usage
 
 
 def _text(value: object) -> str:

@@ -124,7 +124,7 @@ _NO_TEXT = re.compile(
 
 
 def own_text(text: str | None) -> str | None:
-    """`text`, or None where it is torchelastic's stand-in for a process that left no text."""
+    """`text`, or None if it is torchelastic's stand-in for a process that left no text."""
     return None if not text or _NO_TEXT.match(text) else text
 
 

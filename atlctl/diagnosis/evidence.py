@@ -1,20 +1,24 @@
-"""What is known of a job before anything is judged. Everything is optional, each part adds."""
+"""What is known of a job before anything is judged, and whether more of its logs has to be read for that.
+
+Everything is optional, each part adds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from atlctl.diagnosis.errorfile import ErrorRecord
+from atlctl.diagnosis.flightrecorder import FlightDump
+from atlctl.diagnosis.logfacts import LogFacts
+from atlctl.diagnosis.logline import Moment
 from atlctl.diagnosis.platform import Event, PlatformState
-from atlctl.diagnosis.reading.reader import LogFacts
-from atlctl.diagnosis.recorder.dump import FlightDump
+from atlctl.diagnosis.torchelastic import ErrorRecord
 from atlctl.jobs import podnews
 from atlctl.jobs.model import State
 
 
 @dataclass(frozen=True, slots=True)
-class RankLog:
+class RankLogFacts:
     """What one process printed into torchelastic's own files (`--redirects`, `--tee`). Paths are the collector's."""
 
     attempt: int
@@ -27,7 +31,7 @@ class RankLog:
 class WorkerEvidence:
     """What is known of one worker.
 
-    `log` is None where no log could be read; an empty log is an empty LogFacts. `error_files` maps each file's path to
+    `log` is None if no log could be read; an empty log is an empty LogFacts. `error_files` maps each file's path to
     its content: paths end as torchelastic made them (`RUN_x/attempt_N/LOCAL_RANK/error.json`).
     """
 
@@ -35,7 +39,7 @@ class WorkerEvidence:
     index: int
     log: LogFacts | None = None
     error_files: Mapping[str, ErrorRecord] = field(default_factory=dict)
-    rank_logs: Sequence[RankLog] = ()
+    rank_logs: Sequence[RankLogFacts] = ()
     dumps: Sequence[FlightDump] = ()
     state: State = State.UNKNOWN
     platform: PlatformState | None = None
@@ -45,7 +49,7 @@ class WorkerEvidence:
 class JobEvidence:
     """All workers in their order, and what the platform tells of the job.
 
-    `expected` is how many workers the job should have, None where that is not known. `missing` are the names or indexes
+    `expected` is how many workers the job should have, None if that is not known. `missing` are the names or indexes
     of workers that should exist and were never seen.
     """
 
@@ -67,3 +71,59 @@ class JobEvidence:
 def _is_deletion(event: Event) -> bool:
     news = podnews.read(event.reason, event.message)
     return news is not None and news.what == "deleted"
+
+
+#: Lines before a log's first sign of failure that show that it had run well before.
+LINES_BEFORE = 2_000
+#: Seconds before the job's first sign of failure from which on every log should have been read.
+SECONDS_BEFORE = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """The end of one log: its facts, whether it is all of the log, when its first line was printed (seconds, epoch)."""
+
+    facts: LogFacts
+    whole: bool
+    first: float | None
+
+
+def first_sign(facts: LogFacts) -> tuple[int, float | None] | None:
+    """The line of the first sign of failure, and when it was printed; None if there is none."""
+    signs = [(trace.line_no, _epoch(trace.time)) for trace in facts.traces[:1]]
+    signs += [(note.line_no, _epoch(facts.moments.get(note.line_no))) for note in facts.notes[:1]]
+    signs += [(hit.line_no, _epoch(hit.time)) for hit in facts.hits[:1]]
+    return min(signs, key=lambda sign: sign[0], default=None)
+
+
+def _epoch(moment: Moment | None) -> float | None:
+    return moment.seconds if moment is not None and moment.absolute else None
+
+
+def beginning(parts: Mapping[str, ReadPart]) -> float | None:
+    """From when on every log should have been read, seconds since the epoch; None if no sign has a time."""
+    signs = [first_sign(part.facts) for part in parts.values()]
+    times = [sign[1] for sign in signs if sign is not None and sign[1] is not None]
+    return min(times) - SECONDS_BEFORE if times else None
+
+
+def uncovered(parts: Mapping[str, ReadPart]) -> frozenset[str]:
+    """The workers of whose logs more has to be read before the job's first failure can be told.
+
+    Those whose first sign of failure comes too soon after the part's beginning, and those whose part begins later than
+    the first failure of the whole job. Where no log shows any sign, all that are not whole.
+    """
+    signs = {name: first_sign(part.facts) for name, part in parts.items()}
+    if not any(signs.values()):
+        return frozenset(name for name, part in parts.items() if not part.whole)
+    begin = beginning(parts)
+    short = set()
+    for name, part in parts.items():
+        sign = signs[name]
+        if part.whole:
+            continue
+        near = sign is not None and sign[0] <= LINES_BEFORE
+        late = begin is not None and part.first is not None and part.first > begin
+        if near or late:
+            short.add(name)
+    return frozenset(short)

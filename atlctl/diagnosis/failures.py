@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from functools import cached_property
 
-from atlctl.diagnosis.agentnotes import signal_name
 from atlctl.diagnosis.consequence import Consequence, Sort, consequence_of, own_text
-from atlctl.diagnosis.moments import Moment
-from atlctl.diagnosis.processes import Process
-from atlctl.diagnosis.reading.collectives import Collective, Says
-from atlctl.diagnosis.reading.reader import Hit, LogFacts
-from atlctl.diagnosis.signatures.match import Matcher
-from atlctl.diagnosis.signatures.model import Role
+from atlctl.diagnosis.joining import Process
+from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts, Says, SignatureHit
+from atlctl.diagnosis.logline import Moment
+from atlctl.diagnosis.signatures import LineRole, Matcher
+from atlctl.diagnosis.torchelastic import signal_name
 from atlctl.diagnosis.tracebacks import Frame
 
 
@@ -56,7 +54,7 @@ class Failure:
     reason: str = ""
     sort: Sort | None = None
     peer: str | None = None
-    hit: Hit | None = None
+    hit: SignatureHit | None = None
     signature: str = ""
 
     @property
@@ -123,14 +121,14 @@ class Judge:
             if (better := self._matcher.match(extra)) and (match is None or match.signature.category in _GENERAL):
                 match = better
         category = match.signature.category if match else "python_exception"
-        if part is Part.INITIATOR and match and match.signature.role in (Role.CASCADE, Role.CONTEXT):
+        if part is Part.INITIATOR and match and match.signature.role in (LineRole.CASCADE, LineRole.CONTEXT):
             category = "python_exception"
         # Of a chain that begins with its own error and ends with a lost peer the beginning is what happened.
         shown = first if part is Part.INITIATOR and end else last
         made = self._made(process, part, strength, category, shown.text, shown.line_no or line_no, time, shown)
         return _with(made, origin or end, match.signature.id if match else "")
 
-    def _statement(self, process: Process, said: Collective, part: Part, why: Consequence | None) -> Failure:
+    def _statement(self, process: Process, said: CollectiveLine, part: Part, why: Consequence | None) -> Failure:
         match = self._matcher.match(said.text)
         strength = Strength.STRONG if part is Part.INITIATOR else None
         category = match.signature.category if match else "cuda_error_unknown"
@@ -145,7 +143,7 @@ class Judge:
         line_no = process.note.line_no if process.note else process.entry.line_no if process.entry else None
         text = process.note.text if process.note else process.entry.message_last_line if process.entry else ""
 
-        def made(part: Part, strength: Strength | None, category: str, hit: Hit | None = None) -> Failure:
+        def made(part: Part, strength: Strength | None, category: str, hit: SignatureHit | None = None) -> Failure:
             words, line, detail = (hit.text, hit.line_no, "") if hit else (text, line_no, "")
             signature = hit.match.signature.id if hit else ""
             return Failure(
@@ -154,7 +152,7 @@ class Judge:
 
         if process.forced is not None:
             return made(Part.ENDED, None, "cascade_sigterm")
-        roots = (hit for hit in process.hits if hit.match.signature.role is Role.ROOT)
+        roots = (hit for hit in process.hits if hit.match.signature.role is LineRole.ROOT)
         hit = next((hit for hit in roots if consequence_of(hit.text) is None), None)
         hurt = next((hit for hit in process.hits if not _is_warning(hit) and consequence_of(hit.text)), None)
         victim = consequence_of(hurt.text) if hurt else None
@@ -255,7 +253,7 @@ _ASKED_TO_LEAVE = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException
 _GENERAL = frozenset({"python_exception", "nccl_cuda_error", "nccl_system_error", "unknown"})
 
 
-def _is_warning(hit: Hit) -> bool:
+def _is_warning(hit: SignatureHit) -> bool:
     """Whether PyTorch's C++ log has it as a warning: at the end of a good run stores and sockets complain, too."""
     return hit.text.startswith("[W")
 

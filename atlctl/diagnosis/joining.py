@@ -1,20 +1,233 @@
-"""Puts together, per worker and round, what every source says about one process."""
+"""Joins what every source says about one process, one agent and one worker, split into rounds.
+
+A round lasts from one start of a worker's processes to the next. An agent ends it by ending its processes (`Sending
+process N closing signal`) and, if one of its own failed, by `failed (exitcode: ...)`. Attempt numbers are no help: each
+agent counts its own failures only.
+"""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from atlctl.diagnosis.agentnotes import AgentNote, NoteKind
-from atlctl.diagnosis.consequence import consequence_of
+from atlctl.diagnosis.consequence import consequence_of, own_text
 from atlctl.diagnosis.evidence import WorkerEvidence
-from atlctl.diagnosis.processes import AgentEnd, Process, WorkerRounds
-from atlctl.diagnosis.reading.collectives import Says
-from atlctl.diagnosis.reading.reader import Hit, LogFacts
-from atlctl.diagnosis.reading.traces import Trace
-from atlctl.diagnosis.rounds import split_rounds
-from atlctl.diagnosis.signatures.model import Role
+from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts, Says, SignatureHit
+from atlctl.diagnosis.logline import Moment
+from atlctl.diagnosis.signatures import LineRole
+from atlctl.diagnosis.torchelastic import AgentNote, ErrorRecord, NoteKind, SummaryEntry
+from atlctl.diagnosis.tracebacks import Raised, Trace, read_chain
+
+_LAST = 2**62
+#: Without times: lines that may stand between two of an agent's notes about one and the same end.
+_NEAR = 60
+#: Seconds from the signals to the report: processes that leave on SIGTERM, and such that have to be killed.
+_UNFORCED = 12.0
+_FORCED = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """`ends` are the lines of the last note of each round that an agent ended; a round may be open behind them."""
+
+    ends: tuple[int, ...]
+    #: True if the last end is the agent's own as well: nothing runs behind it.
+    final: bool
+    #: True if nothing behind the last end shows that anything was started again.
+    cut: bool = False
+
+    @property
+    def count(self) -> int:
+        return len(self.ends) if self.final else len(self.ends) + 1
+
+    @property
+    def seen(self) -> int:
+        """Rounds of which anything stands in the log."""
+        return self.count - 1 if self.cut else self.count
+
+    def of(self, line_no: int) -> int:
+        """The round in which a line was printed."""
+        return min(bisect_left(self.ends, line_no), self.count - 1)
+
+    def ended_by(self, line_no: int) -> int:
+        """The round that a summary in this line is about: the last that ended before it."""
+        number = bisect_left(self.ends, line_no) - 1
+        if self.ends and self.ends[-1] == _LAST and number == len(self.ends) - 2:
+            return len(self.ends) - 1
+        return max(0, min(number, self.count - 1))
+
+
+def split_rounds(
+    notes: Sequence[AgentNote],
+    moments: Mapping[int, Moment],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    last_activity: int,
+) -> Rounds:
+    """`starts` are lines in which a process says who it is, `ends` lines that end the agent: summaries and the like.
+
+    `last_activity` is the last line that shows the training going on.
+    """
+    agents = [note.line_no for note in notes if note.kind is NoteKind.STARTED]
+    starts = sorted((*starts, *agents))
+    found: list[int] = []
+    since: AgentNote | None = None
+    forced = False
+    closed: list[int] = []
+    for note in notes:
+        if note.kind is NoteKind.SIGNALLED:
+            if any(line > note.line_no for line in agents):
+                continue
+            # Nothing is started again: what its processes print on their way out is still this round's.
+            return Rounds((*found, _LAST), final=True)
+        if note.kind not in (NoteKind.CLOSING, NoteKind.FORCED, NoteKind.FAILED):
+            continue
+        same = since is not None and since.kind is not NoteKind.FAILED and _one_end(since, note, moments, forced)
+        same = same and not _later_start(closed, note)
+        if same and not any(since.line_no < line < note.line_no for line in starts if since):
+            found[-1] = note.line_no
+        else:
+            found.append(note.line_no)
+            forced = False
+            closed.clear()
+        if note.kind is NoteKind.CLOSING and note.pid is not None:
+            closed.append(note.pid)
+        forced = forced or note.kind is NoteKind.FORCED
+        since = note
+    later = found and any(line > found[-1] for line in starts)
+    final = bool(found) and not later and any(line > found[-1] for line in ends)
+    return Rounds(tuple(found), final, cut=bool(found) and not (final or later) and last_activity <= found[-1])
+
+
+def _later_start(closed: Sequence[int], note: AgentNote) -> bool:
+    """Whether the process that failed was started later than those that were closed.
+
+    Processes of one start get their numbers in the order of their local ranks: no more of them than the local rank
+    can have lower numbers.
+    """
+    if note.kind is not NoteKind.FAILED or note.pid is None or note.local_rank is None:
+        return False
+    return sum(pid < note.pid for pid in closed) > note.local_rank
+
+
+def _one_end(first: AgentNote, second: AgentNote, moments: Mapping[int, Moment], forced: bool) -> bool:
+    """Whether both notes are about the end of one and the same set of processes.
+
+    An agent sends its signals at once, and reports when all are gone: at most 30 s later, and then it has said that it
+    killed them.
+    """
+    patience = 2.0 if second.kind is NoteKind.CLOSING else _UNFORCED
+    if forced or second.kind is NoteKind.FORCED:
+        patience = _FORCED
+    start, end = moments.get(first.line_no), moments.get(second.line_no)
+    if start is not None and end is not None:
+        return end.seconds - start.seconds <= patience
+    return second.line_no - first.line_no <= (_NEAR if second.kind is NoteKind.CLOSING else 4 * _NEAR)
+
+
+@dataclass(slots=True)
+class Process:
+    """One process in one round. What no source told is None or empty.
+
+    `closed`: its agent sent it a signal; `forced`: it did not leave on that. `traces`, `said` and `hits` are its own
+    words; `guessed_words`: they may be another process's of the same worker.
+    """
+
+    worker: str
+    index: int
+    round: int
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    entry: SummaryEntry | None = None
+    note: AgentNote | None = None
+    closed: int | None = None
+    forced: int | None = None
+    seen: int | None = None
+    record: ErrorRecord | None = None
+    record_path: str | None = None
+    event: int | None = None
+    attempt: int | None = None
+    traces: list[Trace] = field(default_factory=list)
+    said: list[CollectiveLine] = field(default_factory=list)
+    hits: list[SignatureHit] = field(default_factory=list)
+    guessed_words: bool = False
+
+    @property
+    def exit_code(self) -> int | None:
+        """torchelastic's: minus the number of the signal. The line at once says it before the summary does."""
+        if self.note is not None and self.note.exit_code is not None:
+            return self.note.exit_code
+        return self.entry.exit_code if self.entry else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether any source says that it ended by itself in failure."""
+        return bool(self.entry or self.note or self.traces or self.record or self.event is not None)
+
+    def chain(self) -> tuple[Raised, ...]:
+        """The exceptions that ended it, the first raised first; empty if nothing is known of one."""
+        uncaught = [trace for trace in self.traces if not trace.thread]
+        if uncaught:
+            return uncaught[-1].chain
+        if self.record is not None and (chain := read_chain(self.record.traceback or self.record.message)):
+            return chain
+        if self.entry is not None and own_text(self.entry.message_last_line):
+            return read_chain(self.entry.traceback or self.entry.message_last_line, self.entry.line_no)
+        return ()
+
+
+@dataclass(slots=True)
+class AgentEnd:
+    """How the agent itself ended, where it was not by its processes' failure: a signal, the store, the rendezvous."""
+
+    worker: str
+    index: int
+    line_no: int
+    text: str
+    time: Moment | None
+    signal: str | None = None
+    chain: tuple[Raised, ...] = ()
+
+
+@dataclass(slots=True)
+class WorkerRounds:
+    """All of one worker. `loose` are tracebacks and signature hits by round that belong to no known process."""
+
+    evidence: WorkerEvidence
+    rounds: Rounds
+    processes: list[Process]
+    ends: list[AgentEnd]
+    loose_traces: dict[int, list[Trace]] = field(default_factory=dict)
+    loose_hits: dict[int, list[SignatureHit]] = field(default_factory=dict)
+
+    @property
+    def worker(self) -> str:
+        return self.evidence.worker
+
+    @property
+    def elastic(self) -> bool:
+        """Whether an agent of torchelastic spoke at all."""
+        log = self.evidence.log
+        return bool(log and (log.notes or log.summaries))
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """The worker's own addresses, as far as its log or the platform names them."""
+        log, platform = self.evidence.log, self.evidence.platform
+        return frozenset((*(log.addresses if log else ()), *(platform.addresses if platform else ())))
+
+    def of_round(self, number: int) -> list[Process]:
+        return [process for process in self.processes if process.round == number]
+
+
+def is_victim_end(end: AgentEnd) -> bool:
+    """Whether the agent ended because another one did."""
+    return any(consequence_of(raised.text) for raised in end.chain) or consequence_of(end.text) is not None
+
 
 _ATTEMPT_PATH = re.compile(r"((?:^|(?<=/))[^/]+/attempt_(\d{1,9})/(\d{1,9})/error\.json)$")
 #: Lines before an agent's report in which a logged traceback counts as a process's last words.
@@ -114,7 +327,7 @@ class _Collector:
     def _place_pids(self) -> None:
         """Gives pids that the agent ended to the ranks they must have.
 
-        Processes are started in the order of their local ranks, so that pids follow each other; where that does not
+        Processes are started in the order of their local ranks, so that pids follow each other; if that does not
         tell, they go to ranks of which no pid is known, first to such that spoke. A rank that is left over had gone
         before its agent ended the others.
         """
@@ -304,7 +517,7 @@ class _Collector:
             hits = [
                 hit
                 for hit in found.loose_hits.get(number, [])
-                if hit.match.signature.role is Role.ROOT
+                if hit.match.signature.role is LineRole.ROOT
                 and (limit is None or abs(limit - hit.line_no) < _LAST_WORDS * 10)
             ]
             for process in silent:
@@ -313,9 +526,9 @@ class _Collector:
                     process.guessed_words = len(silent) > 1
 
 
-def _explains_abort(hit: Hit) -> bool:
+def _explains_abort(hit: SignatureHit) -> bool:
     """Whether a line without a prefix says why native code gave up: an uncaught C++ exception's own text."""
-    return hit.match.signature.role in (Role.ROOT, Role.AMBIGUOUS) and "what():" in hit.text
+    return hit.match.signature.role in (LineRole.ROOT, LineRole.AMBIGUOUS) and "what():" in hit.text
 
 
 def _match_reports(processes: Sequence[Process], traces: list[Trace]) -> None:

@@ -13,20 +13,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from atlctl.diagnosis.signatures.match import builtin_matcher, signature_of_xid
+from atlctl.diagnosis.result import GpuIdentity
+from atlctl.diagnosis.signatures import builtin_matcher, signature_of_xid
 
 #: `proves`: it happened to this worker or node, no other reading is left. `hints`: it fits, and other causes do, too.
 Certainty = Literal["proves", "hints"]
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU as the driver numbers it on its node; `local_rank` of the process that used it, where that is known."""
-
-    index: int | None
-    uuid: str | None
-    pci: str | None
-    local_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +37,7 @@ class PlatformState:
     node: str | None = None
     host_ip: str | None = None
     addresses: tuple[str, ...] = ()
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuIdentity, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +68,7 @@ class Judgement:
 
 
 def judge_state(state: PlatformState) -> Judgement | None:
-    """What a worker's state says about its end; None where it says nothing, as exit code 0 and `Succeeded` do."""
+    """What a worker's state says about its end; None if it says nothing, as exit code 0 and `Succeeded` do."""
     killed = state.signal == 9 or state.exit_code == 137
     if state.reason == "OOMKilled":
         return _oom_killed(killed)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from atlctl.diagnosis.clocks import When
+from atlctl.diagnosis.logline import When
 from atlctl.diagnosis.tracebacks import Frame
 
 
@@ -41,19 +41,23 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
-    """The GPU of a process, as far as the platform or the log tells."""
+class GpuIdentity:
+    """One GPU, as far as the platform or the log names it: `index` and `pci` are its driver's, on its node.
+
+    `local_rank`: of the process that used it, if that is known.
+    """
 
     index: int | None = None
     uuid: str | None = None
     pci: str | None = None
+    local_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
     """A root cause, or a candidate for one.
 
-    `worker` is None where the text names none (a worker that left no log). `host` is an address or host name that
+    `worker` is None if the text names none (a worker that left no log). `host` is an address or host name that
     victims name. `attempt` counts from 0 on this worker. `why` says in one sentence what speaks for it.
     """
 
@@ -68,7 +72,7 @@ class Cause:
     node: str | None = None
     host_ip: str | None = None
     host: str | None = None
-    gpu: Gpu | None = None
+    gpu: GpuIdentity | None = None
     exit_code: int | None = None
     signal: str | None = None
     exception: str | None = None

@@ -1,14 +1,461 @@
-"""torchelastic's failure summaries in one log. Formats of torch 1.9 to 2.13; memory is bounded."""
+"""What torchelastic (torchrun) writes about a failure: its agent's lines, its summaries, its processes' error files.
+
+Formats of torch 1.9 to 2.13. For attempts that were restarted, single lines are all that the agent prints at its
+default log level.
+
+Summaries (`ChildFailedError`): the layout changed in torch 1.10 (`host`, `traceback`) and the exit code's row in 2.12
+(signal's name); both are read. Lines of a block may carry any prefix: it is learnt from the block's own section lines,
+with the digits of times in it left open, so that lines of other processes in between are recognised and skipped.
+
+Error files (`error.json`): `@record` writes `{"message": {"message": "ValueError: x", "extraInfo": {"py_callstack":
+"...", "timestamp": "1763660699"}}}`; torchrun adds `errorCode` beside the inner `message`. Others write a plain string:
+`{"message": "text", "timestamp": 123}`. The content comes from the job and is not trusted.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from signal import Signals
+from typing import Any
 
-from atlctl.diagnosis.agentnotes import FAILURE_MARKERS, AgentNote, NoteKind
-from atlctl.diagnosis.summary import Block, Entry, Summary
+from atlctl.diagnosis.logline import PROGRESS, PROGRESS_HEAD, clean_line, decode
+from atlctl.diagnosis.tracebacks import HEADER, Frame, exception_type, read_exception, user_frame
+from atlctl.jobs import fields
 
-__all__ = ["FAILURE_MARKERS", "AgentNote", "Entry", "NoteKind", "Summaries", "Summary"]
+
+class NoteKind(StrEnum):
+    """What an agent's line says."""
+
+    #: `failed (exitcode: 1) local_rank: 0 (pid: 14)`: the first failed local rank of one attempt.
+    FAILED = "failed"
+    #: `Sending process 15 closing signal SIGTERM`: a *victim*, alive when the agent saw the failure.
+    CLOSING = "closing"
+    #: `Unable to shutdown process 15 via ..., forcefully exiting via ...SIGKILL`.
+    FORCED = "forced"
+    #: `Received 15 death signal`, or `SignalException: Process 1 got signal: 15`: sent to the agent.
+    SIGNALLED = "signalled"
+    #: The agent itself died of a rendezvous error.
+    RENDEZVOUS = "rendezvous"
+    #: `Worker group FAILED. 2/3 attempts left; will restart worker group` (INFO level only).
+    RESTART = "restart"
+    #: An agent starts: torchrun tells of a setting. Behind the end of another, the container was restarted.
+    STARTED = "started"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentNote:
+    """One line of the agent. `pid` is in the worker's own pid namespace."""
+
+    kind: NoteKind
+    line_no: int
+    text: str
+    pid: int | None = None
+    local_rank: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+
+
+#: Byte strings that stand in a log only where a torchelastic trainer ended in failure: the header of
+#: the final summary, a signal to the agent, and the agent's own death by a rendezvous error. An attempt
+#: that is restarted prints none of them.
+FAILURE_MARKERS: tuple[bytes, ...] = (
+    b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+    b"torch.distributed.elastic.multiprocessing.api.SignalException: Process ",
+    b"torch.distributed.elastic.rendezvous.api.RendezvousConnectionError",
+    b"torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+    b"torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
+    b"torch.distributed.elastic.rendezvous.api.RendezvousStateError",
+)
+
+#: What an agent prints when it starts.
+AGENT_STARTS = b"Setting OMP_NUM_THREADS environment variable for each process"
+
+#: Byte strings of which one is in every line that `parse_note` knows.
+NOTE_LITERALS = (
+    b"(exitcode: ",
+    b" closing signal ",
+    b"forcefully exiting via",
+    b" death signal",
+    b"api.SignalException: ",
+    b"elastic.rendezvous.api.Rendezvous",
+    b"attempts left; will restart",
+    AGENT_STARTS,
+)
+
+_NUMBER = r"(-?\d{1,9})"
+_FAILED = re.compile(rf"failed \(exitcode: {_NUMBER}\) local_rank: {_NUMBER} \(pid: {_NUMBER}\)")
+_CLOSING = re.compile(r"Sending process (\d{1,9}) closing signal (?:Signals\.)?(\w{1,20})")
+_FORCED = re.compile(
+    r"Unable to shutdown process (\d{1,9}) via .{1,40}?forcefully exiting via (?:Signals\.)?(\w{1,20})"
+)
+_SIGNALLED = re.compile(
+    r"Received (?:Signals\.)?(\w{1,20}) death signal"
+    r"|elastic\.multiprocessing\.api\.SignalException: Process \d{1,9} got signal: (?:Signals\.)?(\w{1,20})"
+)
+_RENDEZVOUS = re.compile(r"torch\.distributed\.elastic\.rendezvous\.api\.(Rendezvous\w{1,40}Error\b.*)")
+_RESTART = re.compile(r"Worker group \w{1,20}\. \d{1,9}/\d{1,9} attempts left; will restart worker group")
+
+#: Characters of a line that are kept as evidence.
+_TEXT_LIMIT = 1000
+
+
+def parse_note(line: bytes, line_no: int) -> AgentNote | None:
+    """The agent's note in this line, or None. Lines without any of the words cost a few byte searches."""
+    if b"(exitcode: " in line:
+        text = clean_line(line)
+        if match := _FAILED.search(text):
+            code = int(match[1])
+            return _note(
+                NoteKind.FAILED,
+                text,
+                line_no,
+                code=code,
+                local=int(match[2]),
+                pid=int(match[3]),
+                signal=signal_name(str(-code)) if code < 0 else None,
+            )
+    elif b" closing signal " in line:
+        text = clean_line(line)
+        if match := _CLOSING.search(text):
+            return _note(NoteKind.CLOSING, text, line_no, pid=int(match[1]), signal=signal_name(match[2]))
+    elif b"forcefully exiting via" in line:
+        text = clean_line(line)
+        if match := _FORCED.search(text):
+            return _note(NoteKind.FORCED, text, line_no, pid=int(match[1]), signal=signal_name(match[2]))
+    elif b" death signal" in line or b"api.SignalException: " in line:
+        text = clean_line(line)
+        if match := _SIGNALLED.search(text):
+            return _note(NoteKind.SIGNALLED, text, line_no, signal=signal_name(match[1] or match[2]))
+    elif b"elastic.rendezvous.api.Rendezvous" in line:
+        text = clean_line(line)
+        if (match := _RENDEZVOUS.search(text)) and not match[1].startswith("RendezvousGracefulExitError"):
+            return _note(NoteKind.RENDEZVOUS, match[1], line_no)
+    elif b"attempts left; will restart" in line:
+        text = clean_line(line)
+        if _RESTART.search(text):
+            return _note(NoteKind.RESTART, text, line_no)
+    elif AGENT_STARTS in line:
+        return _note(NoteKind.STARTED, clean_line(line), line_no)
+    return None
+
+
+def signal_name(text: str) -> str | None:
+    """`SIGTERM` of `15`, `SIGTERM` or `Signals.SIGTERM` (Python versions differ), None for no signal."""
+    name = text.removeprefix("Signals.")
+    if name.isascii() and name.isdigit():
+        try:
+            return Signals(int(name)).name
+        except ValueError:
+            return f"signal {int(name)}"
+    return name if name.startswith("SIG") else None
+
+
+def _note(
+    kind: NoteKind,
+    text: str,
+    line_no: int,
+    *,
+    pid: int | None = None,
+    local: int | None = None,
+    code: int | None = None,
+    signal: str | None = None,
+) -> AgentNote:
+    return AgentNote(kind, line_no, text[:_TEXT_LIMIT], pid, local, code, signal)
+
+
+#: Entries that are kept of one summary (its root entry always is).
+MAX_ENTRIES = 512
+#: Lines in a row that belong to no block before an unfinished one counts as cut off.
+MAX_FOREIGN_LINES = 400
+#: Characters kept of a traceback: half of its start, half of its end.
+TRACEBACK_LIMIT = 8_192
+_MESSAGE_LIMIT = 2_000
+_PREFIX_LIMIT = 300
+
+_SECTION = r"(Failures|Other Failures|Root Cause(?: \(first observed failure\))?):\s*$"
+#: Indented by two, as printed; without its indent, as some tools paste it, only in the padded form.
+_ROW = (
+    r"(?:  (?P<row>time|host|rank|exitcode|error_file|traceback|msg)\s*"
+    r"|(?P<flat>time      |host      |rank      |exitcode  |error_file|traceback )):(?: |$)"
+)
+_LEARN = re.compile(rf"(.{{0,{_PREFIX_LIMIT}}}?)(?:{_SECTION}|{_ROW})")
+_SECTION_ANYWHERE = re.compile(rf"(.{{0,{_PREFIX_LIMIT}}}?){_SECTION}")
+_SECTION_LINE = re.compile(_SECTION)
+_ROW_LINE = re.compile(_ROW)
+_INDEX_LINE = re.compile(r"\[(\d{1,7})\]:\s*$")
+_BORDER_LINE = re.compile(r"([=*-])\1{2,}\s*$")
+_VOLATILE = re.compile(
+    r"(\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?|\d\d:\d\d:\d\d(?:[.,]\d+)?|(?<!\d)\d+\.\d+s\t\d+\t|\b\d{10}\.\d+)"
+)
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[_ T]\d\d:\d\d:\d\d$")
+_RANK = re.compile(r"(\d{1,7}) \(local_rank: (\d{1,7})\)$")
+_EXIT = re.compile(r"(-?\d{1,10}) \(pid: (\d{1,10})\)(?:\s+\(([^)]{1,20})\))?$")
+#: torch 1.9 printed the error file's dict as Python shows it.
+_MSG_DICT = re.compile(r"'message': (['\"])(.{0,2000}?)\1(?:, '|\})")
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryEntry:
+    """One failed process in a summary.
+
+    `time` are whole seconds of the worker's *local* time, read as if it were UTC: comparing it over
+    workers assumes that they share a zone and a clock. It is the exception's own time where the
+    process left an error file, otherwise the moment its agent noticed. `rank` is the global rank
+    of that attempt; `exit_code` is minus the signal's number for a death by signal; `host` is
+    the *agent's* name for itself.
+    """
+
+    index: int
+    time: float | None
+    time_text: str
+    host: str
+    rank: int | None
+    local_rank: int | None
+    exit_code: int | None
+    signal: str | None
+    pid: int | None
+    error_file: str | None
+    traceback: str
+    message_last_line: str
+    exception: str | None
+    frame: Frame | None
+    line_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One agent's summary: only processes of its own worker.
+
+    `root_index` is the place in `entries` of what the agent calls its root cause: the smallest
+    time, the lowest local rank among equals. None if the log was cut before it.
+    """
+
+    title: str
+    entries: tuple[SummaryEntry, ...]
+    root_index: int | None
+    line_no: int
+    omitted: int = 0
+
+
+class _Clipped:
+    """Lines of a text, of which a long one keeps its start and its end."""
+
+    def __init__(self) -> None:
+        self.head: list[str] = []
+        self.tail: deque[str] = deque()
+        self._head_left = TRACEBACK_LIMIT // 2
+        self._tail_left = TRACEBACK_LIMIT // 2
+
+    def add(self, line: str) -> None:
+        line = line[: TRACEBACK_LIMIT // 4]
+        size = len(line) + 1
+        if self._head_left >= size and not self.tail:
+            self.head.append(line)
+            self._head_left -= size
+            return
+        self.tail.append(line)
+        self._tail_left -= size
+        while self._tail_left < 0:
+            self._tail_left += len(self.tail.popleft()) + 1
+
+    def lines(self) -> list[str]:
+        return [*self.head, *self.tail]
+
+
+@dataclass(slots=True)
+class _Draft:
+    index: int
+    line_no: int
+    rows: dict[str, str] = field(default_factory=dict)
+    stack: _Clipped | None = None
+
+    def entry(self) -> SummaryEntry:
+        rank = _RANK.match(self.rows.get("rank", ""))
+        left = _EXIT.match(self.rows.get("exitcode", ""))
+        code = int(left[1]) if left else None
+        name = signal_name(left[3]) if left and left[3] else None
+        time_text = self.rows.get("time", "").replace("_", " ").replace("T", " ")
+        path = self.rows.get("error_file")
+        lines = self.stack.lines() if self.stack else []
+        message, exception = _message(self.rows["msg"]) if "msg" in self.rows else read_exception(lines)
+        return SummaryEntry(
+            index=self.index,
+            time=_naive_seconds(time_text) if time_text else None,
+            time_text=time_text,
+            host=self.rows.get("host", ""),
+            rank=int(rank[1]) if rank else None,
+            local_rank=int(rank[2]) if rank else None,
+            exit_code=code,
+            signal=name or (signal_name(str(-code)) if code is not None and code < 0 else None),
+            pid=int(left[2]) if left else None,
+            error_file=None if path in (None, "", "<N/A>") else path,
+            traceback="\n".join(lines).rstrip(),
+            message_last_line=message[:_MESSAGE_LIMIT],
+            exception=exception,
+            frame=user_frame(lines),
+            line_no=self.line_no,
+        )
+
+
+def _naive_seconds(text: str) -> float | None:
+    """Whole seconds of `YYYY-MM-DD HH:MM:SS` (any one separator), read as if it were UTC.
+
+    The source has no zone, so the number is good for comparing times of equal zones only. None
+    where it is no date.
+    """
+    try:
+        moment = datetime.fromisoformat(text.strip()[:19].replace("_", " ")).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return moment.timestamp()
+
+
+def _message(value: str) -> tuple[str, str | None]:
+    """Message and exception type of torch 1.9's `msg: "..."` row."""
+    text = value.strip().removeprefix('"').removesuffix('"')
+    if match := _MSG_DICT.search(text):
+        text = match[2].partition("\\n")[0]
+    return text, exception_type(text)
+
+
+class _SummaryBlock:
+    """A summary in the making. Feed it lines until `closed`.
+
+    `headed` is True if its first line was seen: then its prefix is that of its section lines, otherwise
+    (a log cut at the top) that of the first row.
+    """
+
+    def __init__(self, line_no: int, *, headed: bool) -> None:
+        self.closed = False
+        self._learn = _SECTION_ANYWHERE if headed else _LEARN
+        self._line_no = line_no
+        self._prefix: re.Pattern[str] | None = None
+        self._title = ""
+        self._old = False
+        self._in_root = False
+        self._drafts: list[_Draft] = []
+        self._current: _Draft | None = None
+        self._root: _Draft | None = None
+        self._omitted = 0
+        self._foreign = 0
+        self._foreign_traceback = False
+
+    @property
+    def empty(self) -> bool:
+        """True while no row of any entry was seen."""
+        return not any(draft.rows for draft in self._drafts)
+
+    def feed(self, text: str, line_no: int) -> bool:
+        """Takes one line, already without terminal codes; False where it is no line of this block."""
+        body = self._body(text)
+        if body is not None and self._take(body, line_no):
+            self._foreign = 0
+            return True
+        self._foreign += 1
+        self.closed = self._foreign >= MAX_FOREIGN_LINES
+        return False
+
+    def summary(self) -> Summary | None:
+        """What was read so far, None if that is nothing."""
+        drafts = [draft for draft in self._drafts if draft.rows]
+        if not drafts:
+            return None
+        root = next((number for number, draft in enumerate(drafts) if draft is self._root), None)
+        entries = tuple(draft.entry() for draft in drafts)
+        return Summary(self._title, entries, root, self._line_no, self._omitted)
+
+    def _body(self, text: str) -> str | None:
+        """`text` without the block's prefix, None if it has another one."""
+        if self._prefix is None:
+            match = self._learn.match(text)
+            if match is None:
+                if text.rstrip().endswith("FAILED"):
+                    self._title = text
+                return None
+            self._prefix = _prefix_pattern(match[1])
+            self._title = self._prefix.sub("", self._title, count=1).strip().removesuffix("FAILED").strip()
+        match = self._prefix.match(text)
+        return text[match.end() :] if match else None
+
+    def _take(self, body: str, line_no: int) -> bool:
+        row = _ROW_LINE.match(body)
+        if row and self._take_row((row["row"] or row["flat"]).rstrip(), body[row.end() :].strip(), line_no):
+            self._foreign_traceback = False
+            return True
+        if not body.startswith(" "):
+            return self._take_frame(body, line_no)
+        if self._foreign_traceback or self._current is None or self._current.stack is None:
+            return False
+        self._current.stack.add(body[2:] if body.startswith("  ") else body[1:])
+        return True
+
+    def _take_frame(self, body: str, line_no: int) -> bool:
+        """Lines that are not indented: borders, sections, indexes, or somebody else's."""
+        if section := _SECTION_LINE.match(body):
+            self._in_root = section[1].startswith("Root")
+            self._old = self._old or section[1] in ("Root Cause", "Other Failures")
+            self._current = None
+        elif border := _BORDER_LINE.match(body):
+            self._end_at(border[1])
+        elif index := _INDEX_LINE.match(body):
+            self._start(int(index[1]), line_no)
+        else:
+            # An exception's line ends a traceback that another process printed into this block.
+            self._foreign_traceback = body.startswith(HEADER)
+            return False
+        self._foreign_traceback = False
+        return True
+
+    def _end_at(self, border: str) -> None:
+        closing = "*" if self._old else "="
+        if self.empty or border != closing:
+            return
+        if self._root is None and not self._old:
+            self._root = self._current  # the line `Root Cause` was cut off; its entry is the last
+        self.closed = True
+
+    def _start(self, index: int, line_no: int) -> _Draft:
+        draft = _Draft(index, line_no)
+        self._current = draft
+        if self._in_root and self._root is None:
+            self._root = draft
+            self._drafts.append(draft)
+        elif len(self._drafts) < MAX_ENTRIES:
+            self._drafts.append(draft)
+        else:
+            self._omitted += 1
+        return draft
+
+    def _take_row(self, key: str, value: str, line_no: int) -> bool:
+        form = {"time": _TIME, "rank": _RANK, "exitcode": _EXIT}.get(key)
+        if form is not None and form.match(value) is None:
+            return False
+        draft = self._current
+        if draft is not None and draft.stack is not None and key != "time":
+            return False  # a line of the traceback that looks like a row
+        if draft is None or (key == "time" and "time" in draft.rows):
+            draft = self._start(len(self._drafts), line_no)
+        elif key in draft.rows:
+            return False
+        draft.rows[key] = value[:_MESSAGE_LIMIT] if key != "msg" else value[:TRACEBACK_LIMIT]
+        if key == "traceback":
+            draft.stack = _Clipped()
+            draft.stack.add(value)
+        return True
+
+
+def _prefix_pattern(prefix: str) -> re.Pattern[str]:
+    parts = _VOLATILE.split(prefix)
+    return re.compile(
+        "".join(re.sub(r"\d+", r"\\d+", part) if odd % 2 else re.escape(part) for odd, part in enumerate(parts))
+    )
+
 
 #: Of one log are kept: the last summaries, their entries altogether.
 MAX_SUMMARIES = 4_096
@@ -16,9 +463,8 @@ MAX_ALL_ENTRIES = 8_192
 
 _ATTEMPT = re.compile(r"(.*/attempt_)(\d{1,4})(/\d{1,4}/error\.json)")
 #: One of these opens a summary; a log cut at the top begins with a row.
-_OPENERS = ("ChildFailedError:", "Root Cause", "Failures:", " time      :", " exitcode  :", "time      :")
-#: The same as bytes.
-LITERALS = (b"ChildFailedError:", b"Root Cause", b"Failures:", b"time      :", b" exitcode  :")
+_OPENERS = ("ChildFailedError:", "Root Cause", "Failures:", "time      :", " exitcode  :")
+SUMMARY_LITERALS = tuple(opener.encode() for opener in _OPENERS)
 
 
 class Summaries:
@@ -26,7 +472,7 @@ class Summaries:
 
     def __init__(self) -> None:
         self._done: deque[Summary] = deque(maxlen=MAX_SUMMARIES)
-        self._block: Block | None = None
+        self._block: _SummaryBlock | None = None
 
     @property
     def open(self) -> bool:
@@ -34,14 +480,14 @@ class Summaries:
         return self._block is not None
 
     def feed(self, text: str, line_no: int) -> bool:
-        """Takes one line without terminal codes; True where it belongs to a summary. Never raises."""
+        """Takes one line without terminal codes; True if it belongs to a summary. Never raises."""
         if self._block is None:
             if not any(opener in text for opener in _OPENERS):
                 return False
-            self._block = Block(line_no, headed=False)
+            self._block = _SummaryBlock(line_no, headed=False)
         if "ChildFailedError:" in text:
             self._close()
-            self._block = Block(line_no, headed=True)
+            self._block = _SummaryBlock(line_no, headed=True)
             return True
         taken = self._block.feed(text, line_no)
         if self._block.closed:
@@ -69,3 +515,97 @@ def all_attempts(path: str) -> list[str]:
     if match is None:
         return [path]
     return [f"{match[1]}{attempt}{match[3]}" for attempt in range(int(match[2]), -1, -1)]
+
+
+#: A new start of the agent, or the training going on: then the failure was not the end.
+_GOES_ON = re.compile(PROGRESS + b"|" + re.escape(AGENT_STARTS))
+
+
+def trainer_failed(lines: Iterable[bytes]) -> bool:
+    """Whether the last lines of a log tell of a trainer that ended in failure, and of nothing that went on since."""
+    failed = False
+    for line in lines:
+        if any(marker in line for marker in FAILURE_MARKERS):
+            failed = True
+        elif failed and _GOES_ON.search(line[:PROGRESS_HEAD]):
+            failed = False
+    return failed
+
+
+#: Bytes of an error file that is still read.
+ERROR_FILE_LIMIT = 4 * 1024 * 1024
+#: Characters that are kept of a message and of a call stack (its end, where the exception stands).
+ERROR_TEXT_LIMIT = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRecord:
+    """What one process wrote down about its own exception.
+
+    `time` is seconds since the epoch by the worker's clock, whole seconds, None if the file
+    has none (torchelastic then takes 0 and wrongly lets that entry win). `exit_code` is there only
+    in the copy that torchrun makes.
+    """
+
+    message: str
+    exception: str | None
+    traceback: str
+    frame: Frame | None
+    time: float | None
+    exit_code: int | None
+
+
+def parse_error_file(data: bytes) -> tuple[ErrorRecord | None, str]:
+    """The record and an empty string, or None and the reason why it cannot be read. Never raises."""
+    if len(data) > ERROR_FILE_LIMIT:
+        return None, f"larger than {ERROR_FILE_LIMIT} bytes"
+    if not data.strip():
+        return None, "empty"
+    try:
+        document = fields.parse_json(decode(data))
+    except RecursionError:
+        return None, "nested too deeply"
+    except ValueError as error:
+        return None, f"not valid JSON (cut off?): {str(error)[:200]}"
+    if not isinstance(document, dict):
+        return None, "not a JSON object"
+    outer = document.get("message")
+    inner: Mapping[str, Any] = outer if isinstance(outer, dict) else {}
+    text = inner.get("message") if inner else outer
+    message = fields.text(text)[:ERROR_TEXT_LIMIT].strip()
+    extra = fields.mapping(inner.get("extraInfo")) or fields.mapping(document.get("extraInfo"))
+    traceback = fields.text(extra.get("py_callstack"))[-ERROR_TEXT_LIMIT:].rstrip()
+    if not message and not traceback:
+        return None, "no message"
+    stack = traceback.splitlines() or message.splitlines()
+    line, exception = read_exception(stack)
+    if not traceback and not message.startswith(HEADER):
+        # A plain message starts with its exception, whatever follows on further lines.
+        line = next(text.strip() for text in stack if text.strip())
+        exception = exception_type(line)
+    return (
+        ErrorRecord(
+            message=line,
+            exception=exception,
+            traceback=traceback,
+            frame=user_frame(stack),
+            time=_first_time(extra, inner, document),
+            exit_code=fields.whole(inner.get("errorCode", document.get("errorCode")), bits=32),
+        ),
+        "",
+    )
+
+
+def _first_time(*places: Mapping[str, Any]) -> float | None:
+    for place in places:
+        value = place.get("timestamp")
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            continue
+        try:
+            seconds = float(value)
+        except (ValueError, OverflowError):
+            continue
+        # 0 is torchelastic's word for "unknown"; 1e11 s is the year 5138.
+        if math.isfinite(seconds) and 0 < seconds < 1e11:
+            return seconds
+    return None

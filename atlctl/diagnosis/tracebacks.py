@@ -1,13 +1,20 @@
-"""What a Python traceback says: the exception's line, its type, the last frame in the user's code.
+"""Python tracebacks: one frame, one exception, all tracebacks of a log with their chains, those inside JSON log lines.
 
-Shared by the readers of logs, of summaries and of error files.
+Shared by the readers of logs, of torchelastic's summaries and error files, and of stacks. In a log each prefix
+(`[rank3]: `, `[default0]:`) is a stream of its own. Lines without one share a stream, in which the tracebacks of two
+processes may interleave: then frames are lost, but no line is attributed to another process.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from atlctl.diagnosis.logline import NOBODY, Moment, Origin
+from atlctl.jobs.fields import without_surrogates
 
 HEADER = "Traceback (most recent call last):"
 
@@ -58,7 +65,7 @@ def read_exception(lines: Sequence[str]) -> tuple[str, str | None]:
 
 
 def exception_type(line: str) -> str | None:
-    """The type at the start of `line`, None where the line does not look like an exception's."""
+    """The type at the start of `line`, None if the line does not look like an exception's."""
     match = _EXCEPTION.match(line)
     return match[1] if match and _EXCEPTION_NAME.search(match[1]) else None
 
@@ -90,6 +97,11 @@ def boxed_frame_of(line: str) -> tuple[str, str, Frame | None] | None:
     return match[1], match[3], place
 
 
+def is_users_code(path: str) -> bool:
+    """Whether a file is neither of an installed package nor of the standard library."""
+    return bool(path) and _FOREIGN_PATH.search(path) is None
+
+
 def user_frame(lines: Sequence[str]) -> Frame | None:
     """The last frame in code that is neither an installed package nor the standard library."""
     found = None
@@ -97,3 +109,335 @@ def user_frame(lines: Sequence[str]) -> Frame | None:
         frame = frame_of(line)
         found = frame[2] or found if frame else found
     return found
+
+
+#: Lines of a message that are kept behind its first, and lines in which the next link of a chain is awaited.
+MAX_DETAIL = 12
+_LINGER = 60
+#: Lines at the start of a log in which a traceback may lack its header.
+CUT_TOP = 20
+#: Lines among the frames that are neither frames nor code before the traceback counts as cut off.
+_MAX_FOREIGN = 50
+#: Lines of others behind which a traceback is given up.
+_PATIENCE = 300
+#: Streams that are followed at once, tracebacks that are kept from the start and from the end of a log.
+MAX_STREAMS = 8_192
+MAX_FIRST = 1_000
+MAX_LAST = 4_000
+_MESSAGE_LIMIT = 2_000
+
+_CONNECTORS = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_THREAD = "Exception in thread "
+#: Of a finaliser: the interpreter prints the exception and goes on.
+_IGNORED = "Exception ignored in"
+#: Byte strings of which one is in every line that opens a traceback.
+TRACEBACK_LITERALS = (b"Traceback (most recent call last)", _THREAD.encode(), _IGNORED.encode())
+_AGENT_FRAMES = (
+    "torch/distributed/run.py",
+    "torch/distributed/launch.py",
+    "torch/distributed/launcher/api.py",
+    "torch/distributed/elastic/agent/",
+    "torch/distributed/elastic/rendezvous/",
+    "bin/torchrun",
+)
+#: rich draws a box around its tracebacks, with the exception below it.
+_BOX = re.compile(r"\s{0,8}[╭┌+][─-]{1,400} ?Traceback \(most recent call last\)")
+#: Lines over which rich folds a message, at most.
+_WRAPPED = 10
+_SIDES = ("│", "╰", "└", "|", "+")
+#: A line that begins like a log line of its own ends a message.
+_LOG_LINE = re.compile(
+    r"(?:\S{1,80}:\d{1,9}:\d{1,9} \[\d|\[?\d{4}-\d\d-\d\d"
+    r"|[DIWEC]\d{4} \d\d:|\[[DIWEF]\d{0,4} |[A-Z]{4,8}:[\w.]|\s*\d{1,3}%\|)"
+)
+
+#: Messages of which the first line does not say what happened.
+_LONG = re.compile(r"NCCL|DataLoader worker")
+#: torch's Python loggers repeat their prefix in front of every line of a traceback that they report.
+_GLOG = re.compile(r"[DIWEC]\d{4} [\d:.]{8,20} ")
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """One exception of a chain.
+
+    `detail` are further lines of its message; `frame` is the last in the user's code; `operation` is the function of
+    torch.distributed in which it was raised, empty if it was none.
+    """
+
+    exception: str
+    message: str
+    detail: tuple[str, ...]
+    frame: Frame | None
+    line_no: int
+    operation: str = ""
+
+    @property
+    def text(self) -> str:
+        """The message, with its further lines where the reason stands in them: errors of NCCL and of loader processes.
+
+        Without a prefix the lines behind a message may be another process's.
+        """
+        return "\n".join((self.message, *self.detail)) if _LONG.search(self.message) else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A traceback. `chain` runs from the first exception to the last raised.
+
+    `time` is when its first line was printed. `agent`: of torchrun itself. `thread`: another thread than the main one,
+    which does not end the process. `logged`: something printed it that caught it.
+    """
+
+    origin: Origin
+    line_no: int
+    chain: tuple[Raised, ...]
+    time: Moment | None
+    agent: bool = False
+    thread: bool = False
+    logged: bool = False
+
+    @property
+    def last(self) -> Raised:
+        return self.chain[-1]
+
+
+@dataclass(slots=True)
+class _Open:
+    origin: Origin
+    line_no: int
+    time: Moment | None
+    thread: bool
+    logged: bool
+    chain: list[Raised] = field(default_factory=list)
+    detail: list[str] = field(default_factory=list)
+    frame: Frame | None = None
+    operation: str = ""
+    agent: bool = False
+    #: Columns of rich's box, 0 without one; how many folded lines may follow, and the columns of the last one.
+    boxed: int = 0
+    wrapped: int = 0
+    filled: int = 0
+    in_message: bool = False
+    connected: bool = False
+    lines: int = 0
+    foreign: int = 0
+
+    def trace(self) -> Trace | None:
+        if not self.chain:
+            return None
+        self._settle()
+        return Trace(self.origin, self.line_no, tuple(self.chain), self.time, self.agent, self.thread, self.logged)
+
+    def link(self) -> None:
+        """The next exception of the chain follows."""
+        self._settle()
+        self.in_message = self.connected = False
+        self.frame = None
+        self.operation = ""
+        self.lines = self.foreign = 0
+
+    def _settle(self) -> None:
+        if self.detail and self.chain:
+            end = self.chain[-1]
+            self.chain[-1] = replace(end, detail=tuple(self.detail))
+        self.detail = []
+
+
+class Traces:
+    """Collects the tracebacks of one log."""
+
+    def __init__(self, first_line: int = 1) -> None:
+        """`first_line`: of the log."""
+        self._open: dict[Origin, _Open] = {}
+        self._touched = 0
+        self._first_line = first_line
+        #: Streams in which the next traceback is of another thread (True) or of a finaliser (False).
+        self._announced: dict[Origin, bool] = {}
+        self._first: list[Trace] = []
+        self._last: deque[Trace] = deque(maxlen=MAX_LAST)
+
+    def open_at(self, line_no: int) -> bool:
+        """True while a line may belong to a traceback. After many lines of others none is awaited any more."""
+        if self._open and line_no - self._touched > _PATIENCE:
+            for item in list(self._open.values()):
+                self._close(item)
+        return bool(self._open)
+
+    def feed(self, origin: Origin, text: str, line_no: int, time: Moment | None) -> bool:
+        """Takes a line without its prefixes; True if it is part of a traceback."""
+        current = self._open.get(origin)
+        if "Traceback (most recent call last)" in text and (
+            _BOX.match(text) if HEADER not in text else not _GLOG.match(text)
+        ):
+            self._header(origin, current, text, line_no, time)
+            self._touched = line_no
+            return True
+        if current is None:
+            if text.startswith((_THREAD, _IGNORED)):
+                if len(self._announced) < MAX_STREAMS:
+                    self._announced[origin] = text.startswith(_THREAD)
+                return True
+            if line_no - self._first_line >= CUT_TOP or frame_of(text) is None:
+                return False
+            # A log that was cut at its top begins in the middle of a traceback.
+            current = self._open[origin] = _Open(origin, line_no, time, thread=False, logged=False)
+        if current.in_message:
+            current.lines += 1
+            taken = self._message_line(current, text)
+        else:
+            taken = self._frame_line(current, text, line_no)
+        if taken:
+            self._touched = line_no
+        return taken
+
+    def take(self, origin: Origin, lines: Iterable[str], line_no: int, time: Moment | None) -> None:
+        """A whole traceback that stands in one line of the log."""
+        apart = Traces(line_no)
+        for line in lines:
+            apart.feed(origin, line, line_no, time)
+        for trace in apart.found():
+            self._keep(trace)
+
+    def found(self) -> list[Trace]:
+        """All of them, in the order of the log. Those still open count with what they have."""
+        rest = [trace for item in self._open.values() if (trace := item.trace())]
+        return sorted([*self._first, *self._last, *rest], key=lambda trace: trace.line_no)
+
+    def _header(self, origin: Origin, current: _Open | None, text: str, line_no: int, time: Moment | None) -> None:
+        start = max(text.find(HEADER), 0)
+        if current is not None and current.in_message and text[:start].endswith("Original "):
+            return  # of a DataLoader's child: part of the message
+        if current is not None and current.connected:
+            current.link()
+            return
+        if current is not None:
+            self._close(current)
+        if origin in self._open or len(self._open) < MAX_STREAMS:
+            thread = self._announced.pop(origin, None)
+            logged = start > 4 or text[:start].strip() != "" or thread is False
+            self._open[origin] = _Open(
+                origin, line_no, time, thread is True, logged, boxed=0 if HEADER in text else len(text.strip())
+            )
+
+    def _frame_line(self, current: _Open, text: str, line_no: int) -> bool:
+        boxed = text.lstrip()[:1] in _SIDES
+        frame = boxed_frame_of(text) if boxed else frame_of(text)
+        if frame is not None:
+            path, function, place = frame
+            if path.endswith("torch/distributed/distributed_c10d.py"):
+                current.operation = function
+            if place is not None:
+                current.frame = place
+            current.agent = current.agent or any(part in path for part in _AGENT_FRAMES)
+        elif name := exception_name(text):
+            message = text.rstrip()[:_MESSAGE_LIMIT]
+            current.chain.append(Raised(name, message, (), current.frame, line_no, current.operation))
+            current.in_message, current.lines = True, 0
+            current.wrapped, current.filled = _WRAPPED if current.boxed else 0, len(text.rstrip())
+        elif text[:1].strip() and text[:1] not in _SIDES:
+            current.foreign += 1
+            if current.foreign > _MAX_FOREIGN:
+                self._close(current)
+            return False
+        return True
+
+    def _message_line(self, current: _Open, text: str) -> bool:
+        if text.strip() in _CONNECTORS:
+            current.connected = True
+            return True
+        if not text.strip():
+            current.wrapped = 0
+            return True
+        log_line = _LOG_LINE.match(text) is not None
+        if current.lines > _LINGER or (log_line and current.lines > 3):
+            self._close(current)
+        if log_line or len(current.detail) >= MAX_DETAIL:
+            return False
+        if current.wrapped and current.chain and current.filled + len(text.split(maxsplit=1)[0]) >= current.boxed:
+            # The word did not fit behind the line before.
+            current.wrapped, current.filled = current.wrapped - 1, len(text.rstrip())
+            end = current.chain[-1]
+            current.chain[-1] = replace(end, message=f"{end.message} {text.strip()}"[:_MESSAGE_LIMIT])
+            return True
+        current.wrapped = 0
+        current.detail.append(text.rstrip()[:_MESSAGE_LIMIT])
+        return True
+
+    def _close(self, current: _Open) -> None:
+        self._open.pop(current.origin, None)
+        if (trace := current.trace()) is not None:
+            self._keep(trace)
+
+    def _keep(self, trace: Trace) -> None:
+        if len(self._first) < MAX_FIRST:
+            self._first.append(trace)
+        else:
+            self._last.append(trace)
+
+
+def read_chain(text: str, line_no: int = 0) -> tuple[Raised, ...]:
+    """The chain of exceptions in a traceback's text (of a summary or an error file); empty if there is none."""
+    traces = Traces(line_no)
+    lines = text.splitlines()
+    if not text.startswith(HEADER):
+        lines.insert(0, HEADER)
+    for line in lines:
+        traces.feed(NOBODY, line, line_no, None)
+    if found := traces.found():
+        return found[0].chain
+    words = [line.strip() for line in lines[1:] if line.strip()]
+    return (Raised("", words[0][:_MESSAGE_LIMIT], tuple(words[1 : MAX_DETAIL + 1]), None, line_no),) if words else ()
+
+
+#: Levels of objects below the line's own in which a text is looked for.
+_DEPTH = 2
+_RANK_KEYS = ("global_rank", "rank")
+_MAX_RANK = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """What a JSON line tells beside its message. `rank` is the global one, None if no field has it."""
+
+    rank: int | None
+    tracebacks: tuple[tuple[str, ...], ...]
+
+
+def read_embedded(text: str) -> Embedded | None:
+    """The tracebacks in a line that begins with a JSON object; None if there are none. Never raises."""
+    if text[:1] != "{" or HEADER not in text:
+        return None
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return embedded_in(found) if isinstance(found, dict) else None
+
+
+def embedded_in(found: Mapping[str, object]) -> Embedded | None:
+    """The same of a decoded object."""
+    texts = [without_surrogates(text) for text in _texts(found, _DEPTH) if HEADER in text]
+    if not texts:
+        return None
+    return Embedded(rank_in(found), tuple(tuple(text[text.find(HEADER) :].splitlines()) for text in texts))
+
+
+def rank_in(found: Mapping[str, object]) -> int | None:
+    """The global rank that a field names."""
+    for key in _RANK_KEYS:
+        value = found.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_RANK:
+            return value
+    return None
+
+
+def _texts(found: Mapping[str, object], depth: int) -> Iterator[str]:
+    for value in found.values():
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict) and depth > 0:
+            yield from _texts(value, depth - 1)

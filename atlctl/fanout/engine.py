@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
-from atlctl.backends.base import Event, ExecRequest, Execution, Executor, FailedToStart, Output, Started
-from atlctl.fanout.outcome import Kind, Outcome, Sink
-from atlctl.fanout.stdin import StdinFeed
-from atlctl.fanout.verdicts import event_of, not_begun, outcome_of
-from atlctl.jobs.errors import UsageError
+from atlctl.backends.base import Event, ExecRequest, Execution, Executor, Exited, FailedToStart, Lost, Output, Started
+from atlctl.fanout.outcome import EndKind, Outcome, OutcomeSink
+from atlctl.jobs.errors import AtlctlError, ExitCode, NotAllowed, NothingMatched, TimedOut, Unreachable, UsageError
 from atlctl.jobs.model import Worker
 
 #: Seconds, beyond the grace, in which a cancelled run is cleaned up: for ends to be proven, and for the sink.
 _ENDING, _TELLING = 2.0, 1.0
 #: Seconds an execution has, after its `end` returned, to say so by a terminal event.
 _SETTLE = 0.5
-#: Seconds to reach a worker that a limit on its command leaves.
-_REACHING = 5.0
+#: Seconds that a limit on the command always leaves to find and reach the workers.
+REACHING = 5.0
 
 _log = logging.getLogger(__name__)
+_CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,11 @@ class Limits:
 
     @property
     def reaching(self) -> float | None:
-        """Seconds from the attempt to `Started`: without a limit of its own that of the command, and `_REACHING` at
+        """Seconds from the attempt to `Started`: without a limit of its own that of the command, and `REACHING` at
         least, since that one is not about the way there."""
         if self.connect_timeout is not None or self.timeout is None:
             return self.connect_timeout
-        return max(self.timeout, _REACHING)
+        return max(self.timeout, REACHING)
 
 
 class RunInterrupted(asyncio.CancelledError):
@@ -92,7 +93,7 @@ class _Run:
         self.execution: Execution | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.ender: asyncio.Task[bool] | None = None
-        self.verdict: tuple[Kind, str] | None = None
+        self.verdict: tuple[EndKind, str] | None = None
         self.outcome: Outcome | None = None
         self.guarded: bool | None = None
         self.connecting = self.started = self.following = self.in_sink = self.cut = self.told = False
@@ -103,7 +104,7 @@ async def run(
     workers: Sequence[Worker],
     request: ExecRequest | Callable[[Worker], ExecRequest],
     limits: Limits,
-    sink: Sink,
+    sink: OutcomeSink,
     stdin: StdinFeed | None = None,
 ) -> list[Outcome]:
     """`FanOut(...).run()`, for callers that ask nothing meanwhile."""
@@ -122,7 +123,7 @@ class FanOut:
         workers: Sequence[Worker],
         request: ExecRequest | Callable[[Worker], ExecRequest],
         limits: Limits,
-        sink: Sink,
+        sink: OutcomeSink,
         stdin: StdinFeed | None = None,
     ) -> None:
         if stdin is not None and limits.batch is not None and limits.batch < len(workers):
@@ -252,7 +253,7 @@ class FanOut:
             if run.ender is None:
                 return outcome_of(run.worker, event, run.guarded)
             proven = await run.ender
-            kind, reason = run.verdict or (Kind.CANCELLED, "")
+            kind, reason = run.verdict or (EndKind.CANCELLED, "")
             may_still_run = not (proven or isinstance(event, FailedToStart))
             return Outcome(run.worker, kind, None, None, reason, run.guarded, may_still_run, truncated=run.cut)
         finally:
@@ -334,14 +335,14 @@ class FanOut:
         except Exception as error:  # noqa: BLE001 - raised by `run` after the cleanup
             self._abort(error)
 
-    # Ending early
+    # EndKind early
 
     def _set_timer(self, run: _Run, seconds: float, text: str) -> None:
         if run.ender is None:
-            verdict = Kind.TIMEOUT, f"{text} {seconds:g} s"
+            verdict = EndKind.TIMEOUT, f"{text} {seconds:g} s"
             run.timer = asyncio.get_running_loop().call_later(seconds, self._begin_end, run, verdict)
 
-    def _begin_end(self, run: _Run, verdict: tuple[Kind, str]) -> None:
+    def _begin_end(self, run: _Run, verdict: tuple[EndKind, str]) -> None:
         """Start ending a run that still has events to come; its outcome will be `verdict`."""
         if run.following and run.ender is None and run.execution is not None:
             if run.timer is not None:
@@ -383,7 +384,7 @@ class FanOut:
     def _halt(self) -> None:
         self._stopping = True
         for run in self._active:
-            self._begin_end(run, (Kind.CANCELLED, "interrupted"))
+            self._begin_end(run, (EndKind.CANCELLED, "interrupted"))
 
     async def _stop(self) -> None:
         """End everything, within `grace` + `_ENDING` + `_TELLING` seconds."""
@@ -413,5 +414,145 @@ class FanOut:
                 run.outcome = not_begun(run.worker)
             elif run.outcome is None:
                 run.outcome = Outcome(
-                    run.worker, Kind.CANCELLED, reason="interrupted", guarded=run.guarded, may_still_run=True
+                    run.worker, EndKind.CANCELLED, reason="interrupted", guarded=run.guarded, may_still_run=True
                 )
+
+
+def not_begun(worker: Worker) -> Outcome:
+    """The run was cancelled before this worker's turn."""
+    return Outcome(worker, EndKind.CANCELLED, reason="not begun")
+
+
+def outcome_of(worker: Worker, event: Event | None, guarded: bool | None) -> Outcome:
+    """The outcome of a command that ended by itself; None: without a terminal event. Success needs an explicit
+    exit code."""
+    match event:
+        case Exited(exit_code, signal, truncated) if exit_code is not None or signal is not None:
+            return Outcome(worker, EndKind.EXITED, exit_code, signal, guarded=guarded, truncated=truncated)
+        case FailedToStart(exit_code, reason, not_allowed=not_allowed):
+            kind = EndKind.FAILED_TO_START
+            return Outcome(worker, kind, exit_code, reason=reason, guarded=guarded, not_allowed=not_allowed)
+        case Lost(reason):
+            pass
+        case _:
+            reason = "the connection ended without a word on how the command ended"
+    return Outcome(worker, EndKind.LOST, reason=reason, guarded=guarded, may_still_run=True)
+
+
+def event_of(error: Exception, started: bool) -> Event:
+    """What an exception of a backend means for its worker, before or after `Started`."""
+    code = ExitCode.UNREACHABLE
+    if isinstance(error, AtlctlError):
+        reason = error.message
+        if not isinstance(error, (Unreachable, TimedOut, NotAllowed, NothingMatched)):
+            code = ExitCode.CANNOT_START
+    elif isinstance(error, OSError):
+        reason = error.strerror or str(error) or type(error).__name__
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            code = ExitCode.CANNOT_START  # this machine's trouble, not the worker's
+    else:
+        _log.debug("a backend raised what it should have mapped", exc_info=error)
+        reason = f"{type(error).__name__}: {error}"
+        code = ExitCode.CANNOT_START
+    return Lost(reason) if started else FailedToStart(code, reason, not_allowed=isinstance(error, NotAllowed))
+
+
+class StdinFeed:
+    """Broadcasts a descriptor, this process's stdin unless told otherwise, to executions.
+
+    Receivers are added before `run`, so all get every byte: the engine adds each when it begins and starts the
+    feed when all have started or ended. The next chunk is read only when every living receiver took the last one:
+    the slowest sets the pace, memory holds one chunk. A receiver that stops reading is dropped.
+    """
+
+    def __init__(self, fd: int = 0) -> None:
+        self._fd = fd
+        #: Receivers and their write in progress.
+        self._receivers: dict[Execution, asyncio.Task[None] | None] = {}
+
+    def add(self, execution: Execution) -> None:
+        """Feed `execution`. Before `run` only."""
+        self._receivers[execution] = None
+
+    def drop(self, execution: Execution) -> None:
+        """`execution` has ended: wait for it no longer."""
+        writing = self._receivers.pop(execution, None)
+        if writing is not None:
+            writing.cancel()
+
+    async def run(self) -> None:
+        """Feed until the end of input, then close every receiver's stdin; ends early when no receiver is left.
+
+        Raises AtlctlError where the input cannot be read: a cut input must not look like a whole one.
+        """
+        try:
+            while self._receivers:
+                chunk = await self._read()
+                if not chunk:
+                    await self._each(None)
+                    return
+                await self._each(chunk)
+        finally:
+            for execution in list(self._receivers):
+                self.drop(execution)
+
+    async def _each(self, chunk: bytes | None) -> None:
+        """Write `chunk` to all receivers, or close them; returns when the last one took it or was dropped."""
+        for execution in self._receivers:
+            self._receivers[execution] = asyncio.create_task(self._hand(execution, chunk))
+        # Tasks of receivers dropped meanwhile are cancelled, which ends the wait for them too.
+        writes = [task for task in self._receivers.values() if task is not None]
+        if writes:
+            await asyncio.wait(writes)
+
+    async def _hand(self, execution: Execution, chunk: bytes | None) -> None:
+        reads = True
+        try:
+            if chunk is None:
+                await execution.close_stdin()
+            else:
+                reads = await execution.write(chunk)
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises, the others must be fed on
+            _log.debug("a command's stdin is gone: %r", error, exc_info=True)
+            reads = False
+        if execution in self._receivers:
+            self._receivers[execution] = None
+            if not reads:
+                del self._receivers[execution]
+
+    async def _read(self) -> bytes:
+        while True:
+            await self._readable()
+            try:
+                return os.read(self._fd, _CHUNK)
+            except BlockingIOError:
+                continue  # another reader of the same non-blocking pipe was faster
+            except OSError as error:
+                if error.errno == errno.EIO and os.isatty(self._fd):
+                    return b""  # the terminal hung up
+                raise _unreadable(error) from error
+
+    async def _readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        try:
+            loop.add_reader(self._fd, _wake, ready)
+        except PermissionError:
+            return  # epoll takes no regular files and no /dev/null: they never block
+        except (OSError, ValueError) as error:
+            raise _unreadable(error) from error
+        try:
+            await ready
+        finally:
+            # Removed between chunks: while receivers are busy, waiting input must not spin the loop.
+            loop.remove_reader(self._fd)
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _unreadable(error: Exception) -> AtlctlError:
+    text = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    return AtlctlError(f"standard input cannot be read: {text}", "leave out -i, or redirect it: -i < FILE")

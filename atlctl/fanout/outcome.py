@@ -12,7 +12,7 @@ from atlctl.jobs.errors import ExitCode
 from atlctl.jobs.model import Worker
 
 
-class Kind(StrEnum):
+class EndKind(StrEnum):
     """The five ways a command on a worker can end."""
 
     EXITED = "exited"
@@ -27,30 +27,34 @@ class Outcome:
     """The end of one command on one worker. Every selected worker gets exactly one.
 
     `may_still_run`: its end could not be proven. `guarded`: it would have died with this client (None: never started).
+    `not_allowed`: it was not started because the user is not authenticated, or not permitted to.
     `truncated`: output is missing; of one that exited, only what processes that it left behind printed later.
     """
 
     worker: Worker
-    kind: Kind
+    kind: EndKind
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""
     guarded: bool | None = None
     may_still_run: bool = False
     truncated: bool = False
+    not_allowed: bool = False
 
     @property
     def ok(self) -> bool:
-        return self.kind is Kind.EXITED and self.exit_code == 0
+        return self.kind is EndKind.EXITED and self.exit_code == 0
 
     @property
     def code(self) -> int:
         """The exit code this outcome counts as: signal N counts as 128 + N."""
-        if self.kind is Kind.EXITED:
+        if self.kind is EndKind.EXITED:
             return 128 + self.signal if self.signal is not None else (self.exit_code or 0)
-        if self.kind is Kind.FAILED_TO_START:
+        if self.kind is EndKind.FAILED_TO_START:
             return ExitCode.CANNOT_START if self.exit_code is None else self.exit_code
-        return {Kind.TIMEOUT: ExitCode.TIMEOUT, Kind.LOST: ExitCode.UNREACHABLE}.get(self.kind, ExitCode.INTERRUPTED)
+        return {EndKind.TIMEOUT: ExitCode.TIMEOUT, EndKind.LOST: ExitCode.UNREACHABLE}.get(
+            self.kind, ExitCode.INTERRUPTED
+        )
 
 
 def fold_codes(outcomes: Sequence[Outcome]) -> int:
@@ -60,15 +64,16 @@ def fold_codes(outcomes: Sequence[Outcome]) -> int:
         return outcomes[0].code
     codes = [outcome.code for outcome in outcomes]
     if ExitCode.UNREACHABLE in codes and any(
-        o.kind is Kind.LOST or (o.kind is Kind.FAILED_TO_START and o.code == ExitCode.UNREACHABLE) for o in outcomes
+        o.kind is EndKind.LOST or (o.kind is EndKind.FAILED_TO_START and o.code == ExitCode.UNREACHABLE)
+        for o in outcomes
     ):
         return ExitCode.UNREACHABLE
-    if any(outcome.kind is Kind.TIMEOUT for outcome in outcomes):
+    if any(outcome.kind is EndKind.TIMEOUT for outcome in outcomes):
         return ExitCode.TIMEOUT
     return max(codes, default=ExitCode.OK)
 
 
-class Sink(Protocol):
+class OutcomeSink(Protocol):
     """Takes what a run produces. Each call may wait: that is how a slow reader slows the workers."""
 
     async def started(self, worker: Worker) -> None: ...

@@ -13,6 +13,7 @@ Backends map what they meet to these; nothing else reaches the user.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import ClassVar
 
@@ -87,3 +88,12 @@ class Replaced(AtlctlError):
 
     def __init__(self, job: str, hint: str | None = None) -> None:
         super().__init__(f"job {job} was replaced by another of the same name meanwhile", hint or f"atlctl ps {job}")
+
+
+def fold_errors(errors: Sequence[AtlctlError]) -> int:
+    """One exit code for questions to many workers: one lost or unreachable 255, else timeout 124, else 1; none 0."""
+    codes = {error.exit_code for error in errors}
+    for code in (ExitCode.UNREACHABLE, ExitCode.TIMEOUT):
+        if code in codes:
+            return code
+    return ExitCode.FAILED if codes else ExitCode.OK

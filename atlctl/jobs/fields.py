@@ -1,26 +1,31 @@
-"""JSON that others wrote: files and agents whose bytes are not trusted."""
+"""Fields of JSON that others wrote: files, agents, servers.
+
+A value of the wrong type or size gives a neutral value, never an error.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+from datetime import UTC, datetime
 from typing import Any
 
 #: Digits of a whole number that is kept: no 64 bits hold more than 20 with their sign.
 _DIGITS = 20
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NOTHING: dict[str, Any] = {}
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a document; numbers that are not finite, or beyond 64 bits, are None, and the rest is kept.
+    """The value of a document. Numbers that are not finite or need more than 64 bits become None; the rest is kept.
 
     Raises ValueError, RecursionError.
     """
-    return json.loads(text, parse_int=_whole, parse_float=_real, parse_constant=_nothing)
+    return json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=_nothing)
 
 
-def _whole(digits: str) -> int | None:
-    value = int(digits) if len(digits) <= _DIGITS else None
-    return value if value is not None and -(1 << 63) <= value < 1 << 63 else None
+def _integer(digits: str) -> int | None:
+    return whole(int(digits)) if len(digits) <= _DIGITS else None
 
 
 def _real(digits: str) -> float | None:
@@ -30,3 +35,62 @@ def _real(digits: str) -> float | None:
 
 def _nothing(_: str) -> None:
     return None
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """`value` if it is an object, else an empty one. Not a copy: do not write to it."""
+    return value if type(value) is dict else _NOTHING
+
+
+def items(value: object, most: int | None = None) -> list[Any]:
+    """`value` if it is a list (or a pickle's tuple), else an empty one; the first `most` items."""
+    found = value if type(value) is list else list(value) if type(value) is tuple else []
+    return found if most is None else found[:most]
+
+
+def entries(value: object, most: int | None = None) -> list[dict[str, Any]]:
+    """The objects among the first `most` items of a list."""
+    return [item for item in items(value, most) if type(item) is dict]
+
+
+def text(value: object, most: int | None = None) -> str:
+    """The first `most` characters of `value` if it is a string, else an empty one."""
+    if type(value) is not str:
+        return ""
+    return without_surrogates(value if most is None else value[:most])
+
+
+def texts(value: object) -> list[str]:
+    """The strings of a list."""
+    return [text(item) for item in items(value) if type(item) is str]
+
+
+def without_surrogates(text: str) -> str:
+    """`text` with each lone surrogate (JSON can hold them) replaced by a question mark, so that it can be encoded."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def whole(value: object, bits: int = 64) -> int | None:
+    """`value` if it is a whole number (not a bool) that a signed integer of `bits` can hold, else None."""
+    return value if type(value) is int and -(1 << bits - 1) <= value < 1 << bits - 1 else None
+
+
+def number(value: object, least: float = -(1 << 63)) -> float | None:
+    """`value` as a float if it is a finite number (not a bool) from `least` to 2**63, else None."""
+    if type(value) is not float and type(value) is not int:
+        return None
+    return float(value) if least <= value < 1 << 63 else None  # NaN is neither
+
+
+def moment(value: object) -> float | None:
+    """Seconds since the epoch (Unix time) of an RFC 3339 time with its zone, or of a number; else None.
+
+    The epoch itself and times before it are None: they are how Kubernetes and Go write "never".
+    """
+    if type(value) is str and len(value) <= 40:
+        try:
+            value = (datetime.fromisoformat(value) - _EPOCH).total_seconds()
+        except (ValueError, TypeError, OverflowError):  # TypeError: a time without a zone
+            return None
+    found = number(value)
+    return found if found is not None and 0 < found < 1e11 else None  # 1e11 s is the year 5138

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atlctl.jobs.usage import Usage
+    from atlctl.remote.gpus import Gpu
 
 
 class State(StrEnum):
@@ -40,6 +40,9 @@ _ENDED = frozenset({State.STOPPED, State.SUCCEEDED, State.FAILED, State.LOST})
 
 #: The kind of a job that is nothing but a list of hosts.
 HOSTS = "Hosts"
+#: Reasons that all backends give: of a Held worker, and of one that exited with 0 and did not succeed.
+HELD_REASON = "its trainer has failed; the launch script lives on"
+DOUBTFUL_REASON = "exit 0, but its log shows that its trainer failed"
 #: What `--failed` selects.
 FAILED_STATES = frozenset({State.FAILED, State.HELD})
 
@@ -145,3 +148,39 @@ class RankMap:
     workers: dict[int, str]
     source: str
     guess: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """`load`: processes that run or wait to, the mean of a minute. `ranks`: processes of a training with a rank of
+    their own, of this user's. None where it is not told; `gpus` is None where there is no nvidia-smi."""
+
+    load: float | None = None
+    cpus: int | None = None
+    ranks: int | None = None
+    gpus: tuple[Gpu, ...] | None = None
+
+    @property
+    def utilization(self) -> float | None:
+        """Of all GPUs that tell, in percent."""
+        told = [gpu.utilization for gpu in self.gpus or () if gpu.utilization is not None]
+        return sum(told) / len(told) if told else None
+
+    @property
+    def memory(self) -> tuple[float, float] | None:
+        """MiB in use and MiB in all, of all GPUs that tell both."""
+        told = [
+            (gpu.memory_used, gpu.memory_total)
+            for gpu in self.gpus or ()
+            if gpu.memory_used is not None and gpu.memory_total is not None
+        ]
+        return (sum(used for used, _ in told), sum(total for _, total in told)) if told else None
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """What the processes of a worker have taken so far: CPU time in seconds, resident memory in bytes (what they share
+    counts in each)."""
+
+    cpu_seconds: float
+    resident: int

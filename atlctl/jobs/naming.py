@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from atlctl.jobs.errors import UsageError
+
+Reason = TypeVar("Reason")
 
 _ALNUM = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _FILE_SAFE = _ALNUM | frozenset("._-")
@@ -61,6 +63,14 @@ def fold_numbers(values: Iterable[int], width: int = 0) -> str:
     return ",".join(
         f"{first:0{width}d}" if first == last else f"{first:0{width}d}-{last:0{width}d}" for first, last in spans
     )
+
+
+def names_by_reason(pairs: Iterable[tuple[str, Reason]]) -> dict[Reason, list[str]]:
+    """Pairs of a name and a reason as the names of each reason; both in their order, doubles count once."""
+    found: dict[Reason, dict[str, None]] = {}
+    for name, reason in pairs:
+        found.setdefault(reason, {})[name] = None
+    return {reason: list(names) for reason, names in found.items()}
 
 
 def counted(number: int, noun: str) -> str:

@@ -10,6 +10,8 @@ from contextlib import suppress
 
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 
+#: To open a file that may be anything: no link is followed, and a pipe without a writer is not waited for.
+READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ELSEWHERE = "set ATLCTL_STATE_DIR to a folder of your own"
 
 
@@ -110,7 +112,7 @@ def read_bytes(path: str, limit: int) -> bytes:
     meaning), NotAllowed for a link or anything but a regular file, AtlctlError for one that is larger or unreadable.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, READ_FLAGS)
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):

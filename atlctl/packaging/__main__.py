@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from atlctl.packaging import carrying, dists
+from atlctl.packaging import dists, executable
 from atlctl.packaging.dists import BuildError
 
 
@@ -16,7 +16,7 @@ def main(words: list[str]) -> int:
         return 2
     folder = Path(words[1])
     try:
-        made = dists.build(folder) if words[0] == "dist" else carrying.build(folder)
+        made = dists.build(folder) if words[0] == "dist" else executable.build(folder)
     except BuildError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

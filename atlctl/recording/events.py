@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
+from atlctl.diagnosis.logline import decode
 from atlctl.diagnosis.platform import Event
-from atlctl.diagnosis.text import decode, without_surrogates
-from atlctl.jobs import podnews
-from atlctl.jobs.fields import parse_json
+from atlctl.jobs import fields, podnews
 
 #: Bytes of one line, events of one file (its last ones), remarks about lines that cannot be read.
 LINE_LIMIT = 256 * 1024
@@ -56,30 +54,16 @@ def parse_events(lines: Iterable[bytes]) -> tuple[list[Event], list[str]]:
     return list(events), remarks
 
 
-def seconds(value: object) -> float | None:
-    """Seconds since the epoch of a time of RFC 3339 with its zone, or of a number; None where it is neither."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str) and len(value) <= 40:
-        try:
-            moment = datetime.fromisoformat(value)
-            value = moment.astimezone(UTC).timestamp() if moment.tzinfo else None
-        except (ValueError, OverflowError):
-            return None
-    # Go's zero time is the year 1; 1e11 s is the year 5138.
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else None
-
-
 def of_object(found: Mapping[str, Any]) -> Event:
     """An event of Kubernetes, of core/v1 or events.k8s.io/v1."""
-    return _of_kubernetes(found, _mapping(found.get("involvedObject")) or _mapping(found.get("regarding")))
+    return _of_kubernetes(found, fields.mapping(found.get("involvedObject")) or fields.mapping(found.get("regarding")))
 
 
 def _parse(line: bytes) -> tuple[Event | None, str]:
     if len(line) > LINE_LIMIT:
         return None, f"longer than {LINE_LIMIT} bytes"
     try:
-        found = parse_json(decode(line))
+        found = fields.parse_json(decode(line))
     except RecursionError:
         return None, "nested too deeply"
     except ValueError:
@@ -89,13 +73,13 @@ def _parse(line: bytes) -> tuple[Event | None, str]:
     inner = found.get("object")
     if isinstance(inner, dict) and isinstance(found.get("type"), str):
         found = inner
-    about = _mapping(found.get("involvedObject")) or _mapping(found.get("regarding"))
+    about = fields.mapping(found.get("involvedObject")) or fields.mapping(found.get("regarding"))
     event = _of_kubernetes(found, about) if about else _own(found)
     return (event, "") if event.reason or event.message else (None, "neither a reason nor a message")
 
 
 def _own(found: Mapping[str, Any]) -> Event:
-    time = seconds(found.get("time"))
+    time = fields.moment(found.get("time"))
     return Event(
         time,
         _name(found.get("worker")),
@@ -110,8 +94,8 @@ def _own(found: Mapping[str, Any]) -> Event:
 def _of_kubernetes(found: Mapping[str, Any], about: Mapping[str, Any]) -> Event:
     kind = _name(about.get("kind")) or ""
     name = _name(about.get("name"))
-    source = _mapping(found.get("source")) or _mapping(found.get("deprecatedSource"))
-    series = _mapping(found.get("series"))
+    source = fields.mapping(found.get("source")) or fields.mapping(found.get("deprecatedSource"))
+    series = fields.mapping(found.get("series"))
     # The last occurrence: a controller counts up one event instead of writing a new one.
     times = (
         series.get("lastObservedTime"),
@@ -120,12 +104,15 @@ def _of_kubernetes(found: Mapping[str, Any], about: Mapping[str, Any]) -> Event:
         found.get("eventTime"),
         found.get("firstTimestamp"),
         found.get("deprecatedFirstTimestamp"),
-        _mapping(found.get("metadata")).get("creationTimestamp"),
+        fields.mapping(found.get("metadata")).get("creationTimestamp"),
     )
-    reason, message = _name(found.get("reason")) or "", _message(found.get("message")) or _message(found.get("note"))
+    reason, message = (
+        _name(found.get("reason")) or "",
+        _message(found.get("message")) or fields.text(found.get("note"), _MESSAGE_LIMIT),
+    )
     news = podnews.read(reason, message)
-    last = next((moment for time in times if (moment := seconds(time)) is not None), None)
-    begins = (seconds(found.get(key)) for key in ("firstTimestamp", "deprecatedFirstTimestamp", "eventTime"))
+    last = next((moment for time in times if (moment := fields.moment(time)) is not None), None)
+    begins = (fields.moment(found.get(key)) for key in ("firstTimestamp", "deprecatedFirstTimestamp", "eventTime"))
     return Event(
         last,
         name if kind == "Pod" else news.pod if news else None,
@@ -137,13 +124,9 @@ def _of_kubernetes(found: Mapping[str, Any], about: Mapping[str, Any]) -> Event:
     )
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _name(value: object) -> str | None:
-    return without_surrogates(value[:_NAME_LIMIT]) if isinstance(value, str) and value else None
+    return fields.text(value, _NAME_LIMIT) or None
 
 
 def _message(value: object) -> str:
-    return without_surrogates(value[:_MESSAGE_LIMIT]) if isinstance(value, str) else ""
+    return fields.text(value, _MESSAGE_LIMIT)

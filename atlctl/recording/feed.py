@@ -2,21 +2,32 @@
 
 A log of one worker goes through the scanner, which leaves out lines that say nothing. Lines with prefixes, JSON
 lines and the kubelet's own format are looked at one by one.
+
+Prefixes: `[pod/NAME/container] ` (`kubectl logs --prefix`) is certain by itself. Others look like ordinary text
+(`NAME: ` like an exception's line), so the start of the log decides: a shape must be in front of most of its lines.
+
+JSON lines: Loki's `logcli -o jsonl` writes `{"labels": {"pod": ...}, "line": ..., "timestamp": ...}`; container
+runtimes and log shippers (Docker, Fluent Bit, Filebeat, cloud logging) each have keys of their own. A worker may also
+print JSON itself, with tracebacks in fields beside the message.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, Protocol
 
-from atlctl.diagnosis.reading.reader import LogReader
-from atlctl.diagnosis.scanning.scanner import Scanner
-from atlctl.recording.jsonlines import newest_first, unwrap
+from atlctl.diagnosis.logfacts import LogReader
+from atlctl.diagnosis.logline import decode
+from atlctl.diagnosis.scanner import Scanner
+from atlctl.diagnosis.tracebacks import HEADER, embedded_in, rank_in
+from atlctl.jobs.fields import without_surrogates
 from atlctl.recording.lines import LineReader, Uncri, unstamped
 from atlctl.recording.overwritten import Overwritten
-from atlctl.recording.prefixes import Prefix, find_prefix, kubectl_pod
 
 Told = Literal["file", "prefix", "json", "host"]
 
@@ -26,6 +37,38 @@ _EDGE = 8 * 1024
 _FORM = 32 * 1024
 #: RFC 3339, as a JSON line's stamp has to be to serve as one.
 _RFC3339 = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)")
+#: Paths of keys at which the pod's name stands, and keys of the text, in falling order.
+_POD = (
+    ("labels", "pod"),
+    ("labels", "pod_name"),
+    ("kubernetes", "pod_name"),
+    ("kubernetes", "pod", "name"),
+    ("resource", "labels", "pod_name"),
+    ("pod",),
+    ("pod_name",),
+)
+_TEXT = ("line", "log", "message", "msg", "textPayload")
+#: Keys of a program's own logger, whose levels are the program's; those of shippers are of the stream.
+_OWN_TEXT = ("message", "msg")
+_LEVELS = (("level",), ("levelname",), ("severity",), ("log.level",), ("log", "level"))
+_BELOW_ERROR = frozenset({"TRACE", "DEBUG", "INFO", "NOTICE", "WARN", "WARNING"})
+_TIME = ("timestamp", "@timestamp", "time", "ts")
+#: Kubernetes' limit for names is 253.
+_NAME_LIMIT = 253
+_KUBECTL = re.compile(rb"\[pod/([^/\]\s]{1,253})/[^\]\s]{1,253}\] ?")
+_NAME = rb"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
+_SGR = rb"(?:\x1b\[[0-9;]{0,20}m){0,3}"
+#: Words before a colon that are no worker: levels, streams, exceptions, counters of a training loop, source files.
+_NO_WORKER = re.compile(
+    rb"(?i:debug|info|warn|warning|error|critical|fatal|trace|note|notice|hint|std(?:out|err)|usage)"
+    rb"|[\w.]*(?:Error|Exception|Warning|Interrupt|Exit)"
+    rb"|(?i:(?:global_?|local_?)?rank|epoch|step|iter|iteration|batch|seed|stage|layer|loss|lr)[._-]?[\d.]*"
+    rb"|.*\.(?:py|cc|cpp|h|cu|sh)|[\d.-]+"
+)
+_ADDRESS = re.compile(rb"\d{1,3}(?:\.\d{1,3}){3}")
+_COLON = re.compile(rb"%b(%b):%b(?: |$)" % (_SGR, _NAME, _SGR))
+#: Lines of the start of a log that are looked at.
+SAMPLE_LINES = 5_000
 
 
 class Readers(Protocol):
@@ -69,7 +112,7 @@ class Feed:
         self._uncri = Uncri()
         self._overwritten = Overwritten(alone=alone)
         self._lines = LineReader()
-        self._prefix: Prefix | None = None
+        self._prefix: LinePrefix | None = None
         self._scanner = Scanner(literals, self._take, head=_EDGE, tail=_EDGE) if self._plain(start) else None
 
     @property
@@ -153,3 +196,128 @@ def pump(read: Callable[[int], bytes], feed: Feed, start: bytes, chunk: int) -> 
         feed.feed(data)
         data = read(chunk)
     feed.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLine:
+    """The text of one JSON line, cut into lines. `time` is its stamp as text, empty where it has none."""
+
+    pod: str | None
+    text: tuple[bytes, ...]
+    time: str
+
+
+def unwrap(line: bytes) -> JsonLine | None:
+    """What a JSON line holds; None where it is no object, or has no text under a known key. Never raises."""
+    try:
+        found = json.loads(decode(line))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    key = next((key for key in _TEXT if isinstance(found.get(key), str)), None)
+    if key is None:
+        return None
+    text: str = found[key]
+    pod = next((name for path in _POD if (name := _at(found, path))), None)
+    time = next((found[key] for key in _TIME if isinstance(found.get(key), str)), "")
+    lines = without_surrogates(text).encode().removesuffix(b"\n").split(b"\n")
+    level = next((level for path in _LEVELS if (level := _at(found, path))), "").upper() if key in _OWN_TEXT else ""
+    told = embedded_in({key: value for key, value in found.items() if value != text})
+    if level in _BELOW_ERROR or (level and told is not None):
+        # Else an error that was handled, and told of with a warning or beside its traceback, would read as one that
+        # ended the process.
+        lines[0] = f"{level} ".encode() + lines[0]
+    elif text.startswith(HEADER) and (rank := rank_in(found)) is not None:
+        lines = [b"[rank%d]: " % rank + line for line in lines]
+    if told is not None:
+        # A program's own logger: the traceback stands in a field of its own, and whose it is in another.
+        mark = b"" if told.rank is None else b"[rank%d]: " % told.rank
+        lines += [mark + part.encode() for trace in told.tracebacks for part in trace]
+    return JsonLine(without_surrogates(pod) if pod else None, tuple(lines), time)
+
+
+def _at(found: Mapping[str, object], path: Sequence[str]) -> str | None:
+    value: object = found
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, str) and 0 < len(value) <= _NAME_LIMIT else None
+
+
+def newest_first(times: Sequence[str]) -> bool:
+    """True where stamps (ISO 8601, compared to the second) only fall, as `logcli` prints without `--forward`."""
+    seconds = [time[:19] for time in times if time]
+    steps = list(pairwise(seconds))
+    return len(steps) > 1 and any(a > b for a, b in steps) and all(a >= b for a, b in steps)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixShape:
+    """A form of prefix. `pattern` gives the worker's name in group 1, which `label` stands in front of.
+
+    At least `share` of a log's lines must begin with it. `named`: the name must look like one (a digit in it).
+    """
+
+    tool: str
+    pattern: re.Pattern[bytes]
+    share: float
+    label: str = ""
+    named: bool = False
+
+
+#: The first that fits is taken.
+SHAPES = (
+    PrefixShape("atlctl, clush or pdsh", _COLON, 0.5, named=True),
+    PrefixShape("atlctl, clush or pdsh", _COLON, 0.95),
+    PrefixShape("srun -l", re.compile(rb" {0,4}(\d{1,6}): "), 0.95, label="task-"),
+    PrefixShape("srun -l", re.compile(rb"\[(\d{1,6})\] "), 0.95, label="task-"),
+    PrefixShape("torchx", re.compile(rb"([A-Za-z_][A-Za-z0-9_-]{0,100}/\d{1,6}) "), 0.95),
+    PrefixShape("stern", re.compile(rb"([a-z0-9][a-z0-9.]{0,100}-[a-z0-9.-]{0,150}) [a-z][a-z0-9-]{0,62} "), 0.95),
+)
+
+
+def kubectl_pod(line: bytes) -> tuple[str, bytes] | None:
+    """Pod and text of a line of `kubectl logs --prefix`."""
+    match = _KUBECTL.match(line)
+    return (match[1].decode(errors="replace"), line[match.end() :]) if match else None
+
+
+class LinePrefix:
+    """Takes the prefixes of one shape off the lines of one log."""
+
+    def __init__(self, shape: PrefixShape) -> None:
+        self.shape = shape
+        self._names: dict[bytes, str | None] = {}
+
+    def split(self, line: bytes) -> tuple[str, bytes] | None:
+        """Worker and text; None where the line has no such prefix."""
+        match = self.shape.pattern.match(line)
+        if match is None:
+            return None
+        word = match[1]
+        if word not in self._names:
+            if len(self._names) >= 100_000:
+                return None
+            self._names[word] = self._name(word)
+        name = self._names[word]
+        return None if name is None else (name, line[match.end() :])
+
+    def _name(self, word: bytes) -> str | None:
+        if self.shape.pattern is _COLON and not _ADDRESS.fullmatch(word) and _NO_WORKER.fullmatch(word):
+            return None
+        if self.shape.named and not any(48 <= code <= 57 for code in word):
+            return None
+        return self.shape.label + word.decode(errors="replace")
+
+
+def find_prefix(lines: Sequence[bytes]) -> LinePrefix | None:
+    """The shape of prefix that the start of a log has; None where it has none."""
+    told = [line for line in lines[:SAMPLE_LINES] if line.strip()]
+    for shape in SHAPES:
+        prefix = LinePrefix(shape)
+        names = Counter(found[0] for line in told if (found := prefix.split(line)))
+        fits = names.total() >= shape.share * len(told) and 3 * len(names) <= len(told)
+        # One word in front of every line may be a program's name; a name with a digit is a worker's.
+        if names and fits and (shape.named or shape.label or len(names) > 1):
+            return prefix
+    return None

@@ -37,7 +37,7 @@ MAX_LOGS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class RankLog:
+class RankLogFile:
     """What one process printed to one stream, as torchelastic keeps it with --redirects or --tee.
 
     With --tee the worker's log has the same lines. `attempt` counts the restarts of the worker's agent from 0.
@@ -60,7 +60,7 @@ class FolderContent:
 
     logs: dict[str, list[str]] = field(default_factory=dict)
     error_files: dict[str, list[str]] = field(default_factory=dict)
-    rank_logs: dict[str, list[RankLog]] = field(default_factory=dict)
+    rank_logs: dict[str, list[RankLogFile]] = field(default_factory=dict)
     dumps: dict[str, list[str]] = field(default_factory=dict)
     manifest: str | None = None
     events: str | None = None
@@ -194,7 +194,7 @@ def _name(entry: os.DirEntry[str]) -> str:
 def _files_below(root: str, worker: str, content: FolderContent) -> bool:
     """Adds the worker's files below `root`, in the order of their paths; False where a bound was met."""
     errors: list[str] = []
-    logs: list[RankLog] = []
+    logs: list[RankLogFile] = []
     dumps: list[str] = []
     seen = 0
     depth_of_root = root.count(os.sep)
@@ -229,7 +229,7 @@ def _files_below(root: str, worker: str, content: FolderContent) -> bool:
     return whole
 
 
-def _rank_log(folder: str, name: str) -> RankLog | None:
+def _rank_log(folder: str, name: str) -> RankLogFile | None:
     """The log of a process that lies in `folder`."""
     stream = _RANK_LOGS.get(name)
     if stream is None:
@@ -238,4 +238,4 @@ def _rank_log(folder: str, name: str) -> RankLog | None:
     attempt = _ATTEMPT.fullmatch(os.path.basename(above))
     if attempt is None or not _LOCAL_RANK.fullmatch(local_rank):
         return None
-    return RankLog(os.path.join(folder, name), int(attempt[1]), int(local_rank), stream)
+    return RankLogFile(os.path.join(folder, name), int(attempt[1]), int(local_rank), stream)

@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from atlctl.diagnosis.agentnotes import AgentNote, NoteKind
-from atlctl.diagnosis.reading.reader import LogFacts
-from atlctl.diagnosis.summary import Summary
+from atlctl.diagnosis.logfacts import LogFacts
+from atlctl.diagnosis.torchelastic import AgentNote, NoteKind, Summary
 
 _POD_DOMAIN = re.compile(r"([^.]{1,63})\.[^.]{1,63}\.[^.]{1,63}\.svc(?:\..{1,200})?")
 #: The lists of facts whose entries have a line.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from atlctl.diagnosis.text import LINE_LIMIT
+from atlctl.diagnosis.logline import LINE_LIMIT
 
 #: Bytes that are read at once: what the scanner is fastest with.
 CHUNK = 256 * 1024

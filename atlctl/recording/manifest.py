@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atlctl.diagnosis.platform import Gpu, PlatformState
-from atlctl.diagnosis.text import without_surrogates
+from atlctl.diagnosis.platform import PlatformState
+from atlctl.diagnosis.result import GpuIdentity
 from atlctl.jobs.errors import UsageError
-from atlctl.jobs.fields import parse_json
+from atlctl.jobs.fields import moment, parse_json, without_surrogates
 from atlctl.jobs.model import State
-from atlctl.recording.events import seconds
 
 NAME = "atlctl.json"
 VERSION = 1
@@ -133,8 +132,8 @@ def _worker(item: object, place: int) -> WorkerInfo:
     )
 
 
-def _gpu(fields: _Fields) -> Gpu:
-    return Gpu(
+def _gpu(fields: _Fields) -> GpuIdentity:
+    return GpuIdentity(
         fields.whole("index", least=0),
         fields.text("uuid"),
         fields.text("pci"),
@@ -171,7 +170,7 @@ class _Fields:
         value = self._value.get(key)
         if value is None:
             return None
-        found = seconds(value)
+        found = moment(value)
         if found is None:
             raise _wrong(self._at(key), "a time was expected: 2026-11-20T17:45:05Z, or seconds since the epoch")
         return found

@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 
+from atlctl.diagnosis.logline import is_utf8
 from atlctl.jobs.naming import counted
 
 #: Lines at the beginning of a log whose forms are learned; bytes of a line that are looked at.
@@ -174,9 +175,9 @@ class Overwritten:
     def _learn(self, line: bytes) -> None:
         if line[:1] >= b"\x80" and self._fed > 1:
             rest = line.lstrip(bytes(range(0x80, 0xC0)))
-            if len(line) - len(rest) in (1, 2, 3) and _is_utf8(rest):
+            if len(line) - len(rest) in (1, 2, 3) and is_utf8(rest):
                 self._cut_characters += 1
-            elif not _is_utf8(line):
+            elif not is_utf8(line):
                 self._not_utf8 += 1
         form = _form(line)
         if form:
@@ -236,11 +237,3 @@ def _longer(part: bytes, ordered: Sequence[bytes]) -> list[bytes]:
         found.append(ordered[at][len(part) : len(part) + 1])
         at += 1
     return found
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 
-from atlctl.diagnosis.errorfile import SIZE_LIMIT, ErrorRecord, parse_error_file
-from atlctl.diagnosis.evidence import JobEvidence, RankLog, WorkerEvidence
+from atlctl.diagnosis.evidence import JobEvidence, RankLogFacts, WorkerEvidence
+from atlctl.diagnosis.flightrecorder import DUMP_LIMIT, FlightDump, parse_dump
+from atlctl.diagnosis.logfacts import LogFacts, LogReader, literals_of
 from atlctl.diagnosis.platform import Event
-from atlctl.diagnosis.reading.reader import LogFacts, LogReader, literals_of
-from atlctl.diagnosis.recorder.dump import SIZE_LIMIT as DUMP_LIMIT
-from atlctl.diagnosis.recorder.dump import FlightDump, parse_dump
-from atlctl.diagnosis.signatures.match import Matcher
+from atlctl.diagnosis.signatures import Matcher
+from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, ErrorRecord, parse_error_file
 from atlctl.jobs import podnews
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
 from atlctl.jobs.model import State
-from atlctl.recording.ends import Ends
+from atlctl.jobs.statedir import READ_FLAGS
 from atlctl.recording.events import lines_within, parse_events
 from atlctl.recording.feed import Alone, Feed, Readers, Told, pump
-from atlctl.recording.folder import FolderContent, group, look, natural
-from atlctl.recording.folder import RankLog as FoundRankLog
+from atlctl.recording.folder import FolderContent, RankLogFile, group, look, natural
 from atlctl.recording.hosts import by_host, merged
 from atlctl.recording.lines import CHUNK, not_text
 from atlctl.recording.manifest import SIZE_LIMIT as MANIFEST_LIMIT
@@ -42,6 +42,10 @@ STDIN = "-"
 MAX_WORKERS = 10_000
 #: Bytes of a merged log that are read before its prefix is decided.
 _SAMPLE = 512 * 1024
+#: A recorder's stamps are in UTC, so that the order of their bytes is that of time; seconds are exact enough.
+_STAMP = re.compile(rb"(?:^|\n)(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d+Z ")
+#: Bytes in which a line with a stamp is looked for, and the distance to a line's place that is near enough.
+_WINDOW, _NEAR = 1 << 16, 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def read_saved(
     Raises UsageError (not a log, or named twice), NothingMatched (missing, empty, no logs in a folder), NotAllowed
     (not readable), AtlctlError (a read failed); one unreadable log among others is a problem instead.
     """
-    reader = _Reader(matcher, error_files, stdin, many=len(paths) > 1, ends=ends)
+    reader = _EvidenceReader(matcher, error_files, stdin, many=len(paths) > 1, ends=ends)
     if len({os.path.normpath(path) for path in paths}) < len(paths):
         raise UsageError("--from names the same path twice", "name each file or folder once")
     plain: dict[str, list[str]] = {}
@@ -131,7 +135,7 @@ def mapped(error: OSError, path: str) -> AtlctlError:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _EvidenceReader:
     """Collects evidence.
 
     `many`: several paths were named, so that a file's name tells its worker. `named`: readers of logs of one worker,
@@ -149,7 +153,7 @@ class _Reader:
     split: dict[str, LogReader] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
     records: dict[str, dict[str, ErrorRecord]] = field(default_factory=dict)
-    rank_logs: dict[str, list[RankLog]] = field(default_factory=dict)
+    rank_logs: dict[str, list[RankLogFacts]] = field(default_factory=dict)
     dumps: dict[str, list[FlightDump]] = field(default_factory=dict)
     manifest: Manifest | None = None
     events: list[Event] = field(default_factory=list)
@@ -254,7 +258,7 @@ class _Reader:
         if wrong := feed.overwritten():
             self.remarks.append(f"{path} {wrong}")
 
-    def _read_rank_log(self, item: FoundRankLog, name: str) -> None:
+    def _read_rank_log(self, item: RankLogFile, name: str) -> None:
         """torchelastic's own file of one process: read by itself, its lines are counted like those of a log."""
         reader = LogReader(self.matcher)
         fd = _open_file(item.path)
@@ -262,7 +266,9 @@ class _Reader:
             self._read_open(fd, item.path, name, alone=True, readers=Alone(reader))
         finally:
             os.close(fd)
-        self.rank_logs.setdefault(name, []).append(RankLog(item.attempt, item.local_rank, item.path, reader.facts()))
+        self.rank_logs.setdefault(name, []).append(
+            RankLogFacts(item.attempt, item.local_rank, item.path, reader.facts())
+        )
 
     def _read_dump(self, path: str, name: str) -> None:
         """A flight recorder's dump."""
@@ -282,7 +288,7 @@ class _Reader:
         self.remarks += [f"{path}, {remark}" for remark in remarks]
 
     def _read_error_file(self, path: str, name: str) -> None:
-        record, reason = parse_error_file(_whole_file(path, SIZE_LIMIT))
+        record, reason = parse_error_file(_whole_file(path, ERROR_FILE_LIMIT))
         if record is None:
             self.remarks.append(f"{path}: {reason}")
         else:
@@ -378,7 +384,7 @@ class _Reader:
 def _open_file(path: str) -> int:
     """A file of a folder that comes from anywhere: no link, and opening it never waits. Raises AtlctlError."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return os.open(path, READ_FLAGS)
     except OSError as error:
         raise mapped(error, path) from error
 
@@ -419,3 +425,53 @@ def _start(read: Callable[[int], bytes], size: int) -> bytes:
 
 def _links(content: FolderContent) -> str:
     return f" but {len(content.links)} symbolic links, which are not followed" if content.links else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """How much of each worker's log is read: at least the last `share` bytes, and all lines printed since a moment.
+
+    `since` in seconds since the epoch; None where bytes alone count. It holds for logs with stamps.
+    """
+
+    share: int
+    since: float | None = None
+
+    def of(self, paths: Sequence[str]) -> tuple[list[tuple[str, int]], bool]:
+        """Files of one log that are there, oldest first, and the bytes of each to leave out; whether anything is.
+
+        A recorder that goes on removes the oldest file from time to time.
+        """
+        there = [path for path in paths if os.path.lexists(path)] or list(paths)
+        begin = None if self.since is None else f"{datetime.fromtimestamp(self.since, UTC):%Y-%m-%dT%H:%M:%S}".encode()
+        left = self.share
+        wanted: list[tuple[str, int]] = []
+        for path in reversed(there):
+            skip = max(0, os.lstat(path).st_size - left)
+            left -= os.lstat(path).st_size
+            early = begin is not None and skip > 0
+            if early and begin is not None:
+                skip = min(skip, _before(path, begin))
+            wanted.append((path, skip))
+            if skip or (left <= 0 and not early):
+                break
+        return wanted[::-1], len(wanted) < len(there) or bool(wanted[-1][1])
+
+
+def _before(path: str, begin: bytes) -> int:
+    """Bytes of a file that were printed before `begin`, some fewer; 0 where its lines have no stamps."""
+    fd = os.open(path, READ_FLAGS)
+    try:
+        low, high = 0, os.fstat(fd).st_size
+        while high - low > _NEAR:
+            middle = (low + high) // 2
+            found = _STAMP.search(os.pread(fd, _WINDOW, middle))
+            if found is None:
+                return 0
+            if found[1] < begin:
+                low = middle + found.start()
+            else:
+                high = middle
+        return low
+    finally:
+        os.close(fd)

@@ -10,14 +10,17 @@ import asyncio
 import errno
 import json
 import os
+import re
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
 from atlctl.backends.base import LogLine, LogRequest
+from atlctl.diagnosis.logfacts import LogFacts
+from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, all_attempts
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import safe_file_name
@@ -39,9 +42,29 @@ MAX_EVENTS = 20_000
 #: Seconds that a read has to end once it was told to.
 _ENDING = 2.0
 _OPEN = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_second: tuple[int, bytes] = (-1, b"")
+#: Error files of one worker that are read at most, and workers that are asked for them at once.
+_MOST_FILES, _FILE_READERS = 256, 16
+#: Parts of a file's path in its worker that are kept: those that torchelastic makes, and some before.
+_PATH_DEPTH = 8
+_MOUNTINFO = "/proc/self/mountinfo"
+_MOUNTINFO_LIMIT = 4 << 20
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+#: File systems that other machines see.
+_SHARED = frozenset(
+    (
+        *("nfs", "nfs4", "ceph", "lustre", "gpfs", "virtiofs", "9p", "beegfs", "glusterfs", "cifs", "smb3", "ocfs2"),
+        *("gfs2", "afs", "wekafs", "pvfs2", "orangefs", "panfs", "cpfs"),
+    )
+)
+#: In user space, and not shared: what lxcfs shows of the container, layers of an image, a desktop's.
+_OWN_FUSE = frozenset(("fuse.lxcfs", "fuse.fuse-overlayfs", "fuse.gvfsd-fuse", "fuse.portal"))
+#: Gone with the container.
+_PASSING = frozenset(("overlay", "aufs", "tmpfs", "ramfs", "devtmpfs", "fuse.fuse-overlayfs"))
+_SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/run/secrets", "/var/run/secrets", "/usr", "/lib")
 
 
-class Source(Protocol):
+class EvidenceSource(Protocol):
     """What is needed of a backend."""
 
     def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]: ...
@@ -50,7 +73,7 @@ class Source(Protocol):
 
 
 @dataclass(slots=True)
-class Saved:
+class SavedEvidence:
     """What was saved. `logs` counts files; `missing` is what is not there or not whole, and why (hostile text)."""
 
     folder: str
@@ -125,7 +148,9 @@ class Folder:
         os.close(self._fd)
 
 
-async def save(source: Source, job: Job, folder: Folder, *, deadline: float = DEADLINE, limit: int = LIMIT) -> Saved:
+async def save(
+    source: EvidenceSource, job: Job, folder: Folder, *, deadline: float = DEADLINE, limit: int = LIMIT
+) -> SavedEvidence:
     """Save logs (`NAME.ts.log`, `NAME.previous.ts.log`), `atlctl.json` and `events.jsonl` of `job`.
 
     `deadline` in seconds, `limit` in bytes over all logs. Never raises for what could not be read or written.
@@ -149,8 +174,8 @@ class _Log:
 
 
 class _Saving:
-    def __init__(self, source: Source, job: Job, folder: Folder, limit: int) -> None:
-        self.saved = Saved(folder.path)
+    def __init__(self, source: EvidenceSource, job: Job, folder: Folder, limit: int) -> None:
+        self.saved = SavedEvidence(folder.path)
         self._source, self._job, self._folder = source, job, folder
         self._gate = asyncio.Semaphore(READERS)
         logs = [_Log(w, False, f"{stem(w.name)}.ts.log", w.name) for w in job.workers]
@@ -302,9 +327,6 @@ def stem(name: str) -> str:
     return safe.replace(".", "%2E") if any(map(is_tag, safe.split("."))) else safe
 
 
-_second: tuple[int, bytes] = (-1, b"")
-
-
 def stamped(line: LogLine) -> bytes:
     """A line as `kubectl logs --timestamps` shows it: RFC 3339 with nanoseconds, a blank, the text."""
     global _second
@@ -354,3 +376,110 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
         "started": worker.started,
         "ended": worker.ended,
     }
+
+
+class FileSource(Protocol):
+    """What is needed of a backend."""
+
+    async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None: ...
+
+
+def named_in(log: LogFacts) -> list[str]:
+    """Paths in the worker: what its own summaries name, and the same of the attempts before."""
+    named = [entry.error_file for summary in log.summaries for entry in summary.entries if entry.error_file]
+    return list(dict.fromkeys(path for name in named for path in all_attempts(name)))[:_MOST_FILES]
+
+
+def error_file_parts(worker: Worker, path: str) -> list[str]:
+    """Where a file of a worker stands in an evidence folder: below the worker's name, by the end of its path."""
+    return [stem(worker.name), *[part for part in path.split("/") if part not in ("", ".", "..")][-_PATH_DEPTH:]]
+
+
+async def fetch_error_files(
+    source: FileSource, job: Job, logs: Mapping[str, LogFacts], keep: Callable[[Worker, str, bytes], None]
+) -> None:
+    """Hands each file that can be read to `keep`, with its path. `logs`: what is known of them, by the stem of a
+    worker's name. What cannot be read, or is larger than an error file is, is passed over."""
+    gate = asyncio.Semaphore(_FILE_READERS)
+
+    async def of(worker: Worker, log: LogFacts) -> None:
+        for path in named_in(log):
+            async with gate:
+                data = await source.read_file(job, worker, path, ERROR_FILE_LIMIT + 1)
+            if data is not None and len(data) <= ERROR_FILE_LIMIT:
+                keep(worker, path, data)
+
+    known = [(worker, logs.get(stem(worker.name))) for worker in job.workers]
+    await asyncio.gather(*(of(worker, log) for worker, log in known if log is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class MountPoint:
+    """One line: `root` is the folder of the file system that is seen at `point`."""
+
+    point: str
+    root: str
+    kind: str
+    writable: bool
+
+    @property
+    def shared(self) -> bool:
+        """Other machines see it, too."""
+        return self.kind in _SHARED or (self.kind.startswith("fuse.") and self.kind not in _OWN_FUSE)
+
+    @property
+    def passing(self) -> bool:
+        """It goes with the container, or with the pod (an emptyDir)."""
+        return self.kind in _PASSING or "/kubernetes.io~empty-dir/" in self.root
+
+
+def parse_mounts(text: str) -> list[MountPoint]:
+    """The mounts of a mountinfo file, in their order; lines that are none are left out."""
+    found = []
+    for line in text.splitlines():
+        head, dash, tail = line.partition(" - ")
+        fields, behind = head.split(" "), tail.split(" ")
+        if dash and len(fields) >= 6 and len(behind) >= 3:
+            options = {*fields[5].split(","), *behind[2].split(",")}
+            found.append(MountPoint(_plain(fields[4]), _plain(fields[3]), behind[0], "ro" not in options))
+    return found
+
+
+def _plain(text: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
+
+
+def mounts(path: str = _MOUNTINFO) -> list[MountPoint]:
+    """The mounts that this process sees, none where they cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return parse_mounts(file.read(_MOUNTINFO_LIMIT))
+    except OSError:
+        return []
+
+
+def mount_of(path: str, known: Sequence[MountPoint]) -> MountPoint | None:
+    """The mount that `path` lies on; the path itself need not exist."""
+    real = os.path.realpath(path)
+    best: MountPoint | None = None
+    for mount in known:  # of two at one point the later one hides the other
+        inside = real == mount.point or real.startswith(mount.point.rstrip("/") + "/")
+        if inside and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best
+
+
+def shared_folder(known: Sequence[MountPoint], here: str) -> str | None:
+    """A folder on a file system that outlives this container: `here` where it does, else a shared mount's own."""
+    own = mount_of(here, known)
+    if own is not None and own.shared and _usable(own, here):
+        return here
+    for mount in known:
+        if mount.shared and _usable(mount, mount.point) and mount_of(mount.point, known) == mount:
+            return mount.point
+    return None
+
+
+def _usable(mount: MountPoint, folder: str) -> bool:
+    system = any(mount.point == place or mount.point.startswith(place + "/") for place in _SYSTEM)
+    return mount.writable and not system and os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)

@@ -8,7 +8,7 @@ from statistics import median
 
 from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
-from atlctl.render.table import display_width
+from atlctl.render.width import display_width
 
 #: Up to so many rows are shown whole on a terminal; of more those that explain the low cells, and some beside them.
 WHOLE = 16

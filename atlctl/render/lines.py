@@ -1,11 +1,71 @@
-"""From chunks to whole lines with a prefix: the hot path of live output, bytes from end to end."""
+"""From chunks of output to whole lines, each after the `NAME: ` of its worker: the hot path of live output.
+
+Bytes from end to end; a line that is too long for memory waits in an unnamed file (`Spill`).
+"""
 
 from __future__ import annotations
 
+import os
+import tempfile
+import zlib
 from collections.abc import Sequence
 
-from atlctl.render.sanitize import OutputSanitizer
-from atlctl.render.spill import Spill
+from atlctl.jobs.errors import AtlctlError
+from atlctl.render.sanitize import OutputSanitizer, clean
+
+#: Colours of the 256-colour palette with a contrast (WCAG) of at least 3.6 on black and on white; no red.
+PALETTE = (28, 30, 32, 63, 94, 99, 100, 130, 132, 134, 163, 166)
+
+
+class Spill:
+    """Append, then read from the start. The file has no name: it is gone with the process, however that ends."""
+
+    __slots__ = ("_file", "_read", "size")
+
+    def __init__(self) -> None:
+        try:
+            self._file = tempfile.TemporaryFile(prefix="atlctl-", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise _cannot_hold(error) from error
+        self.size = 0
+        self._read = 0
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:
+        """Raises AtlctlError when the disk is full."""
+        view = memoryview(data)
+        try:
+            while view:
+                done = os.pwrite(self._file.fileno(), view, self.size)
+                self.size += done
+                view = view[done:]
+        except OSError as error:
+            raise _cannot_hold(error) from error
+
+    def read(self, limit: int) -> bytes:
+        """The next bytes, at most `limit`; empty at the end. Raises OSError."""
+        data = os.pread(self._file.fileno(), min(limit, self.size - self._read), self._read)
+        self._read += len(data)
+        return data
+
+    def read_at(self, offset: int, limit: int) -> bytes:
+        """Up to `limit` bytes from `offset`, wherever `read` stands. Raises OSError."""
+        return os.pread(self._file.fileno(), min(limit, self.size - offset), offset)
+
+    @property
+    def unread(self) -> int:
+        return self.size - self._read
+
+    def close(self) -> None:
+        """Gives the disk space back. Safe to call twice."""
+        self._file.close()
+
+
+def _cannot_hold(error: OSError) -> AtlctlError:
+    return AtlctlError(
+        f"cannot hold output in {tempfile.gettempdir()}: {error.strerror}",
+        hint="set TMPDIR to a folder with space",
+    )
+
 
 #: A view, as cutting off the end of a chunk must not copy it.
 Piece = bytes | memoryview | Spill
@@ -75,3 +135,14 @@ class LinePrefixer:
         start = self._prefix + self._tail
         self._tail.clear()
         return (start,)
+
+
+def color_of(name: str) -> int:
+    """A colour for `name`, the same in every run and on every machine."""
+    return PALETTE[zlib.crc32(name.encode("utf-8", "surrogatepass")) % len(PALETTE)]
+
+
+def prefix_for(name: str, color: bool) -> bytes:
+    """`NAME: `, the name cleaned, and coloured when `color`."""
+    shown = clean(name)
+    return (f"\x1b[38;5;{color_of(name)}m{shown}:\x1b[0m " if color else f"{shown}: ").encode()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
-from atlctl.render.table import display_width
+from atlctl.render.width import display_width, fold_points, padded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,60 +85,22 @@ def render_panel(telling: TellingLike, streams: Streams) -> str:
     return _Terminal(streams).draw(telling) if streams.stdout_tty else _plain(telling)
 
 
-#: Punctuation that does not begin a line, and that does not end one.
-_NEVER_FIRST = frozenset("，。、；：？！）】》”’…%,.;:?!)]}")
-_NEVER_LAST = frozenset("（【《“‘([{")
-
-
-def fold_points(text: str, width: int) -> list[int]:
-    """Where further lines of `text` begin, so that none takes more than `width` cells; blanks may hang over.
-
-    Broken behind blanks and beside wide characters, which have no blanks between words; elsewhere only where a
-    word is longer than a line.
-    """
-    points: list[int] = []
-    start, used, chance = 0, 0, 0
-    last, last_size = "", 0
-    for at, char in enumerate(text):
-        size = display_width(char)
-        if char != " " and (last == " " or _between(last, last_size, char, size)):
-            chance = at
-        while used + size > width and char != " " and at > start:
-            start = chance if chance > start else at
-            points.append(start)
-            used = display_width(text[start:at])
-        used += size
-        last, last_size = char, size
-    return points
-
-
-def _between(before: str, before_size: int, after: str, after_size: int) -> bool:
-    wide = before_size == 2 or after_size == 2
-    return wide and after_size > 0 and after not in _NEVER_FIRST and before not in _NEVER_LAST
-
-
 def _plain(telling: TellingLike) -> str:
     lines = ["".join(clean(piece.text) for piece in telling.title)]
     room = max((display_width(clean(row.label)) for row in telling.rows), default=0)
     for row in telling.rows:
-        label = _padded(clean(row.label), room)
+        label = padded(clean(row.label), room)
         lines += [f"  {label}  {clean(line)}" for line in row.lines]
     for listing in telling.listings:
         lines.append(f"{clean(listing.label)}:")
         cells = [[clean(cell) for cell in line.cells] for line in listing.lines]
         rooms = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
         for line in cells:
-            padded = [
-                _padded(cell, room, right=at == 0)
-                for at, (cell, room) in enumerate(zip(line[:-1], rooms, strict=False))
+            fitted = [
+                padded(cell, room, right=at == 0) for at, (cell, room) in enumerate(zip(line[:-1], rooms, strict=False))
             ]
-            lines.append(f"  {(' ' * _GAP).join([*padded, line[-1]])}")
+            lines.append(f"  {(' ' * _GAP).join([*fitted, line[-1]])}")
     return "".join(f"{line.rstrip(' ')}\n" for line in lines)
-
-
-def _padded(text: str, room: int, right: bool = False) -> str:
-    space = " " * (room - display_width(text))
-    return space + text if right else text + space
 
 
 class _Terminal:

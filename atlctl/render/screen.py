@@ -9,12 +9,12 @@ import os
 from collections.abc import Sequence
 
 from atlctl.render.sanitize import clean
-from atlctl.render.table import Column, display_width
+from atlctl.render.table import Column
+from atlctl.render.width import cut, display_width, padded
 
 _HOME, _CLEAR, _REST_OF_LINE, _BELOW = "\x1b[H", "\x1b[2J", "\x1b[K", "\x1b[J"
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 _GAP = 2
-_CUT = "…"
 #: Where nothing tells the size.
 _SIZE = (80, 24)
 
@@ -58,20 +58,6 @@ class Screen:
         return f"{start}{''.join(shown)}{_BELOW}"
 
 
-def cut(text: str, columns: int) -> str:
-    """At most so many character cells of a clean text; a last `…` says that there is more."""
-    if display_width(text) <= columns:
-        return text
-    kept, width = [], 0
-    for char in text:
-        cells = display_width(char)
-        if width + cells > columns - 1:
-            break
-        kept.append(char)
-        width += cells
-    return "".join(kept) + _CUT
-
-
 def fitted(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None, spare: Sequence[str], least: int = 0
 ) -> tuple[list[str], list[str]]:
@@ -97,9 +83,6 @@ def fitted(
             left.append(title)
     lines = []
     for row in [titles, *cells]:
-        text = []
-        for number in kept:
-            space = " " * (widths[number] - display_width(row[number]))
-            text.append(space + row[number] if columns[number].align == "right" else row[number] + space)
+        text = [padded(row[number], widths[number], right=columns[number].align == "right") for number in kept]
         lines.append((" " * _GAP).join(text).rstrip(" "))
     return lines, left

@@ -1,4 +1,4 @@
-"""What the three standard streams are, and whether colour goes to them."""
+"""The three standard streams: terminals or not, colour, width; and `error:`, `hint:`, `warning:` and `note:` lines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from atlctl.i18n import translated
+from atlctl.render.sanitize import clean
 
 ColorFlag = Literal["always", "never", "auto"]
 
@@ -87,3 +90,22 @@ class Streams:
     def interactive(self) -> bool:
         """A person types and reads: stdin and stdout are terminals."""
         return self.stdin_tty and self.stdout_tty
+
+
+def _labelled(label: str, style: str, text: str, color: bool) -> str:
+    shown = clean(translated(text))
+    return f"\x1b[{style}m{label}:\x1b[0m {shown}" if color else f"{label}: {shown}"
+
+
+def error_text(message: str, hint: str | None, color: bool) -> str:
+    """`error: what happened`, then `hint: the next command` where there is one."""
+    text = _labelled("error", "1;31", message, color)
+    return text if hint is None else f"{text}\n{_labelled('hint', '36', hint, color)}"
+
+
+def warning_text(message: str, color: bool) -> str:
+    return _labelled("warning", "33", message, color)
+
+
+def note_text(message: str, color: bool) -> str:
+    return _labelled("note", "36", message, color)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from typing import Literal
 
 from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
+from atlctl.render.width import display_width, padded
 
 _GAP = 2
 
@@ -29,17 +29,6 @@ class Table:
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
-
-
-def display_width(text: str) -> int:
-    """Character cells that `text` takes (UAX #11: wide and full-width characters take two)."""
-    if text.isascii():
-        return len(text)
-    width = 0
-    for char in text:
-        if unicodedata.category(char) not in ("Mn", "Me", "Cf"):
-            width += 2 if unicodedata.east_asian_width(char) in "WF" else 1
-    return width
 
 
 def render_table(table: Table, streams: Streams, wide: bool = False) -> str:
@@ -62,8 +51,7 @@ def _plain(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
     for line in lines:
         cells = []
         for column, cell, width in zip(columns, line, widths, strict=True):
-            space = " " * (width - display_width(cell))
-            cells.append(space + cell if column.align == "right" else cell + space)
+            cells.append(padded(cell, width, right=column.align == "right"))
         text.append((" " * _GAP).join(cells).rstrip(" ") + "\n")
     return "".join(text)
 

@@ -19,8 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from atlctl.backends.base import Stream
-from atlctl.render.lines import Piece
-from atlctl.render.spill import Spill
+from atlctl.render.lines import Piece, Spill
 
 if TYPE_CHECKING:
     import asyncio

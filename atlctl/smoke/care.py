@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atlctl.diagnosis.signatures.match import signature_of_xid
-from atlctl.jobs.naming import counted, fold_names
+from atlctl.diagnosis.signatures import signature_of_xid
+from atlctl.i18n import COMMA, Message, given, joined, plural
+from atlctl.jobs.fields import number
+from atlctl.jobs.naming import fold_names
 from atlctl.smoke.context import Options, Run
-from atlctl.smoke.facts import gather
-from atlctl.smoke.facts.minority import size
+from atlctl.smoke.facts import GPU_SECONDS, gather, gather_again, gather_gpus_again, size
 from atlctl.smoke.findings import Culprit, Finding, Severity
+from atlctl.smoke.heard import message_of
 
 CHECK = "gpus"
 #: A GPU in use: percent of time, and MiB that somebody holds.
@@ -24,20 +26,25 @@ _SECOND_LOOK = 10.0
 #: By this Xid the driver asks for a reset: no fault of its own, and none to work with.
 _RESET = "xid_154"
 _XID_TEXT = 300
+_NO_SMI = Message("there is no nvidia-smi to ask")
+#: What slows a GPU's clocks down, by the words of `jobs.gpus`.
+_SLOWED = {"heat": Message("heat"), "power brake": Message("power brake"), "hardware": Message("hardware")}
+#: Whose memory a worker has: of its control group, or of the whole machine.
+_OWNERS = {"cgroup": Message("its cgroup"), "machine": Message("its machine")}
 
 Facts = Mapping[str, Any]
 
 
 async def look_before(run: Run) -> None:
     """Sets `run.quiet` where somebody trains, and `left_out` of workers with too little memory. Asks no GPU to work."""
-    await gather.gather(run)
+    await gather(run)
     if unseen := [name for name, fact in run.facts.items() if fact.get("ranks_problem")]:
-        await gather.again(run, unseen)
+        await gather_again(run, unseen)
     uses = _in_use(run.facts, run.options)
     if uses and all(use.fleeting for use in uses.values()):
-        await gather.gpus_again(run, list(uses), gather.GPU_SECONDS)
+        await gather_gpus_again(run, list(uses), GPU_SECONDS)
         uses = _in_use(run.facts, run.options)
-    busy = {name: "; ".join(use.reasons) for name, use in uses.items()}
+    busy: dict[str, str] = {name: joined(use.reasons) for name, use in uses.items()}
     cramped = too_little(run.facts, run.options)
     for name, why in cramped.items():
         run.report.workers.setdefault(name, {})["left_out"] = why
@@ -52,25 +59,26 @@ async def look_before(run: Run) -> None:
 async def check_gpus(run: Run) -> None:
     """What the driver tells of the GPUs. Reads only: allowed while somebody trains."""
     with run.check(CHECK) as stage:
-        await gather.gather(run)
+        await gather(run)
         stated = {worker.name: worker.gpus for worker in run.workers}
         sure = trusted(run.facts, stated)
         suspects = [name for name, fact in run.facts.items() if ill(name, fact, stated.get(name), sure, {})]
         first = {name: run.facts[name] for name in suspects}
         if suspects:
-            await gather.gpus_again(run, suspects, _SECOND_LOOK)
+            await gather_gpus_again(run, suspects, _SECOND_LOOK)
         for name in suspects:
             run.find(*ill(name, run.facts[name], stated.get(name), sure, first[name]))
         seen = {name: gpus for name, fact in run.facts.items() if (gpus := _gpus(fact))}
         run.report.data[CHECK] = {name: [_figures(gpu) for gpu in gpus] for name, gpus in seen.items()}
         if not seen and not any(finding.check == CHECK for finding in run.report.findings):
-            stage.not_judged("there is no GPU on any worker")
+            stage.not_judged(Message("there is no GPU on any worker"))
             return
         count = sum(len(gpus) for gpus in seen.values())
-        stage.note = f"{counted(count, 'GPU')} on {counted(len(seen), 'worker')}"
+        gpus_on = plural("{n} GPU", "{n} GPUs", count), plural("{n} worker", "{n} workers", len(seen))
+        stage.note = Message("{gpus} on {workers}", gpus=gpus_on[0], workers=gpus_on[1])
         without = [name for name in seen if not run.facts[name].get("smi", {}).get("tool")]
         if without and len(without) == len(seen):
-            stage.not_judged(f"{stage.note}; there is no nvidia-smi to ask")
+            stage.not_judged(joined([stage.note, _NO_SMI]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +92,36 @@ class Use:
 
 def in_use(facts: Facts, chosen: Sequence[int] | None) -> Use:
     """No reasons where nothing says so. `chosen`: the GPUs to look at, None for all."""
-    reasons = []
+    reasons: list[str] = []
     if facts.get("ranks_problem"):
-        reasons.append(f"whether ranks run there cannot be told: {facts['ranks_problem']}")
+        why = message_of(facts["ranks_problem"])
+        reasons.append(Message("whether ranks run there cannot be told: {why}", why=why))
     ranks = facts.get("ranks")
     if isinstance(ranks, list) and ranks:
         numbers = sorted({str(rank.get("rank")) for rank in ranks if isinstance(rank, dict)}, key=lambda n: (len(n), n))
-        reasons.append(f"ranks run there ({', '.join(numbers[:8])}{', ...' if len(numbers) > 8 else ''})")
+        some = f"{', '.join(numbers[:8])}{', ...' if len(numbers) > 8 else ''}"
+        reasons.append(Message("ranks run there ({numbers})", numbers=some))
     gpus = [gpu for gpu in _gpus(facts) if chosen is None or gpu["index"] in chosen]
     holders = [gpu for gpu in gpus if _number(gpu, "processes")]
     held = [gpu for gpu in gpus if (_number(gpu, "memory_used") or 0) > _HELD_MIB and gpu not in holders]
     used = [gpu for gpu in gpus if (_number(gpu, "utilisation") or 0) >= _UTILISATION]
     if holders:
-        reasons.append(f"processes compute on GPU {_numbers(holders)}")
+        reasons.append(Message("processes compute on GPU {numbers}", numbers=_numbers(holders)))
     if held:
+        most = max(_number(g, "memory_used") or 0 for g in held)
         reasons.append(
-            f"memory of GPU {_numbers(held)} is held, up to {max(_number(g, 'memory_used') or 0 for g in held):.0f} MiB"
+            Message("memory of GPU {numbers} is held, up to {most:.0f} MiB", numbers=_numbers(held), most=most)
         )
     fleeting = bool(used) and not reasons
     if used:
-        reasons.append(f"GPU {_numbers(used)} in use, up to {max(_number(g, 'utilisation') or 0 for g in used):.0f} %")
+        most = max(_number(g, "utilisation") or 0 for g in used)
+        reasons.append(Message("GPU {numbers} in use, up to {most:.0f} %", numbers=_numbers(used), most=most))
     return Use(tuple(reasons), fleeting)
 
 
 def too_little(facts: Mapping[str, Facts], options: Options) -> dict[str, str]:
     """Workers whose memory does not suffice for ranks, and why: what is killed then may be the training."""
-    found = {}
+    found: dict[str, str] = {}
     for name, fact in facts.items():
         memory = fact.get("memory")
         room = memory.get("room") if isinstance(memory, dict) else None
@@ -119,8 +131,18 @@ def too_little(facts: Mapping[str, Facts], options: Options) -> dict[str, str]:
         ranks = max(1, len(_gpus(fact)) if chosen is None else len(chosen))
         needed = TORCH_ROOM + ranks * RANK_ROOM
         if room < needed:
-            whole = ", and all of its processes would be killed" if memory.get("group_kill") else ""
-            found[name] = f"{size(room)} of memory are left to its {memory.get('of')}, {size(needed)} are needed{whole}"
+            of = memory.get("of")
+            lacks = Message(
+                "{left} of memory are left to {owner}, {needed} are needed",
+                left=size(room),
+                owner=_OWNERS.get(str(of)) or f"its {of}",
+                needed=size(needed),
+            )
+            found[name] = (
+                Message("{said}, and all of its processes would be killed", said=lacks)
+                if memory.get("group_kill")
+                else lacks
+            )
     return found
 
 
@@ -137,7 +159,7 @@ def ill(name: str, facts: Facts, stated: int | None, sure: bool, before: Facts) 
     smi = smi if isinstance(smi, dict) else {}
     gpus = _gpus(facts)
     if smi.get("hung"):
-        text = f"nvidia-smi hangs: {smi['hung']}"
+        text = Message("nvidia-smi hangs: {why}", why=message_of(smi["hung"]))
         return [_worker(name, Severity.FAIL, text, bool(before.get("smi", {}).get("hung")), "hung")]
     odd = [str(line) for line in smi["odd"]] if isinstance(smi.get("odd"), list) else []
     found = []
@@ -145,42 +167,53 @@ def ill(name: str, facts: Facts, stated: int | None, sure: bool, before: Facts) 
     answered = not (smi.get("late") or "problem" in facts)
     if stated and len(gpus) < stated and answered and not sliced and (gpus or sure):
         xids = [fault for xid in _xids(smi) if (fault := _fault(xid))]
-        said = f"; {xids[-1]}" if xids else f"; {odd[0]}" if odd else ""
-        text = f"{len(gpus)} GPUs are there, the platform states {stated}{said}"
+        said = [xids[-1]] if xids else odd[:1]
+        there = Message("{some} GPUs are there, the platform states {all}", some=len(gpus), all=stated)
+        text = joined([there, *said])
         severity = Severity.FAIL if sure or odd else Severity.WARN
         found.append(_worker(name, severity, text, bool(before), "missing"))
     elif odd and gpus:
-        text = f"nvidia-smi tells of a GPU that does not answer: {odd[0]}"
+        text = Message("nvidia-smi tells of a GPU that does not answer: {words}", words=odd[0])
         found.append(_worker(name, Severity.FAIL, text, bool(before), "missing"))
     elif smi.get("problem") and not gpus and smi.get("devices"):
-        found.append(_worker(name, Severity.FAIL, str(smi["problem"]), bool(before), "hung"))
+        found.append(_worker(name, Severity.FAIL, message_of(smi["problem"]), bool(before), "hung"))
     earlier = {gpu["index"]: gpu for gpu in _gpus(before)}
     for gpu in gpus:
         texts, severity = _faults(gpu, _of(gpu, _xids(smi)), earlier.get(gpu["index"]), bool(before))
         if texts:
             culprit = Culprit("gpu", name, gpu=gpu["index"])
-            found.append(Finding(CHECK, severity, culprit, "; ".join(texts), bool(before), _ADVICE["gpu"]))
+            found.append(Finding(CHECK, severity, culprit, joined(texts), bool(before), _ADVICE["gpu"]))
     return found
 
 
 def _faults(gpu: Facts, xids: Sequence[Facts], earlier: Facts | None, second: bool) -> tuple[list[str], Severity]:
-    texts, severity = [], Severity.WARN
+    texts: list[str] = []
+    severity = Severity.WARN
     if str(gpu.get("remap_failure", "")).lower() == "yes":
-        texts.append("a bad row of its memory could not be remapped")
+        texts.append(Message("a bad row of its memory could not be remapped"))
         severity = Severity.FAIL
     if "yes" in (str(gpu.get("remap_pending", "")).lower(), str(gpu.get("retire_pending", "")).lower()):
-        texts.append("bad memory waits for the GPU to be reset")
+        texts.append(Message("bad memory waits for the GPU to be reset"))
         severity = Severity.FAIL
     ecc = _number(gpu, "ecc")
     if ecc:
-        errors = "memory error" if ecc == 1 else "memory errors"
-        texts.append(f"{ecc:.0f} {errors} that ECC could not correct since the driver was loaded")
+        texts.append(
+            plural(
+                "{n} memory error that ECC could not correct since the driver was loaded",
+                "{n} memory errors that ECC could not correct since the driver was loaded",
+                round(ecc),
+            )
+        )
     texts += [fault for xid in xids if (fault := _fault(xid))][-1:]
     throttled = gpu.get("throttled")
     if isinstance(throttled, list) and throttled and (not second or (earlier or {}).get("throttled")):
         degrees = _number(gpu, "temperature")
-        heat = f", {degrees:.0f} degrees" if degrees is not None else ""
-        texts.append(f"its clock is held down: {', '.join(map(str, throttled))}{heat}")
+        why = joined([_SLOWED.get(str(one), str(one)) for one in throttled], COMMA)
+        texts.append(
+            Message("its clock is held down: {why}", why=why)
+            if degrees is None
+            else Message("its clock is held down: {why}, {degrees:.0f} degrees", why=why, degrees=degrees)
+        )
     return texts, severity
 
 
@@ -211,8 +244,10 @@ def _in_use(facts: Mapping[str, Facts], options: Options) -> dict[str, Use]:
 def _quiet(busy: Mapping[str, str]) -> str:
     (reason, count), *others = Counter(busy.values()).most_common()
     names = [name for name, why in busy.items() if why == reason]
-    more = f", and on {len(busy) - count} more" if others else ""
-    return f"somebody trains: {fold_names(names)}: {reason}{more}"
+    workers, more = fold_names(names), len(busy) - count
+    if not others:
+        return Message("somebody trains: {workers}: {reason}", workers=workers, reason=reason)
+    return Message("somebody trains: {workers}: {reason}, and on {n} more", workers=workers, reason=reason, n=more)
 
 
 def _gpus(facts: Facts) -> list[dict[str, Any]]:
@@ -247,13 +282,14 @@ def _fault(xid: Facts) -> str | None:
     if not (signature.hardware or signature.id == _RESET):
         return None
     age = xid.get("age")
-    when = f" {age / 60:.0f} min ago" if isinstance(age, int | float) else ""
-    return f"Xid {xid['xid']}{when}: {signature.meaning.en.rstrip('.')}"
+    what = given(signature.meaning.en.rstrip("."), signature.meaning.zh.rstrip("。"))
+    if not isinstance(age, int | float):
+        return Message("Xid {xid}: {what}", xid=xid["xid"], what=what)
+    return Message("Xid {xid} {minutes:.0f} min ago: {what}", xid=xid["xid"], minutes=age / 60, what=what)
 
 
 def _number(gpu: Facts, key: str) -> float | None:
-    value = gpu.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return number(gpu.get(key))
 
 
 def _numbers(gpus: Sequence[Facts]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from atlctl.jobs.model import Worker
 from atlctl.smoke.findings import Check, Finding, Report, Verdict
-from atlctl.smoke.ranks.expected import Row
+from atlctl.smoke.ranks.expected import BusbwRow
 from atlctl.smoke.session import Session
 
 Tier = Literal["quick", "standard", "deep"]
@@ -33,7 +33,7 @@ class Options:
     mounts: tuple[str, ...] = ()
     timeout: float = 300.0
     #: Figures of hardware that the user has added.
-    busbw: tuple[Row, ...] = ()
+    busbw: tuple[BusbwRow, ...] = ()
 
 
 @dataclass(slots=True)
@@ -53,11 +53,11 @@ class Run:
         self.report.findings.extend(findings)
 
     @contextmanager
-    def check(self, name: str) -> Iterator[Stage]:
+    def check(self, name: str) -> Iterator[OpenCheck]:
         """One check: its time and its verdict go into the report. The verdict is the worst of the findings made
         for `name` meanwhile, unless `not_judged` said that there was nothing to judge."""
         self.progress(name)
-        begun, stage = time.monotonic(), Stage()
+        begun, stage = time.monotonic(), OpenCheck()
         yield stage
         seconds = round(time.monotonic() - begun, 3)
         otherwise = Verdict.NOT_JUDGED if stage.unjudged else Verdict.PASS
@@ -66,7 +66,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Stage:
+class OpenCheck:
     """What a check says of itself while it runs."""
 
     note: str = ""

@@ -1,24 +1,38 @@
-"""One smoke test from the roll call to the verdict: which checks in which order, in what time, and who was missing."""
+"""One smoke test from the roll call to the verdict: the checks of its tier in their order, and the missing workers.
+
+The checks of one group run at once, the groups one after another. While the workers import torch, the checks that need
+no torch run: facts, network, storage. What measures speed comes when nothing else runs. The facts come first: they show
+whether a training runs.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import re
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from atlctl.backends.base import Executor
+from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut, Unreachable
 from atlctl.jobs.model import Job, Worker
-from atlctl.jobs.naming import fold_names
+from atlctl.jobs.naming import fold_names, names_by_reason
+from atlctl.smoke.care import check_gpus, look_before
 from atlctl.smoke.context import Options, Run
+from atlctl.smoke.facts import check_facts
 from atlctl.smoke.findings import Check, Culprit, Finding, Report, Severity, Verdict
-from atlctl.smoke.session import Session
-from atlctl.smoke.steps import Act, Step, look_before, names, steps
+from atlctl.smoke.network.mesh import check_mesh
+from atlctl.smoke.network.throughput import check_throughput
+from atlctl.smoke.ranks.allreduce import check_allreduce
+from atlctl.smoke.ranks.collectives import check_collectives, check_ddp, check_fsdp
+from atlctl.smoke.ranks.device import check_device
+from atlctl.smoke.ranks.pairs import check_pairs
+from atlctl.smoke.ranks.stragglers import check_stragglers
+from atlctl.smoke.session import Absence, Session
+from atlctl.smoke.storage import check_storage
 
 #: Seconds without any sign of life until those that have not answered are given up once one has, and the most for a
 #: roll call: many workers, or a machine with too much to do, are no silent ones.
@@ -27,16 +41,64 @@ PATIENCE, ROLL_CALL_MOST = 4.0, 25.0
 _AGAIN, _AGAIN_LEAST = 60.0, 1.0
 #: Seconds that agents outlive the run's own time, should nobody end them.
 _MARGIN = 30.0
-NO_TIME = "no time left"
+NO_TIME = Message("no time left")
 
-_REFUSED = re.compile(r"forbidden|not signed in|not allowed|[Pp]ermission denied")
 _log = logging.getLogger(__name__)
+
+Act = Callable[[Run], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One check: its name in the report, and what makes it. `ranks`: it runs processes with torch, on GPUs.
+    `others`: it needs two workers. `loads`: a training would feel it."""
+
+    name: str
+    act: Act
+    ranks: bool = False
+    others: bool = False
+    loads: bool = False
+
+
+_FACTS = Step("facts", check_facts)
+_MESH = Step("mesh", check_mesh, others=True)
+_THROUGHPUT = Step("throughput", check_throughput, others=True, loads=True)
+_QUICK = (
+    (_FACTS,),
+    (_MESH, Step("storage", check_storage)),
+    (Step("gpus", check_gpus),),
+    (Step("device", check_device, ranks=True),),
+    (Step("collectives", check_collectives, ranks=True),),
+    (Step("ddp", check_ddp, ranks=True),),
+)
+_STANDARD = (
+    (_THROUGHPUT,),
+    (Step("fsdp", check_fsdp, ranks=True),),
+    (Step("allreduce", check_allreduce, ranks=True),),
+    (Step("stragglers", check_stragglers, ranks=True),),
+)
+_DEEP = ((Step("pairs", check_pairs, ranks=True, others=True),),)
+
+
+def steps(options: Options) -> Sequence[Sequence[Step]]:
+    """The groups of a run with these options."""
+    if options.net_only:
+        return ((_FACTS,), (_MESH,), (_THROUGHPUT,))
+    more = {"quick": (), "standard": _STANDARD, "deep": (*_STANDARD, *_DEEP)}
+    return (*_QUICK, *more[options.tier])
+
+
+def names(options: Options) -> list[str]:
+    """Every line that the report will have."""
+    return ["roll-call", *(step.name for group in steps(options) for step in group)]
 
 
 def absent(job: Job, chosen: Sequence[Worker], *, whole: bool) -> dict[str, str]:
     """Who cannot be asked, by name, and why: workers that have ended, and with `whole` those that the job lacks."""
-    gone = {
-        worker.name: f"it is not running ({worker.state}{f': {worker.reason}' if worker.reason else ''})"
+    gone: dict[str, str] = {
+        worker.name: Message("it is not running ({state}: {reason})", state=worker.state, reason=worker.reason)
+        if worker.reason
+        else Message("it is not running ({state})", state=worker.state)
         for worker in chosen
         if not worker.state.active
     }
@@ -44,7 +106,9 @@ def absent(job: Job, chosen: Sequence[Worker], *, whole: bool) -> dict[str, str]
         # A worker that is not there has no name: the others' tell it, where theirs end in their number.
         named = [worker for worker in job.workers if worker.name.endswith(str(worker.index))]
         stem = named[0].name.removesuffix(str(named[0].index)) if named and len(named) == len(job.workers) else "#"
-        gone |= {f"{stem}{index}": f"the job has no worker of index {index}" for index in job.missing}
+        gone |= {
+            f"{stem}{index}": Message("the job has no worker of index {index}", index=index) for index in job.missing
+        }
     return gone
 
 
@@ -137,19 +201,21 @@ class Smoke:
                 }
             run.find(*(self._silent(session, name, why) for name, why in silent.items()))
             total = len(self._workers) + len(self._gone)
-            stage.note = f"{len(living)} of {total} workers answer"
+            stage.note = Message("{some} of {all} workers answer", some=len(living), all=total)
         if not living:
-            raise nobody(silent)
+            raise nobody(session)
         return silent
 
     def _silent(self, session: Session, name: str, why: str) -> Finding:
         """A worker that did not answer. Silence for too short a time, or where a machine has too much to do, says
         nothing; a refusal does."""
-        doubted = _silence(why) and (self._options.timeout < PATIENCE or session.overloaded(name))
+        silent = session.absence(name) is Absence.SILENT
+        doubted = silent and (self._options.timeout < PATIENCE or session.overloaded(name))
         if not doubted:
             return _missing(name, why, confirmed=False)
-        more = "; its machine has too much to do to tell" if session.overloaded(name) else ""
-        return replace(_missing(name, why + more, confirmed=False), severity=Severity.NOT_JUDGED)
+        if session.overloaded(name):
+            why = Message("{said}; its machine has too much to do to tell", said=why)
+        return replace(_missing(name, why, confirmed=False), severity=Severity.NOT_JUDGED)
 
     async def _again(self, silent: Mapping[str, str], config: Mapping[str, object]) -> None:
         """A second try at those that did not answer, beside the tests of the others. Confirms, or takes back."""
@@ -168,7 +234,7 @@ class Smoke:
             if finding.check != "roll-call" or who not in silent or finding.severity is not Severity.FAIL:
                 continue
             if who in answered:
-                text = f"{finding.evidence}; asked once more it answered, and was not tested"
+                text = Message("{said}; asked once more it answered, and was not tested", said=finding.evidence)
                 self.report.findings[at] = replace(finding, severity=Severity.WARN, evidence=text, confirmed=True)
             else:
                 self.report.findings[at] = replace(finding, confirmed=True)
@@ -185,9 +251,9 @@ class Smoke:
             await session.roll_call(PATIENCE, ROLL_CALL_MOST)
             living = session.living()
         for name, why in lost.items():
-            text = f"its agent was lost while it was tested: {why}"
+            text = Message("its agent was lost while it was tested: {why}", why=why)
             if name in living:
-                severity, text = Severity.WARN, f"{text}; another one answers"
+                severity, text = Severity.WARN, Message("{said}; another one answers", said=text)
             else:
                 severity = Severity.FAIL
             self.report.findings.append(
@@ -224,13 +290,13 @@ class Smoke:
             return NO_TIME
         living = run.session.living()
         if not living:
-            return "no worker answers any more"
+            return Message("no worker answers any more")
         if step.ranks and self._options.gpu is False:
-            return "--no-gpu"
+            return Message("--no-gpu")
         if (step.ranks or step.loads) and run.quiet and not self._options.allow_busy:
             return run.quiet
         if step.others and len(living) < 2:
-            return "one worker: there is nobody to talk to"
+            return Message("one worker: there is nobody to talk to")
         return ""
 
     async def _guarded(self, run: Run, name: str | None, act: Act) -> None:
@@ -246,7 +312,8 @@ class Smoke:
             self._not_made(name, error.message)
         except Exception as error:  # noqa: BLE001 - told in the report, and logged with its traceback
             _log.warning("the check %s failed itself", name or "before all others", exc_info=error)
-            self._not_made(name, f"the check failed itself: {type(error).__name__}: {error}")
+            why = Message("the check failed itself: {kind}: {error}", kind=type(error).__name__, error=error)
+            self._not_made(name, why)
 
     def _not_made(self, name: str | None, why: str) -> None:
         """A check that did not come to its end. What it found before that counts."""
@@ -263,19 +330,15 @@ def _missing(name: str, why: str, *, confirmed: bool) -> Finding:
     return Finding("roll-call", Severity.FAIL, Culprit("worker", name), why, confirmed, _ADVICE_MISSING)
 
 
-def _silence(why: str) -> bool:
-    return why.startswith("no answer within")
-
-
-def nobody(silent: Mapping[str, str]) -> AtlctlError:
+def nobody(session: Session) -> AtlctlError:
     """Why nothing could be tested: one line, with the code that the reasons mean."""
-    reasons: dict[str, list[str]] = {}
-    for name, why in silent.items():
-        reasons.setdefault(why, []).append(name)
-    told = [f"{fold_names(names)}: {why}" for why, names in list(reasons.items())[:3]]
-    text = f"no worker can be tested: {'; '.join(told)}{'; ...' if len(reasons) > 3 else ''}"
-    if all(_REFUSED.search(why) for why in reasons):
-        return NotAllowed(text, "atlctl doctor tells what is allowed")
-    if all(map(_silence, reasons)):
-        return TimedOut(text, "try one of them: atlctl exec -w 0 -- true")
-    return Unreachable(text, "try one of them: atlctl exec -w 0 -- true")
+    gone = session.gone()
+    reasons, kinds = names_by_reason(gone.items()), {session.absence(name) for name in gone}
+    told: list[str] = [
+        Message("{names}: {why}", names=fold_names(names), why=why) for why, names in list(reasons.items())[:3]
+    ]
+    text = Message("no worker can be tested: {reasons}", reasons=joined([*told, *["..."] * (len(reasons) > 3)]))
+    if kinds == {Absence.NOT_ALLOWED}:
+        return NotAllowed(text, Message("atlctl doctor tells what is allowed"))
+    hint = Message("try one of them: atlctl exec -w 0 -- true")
+    return TimedOut(text, hint) if kinds == {Absence.SILENT} else Unreachable(text, hint)

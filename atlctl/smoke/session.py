@@ -12,18 +12,22 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import cache
+from pathlib import Path
 from typing import Any, Self
 
-from atlctl.backends.base import ExecRequest, Execution, Executor, Stream
+from atlctl.backends.base import Argv, ExecRequest, Execution, Executor, Stream
 from atlctl.fanout import engine
-from atlctl.fanout.around import Fed
-from atlctl.fanout.keep import unanswered
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import Outcome
+from atlctl.fanout.sessions import FedExecution, unanswered
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.fields import parse_json
 from atlctl.jobs.model import Worker
-from atlctl.smoke import sending
+from atlctl.remote import sending
+from atlctl.smoke.heard import message_of
 
 #: Workers connected to at once. All agents live at once: that is what a roll call is.
 PARALLEL = 64
@@ -39,15 +43,25 @@ _SLOWEST = 5.0
 #: Processes ready to run for each CPU from which on a late worker cannot be told from a silent one.
 _OVERLOADED = 2.0
 _SILENT = (
-    "not connected",
-    "its agent was started and says nothing",
-    "a shell answers there, and no Python that it starts does",
+    Message("not connected"),
+    Message("its agent was started and says nothing"),
+    Message("a shell answers there, and no Python that it starts does"),
 )
+
+_AGENT = "atlctl.remote.smoke"
 
 _log = logging.getLogger(__name__)
 
 Fields = dict[str, Any]
 Heard = Callable[[str, Fields], None]
+
+
+class Absence(Enum):
+    """Why a worker's agent is not there: no answer in time, not allowed to start it, or any other reason."""
+
+    SILENT = auto()
+    NOT_ALLOWED = auto()
+    ENDED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +90,33 @@ class _Call:
 @dataclass(slots=True)
 class _Peer:
     """One worker's agent. `slow`: how many times as long as usual it may take, 0 until its shell has told.
-    `gone`: why it is no longer there."""
+    `gone`: why it is no longer there, in words, and `absence` as a kind."""
 
     worker: Worker
     execution: _Agent | None = None
     slow: float = 0.0
     hello: Fields | None = None
     gone: str = ""
+    absence: Absence | None = None
     outcome: Outcome | None = None
     held: bytearray = field(default_factory=bytearray)
     stderr: bytearray = field(default_factory=bytearray)
     started: float | None = None
+
+
+@cache
+def program() -> bytes:
+    """What is written to an agent's standard input before its first line: the text of every module, compressed."""
+    folder = Path(sending.__file__).parent / "smoke"
+    return sending.packed(sending.needed(*(f"{_AGENT}.{file.stem}" for file in sorted(folder.glob("*.py")))))
+
+
+def request_for(torch: bool) -> ExecRequest:
+    """The command that starts an agent; with `torch` a Python that has it is preferred."""
+    seek = f"{_AGENT}.seek"
+    first = (seek, sending.inline(sending.needed(seek))) if torch else ()
+    words = (sending.boot(), *first, f"{_AGENT}.main", str(len(program())), "--", "torch" if torch else "any")
+    return ExecRequest(Argv(sending.command("atlctl-smoke", "-u", words, sending.shell("alive"))), stdin=True)
 
 
 class Session:
@@ -112,7 +142,7 @@ class Session:
         make_room(len(workers), PARALLEL, None)
         self._begun = time.monotonic()
         starting = _Starting(self, self._executor)
-        request = sending.request(bool(self._config.get("torch") or self._config.get("finds_torch")))
+        request = request_for(bool(self._config.get("torch") or self._config.get("finds_torch")))
         limits = engine.Limits(PARALLEL, None, None, None, grace=_GRACE)
         self._running = asyncio.create_task(engine.run(starting, workers, request, limits, self))
         return self
@@ -146,8 +176,14 @@ class Session:
     def gone(self) -> dict[str, str]:
         """Why the other ones are not, as far as it is known by now. Hostile text."""
         return {
-            name: peer.gone or "no answer yet" for name, peer in self._peers.items() if peer.gone or peer.hello is None
+            name: peer.gone or Message("no answer yet")
+            for name, peer in self._peers.items()
+            if peer.gone or peer.hello is None
         }
+
+    def absence(self, name: str) -> Absence | None:
+        """The kind of reason in `gone`; None for an agent that is there, or may still come."""
+        return self._peers[name].absence
 
     def hello(self, name: str) -> Fields:
         """What the agent said first: `pid`, `host`, `python`, `executable`. Empty before it did."""
@@ -193,7 +229,8 @@ class Session:
         for peer in self._peers.values():
             if peer.hello is None and not peer.gone:
                 why = _SILENT[(peer.started is not None) + (peer.slow > 0)]
-                peer.gone = f"no answer within {waited:g} s: {why}"
+                peer.gone = Message("no answer within {seconds:g} s: {why}", seconds=waited, why=why)
+                peer.absence = Absence.SILENT
                 if peer.execution is not None:
                     self._ending.append(asyncio.create_task(_end(peer.execution)))
         return {name: peer.gone for name, peer in self._peers.items() if peer.hello is None}
@@ -225,7 +262,8 @@ class Session:
             await self._await(call, begun, timeout, patience)
         finally:
             del self._calls[number]
-        late = Answer(None, f"no answer within {round(time.monotonic() - begun, 1):g} s", late=True)
+        waited = round(time.monotonic() - begun, 1)
+        late = Answer(None, Message("no answer within {seconds:g} s", seconds=waited), late=True)
         return {name: call.answers.get(name, late) for name in commands}
 
     async def _await(self, call: _Call, begun: float, timeout: float, patience: float | None) -> None:
@@ -267,7 +305,7 @@ class Session:
         self._joined.set()
         if peer.execution is not None:
             config = {**self._config, "index": worker.index, "worker": worker.name}
-            peer.execution.post(sending.program() + json.dumps(config).encode() + b"\n")
+            peer.execution.post(program() + json.dumps(config).encode() + b"\n")
 
     async def output(self, worker: Worker, stream: Stream, data: bytes) -> None:
         peer = self._peers[worker.name]
@@ -289,8 +327,10 @@ class Session:
         peer = self._peers[outcome.worker.name]
         peer.outcome = outcome
         said = peer.stderr.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
-        ended = said[:300] or f"the agent ended with exit {outcome.code}"
-        peer.gone = peer.gone or unanswered(outcome, "the agent", "shell", ended).message
+        ended = message_of(said[:300]) if said else Message("the agent ended with exit {code}", code=outcome.code)
+        if not peer.gone:
+            peer.gone = unanswered(outcome, Message("the agent"), "shell", ended).message
+            peer.absence = Absence.NOT_ALLOWED if outcome.not_allowed else Absence.ENDED
         for number, call in list(self._calls.items()):
             if peer.worker.name in call.waiting:
                 self._answer(number, peer.worker.name, Answer(None, peer.gone))
@@ -326,12 +366,13 @@ class Session:
             except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
                 # What is not understood is this worker's own loss, never the end of all streams.
                 _log.debug("%s: an event is not understood: %r", name, error)
-                self._answer(number, name, Answer(None, "its answer is not understood"))
+                self._answer(number, name, Answer(None, Message("its answer is not understood")))
                 return
         if not event.get("end"):
             return
         if event.get("ev") == "problem":
-            self._answer(number, name, Answer(None, str(event.get("error") or "its agent failed")[:400]))
+            said = str(event.get("error") or "")[:400]
+            self._answer(number, name, Answer(None, message_of(said) if said else Message("its agent failed")))
         else:
             self._answer(number, name, Answer(event))
 
@@ -356,7 +397,7 @@ class _Starting:
         await self._inner.aclose()
 
 
-class _Agent(Fed):
+class _Agent(FedExecution):
     """One agent's stream: what is posted is written in order, by a task of its own."""
 
     def __init__(self, inner: Execution) -> None:

@@ -1,19 +1,29 @@
-"""The check `storage`: every mount is written by all workers, synced, renamed, and read by all the others."""
+"""The check `storage`: every mount is written by all workers, synced, renamed, and read by all the others.
+
+What a worker does is in `remote/smoke/storage.py`; what its reports say of a mount is judged here, by pure functions.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import posixpath
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from atlctl.i18n import COMMA, Message, joined
+from atlctl.jobs import fields
+from atlctl.jobs.naming import fold_names
 from atlctl.smoke.context import Run
 from atlctl.smoke.facts import gather
+from atlctl.smoke.facts import size as words
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.mounts import CHECK, Looks, Place, judge, places, seconds, slow, suspects, wrote
+from atlctl.smoke.heard import message_of
 from atlctl.smoke.session import Answer
 
+CHECK = "storage"
 #: Bytes that each worker writes to each mount, at most; a tenth of what is free, shared by all, where that is less.
 _WANT = {"quick": 4 << 20, "standard": 16 << 20, "deep": 64 << 20}
 #: Seconds without a step after which a mount hangs, and those that a hung one is given at the end.
@@ -22,17 +32,54 @@ _PATIENCE, _LAST_PATIENCE = 5.0, 1.0
 _AGAIN = 0.7
 #: Files of others that each worker looks for.
 _MOST_FILES = 64
+_MALFORMED = Message("its answer was not understood")
+#: Mounts that are looked for without being named.
+MOST_FOUND = 8
+#: Slow: this many times the middle one's time, and this many seconds more. Seen twice, the second time alone.
+SLOW, SLOW_SECONDS, SLOW_AGAIN = 4.0, 0.5, 3.0
+#: A process that waited for a CPU for this part of its time says nothing of the mount.
+STARVED = 0.3
+#: Nearly full: less than this share and less than these bytes. Full: no room for anything.
+_LOW_SHARE, _LOW_BYTES, _FULL_BYTES = 0.02, 1 << 30, 1 << 20
+_LOW_INODES, _LOW_INODE_COUNT = 0.01, 10_000
+#: By which a mount that nobody named may be none to write to.
+_PERHAPS_MEANT = frozenset({"EROFS", "EACCES", "EPERM", "ENOTDIR"})
+_ERRORS = {
+    "ENOENT": Message("is not there"),
+    "ENOTDIR": Message("is no folder"),
+    "EROFS": Message("is read-only"),
+    "ENOSPC": Message("is full"),
+    "EDQUOT": Message("is full: the quota is used up"),
+    "EACCES": Message("may not be written"),
+    "EPERM": Message("may not be written"),
+    "ESTALE": Message("is stale: the server knows it no more"),
+    "ENOTCONN": Message("is not connected: the process that serves it is gone"),
+}
+_ADVICE = {
+    "ENOENT": "mount it there, as on the others",
+    "EROFS": "look at how it is mounted there (mount, dmesg): an error may have made it read-only",
+    "ENOSPC": "remove what is not needed, or have the volume made larger",
+    "EDQUOT": "remove what is not needed, or have the quota raised",
+    "stuck": "look at the file server and the way to it; processes that wait for it cannot be killed",
+    "view": "compare there: mount, df; the path is another volume than on the others, or not mounted at all",
+    "slow": "look at the way from this worker to the file server, and at who else uses it there",
+    "content": "have the volume checked; until then do not trust what is written there",
+    "space": "a checkpoint may not fit: remove what is not needed",
+    "cache": "look at the mount's options for caching (NFS: actimeo, lookupcache)",
+}
+
+Told = Mapping[str, Any]
 
 
 async def check_storage(run: Run) -> None:
     with run.check(CHECK) as stage:
-        await gather.gather(run)
+        await gather(run)
         living = run.session.living()
         facts = {name: fact for name, fact in run.facts.items() if name in living}
         chosen, findings = places([posixpath.normpath(path) for path in run.options.mounts], facts)
         run.find(*findings)
         if not chosen:
-            stage.not_judged("no mount was named, and all workers share none")
+            stage.not_judged(Message("no mount was named, and all workers share none"))
             return
         test = _Test(run, chosen, living)
         await test.write()
@@ -45,16 +92,41 @@ async def check_storage(run: Run) -> None:
             run.find(*judge(place, test.looks[place.number]))
         run.find(*found)
         run.report.data[CHECK] = {place.path: test.figures(place) for place in chosen}
-        shown = [f"{place.path} {_rate(test.figures(place))}" for place in chosen[:3]]
-        stage.note = ", ".join([*shown, *([f"{len(chosen) - 3} more"] if len(chosen) > 3 else [])])
+        shown = [joined([place.path, _rate(test.figures(place))], " ") for place in chosen[:3]]
+        stage.note = joined([*shown, *([Message("{n} more", n=len(chosen) - 3)] if len(chosen) > 3 else [])], COMMA)
         if len(living) < 2:
-            stage.note += "; one worker: whether others see the same is not judged"
+            stage.note = joined([stage.note, Message("one worker: whether others see the same is not judged")])
+
+
+@dataclass(frozen=True, slots=True)
+class MountUnderTest:
+    """A folder under test. `named`: by the user. `shared`: a network's file system, of one source for all."""
+
+    number: int
+    path: str
+    named: bool
+    shared: bool = False
+
+
+@dataclass(slots=True)
+class Looks:
+    """What the workers told of one place, by name. `seen`: for each reader what it saw, by the writer's name."""
+
+    written: dict[str, Told] = field(default_factory=dict)
+    seen: dict[str, dict[str, str]] = field(default_factory=dict)
+    read: dict[str, Told] = field(default_factory=dict)
+    #: Still stuck when it was asked again.
+    still: set[str] = field(default_factory=set)
+
+    @property
+    def writers(self) -> list[str]:
+        return [name for name, told in self.written.items() if wrote(told)]
 
 
 class _Test:
     """One run over all places. A fault of one worker or place keeps none of the others from being judged."""
 
-    def __init__(self, run: Run, chosen: Sequence[Place], names: Sequence[str]) -> None:
+    def __init__(self, run: Run, chosen: Sequence[MountUnderTest], names: Sequence[str]) -> None:
         self._run = run
         self._places = {place.number: place for place in chosen}
         self._paths = {str(place.number): place.path for place in chosen}
@@ -72,14 +144,16 @@ class _Test:
             for number, told in told_of.items():
                 self.looks[number].written[name] = told
             if not told_of:
-                self._silent[name] = answer.problem or "its answer was not understood"
+                self._silent[name] = answer.problem or _MALFORMED
 
     def silent(self) -> list[Finding]:
         """Agents that live and told nothing. Whose agent is gone is told by the roll call."""
+        living = self._run.session.living()
+        silent = {name: Message("it told nothing of its mounts: {why}", why=why) for name, why in self._silent.items()}
         return [
-            Finding(CHECK, Severity.NOT_JUDGED, Culprit("worker", name), f"it told nothing of its mounts: {why}")
-            for name, why in self._silent.items()
-            if name in self._run.session.living()
+            Finding(CHECK, Severity.NOT_JUDGED, Culprit("worker", name), text)
+            for name, text in silent.items()
+            if name in living
         ]
 
     async def look(self, names: Sequence[str] | None = None, only: Sequence[int] | None = None) -> None:
@@ -160,7 +234,7 @@ class _Test:
                 if "stuck" in told:
                     self.looks[number].still.add(name)
 
-    def figures(self, place: Place) -> dict[str, Any]:
+    def figures(self, place: MountUnderTest) -> dict[str, Any]:
         looks = self.looks[place.number]
         keys = ("size", "free", "total", "write_s")
         return {
@@ -200,7 +274,7 @@ def _mounts(answer: Answer, known: Mapping[int, Looks]) -> dict[int, dict[str, A
     for number, mount in (told if isinstance(told, dict) else {}).items():
         if isinstance(mount, dict) and str(number).isdigit() and int(number) in known:
             good = isinstance(mount.get("size"), int) or "write_s" not in mount
-            found[int(number)] = _plain(mount) if good else {"failed": "its answer was not understood"}
+            found[int(number)] = _plain(mount) if good else {"failed": _MALFORMED}
     return found
 
 
@@ -217,4 +291,286 @@ def _plain(mount: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rate(figures: Mapping[str, Mapping[str, Any]]) -> str:
     rates = [each["size"] / each["write_s"] / 1e6 for each in figures.values() if each["size"] and each["write_s"]]
-    return f"{statistics.median(rates):.0f} MB/s" if rates else "not written"
+    return f"{statistics.median(rates):.0f} MB/s" if rates else Message("not written")
+
+
+def places(named: Sequence[str], facts: Mapping[str, Told]) -> tuple[list[MountUnderTest], list[Finding]]:
+    """What is tested: what the user names, and what all workers mount of a network. Findings: what some lack."""
+    tables = {name: _table(fact) for name, fact in facts.items() if "problem" not in fact}
+    paths = Counter(path for table in tables.values() for path in table)
+    found, findings = [], []
+    for path, count in sorted(paths.items()):
+        sources = {table[path] for table in tables.values() if path in table}
+        if count == len(tables):
+            found.append(MountUnderTest(0, path, False, len(sources) == 1))
+        elif len(tables) > 2 and 2 * count > len(tables) and len(sources) == 1 and path not in named:
+            lacking = [name for name, table in tables.items() if path not in table]
+            source = next(iter(sources))[1]
+            text = Message("not mounted; {n} others have it there from {source}", n=count, source=source)
+            findings += [_finding(name, path, Severity.WARN, text, "ENOENT") for name in lacking]
+    shared = {place.path: place.shared for place in found}
+    chosen = [MountUnderTest(0, path, True, shared.get(path, False)) for path in dict.fromkeys(named)]
+    chosen += [place for place in found if place.path not in named][:MOST_FOUND]
+    return [replace(place, number=number) for number, place in enumerate(chosen)], findings
+
+
+def judge(place: MountUnderTest, looks: Looks) -> list[Finding]:
+    """All but speed. At most one finding for each worker and place, its first fault first."""
+    found = [*_failures(place, looks), *_views(place, looks), *_contents(place, looks), *_space(place, looks)]
+    merged: dict[str | None, Finding] = {}
+    for finding in found:
+        who = finding.culprit.worker if finding.culprit is not None else None
+        first = merged.setdefault(who, finding)
+        if first is not finding:
+            worst = Severity.FAIL if Severity.FAIL in (first.severity, finding.severity) else first.severity
+            merged[who] = replace(first, severity=worst, evidence=joined([first.evidence, finding.evidence]))
+    return list(merged.values())
+
+
+def wrote(told: Told) -> bool:
+    return bool(told.get("done")) and not told.get("error") and fields.number(told.get("write_s")) is not None
+
+
+def suspects(looks: Looks) -> list[tuple[str, str]]:
+    """Who is slow at first sight, and at what (`write`, `read`). Nobody among fewer than three."""
+    found = []
+    for what, tolds in (("write", looks.written), ("read", looks.read)):
+        times = {name: each for name, told in tolds.items() if (each := seconds(told, what)) is not None}
+        if len(times) < 3:
+            continue
+        middle = statistics.median(times.values())
+        for name, time in times.items():
+            if time > SLOW * middle and time - middle > SLOW_SECONDS and not starved(tolds[name], what):
+                found.append((name, what))
+    return found
+
+
+def slow(
+    place: MountUnderTest, name: str, what: str, alone: Told, other: Told, first: tuple[float, float]
+) -> list[Finding]:
+    """The finding on a suspect that was measured alone, beside one that is none. `first`: seconds then and the
+    middle's."""
+    mine, theirs = seconds(alone, what), seconds(other, what)
+    if mine is None or theirs is None or starved(alone, what):
+        return []
+    if mine < SLOW_AGAIN * theirs or mine - theirs < SLOW_SECONDS / 2:
+        return []
+    told = {"size": words(_bytes(alone, what)), "mine": mine, "theirs": theirs, "first": first[0], "middle": first[1]}
+    text = (
+        Message(
+            "slow: {mine:.2f} s to write and sync {size} alone, another worker {theirs:.2f} s; "
+            "with all at once {first:.2f} s, the middle one {middle:.2f} s",
+            **told,
+        )
+        if what == "write"
+        else Message(
+            "slow: {mine:.2f} s to read {size} alone, another worker {theirs:.2f} s; "
+            "with all at once {first:.2f} s, the middle one {middle:.2f} s",
+            **told,
+        )
+    )
+    return [_finding(name, place.path, Severity.WARN, text, "slow", confirmed=True)]
+
+
+def seconds(told: Told, what: str) -> float | None:
+    """What it took, for each MiB's worth of a file of one size: sizes may differ where memory is short."""
+    took = fields.number(told.get(f"{what}_s"))
+    size = _bytes(told, what)
+    return None if took is None or not size else took
+
+
+def starved(told: Told, what: str) -> bool:
+    took, waited = fields.number(told.get(f"{what}_s")), fields.number(told.get("starved_s"))
+    return took is not None and waited is not None and waited > STARVED * took
+
+
+def groups(looks: Looks) -> list[list[str]]:
+    """Workers that see each other's files, the largest group first. One that wrote nothing belongs to whom it sees."""
+    writers = [name for name in looks.writers if name in looks.seen]
+    left, found = list(writers), []
+    while left:
+        group = [left.pop(0)]
+        for name in group:
+            near = [other for other in left if _together(looks, name, other)]
+            group += near
+            left = [other for other in left if other not in near]
+        found.append(group)
+    found.sort(key=len, reverse=True)
+    for name, seen in looks.seen.items():
+        if name not in writers and seen:
+            home = next((group for group in found if any(_sees(looks, name, other) for other in group)), None)
+            if home is not None:
+                home.append(name)
+            else:
+                found.append([name])
+    return sorted(found, key=len, reverse=True)
+
+
+def _failures(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
+    count = Counter(told.get("errno") for told in looks.written.values() if told.get("error"))
+    everybody = len(looks.written)
+    told_once = set()
+    for name, told in looks.written.items():
+        code = str(told.get("errno"))
+        if "stuck" in told:
+            yield _stuck(place, name, told, still=name in looks.still)
+        elif told.get("failed"):
+            text = Message("cannot be tested: {why}", why=message_of(told["failed"]))
+            yield _finding(name, place.path, Severity.NOT_JUDGED, text, "")
+        elif told.get("error"):
+            meant = not place.named and code in _PERHAPS_MEANT and 2 * count[told.get("errno")] > everybody
+            severity = Severity.NOT_JUDGED if meant else Severity.FAIL
+            text = _error(_ERRORS.get(code, Message("fails")), told)
+            if everybody > 1 and count[told.get("errno")] == everybody:
+                if code not in told_once:
+                    told_once.add(code)
+                    text = Message("on all workers: {what}", what=text)
+                    yield _finding(None, place.path, severity, text, code, confirmed=True)
+            else:
+                yield _finding(name, place.path, severity, text, code, confirmed=True)
+    for name, told in looks.read.items():
+        if "stuck" in told and wrote(looks.written.get(name, {})):
+            yield _stuck(place, name, told, still=name in looks.still)
+        elif told.get("error"):
+            text = _error(Message("cannot be read"), told)
+            if wrote(looks.written.get(name, {})):
+                yield _finding(name, place.path, Severity.FAIL, text, str(told.get("errno")), confirmed=True)
+
+
+def _stuck(place: MountUnderTest, name: str, told: Told, still: bool) -> Finding:
+    about = {key: told.get(key) for key in ("seconds", "stuck", "state", "place")}
+    text = (
+        Message("hangs: no answer in {seconds} s to {stuck} (process state {state}, in {place})", **about)
+        if told.get("place")
+        else Message("hangs: no answer in {seconds} s to {stuck} (process state {state})", **about)
+    )
+    if still:
+        return _finding(name, place.path, Severity.FAIL, text, "stuck", confirmed=True)
+    text = joined([text, Message("later it answered")])
+    return _finding(name, place.path, Severity.WARN, text, "stuck", confirmed=True)
+
+
+def _error(what: str, told: Told) -> Message:
+    """`what` is wrong, and in which step, by what error."""
+    return Message("{what} ({step}: {error})", what=what, step=told.get("step"), error=told.get("error"))
+
+
+def _views(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
+    found = groups(looks)
+    if len(found) < 2:
+        yield from _unseen(place, looks)
+        return
+    total, most = sum(map(len, found)), found[0]
+    if len(most) == 1:
+        if place.shared:
+            text = Message("no worker sees the file of another one, though all mount the same source")
+            yield _finding(None, place.path, Severity.FAIL, text, "view", confirmed=True)
+        else:
+            text = Message("each worker has a volume of its own there: nothing is shared")
+            yield _finding(None, place.path, Severity.NOT_JUDGED, text, "")
+    elif 2 * len(most) > total:
+        for name in (name for group in found[1:] for name in group):
+            text = Message(
+                "another volume: it does not see the files of {workers}, who share one view", workers=fold_names(most)
+            )
+            yield _finding(name, place.path, Severity.FAIL, text, "view", confirmed=True)
+    else:
+        shown = " | ".join(fold_names(group) for group in found[:6])
+        text = Message("not one volume, and no view is that of most: {groups}", groups=shown)
+        yield _finding(None, place.path, Severity.FAIL, text, "view", confirmed=True)
+
+
+def _unseen(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
+    """One volume, and yet somebody does not see somebody's file."""
+    gone = [
+        (reader, writer) for reader, seen in looks.seen.items() for writer in seen if not _sees(looks, reader, writer)
+    ]
+    for writer in dict.fromkeys(writer for _, writer in gone):
+        blind = [reader for reader, other in gone if other == writer]
+        if 2 * len(blind) > len(looks.seen):
+            text = Message("its file is not seen by {workers}", workers=fold_names(blind))
+            yield _finding(writer, place.path, Severity.WARN, text, "cache", confirmed=True)
+            gone = [pair for pair in gone if pair[1] != writer]
+    for reader in dict.fromkeys(reader for reader, _ in gone):
+        hidden = fold_names([w for r, w in gone if r == reader])
+        text = Message("it does not see the file of {workers}, which others see", workers=hidden)
+        yield _finding(reader, place.path, Severity.WARN, text, "cache", confirmed=True)
+
+
+def _contents(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
+    """Files that read otherwise than they were written: the writer's fault where most readers say so."""
+    wrong: dict[str, list[str]] = {}
+    for reader, seen in looks.seen.items():
+        for writer, how in seen.items():
+            if how == "differs":
+                wrong.setdefault(writer, []).append(reader)
+    by_reader: dict[str, list[str]] = {}
+    for writer, readers in wrong.items():
+        asked = [name for name, seen in looks.seen.items() if seen.get(writer) in ("same", "differs")]
+        if 2 * len(readers) > len(asked):
+            text = Message("what it wrote reads otherwise: {workers} read it", workers=fold_names(readers))
+            yield _finding(writer, place.path, Severity.FAIL, text, "content", confirmed=True)
+        else:
+            for reader in readers:
+                by_reader.setdefault(reader, []).append(writer)
+    for reader, writers in by_reader.items():
+        text = Message("it reads otherwise than others what {workers} wrote", workers=fold_names(writers))
+        yield _finding(reader, place.path, Severity.FAIL, text, "content", confirmed=True)
+
+
+def _space(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
+    low: dict[str, tuple[Severity, str]] = {}
+    for name in looks.writers:
+        told = looks.written[name]
+        free, total = fields.number(told.get("free")), fields.number(told.get("total"))
+        inodes, all_inodes = fields.number(told.get("free_inodes")), fields.number(told.get("inodes"))
+        if free is not None and total and free < _LOW_SHARE * total and free < _LOW_BYTES:
+            full = free < _FULL_BYTES
+            room = {"free": words(free), "total": words(total)}
+            text = (
+                Message("full: {free} free of {total}", **room)
+                if full
+                else Message("nearly full: {free} free of {total}", **room)
+            )
+            low[name] = Severity.FAIL if full else Severity.WARN, text
+        elif inodes is not None and all_inodes and inodes < min(_LOW_INODES * all_inodes, _LOW_INODE_COUNT):
+            text = Message("nearly out of inodes: {free:.0f} free of {total:.0f}", free=inodes, total=all_inodes)
+            low[name] = Severity.WARN, text
+    if low and len(low) == len(looks.written) > 1:
+        severity, what = next(iter(low.values()))
+        text = Message("on all workers: {what}", what=what)
+        yield _finding(None, place.path, severity, text, "space", confirmed=True)
+    else:
+        for name, (severity, what) in low.items():
+            yield _finding(name, place.path, severity, what, "space", confirmed=True)
+
+
+def _finding(
+    name: str | None, path: str, severity: Severity, text: str, advice: str, confirmed: bool = False
+) -> Finding:
+    return Finding(CHECK, severity, Culprit("mount", name, path=path), text, confirmed, _ADVICE.get(advice, ""))
+
+
+def _sees(looks: Looks, reader: str, writer: str) -> bool | None:
+    """None where it was not asked to look."""
+    how = looks.seen.get(reader, {}).get(writer)
+    return None if how is None else how != "missing"
+
+
+def _together(looks: Looks, one: str, other: str) -> bool:
+    ways = _sees(looks, one, other), _sees(looks, other, one)
+    return True in ways and False not in ways
+
+
+def _table(facts: Told) -> dict[str, tuple[str, str]]:
+    """The mounts of a network that a worker told of: file system and source, by path."""
+    mounts = facts.get("mounts")
+    return {
+        str(mount["path"]): (str(mount.get("fs")), str(mount.get("source")))
+        for mount in (mounts if isinstance(mounts, list) else [])
+        if isinstance(mount, dict) and str(mount.get("path", "")).startswith("/")
+    }
+
+
+def _bytes(told: Told, what: str) -> float:
+    return fields.number(told.get({"write": "size", "read": "read"}[what])) or 0

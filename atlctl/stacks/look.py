@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from atlctl.backends.base import ExecRequest, Execution, Executor
-from atlctl.diagnosis.hang.report import Report, parse_report
+from atlctl.backends.base import Argv, ExecRequest, Execution, Executor
+from atlctl.diagnosis.rankreport import StackReport, parse_report
 from atlctl.fanout import engine
-from atlctl.fanout.around import Fed
-from atlctl.fanout.keep import Keep, ended, unanswered
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import Outcome
-from atlctl.fanout.pythons import command
+from atlctl.fanout.sessions import FedExecution, KeepingSink, ended, unanswered
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
+from atlctl.remote import sending
 
 #: Seconds over which CPU time is counted, and seconds of a look that the probe does not have for itself.
 WINDOW = 2.0
@@ -28,23 +25,7 @@ _MARGIN = 2.0
 PARALLEL = 64
 AT_ONCE = 256
 _STDOUT, _STDERR = 8 << 20, 4096
-#: The modules of the probe, each behind those that it imports.
-_MODULES = ("procfs", "reading", "room", "trust", "dumping", "finding", "main")
-
-# Text goes by standard input: the words of a command have 8 KiB at most on their way to a pod.
-_BOOT = """\
-import sys
-sys.version_info < (3, 8) and sys.exit(97)
-import json, types
-size, probe = int(sys.argv.pop(1)), types.ModuleType("probe")
-probe.__path__, sys.modules["probe"] = [], probe
-for name, text in json.loads(sys.stdin.buffer.read(size)):
-    module = types.ModuleType("probe." + name)
-    module.__package__ = "probe"
-    sys.modules[module.__name__] = module
-    exec(compile(text, name, "exec"), module.__dict__)
-module.main()
-"""
+_PROBE = "atlctl.remote.stacks.main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +33,7 @@ class Look:
     """What one worker answered: a report, or an error that says why there is none."""
 
     worker: Worker
-    report: Report | None = None
+    report: StackReport | None = None
     error: AtlctlError | None = None
 
 
@@ -68,21 +49,16 @@ async def look(
     answers: dict[str, Look] = {}
     if living:
         make_room(len(living), PARALLEL, AT_ONCE)
-        source = json.dumps([(name, _source(name)) for name in _MODULES]).encode()
-        packed = b"" if pyspy is None else await asyncio.to_thread(zlib.compress, pyspy, 6)
+        source = sending.packed(sending.needed(_PROBE))
+        brought = b"" if pyspy is None else await asyncio.to_thread(zlib.compress, pyspy, 6)
         seconds = max(window, timeout - _MARGIN)
-        words = (_BOOT, str(len(source)), f"{window:g}", f"{seconds:g}", str(len(packed)))
-        request = ExecRequest(command("atlctl-stacks", "-I -S", words), stdin=True)
-        sink = Keep({"stdout": _STDOUT, "stderr": _STDERR})
+        words = (sending.boot(), _PROBE, str(len(source)), "--", f"{window:g}", f"{seconds:g}", str(len(brought)))
+        request = ExecRequest(Argv(sending.command("atlctl-stacks", "-I -S", words)), stdin=True)
+        sink = KeepingSink({"stdout": _STDOUT, "stderr": _STDERR})
         limits = engine.Limits(PARALLEL, AT_ONCE, timeout, timeout)
-        sending = _Sending(executor, source + packed)
-        outcomes = await engine.run(sending, living, request, limits, sink)
+        outcomes = await engine.run(_Sending(executor, source + brought), living, request, limits, sink)
         answers = {outcome.worker.name: _answer(outcome, sink) for outcome in outcomes}
     return [answers.get(worker.name) or Look(worker, error=ended(worker)) for worker in workers]
-
-
-def _source(name: str) -> str:
-    return (Path(__file__).parent / "probe" / f"{name}.py").read_text(encoding="utf-8")
 
 
 class _Sending:
@@ -99,7 +75,7 @@ class _Sending:
         await self._inner.aclose()
 
 
-class _Sent(Fed):
+class _Sent(FedExecution):
     def __init__(self, inner: Execution, data: bytes) -> None:
         super().__init__(inner)
         self._data = data
@@ -112,7 +88,7 @@ class _Sent(Fed):
                 await self._inner.close_stdin()
 
 
-def _answer(outcome: Outcome, sink: Keep) -> Look:
+def _answer(outcome: Outcome, sink: KeepingSink) -> Look:
     worker = outcome.worker
     out, err = sink.take(worker, "stdout"), sink.take(worker, "stderr")
     if outcome.ok and not outcome.truncated:

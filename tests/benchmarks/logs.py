@@ -11,7 +11,7 @@ _BLOCK = 32 << 20
 
 #: What a failed rank and its agent print last.
 FAILURE = b"""[rank5]: Traceback (most recent call last):
-[rank5]:   File "/work/train.py", line 164, in main
+[rank5]:   File "/app/train.py", line 164, in main
 [rank5]:     loss = step(batch)
 [rank5]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
 W1120 17:45:05.757000 1 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 11 closing signal SIGTERM

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from atlctl.diagnosis.reading.reader import literals_of
+from atlctl.diagnosis.logfacts import literals_of
 from tests.benchmarks.logs import FAILURE, mixed, write_failed
 from tests.benchmarks.measure import Cost, best, report
 from tests.corpus.methods import matcher
@@ -22,11 +22,12 @@ MIB = 1 << 20
 #: Prints how many lines were taken in all. Arguments: sieve, bytes of head and tail, the literals' file, logs.
 SCAN = """
 import sys
-from atlctl.diagnosis.scanning import Scanner, scanner, sieve
+from atlctl.diagnosis import scanner
+from atlctl.diagnosis.scanner import Scanner
 
 kind, ends, literals, *logs = sys.argv[1:]
 if kind == "plain":
-    scanner.sieve_for = sieve.plain_sieve
+    scanner.sieve_for = scanner.plain_sieve
 with open(literals, "rb") as file:
     wanted = file.read().splitlines()
 taken = 0

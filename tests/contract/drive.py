@@ -20,9 +20,8 @@ from atlctl.backends.base import (
     Stream,
     TerminalSize,
 )
-from atlctl.fanout.engine import FanOut, Limits
+from atlctl.fanout.engine import FanOut, Limits, StdinFeed
 from atlctl.fanout.outcome import Outcome
-from atlctl.fanout.stdin import StdinFeed
 from atlctl.jobs.model import Job, Worker
 from tests.contract.world import World
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import cast
 
 from atlctl.backends.base import Argv, Backend
-from atlctl.backends.ssh.backend import SshBackend
-from atlctl.backends.ssh.executor import SshExecutor
-from atlctl.backends.ssh.hostfile import Host
-from atlctl.backends.ssh.launched import records, starting
+from atlctl.backends.hosts import records, starting
+from atlctl.backends.hosts.hostfile import Host
+from atlctl.backends.hosts.ssh import SshBackend
+from atlctl.backends.hosts.stream import SshExecutor
 from atlctl.cli import hosts
 from atlctl.jobs.model import Job
 from tests.contract.fresh import Fresh

@@ -10,7 +10,7 @@ import pytest
 
 from atlctl.backends.base import Argv, Event, ExecRequest, Exited, FailedToStart, Output
 from atlctl.fanout.engine import Limits
-from atlctl.fanout.outcome import Kind
+from atlctl.fanout.outcome import EndKind
 from atlctl.jobs.model import Job
 from tests.contract.drive import executing, fan_out
 from tests.contract.world import World, eventually
@@ -206,7 +206,7 @@ def test_cancellation_leaves_no_process(world: World) -> None:
     job = world.start(workers=8)
     outcomes, _ = fan_out(world, job, ["sh", "-c", "setsid sleep 4121 & sleep 4122"], cancel_when_all_run=True)
     assert left(world, job) == []
-    assert [(o.kind, o.may_still_run) for o in outcomes] == [(Kind.CANCELLED, False)] * 8
+    assert [(o.kind, o.may_still_run) for o in outcomes] == [(EndKind.CANCELLED, False)] * 8
 
 
 def test_deadline(world: World) -> None:
@@ -214,7 +214,7 @@ def test_deadline(world: World) -> None:
     begun = time.monotonic()
     outcomes, kept = fan_out(world, job, ["sh", "-c", "echo begun; sleep 4123"], Limits(timeout=0.5))
     assert time.monotonic() - begun < 10
-    assert [(o.kind, o.code, o.may_still_run) for o in outcomes] == [(Kind.TIMEOUT, 124, False)] * 2
+    assert [(o.kind, o.code, o.may_still_run) for o in outcomes] == [(EndKind.TIMEOUT, 124, False)] * 2
     assert set(kept.output_of.values()) == {b"begun\n"}
     assert left(world, job) == []
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from atlctl.backends.base import Exited, Output, Started, TerminalSize
-from atlctl.fanout.outcome import Kind
+from atlctl.fanout.outcome import EndKind
 from tests.contract.drive import Ran, collect, execute, executing, fan_out
 from tests.contract.test_bytes import EVERY_BYTE
 from tests.contract.world import World
@@ -87,7 +87,7 @@ def test_input_for_many(world: World) -> None:
         feeding = asyncio.create_task(asyncio.to_thread(feed))
         outcomes, kept = await asyncio.to_thread(fan_out, world, job, ["cat"], stdin=reader)
         await feeding
-        assert [outcome.kind for outcome in outcomes] == [Kind.EXITED] * 3
+        assert [outcome.kind for outcome in outcomes] == [EndKind.EXITED] * 3
         assert list(kept.output_of.values()) == [data] * 3
 
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from atlctl.backends.base import Event, Exited, FailedToStart, Lost, Output, Started
-from atlctl.fanout.outcome import Kind, fold_codes
+from atlctl.fanout.outcome import EndKind, fold_codes
 from atlctl.jobs.errors import AtlctlError
 from tests.contract.drive import collect, execute, executing, fan_out
 from tests.contract.world import World, eventually
@@ -90,7 +90,10 @@ def test_one_ended_worker_of_several(world: World) -> None:
     world.end_worker(job, 1)
     job = eventually(world, job.name, lambda found: not found.workers[1].state.active)
     outcomes, kept = fan_out(world, job, ["echo", "here"])
-    assert [(outcome.kind, outcome.code) for outcome in outcomes] == [(Kind.EXITED, 0), (Kind.FAILED_TO_START, 255)]
+    assert [(outcome.kind, outcome.code) for outcome in outcomes] == [
+        (EndKind.EXITED, 0),
+        (EndKind.FAILED_TO_START, 255),
+    ]
     assert kept.output_of == {"worker-0": b"here\n"}
     assert fold_codes(outcomes) == 255
 
@@ -149,13 +152,13 @@ def test_a_loss_in_a_fan_out(world: World) -> None:
 
     try:
 
-        async def main() -> list[Kind]:
+        async def main() -> list[EndKind]:
             losing = asyncio.create_task(asyncio.to_thread(lose))
             outcomes, _ = await asyncio.to_thread(fan_out, world, job, ["cat"], stdin=reader)
             await losing
             return [outcome.kind for outcome in outcomes]
 
-        assert asyncio.run(main()) == [Kind.LOST, Kind.LOST]
+        assert asyncio.run(main()) == [EndKind.LOST, EndKind.LOST]
     finally:
         os.close(reader)
         os.close(writer)

@@ -54,12 +54,12 @@ class LocalWorld:
     """Jobs of this machine."""
 
     def __init__(self) -> None:
-        from atlctl.backends.local.backend import LocalBackend
+        from atlctl.backends.hosts.local import LocalBackend
 
         self.backend: Backend = LocalBackend()
 
     def start(self, argv: Sequence[str] = IDLE, workers: int = 1, name: str = "job") -> Job:
-        from atlctl.backends.local.launch import LaunchSpec, launch
+        from atlctl.backends.hosts.launching import LaunchSpec, launch
 
         return self.load(launch(LaunchSpec(Argv(tuple(argv)), workers, name)))
 
@@ -76,7 +76,7 @@ class LocalWorld:
         os.kill(pid, signal.SIGKILL)
 
     def lose(self, job: Job) -> None:
-        from atlctl.backends.local import registry
+        from atlctl.backends.hosts import registry
 
         os.kill(registry.glance(job.name).supervisor["pid"], signal.SIGKILL)
 
@@ -87,7 +87,7 @@ class LocalWorld:
         return self.start(name=job.name)
 
     def _supervised(self, job: Job) -> bool:
-        from atlctl.backends.local import registry
+        from atlctl.backends.hosts import registry
 
         return registry.glance(job.name).presence == "alive"
 
@@ -95,7 +95,7 @@ class LocalWorld:
         return client_of(job, argv, stdin=stdin)
 
     def close(self) -> None:
-        from atlctl.backends.local import registry
+        from atlctl.backends.hosts import registry
 
         for entry in registry.load_all()[0]:
             if entry.presence == "alive":

@@ -8,12 +8,9 @@ from functools import cache
 from pathlib import Path
 
 from atlctl.diagnosis.cause.decide import diagnose
-from atlctl.diagnosis.errorfile import ErrorRecord, parse_error_file
 from atlctl.diagnosis.result import Cause
-from atlctl.diagnosis.signatures.load import builtin
-from atlctl.diagnosis.signatures.match import Matcher
-from atlctl.diagnosis.summary import Entry, Summary
-from atlctl.diagnosis.torchelastic import Summaries
+from atlctl.diagnosis.signatures import Matcher, builtin
+from atlctl.diagnosis.torchelastic import ErrorRecord, Summaries, Summary, SummaryEntry, parse_error_file
 from atlctl.recording.read import read_saved
 from tests.corpus.score import VIEWS, Answer, Evidence, Method
 
@@ -84,12 +81,12 @@ METHODS: dict[str, tuple[Method, tuple[Evidence, ...]]] = {
 }
 
 
-def _roots(summaries: list[Summary]) -> list[Entry]:
+def _roots(summaries: list[Summary]) -> list[SummaryEntry]:
     """What each block of a log names as the root cause."""
     return [part.entries[part.root_index] for part in summaries if part.root_index is not None]
 
 
-def _blamed(worker: str, root: Entry | None) -> Answer:
+def _blamed(worker: str, root: SummaryEntry | None) -> Answer:
     return Answer("rank", worker, root.local_rank, HEURISTIC) if root else Answer("undecided")
 
 

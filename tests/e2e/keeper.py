@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from atlctl.backends.kubernetes import access
-from atlctl.backends.kubernetes.api import ApiError, Missing
+from atlctl.backends.kubernetes.api import ApiError, NotFound
 from atlctl.backends.kubernetes.client import Client
 from atlctl.backends.kubernetes.discovery import discover
 from atlctl.jobs.errors import AtlctlError
@@ -59,7 +59,7 @@ class Keeper:
                 while True:
                     try:
                         await self.client.send("DELETE", self.path, body)
-                    except Missing:
+                    except NotFound:
                         return ""
                     except AtlctlError as error:  # 409: it is being deleted. All else may pass, too.
                         said = error.message
@@ -87,7 +87,7 @@ class Keeper:
         while True:
             try:
                 await self.client.get(f"{self.path}/serviceaccounts/default")
-            except Missing:
+            except NotFound:
                 await asyncio.sleep(0.2)
             else:
                 return

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.sshhosts import Fleet, Serving, fleet
-from tests.unit.local.conftest import local
+from tests.unit.hosts.conftest import local
 
 __all__ = ["local"]
 

@@ -136,7 +136,7 @@ def test_a_wrapper_that_is_killed_is_a_loss_within_seconds(cluster: Cluster, opt
     """The command holds the streams open, so nothing but a question tells. It is ended then."""
     with start(cluster, "few", "-w", "0", *options, "--", *SLEEP, stdin=subprocess.PIPE) as run:
         assert proc.wait_until(lambda: running(cluster, "few", 1) == 1, 20)
-        wrapper = min(found["pid"] for found in inside(cluster, "few", 1) if "m=$1;shift" in found["command"])
+        wrapper = min(found["pid"] for found in inside(cluster, "few", 1) if "m=$1" in found["command"])
         os.kill(wrapper, signal.SIGKILL)
         begun = time.monotonic()
         assert run.wait(30) == 255

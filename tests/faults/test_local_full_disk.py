@@ -11,13 +11,13 @@ import sys
 import pytest
 
 from atlctl.backends.base import LogRequest
-from atlctl.backends.local import registry
-from atlctl.backends.local.supervisor import files
+from atlctl.backends.hosts import registry
 from atlctl.jobs.model import State
+from atlctl.remote.supervisor import folders
 from tests.contract.drive import execute
 from tests.contract.world import REPOSITORY
 from tests.support.proc import marked, wait_until
-from tests.unit.local.local import Local
+from tests.unit.hosts.local import Local
 
 
 def limit(local: Local, size: int) -> None:
@@ -103,7 +103,7 @@ def test_a_stop_on_a_full_disk_answers(local: Local) -> None:
 LAUNCH = """
 import resource, sys
 from atlctl.backends.base import Argv
-from atlctl.backends.local.launch import LaunchSpec, launch
+from atlctl.backends.hosts.launching import LaunchSpec, launch
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 try:
     print(launch(LaunchSpec(Argv(("sleep", "4900", "x" * 20000)), 3, "job")))
@@ -131,7 +131,7 @@ def test_a_start_on_a_full_disk_leaves_what_was_there(local: Local, where: str) 
     assert b"Traceback" not in said
     assert said.count(b"\n") == 1
     assert marked() == []
-    assert registry.names() == ["job"]
+    assert registry.LOCAL.names() == ["job"]
     assert local.load("job").uid == job.uid
     assert sorted(os.listdir(local.folder().parent)) == [".lock", "job"]
 
@@ -141,7 +141,7 @@ def test_a_file_that_is_written_in_parts_is_whole(tmp_path: object, monkeypatch:
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data[:7])))
     path = f"{tmp_path}/x.json"
-    files.write_json(path, {"exit_code": 0, "signal": None, "text": "x" * 100})
+    folders.write_json(path, {"exit_code": 0, "signal": None, "text": "x" * 100})
     with open(path, encoding="utf-8") as file:
         assert file.read().endswith('"}')
     assert os.listdir(str(tmp_path)) == ["x.json"]

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from atlctl.backends.local import registry
+from atlctl.backends.hosts import registry
 from atlctl.jobs.model import State
 from tests.support.proc import marked, wait_until
-from tests.unit.local.local import Local
+from tests.unit.hosts.local import Local
 
 #: Ends on nothing but SIGKILL, with children in its group, in a session of their own, and forked twice.
 STUBBORN = (
@@ -112,7 +112,7 @@ def test_a_removed_entry_ends_in_order(local: Local) -> None:
     supervisor = local.supervisor()
     pids = [worker.pid for worker in job.workers]
     subprocess.run(["rm", "-rf", str(local.folder())], check=True)
-    assert registry.names() == []
+    assert registry.LOCAL.names() == []
     os.kill(supervisor, signal.SIGTERM)
     assert wait_until(lambda: not marked(), 5)
     assert all(pid is not None for pid in pids)

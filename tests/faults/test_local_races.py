@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from atlctl.backends.base import Argv, Event, ExecRequest, Exited, FailedToStart
-from tests.unit.local.local import Local
+from tests.unit.hosts.local import Local
 
 
 def test_commands_into_an_ending_worker(local: Local) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from atlctl.backends.ssh import checkup
+from atlctl.backends.hosts import checkup
 from tests.faults import sshhosts
 from tests.faults.sshhosts import HOSTILE, Fleet, Serving, fleet
 from tests.faults.test_ssh_faults import REASONS, bad_hosts

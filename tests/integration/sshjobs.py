@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from atlctl.backends.base import Argv, LogLine, LogRequest
-from atlctl.backends.ssh.connect import Connections
-from atlctl.backends.ssh.executor import SshExecutor
-from atlctl.backends.ssh.hostfile import Host
-from atlctl.backends.ssh.hostkeys import KnownHosts
-from atlctl.backends.ssh.keys import Keys
-from atlctl.backends.ssh.launched import looking, reading, records, starting, stopping
-from atlctl.backends.ssh.launched.records import Record
-from atlctl.backends.ssh.launched.starting import StartSpec
+from atlctl.backends.hosts import looking, records, starting, states, stopping
+from atlctl.backends.hosts.connect import Connections
+from atlctl.backends.hosts.hostfile import Host
+from atlctl.backends.hosts.hostkeys import KnownHosts
+from atlctl.backends.hosts.keys import Keys
+from atlctl.backends.hosts.records import Record
+from atlctl.backends.hosts.starting import StartSpec
+from atlctl.backends.hosts.stream import SshExecutor
 from atlctl.jobs.model import Job, State
 from tests.support import proc
 from tests.support.sshd import Sshd, make_key
@@ -79,7 +79,7 @@ class Site:
     def look(self, record: Record) -> Job:
         return looking.job(record, self.seen(record))
 
-    def seen(self, record: Record) -> dict[str, looking.Seen]:
+    def seen(self, record: Record) -> dict[str, states.Seen]:
         return self.run(lambda executors: looking.look(executors(record.hosts), record))
 
     def until(self, record: Record, state: State) -> Job:
@@ -94,7 +94,7 @@ class Site:
 
     def log(self, record: Record, name: str, **options: Any) -> list[LogLine]:
         async def read(executors: starting.Executors) -> list[LogLine]:
-            batches = reading.lines(executors(record.hosts), record, name, LogRequest(**options))
+            batches = looking.lines(executors(record.hosts), record, name, LogRequest(**options))
             return [line async for batch in batches for line in batch]
 
         return self.run(read)

@@ -209,8 +209,8 @@ def test_a_large_log_takes_little_memory(tmp_path):
             file.write(f"2026-11-20 17:45:05,123 - INFO - rank 1 - step {step} loss=0.51 tokens/s=1234 mem=71.2GiB\r\n")
         file.write("\n".join(log("w-0", 3, text=PEER_GONE)))
     code = (
-        "import sys; from atlctl.diagnosis.signatures.load import builtin; "
-        "from atlctl.diagnosis.signatures.match import Matcher; from atlctl.recording.read import read_saved; "
+        "import sys; from atlctl.diagnosis.signatures import builtin; "
+        "from atlctl.diagnosis.signatures import Matcher; from atlctl.recording.read import read_saved; "
         "read_saved(sys.argv[1:], Matcher(builtin().signatures)); "
         "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     )

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.recording.mounts import mounts, shared_folder
+from atlctl.recording.save import mounts, shared_folder
 from tests.apiserver.handle import Server
 from tests.integration.stopping import Cluster
 from tests.support import proc
-from tests.unit.kubernetes.test_stop_processes import UNSHARE, can_unshare
+from tests.unit.kubernetes.test_endtraining import UNSHARE, can_unshare
 
 #: In a pod of the test server a command sees all processes of this machine. This `sh` enters the pod's own namespace.
 ENTER = """#!/bin/sh

@@ -67,7 +67,9 @@ def idle(server: Server, pod: str) -> bool:
 
 def nothing_left(jobs: Registry, patience: float = 5.0) -> bool:
     """No boot script, and no Python that was told what to run."""
-    return proc.wait_until(lambda: not jobs.running("atlctl-smoke") and not jobs.running("exec(sys.argv[1])"), patience)
+    return proc.wait_until(
+        lambda: not jobs.running("atlctl-smoke") and not jobs.running("atlctl.remote.smoke.main"), patience
+    )
 
 
 def test_the_network_of_four_workers(jobs: Registry) -> None:
@@ -228,7 +230,7 @@ def test_ctrl_c_tells_what_was_found_and_leaves_nothing(jobs: Registry, processe
     pipe = subprocess.PIPE
     with jobs.popen("smoke", "four", "--tier", "deep", "--timeout", "100", stdout=pipe, stderr=pipe) as client:
         # Importing torch from a cold disk has taken a minute.
-        assert proc.wait_until(lambda: len(jobs.running("exec(sys.argv[1])")) >= processes, 90)
+        assert proc.wait_until(lambda: len(jobs.running("atlctl.remote.smoke.main")) >= processes, 90)
         time.sleep(0.3)
         client.send_signal(signal.SIGINT)
         begun = time.monotonic()

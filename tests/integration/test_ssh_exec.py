@@ -26,11 +26,11 @@ from atlctl.backends.base import (
     Started,
     TerminalSize,
 )
-from atlctl.backends.ssh.connect import Connections
-from atlctl.backends.ssh.executor import SshExecutor
-from atlctl.backends.ssh.hostfile import Host
-from atlctl.backends.ssh.hostkeys import KnownHosts
-from atlctl.backends.ssh.keys import Keys
+from atlctl.backends.hosts.connect import Connections
+from atlctl.backends.hosts.hostfile import Host
+from atlctl.backends.hosts.hostkeys import KnownHosts
+from atlctl.backends.hosts.keys import Keys
+from atlctl.backends.hosts.stream import SshExecutor
 from atlctl.jobs.model import State, Worker
 from tests.support import proc
 from tests.support.needs import needs

@@ -13,8 +13,8 @@ import time
 import pytest
 
 from atlctl.backends.base import LogLine, LogRequest
-from atlctl.backends.ssh.launched import looking, reading, records, starting, stopping
-from atlctl.backends.supervised.contract import CannotStartError
+from atlctl.backends.hosts import looking, records, starting, stopping
+from atlctl.backends.hosts.asking import CannotStartError
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import State
 from tests.integration.sshjobs import HOSTS, Site, client, tools
@@ -58,7 +58,7 @@ def test_the_working_folder(site: Site) -> None:
     async def read(executors: starting.Executors) -> list[bytes | None]:
         executor = executors(record.hosts)
         paths = ("made", str(site.folder / "made"), "link", "/", "/nonexistent", "/proc/self/environ")
-        return [await reading.read_file(executor, record, "gpu1", path, 3) for path in paths]
+        return [await looking.read_file(executor, record, "gpu1", path, 3) for path in paths]
 
     (site.folder / "link").symlink_to("made")
     *found, environ = site.run(read)
@@ -97,7 +97,7 @@ def test_logs_are_followed_to_the_end(site: Site) -> None:
     async def follow(executors: starting.Executors) -> list[LogLine]:
         found: list[LogLine] = []
         quiet = 0
-        async for batch in reading.lines(executors(record.hosts), record, "gpu2", LogRequest(follow=True)):
+        async for batch in looking.lines(executors(record.hosts), record, "gpu2", LogRequest(follow=True)):
             found += batch
             quiet += bool(found and not batch)
             if quiet == 3 and not go.exists():
@@ -128,7 +128,7 @@ def test_a_reader_that_is_ended_leaves_nothing(site: Site) -> None:
     record = site.start("sh", "-c", "while :; do echo line; sleep 0.01; done")
 
     async def some(executors: starting.Executors) -> int:
-        batches = reading.lines(executors(record.hosts), record, "gpu1", LogRequest(follow=True))
+        batches = looking.lines(executors(record.hosts), record, "gpu1", LogRequest(follow=True))
         count = 0
         async for batch in batches:
             count += len(batch)
@@ -229,7 +229,7 @@ def test_a_log_goes_on_over_lost_connections(site: Site) -> None:
     async def follow(executors: starting.Executors) -> list[int]:
         found: list[int] = []
         cut = 0
-        async for batch in reading.lines(executors(record.hosts), record, "gpu1", LogRequest(follow=True, tail=3000)):
+        async for batch in looking.lines(executors(record.hosts), record, "gpu1", LogRequest(follow=True, tail=3000)):
             found += [int(line.data) for line in batch]
             if cut < 3 and len(found) > 400 * (cut + 1):
                 cut += 1

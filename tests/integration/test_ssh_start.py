@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from atlctl.backends.base import Argv
-from atlctl.backends.ssh.launched import records, starting, stopping
-from atlctl.backends.ssh.launched.starting import StartSpec
-from atlctl.backends.supervised.contract import CannotStartError
+from atlctl.backends.hosts import records, starting, stopping
+from atlctl.backends.hosts.asking import CannotStartError
+from atlctl.backends.hosts.starting import StartSpec
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.model import State
 from tests.integration.sshjobs import HOSTS, Site, client, tools
@@ -62,7 +62,7 @@ def test_a_start_that_fails_on_one_host_leaves_nothing_on_the_other(
     assert list(site.state.iterdir()) == []
     with pytest.raises(NothingMatched):
         records.load("job")
-    assert list(Path(records.root()).iterdir()) == []
+    assert list(Path(records.RECORDS.root).iterdir()) == []
 
 
 def test_why_a_host_cannot_start(site: Site) -> None:
@@ -131,7 +131,7 @@ def test_what_is_left_is_removed(site: Site) -> None:
     site.stop(record)
     assert remove() == {}
     assert list(site.state.iterdir()) == []
-    assert list(Path(records.root()).iterdir()) == []
+    assert list(Path(records.RECORDS.root).iterdir()) == []
     assert site.look(record).state is State.LOST
 
 
@@ -162,7 +162,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(site: Site) -> None:
     site.run(main)
     assert not [one for one in site.running() if one.command == "sleep 1000"]
     assert list(site.state.iterdir()) == []
-    assert list(Path(records.root()).iterdir()) == []
+    assert list(Path(records.RECORDS.root).iterdir()) == []
 
 
 def test_a_client_that_is_killed_when_all_hosts_have_kept_leaves_the_job(site: Site) -> None:

@@ -12,7 +12,7 @@ from typing import Self
 import pytest
 
 from atlctl.packaging.dists import BuildError
-from atlctl.packaging.libraries import loader_of
+from atlctl.packaging.tree import loader_of
 from tests.support import proc
 from tests.support.cli import Result
 from tests.support.needs import find_program

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.packaging import carrying, dists
+from atlctl.packaging import dists
+from atlctl.packaging import executable as packing
 from tests.packaging.bare import Bare
 
 
@@ -38,4 +39,4 @@ def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (shared / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         built = next(shared.glob("*.cdx.json"), None)
-        return built.with_name(built.name.removesuffix(".cdx.json")) if built else carrying.build(shared, sys.path)[0]
+        return built.with_name(built.name.removesuffix(".cdx.json")) if built else packing.build(shared, sys.path)[0]

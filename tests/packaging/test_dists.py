@@ -23,7 +23,7 @@ def package() -> dict[str, bytes]:
     """What runs: the whole package but what builds it."""
     paths = [path for path in (CHECKOUT / "atlctl").rglob("*") if path.is_file()]
     names = {path.relative_to(CHECKOUT).as_posix(): path for path in paths}
-    left_out = ("/__pycache__/", "atlctl/packaging/")
+    left_out = ("/__pycache__/", "atlctl/packaging/", ".po")
     return {name: path.read_bytes() for name, path in names.items() if not any(part in name for part in left_out)}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from atlctl import __version__
-from atlctl.packaging import carrying
+from atlctl.packaging import executable as packing
 from tests.packaging.bare import ROOT, Bare
 from tests.support.cli import Result
 from tests.support.needs import needs
@@ -122,13 +122,13 @@ def test_its_processes_bear_its_name(inside: Bare, tree: Path) -> None:
 
 
 def test_the_tree_is_what_was_packed(inside: Bare, tree: Path, executable: Path) -> None:
-    packed = dict(carrying.unpack(executable))
+    packed = dict(packing.unpack(executable))
     assert packed["lib/python"][:4] == b"\x7fELF"
     assert {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()} == packed
 
 
 def test_no_module_names_this_machine(executable: Path) -> None:
-    for name, data in carrying.unpack(executable):
+    for name, data in packing.unpack(executable):
         if data[:4] != b"\x7fELF":
             assert not [
                 place for place in (str(CHECKOUT), sys.base_prefix) if len(place) > 4 and place.encode() in data

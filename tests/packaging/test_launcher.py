@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.packaging import carrying
+from atlctl.packaging import executable as packing
 from tests.packaging.bare import ROOT, Bare
 from tests.support.needs import needs
 
@@ -30,7 +30,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory, bare: Bare) -> Path:
     (tree / "lib/deep/nothing").write_bytes(b"")
     (tree / "lib/deep/noise").write_bytes(NOISE)
     (tree / "lib/blank").write_bytes(bytes(2 << 20))
-    return carrying.seal(tree, bare.root / "bin/small")
+    return packing.seal(tree, bare.root / "bin/small")
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from atlctl.packaging import carrying, tree
+from atlctl.packaging import executable as packing
+from atlctl.packaging import tree
 from atlctl.packaging.dists import ROOT, BuildError
 from tests.support.needs import needs
 
@@ -97,7 +98,7 @@ def test_the_sbom_and_the_licences_are_of_what_is_carried(executable: Path) -> N
     assert (sbom["bomFormat"], sbom["specVersion"]) == ("CycloneDX", "1.6")
     whole = sbom["metadata"]["component"]
     assert whole["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(executable.read_bytes()).hexdigest()}]
-    packed = dict(carrying.unpack(executable))
+    packed = dict(packing.unpack(executable))
     told = {
         match[1] for name in packed if (match := re.fullmatch(r"lib/python[^/]*/([^/]+)\.dist-info/METADATA", name))
     }

@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atlctl.diagnosis import logfacts, tracebacks
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
-from atlctl.diagnosis.reading import reader, traces
-from atlctl.diagnosis.reading.embedded import read_embedded
-from atlctl.diagnosis.reading.reader import LogFacts, LogReader, literals_of
+from atlctl.diagnosis.logfacts import LogFacts, LogReader, literals_of
 from atlctl.diagnosis.result import Diagnosis
-from atlctl.diagnosis.tracebacks import HEADER
+from atlctl.diagnosis.tracebacks import HEADER, read_embedded
 from atlctl.recording import feed
 from atlctl.recording.feed import Feed, Told, pump
 from tests.unit.diagnosis.samples import block, entry, matcher
@@ -86,11 +85,11 @@ def test_nothing_that_matters_is_lost_by_the_prefilter(path, edge, monkeypatch):
     monkeypatch.setattr(feed, "_EDGE", edge)
     if not edge:
         # At the top of a log frames without a header count, so that no line of it is left out.
-        monkeypatch.setattr(reader, "CUT_TOP", 0)
-        monkeypatch.setattr(traces, "CUT_TOP", 0)
+        monkeypatch.setattr(logfacts, "CUT_TOP", 0)
+        monkeypatch.setattr(tracebacks, "CUT_TOP", 0)
     found = scanned(data)
     with monkeypatch.context() as patch:
-        patch.setattr(reader, "sieve_for", lambda _: lambda _: True)  # the reader takes every line
+        patch.setattr(logfacts, "sieve_for", lambda _: lambda _: True)  # the reader takes every line
         patch.setattr(Feed, "_plain", lambda *_: False)  # and gets every one
         every = scanned(data)
     assert told(found) == told(every)
@@ -192,10 +191,12 @@ PLAIN = [b"plain words %d" % number for number in range(25)]
 def test_nothing_is_lost_among_hostile_lines(lines, path, start, count):
     mixed = [line.translate(None, b"\n\0") for line in [*PLAIN, *lines, *sampled(path)[start : start + count], *lines]]
     with pytest.MonkeyPatch.context() as patch:
+        data = b"\n".join(mixed) + b"\n"
         patch.setattr(feed, "_EDGE", len(b"\n".join(PLAIN)))
-        found = scanned(b"\n".join(mixed) + b"\n")
-        patch.setattr(reader, "sieve_for", lambda _: lambda _: True)
-        assert told(found) == told(read(mixed))
+        found = scanned(data)
+        patch.setattr(feed, "_EDGE", len(data))
+        patch.setattr(logfacts, "sieve_for", lambda _: lambda _: True)
+        assert told(found) == told(scanned(data))
 
 
 def open_tracebacks(count: int) -> list[bytes]:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from atlctl.diagnosis.scanning import Scanner, scanner
-from atlctl.diagnosis.scanning.sieve import Sieve, plain_sieve, vector_sieve
+from atlctl.diagnosis import scanner
+from atlctl.diagnosis.scanner import Scanner, Sieve, plain_sieve, vector_sieve
 
 LITERALS = (b"Error", b"[rank", b"closing signal", b"CUDA error", b"rn", b"a.b*c")
 PIECES = [

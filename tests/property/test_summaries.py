@@ -10,11 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from atlctl.diagnosis.cause.decide import diagnose
-from atlctl.diagnosis.errorfile import ErrorRecord, parse_error_file
 from atlctl.diagnosis.evidence import JobEvidence
+from atlctl.diagnosis.logline import decode
 from atlctl.diagnosis.result import Diagnosis
-from atlctl.diagnosis.text import decode
-from atlctl.diagnosis.torchelastic import Entry, Summary
+from atlctl.diagnosis.torchelastic import ErrorRecord, Summary, SummaryEntry, parse_error_file
 from tests.unit.diagnosis.samples import OLD_BLOCK, PEER_GONE, STACK, block, entry, matcher, parse, worker
 
 FEW = settings(max_examples=60, deadline=None)
@@ -134,7 +133,7 @@ def test_hostile_lines_never_raise_and_always_give_an_answer(lines):
     assert isinstance(answer, Diagnosis)
     assert found.log is not None
     for summary in found.log.summaries:
-        assert summary.root_index is None or isinstance(summary.entries[summary.root_index], Entry)
+        assert summary.root_index is None or isinstance(summary.entries[summary.root_index], SummaryEntry)
 
 
 json_values = st.recursive(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 #: Environment variable that holds the running test's mark.
 MARK = "ATLCTL_TEST_ID"
@@ -94,6 +96,23 @@ def wait_until(predicate: Callable[[], object], timeout: float = 30.0, interval:
             return False
         time.sleep(interval)
     return True
+
+
+_started = 0
+
+
+def _note_start(event: str, _: tuple[Any, ...]) -> None:
+    global _started
+    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"):
+        _started += 1
+
+
+sys.addaudithook(_note_start)
+
+
+def started() -> int:
+    """How many processes this one has started so far. A test that started none leaves none, and need not look."""
+    return _started
 
 
 def leftovers(mark: str, patience: float = 2.0) -> list[Process]:

@@ -13,16 +13,21 @@ from pathlib import Path
 
 #: What each layer may import of the package. A name covers itself and what is below it.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "jobs": (),
-    "backends": ("jobs",),
-    "diagnosis": ("jobs",),
-    "fanout": ("jobs", "backends.base"),
-    "render": ("jobs", "backends.base"),
-    "transfer": ("jobs", "backends.base", "fanout"),
-    "recording": ("jobs", "backends.base", "diagnosis", "fanout", "render"),
-    "smoke": ("jobs", "backends.base", "diagnosis", "fanout", "render"),
-    "stacks": ("jobs", "backends.base", "diagnosis", "fanout", "render"),
-    "cli": ("jobs", "backends", "diagnosis", "fanout", "render", "recording", "smoke", "stacks", "transfer"),
+    "i18n": (),
+    "jobs": ("i18n", "remote"),
+    "remote": (),
+    "backends": ("i18n", "jobs", "remote"),
+    "diagnosis": ("i18n", "jobs"),
+    "fanout": ("i18n", "jobs", "remote", "backends.base"),
+    "render": ("i18n", "jobs", "backends.base"),
+    "transfer": ("i18n", "jobs", "backends.base", "fanout"),
+    "recording": ("i18n", "jobs", "backends.base", "diagnosis", "fanout", "render"),
+    "smoke": ("i18n", "jobs", "remote", "backends.base", "diagnosis", "fanout", "render"),
+    "stacks": ("i18n", "jobs", "remote", "backends.base", "diagnosis", "fanout", "render"),
+    "cli": (
+        *("i18n", "jobs", "remote", "backends", "diagnosis", "fanout", "render"),
+        *("recording", "smoke", "stacks", "transfer"),
+    ),
     "packaging": (),
     "__main__": ("cli", "jobs"),
     "__init__": (),
@@ -36,23 +41,30 @@ KNOWS: dict[str, tuple[str, ...]] = {
     "kubernetes": ("backends.kubernetes",),
     "aiohttp": ("backends.kubernetes",),
     "yarl": ("backends.kubernetes",),
-    "asyncssh": ("backends.ssh",),
-    "torch": ("smoke.probe", "cli.demo_job.train"),
-    "pydantic_core": ("diagnosis.scanning.sieve",),
+    "asyncssh": tuple(f"backends.hosts.{name}" for name in ("checkup", "connect", "hostkeys", "keys", "stream")),
+    "torch": ("remote.smoke.probe", "cli.demo_job.train"),
+    "pydantic_core": ("diagnosis.scanner",),
+    "babel": ("packaging.messages",),
 }
 
 #: The kinds of backend, none of which knows another.
-BACKENDS = ("backends.kubernetes", "backends.ssh", "backends.local")
+BACKENDS = ("backends.kubernetes", "backends.hosts")
+
+#: Import name -> the extra that has it; the others are dependencies.
+_EXTRAS = {"torch": "smoke", "babel": "dev"}
 
 #: Import name -> distribution, where the two differ.
 DISTRIBUTIONS = {"yaml": "pyyaml", "pydantic_core": "pydantic-core"}
 
 #: Programs of their own: the standard library (and what KNOWS grants), and of the package only what lies beside them.
-ALONE = ("backends.local.supervisor", "smoke.agent", "smoke.probe", "stacks.probe", "cli.demo_job")
+ALONE = ("remote", "remote.supervisor", "remote.smoke.probe", "cli.demo_job")
+
+#: Runs the text that it was sent.
+RUNS_TEXT = ("remote.boot",)
 
 MAX_LINES = 1_000
 #: One file by its nature: it runs under plain torchrun, copied to wherever it is wanted.
-ONE_FILE = ("smoke.probe",)
+ONE_FILE = ("remote.smoke.probe",)
 
 
 @dataclass(frozen=True)
@@ -105,7 +117,7 @@ def imports(module: Module) -> Iterator[tuple[ast.stmt, str]]:
             yield from ((node, f"{start}.{alias.name}") for alias in node.names)
 
 
-def _inner(module: Module) -> Iterator[tuple[ast.stmt, str]]:
+def inner(module: Module) -> Iterator[tuple[ast.stmt, str]]:
     """Imports of the package's own modules, without the package's name (an attribute of the package itself: none)."""
     for node, name in imports(module):
         package, _, rest = name.partition(".")
@@ -118,7 +130,7 @@ def layers(module: Module) -> list[str]:
     if module.layer not in LAYERS:
         return [f"{module.name}: the layer {module.layer} is not in the table"]
     found = []
-    for node, name in _inner(module):
+    for node, name in inner(module):
         granted = any(within(name, scope) for scope in (*LAYERS[module.layer], module.layer))
         if not granted or _crosses_backends(module.name, name):
             found.append(module.at(node, f"must not import {name}"))
@@ -138,7 +150,7 @@ def alone(module: Module) -> list[str]:
         if within(module.name, scope):
             found += [
                 module.at(node, f"runs alone, must not import {name}")
-                for node, name in _inner(module)
+                for node, name in inner(module)
                 if not within(name, scope)
             ]
     return found
@@ -157,7 +169,7 @@ def third_party(module: Module) -> list[str]:
 
 
 def undeclared(modules: Sequence[Module], pyproject: str) -> list[str]:
-    """What is imported stands in pyproject.toml: as a dependency, torch in the extra `smoke`."""
+    """What is imported stands in pyproject.toml: as a dependency, or in the extra of `_EXTRAS`."""
     project = tomllib.loads(pyproject)["project"]
     declared = {"base": project["dependencies"], **project.get("optional-dependencies", {})}
     names = {group: {re.split(r"[^\w.-]", line)[0].lower() for line in lines} for group, lines in declared.items()}
@@ -166,7 +178,7 @@ def undeclared(modules: Sequence[Module], pyproject: str) -> list[str]:
     return [
         f"{name} is imported and not declared"
         for name in sorted(foreign)
-        if DISTRIBUTIONS.get(name, name) not in names.get("smoke" if name == "torch" else "base", set())
+        if DISTRIBUTIONS.get(name, name) not in names.get(_EXTRAS.get(name, "base"), set())
     ]
 
 
@@ -203,10 +215,46 @@ def evaluated(module: Module) -> list[str]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
+            if module.name in RUNS_TEXT and called == "exec":
+                continue
             if called in ("eval", "exec", "os.system", "os.popen") or called.endswith("create_subprocess_shell"):
                 found.append(module.at(node, called))
             if any(k.arg == "shell" and ast.unparse(k.value) != "False" for k in node.keywords):
                 found.append(module.at(node, "shell=True"))
+    return found
+
+
+#: Texts for people, by the names of their fields; and what would make a decision of one.
+_TEXTS = ("message", "hint", "evidence")
+_LOOKS = ("startswith", "endswith", "removeprefix", "removesuffix", "partition", "find", "index", "search", "match")
+
+
+def decided_by_text(module: Module) -> list[str]:
+    """No decision on the text of a message: `in str(error)`, `error.message == ...`, `.message.startswith(...)`.
+
+    The diagnosis reads messages of logs and events: these are its evidence.
+    """
+    if module.layer == "diagnosis":
+        return []
+    caught = {node.name for node in ast.walk(module.tree) if isinstance(node, ast.ExceptHandler) and node.name}
+
+    def is_text(node: ast.expr) -> bool:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("str", "repr") and node.args:
+            return isinstance(node.args[0], ast.Name) and node.args[0].id in caught
+        return isinstance(node, ast.Attribute) and node.attr in _TEXTS
+
+    found = []
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            literal = any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in sides)
+            within = any(isinstance(op, ast.In | ast.NotIn) for op in node.ops) and is_text(sides[-1])
+            if within or (literal and any(map(is_text, sides))):
+                found.append(module.at(node, ast.unparse(node)))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            on_text = node.func.attr in _LOOKS and is_text(node.func.value)
+            if on_text or (node.func.attr in ("search", "match", "fullmatch") and any(map(is_text, node.args))):
+                found.append(module.at(node, ast.unparse(node)))
     return found
 
 

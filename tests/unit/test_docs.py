@@ -17,14 +17,14 @@ from typer.main import get_command
 
 from atlctl.cli import runtime, table
 from atlctl.cli.app import app
-from atlctl.cli.manual.pages import pages
+from atlctl.cli.commands.stacks import to_data as to_stacks_data
+from atlctl.cli.commands.stacks import worker_data
+from atlctl.cli.manual import pages
 from atlctl.cli.output.jsonl import JsonSink
 from atlctl.cli.parser import Command, parse_and_run
 from atlctl.cli.smoke.data import to_data as to_smoke_data
-from atlctl.cli.stacks.data import to_data as to_stacks_data
-from atlctl.cli.stacks.data import worker_data
-from atlctl.diagnosis.hang.repeat import changes
-from atlctl.diagnosis.result import Gpu
+from atlctl.diagnosis.hang import changes
+from atlctl.diagnosis.result import GpuIdentity
 from atlctl.diagnosis.telling.data import to_data
 from atlctl.jobs.errors import AtlctlError, ExitCode
 from atlctl.jobs.model import State
@@ -239,7 +239,7 @@ def stream_fields() -> set[str]:
 
 def finding_fields() -> set[str]:
     """Every field of `errors -o json`."""
-    cause = replace(ONE.root_causes[0], gpu=Gpu())
+    cause = replace(ONE.root_causes[0], gpu=GpuIdentity())
     data = to_data(replace(ONE, root_causes=(cause,)), GUIDE)
     root, group, worker = data["root_causes"][0], data["cascade"][0], data["workers"][0]
     return {*data, *root, *root["gpu"], *root["frame"], *root["evidence"][0], *group, *worker}

@@ -27,7 +27,7 @@ COVERED: dict[str, tuple[str, ...]] = {
         "integration/test_exec_output.py::test_json_is_lossless_and_harmless",
         "integration/test_logs.py::test_on_a_terminal_bytes_are_made_visible_and_raw_passes_them",
         "faults/test_ssh_liars.py::test_what_hosts_say_forges_no_line_and_commands_no_terminal",
-        "unit/render/html/test_page.py::test_no_hostile_text_breaks_out_of_any_place",
+        "unit/render/test_page.py::test_no_hostile_text_breaks_out_of_any_place",
         "unit/cli/top/test_table.py::test_hostile_names",
         "unit/cli/test_doctor.py::test_hostile_words_are_made_harmless",
         "unit/cli/test_doctor_workers.py::test_hostile_words_are_harmless_on_a_terminal_and_whole_in_json",
@@ -75,17 +75,17 @@ COVERED: dict[str, tuple[str, ...]] = {
     "7. many workers with bounded memory, descriptors that run out": (
         "faults/test_cli_volume.py::test_64_workers_stay_in_bounds_in_forms_that_hold_output",
         "faults/test_cli_bad_input.py::test_too_few_descriptors_are_told_with_the_way_out",
-        "unit/local/test_supervisor.py::test_300_commands_at_once_through_one_connection",
+        "unit/hosts/test_supervisor.py::test_300_commands_at_once_through_one_connection",
     ),
     "8. fuzzed requests, error records, selections and logs": (
         "property/test_selection.py",
         "property/test_summaries.py",
-        "unit/local/test_control_socket.py::test_parsing_any_bytes",
+        "unit/hosts/test_control_socket.py::test_parsing_any_bytes",
         "faults/test_cli_hostile.py::test_an_error_file_of_any_content_breaks_nothing",
         "faults/test_cli_bad_input.py::test_a_damaged_entry_is_named_and_the_others_are_shown",
     ),
     "8. fuzzed frames, objects and log streams of a cluster": (
-        "unit/kubernetes/test_frames.py",
+        "unit/kubernetes/test_execs.py",
         "unit/kubernetes/test_kinds_fuzz.py",
         "unit/smoke/test_session.py::test_noise_is_not_heard_and_what_follows_is",
         "unit/kubernetes/test_logs.py",
@@ -103,7 +103,7 @@ COVERED: dict[str, tuple[str, ...]] = {
         "faults/test_local_kills.py",
         "faults/test_kubernetes_faults.py::test_a_refused_read_has_a_clear_line_and_its_code",
         "faults/test_kubernetes_faults.py::test_patience_that_is_asked_for_is_given",
-        "unit/diagnosis/test_clocks.py",
+        "unit/diagnosis/test_clockskew.py",
         "faults/test_ssh_runs.py::test_two_hundred_hosts_of_which_some_are_broken",
     ),
     "10. no orphans, whatever ends the client": (
@@ -134,12 +134,12 @@ COVERED: dict[str, tuple[str, ...]] = {
     "13. hosts, users and job names with metacharacters are refused": (
         "integration/test_jobs_ps.py::test_odd_job_names_are_refused_in_one_clear_line",
         "integration/test_local_run.py::test_an_odd_name_is_refused_with_the_rule_and_nothing_is_made",
-        "unit/ssh/test_hostfile.py::test_what_is_refused",
-        "unit/ssh/test_hostfile.py::test_no_text_gives_a_name_that_a_shell_or_a_parser_would_understand",
+        "unit/hosts/test_hostfile.py::test_what_is_refused",
+        "unit/hosts/test_hostfile.py::test_no_text_gives_a_name_that_a_shell_or_a_parser_would_understand",
         "faults/test_ssh_faults.py::test_a_name_that_could_be_more_than_a_name",
     ),
     "14. host keys that are unknown, changed, revoked or missing": (
-        "unit/ssh/test_hostkeys.py",
+        "unit/hosts/test_hostkeys.py",
         "integration/test_ssh_exec.py::test_a_host_that_is_not_known_is_refused",
         "integration/test_ssh_exec.py::test_checks_cannot_be_configured_away",
         "faults/test_ssh_faults.py::test_the_commands_that_are_named_for_a_changed_key_cure_it",
@@ -147,8 +147,8 @@ COVERED: dict[str, tuple[str, ...]] = {
         "faults/test_ssh_faults.py::test_a_file_of_known_hosts_that_cannot_be_read",
     ),
     "15. copies follow no link and leave no folder": (
-        "unit/transfer/test_extract.py",
-        "unit/transfer/test_tarread.py",
+        "unit/transfer/test_unpack.py",
+        "unit/transfer/test_tar.py",
         "integration/test_cp.py::test_links_in_the_target_are_not_followed",
         "integration/test_cp.py::test_neither_contents_nor_environment_are_told",
         "integration/test_cp.py::test_what_is_made_is_private_under_any_umask",
@@ -158,8 +158,8 @@ COVERED: dict[str, tuple[str, ...]] = {
         "faults/test_cli_secrets.py::test_an_output_folder_that_is_a_link_is_refused",
         "property/test_naming.py::test_file_names_are_safe_and_injective",
         "unit/output/test_folder.py::test_a_name_is_never_a_path",
-        "unit/recording/report/test_copying.py",
-        "unit/recording/report/test_archive.py",
+        "unit/recording/test_redacted.py",
+        "unit/recording/test_redacted.py",
     ),
     "16. canary tokens": (
         "faults/test_kubernetes_secrets.py",
@@ -187,7 +187,7 @@ COVERED: dict[str, tuple[str, ...]] = {
         "integration/test_stop.py::test_a_second_stop_is_safe_and_says_there_is_nothing_to_do",
         "integration/test_kubernetes_stop.py::test_the_plan_says_where_whose_how_much_and_what_is_lost",
         "integration/test_kubernetes_stop.py::test_a_job_made_anew_between_plan_and_answer_is_left_alone",
-        "unit/kubernetes/test_stop_plan.py::test_an_empty_selector_is_refused",
+        "unit/kubernetes/test_stopplan.py::test_an_empty_selector_is_refused",
     ),
 }
 

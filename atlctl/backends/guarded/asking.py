@@ -5,9 +5,7 @@ from __future__ import annotations
 from atlctl.backends.base import Argv, Event, ExecRequest, Executor, Exited, FailedToStart, Lost, Output
 from atlctl.jobs.errors import AtlctlError, Unreachable
 from atlctl.jobs.model import Worker
-
-#: Prints a regular file that is no link, up to $2 bytes. The name cannot be an option of anything.
-_READ = '[ ! -L "$1" ] && [ -f "$1" ] && exec head -c "$2" < "$1"'
+from atlctl.remote.sending import shell
 
 
 async def stdout_of(executor: Executor, worker: Worker, argv: Argv, limit: int) -> bytes | None:
@@ -19,7 +17,7 @@ async def stdout_of(executor: Executor, worker: Worker, argv: Argv, limit: int) 
 async def file_of(executor: Executor, worker: Worker, path: str, limit: int) -> bytes | None:
     """Up to `limit` bytes of a regular file there; None where it is none, or cannot be read. A link at its end is not
     followed."""
-    return await stdout_of(executor, worker, Argv(("sh", "-c", _READ, "sh", path, str(limit))), limit)
+    return await stdout_of(executor, worker, Argv(("sh", "-c", shell("read_file"), "sh", path, str(limit))), limit)
 
 
 async def told_by(executor: Executor, worker: Worker, argv: Argv, limit: int) -> bytes:

@@ -1,11 +1,11 @@
-r"""The `sh` text that runs a command in a container, tells how it ended, and ends it when its client is gone.
+r"""The `sh` texts that run a command in a container, show how it ended, and end it when its client is gone.
 
 Kubernetes kills nothing when an exec's client goes away. What does reach the container is the end of the exec's
 stdin, however the client died, so a *watcher* reads it beside the command: at its end the command and all that it
 started get SIGTERM and, a second later, SIGKILL. Only a network that parts without a word (no FIN, no RST) leaves the
 end of stdin to the timeouts of API server and kubelet, which may be hours.
 
-Three texts, for dash, busybox and bash as `sh`:
+Texts for dash, busybox and bash as `sh`, in `remote/sh/guard/`:
 
 - `GUARD`: the command reads /dev/null, the watcher the exec's stdin. Four processes: the shell that is the exec, one
   that waits for the command, the watcher, the command.
@@ -48,146 +48,11 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# f finds what is left. v: all of it, o: those outside of the exec's process group, a: the shells that wait for it, one
-# of which may be about to start it.
-# One `grep` reads the stat of all processes, one the environments of those that it may be about: byte by byte, as a
-# shell reads, or with a process for each it takes long where they are many. Environments of processes that are older
-# than the exec are left alone: to read that of a hung one may hang. Not `grep -F`: in some builds of busybox it sees
-# nothing behind the first NUL. The mark reads the same as a pattern.
-# W sets w to x once the shell that is the exec has gone.
-# K ends it, $1 tenths of a second after SIGTERM by SIGKILL. Signals go to the whole group at once, since a child that
-# is just being forked cannot escape that; each process outside gets its own, once, so that a handler may clean up
-# with new processes. L reads what the client asks, and ends everything where nobody asks any more. The shell that is
-# the exec goes by SIGKILL then: it may hang in a word to a client that does not read.
-_WATCHER = r"""command -v grep>/dev/null||grep(){ g=$1$2;shift 2
-for d;do case $g in -aH.)
-while read -r l;do echo "$d:$l";done<$d;;*)case `tr '\0' ' '<$d` in *$m*)echo $d;;esac;;esac;done;}
-W(){ read -r l </proc/$w/stat&&set -- ${l##*) }&&[ $1 != Z ]&&[ ${20} = $t ]||w=x;}
-f(){ v= o= a= b= e=-
-W
-case $h$w in HUPx|[!H]*);;*)v=" $w" o=$w;;esac
-while [ "$e" != "$a$v$b" ];do e=$a$v$b c=
-s=`grep -aH . /proc/[0-9]*/stat`
-set -f;IFS='
-'
-for l in $s;do unset IFS
-d=${l%%/s*} q=${d#/proc/} l=${l#*) }
-case "$a$v $w $y " in *" $q "*)continue;;esac
-case $l in *\)*)l=${l##*) };;esac
-set -- $l
-[ $1 != Z ]&&[ ${20} -ge $t ]||continue
-case "$a$v $b" in *" $2 "*|*$d/e*)v="$v $q";[ $3 = $w ]||o="$o $q";;*)
-if [ $2 = $w ];then a="$a $q";else c="$c $d/environ";fi;;esac
-done
-set +f;unset IFS
-b=$b`[ ! "$c" ]||grep -l $m $c`
-done;[ "$v$a" ];}
-K(){ g=$1 n=0 T= p=
-while f;do
-if [ $n -lt $g ];then
-for s in TERM $h CONT;do [ ! "$v" ]||[ $p ]||kill -$s -$w
-for q in $o;do case "$T " in *" $q "*);;*)kill -$s $q;esac;done;done
-T="$T $o" p=$p${v:+1}
-else
-[ $n -lt $((g+50)) ]||return 1
-kill -9 $v;fi
-n=$((n+1));sleep .1||sleep 1
-done;}
-L(){ k=
-while read -r g;do
-[ "$g" != \? ]||{ W;[ $w != x ]||{ echo "$m D">&3;K 10;exit;};continue;}
-trap '' USR1
-[ ! $k ]||kill -9 $k
-[ $g != q ]||exit 0
-(K $g&&echo "$m G">&3)&k=$!
-done
-trap '' USR1
-[ ! $k ]||kill -9 $k
-K 10;[ $w = x ]||kill -9 $w;}
-"""
+from atlctl.remote.sending import shell
 
-_BEGIN = r"""m=$1;shift
-case $1 in */*)c=126;[ ! -x "$1" ]||[ -d "$1" ]||c=0;[ -e "$1" ]||c=127;;*)c=127;command -v "$1">/dev/null&&c=0;esac
-[ $c = 0 ]||{ echo "$m F $c">&2;exit $c;}
-read -r l </proc/$$/stat
-P(){ t=${20};}
-P ${l##*) };w=$$
-trap : TERM INT HUP
-"""
-
-# Descriptors: 3 the exec's stderr, 4 its stdin, 5 its stdout, 6 the command's stdin. What the shell itself says, of
-# signals or of R's end, must not get to stderr.
-_RUN = r"""C(){ trap - TERM HUP;[ $BASH_VERSION ]||trap 'echo F' 0
-export ATLCTL_EXEC=$m;exec "$@" <&6 >&5 2>&3 3>&- 4<&- 5>&- 6<&-;}
-x=$(exec 2>&1;trap '' TERM HUP;s="$m S $w $t";echo "$s">&5;echo "$s">&3
-[ ! $i ]||read -r s<&6||exit
-if [ $BASH_VERSION ];then trap 'LC_ALL=C jobs %%' CHLD
-(C "$@")<&6&LC_ALL=C jobs %%;while kill -0 $! 2>&-;do wait $!;done;wait $!;else (C "$@");fi
-echo $?)
-set -f;echo "$m X" $x>&3;echo "$m E">&5
-x=${x##*[!0-9]}
-"""
-
-#: Arguments: mark, words of the command.
-GUARD = (
-    _BEGIN
-    + r"""exec 3>&2 4<&0 5>&1 6</dev/null 2>/dev/null
-i=
-"""
-    + _WATCHER
-    + r"""(trap '' TERM INT HUP;h=;read -r y l </proc/self/stat;L)<&4 >&- 5>&- &r=$!
-"""
-    + _RUN
-    # Without a code the command may still run: the watcher ends it when the client has heard so and is gone.
-    + r"""[ ! $x ]||kill -USR1 $r;wait $r;exit ${x:-125}"""
+GUARD, INPUT, TERMINAL, WATCH, LOOK = (
+    shell(f"guard/{name}") for name in ("guard", "input", "terminal", "watch", "look")
 )
-
-#: Arguments: mark, words of the command.
-INPUT = (
-    _BEGIN
-    + r"""exec 3>&2 5>&1 6<&0 2>/dev/null
-i=1
-"""
-    + _RUN
-    + r"""exit ${x:-125}"""
-)
-
-#: Arguments: mark, value of TERM, rows, columns, words of the command, which takes the place of the shell. The size is
-#: set here as well, since the client's first message of it may come after the command has asked.
-TERMINAL = (
-    r"""export TERM="$2" ATLCTL_EXEC="$1"
-stty rows $3 cols $4 2>/dev/null
-"""
-    + _BEGIN.replace("m=$1;shift", "m=$1;shift 4").replace("trap : TERM INT HUP\n", "")
-    + r"""echo "$m S $w $t"
-exec "$@"
-"""
-)
-
-#: Arguments: mark, PID and start time of the exec's first process, `HUP` where that is the command itself (terminal).
-WATCH = (
-    r"""m=$1 w=$2 t=$3 h=$4 y=$$ k=
-exec 3>&2 2>/dev/null
-trap '' TERM INT HUP
-echo "$m R">&3
-"""
-    + _WATCHER
-    + "L"
-)
-
-#: Arguments: mark, PID and start time of the exec's first process.
-LOOK = (
-    r"""m=$1 w=$2 t=$3 h= y=$$
-exec 3>&2 2>/dev/null
-"""
-    + _WATCHER.partition("K(){")[0]
-    + """f&&g=1||g=0;echo "$m L $g">&3"""
-)
-
-#: Puts the words of a command together again that come as `escaped`.
-_DECODE = r"""n=$#
-while [ $n != 0 ];do a=`printf %b. "$1"`;shift;set -- "$@" "${a%.}";n=$((n-1));done
-"""
 
 
 def escaped(words: Sequence[bytes], *, always: bool = False) -> list[str] | None:
@@ -204,8 +69,8 @@ def escaped(words: Sequence[bytes], *, always: bool = False) -> list[str] | None
 
 def decoding(text: str) -> str:
     """One of the texts for a command, made to take words that are `escaped`."""
-    begin, end, rest = text.partition("\ncase $1 in */*)")
-    return begin + "\n" + _DECODE + end.lstrip() + rest
+    begin, end, rest = text.partition("\ncase $1 in\n")
+    return begin + "\n" + shell("guard/decode") + end.lstrip() + rest
 
 
 def carried(text: str, words: Sequence[bytes], *, always: bool = False) -> tuple[str, list[str]]:

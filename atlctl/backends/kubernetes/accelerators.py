@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds.fields import MAX_COUNT, entries, mapping, spec, text
+from atlctl.backends.kubernetes.objects import MAX_COUNT, spec
+from atlctl.jobs.fields import entries, mapping, text
 
 #: Resources that are cards, or shares that a container sees as one card -> vendor.
 CARDS = {

@@ -1,13 +1,14 @@
-"""Which API server, as whom: a kubeconfig as kubectl reads it, else the service account of the pod.
+"""Which API server, as whom, through which proxy: from a kubeconfig, else from the service account of the pod.
 
-The `kubernetes` package reads kubeconfigs, runs exec plugins and refreshes tokens. Around it stands what it leaves
-out: kubectl's rule for the current context, impersonation, and that a plugin which fails is an error and not
-an anonymous request.
+Static credentials and service accounts are read here: the `kubernetes` package takes longer to import than a whole
+command takes. Exec plugins, auth providers and passwords stay with it. Around it stands what it leaves out: kubectl's
+rule for the current context, impersonation, and that a plugin which fails is an error and not an anonymous request.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import os
 import ssl
@@ -15,19 +16,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from atlctl.backends.kubernetes.proxies import proxy_for
+from atlctl.backends.kubernetes import kubeconfig
+from atlctl.backends.kubernetes.kubeconfig import HINT, Entry, Kubeconfig
 from atlctl.jobs.errors import NotAllowed, UsageError
 
-if TYPE_CHECKING:
-    from kubernetes.client import Configuration
-
-SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-_IN_CLUSTER = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
-#: Seconds for which the headers are taken as they are before the package looks for an expired token again.
+#: Seconds for which the headers are taken as they are before a token is looked at again.
 _FRESH = 20.0
-_HINT = "look at it: kubectl config view"
+#: Users that the package logs in.
+_BY_PACKAGE = ("exec", "auth-provider", "username", "password")
 #: Debian, Alpine and their kin; Fedora and its; SUSE; others.
 _AUTHORITIES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -36,22 +34,7 @@ _AUTHORITIES = (
     "/etc/ssl/cert.pem",
 )
 
-
-def kubeconfig_paths(stated: str | None, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The kubeconfig files that exist, in kubectl's order: the one stated, else KUBECONFIG, else `~/.kube/config`."""
-    text = stated or environ.get("KUBECONFIG") or "~/.kube/config"
-    paths = [text] if stated else text.split(os.pathsep)
-    return [path for path in map(os.path.expanduser, paths) if path and os.path.exists(path)]
-
-
-def in_cluster(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is a container with a service account of Kubernetes."""
-    return all(environ.get(name) for name in _IN_CLUSTER) and os.path.exists(f"{SERVICE_ACCOUNT}/token")
-
-
-def available(stated: str | None = None, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a cluster is configured at all. Imports nothing and reads no file."""
-    return bool(kubeconfig_paths(stated, environ)) or in_cluster(environ)
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass
@@ -70,7 +53,8 @@ class Access:
     proxy: str | None = None
     user: str | None = None
     _impersonate: dict[str, str] = field(default_factory=dict)
-    _configuration: Configuration | None = None
+    #: The header Authorization; "" for none. May run a plugin, and raise NotAllowed.
+    _login: Callable[[], str] = str
     _again: Callable[[], Access] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _headers: dict[str, str] = field(default_factory=dict)
@@ -84,8 +68,7 @@ class Access:
         """The same, read again where they are old. May run a plugin: call it in a thread. Raises NotAllowed."""
         with self._lock:
             if time.monotonic() - self._read_at >= _FRESH:
-                self._headers = {**self._authorization(), **self._impersonate}
-                self._read_at = time.monotonic()
+                self._look()
             return self._headers
 
     def renew(self, refused: Mapping[str, str]) -> bool:
@@ -95,170 +78,73 @@ class Access:
         """
         with self._lock:
             if self._headers != refused or self._again is None:
-                return True  # somebody else was quicker
+                return True  # another thread was quicker
             fresh = self._again()
-            self._configuration, self.tls = fresh._configuration, fresh.tls
-            self._headers = {**self._authorization(), **self._impersonate}
-            self._read_at = time.monotonic()
+            self._login, self.tls = fresh._login, fresh.tls
+            self._look()
             return self._headers != refused
 
-    def _authorization(self) -> dict[str, str]:
-        if self._configuration is None:
-            return {}
-        with _told_failures():
-            value = self._configuration.get_api_key_with_prefix("BearerToken")
-        if not value:
-            return {}
-        # The service account's loader writes the scheme small; the server does not mind, gateways do.
-        return {"Authorization": f"Bearer {value[7:]}" if value[:7] == "bearer " else value}
+    def _look(self) -> None:
+        login = self._login()
+        self._headers = {**({"Authorization": login} if login else {}), **self._impersonate}
+        self._read_at = time.monotonic()
 
 
-def load(kubeconfig: str | None = None, context: str | None = None, namespace: str | None = None) -> Access:
+def load(stated: str | None = None, context: str | None = None, namespace: str | None = None) -> Access:
     """How to reach the cluster that the options, KUBECONFIG or the pod name. Blocks: a plugin may run.
 
     Raises UsageError for a configuration that is wrong or absent, NotAllowed where a plugin failed.
     """
-    if kubeconfig and not os.path.exists(os.path.expanduser(kubeconfig)):
-        raise UsageError(f"there is no kubeconfig {kubeconfig}", "check --kubeconfig")
-    if paths := kubeconfig_paths(kubeconfig):
+    if stated and not os.path.exists(os.path.expanduser(stated)):
+        raise UsageError(f"there is no kubeconfig {stated}", "check --kubeconfig")
+    if paths := kubeconfig.kubeconfig_paths(stated):
         return _from_files(paths, context, namespace)
     if context:
         raise UsageError("--context needs a kubeconfig, and there is none", "name it: --kubeconfig PATH")
-    if in_cluster():
+    if kubeconfig.in_cluster():
         return _from_pod(namespace)
     raise UsageError(
         "no cluster is configured: there is no kubeconfig, and this is no pod", "set KUBECONFIG or name --kubeconfig"
     )
 
 
-def contexts(kubeconfig: str | None = None) -> dict[str, str | None]:
-    """The contexts by name, each with its namespace where it states one. Runs no plugin.
-
-    Raises UsageError for a configuration that is wrong.
-    """
-    try:
-        entries = {entry.get("name"): entry.get("context") or {} for entry in _entries(_merged(kubeconfig), "contexts")}
-        return {str(name): entry.get("namespace") for name, entry in entries.items()}
-    except (AttributeError, TypeError) as error:
-        raise UsageError("the kubeconfig cannot be used", _HINT) from error
-
-
-def runs_program(kubeconfig: str | None = None, context: str | None = None) -> bool:
-    """Whether `load` would run a program of the user's or renew a login to know who asks: one that may ask back, on
-    a terminal or in a browser. Raises UsageError as `contexts`."""
-    files = _merged(kubeconfig)
-    try:
-        entry = _named(files, "contexts", context or _current_context(files) or "").get("context") or {}
-        user = _named(files, "users", str(entry.get("user"))).get("user") or {}
-        return bool(user.get("exec") or user.get("auth-provider"))
-    except AttributeError as error:
-        raise UsageError("the kubeconfig cannot be used", _HINT) from error
-
-
-def _merged(kubeconfig: str | None) -> Mapping[str, Any]:
-    """The kubeconfig files that exist, by their paths."""
-    from kubernetes.config import ConfigException, kube_config
-
-    if not (paths := kubeconfig_paths(kubeconfig)):
-        return {}
-    try:
-        files: Mapping[str, Any] = kube_config.KubeConfigMerger(os.pathsep.join(paths)).config_files
-    except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, _yaml_error()) as error:
-        text = " ".join(str(error).split())
-        raise UsageError(f"the kubeconfig {', '.join(paths)} cannot be used: {text}", _HINT) from error
-    return files
-
-
 def _from_files(paths: list[str], context: str | None, namespace: str | None) -> Access:
-    from kubernetes.client import Configuration
-    from kubernetes.config import ConfigException, kube_config
-
+    config = kubeconfig.read(paths)
+    chosen = context or config.current
+    if chosen is None:
+        raise UsageError("the kubeconfig has no current context", "name one: --context NAME")
+    if (entry := config.contexts().get(chosen)) is None:
+        hint = f"there are: {', '.join(config.contexts())}" if config.contexts() else HINT
+        raise UsageError(f"the kubeconfig {', '.join(paths)} has no context {chosen}", hint)
+    user = config.user(chosen)
+    impersonate = _impersonation(user)
     try:
-        merged = kube_config.KubeConfigMerger(os.pathsep.join(paths))
-        chosen = context or _current_context(merged.config_files)
-        if chosen is None:
-            raise UsageError("the kubeconfig has no current context", "name one: --context NAME")
-        known = [str(context.get("name")) for context in _entries(merged.config_files, "contexts")]
-        if chosen not in known:
-            hint = f"there are: {', '.join(known)}" if known else _HINT
-            raise UsageError(f"the kubeconfig {', '.join(paths)} has no context {chosen}", hint)
-        with _told_failures(), _no_files_left(kube_config):
-            loader = kube_config.KubeConfigLoader(
-                config_dict=merged.config, active_context=chosen, config_persister=merged.save_changes
-            )
-            configuration = Configuration()
-            loader.load_and_set(configuration)
-            tls = _tls(configuration)
-        entry = _named(merged.config_files, "contexts", chosen).get("context") or {}
-        cluster = _named(merged.config_files, "clusters", str(entry.get("cluster"))).get("cluster") or {}
-        user = _named(merged.config_files, "users", str(entry.get("user"))).get("user") or {}
-    except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, _yaml_error()) as error:
-        text = " ".join(str(error).split())
-        raise UsageError(f"the kubeconfig {', '.join(paths)} cannot be used: {text}", _HINT) from error
-    if not configuration.host.startswith(("https://", "http://")):
-        raise UsageError(f"the kubeconfig's context {chosen} names no server", _HINT)
+        cluster = config.cluster(chosen)
+        server = str(cluster.get("server") or "").rstrip("/")
+        if not server.startswith(("https://", "http://")):
+            raise UsageError(f"the kubeconfig's context {chosen} names no server", HINT)
+        if any(user.get(key) for key in _BY_PACKAGE) or (user.get("token") and user.get("tokenFile")):
+            login, tls = _by_package(paths, chosen)
+        else:
+            login, tls = _static_login(user), _static_tls(server, cluster, user)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise kubeconfig.unusable(paths, error) from error
     return Access(
-        server=configuration.host.rstrip("/"),
+        server=server,
         context=chosen,
         namespace=namespace or str(entry.get("namespace") or "default"),
         source=f"context {chosen} of {', '.join(paths)}",
         tls=tls,
-        tls_name=configuration.tls_server_name or None,
-        proxy=proxy_for(configuration.host, cluster.get("proxy-url")),
+        tls_name=str(cluster.get("tls-server-name") or "") or None,
+        proxy=proxy_for(server, str(cluster.get("proxy-url") or "")),
         user=str(entry.get("user")) if entry.get("user") else None,
-        _impersonate=_impersonation(user),
-        _configuration=configuration,
+        _impersonate=impersonate,
+        _login=login,
         _again=lambda: _from_files(paths, chosen, namespace),
     )
 
 
-def _from_pod(namespace: str | None) -> Access:
-    from kubernetes.client import Configuration
-    from kubernetes.config import ConfigException, load_incluster_config
-
-    configuration = Configuration()
-    try:
-        load_incluster_config(client_configuration=configuration)
-        own = _own_namespace()
-        tls = _tls(configuration)
-    except (ConfigException, OSError, ValueError) as error:
-        raise UsageError(f"the pod's service account cannot be used: {error}", "set KUBECONFIG") from error
-    return Access(
-        server=configuration.host.rstrip("/"),
-        context=None,
-        namespace=namespace or own,
-        source="the pod's service account",
-        tls=tls,
-        _configuration=configuration,
-        proxy=proxy_for(configuration.host, None),
-        _again=lambda: _from_pod(namespace),
-    )
-
-
-def _own_namespace() -> str:
-    with contextlib.suppress(OSError), open(f"{SERVICE_ACCOUNT}/namespace", encoding="utf-8") as file:
-        return file.read().strip() or "default"
-    return "default"
-
-
-def _current_context(files: Mapping[str, Any]) -> str | None:
-    """kubectl's rule: the first file that has one. (The package takes the last.)"""
-    found = (config.get("current-context") for config in files.values() if isinstance(config, dict))
-    return next((str(name) for name in found if name), None)
-
-
-def _entries(files: Mapping[str, Any], what: str) -> Iterator[dict[str, Any]]:
-    """The contexts, clusters or users of all files, in the package's order."""
-    for config in files.values():
-        yield from (entry for entry in config.get(what) or () if isinstance(entry, dict))
-
-
-def _named(files: Mapping[str, Any], what: str, name: str) -> dict[str, Any]:
-    """The first entry of that name, as the package merges them."""
-    return next((entry for entry in _entries(files, what) if entry.get("name") == name), {})
-
-
-def _impersonation(user: Mapping[str, Any]) -> dict[str, str]:
+def _impersonation(user: Entry) -> dict[str, str]:
     """Headers of `as` and `as-uid`. Groups would need a repeated header, and are refused rather than dropped."""
     if user.get("as-groups") or user.get("as-user-extra"):
         raise UsageError("the kubeconfig impersonates groups, which atlctl cannot", "use a user without as-groups")
@@ -266,18 +152,78 @@ def _impersonation(user: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in headers.items() if value}
 
 
-def _tls(configuration: Configuration) -> ssl.SSLContext | None:
-    """The TLS settings of a configuration; None for plain HTTP. Reads the files that it names."""
-    if not configuration.host.startswith("https"):
+def _static_login(user: Entry) -> Callable[[], str]:
+    if path := user.get("tokenFile"):
+        return _token_file(str(path))
+    token = str(user.get("token") or "").strip()
+    return lambda: f"Bearer {token}" if token else ""
+
+
+def _token_file(path: str) -> Callable[[], str]:
+    """The token of a file that is replaced from time to time; the last one while it cannot be read. Raises OSError,
+    ValueError if it cannot be read now."""
+
+    def read() -> str:
+        with open(path, encoding="utf-8") as file:
+            if not (token := file.read().strip()):
+                raise ValueError(f"{path} is empty")
+        return f"Bearer {token}"
+
+    last = read()
+
+    def login() -> str:
+        nonlocal last
+        with contextlib.suppress(OSError, ValueError):
+            last = read()
+        return last
+
+    return login
+
+
+def _static_tls(server: str, cluster: Entry, user: Entry) -> ssl.SSLContext | None:
+    """Raises OSError, ValueError for files and data that cannot be used."""
+    with contextlib.ExitStack() as held:
+        return _tls(
+            server,
+            _as_file(cluster, "certificate-authority", held),
+            _as_file(user, "client-certificate", held),
+            _as_file(user, "client-key", held),
+            verified=not cluster.get("insecure-skip-tls-verify"),
+        )
+
+
+def _as_file(entry: Entry, key: str, held: contextlib.ExitStack) -> str | None:
+    """The path that `key` states, or a temporary file with what `key-data` states: OpenSSL reads keys from files."""
+    if data := entry.get(f"{key}-data"):
+        import base64
+        import tempfile
+
+        file = held.enter_context(tempfile.NamedTemporaryFile(prefix="atlctl-"))  # noqa: SIM115
+        file.write(base64.b64decode(str(data)))
+        file.flush()
+        return file.name
+    path = str(entry.get(key) or "")
+    if path and not os.path.isfile(path):
+        raise ValueError(f"there is no file {path}")
+    return path or None
+
+
+def _tls(
+    server: str, authority: str | None, certificate: str | None, key: str | None, *, verified: bool = True
+) -> ssl.SSLContext | None:
+    """The TLS settings of a server, from files; None for plain HTTP."""
+    if not server.startswith("https"):
         return None
-    made = ssl.create_default_context(cafile=configuration.ssl_ca_cert or _system_authorities())
-    # Python 3.13 asks for extensions that the CAs of many clusters lack; kubectl does not.
-    made.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if not configuration.verify_ssl:
+    if verified:
+        made = ssl.create_default_context(cafile=authority or _system_authorities())
+        # Python 3.13 asks for extensions that the CAs of many clusters lack; kubectl does not.
+        made.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    else:
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         made.check_hostname = False
         made.verify_mode = ssl.CERT_NONE
-    if configuration.cert_file:
-        made.load_cert_chain(configuration.cert_file, configuration.key_file or None)
+    if certificate:
+        made.load_cert_chain(certificate, key)
     return made
 
 
@@ -289,13 +235,64 @@ def _system_authorities() -> str | None:
     return next(filter(os.path.exists, _AUTHORITIES), None)
 
 
-@contextlib.contextmanager
-def _no_files_left(kube_config: Any) -> Iterator[None]:
-    """The package writes keys of a kubeconfig into temporary files. They are read by now: away with them."""
+def _from_pod(namespace: str | None) -> Access:
+    folder = kubeconfig.SERVICE_ACCOUNT
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+    server = f"https://{f'[{host}]' if ':' in host else host}:{port}"
     try:
-        yield
+        login = _token_file(f"{folder}/token")
+        tls = _static_tls(server, {"certificate-authority": f"{folder}/ca.crt"}, {})
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the pod's service account cannot be used: {error}", "set KUBECONFIG") from error
+    own = ""
+    with contextlib.suppress(OSError), open(f"{folder}/namespace", encoding="utf-8") as file:
+        own = file.read().strip()
+    return Access(
+        server=server,
+        context=None,
+        namespace=namespace or own or "default",
+        source="the pod's service account",
+        tls=tls,
+        proxy=proxy_for(server, None),
+        _login=login,
+        _again=lambda: _from_pod(namespace),
+    )
+
+
+def _by_package(paths: list[str], context: str) -> tuple[Callable[[], str], ssl.SSLContext | None]:
+    """A login and its TLS settings by the `kubernetes` package: it runs exec plugins and renews tokens.
+
+    A token that it renews is written back into the user's file. Raises NotAllowed where a plugin failed, ValueError and
+    what else the package raises for a configuration that is wrong.
+    """
+    from kubernetes.client import Configuration
+    from kubernetes.config import ConfigException, kube_config
+
+    merger = kube_config.KubeConfigMerger(os.pathsep.join(paths))
+    merged = Kubeconfig(merger.config_files)
+    entries = {
+        "current-context": context,
+        "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
+        "clusters": [{"name": context, "cluster": merged.cluster(context)}],
+        "users": [{"name": context, "user": merged.user(context)}],
+    }
+    configuration = Configuration()
+    try:
+        with _failures_raised():
+            loader = kube_config.KubeConfigLoader(config_dict=entries, config_persister=merger.save_changes)
+            loader.load_and_set(configuration)
+            found = configuration
+            tls = _tls(found.host, found.ssl_ca_cert, found.cert_file, found.key_file, verified=found.verify_ssl)
+    except ConfigException as error:
+        raise ValueError(str(error)) from error
     finally:
-        kube_config._cleanup_temp_files()
+        kube_config._cleanup_temp_files()  # it has written keys into temporary files, which are read by now
+
+    def login() -> str:
+        with _failures_raised():
+            return str(configuration.get_api_key_with_prefix("BearerToken") or "")
+
+    return login, tls
 
 
 class _Heard(logging.Handler):
@@ -308,7 +305,7 @@ class _Heard(logging.Handler):
 
 
 @contextlib.contextmanager
-def _told_failures() -> Iterator[None]:
+def _failures_raised() -> Iterator[None]:
     """The package logs a plugin's failure and goes on without credentials. Here it is an error: NotAllowed."""
     heard, root = _Heard(), logging.getLogger()
     root.addHandler(heard)
@@ -320,7 +317,59 @@ def _told_failures() -> Iterator[None]:
         raise NotAllowed(f"no credentials: {heard.texts[0]}", "run the kubeconfig's plugin by hand, or log in again")
 
 
-def _yaml_error() -> type[Exception]:
-    import yaml
+def proxy_for(server: str, stated: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The URL of the proxy towards `server`, None for none. `stated` is the kubeconfig's, which knows no exceptions.
 
-    return yaml.YAMLError
+    HTTPS_PROXY (HTTP_PROXY for plain HTTP) counts, small letters too, unless NO_PROXY excepts the host. Raises
+    UsageError for a proxy that is no HTTP proxy.
+    """
+    found = stated or _from(environ, server)
+    if found is None:
+        return None
+    url = found if "://" in found else f"http://{found}"
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        scheme = urlsplit(url).scheme
+        raise UsageError(f"a proxy of the kind {scheme} cannot be used", "use an HTTP proxy, or none (NO_PROXY)")
+    return url
+
+
+def _from(environ: Mapping[str, str], server: str) -> str | None:
+    parts = urlsplit(server)
+    name = f"{parts.scheme}_proxy"
+    found = environ.get(name.upper()) or environ.get(name)
+    if not found or not parts.hostname:
+        return None
+    exceptions = environ.get("NO_PROXY") or environ.get("no_proxy") or ""
+    return None if _excepted(parts.hostname, parts.port, exceptions) else found
+
+
+def _excepted(host: str, port: int | None, exceptions: str) -> bool:
+    """Go's rules: `*`, a name and all below it, `.name` only those below, an address, a network; a port may follow."""
+    host = host.rstrip(".").lower()
+    address = _address(host)
+    if host == "localhost" or (address is not None and address.is_loopback):
+        return True
+    for entry in (text.strip().lower() for text in exceptions.split(",")):
+        if entry == "*":
+            return True
+        if address is not None and "/" in entry:
+            try:
+                if address in ipaddress.ip_network(entry, strict=False):
+                    return True
+            except ValueError:
+                continue
+        name, colon, number = entry.rpartition(":")
+        if colon and number.isdigit() and _address(entry) is None:
+            if int(number) != port:
+                continue
+            entry = name.strip("[]")
+        if entry and (host == entry or (address is None and host.endswith("." + entry.removeprefix("*").lstrip(".")))):
+            return True
+    return False
+
+
+def _address(text: str) -> _Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None

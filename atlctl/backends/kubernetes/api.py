@@ -25,11 +25,11 @@ class ApiError(AtlctlError):
         self.text = text
 
 
-class Refused(ApiError, NotAllowed):
+class Denied(ApiError, NotAllowed):
     """401 and 403."""
 
 
-class Unlisted(Refused):
+class Unlisted(Denied):
     """Several lists of one place were refused with 403. `resources`: `plural.group` of each."""
 
     def __init__(self, resources: Sequence[str], where: str, text: str, hint: str) -> None:
@@ -38,7 +38,7 @@ class Unlisted(Refused):
         self.resources = tuple(resources)
 
 
-class Missing(ApiError, NothingMatched):
+class NotFound(ApiError, NothingMatched):
     """404."""
 
 
@@ -75,7 +75,7 @@ class NoServer(Unreachable):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JsonAnswer:
     """A JSON answer. `warnings` are the texts of its Warning headers."""
 
     data: Object
@@ -114,7 +114,7 @@ class Socket(Protocol):
 class Api(Protocol):
     """A server and an identity. Paths begin with `/api` or `/apis`.
 
-    Every method raises ApiError (Refused, Missing, Busy, Conflict, ...) or NoServer, and nothing else. Reads are
+    Every method raises ApiError (Denied, NotFound, Busy, Conflict, ...) or NoServer, and nothing else. Reads are
     repeated on a broken connection, 429 and 5xx, with growing pauses; writes only where the server says that it did
     nothing (429), and so streams. Every answer has a total time, its repeats included, and a size; of a stream its
     beginning alone.
@@ -131,7 +131,7 @@ class Api(Protocol):
 
     async def send(
         self, method: str, path: str, body: Object | None, query: Query = (), *, merge_patch: bool = False
-    ) -> Answer:
+    ) -> JsonAnswer:
         """POST, PATCH (merge patch) or DELETE."""
 
     def stream(self, path: str, query: Query = ()) -> AbstractAsyncContextManager[tuple[int, Stream]]:

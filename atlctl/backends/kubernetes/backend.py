@@ -7,40 +7,31 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from atlctl.backends.base import (
-    Listing,
-    LogLine,
-    LogRequest,
-    Plan,
-    S,
-    StopRequest,
-    StopResult,
-)
+from atlctl.backends.base import Listing, LogLine, LogRequest, Plan, S, StopRequest, StopResult
 from atlctl.backends.guarded.asking import file_of
 from atlctl.backends.guarded.ranks import living
-from atlctl.backends.kubernetes import access, inventory, pods, queueing
-from atlctl.backends.kubernetes.api import Missing, Object, Refused
-from atlctl.backends.kubernetes.client import NOTICE_SECONDS, Client
+from atlctl.backends.kubernetes import access, inventory, kubeconfig, objects, pods, queueing
+from atlctl.backends.kubernetes.api import Denied, NotFound, Object
+from atlctl.backends.kubernetes.client import NOTICE_SECONDS, Client, LaterApi
 from atlctl.backends.kubernetes.discovery import Served, discover
 from atlctl.backends.kubernetes.identity import OwnPod, own_pod
-from atlctl.backends.kubernetes.inventory import Found
-from atlctl.backends.kubernetes.kinds import fields, registry
-from atlctl.backends.kubernetes.later import LaterApi
-from atlctl.backends.kubernetes.logplaces import STREAMS, Streams
-from atlctl.backends.kubernetes.logs import PodLogs
-from atlctl.backends.kubernetes.logtail import TailReader
-from atlctl.backends.kubernetes.stopping import controlling
+from atlctl.backends.kubernetes.inventory import FoundJob
+from atlctl.backends.kubernetes.kinds import registry
+from atlctl.jobs import fields
 from atlctl.jobs.errors import NothingMatched, Replaced
 from atlctl.jobs.model import Job, RankMap, State, Worker
 
 if TYPE_CHECKING:
     from atlctl.backends.kubernetes.events import About, JobEvent
-    from atlctl.backends.kubernetes.executor import KubernetesExecutor
+    from atlctl.backends.kubernetes.execs import KubernetesExecutor
+    from atlctl.backends.kubernetes.logs import PodLogs, TailReader
 
 #: Streams that stay open for a recorder: some 200 KB each.
 MOST_STREAMS = 256
 #: How old the knowledge of a job may be for a reader of logs that asks whether it is over, seconds.
 _FRESH = 2.0
+#: Seconds that a stop is waited for if the caller does not say how long.
+_STOP_SECONDS = 120.0
 #: States in which a queue may say more than the pods.
 _WAITING = (State.PENDING, State.QUEUED, State.SUSPENDED)
 _PODS = registry.PODS.resource
@@ -71,7 +62,7 @@ class KubernetesBackend:
         self._client: Client | None = None
         self._served: asyncio.Future[Served] | None = None
         self._opening = asyncio.Lock()
-        self._known: dict[str, tuple[float, Found]] = {}
+        self._known: dict[str, tuple[float, FoundJob]] = {}
         #: UID of a job -> UIDs of its pods -> their workers' names and indexes, as long as they were known.
         self._numbers: dict[str, dict[str, tuple[str, int]]] = {}
         self._checking = asyncio.Lock()
@@ -92,7 +83,7 @@ class KubernetesBackend:
             return self._client
 
     def _tell_login(self) -> None:
-        if self._waiting is not None and access.runs_program(*self._asked[:2]):
+        if self._waiting is not None and kubeconfig.runs_program(*self._asked[:2]):
             self._waiting("waiting for the kubeconfig's login program...")
 
     async def served(self) -> Served:
@@ -110,7 +101,7 @@ class KubernetesBackend:
     async def get_job(self, name: str) -> Job:
         return (await self.found(name)).job
 
-    async def found(self, name: str) -> Found:
+    async def found(self, name: str) -> FoundJob:
         """The job of that name, with the objects that it was read from."""
         api = await self.api()
         if self._selector is not None and name == self._selector:
@@ -146,7 +137,7 @@ class KubernetesBackend:
         self._known[job.uid or job.name] = at, replace(found, job=known)
         return known
 
-    async def _queued(self, api: Client, found: Found) -> Found:
+    async def _queued(self, api: Client, found: FoundJob) -> FoundJob:
         """With what keeps it waiting: its queue, or the gang that does not fit."""
         workloads, groups, _ = await inventory.queues(api, found, await self.served())
         entries = [*map(queueing.workload, workloads), *map(queueing.pod_group, groups)]
@@ -166,9 +157,9 @@ class KubernetesBackend:
         if own.namespace is not None and own.namespace != api.namespace:
             return None
         pod = await self._own_object(own)
-        if pod is None or fields.controller(pod) is None:
+        if pod is None or objects.controller(pod) is None:
             return None
-        return (await self.found(f"pod/{fields.name(pod)}")).job
+        return (await self.found(f"pod/{objects.name(pod)}")).job
 
     async def current_worker(self, job: Job) -> str | None:
         own = own_pod()
@@ -182,19 +173,17 @@ class KubernetesBackend:
         if own.name is not None:
             try:
                 pod = await api.get(_PODS.path("v1", api.namespace, own.name))
-            except Missing:
+            except NotFound:
                 pod = {}
-            if pod and own.uid in (None, fields.uid(pod)):
+            if pod and own.uid in (None, objects.uid(pod)):
                 return pod
         if own.uid is None:
             return None
         # The host name is not the pod's name for indexed Jobs, and the API cannot select by UID.
         listed = await api.list(_PODS.path("v1", api.namespace))
-        return next((pod for pod in listed.items if fields.uid(pod) == own.uid), None)
+        return next((pod for pod in listed.items if objects.uid(pod) == own.uid), None)
 
     async def ranks(self, job: Job) -> RankMap | None:
-        from atlctl.backends.kubernetes import ranks
-
         executor = self.executor(job)
         try:
             alive = [worker for worker in job.workers if worker.state in (State.RUNNING, State.HELD)]
@@ -202,7 +191,7 @@ class KubernetesBackend:
                 return found
         finally:
             await executor.aclose()
-        return ranks.stated(job, (await self._look(job, fresh=False)).pods)
+        return pods.stated_ranks(job, (await self._look(job, fresh=False)).pods)
 
     async def events(self, job: Job) -> Sequence[JobEvent]:
         """What the cluster keeps of the job, what it made, its pods, its queue and their nodes, oldest first."""
@@ -220,17 +209,17 @@ class KubernetesBackend:
 
         api, found = await self.api(), await self._look(job, fresh=False)
         workloads, groups, _ = await inventory.queues(api, found, await self.served())
-        about = dict.fromkeys(found.uids, About()) | {fields.uid(obj): About() for obj in (*workloads, *groups)}
+        about = dict.fromkeys(found.uids, About()) | {objects.uid(obj): About() for obj in (*workloads, *groups)}
         about |= {worker.uid: About(worker.name, worker.node) for worker in found.job.workers if worker.uid}
         nodes = {worker.node for worker in found.job.workers if worker.node}
         namespace = found.job.namespace or api.namespace
         items, known = await fetch(api, namespace, about, nodes)
-        gone = reported(items, known) - {fields.name(pod) for pod in found.pods}
+        gone = reported(items, known) - {objects.name(pod) for pod in found.pods}
         more, lost = await fetch_gone(api, namespace, found.job, gone)
         return [*items, *more], {**lost, **known}
 
     def executor(self, job: Job) -> KubernetesExecutor:
-        from atlctl.backends.kubernetes.executor import KubernetesExecutor
+        from atlctl.backends.kubernetes.execs import KubernetesExecutor
 
         return KubernetesExecutor(LaterApi(lambda: self._same(job), job.namespace or "default"), job)
 
@@ -240,14 +229,20 @@ class KubernetesBackend:
 
     def end_reader(self, job: Job, worker: Worker, new_sink: Callable[[], S]) -> TailReader[S]:
         """See `LogEnds`."""
+        from atlctl.backends.kubernetes.logs import TailReader
+
         return TailReader(self._log_source(), job, worker, new_sink)
 
     def allow_logs(self, count: int) -> None:
         """See `ManyLogs`. Beyond `MOST_STREAMS` logs are read by turns."""
-        self._log_source().streams = Streams(max(STREAMS, min(count + STREAMS // 4, MOST_STREAMS)))
+        from atlctl.backends.kubernetes.logs import STREAMS, LogStreams
+
+        self._log_source().streams = LogStreams(max(STREAMS, min(count + STREAMS // 4, MOST_STREAMS)))
 
     def _log_source(self) -> PodLogs:
         if self._logs is None:
+            from atlctl.backends.kubernetes.logs import PodLogs
+
             self._logs = PodLogs(LaterApi(self.api, "default"), self, waiting=self._waiting)
         return self._logs
 
@@ -255,15 +250,15 @@ class KubernetesBackend:
         """See `Places`."""
         found = await self._look(job, fresh=fresh)
         name = next((w.pod for w in found.job.workers if w.name == worker), None)
-        return next((pod for pod in found.pods if fields.name(pod) == name), None)
+        return next((pod for pod in found.pods if objects.name(pod) == name), None)
 
     def container(self, pod: Object) -> str:
         """See `Places`."""
         if self._container is not None:
             return self._container
-        uid = fields.uid(pod)
+        uid = objects.uid(pod)
         for _, found in self._known.values():
-            if any(fields.uid(own) == uid for own in found.pods):
+            if any(objects.uid(own) == uid for own in found.pods):
                 return pods.trainer_container(pod, found.kind.containers, first=found.kind.first_trains).name or ""
         return pods.trainer_container(pod).name or ""
 
@@ -275,7 +270,7 @@ class KubernetesBackend:
             return True
         return not found.job.state.active
 
-    async def _look(self, job: Job, *, fresh: bool) -> Found:
+    async def _look(self, job: Job, *, fresh: bool) -> FoundJob:
         """What is known of exactly this job. Raises AtlctlError where another one has its name by now."""
         # Readers of many logs ask at the same moment: one of them asks the server, for all.
         async with self._looking:
@@ -305,9 +300,9 @@ class KubernetesBackend:
     async def _compare(self, api: Client, job: Job, path: str) -> None:
         try:
             now = await api.get(path)
-        except Refused:
+        except Denied:
             return  # it may not be read; its pods may
-        if fields.uid(now) != job.uid:
+        if objects.uid(now) != job.uid:
             raise Replaced(job.name)
 
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
@@ -318,22 +313,32 @@ class KubernetesBackend:
             await executor.aclose()
 
     async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
-        return await controlling.plan_stop(self, await self._look(job, fresh=False), workers, request)
+        from atlctl.backends.kubernetes import stopping, stopplan
+
+        found = await self._look(job, fresh=False)
+        return stopplan.stop(found, await stopping.world(self, found), workers, request)
 
     async def plan_resume(self, job: Job) -> Plan:
-        return await controlling.plan_resume(self, await self._look(job, fresh=False))
+        from atlctl.backends.kubernetes import stopping, stopplan
+
+        found = await self._look(job, fresh=False)
+        return stopplan.resume(found, await stopping.world(self, found))
 
     async def check(self, plan: Plan) -> None:
-        await controlling.check(self, plan)
+        from atlctl.backends.kubernetes import stopping
+
+        await stopping.check(self, plan)
 
     async def carry_out(self, plan: Plan, timeout: float, told: Callable[[str], None]) -> Sequence[StopResult]:
-        return await controlling.carry_out(self, plan, timeout, told)
+        from atlctl.backends.kubernetes import stopping
+
+        return await stopping.carry_out(self, plan, timeout, told)
 
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> Sequence[StopResult]:
         plan = await self.plan_stop(job, workers, StopRequest(grace=grace))
         if plan.nothing:
             return [StopResult(worker.name, "already-ended") for worker in workers]
-        return await self.carry_out(plan, controlling.TIMEOUT, lambda _: None)
+        return await self.carry_out(plan, _STOP_SECONDS, lambda _: None)
 
     def options(self) -> tuple[str, ...]:
         """The words of a command line that lead to the same server and namespace again."""
@@ -345,12 +350,12 @@ class KubernetesBackend:
             await self._client.aclose()
 
 
-def _in_container(found: Found, container: str) -> Job:
+def _in_container(found: FoundJob, container: str) -> Job:
     """The job with its workers in that container, whichever trains. Raises NothingMatched where no worker has it."""
     parts = ("containers", "initContainers")
     names = {
-        fields.uid(pod): [
-            fields.text(item.get("name")) for part in parts for item in fields.entries(fields.spec(pod).get(part))
+        objects.uid(pod): [
+            fields.text(item.get("name")) for part in parts for item in fields.entries(objects.spec(pod).get(part))
         ]
         for pod in found.pods
     }
@@ -361,6 +366,6 @@ def _in_container(found: Found, container: str) -> Job:
     return replace(found.job, workers=tuple(workers))
 
 
-def _form(found: Found) -> str:
+def _form(found: FoundJob) -> str:
     """The name that means just this job, whatever others share its name."""
     return registry.form(found.kind.resource, found.job.name)

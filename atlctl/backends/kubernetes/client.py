@@ -1,4 +1,4 @@
-"""The API server over aiohttp: see `Api` in `api.py`.
+"""The API server over aiohttp: requests, streams and WebSockets. See `Api` in `api.py`.
 
 Connections are not limited in number, since each running command holds one. Answers are plain JSON objects.
 """
@@ -9,7 +9,9 @@ import asyncio
 import gc
 import json
 import logging
+import os
 import random
+import ssl
 import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -17,29 +19,39 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, as
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-import aiohttp
 from yarl import URL
 
 from atlctl import __version__
 from atlctl.backends.kubernetes.api import (
-    Answer,
+    Api,
     ApiError,
     Busy,
     Conflict,
+    Denied,
     Items,
-    Missing,
+    JsonAnswer,
     NoServer,
+    NotFound,
     Object,
     Query,
-    Refused,
     Socket,
     Stream,
     TooLarge,
 )
-from atlctl.backends.kubernetes.websocket import AioSocket
 
 if TYPE_CHECKING:
     from atlctl.backends.kubernetes.access import Access
+
+# At import aiohttp reads the system's certificate authorities, twice (50 CPU-ms), for requests that bring no TLS
+# settings. All requests here bring theirs; one without would trust no authority.
+_stated = os.environ.get("SSL_CERT_FILE")
+os.environ["SSL_CERT_FILE"] = os.devnull
+try:
+    import aiohttp
+finally:
+    del os.environ["SSL_CERT_FILE"]
+    if _stated is not None:
+        os.environ["SSL_CERT_FILE"] = _stated
 
 T = TypeVar("T")
 _log = logging.getLogger("atlctl.kubernetes")
@@ -73,6 +85,13 @@ _TLS_BUFFER = 32 * 1024
 #: A thousand execs make millions of objects, nearly none of them in circles: Python's own thresholds (700, 10, 10) cost
 #: a fifth of the CPU.
 _COLLECTIONS = (50_000, 20, 100)
+#: Seconds without a message until a ping, at random between the two: a thousand sockets opened at once must not ping at
+#: once. Kubelets and load balancers drop streams that are idle for a minute. A connection that carries output is not
+#: pinged: a server that has closed behind output in its buffers answers by a reset, which discards that output.
+PING_SECONDS = (20.0, 30.0)
+#: Seconds after a ping, with nothing heard while we listened, until the connection counts as gone.
+PONG_SECONDS = 15.0
+CLOSE_SECONDS = 0.8
 #: All groups with their resources in one answer, where the server can (1.27 and newer by default).
 _DISCOVERY = (
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
@@ -93,6 +112,9 @@ class Client:
         self.access = access
         self._sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession] | None = None
         self._one_large = asyncio.Semaphore(1)
+        #: TLS settings for a server of plain HTTP: those towards its proxy, if that has any.
+        secured = access.tls is None and (access.proxy or "").startswith("https:")
+        self._plain_tls = ssl.create_default_context() if secured else True
         #: A request was cancelled, and its connection, which aiohttp closes, is not known here.
         self._given_up = False
 
@@ -135,13 +157,13 @@ class Client:
 
     async def send(
         self, method: str, path: str, body: Object | None, query: Query = (), *, merge_patch: bool = False
-    ) -> Answer:
+    ) -> JsonAnswer:
         kind = _MERGE_PATCH if merge_patch else "application/json"
 
-        async def once() -> Answer:
+        async def once() -> JsonAnswer:
             async with self._request(method, path, query, body=body, kind=kind) as response:
                 data = _parsed(await self._whole(response))
-                return Answer(data, tuple(_warning(text) for text in response.headers.getall("Warning", ())))
+                return JsonAnswer(data, tuple(_warning(text) for text in response.headers.getall("Warning", ())))
 
         return await self._patiently(once, WRITE_DEADLINE, only_when_told=True)
 
@@ -221,7 +243,7 @@ class Client:
 
     def _transport(self) -> dict[str, Any]:
         access = self.access
-        given: dict[str, Any] = {"ssl": access.tls if access.tls is not None else True}
+        given: dict[str, Any] = {"ssl": access.tls if access.tls is not None else self._plain_tls}
         if access.tls_name:
             given["server_hostname"] = access.tls_name
         if access.proxy:
@@ -339,7 +361,7 @@ class Client:
             try:
                 async with asyncio.timeout(seconds) as clock:
                     return await self._repeatedly(once, time.monotonic() + seconds, only_when_told, dialing)
-            except Refused as error:
+            except Denied as error:
                 if error.status != 401 or renewed:
                     raise
                 refused = error
@@ -378,6 +400,35 @@ class Client:
                 await asyncio.sleep(pauses.pop(0) * random.uniform(0.5, 1.5))  # noqa: S311 - the same
 
 
+class LaterApi:
+    """See `Api`. `server` and `context` are not known before; `namespace` is the job's."""
+
+    def __init__(self, opening: Callable[[], Awaitable[Api]], namespace: str) -> None:
+        self.server = ""
+        self.context: str | None = None
+        self.namespace = namespace
+        self._opening = opening
+
+    async def get(self, path: str, query: Query = ()) -> Object:
+        return await (await self._opening()).get(path, query)
+
+    async def list(self, path: str, query: Query = ()) -> Items:
+        return await (await self._opening()).list(path, query)
+
+    async def send(
+        self, method: str, path: str, body: Object | None, query: Query = (), *, merge_patch: bool = False
+    ) -> JsonAnswer:
+        return await (await self._opening()).send(method, path, body, query, merge_patch=merge_patch)
+
+    @asynccontextmanager
+    async def stream(self, path: str, query: Query = ()) -> AsyncIterator[tuple[int, Stream]]:
+        async with (await self._opening()).stream(path, query) as opened:
+            yield opened
+
+    async def socket(self, path: str, query: Query, protocols: Sequence[str]) -> Socket:
+        return await (await self._opening()).socket(path, query, protocols)
+
+
 class _Body:
     """See `Stream`."""
 
@@ -391,6 +442,95 @@ class _Body:
                     yield piece
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NoServer(f"the connection broke: {_why(error)}") from error
+
+
+class AioSocket:
+    """See `atlctl.backends.kubernetes.api.Socket`. One task at a time may receive.
+
+    aiohttp stops reading from the connection when 128 KiB wait here, so a slow reader slows the server. Its own
+    heartbeat is not used: that takes a reader who does not ask for a long time for a connection that is gone.
+    """
+
+    def __init__(self, opened: aiohttp.ClientWebSocketResponse) -> None:
+        """`opened`: connected without autoping, a limit on the size of messages and compression."""
+        self.protocol: str | None = opened.protocol
+        self._socket = opened
+        connection = getattr(getattr(opened, "_response", None), "connection", None)
+        self._transport: asyncio.Transport | None = getattr(connection, "transport", None)
+        self._loop = asyncio.get_running_loop()
+        #: Since when somebody waits for a message, None where nobody does.
+        self._listening: float | None = None
+        self._pinged = 0.0
+        self._heard = self._loop.time()
+        self._over = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(random.uniform(*PING_SECONDS), self._ping)  # noqa: S311 - no secret
+
+    async def receive(self) -> bytes | None:
+        socket = self._socket
+        while True:
+            self._listening = self._loop.time()
+            try:
+                message = await socket.receive()
+            finally:
+                self._listening = None
+            self._heard = self._loop.time()
+            kind = message.type
+            if kind is aiohttp.WSMsgType.BINARY:
+                data: bytes = message.data
+                return data
+            if kind is aiohttp.WSMsgType.PING:
+                with suppress(ConnectionError, RuntimeError):
+                    await socket.pong(message.data)
+            elif kind not in (aiohttp.WSMsgType.PONG, aiohttp.WSMsgType.TEXT):
+                self._stop()
+                self._over = True
+                return None
+
+    async def send(self, data: bytes) -> None:
+        try:
+            if self._over:
+                raise ConnectionError
+            await self._socket.send_bytes(data)
+        except (aiohttp.ClientConnectionResetError, ConnectionError, RuntimeError) as error:
+            raise NoServer("the connection to the API server is gone") from error
+
+    async def close(self) -> None:
+        self._stop()
+        try:
+            with suppress(TimeoutError):  # a server that does not answer
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._socket.close()
+        finally:
+            if self._transport is not None:
+                # The farewell of TLS would come after the event loop's end.
+                self._transport.abort()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ping(self) -> None:
+        quiet = self._loop.time() - self._heard
+        if quiet < PING_SECONDS[0]:
+            self._timer = self._loop.call_later(random.uniform(*PING_SECONDS) - quiet, self._ping)  # noqa: S311 - no secret
+            return
+        self._pinged = self._loop.time()
+        self._task = self._loop.create_task(self._send_ping())
+        self._timer = self._loop.call_later(PONG_SECONDS, self._judge)
+
+    async def _send_ping(self) -> None:
+        with suppress(ConnectionError, RuntimeError):
+            await self._socket.ping()
+
+    def _judge(self) -> None:
+        """A listener who began before the ping and has heard nothing since listens to nobody."""
+        if self._listening is not None and self._listening <= self._pinged:
+            self._task = self._loop.create_task(self.close())
+            return
+        rest = random.uniform(*PING_SECONDS) - PONG_SECONDS  # noqa: S311 - no secret
+        self._timer = self._loop.call_later(rest, self._ping)
 
 
 async def _pieces(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
@@ -424,7 +564,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     reason = str(told.get("reason") or "")
     text = " ".join(str(told.get("message") or body[:1000].decode("utf-8", "replace")).split())
     if status == 401:
-        return Refused(
+        return Denied(
             status,
             reason,
             text,
@@ -432,9 +572,9 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
             hint="log in again, or check the context: kubectl config current-context",
         )
     if status == 403:
-        return Refused(status, reason, text, message=f"not allowed: {text}", hint="atlctl doctor")
+        return Denied(status, reason, text, message=f"not allowed: {text}", hint="atlctl doctor")
     if status == 404:
-        return Missing(status, reason, text, message=text or "not found")
+        return NotFound(status, reason, text, message=text or "not found")
     if status == 409:
         return Conflict(status, reason, text, message=text)
     if status in (429, 503):

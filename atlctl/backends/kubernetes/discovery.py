@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from atlctl.backends.kubernetes.api import Api, Missing, NoServer, Object
+from atlctl.backends.kubernetes.api import Api, NoServer, NotFound, Object
 from atlctl.backends.kubernetes.kinds import registry
-from atlctl.backends.kubernetes.kinds.base import Kind, Resource
-from atlctl.backends.kubernetes.kinds.fields import entries, mapping, text
+from atlctl.backends.kubernetes.kinds.base import JobKind, Resource
 from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.fields import entries, mapping, text
 
 #: What else of a cluster concerns jobs: queues and gangs, and the way to stop a Volcano Job.
 WORKLOADS = Resource("kueue.x-k8s.io", "workloads", "Workload", ("v1beta2", "v1beta1"))
@@ -39,7 +39,7 @@ class Served:
     versions: dict[str, str] = field(default_factory=dict)
     problems: tuple[AtlctlError, ...] = ()
 
-    def kinds(self) -> list[tuple[Kind, str]]:
+    def kinds(self) -> list[tuple[JobKind, str]]:
         """The kinds of job that are served, in the registry's order, each with its version."""
         found = []
         for kind in registry.KINDS:
@@ -48,7 +48,7 @@ class Served:
                 found.append((kind, version))
         return found
 
-    def kind(self, resource: str) -> tuple[Kind, str] | None:
+    def kind(self, resource: str) -> tuple[JobKind, str] | None:
         """The kind of a `plural.group`, None where it is not served."""
         if resource == registry.PODS.resource.name:
             return registry.PODS, "v1"
@@ -100,7 +100,7 @@ async def discover(api: Api) -> Served:
         if isinstance(reply, NoServer) or (isinstance(reply, BaseException) and not isinstance(reply, AtlctlError)):
             raise reply
         if isinstance(reply, AtlctlError):
-            problems += [] if isinstance(reply, Missing) else [reply]
+            problems += [] if isinstance(reply, NotFound) else [reply]
         else:
             documents.append(reply)
     return Served(read(documents).versions, tuple(problems))

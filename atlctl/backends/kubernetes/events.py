@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atlctl.backends.kubernetes.api import Api, ApiError, Missing, Object
+from atlctl.backends.kubernetes import objects
+from atlctl.backends.kubernetes.api import Api, ApiError, NotFound, Object
 from atlctl.backends.kubernetes.kinds.base import Past
-from atlctl.backends.kubernetes.logreason import objects_at
-from atlctl.backends.kubernetes.logstream import Stamps
-from atlctl.jobs import podnews
+from atlctl.backends.questions import ask_each
+from atlctl.jobs import fields, podnews
 from atlctl.jobs.model import Job
 
 #: Up to so many objects are asked for one by one; for more, all events of the namespace are listed once.
@@ -47,22 +47,20 @@ class JobEvent:
 
 
 async def fetch(
-    api: Api, namespace: str, objects: Mapping[str, About], nodes: Iterable[str] = ()
+    api: Api, namespace: str, wanted: Mapping[str, About], nodes: Iterable[str] = ()
 ) -> tuple[list[Object], Mapping[str, About]]:
-    """The cluster's events in which those of `objects` (by UID) and of the `nodes` of these names are, and of whom.
+    """The cluster's events in which those of `wanted` (by UID) and of the `nodes` of these names are, and of whom.
 
     Raises what the Api raises for the job's own namespace; events of nodes that may not be read are left out.
     """
     found: list[Object] = []
     path = f"/api/v1/namespaces/{namespace}/events"
-    if len(objects) <= ONE_BY_ONE:
-        gate = asyncio.Semaphore(AT_ONCE)
+    if len(wanted) <= ONE_BY_ONE:
 
         async def of(uid: str) -> list[Object]:
-            async with gate:
-                return (await api.list(path, {"fieldSelector": f"involvedObject.uid={uid}"})).items
+            return (await api.list(path, {"fieldSelector": f"involvedObject.uid={uid}"})).items
 
-        for items in await asyncio.gather(*map(of, objects)):
+        for items in await ask_each(wanted, of, AT_ONCE):
             found += items
     else:
         found += (await api.list(path)).items
@@ -70,7 +68,7 @@ async def fetch(
     of_nodes = {name: About(node=name) for name in nodes}
     if of_nodes:
         found += await _of_nodes(api, of_nodes)
-    return found, {**objects, **of_nodes}
+    return found, {**wanted, **of_nodes}
 
 
 def reported(items: Iterable[Object], about: Mapping[str, About]) -> set[str]:
@@ -95,13 +93,12 @@ async def fetch_gone(
         items = (await api.list(path)).items
     found: list[Object] = []
     about: dict[str, About] = {}
-    stamps = Stamps()
     for item in items:
         its = _object(item)
         pod, uid = str(its.get("name")), str(its.get("uid") or "")
         if its.get("kind") != "Pod" or pod not in pods or not uid:
             continue
-        event = _event(item, About(), stamps)
+        event = _event(item, About())
         if event.time is not None and event.time >= (job.created or 0.0):
             found.append(item)
             about[uid] = About(podnews.worker_of(job.name, pod) or pod)
@@ -116,10 +113,9 @@ async def past(api: Api, namespace: str, uid: str) -> tuple[Past, ...]:
         )
     except ApiError:
         return ()
-    stamps = Stamps()
     times: dict[str, dict[str, float]] = {}
     for item in listed.items:
-        event = _event(item, About(), stamps)
+        event = _event(item, About())
         found = podnews.read(event.reason, event.message)
         if found is not None and event.time is not None and _object(item).get("uid") == uid:
             times.setdefault(found.pod, {})[found.what] = event.time
@@ -133,10 +129,10 @@ async def _of_nodes(api: Api, nodes: Mapping[str, About]) -> list[Object]:
             "/api/v1/namespaces/default/events", {"fieldSelector": "involvedObject.kind=Node", "limit": "500"}
         )
     except ApiError as error:
-        if error.status in (401, 403) or isinstance(error, Missing):
+        if error.status in (401, 403) or isinstance(error, NotFound):
             return []
         raise
-    return [item for item in listed.items if objects_at(item, "involvedObject").get("name") in nodes]
+    return [item for item in listed.items if fields.mapping(item.get("involvedObject")).get("name") in nodes]
 
 
 def sorted_events(items: Iterable[Object], about: Mapping[str, About]) -> Sequence[JobEvent]:
@@ -155,7 +151,6 @@ def own_objects(items: Iterable[Object], about: Mapping[str, About]) -> list[Obj
 def _latest(items: Iterable[Object], about: Mapping[str, About]) -> Iterable[tuple[Object, JobEvent]]:
     """Of each event that is about one of these its last form, which has the highest count."""
     latest: dict[str, tuple[Object, JobEvent]] = {}
-    stamps = Stamps()
     for item in items:
         its = _object(item)
         known = about.get(str(its.get("uid") or ""))
@@ -163,8 +158,8 @@ def _latest(items: Iterable[Object], about: Mapping[str, About]) -> Iterable[tup
             known = about.get(str(its.get("name") or ""))  # of a node often only the name is given
         if known is None:
             continue
-        event = _event(item, known, stamps)
-        meta = objects_at(item, "metadata")
+        event = _event(item, known)
+        meta = objects.meta(item)
         key = str(meta.get("uid") or (meta.get("namespace"), meta.get("name")))
         if key not in latest or latest[key][1].count <= event.count:
             latest[key] = (item, event)
@@ -176,11 +171,11 @@ def _order(event: JobEvent) -> tuple[float, str, str, str]:
 
 
 def _object(item: Object) -> Mapping[str, Any]:
-    return objects_at(item, "involvedObject") or objects_at(item, "regarding")
+    return fields.mapping(item.get("involvedObject")) or fields.mapping(item.get("regarding"))
 
 
-def _event(item: Object, about: About, stamps: Stamps) -> JobEvent:
-    series = objects_at(item, "series")
+def _event(item: Object, about: About) -> JobEvent:
+    series = fields.mapping(item.get("series"))
     times = (
         series.get("lastObservedTime"),
         item.get("lastTimestamp"),
@@ -188,9 +183,9 @@ def _event(item: Object, about: About, stamps: Stamps) -> JobEvent:
         item.get("eventTime"),
         item.get("firstTimestamp"),
         item.get("deprecatedFirstTimestamp"),
-        objects_at(item, "metadata").get("creationTimestamp"),
+        objects.meta(item).get("creationTimestamp"),
     )
-    known = [when for text in times if text and (when := _seconds(str(text), stamps)) is not None]
+    known = [when for text in times if (when := fields.moment(text)) is not None]
     count = next(
         (
             value
@@ -199,7 +194,7 @@ def _event(item: Object, about: About, stamps: Stamps) -> JobEvent:
         ),
         1,
     )
-    source = objects_at(item, "source") or objects_at(item, "deprecatedSource")
+    source = fields.mapping(item.get("source")) or fields.mapping(item.get("deprecatedSource"))
     node = about.node or (str(source["host"])[:_TEXT] if source.get("host") else None)
     return JobEvent(
         time=known[0] if known else None,
@@ -211,8 +206,3 @@ def _event(item: Object, about: About, stamps: Stamps) -> JobEvent:
         count=count,
         type=str(item.get("type") or "Normal")[:_TEXT],
     )
-
-
-def _seconds(text: str, stamps: Stamps) -> float | None:
-    when, _ = stamps.split(text.encode("utf-8", "replace") + b" ")
-    return None if when is None else when // 10**9 + when % 10**9 / 1e9

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from atlctl.backends.kubernetes.access import SERVICE_ACCOUNT
+from atlctl.backends.kubernetes.kubeconfig import SERVICE_ACCOUNT
 
 #: The kubelet mounts /etc/hosts and the termination log from the pod's own folder.
 _MOUNT = re.compile(

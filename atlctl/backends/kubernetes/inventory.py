@@ -14,25 +14,48 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from atlctl.backends.base import Listing
-from atlctl.backends.kubernetes import discovery, owners, queueing
-from atlctl.backends.kubernetes.api import Api, ApiError, Items, Missing, NoServer, Object, Refused, Unlisted
+from atlctl.backends.kubernetes import discovery, objects, queueing
+from atlctl.backends.kubernetes.api import Api, ApiError, Denied, Items, NoServer, NotFound, Object, Unlisted
 from atlctl.backends.kubernetes.discovery import Served
-from atlctl.backends.kubernetes.kinds import fields, jobset, registry
-from atlctl.backends.kubernetes.kinds.base import Kind, Sight
+from atlctl.backends.kubernetes.kinds import jobset, registry
+from atlctl.backends.kubernetes.kinds.base import JobKind, Sight
 from atlctl.backends.kubernetes.kinds.build import build, scope_of
-from atlctl.backends.kubernetes.owners import Hit
+from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError
 from atlctl.jobs.model import Job
-from atlctl.jobs.naming import natural_key
+from atlctl.jobs.naming import MAX_JOB_NAME, natural_key
 
 _T = TypeVar("_T")
 _PODS = registry.PODS.resource
 #: How many names a failed search shows.
 _NEAR = 3
+#: More owners above one another than any platform has; what is deeper goes in a circle.
+_MAX_DEPTH = 10
+_MAX_NAME = 253
+_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Candidate:
+    """An object that a name means. `readable` is False where only a reference or a label told of it.
+
+    `owner` refers to a controller above it that is no kind of job: who created it, for the plan of a stop.
+    """
+
+    kind: JobKind
+    version: str
+    top: Object
+    readable: bool = True
+    owner: Object | None = None
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        uid = objects.uid(self.top)
+        return ("", uid) if uid else (self.kind.resource.name, objects.name(self.top))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJob:
     """A job and what it was read from.
 
     `readable` is False where its object may not be read: `sight.top` then holds name, namespace and, where an owner
@@ -40,7 +63,7 @@ class Found:
     """
 
     job: Job
-    kind: Kind
+    kind: JobKind
     version: str
     sight: Sight
     pods: tuple[Object, ...]
@@ -50,9 +73,9 @@ class Found:
     @property
     def uids(self) -> tuple[str, ...]:
         """UIDs of the job, the objects that it made, its pods and their owners: what events and queues may be about."""
-        objects = (self.sight.top, *self.sight.children, *self.pods)
-        owners = (fields.text((fields.controller(pod) or {}).get("uid")) for pod in self.pods)
-        return tuple(dict.fromkeys(uid for uid in (*map(fields.uid, objects), *owners) if uid))
+        own = (self.sight.top, *self.sight.children, *self.pods)
+        owners = (fields.text((objects.controller(pod) or {}).get("uid")) for pod in self.pods)
+        return tuple(dict.fromkeys(uid for uid in (*map(objects.uid, own), *owners) if uid))
 
 
 async def list_jobs(api: Api, namespaces: Sequence[str] | None, served: Served) -> Listing:
@@ -69,20 +92,20 @@ async def list_jobs(api: Api, namespaces: Sequence[str] | None, served: Served) 
     return Listing(tuple(jobs), (*served.problems, *(problem for part in parts for problem in part.problems)))
 
 
-async def find(api: Api, name: str, served: Served, namespace: str | None = None) -> Found:
+async def find(api: Api, name: str, served: Served, namespace: str | None = None) -> FoundJob:
     """The job that `NAME`, `KIND/NAME` or a pod's name means; a child's name means the job at the top of its owners.
 
-    Raises UsageError where it means several jobs, or no such kind is known; NothingMatched, Refused, NoServer.
+    Raises UsageError where it means several jobs, or no such kind is known; NothingMatched, Denied, NoServer.
     """
     place = namespace or api.namespace
     word, _, bare = name.rpartition("/")
     resources = _resources(word, served) if word else [*(kind.resource.name for kind, _ in served.kinds()), _PODS.name]
-    if not owners.valid_name(bare):
+    if not valid_name(bare):
         raise NothingMatched(f"no job named {name} in namespace {place}: no object can have such a name")
     hits, problems = await _hits(api, resources, served, place, bare)
-    tops = owners.distinct(await asyncio.gather(*(owners.to_top(api, hit, served, place) for hit in hits)))
+    tops = distinct(await asyncio.gather(*(to_top(api, hit, served, place) for hit in hits)))
     if len(tops) > 1:
-        forms = ", ".join(registry.form(hit.kind.resource, fields.name(hit.top)) for hit in tops)
+        forms = ", ".join(registry.form(hit.kind.resource, objects.name(hit.top)) for hit in tops)
         raise UsageError(f"{name} means {len(tops)} jobs in namespace {place}", f"name one of: {forms}")
     if tops:
         return await _complete(api, tops[0], served, place)
@@ -92,8 +115,8 @@ async def find(api: Api, name: str, served: Served, namespace: str | None = None
     raise await _not_found(api, name, bare, place, served, problems | more)
 
 
-async def select(api: Api, selector: str, namespace: str | None = None) -> Found:
-    """The pods of a label selector as one job without an object. Raises NothingMatched, Refused, NoServer."""
+async def select(api: Api, selector: str, namespace: str | None = None) -> FoundJob:
+    """The pods of a label selector as one job without an object. Raises NothingMatched, Denied, NoServer."""
     place = namespace or api.namespace
     pods = await _pods(api, place, selector)
     if not pods:
@@ -101,35 +124,37 @@ async def select(api: Api, selector: str, namespace: str | None = None) -> Found
         raise NothingMatched(f"no pods match {selector} in namespace {place}")
     top = {"metadata": {"name": selector, "namespace": place}}
     sight = Sight(top)
-    return Found(build(registry.PODS, sight, pods), registry.PODS, "v1", sight, tuple(pods), readable=False)
+    return FoundJob(build(registry.PODS, sight, pods), registry.PODS, "v1", sight, tuple(pods), readable=False)
 
 
 async def _existing(api: Api, place: str) -> None:
     """Lists of a namespace that does not exist are empty: raises NothingMatched for one, unless it may not be read."""
     try:
         await api.get(f"/api/v1/namespaces/{quote(place, safe='')}")
-    except Missing:
+    except NotFound:
         raise NothingMatched(f"namespace {place} does not exist", "name one of yours: -n NAMESPACE") from None
     except ApiError:
         pass
 
 
-async def queues(api: Api, found: Found, served: Served) -> tuple[list[Object], list[Object], list[AtlctlError]]:
-    """Kueue's Workloads and the PodGroups of a job, and what kept others from being read. Raises NoServer.
+async def queues(
+    api: Api, found: FoundJob, served: Served
+) -> tuple[list[Object], list[Object], dict[str, AtlctlError]]:
+    """Kueue's Workloads and the PodGroups of a job, and by `plural.group` why some could not be read. Raises NoServer.
 
     Made into words by `queueing.workload` and `queueing.pod_group`.
     """
     place = found.job.namespace or api.namespace
     wanted = (discovery.WORKLOADS, discovery.VOLCANO_PODGROUPS, discovery.COSCHEDULING_PODGROUPS)
-    paths = [path for resource in wanted if (path := served.path(resource, place)) is not None]
-    lists, problems = await _all(paths, (api.list(path) for path in paths))
-    items = {path: listed.items for path, listed in lists.items()}
-    workloads = items.pop(served.path(discovery.WORKLOADS, place) or "", [])
+    paths = {resource.name: path for resource in wanted if (path := served.path(resource, place)) is not None}
+    lists, problems = await _all(list(paths), (api.list(path) for path in paths.values()))
+    items = {name: listed.items for name, listed in lists.items()}
+    workloads = items.pop(discovery.WORKLOADS.name, [])
     groups = [obj for listed in items.values() for obj in listed]
     return (
         queueing.workloads_of(workloads, found.uids),
         queueing.pod_groups_of(groups, found.uids, found.pods),
-        list(problems.values()),
+        problems,
     )
 
 
@@ -151,7 +176,7 @@ async def _all(keys: Sequence[str], calls: Iterable[Awaitable[_T]]) -> tuple[dic
             found[key] = answer
         elif isinstance(answer, NoServer) or not isinstance(answer, AtlctlError):
             raise answer
-        elif not isinstance(answer, Missing):
+        elif not isinstance(answer, NotFound):
             problems[key] = answer
     return found, problems
 
@@ -167,14 +192,14 @@ async def _list_namespace(api: Api, place: str | None, served: Served) -> Listin
     paths = [kind.resource.path(version, place) for kind, version in kinds]
     lists, problems = await _all([*keys, _PODS.name], (api.list(path) for path in (*paths, _PODS.path("v1", place))))
     pods = _items(lists, _PODS.name)
-    hits = [Hit(kind, version, top) for kind, version in kinds for top in _items(lists, kind.resource.name)]
+    hits = [Candidate(kind, version, top) for kind, version in kinds for top in _items(lists, kind.resource.name)]
     by_owner = _index(pods)
     children: dict[str, list[Object]] = {}
-    uids = {fields.uid(hit.top) for hit in hits}
-    uids |= {fields.uid(pod) for uid in tuple(uids) for pod in by_owner.get(uid, ())}  # leaders own sets of workers
+    uids = {objects.uid(hit.top) for hit in hits}
+    uids |= {objects.uid(pod) for uid in tuple(uids) for pod in by_owner.get(uid, ())}  # leaders own sets of workers
     tops = []
     for hit in hits:
-        owner = fields.text((fields.controller(hit.top) or {}).get("uid"))
+        owner = fields.text((objects.controller(hit.top) or {}).get("uid"))
         if owner in uids:
             children.setdefault(owner, []).append(hit.top)
         else:
@@ -185,7 +210,7 @@ async def _list_namespace(api: Api, place: str | None, served: Served) -> Listin
 
 def _folded(problems: Mapping[str, AtlctlError], place: str | None) -> tuple[AtlctlError, ...]:
     """Refusals of several lists as one: who may look into one namespace gets one for every kind elsewhere."""
-    refused = {key: error for key, error in problems.items() if isinstance(error, Refused) and error.status == 403}
+    refused = {key: error for key, error in problems.items() if isinstance(error, Denied) and error.status == 403}
     if len(refused) < 2:
         return tuple(problems.values())
     where = "in all namespaces" if place is None else f"in namespace {place}"
@@ -202,96 +227,98 @@ def _index(pods: Iterable[Object]) -> dict[str, list[Object]]:
     """Pods by the UID of their controller, and of their JobSet."""
     found: dict[str, list[Object]] = {}
     for pod in pods:
-        owner = fields.controller(pod)
+        owner = objects.controller(pod)
         if owner is not None:
-            of_set = fields.text(fields.labels(pod).get(jobset.UID_LABEL))
+            of_set = fields.text(objects.labels(pod).get(jobset.UID_LABEL))
             for uid in {fields.text(owner.get("uid")), of_set} - {""}:
                 found.setdefault(uid, []).append(pod)
     return found
 
 
-def _listed(hit: Hit, children: Mapping[str, list[Object]], by_owner: Mapping[str, list[Object]]) -> Job:
+def _listed(hit: Candidate, children: Mapping[str, list[Object]], by_owner: Mapping[str, list[Object]]) -> Job:
     """A job with every pod that it or what it made controls."""
     below: list[Object] = []
-    seen = {fields.uid(hit.top)}
-    waiting = [fields.uid(hit.top)]
+    seen = {objects.uid(hit.top)}
+    waiting = [objects.uid(hit.top)]
     while waiting:
         for child in children.get(waiting.pop(), ()):
-            uid = fields.uid(child)
+            uid = objects.uid(child)
             if uid not in seen:
                 seen.add(uid)
                 waiting.append(uid)
                 below.append(child)
-    pods = {fields.uid(pod): pod for uid in seen for pod in by_owner.get(uid, ())}
+    pods = {objects.uid(pod): pod for uid in seen for pod in by_owner.get(uid, ())}
     for pod in list(pods.values()):
-        for child in children.get(fields.uid(pod), ()):
-            pods |= {fields.uid(other): other for other in by_owner.get(fields.uid(child), ())}
+        for child in children.get(objects.uid(pod), ()):
+            pods |= {objects.uid(other): other for other in by_owner.get(objects.uid(child), ())}
     return build(hit.kind, Sight(hit.top, tuple(below)), list(pods.values()))
 
 
 async def _hits(
     api: Api, resources: Sequence[str], served: Served, place: str, name: str
-) -> tuple[list[Hit], dict[str, AtlctlError]]:
+) -> tuple[list[Candidate], dict[str, AtlctlError]]:
     """The objects with a name, and the errors of resources that could not be read, by resource."""
     kinds = [known for resource in resources if (known := served.kind(resource)) is not None]
     keys = [kind.resource.name for kind, _ in kinds]
     answers, problems = await _all(keys, (api.get(k.resource.path(v, place, name)) for k, v in kinds))
     for problem in problems.values():
-        if not isinstance(problem, Refused):
+        if not isinstance(problem, Denied):
             raise problem
     hits = [
-        Hit(kind, version, answers[key]) for key, (kind, version) in zip(keys, kinds, strict=True) if key in answers
+        Candidate(kind, version, answers[key])
+        for key, (kind, version) in zip(keys, kinds, strict=True)
+        if key in answers
     ]
     return hits, problems
 
 
-async def _complete(api: Api, hit: Hit, served: Served, place: str) -> Found:
+async def _complete(api: Api, hit: Candidate, served: Served, place: str) -> FoundJob:
     """The job of a top object, with the objects that it made and its pods."""
     if hit.kind is registry.PODS:
         sight = Sight(hit.top)
-        return Found(build(hit.kind, sight, [hit.top]), hit.kind, hit.version, sight, (hit.top,), owner=hit.owner)
+        return FoundJob(build(hit.kind, sight, [hit.top]), hit.kind, hit.version, sight, (hit.top,), owner=hit.owner)
     children, complete = await _children(api, hit, served, place)
     sight = Sight(hit.top, children)
     scope = scope_of(hit.kind, sight, complete=complete)
     pods: list[Object] = []
-    for selector in hit.kind.selectors(hit.top) if owners.valid_name(fields.name(hit.top)) else ():
+    for selector in hit.kind.selectors(hit.top) if valid_name(objects.name(hit.top)) else ():
         pods = [pod for pod in await _pods(api, place, selector) if scope.has(pod)]
         if pods:
             break
     if hit.kind.vanished(hit.top, pods):
         from atlctl.backends.kubernetes import events
 
-        sight = replace(sight, past=await events.past(api, place, fields.uid(hit.top)))
+        sight = replace(sight, past=await events.past(api, place, objects.uid(hit.top)))
     job = build(hit.kind, sight, pods)
-    return Found(job, hit.kind, hit.version, sight, tuple(pods), readable=hit.readable, owner=hit.owner)
+    return FoundJob(job, hit.kind, hit.version, sight, tuple(pods), readable=hit.readable, owner=hit.owner)
 
 
-async def _children(api: Api, hit: Hit, served: Served, place: str) -> tuple[tuple[Object, ...], bool]:
+async def _children(api: Api, hit: Candidate, served: Served, place: str) -> tuple[tuple[Object, ...], bool]:
     """Objects that a job made, and whether none is unknown: one that may not be read, or whose kind is not served."""
-    wanted = [(served.kind(resource), name) for resource, name in hit.kind.children(hit.top) if owners.valid_name(name)]
+    wanted = [(served.kind(resource), name) for resource, name in hit.kind.children(hit.top) if valid_name(name)]
     known = [(kind[0].resource, kind[1], name) for kind, name in wanted if kind is not None]
     paths = [resource.path(version, place, name) for resource, version, name in known]
     answers, problems = await _all(paths, (api.get(path) for path in paths))
-    own = [obj for obj in answers.values() if (fields.controller(obj) or {}).get("uid") == fields.uid(hit.top)]
+    own = [obj for obj in answers.values() if (objects.controller(obj) or {}).get("uid") == objects.uid(hit.top)]
     between = not hit.kind.direct and hit.kind.resource.plural in ("leaderworkersets", "jobsets")
     return tuple(own), hit.readable and not problems and len(known) == len(wanted) and not between
 
 
 async def _by_labels(
     api: Api, resources: Sequence[str], served: Served, place: str, name: str
-) -> tuple[Found | None, dict[str, AtlctlError]]:
+) -> tuple[FoundJob | None, dict[str, AtlctlError]]:
     """A job told by the labels of its pods alone: its object may not be read, or is gone."""
     kinds = [kind for kind, _ in served.kinds() if kind.resource.name in resources]
     labels = registry.name_labels(kinds if served.versions else registry.KINDS)
-    if not owners.valid_label(name):
+    if not valid_label(name):
         return None, {}
     lists, problems = await _all(list(labels), (_pods(api, place, f"{key}={name}") for key in labels))
     for key, pods in lists.items():
         if pods:
-            kind, uid, own = owners.newest_owner(labels[key], pods)
+            kind, uid, own = newest_owner(labels[key], pods)
             sight = Sight({"metadata": {"name": name, "namespace": place, "uid": uid}})
             version = served.versions.get(kind.resource.name, kind.resource.versions[0])
-            return Found(build(kind, sight, own), kind, version, sight, tuple(own), readable=False), {}
+            return FoundJob(build(kind, sight, own), kind, version, sight, tuple(own), readable=False), {}
     return None, dict.fromkeys((_PODS.name,), next(iter(problems.values()))) if problems else {}
 
 
@@ -302,12 +329,86 @@ async def _not_found(
     unlisted = sum(len(one.resources) if isinstance(one, Unlisted) else 1 for one in listing.problems)
     if refused and unlisted > len(served.kinds()):  # nothing at all may be read
         first = next(iter(refused.values()))
-        if not isinstance(first, Refused) or first.status != 403:
+        if not isinstance(first, Denied) or first.status != 403:
             return first
         message = f"not allowed to look for job {name} in namespace {place}: neither jobs nor pods may be read"
-        return Refused(403, first.reason, first.text, message=message, hint="atlctl doctor shows what is allowed")
+        return Denied(403, first.reason, first.text, message=message, hint="atlctl doctor shows what is allowed")
     near = difflib.get_close_matches(bare, [job.name for job in listing.jobs], _NEAR)
     hint = f"near it: {', '.join(near)}" if near else "see atlctl jobs"
     if refused:
         hint += f"; not allowed to read {', '.join(refused)}: atlctl doctor shows what is allowed"
     return NothingMatched(f"no job named {name} in namespace {place}", hint)
+
+
+def valid_name(name: str) -> bool:
+    """Whether an object may have this name. What is none reaches no path."""
+    return 0 < len(name) <= _MAX_NAME and _NAME_CHARS.issuperset(name) and name[0] not in ".-" and name[-1] not in ".-"
+
+
+def valid_label(value: str) -> bool:
+    """Whether a label may have this name as its value."""
+    return valid_name(value) and len(value) <= MAX_JOB_NAME
+
+
+def distinct(hits: Iterable[Candidate]) -> list[Candidate]:
+    """Every job once, one that was read before one that was not."""
+    found: dict[tuple[str, str], Candidate] = {}
+    for hit in sorted(hits, key=lambda hit: not hit.readable):
+        found.setdefault(hit.identity, hit)
+    return list(found.values())
+
+
+async def to_top(api: Api, hit: Candidate, served: Served, place: str) -> Candidate:
+    """The job at the top of the controllers above `hit`, which lies in the namespace `place`, as its owners do.
+
+    An owner that is gone, or was created anew under its name, is none. One that may not be read is the top as far
+    as its reference tells. Raises ApiError other than 403 and 404, and NoServer.
+    """
+    for _ in range(_MAX_DEPTH):
+        owner = objects.controller(hit.top)
+        if owner is None:
+            return hit
+        resource = registry.of_owner(owner.get("apiVersion"), owner.get("kind"))
+        known = None if resource is None else served.kind(resource)
+        name, uid = fields.text(owner.get("name")), fields.text(owner.get("uid"))
+        if known is None or not valid_name(name):
+            return replace(hit, owner=owner)
+        kind, version = known
+        try:
+            top = await api.get(kind.resource.path(version, place, name))
+        except NotFound:
+            return hit
+        except Denied:
+            return _unreadable(hit, kind, version, {"name": name, "namespace": place, "uid": uid}, served)
+        if objects.uid(top) != uid:
+            return hit
+        hit = Candidate(kind, version, top)
+    return hit
+
+
+def _unreadable(hit: Candidate, kind: JobKind, version: str, metadata: Object, served: Served) -> Candidate:
+    """The owner as its reference tells. A pod of a JobSet names that one, which is nearer to the top than its Job."""
+    labels = objects.labels(hit.top)
+    name, uid = fields.text(labels.get(jobset.NAME_LABEL)), fields.text(labels.get(jobset.UID_LABEL))
+    if kind.resource.name == "jobs.batch" and valid_label(name) and uid:
+        known = served.kind(jobset.RESOURCE) or (jobset.JobSet(), jobset.JobSet.resource.versions[0])
+        return Candidate(*known, {"metadata": {**metadata, "name": name, "uid": uid}}, readable=False)
+    return Candidate(kind, version, {"metadata": metadata}, readable=False)
+
+
+def newest_owner(kinds: Sequence[JobKind], pods: Sequence[Object]) -> tuple[JobKind, str, list[Object]]:
+    """Of pods that name one job: the job's kind and UID, and its own pods.
+
+    Pods of a job that had the name before are left out: the newest pod's owner counts. A JobSet that a TrainJob made
+    looks like any JobSet from here, so it is called one.
+    """
+    newest = max(pods, key=lambda pod: (objects.created(pod) or 0.0, objects.name(pod)))
+    owner = objects.controller(newest) or {}
+    kind = next((kind for kind in kinds if kind.direct and kind.resource.kind == owner.get("kind")), kinds[-1])
+    key = jobset.UID_LABEL
+    if uid := fields.text(objects.labels(newest).get(key)):
+        return kind, uid, [pod for pod in pods if objects.labels(pod).get(key) == uid]
+    uid = fields.text(owner.get("uid"))
+    if not kind.direct:  # between the job and its pods stands what it made, of which there may be several
+        return kind, "", list(pods)
+    return kind, uid, [pod for pod in pods if fields.text((objects.controller(pod) or {}).get("uid")) == uid]

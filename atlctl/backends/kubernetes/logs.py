@@ -1,36 +1,123 @@
-"""Logs of pods: read to their end or followed through lost connections, restarts and new pods, each line once.
+"""Logs of pods: read to their end, followed through lost connections, restarts and new pods, or from their end back.
 
-The API does not tell standard output and standard error apart: every line is called "stdout".
+Each line comes once. The API does not distinguish standard output and standard error: every line is called "stdout".
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from time import monotonic
+from typing import Generic, Protocol
 
-from atlctl.backends.base import LogLine, LogRequest
-from atlctl.backends.kubernetes.api import Api, ApiError, Missing, NoServer, Object, Stream
-from atlctl.backends.kubernetes.logplaces import Instance, Patience, Places, Streams, chunks, instance, second
-from atlctl.backends.kubernetes.logreason import PASSING, NoLog, NotYet, no_log, no_node, refused
-from atlctl.backends.kubernetes.logstream import PIECE, LineFeed, Seen
-from atlctl.jobs.errors import AtlctlError, NothingMatched
+from atlctl.backends.base import LogLine, LogRequest, S, awaiting_log
+from atlctl.backends.kubernetes import objects
+from atlctl.backends.kubernetes.api import Api, ApiError, NoServer, NotFound, Object, Stream
+from atlctl.backends.kubernetes.logstream import NODE_WORDS, PIECE, LineFeed, SeenLines, Stamps
+from atlctl.jobs import fields
+from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable
 from atlctl.jobs.model import Job, Worker
 
+#: Streams that are open at once: each one is a connection through the API server to a node's kubelet.
+STREAMS = 64
+#: Bytes by which a log that is read to its end must grow to count as sent.
+LEAST = 8192
 #: A read of more than this may have been cut by a node that died, and is checked once.
 UNCHECKED = 64 * 1024
 #: Where not every worker can have a stream, logs are read in bites of this size, so that a stream is soon free again.
 BITE = 128 * 1024
+#: Lines of the first tail: some MiB of a usual log.
+FIRST = 20_000
+#: By so much a tail grows.
+GROWTH = 8
+#: A tail of more bytes than this is asked for again with fewer lines.
+MOST = 32 * 1024 * 1024
+#: Bytes at the beginning of a tail that are looked at for a stamp, and for a node's words.
+_START = 4096
+#: What a server answers if it has no log.
+_WAITING = "is waiting to start: "
+_TERMINATED = "is terminated"
+_NO_PREVIOUS = "previous terminated container "
+#: What a container waits for that comes by itself. Image and configuration errors are for the user to mend.
+PASSING = frozenset({"", "ContainerCreating", "PodInitializing", "CrashLoopBackOff"})
+_TEXT = 300
 
 _LOG = logging.getLogger(__name__)
 
 Batch = Sequence[LogLine]
 
 
-class _OtherRun(Exception):
-    """An answer does not begin with the lines that have come already: perhaps the container was started anew."""
+class Places(Protocol):
+    """What the readers of logs ask the rest of the backend. Raises what the Api raises."""
+
+    async def pod(self, job: Job, worker: str, *, fresh: bool) -> Object | None:
+        """The worker's newest pod, None where it has none. `fresh`: as it is now; else what is known will do."""
+
+    def container(self, pod: Object) -> str:
+        """The container whose log is meant."""
+
+    async def over(self, job: Job) -> bool:
+        """Whether no new pod and no restart of this job is to be expected any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds. `lost`: how long a node that does not answer is asked again while its log is followed.
+
+    `idle`: a followed stream without a byte for so long is opened anew, since it may have died silently. `silent`: the
+    same for a read to the end, which has `LEAST` bytes in it; and `give_up`: after so long without a line it is not
+    repeated. `beat`: a followed log is called quiet after it. `confirm`: by then the server knows of a restart. `look`:
+    how old knowledge of a pod may be between two polls. `tries`: how often a read is repeated that brings nothing.
+    """
+
+    pause: float = 0.25
+    most: float = 8.0
+    poll: float = 1.5
+    idle: float = 60.0
+    silent: float = 15.0
+    give_up: float = 20.0
+    beat: float = 0.1
+    confirm: float = 3.0
+    look: float = 10.0
+    lost: float = 300.0
+    tries: int = 5
+
+    def after(self, failures: int) -> float:
+        """The pause after so many failures in a row: it grows and is never the same for two readers."""
+        longest: float = min(self.pause * 2.0 ** min(failures, 16), self.most)
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+
+
+class LogStreams:
+    """Bounds how many streams are open. Logs that are followed leave room for short reads where there are too many."""
+
+    def __init__(self, limit: int = STREAMS) -> None:
+        self.limit = limit
+        self._gate = asyncio.Semaphore(limit)
+        self._following = 0
+
+    def crowded(self, workers: int) -> bool:
+        """Whether so many workers cannot all have a stream at once."""
+        return workers > self.limit
+
+    def may_follow(self, workers: int) -> bool:
+        """Whether one more stream may stay open."""
+        room = self.limit - max(1, self.limit // 4) if self.crowded(workers) else self.limit
+        return self._following < room
+
+    @asynccontextmanager
+    async def open(self, *, follow: bool) -> AsyncIterator[None]:
+        self._following += follow
+        try:
+            async with self._gate:
+                yield
+        finally:
+            self._following -= follow
 
 
 class PodLogs:
@@ -41,7 +128,7 @@ class PodLogs:
         api: Api,
         places: Places,
         *,
-        streams: Streams | None = None,
+        streams: LogStreams | None = None,
         patience: Patience | None = None,
         piece: int = PIECE,
         waiting: Callable[[str], None] | None = None,
@@ -49,7 +136,7 @@ class PodLogs:
         """`waiting` is told what is waited for, once until a log comes again."""
         self.api = api
         self.places = places
-        self.streams = streams or Streams()
+        self.streams = streams or LogStreams()
         self.patience = patience or Patience()
         self.piece = piece
         self._waiting = waiting
@@ -58,7 +145,7 @@ class PodLogs:
     def failed(self, worker: str, error: AtlctlError) -> None:
         """A log could not be read, and is asked for again."""
         if self._waiting is not None and not self._troubled:
-            self._waiting(f"waiting for the log of {worker}: {error.message}")
+            self._waiting(awaiting_log(worker, error))
         self._troubled = True
 
     def came(self) -> None:
@@ -70,17 +157,71 @@ class PodLogs:
 
         Followed, it goes on with the next run of the container and with the worker's next pod, until the job is over.
         """
-        return _Reading(self, job, worker, request).batches()
+        return _LogReading(self, job, worker, request).batches()
 
 
-class _Reading:
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One run of a container. `id` is empty until it has started, `last_id` is the run before it.
+
+    `final`: it has ended and its pod does not start it again.
+    """
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    id: str
+    last_id: str
+    restarts: int
+    running: bool
+    final: bool
+
+    @property
+    def path(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods/{self.pod}/log"
+
+    def same(self, other: Instance) -> bool:
+        """Whether the two are one run, as far as is known."""
+        return self.uid == other.uid and (self.id == other.id or not self.id or not other.id)
+
+
+def instance(pod: Object, container: str) -> Instance:
+    """The run of `container` that `pod` states."""
+    meta, status = objects.meta(pod), objects.status(pod)
+    found: Object = {}
+    for part in ("containerStatuses", "initContainerStatuses"):
+        found = next((one for one in fields.entries(status.get(part)) if one.get("name") == container), found)
+    state = fields.mapping(found.get("state"))
+    ended = fields.mapping(state.get("terminated"))
+    policy = objects.spec(pod).get("restartPolicy", "Always")
+    stays_ended = bool(ended) and (policy == "Never" or (policy == "OnFailure" and ended.get("exitCode") == 0))
+    restarts = found.get("restartCount")
+    return Instance(
+        namespace=str(meta.get("namespace", "")),
+        pod=str(meta.get("name", "")),
+        uid=str(meta.get("uid", "")),
+        container=container,
+        id=str(found.get("containerID") or ""),
+        last_id=str(objects.dig(found, "lastState", "terminated", "containerID") or ""),
+        restarts=restarts if isinstance(restarts, int) else 0,
+        running="running" in state,
+        final=stays_ended or status.get("phase") in ("Succeeded", "Failed"),
+    )
+
+
+class _OtherRun(Exception):
+    """An answer does not begin with the lines that have come already: perhaps the container was started anew."""
+
+
+class _LogReading:
     """One worker's log, read once."""
 
     def __init__(self, source: PodLogs, job: Job, worker: Worker, request: LogRequest) -> None:
         self._source = source
         self._api, self._places, self._patience = source.api, source.places, source.patience
         self._job, self._worker, self._request = job, worker, request
-        self._seen = Seen()
+        self._seen = SeenLines()
         self._since = int((request.since or 0) * 1e9)
         self._tail = request.tail
         self._pod: Object | None = None
@@ -162,7 +303,7 @@ class _Reading:
                 yield []
                 await asyncio.sleep(self._patience.poll)
             except (NoServer, ApiError) as error:
-                if not passing(error) and not isinstance(error, Missing):
+                if not passing(error) and not isinstance(error, NotFound):
                     raise
                 yield []
                 await self._wait_out(error)
@@ -376,7 +517,7 @@ class _Reading:
             async with self._api.stream(path, query) as answer:
                 yield answer
         except ApiError as error:
-            if passing(error) or isinstance(error, Missing):
+            if passing(error) or isinstance(error, NotFound):
                 raise
             raise self._refused(error) from error
 
@@ -422,6 +563,204 @@ class _Reading:
         return refused(error, pod, container, self._job.name)
 
 
+@dataclass(frozen=True, slots=True)
+class Tail(Generic[S]):
+    """The last `lines` lines, `size` bytes with their stamps, that `sink` has taken.
+
+    `whole`: that is all there is. `first` is the time of the first line (nanoseconds since the epoch), None where
+    there is none: what is older was not read.
+    """
+
+    sink: S
+    lines: int
+    size: int
+    whole: bool
+    first: int | None
+
+
+class TailReader(Generic[S]):
+    """One worker's log from its end. `new_sink` makes a sink for each answer."""
+
+    def __init__(
+        self, source: PodLogs, job: Job, worker: Worker, new_sink: Callable[[], S], *, most: int = MOST
+    ) -> None:
+        self._source = source
+        self._job = job
+        self._worker = worker
+        self._new_sink = new_sink
+        self._most = most
+        self._asked = FIRST
+
+    async def read(self, lines: int = FIRST) -> Tail[S]:
+        """The last `lines` lines, or fewer where they are very long.
+
+        Raises AtlctlError that says why there is no log.
+        """
+        asked = lines
+        while True:
+            tail = await self._tried(asked, self._most)
+            if tail is not None:
+                self._asked = asked
+                return tail
+            asked = max(1, asked // GROWTH)
+            if asked == 1:
+                return await self._all(1)
+
+    async def more(self) -> Tail[S]:
+        """A tail longer than the last one by the factor `GROWTH`."""
+        self._asked *= GROWTH
+        return await self._all(self._asked)
+
+    async def _all(self, lines: int) -> Tail[S]:
+        tail = await self._tried(lines, None)
+        assert tail is not None
+        return tail
+
+    async def _tried(self, lines: int, most: int | None) -> Tail[S] | None:
+        failures, since, patience = 0, monotonic(), self._source.patience
+        while True:
+            try:
+                return await self._answer(lines, most)
+            except (NoServer, ApiError) as error:
+                failures += 1
+                if not passing(error) or failures >= patience.tries or monotonic() - since > patience.give_up:
+                    if isinstance(error, ApiError):
+                        pod = self._worker.pod or self._worker.name
+                        raise refused(error, pod, None, self._job.name) from error
+                    raise
+                self._source.failed(self._worker.name, error)
+                await asyncio.sleep(patience.after(failures))
+
+    async def _answer(self, lines: int, most: int | None) -> Tail[S] | None:
+        """One answer into a new sink; None where it is longer than `most`."""
+        source, name = self._source, self._job.name
+        pod = await source.places.pod(self._job, self._worker.name, fresh=False)
+        if pod is None:
+            raise NothingMatched(
+                f"worker {self._worker.name} has no pod (any more), so it has no log", f"atlctl ps {name}"
+            )
+        at = instance(pod, source.places.container(pod))
+        query = {"container": at.container, "timestamps": "true", "tailLines": str(lines)}
+        sink, size, count, start, last = self._new_sink(), 0, 0, b"", b""
+        async with source.streams.open(follow=False), source.api.stream(at.path, query) as (status, stream):
+            if status == 204:
+                raise no_node(at.pod, pod, name)
+            async with aclosing(chunks(stream, None, source.patience.silent)) as parts:
+                async for chunk in parts:
+                    if not chunk:
+                        continue
+                    if len(start) < _START:
+                        start += chunk[: _START - len(start)]
+                        if start.startswith(NODE_WORDS):
+                            raise no_log(start.decode("utf-8", "replace").strip()[:300], at.pod, pod, name)
+                    size += len(chunk)
+                    if most is not None and size > most:
+                        return None
+                    count += chunk.count(b"\n")
+                    last = chunk
+                    sink.feed(chunk)
+        count += bool(last) and not last.endswith(b"\n")
+        return Tail(sink, count, size, count < lines, Stamps().split(start)[0])
+
+
+async def chunks(stream: Stream, beat: float | None, idle: float) -> AsyncGenerator[bytes | None, None]:
+    """The chunks of `stream`; None after `beat` seconds without one, and then from time to time.
+
+    After `idle` seconds without a byte it ends. Where no `beat` says that silence is to be expected, it raises NoServer
+    instead, also where less than `LEAST` bytes have come in that time.
+    """
+    iterator = aiter(stream)
+
+    async def following() -> bytes | None:
+        return await anext(iterator, None)
+
+    task: asyncio.Task[bytes | None] | None = None
+    quiet, got = 0.0, 0
+    try:
+        while quiet < idle:
+            if task is None:
+                task = asyncio.create_task(following())
+            wait = idle - quiet if beat is None else min(beat * 10 if quiet else beat, idle)
+            begun = monotonic()
+            done, _ = await asyncio.wait({task}, timeout=wait)
+            if not done:
+                if beat is None:
+                    raise NoServer(f"the API server sent {got} bytes of a log in {idle:g} s")
+                quiet += wait
+                yield None
+                continue
+            chunk, task = task.result(), None
+            if chunk is None:
+                return
+            got += len(chunk)
+            if beat is not None or got >= LEAST:
+                quiet, got = 0.0, 0
+            else:
+                quiet = min(quiet + monotonic() - begun, idle - 0.001)
+            yield chunk
+    finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()
+
+
+def second(epoch: float) -> str:
+    """A whole second as the server wants it."""
+    return datetime.fromtimestamp(int(epoch), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def passing(error: AtlctlError) -> bool:
     """Whether it may go away by itself: no connection, a node that does not answer, a server that is busy."""
     return isinstance(error, NoServer) or (isinstance(error, ApiError) and (error.status >= 500 or error.status == 429))
+
+
+class NotYet(AtlctlError):
+    """There is no log so far; `reason` is the waiting container's, empty where the pod has no node."""
+
+    def __init__(self, message: str, hint: str, reason: str) -> None:
+        super().__init__(message, hint)
+        self.reason = reason
+
+
+class NoLog(AtlctlError):
+    """The node has no log of the pod (any more)."""
+
+
+def no_node(pod: str, found: Object | None, job: str) -> NotYet:
+    """204: the pod was not given to a node."""
+    why = ""
+    for condition in fields.entries(objects.status(found or {}).get("conditions")):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            why = f" ({condition.get('reason', '')}: {str(condition.get('message', ''))[:_TEXT]})"
+    return NotYet(f"pod {pod} has no node yet, so it has no log{why}", f"atlctl ps {job}", "")
+
+
+def refused(error: ApiError, pod: str, container: str | None, job: str) -> AtlctlError:
+    """What an error answer to a log request means; the error itself where it says all."""
+    named = f"container {container} of pod {pod}" if container else f"pod {pod}"
+    if isinstance(error, NotFound):
+        return NothingMatched(f"pod {pod} is gone, and its log with it", f"atlctl ps {job}")
+    if error.status == 400 and _WAITING in error.text:
+        reason = error.text.rpartition(_WAITING)[2].strip()[:_TEXT]
+        return NotYet(f"{named} has no log yet, it waits to start: {reason}", f"atlctl ps {job}", reason)
+    if error.status == 400 and error.text.startswith(_NO_PREVIOUS):
+        return NothingMatched(
+            f"{named} was not restarted: there is no log of a previous instance", "leave out --previous"
+        )
+    if error.status == 400 and error.text.endswith(_TERMINATED):
+        return NoLog(f"{named} has ended, and its node has no log of it any more", f"atlctl ps {job}")
+    if error.status >= 500:
+        return Unreachable(
+            f"the node of pod {pod} does not answer: {error.text[:_TEXT] or error.reason}", f"atlctl ps {job}"
+        )
+    return error
+
+
+def no_log(words: str, pod: str, found: Object | None, job: str) -> NoLog:
+    """The node said `words` in place of a log."""
+    status = objects.status(found or {})
+    reason, message = str(status.get("reason") or ""), str(status.get("message") or "")[:_TEXT]
+    ended = f" ({reason}: {message})" if reason and message else f" ({reason})" if reason else ""
+    return NoLog(f"the node of pod {pod} has no log of it{ended}: {words}", f"atlctl ps {job}")

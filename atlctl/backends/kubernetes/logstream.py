@@ -98,7 +98,7 @@ class Replay:
         return self._floor is not None and when <= self._floor
 
 
-class Seen:
+class SeenLines:
     """What was handed on of one worker's log: a number of 64 bits for each line, by the second of its stamp.
 
     `open_line` is the line of which some pieces were handed on: the key of its first piece, and how many.
@@ -194,7 +194,7 @@ class LineFeed:
     already; where it does not, `other` is set and nothing is handed on.
     """
 
-    def __init__(self, seen: Seen, replay: Replay | None, since: int, *, cut: bool, piece: int = PIECE) -> None:
+    def __init__(self, seen: SeenLines, replay: Replay | None, since: int, *, cut: bool, piece: int = PIECE) -> None:
         """`since`: nothing older is handed on (nanoseconds). `cut`: the answer may begin inside a line."""
         self.got = 0
         self.fresh = 0

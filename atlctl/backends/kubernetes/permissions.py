@@ -16,11 +16,11 @@ from atlctl.backends.kubernetes import discovery
 from atlctl.backends.kubernetes.api import Api, Object
 from atlctl.backends.kubernetes.discovery import Served
 from atlctl.backends.kubernetes.kinds.base import Resource
-from atlctl.backends.kubernetes.kinds.fields import mapping, text
 from atlctl.backends.kubernetes.kinds.mechanism import Refuse, Suspend, VolcanoCommand
 from atlctl.backends.kubernetes.kinds.registry import PODS
 from atlctl.backends.questions import ask_all
 from atlctl.jobs.errors import AtlctlError, NotAllowed
+from atlctl.jobs.fields import mapping, text
 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 USER_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"

@@ -1,4 +1,4 @@
-"""A pod as the API describes it: its state in the one vocabulary, why, and which container trains.
+"""A pod as the API describes it: its state in the one vocabulary, why, which container trains, which ranks it states.
 
 What can be said is what the API says. A pod whose trainer has failed while its script sleeps on (Held) looks like any
 running pod: `held` tells such a worker apart once its log has been read. Phase Succeeded and exit code 0 mean that
@@ -11,11 +11,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from atlctl.backends.kubernetes import accelerators
+from atlctl.backends.kubernetes import accelerators, objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
-from atlctl.backends.kubernetes.kinds.fields import entries, mapping, notes, text
-from atlctl.jobs.model import State, Worker
+from atlctl.jobs.fields import entries, mapping, moment, text, texts, whole
+from atlctl.jobs.model import Job, RankMap, State, Worker
 
 #: The user's own answer to "which container": kubectl uses it, too.
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
@@ -30,6 +29,9 @@ _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 _WAITS = {"init-pytorch": "waits for the master's address: the master is not up"}
 #: Reasons that any end has.
 _PLAIN_ENDS = frozenset({"", "Error", "Completed"})
+_PER_NODE = "PET_NPROC_PER_NODE"
+#: Under another rendezvous than this one torchrun gives out node ranks as agents come.
+_RENDEZVOUS = "PET_RDZV_BACKEND"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,12 @@ def trainer_container(pod: Object, known: Sequence[str] = (), *, first: bool = F
     there (`first`); the only one with accelerators; a usual name; the only one that starts a launcher, or that has its
     variables; the first. All from the accelerators on are guesses, unless the name is a usual one.
     """
-    containers = {text(item.get("name")): item for item in entries(fields.spec(pod).get("containers"))}
+    containers = {text(item.get("name")): item for item in entries(objects.spec(pod).get("containers"))}
     containers.pop("", None)
     names = list(containers)
     if len(names) <= 1:
         return Container(names[0] if names else None)
-    wanted = text(notes(pod).get(DEFAULT_CONTAINER))
+    wanted = text(objects.notes(pod).get(DEFAULT_CONTAINER))
     for name in (wanted, *known):
         if name in names:
             return Container(name)
@@ -89,7 +91,7 @@ def trainer_container(pod: Object, known: Sequence[str] = (), *, first: bool = F
 
 def _launches(container: Object) -> bool:
     """Whether its command line names a launcher of training."""
-    words = (word for key in ("command", "args") for word in _words(container.get(key)))
+    words = (word for key in ("command", "args") for word in texts(container.get(key)))
     return any(_LAUNCHER.search(word) for word in words)
 
 
@@ -99,13 +101,9 @@ def _has_ranks(container: Object) -> bool:
     return any(name.startswith("PET_") or name in _RANK_VARIABLES for name in stated)
 
 
-def _words(value: object) -> list[str]:
-    return [word for word in value if type(word) is str] if type(value) is list else []
-
-
 def worker_of(pod: Object, container: Container) -> Worker:
     """What a pod says of its worker. Name, index, role and ranks are the kind's to fill in."""
-    meta, state = fields.meta(pod), fields.status(pod)
+    meta, state = objects.meta(pod), objects.status(pod)
     main = _status_of(state, container.name)
     now = _condition(pod, meta, state, main, container.name)
     return Worker(
@@ -117,9 +115,9 @@ def worker_of(pod: Object, container: Container) -> Worker:
         pod=text(meta.get("name")) or None,
         uid=text(meta.get("uid")) or None,
         namespace=text(meta.get("namespace")) or None,
-        node=text(fields.spec(pod).get("nodeName")) or None,
+        node=text(objects.spec(pod).get("nodeName")) or None,
         address=text(state.get("podIP")) or None,
-        restarts=fields.count(main.get("restartCount")) or 0,
+        restarts=objects.count(main.get("restartCount")) or 0,
         gpus=accelerators.pod_cards(pod),
         started=now.started,
         ended=now.ended,
@@ -132,8 +130,8 @@ def worker_of(pod: Object, container: Container) -> Worker:
 
 def condition(pod: Object, container: str | None) -> Condition:
     """The state of a pod, seen from its trainer container (None: its first)."""
-    state = fields.status(pod)
-    return _condition(pod, fields.meta(pod), state, _status_of(state, container), container)
+    state = objects.status(pod)
+    return _condition(pod, objects.meta(pod), state, _status_of(state, container), container)
 
 
 def held(worker: Worker, reason: str) -> Worker:
@@ -143,12 +141,12 @@ def held(worker: Worker, reason: str) -> Worker:
 
 def _condition(pod: Object, meta: Object, state: Object, main: Object, container: str | None) -> Condition:
     phase = text(state.get("phase"))
-    found = fields.conditions(pod)
+    found = objects.conditions(pod)
     if phase in ("Failed", "Succeeded"):
         return _ended(pod, state, main, container, found)
     lost = phase == "Unknown" or _on_lost_node(found)
     if meta.get("deletionTimestamp"):
-        reason, message = fields.word(fields.holds(found, "DisruptionTarget") or {})
+        reason, message = objects.word(objects.holds(found, "DisruptionTarget") or {})
         reason = reason or ("NodeLost" if lost else "Terminating")
         return Condition(State.STOPPING, reason, message, started=_started(main))
     if lost:
@@ -165,17 +163,17 @@ def _condition(pod: Object, meta: Object, state: Object, main: Object, container
 
 
 def _running(found: dict[str, Object], now: Object) -> Condition:
-    reason, message = fields.word(fields.holds(found, "DisruptionTarget") or {})
+    reason, message = objects.word(objects.holds(found, "DisruptionTarget") or {})
     ready = found.get("Ready")
     if not reason and ready is not None and ready.get("status") == "False":
         reason, message = "NotReady", text(ready.get("message"))
-    started = fields.moment(mapping(now.get("running")).get("startedAt"))
+    started = moment(mapping(now.get("running")).get("startedAt"))
     return Condition(State.RUNNING, reason, message, started=started)
 
 
 def _ended_in_living_pod(pod: Object, end: Object) -> Condition:
     """The trainer has ended and the pod has not: a sidecar runs, the phase lags, or the kubelet restarts it soon."""
-    policy = text(fields.spec(pod).get("restartPolicy"))
+    policy = text(objects.spec(pod).get("restartPolicy"))
     failed = end.get("exitCode") != 0
     if policy == "Always" or (failed and policy == "OnFailure"):
         state = State.RESTARTING
@@ -193,13 +191,13 @@ def _before(pod: Object, state: Object, main: Object, now: Object, found: dict[s
         return replace(_with_end(State.RESTARTING, last), reason=reason, message=message)
     scheduled = found.get("PodScheduled")
     if scheduled is not None and scheduled.get("status") == "False":
-        why, says = fields.word(scheduled)
+        why, says = objects.word(scheduled)
         return Condition(State.QUEUED if why == "SchedulingGated" else State.PENDING, why, says)
     if reason not in _ON_ITS_WAY:
         return Condition(State.PENDING, reason, message)
     if (init := _init(pod, state)) is not None:
         return init
-    if not fields.spec(pod).get("nodeName"):
+    if not objects.spec(pod).get("nodeName"):
         return Condition(State.PENDING, reason or text(state.get("reason")), message or text(state.get("message")))
     return Condition(State.RESTARTING if last else State.STARTING, reason, message)
 
@@ -207,7 +205,7 @@ def _before(pod: Object, state: Object, main: Object, now: Object, found: dict[s
 def _init(pod: Object, state: Object) -> Condition | None:
     """What the first init container that is not done says; None where all are."""
     statuses = {text(item.get("name")): item for item in entries(state.get("initContainerStatuses"))}
-    stated = entries(fields.spec(pod).get("initContainers"))
+    stated = entries(objects.spec(pod).get("initContainers"))
     for done, item in enumerate(stated):
         name = text(item.get("name"))
         status = statuses.get(name, {})
@@ -230,7 +228,7 @@ def _init(pod: Object, state: Object) -> Condition | None:
 
 
 def _init_end(name: str, end: Object) -> str:
-    return f"init container {name} ended with exit code {fields.code(end.get('exitCode'))}"
+    return f"init container {name} ended with exit code {whole(end.get('exitCode'), bits=32)}"
 
 
 def _ended(pod: Object, state: Object, main: Object, container: str | None, found: dict[str, Object]) -> Condition:
@@ -241,9 +239,9 @@ def _ended(pod: Object, state: Object, main: Object, container: str | None, foun
     result = _with_end(State.SUCCEEDED if succeeded else State.FAILED, end)
     if reason := text(state.get("reason")):
         return replace(result, reason=reason, message=text(state.get("message")) or result.message)
-    target = fields.holds(found, "DisruptionTarget")
+    target = objects.holds(found, "DisruptionTarget")
     if not succeeded and target is not None and result.reason in _PLAIN_ENDS:
-        reason, message = fields.word(target)
+        reason, message = objects.word(target)
         return replace(result, reason=reason, message=message)
     if not succeeded and (not end or end.get("exitCode") == 0):
         return _other_failed(pod, state, container, result)
@@ -273,10 +271,10 @@ def _with_end(state: State, end: Object) -> Condition:
         state,
         reason,
         text(end.get("message")),
-        fields.code(end.get("exitCode")) if known else None,
-        fields.code(end.get("signal")) or None,
-        fields.moment(end.get("startedAt")),
-        fields.moment(end.get("finishedAt")),
+        whole(end.get("exitCode"), bits=32) if known else None,
+        whole(end.get("signal"), bits=32) or None,
+        moment(end.get("startedAt")),
+        moment(end.get("finishedAt")),
     )
 
 
@@ -293,7 +291,7 @@ def _on_lost_node(found: dict[str, Object]) -> bool:
 
 
 def _started(main: Object) -> float | None:
-    return fields.moment(mapping(mapping(main.get("state")).get("running")).get("startedAt"))
+    return moment(mapping(mapping(main.get("state")).get("running")).get("startedAt"))
 
 
 def _status_of(state: Object, container: str | None) -> Object:
@@ -303,3 +301,29 @@ def _status_of(state: Object, container: str | None) -> Object:
         if item.get("name") == container:
             return item
     return statuses[0] if statuses and container is None else {}
+
+
+def stated_ranks(job: Job, pods: Sequence[Object]) -> RankMap | None:
+    """Computed from node ranks and the number of processes on each node, where all pods state the same. A guess."""
+    by_name = {objects.name(pod): pod for pod in pods}
+    counts = {_per_node(by_name.get(worker.pod or "", {}), worker.container) for worker in job.workers}
+    if len(counts) != 1 or (count := counts.pop()) is None or job.missing:
+        return None
+    found: dict[int, str] = {}
+    for worker in job.workers:
+        if worker.node_rank is None:
+            return None
+        ranks = range(worker.node_rank * count, (worker.node_rank + 1) * count)
+        found.update(dict.fromkeys(ranks, worker.name))
+    return RankMap(found, f"node ranks and {_PER_NODE}={count}", guess=True)
+
+
+def _per_node(pod: Object, container: str | None) -> int | None:
+    """Processes of each node, where the container states it and node ranks are static."""
+    for entry in entries(objects.spec(pod).get("containers")):
+        if entry.get("name") == container:
+            env = {item.get("name"): text(item.get("value")) for item in entries(entry.get("env"))}
+            count = env.get(_PER_NODE, "")
+            static = env.get(_RENDEZVOUS, "static") == "static"
+            return int(count) if static and count.isascii() and count.isdigit() and 0 < len(count) < 4 else None
+    return None

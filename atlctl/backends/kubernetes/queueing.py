@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
-from atlctl.backends.kubernetes.kinds.base import Kind, on_other_cluster, queue_of
+from atlctl.backends.kubernetes.kinds.base import JobKind, on_other_cluster, queue_of
 from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, Workload, kubectl
+from atlctl.jobs import fields
 from atlctl.jobs.model import Job, State
 
 #: Names of a pod's PodGroup: annotation of Volcano, label of coscheduling.
@@ -40,16 +41,16 @@ class QueueEntry:
 
 def pod_group(obj: Object) -> QueueEntry:
     """A PodGroup. Volcano's says Unschedulable in a condition; coscheduling's has counts instead."""
-    spec, status = fields.spec(obj), fields.status(obj)
+    spec, status = objects.spec(obj), objects.status(obj)
     phase = fields.text(status.get("phase"))
     waits = phase in ("", "Pending", "Inqueue", "PreScheduling", "Scheduling", "Unknown")
     reason = message = ""
-    unschedulable = fields.holds(fields.conditions(obj), "Unschedulable")
+    unschedulable = objects.holds(objects.conditions(obj), "Unschedulable")
     if waits and unschedulable is not None:
-        reason, message = fields.word(unschedulable)
+        reason, message = objects.word(unschedulable)
         reason = reason or "Unschedulable"
-    elif waits and (scheduled := fields.count(status.get("scheduled"))) is not None:
-        message = f"{scheduled} of {fields.count(spec.get('minMember')) or 0} pods scheduled"
+    elif waits and (scheduled := objects.count(status.get("scheduled"))) is not None:
+        message = f"{scheduled} of {objects.count(spec.get('minMember')) or 0} pods scheduled"
     return QueueEntry(
         "PodGroup",
         *_identity(obj),
@@ -72,18 +73,18 @@ _WORKLOAD = (
 
 def workload(obj: Object) -> QueueEntry:
     """A Workload of Kueue. Evicted stays True after a new admission: then Admitted counts."""
-    found = fields.conditions(obj)
-    active = fields.spec(obj).get("active") is not False
+    found = objects.conditions(obj)
+    active = objects.spec(obj).get("active") is not False
     phase, waits, condition = "Pending", True, found.get("QuotaReserved", {})
     for kind, word, waiting in _WORKLOAD:
-        held = fields.holds(found, kind)
-        if held is None or (kind == "Evicted" and fields.holds(found, "Admitted") is not None):
+        held = objects.holds(found, kind)
+        if held is None or (kind == "Evicted" and objects.holds(found, "Admitted") is not None):
             continue
         phase, waits, condition = word, waiting, held
         break
     if phase == "QuotaReserved":  # waits for admission checks
         condition = found.get("Admitted", {})
-    reason, message = fields.word(condition) if waits or phase == "Finished" else ("", "")
+    reason, message = objects.word(condition) if waits or phase == "Finished" else ("", "")
     if not active and phase != "Finished":
         phase, waits, reason = "Deactivated", True, reason or "Deactivated"
     return QueueEntry(
@@ -93,9 +94,9 @@ def workload(obj: Object) -> QueueEntry:
         waits=waits,
         reason=reason,
         message=message,
-        queue=fields.text(fields.spec(obj).get("queueName")) or None,
+        queue=fields.text(objects.spec(obj).get("queueName")) or None,
         active=active,
-        cluster=fields.text(fields.status(obj).get("clusterName")) or None,
+        cluster=fields.text(objects.status(obj).get("clusterName")) or None,
     )
 
 
@@ -103,21 +104,21 @@ def workloads_of(workloads: Iterable[Object], uids: Sequence[str]) -> list[Objec
     """The Workloads of a job: those that one of these UIDs owns, or that a label gives to it."""
     wanted = frozenset(uids) - {""}
     return [
-        obj for obj in workloads if _owners(obj) & wanted or fields.text(fields.labels(obj).get(_JOB_UID)) in wanted
+        obj for obj in workloads if _owners(obj) & wanted or fields.text(objects.labels(obj).get(_JOB_UID)) in wanted
     ]
 
 
 def pod_groups_of(groups: Iterable[Object], uids: Sequence[str], pods: Iterable[Object]) -> list[Object]:
     """The PodGroups of a job: those that one of these UIDs owns, or that its pods name."""
     wanted = frozenset(uids) - {""}
-    named = {(fields.namespace(pod), name) for pod in pods if (name := group_of(pod))}
-    return [obj for obj in groups if _owners(obj) & wanted or (fields.namespace(obj), fields.name(obj)) in named]
+    named = {(objects.namespace(pod), name) for pod in pods if (name := group_of(pod))}
+    return [obj for obj in groups if _owners(obj) & wanted or (objects.namespace(obj), objects.name(obj)) in named]
 
 
 def group_of(pod: Object) -> str | None:
     """The name of a pod's PodGroup."""
-    labels = fields.labels(pod)
-    values = (fields.notes(pod).get(_GROUP_ANNOTATION), *(labels.get(key) for key in _GROUP_LABELS))
+    labels = objects.labels(pod)
+    values = (objects.notes(pod).get(_GROUP_ANNOTATION), *(labels.get(key) for key in _GROUP_LABELS))
     return next((value for value in map(fields.text, values) if value), None)
 
 
@@ -135,7 +136,7 @@ def refined(job: Job, entries: Sequence[QueueEntry]) -> Job:
     return replace(job, state=state, reason=words[0], message=words[1], queue=queue)
 
 
-def stopping(kind: Kind, top: Object, workloads: Sequence[Object], *, resume: bool = False) -> Mechanism:
+def stopping(kind: JobKind, top: Object, workloads: Sequence[Object], *, resume: bool = False) -> Mechanism:
     """How this job is stopped (or resumed): through Kueue where Kueue would undo the kind's own way.
 
     `workloads` are those of the job. Where the queue's label is there and no Workload was found, its name is empty.
@@ -145,17 +146,17 @@ def stopping(kind: Kind, top: Object, workloads: Sequence[Object], *, resume: bo
         where = f"the cluster {clusters}" if clusters else "another cluster"
         return Refuse(
             f"MultiKueue runs it in {where}",
-            kubectl(top, "get", "workloads.kueue.x-k8s.io", "-l", f"{_JOB_UID}={fields.uid(top)}"),
+            kubectl(top, "get", "workloads.kueue.x-k8s.io", "-l", f"{_JOB_UID}={objects.uid(top)}"),
         )
     if workloads or queue_of(top) is not None:
         first = workloads[0] if workloads else {}
-        return Workload(fields.name(first), fields.uid(first), active=resume)
+        return Workload(objects.name(first), objects.uid(first), active=resume)
     return kind.resume(top) if resume else kind.stop(top)
 
 
 def _identity(obj: Object) -> tuple[str, str, str]:
-    return fields.name(obj), fields.namespace(obj), fields.uid(obj)
+    return objects.name(obj), objects.namespace(obj), objects.uid(obj)
 
 
 def _owners(obj: Object) -> set[str]:
-    return {fields.text(owner.get("uid")) for owner in fields.entries(fields.meta(obj).get("ownerReferences"))}
+    return {fields.text(owner.get("uid")) for owner in fields.entries(objects.meta(obj).get("ownerReferences"))}

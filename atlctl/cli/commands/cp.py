@@ -1,18 +1,59 @@
-"""`atlctl cp`: files to or from workers."""
+"""`atlctl cp`: files to or from workers; progress on the way, a summary or a JSON document at the end."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atlctl.cli import options
+from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import Message
+from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
+from atlctl.jobs.naming import counted, fold_names, names_by_reason
+
+if TYPE_CHECKING:
+    from atlctl.fanout.engine import FanOut, Limits, RunInterrupted
+    from atlctl.fanout.outcome import Outcome
+    from atlctl.jobs.model import Job, Worker
+    from atlctl.jobs.selection import Selection
+    from atlctl.render.jsonout import Status
+    from atlctl.transfer.copy import Copy, Copying, CopyProgress
+    from atlctl.transfer.spec import CopySpec
+    from atlctl.transfer.tar import CountedNames
+
+#: Descriptors of ours that one copy takes: its pipes, files and folders, and what is open at its start.
+_DESCRIPTORS_EACH = 16
+_TICK_SECONDS = 0.25
+_ERASE = b"\r\x1b[K"
+#: Different reasons that are told one by one.
+_REASONS = 8
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+TEXT = Message(
+    "One side is WORKER:PATH, or :PATH for the selected workers; from several each gets a folder of its own in "
+    "DST. As with cp, an existing folder as DST takes the source into it. Links are not copied."
+)
+EXAMPLES = Message(
+    """\
+atlctl cp worker-0:/tmp/core.1 .
+atlctl cp ./fix.py worker-3:/tmp/
+atlctl cp -j train-7 --all ./conf :/etc/conf   # to every worker
+atlctl cp --all :/logs ./logs                  # from each into ./logs/NAME/"""
+)
 
 
 def command(
-    source: Annotated[str, typer.Argument(metavar="SRC")],
-    destination: Annotated[str, typer.Argument(metavar="DST")],
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help=Message("what to copy: a local path, WORKER:PATH or :PATH"))
+    ],
+    destination: Annotated[
+        str, typer.Argument(metavar="DST", help=Message("where to: a local path, WORKER:PATH or :PATH"))
+    ],
     job: options.JobOption = None,
     all_workers: options.AllWorkers = False,
     workers: options.Workers = None,
@@ -20,14 +61,17 @@ def command(
     role: options.Role = None,
     failed: options.Failed = False,
     exclude: options.Exclude = None,
-    parallel: Annotated[int, typer.Option("--parallel", min=1, metavar="N")] = 64,
-    timeout: options.Timeout = None,
+    parallel: Annotated[
+        int, typer.Option("--parallel", min=1, metavar="N", help=Message("how many copies run at once"))
+    ] = 64,
+    timeout: Annotated[
+        float | None, options.duration("--timeout", help=Message("give up a copy after this time (10, 1.5s, 2m, 1h)"))
+    ] = None,
     connect_timeout: options.ConnectTimeout = None,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",  # noqa: ARG001 - read off the context
 ) -> int:
     context().container = container
-    from atlctl.cli.copying import copy
     from atlctl.fanout.engine import Limits
     from atlctl.transfer.spec import parse
 
@@ -37,4 +81,266 @@ def command(
     spec = parse(source, destination)
     # A thousand streams at once help nobody: as many copies run as are being connected to.
     limits = Limits(parallel, parallel, timeout, connect_timeout)
-    return run_async(lambda: copy(job, selection, spec, limits))
+    return run_async(lambda: _copy(job, selection, spec, limits))
+
+
+async def _copy(named: str | None, selection: Selection, spec: CopySpec, limits: Limits) -> int:
+    """Copy as `spec` says; returns the folded exit code. Raises UsageError before anything is copied."""
+    import asyncio
+
+    from atlctl.cli import target
+    from atlctl.cli.patience import within
+    from atlctl.fanout.limits import raise_descriptor_limit
+    from atlctl.transfer.copy import download, upload
+    from atlctl.transfer.tar import survey
+
+    if spec.remote.worker and not (selection.empty and not selection.exclude):
+        raise UsageError(
+            f"'{spec.remote.worker}:' names one worker, and a selection means others",
+            "write :PATH for the selected workers",
+        )
+    source = target.backend(None, named)
+    async with within(limits.reaching):
+        job = await target.find_job(source, None, named, reads_only=False)
+        workers = await target.choose(source, job, _chosen(job, selection, spec), irreversible=True)
+    target.say_guessed(workers)
+    if spec.remote.worker and len(workers) != 1:
+        shown = fold_names(worker.name for worker in workers)
+        raise UsageError(
+            f"'{spec.remote.worker}:' means {len(workers)} workers: {shown}",
+            f"for several: atlctl cp -w '{spec.remote.worker}' with :PATH",
+        )
+    try:
+        raise_descriptor_limit(min(len(workers), limits.parallel) * _DESCRIPTORS_EACH, _DESCRIPTORS_EACH)
+    except AtlctlError as error:
+        raise AtlctlError(error.message, "raise it (ulimit -n), or fewer at once: --parallel 8") from error
+    executor = source.executor(job)
+    try:
+        if spec.upload:
+            found = await asyncio.to_thread(survey, spec.local)
+            copying = upload(executor, workers, found, spec.remote, limits)
+        else:
+            _check_target(spec)
+            copying = download(executor, workers, spec.remote, spec.local, not spec.remote.worker, limits)
+        return await _run(copying, job, spec)
+    finally:
+        await executor.aclose()
+
+
+def _chosen(job: Job, selection: Selection, spec: CopySpec) -> Selection:
+    from atlctl.jobs.selection import Selection
+
+    if spec.remote.worker:
+        return Selection(workers=(spec.remote.worker,))
+    if selection.empty and job.expected > 1:
+        exist = fold_names(worker.name for worker in job.workers)
+        raise UsageError(
+            f"which of the {job.expected} workers of {job.name}?",
+            f"select them: --all, or -w with some of {exist}; one alone: {_first(job.workers)}:{spec.remote.path}",
+        )
+    return selection
+
+
+def _first(workers: Sequence[Worker]) -> str:
+    return workers[0].name if workers else "worker-0"
+
+
+def _check_target(spec: CopySpec) -> None:
+    """What would fail alike for every worker is said once, before they are asked."""
+    path = spec.local
+    parent = os.path.dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")
+    if not os.path.isdir(path) and not os.path.isdir(parent):
+        raise UsageError(f"there is no folder {parent}", f"make it first: mkdir -p {parent}")
+    if not spec.remote.worker and os.path.lexists(path) and not os.path.isdir(path):
+        raise UsageError(f"{path} is no folder", "each worker gets a folder of its own in it")
+
+
+async def _run(copying: Copying, job: Job, spec: CopySpec) -> int:
+    import asyncio
+
+    from atlctl.fanout.engine import RunInterrupted
+    from atlctl.fanout.outcome import fold_codes
+
+    fan_out = copying.fan_out
+    context().on_first = lambda: _say_ending(fan_out)
+    shown = asyncio.create_task(_show_progress(copying.progress)) if _shows_progress() else None
+    stopped: RunInterrupted | None = None
+    try:
+        outcomes = await fan_out.run()
+    except RunInterrupted as interruption:
+        outcomes, stopped = interruption.outcomes, interruption
+    finally:
+        context().on_first = None
+        if shown is not None:
+            shown.cancel()
+            with suppress(asyncio.CancelledError):
+                await shown
+    results = copying.results(outcomes)
+    judged = [outcome for outcome, _ in results]
+    code = fold_codes(judged) if stopped is None else context().leaving or int(ExitCode.INTERRUPTED)
+    if not context().reader_gone:
+        if context().output == "json":
+            say.out(document(job, spec, results, code))
+        warnings, notes, lines = summary(results, spec.upload)
+        for text in warnings:
+            say.warning(text)
+        for text in notes:
+            say.note(text)
+        for text in lines:
+            say.line(text)
+    if stopped is not None:
+        raise stopped
+    return code
+
+
+def _say_ending(fan_out: FanOut) -> None:
+    if not context().reader_gone:
+        left = fold_names(worker.name for worker in fan_out.running())
+        say.line(f"interrupted; ending the copy on {left or 'no worker'} (Ctrl-C leaves at once)")
+
+
+def _shows_progress() -> bool:
+    return context().streams.stderr_tty and not context().quiet and os.environ.get("TERM") != "dumb"
+
+
+async def _show_progress(progress: CopyProgress) -> None:
+    """One line on the terminal, written again and again, and taken away at the end."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    writer = context().writer
+    shown = False
+    try:
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            text = progress_line(progress, loop.time() - begun)
+            # Behind a terminal that is not read, lines would only pile up.
+            if not writer.pending_bytes:
+                writer.put("stderr", _ERASE + text[: max(1, context().streams.width - 1)].encode())
+                shown = True
+    finally:
+        if shown:
+            writer.put("stderr", _ERASE)
+
+
+def human_bytes(count: float) -> str:
+    """`999 B`, `1.5 MiB`."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    power = min((int(count).bit_length() - 1) // 10, len(_UNITS))
+    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"
+
+
+def progress_line(progress: CopyProgress, seconds: float) -> str:
+    """How far it is, in ASCII without a newline."""
+    files = f"{progress.files} files, " if progress.files else ""
+    rate = human_bytes(progress.bytes / seconds) if seconds > 0 else "0 B"
+    return f"copying: {progress.done}/{progress.total} workers, {files}{human_bytes(progress.bytes)}, {rate}/s"
+
+
+def word(outcome: Outcome) -> str:
+    """How a copy ended, in one word: `copied`, `failed`, `timeout`, `lost`, `cancelled`."""
+    from atlctl.fanout.outcome import EndKind
+
+    if outcome.ok:
+        return "copied"
+    if outcome.kind is EndKind.FAILED_TO_START and outcome.code == ExitCode.UNREACHABLE:
+        return "lost"
+    return "failed" if outcome.kind in (EndKind.EXITED, EndKind.FAILED_TO_START) else outcome.kind.value
+
+
+def summary(results: Sequence[tuple[Outcome, Copy]], upload: bool) -> tuple[list[str], list[str], list[str]]:
+    """Warnings, notes and closing lines, each for the workers it holds for. Names in them are not cleaned yet,
+    as whoever writes a line to stderr does that."""
+    from atlctl.cli.output.summary import folded
+
+    warnings = []
+    if upload:
+        if results and results[0][1].tally.skipped.count:
+            warnings.append(f"not sent: {_named(results[0][1].tally.skipped)}")
+    else:
+        skipped = [(outcome.worker.name, _named(copy.tally.skipped)) for outcome, copy in results]
+        warnings = [f"not copied from {folded(names)}: {text}" for text, names in _grouped(skipped) if text]
+    changed = [(outcome.worker.name, copy.said if copy.changed else "") for outcome, copy in results]
+    warnings += [f"on {folded(names)}: {text}" for text, names in _grouped(changed) if text]
+    said = [(o.worker.name, copy.said if o.ok and not copy.changed else "") for o, copy in results]
+    notes = [f"{folded(names)} said: {text}" for text, names in _grouped(said) if text]
+    return warnings, notes, _closing(results)
+
+
+def _closing(results: Sequence[tuple[Outcome, Copy]]) -> list[str]:
+    from atlctl.cli.output.summary import folded
+
+    lines = []
+    copied = [(outcome, copy) for outcome, copy in results if outcome.ok]
+    if copied:
+        files = sum(copy.tally.files for _, copy in copied)
+        size = human_bytes(sum(copy.tally.bytes for _, copy in copied))
+        names = folded(outcome.worker.name for outcome, _ in copied)
+        lines.append(f"copied: {names}: {counted(files, 'file')}, {size}")
+    for label in ("failed", "timeout", "lost", "cancelled"):
+        shown = "timed out" if label == "timeout" else label
+        reasons = [(o.worker.name, o.reason) for o, _ in results if not o.ok and word(o) == label]
+        groups = _grouped(reasons)
+        for reason, ended in groups[:_REASONS]:
+            lines.append(f"{shown}: {folded(ended)}" + (f": {reason}" if reason else ""))
+        rest = [name for _, ended in groups[_REASONS:] for name in ended]
+        if rest:
+            lines.append(f"{shown}: {folded(rest)}: other reasons")
+    running = [outcome.worker.name for outcome, _ in results if outcome.may_still_run]
+    return [*lines, f"may still run: {folded(running)}"] if running else lines
+
+
+def _grouped(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """(worker, text) as (text, workers), the largest group first."""
+    return sorted(names_by_reason(pairs).items(), key=lambda group: -len(group[1]))
+
+
+def _named(names: CountedNames) -> str:
+    more = names.count - len(names.first)
+    return ", ".join(names.first) + (f" and {more} more" if more else "")
+
+
+def document(job: Job, spec: CopySpec, results: Sequence[tuple[Outcome, Copy]], code: int) -> str:
+    """The one document of `-o json`, with its newline."""
+    from atlctl.render.jsonout import dumps, envelope
+
+    ok = sum(outcome.ok for outcome, _ in results)
+    status: Status = "success" if ok == len(results) and not code else "partial" if ok else "error"
+    data = {
+        "job": job.name,
+        "direction": "to" if spec.upload else "from",
+        "path": spec.remote.path,
+        "local": spec.local,
+        "exit_code": code,
+        "workers": [_worker_data(outcome, copy) for outcome, copy in results],
+    }
+    failed = [(outcome.worker.name, f"{word(outcome)}: {outcome.reason}") for outcome, _ in results if not outcome.ok]
+    codes = {outcome.worker.name: outcome.code for outcome, _ in results}
+    errors = [
+        {
+            "kind": text.partition(":")[0],
+            "message": f"{fold_names(names)}: {text}",
+            "hint": None,
+            "exit_code": codes[names[0]],
+        }
+        for text, names in _grouped(failed)
+    ]
+    return dumps(envelope(context().command, status, data, errors)) + "\n"
+
+
+def _worker_data(outcome: Outcome, copy: Copy) -> dict[str, object]:
+    return {
+        "worker": outcome.worker.name,
+        "outcome": word(outcome),
+        "exit_code": outcome.code,
+        "reason": outcome.reason,
+        "path": copy.path,
+        "files": copy.tally.files,
+        "bytes": copy.tally.bytes,
+        "changed": copy.changed,
+        "skipped": copy.tally.skipped.first,
+        "skipped_count": copy.tally.skipped.count,
+        "may_still_run": outcome.may_still_run,
+    }

@@ -17,10 +17,10 @@ from typing import Annotated, Any
 
 import typer
 
-from atlctl.cli import catalogue
 from atlctl.cli.installing import install_line
 from atlctl.cli.runtime import context, run_async
 from atlctl.cli.target import BACKEND_VARIABLE, local
+from atlctl.i18n import Message, translated
 from atlctl.jobs.errors import AtlctlError, TimedOut
 from atlctl.jobs.model import State
 
@@ -38,7 +38,10 @@ _SCRIPT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 _PROGRAM = (sys.executable, "-P", "-m", "atlctl")
 
 
-def command(keep: Annotated[bool, typer.Option("--keep")] = False) -> int:
+EXAMPLES = Message("atlctl demo")
+
+
+def command(keep: Annotated[bool, typer.Option("--keep", help=Message("leave the job to play with"))] = False) -> int:
     if importlib.util.find_spec("torch") is None:
         raise AtlctlError(
             "the demo trains with PyTorch, which is not installed beside atlctl",
@@ -63,7 +66,12 @@ class _Demo:
             except AtlctlError as error:
                 if self._started:
                     self._keep = True
-                    self._say("kept", name=self._name)
+                    self._say(
+                        Message(
+                            "The job stays as it is. Play with it, then: atlctl stop {name} && atlctl local rm {name}",
+                            name=self._name,
+                        )
+                    )
                     error.hint = f"atlctl logs {self._name}"
                 raise
             finally:
@@ -71,11 +79,24 @@ class _Demo:
                     await self._clean_up()
         if not self._keep and self._name in await self._jobs():
             raise AtlctlError("the demo did not remove its job", f"atlctl local rm {self._name}")
-        self._say("right", rank=self._rank, worker=f"worker-{self._rank // PROCESSES}")
+        self._say(
+            Message(
+                "Right: rank {rank} on {worker} was damaged, and rank {rank} on {worker} was found.",
+                rank=self._rank,
+                worker=f"worker-{self._rank // PROCESSES}",
+            )
+        )
         return 0
 
     async def _act(self, fault: str) -> None:
-        self._say("intro", workers=WORKERS, processes=PROCESSES)
+        self._say(
+            Message(
+                "A real job on this machine: {workers} workers x {processes} processes train a small DDP model "
+                "with torchrun (CPU, gloo).",
+                workers=WORKERS,
+                processes=PROCESSES,
+            )
+        )
         env = {
             "PYTHON": sys.executable,
             "ATLCTL_DEMO_FAULT_FILE": fault,
@@ -92,9 +113,9 @@ class _Demo:
             shown=f"local run --name {self._name} --workers {WORKERS} --detach -- bash launch.sh",
         )
         self._started = True
-        self._say("waiting")
+        self._say(Message("Starting takes some seconds: every process imports torch."))
         await self._until(self._all_ranks_train, START_SECONDS, "the training did not start")
-        self._say("training")
+        self._say(Message("All ranks train. Who is there, what do they answer, what do they print?"))
         await self._show("ps", self._name)
         await self._show(
             "exec",
@@ -107,18 +128,35 @@ class _Demo:
             'echo "RANK=$RANK of WORLD_SIZE=$WORLD_SIZE, load $(cut -d" " -f1 /proc/loadavg)"',
         )
         await self._show("logs", self._name, "--tail", "2")
-        self._say("fault", rank=self._rank, worker=f"worker-{self._rank // PROCESSES}")
+        self._say(
+            Message(
+                "Now a data shard of one rank is damaged (rank {rank}, on {worker}); the others are left "
+                "waiting in the all-reduce.",
+                rank=self._rank,
+                worker=f"worker-{self._rank // PROCESSES}",
+            )
+        )
         _release(fault)
         await self._until(self._all_held, FAIL_SECONDS, "the workers were not seen as Held")
-        self._say("held")
+        self._say(
+            Message(
+                "The training has failed, yet the workers live on: their launch script ends in 'sleep; exit "
+                "0'. That state is called Held."
+            )
+        )
         await self._show("ps", self._name)
-        self._say("errors")
+        self._say(Message("Every torchrun blames a rank of its own node. Which one was first?"))
         await self._show("errors", self._name)
         await self._check_finding()
         if self._keep:
-            self._say("kept", name=self._name)
+            self._say(
+                Message(
+                    "The job stays as it is. Play with it, then: atlctl stop {name} && atlctl local rm {name}",
+                    name=self._name,
+                )
+            )
             return
-        self._say("stop")
+        self._say(Message("Stop it, and leave nothing behind."))
         await self._show("stop", self._name, "--yes")
 
     async def _clean_up(self) -> None:
@@ -183,12 +221,12 @@ class _Demo:
                     raise TimedOut(f"{otherwise} within {seconds:.0f} s")
                 await asyncio.sleep(POLL_SECONDS)
         except AtlctlError:
-            self._say("failed")
+            self._say(Message("That went wrong. Why?"))
             await self._show("errors", self._name)
             raise
 
-    def _say(self, key: str, **values: object) -> None:
-        text = catalogue.find(catalogue.language(), f"demo.say.{key}").format(**values)
+    def _say(self, said: Message) -> None:
+        text = translated(said)
         start, end = ("\x1b[1m", "\x1b[0m") if context().streams.stdout_color else ("", "")
         context().writer.put("stdout", f"\n{start}# {text}{end}\n".encode())
 

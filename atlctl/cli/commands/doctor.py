@@ -8,12 +8,15 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import Message
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
-    from atlctl.cli.doctor.checks import Report, Words
+    from atlctl.cli.doctor.report import DoctorReport
     from atlctl.cli.target import Choice
     from atlctl.jobs.model import Job
 
@@ -21,36 +24,59 @@ if TYPE_CHECKING:
 CONNECT_SECONDS, LOGIN_SECONDS, CLUSTER_SECONDS = 10.0, 60.0, 60.0
 
 
+TEXT = Message(
+    "Changes nothing, and notes no host key. Hosts are logged in to, and each worker of the current job is "
+    "asked for its Python and torch. Rights that are missing are printed as a Role for an administrator. Exit "
+    "code: 0 where jobs can be looked at, 1 where something failed, 4 where the cluster does not know you."
+)
+EXAMPLES = Message(
+    """\
+atlctl doctor
+atlctl doctor -n ml-team --context gpu-cluster
+atlctl doctor --hostfile hosts
+atlctl doctor -j train-7
+atlctl doctor -o json"""
+)
+
+
 def command(
-    job_option: options.JobOption = None,
-    connect_timeout: Annotated[float, options.duration("--connect-timeout")] = CONNECT_SECONDS,
+    job_option: Annotated[
+        str | None,
+        typer.Option(
+            "-j",
+            "--job",
+            metavar="JOB",
+            help=Message("the job whose workers are asked for their torch; left out: the current job"),
+        ),
+    ] = None,
+    connect_timeout: Annotated[
+        float,
+        options.duration(
+            "--connect-timeout", help=Message("give up on a host or a worker that was not reached by then")
+        ),
+    ] = CONNECT_SECONDS,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
     return run_async(lambda: _examine(job_option, connect_timeout, output))
 
 
 async def _examine(option: str | None, seconds: float, output: str) -> int:
-    from atlctl.cli.catalogue import language
-    from atlctl.cli.doctor.checks import Report, Words
+    from atlctl.cli.doctor.report import DoctorReport, report_text
 
-    # Programs find the same words everywhere.
-    words = Words("en" if output == "json" else language())
     nothing: dict[str, Any] = {"backend": None, "cluster": None, "pod": None, "kinds": [], "permissions": []}
-    report = Report(data={**nothing, "ssh": None, "job": None, "torch": [], "machine": {}})
-    chosen = _chosen(report, words, option)
+    report = DoctorReport(data={**nothing, "ssh": None, "job": None, "torch": [], "machine": {}})
+    chosen = _chosen(report, option)
     if chosen is not None:
-        await _place(report, words, chosen, option, seconds)
-    _machine(report, words, needed=chosen is not None and chosen.name == "local")
+        await _place(report, chosen, option, seconds)
+    _machine(report, needed=chosen is not None and chosen.name == "local")
     if output == "json":
         _document(report)
     else:
-        from atlctl.cli.doctor.telling import report_text
-
-        say.out(report_text(report, words, context().streams.stdout_color))
+        say.out(report_text(report, context().streams.stdout_color))
     return report.exit_code
 
 
-def _chosen(report: Report, words: Words, option: str | None) -> Choice | None:
+def _chosen(report: DoctorReport, option: str | None) -> Choice | None:
     """The backend, None where the configuration files keep it from being chosen."""
     from atlctl.cli.doctor import machine
     from atlctl.cli.target import choice
@@ -63,46 +89,50 @@ def _chosen(report: Report, words: Words, option: str | None) -> Choice | None:
         try:
             load_config(os.environ)
         except AtlctlError:
-            report.fail("backend", words("backend_unknown"), error.hint)
+            report.fail(
+                "backend", Message("cannot be told: a configuration file has a mistake, see settings below"), error.hint
+            )
             return None
         raise
-    machine.check_backend(report, words, chosen)
+    machine.check_backend(report, chosen)
     return chosen
 
 
-async def _place(report: Report, words: Words, chosen: Choice, option: str | None, seconds: float) -> None:
+async def _place(report: DoctorReport, chosen: Choice, option: str | None, seconds: float) -> None:
     """The backend, the current job there and its workers."""
-    from atlctl.cli.doctor import current, hosts, machine
+    from atlctl.cli.doctor import hosts, machine
     from atlctl.cli.target import local
 
     source: Backend | None
     usable: list[str] | None = None
     if chosen.name == "kubernetes":
-        source = await _cluster(report, words, option)
+        source = await _cluster(report, option)
     elif chosen.name == "ssh":
-        source, usable = await _hosts(report, words, option, seconds)
+        source, usable = await _hosts(report, option, seconds)
     else:
-        machine.check_user(report, words)
+        machine.check_user(report)
         source = local()
     if chosen.name != "ssh":
-        hosts.check_others(report, words)
+        hosts.check_others(report)
     blind = any(right["purpose"] == "read" and right["allowed"] is False for right in report.data["permissions"])
     if source is None or blind:
-        report.skip("job", words("job_not_asked"))
+        report.skip("job", Message("not looked for: see above what has to be mended first"))
         return
-    job = await current.check(report, words, source, option, nothing_else=chosen.why == "no_cluster")
+    from atlctl.cli.doctor.job import check_current
+
+    job = await check_current(report, source, option, nothing_else=chosen.why == "no_cluster")
     if job is not None:
-        await _workers(report, words, source, job, usable, seconds)
+        await _workers(report, source, job, usable, seconds)
 
 
-async def _cluster(report: Report, words: Words, option: str | None) -> Backend | None:
+async def _cluster(report: DoctorReport, option: str | None) -> Backend | None:
     """The cluster, None where it is of no use."""
     from atlctl.backends.kubernetes.backend import KubernetesBackend
     from atlctl.cli import patience, target
     from atlctl.cli.doctor import cluster
     from atlctl.jobs.errors import AtlctlError, NotAllowed
 
-    cluster.check_pod(report, words)
+    cluster.check_pod(report)
     source = target.backend(None, option)
     assert isinstance(source, KubernetesBackend)
     try:
@@ -113,19 +143,21 @@ async def _cluster(report: Report, words: Words, option: str | None) -> Backend 
     except AtlctlError as error:
         report.fail("cluster", error.message, error.hint)
         return None
-    cluster.check_access(report, words, client.access)
+    cluster.check_access(report, client.access)
     try:
         async with asyncio.timeout(CLUSTER_SECONDS):
-            able = await cluster.examine(report, words, client, client.access.user)
+            able = await cluster.examine(report, client, client.access.user)
     except TimeoutError:
-        report.fail("server", words("server_slow", seconds=f"{CLUSTER_SECONDS:g}"), words("server_slow_fix"))
+        report.fail(
+            "server",
+            Message("not all questions were answered within {seconds} s", seconds=f"{CLUSTER_SECONDS:g}"),
+            Message("try again; kubectl get --raw /readyz?verbose shows what the server waits for"),
+        )
         return None
     return source if able else None
 
 
-async def _hosts(
-    report: Report, words: Words, option: str | None, seconds: float
-) -> tuple[Backend | None, list[str] | None]:
+async def _hosts(report: DoctorReport, option: str | None, seconds: float) -> tuple[Backend | None, list[str] | None]:
     """The hosts, and the names of those that can be used; None where there are hosts and none of them can."""
     from atlctl.cli.doctor import hosts
     from atlctl.cli.options import stated_job
@@ -137,20 +169,18 @@ async def _hosts(
         report.fail("ssh.hosts", error.message, error.hint)
         return None, None
     context().closers.append(site.backend.aclose)
-    usable = await hosts.examine(report, words, site, seconds)
+    usable = await hosts.examine(report, site, seconds)
     return (site.backend if usable or not site.hosts else None), usable
 
 
-async def _workers(
-    report: Report, words: Words, source: Backend, job: Job, usable: list[str] | None, seconds: float
-) -> None:
+async def _workers(report: DoctorReport, source: Backend, job: Job, usable: list[str] | None, seconds: float) -> None:
     """What the workers of the current job have installed."""
-    from atlctl.cli.doctor import workers
+    from atlctl.cli.doctor.job import check_workers
     from atlctl.jobs.errors import AtlctlError
     from atlctl.jobs.model import HOSTS
 
     if any(right["purpose"] == "exec" and right["allowed"] is False for right in report.data["permissions"]):
-        report.skip("torch", words("torch_not_allowed"))
+        report.skip("torch", Message("not asked: you may not run commands in workers, see rights.exec"))
         return
     asked = [worker for worker in job.workers if usable is None or worker.host in usable or worker.name in usable]
     try:
@@ -161,27 +191,27 @@ async def _workers(
     try:
         hostfile = context().hostfile
         named = f"-j {shlex.quote(job.name)}" if hostfile is None else f"--hostfile {shlex.quote(hostfile)}"
-        await workers.check(report, words, executor, asked, seconds, named, clocks=job.kind != HOSTS)
+        await check_workers(report, executor, asked, seconds, named, clocks=job.kind != HOSTS)
     finally:
         await executor.aclose()
 
 
-def _machine(report: Report, words: Words, *, needed: bool) -> None:
-    from atlctl.cli.doctor import installed, machine, terminal
+def _machine(report: DoctorReport, *, needed: bool) -> None:
+    from atlctl.cli.doctor import machine
 
-    installed.check_python(report, words)
-    installed.check_packages(report, words)
-    installed.check_programs(report, words)
-    installed.check_completion(report, words, os.environ)
-    machine.check_state(report, words, os.environ, needed=needed)
-    machine.check_settings(report, words, os.environ)
-    machine.check_descriptors(report, words)
-    machine.check_clock(report, words, time.time())
-    terminal.check_terminal(report, words, os.environ, context().streams, context().color)
-    terminal.check_locale(report, words, terminal.given(os.environ))
+    machine.check_python(report)
+    machine.check_packages(report)
+    machine.check_programs(report)
+    machine.check_completion(report, os.environ)
+    machine.check_state(report, os.environ, needed=needed)
+    machine.check_settings(report, os.environ)
+    machine.check_descriptors(report)
+    machine.check_clock(report, time.time())
+    machine.check_terminal(report, os.environ, context().streams, context().color)
+    machine.check_locale(report, machine.given_environment(os.environ))
 
 
-def _document(report: Report) -> None:
+def _document(report: DoctorReport) -> None:
     checks = [
         {"name": item.name, "status": str(item.status), "text": item.text, "fix": item.fix} for item in report.checks
     ]

@@ -9,6 +9,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import Message
 from atlctl.jobs.errors import Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -19,13 +20,32 @@ _BEFORE = 20
 _BEHIND = 5
 
 
+EXAMPLES = Message(
+    """\
+atlctl errors train-7
+atlctl errors train-7 --exit-code || notify          # exit code 1 where a failure was found
+atlctl errors train-7 --log-path '/logs/*.log'       # files inside the workers, too
+atlctl errors --from saved/                          # logs that were saved: WORKER.log, error files
+kubectl logs -l app=train --prefix --tail=-1 | atlctl errors --from -"""
+)
+
+
 def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
-    saved: Annotated[list[str] | None, typer.Option("--from", metavar="PATH")] = None,
-    log_path: Annotated[str | None, typer.Option("--log-path", metavar="GLOB")] = None,
-    no_files: Annotated[bool, typer.Option("--no-files")] = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code")] = False,
+    saved: options.SavedLogs = None,
+    log_path: Annotated[
+        str | None,
+        typer.Option(
+            "--log-path",
+            metavar="GLOB",
+            help=Message("also read files inside the workers that match this pattern (quote it); their last 64 MiB"),
+        ),
+    ] = None,
+    no_files: options.NoFiles = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help=Message("exit with 1 where a failure was found"))
+    ] = False,
     output: Annotated[str, options.output("table", "json", "yaml")] = "table",
 ) -> int:
     if saved:
@@ -38,9 +58,9 @@ def command(
                 "--log-path reads files inside a job's workers, and --from names saved logs",
                 "saved files: name them with --from, too",
             )
-        from atlctl.cli.evidence.saved import show
+        from atlctl.cli.evidence.findings import tell_saved
 
-        return show(
+        return tell_saved(
             saved, error_files=not no_files, exit_code=exit_code, output=output, verbose=bool(context().verbose)
         )
     if no_files:
@@ -55,14 +75,14 @@ def command(
 async def _errors(
     argument: str | None, option: str | None, log_path: str | None, exit_code: bool, output: str, verbose: bool
 ) -> int:
-    from atlctl.cli.evidence import gone, hanging, held, recorded
+    from atlctl.cli.evidence import gone, held, recorded
     from atlctl.cli.evidence.collect import collect
-    from atlctl.cli.evidence.findings import tell
-    from atlctl.cli.evidence.logjoin import placed
-    from atlctl.cli.evidence.matching import matcher, own_signatures
+    from atlctl.cli.evidence.findings import matcher, own_signatures, tell
+    from atlctl.cli.evidence.logpath import placed
+    from atlctl.cli.evidence.looking import with_ranks
     from atlctl.cli.target import backend
     from atlctl.diagnosis.cause.decide import diagnose
-    from atlctl.diagnosis.hang.answer import HANG, START
+    from atlctl.diagnosis.hang import HANG, START
     from atlctl.diagnosis.result import Verdict
 
     source = backend(argument, option)
@@ -83,7 +103,7 @@ async def _errors(
     unread = len(collected.unread) == len(job.workers) and not any(item.log for item in collected.evidence.workers)
     if unread and found.verdict is Verdict.NONE:
         raise Unreachable(f"no log of job {job.name} could be read", f"atlctl ps {job.name}")
-    found = await hanging.join(source, job, found, collected.evidence)
+    found = await with_ranks(source, job, found, collected.evidence)
     about = {"job": job.name, "uid": job.uid, "state": str(job.state), "source": None}
     problems = [
         {"kind": e.kind, "worker": name, "message": e.message, "hint": e.hint}

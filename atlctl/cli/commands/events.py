@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +22,13 @@ class HasEvents(Protocol):
     """A backend whose platform keeps events."""
 
     async def events(self, job: Job) -> Sequence[JobEvent]: ...
+
+
+EXAMPLES = Message(
+    """\
+atlctl events train-7
+atlctl events train-7 -o json"""
+)
 
 
 def command(

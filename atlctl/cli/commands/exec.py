@@ -8,14 +8,32 @@ import typer
 
 from atlctl.cli import options
 from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 
 if TYPE_CHECKING:
     from atlctl.cli.execute import Form
 
 
+TEXT = Message(
+    "Options end at the first word of CMD, which gets its own options untouched. Exit code: the command's "
+    "where one worker is selected; of several 255 if any was lost, else 124 if any timed out, else the highest."
+)
+EXAMPLES = Message(
+    """\
+atlctl exec --all nvidia-smi -L
+atlctl exec -j train-7 -w 0,2-5 -- ps -ef
+atlctl exec --failed --gather dmesg            # equal outputs folded into one
+atlctl exec --all -- sh -c 'df -h /data | tail -1'
+atlctl exec -w 3 -i -- python3 - < probe.py    # with standard input"""
+)
+
+
 def command(
-    cmd: Annotated[list[str] | None, typer.Argument(metavar="CMD")] = None,
+    cmd: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="CMD", help=options.CMD),
+    ] = None,
     job: options.JobOption = None,
     all_workers: options.AllWorkers = False,
     workers: options.Workers = None,
@@ -23,16 +41,39 @@ def command(
     role: options.Role = None,
     failed: options.Failed = False,
     exclude: options.Exclude = None,
-    stdin: Annotated[bool, typer.Option("-i", "--stdin")] = False,
-    parallel: Annotated[int, typer.Option("--parallel", min=1, metavar="N")] = 64,
-    batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N")] = None,
+    stdin: Annotated[
+        bool, typer.Option("-i", "--stdin", help=Message("send standard input to every selected worker"))
+    ] = False,
+    parallel: Annotated[
+        int,
+        typer.Option("--parallel", min=1, metavar="N", help=Message("how many workers are being connected to at once")),
+    ] = 64,
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", min=1, metavar="N", help=Message("how many commands run at once; without it all do")),
+    ] = None,
     timeout: options.Timeout = None,
     connect_timeout: options.ConnectTimeout = None,
-    gather: Annotated[bool, typer.Option("--gather")] = False,
-    output_dir: Annotated[str | None, typer.Option("--output-dir", metavar="DIR")] = None,
-    no_prefix: Annotated[bool, typer.Option("--no-prefix")] = False,
-    raw: Annotated[bool, typer.Option("--raw")] = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed")] = False,
+    gather: Annotated[
+        bool,
+        typer.Option("--gather", help=Message("show equal outputs once, at the end, under the workers they came from")),
+    ] = False,
+    output_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--output-dir",
+            metavar="DIR",
+            help=Message(
+                "write each worker's output to files in this folder (NAME.out, NAME.err) instead of showing it"
+            ),
+        ),
+    ] = None,
+    no_prefix: options.NoPrefix = False,
+    raw: options.Raw = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option("--retry-failed", help=Message("run the job's last command again where its outcome was not 0")),
+    ] = False,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:

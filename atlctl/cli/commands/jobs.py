@@ -6,7 +6,15 @@ from typing import Annotated
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
+
+EXAMPLES = Message(
+    """\
+atlctl jobs
+atlctl jobs -o name                # names only, for scripts
+atlctl jobs -o json"""
+)
 
 
 def command(

@@ -7,23 +7,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atlctl.cli import following, say
+from atlctl.cli import following, options, say
 from atlctl.cli.runtime import run_async
+from atlctl.i18n import Message
 
 if TYPE_CHECKING:
-    from atlctl.backends.local.launch import LaunchSpec
+    from atlctl.backends.hosts.launching import LaunchSpec
+
+
+TEXT = Message(
+    "Every worker is a process group with MASTER_ADDR, MASTER_PORT, WORLD_SIZE (number of workers) and RANK "
+    "(this worker's index) set, in a folder of its own. A job that ended gives way to a new one of its name."
+)
+EXAMPLES = Message(
+    """\
+atlctl local run --workers 2 -- python3 "$PWD/train.py"
+atlctl local run --name try-1 --workers 4 --detach -- sh -c 'sleep 600'"""
+)
 
 
 def command(
-    cmd: Annotated[list[str], typer.Argument(metavar="CMD")],
-    workers: Annotated[int, typer.Option("-w", "--workers", min=1, metavar="N")],
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME")] = None,
-    env: Annotated[list[str] | None, typer.Option("--env", metavar="K=V")] = None,
-    master_port: Annotated[int | None, typer.Option("--master-port", min=1, max=65535, metavar="PORT")] = None,
-    detach: Annotated[bool, typer.Option("--detach")] = False,
+    cmd: options.Command,
+    workers: Annotated[int, typer.Option("-w", "--workers", min=1, metavar="N", help=Message("how many workers"))],
+    name: options.Name = None,
+    env: options.Env = None,
+    master_port: options.MasterPort = None,
+    detach: options.Detach = False,
 ) -> int:
     from atlctl.backends.base import Argv
-    from atlctl.backends.local.launch import LaunchSpec
+    from atlctl.backends.hosts.launching import LaunchSpec
     from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
 
     _hint_relative(cmd)
@@ -50,7 +62,7 @@ def _hint_relative(cmd: list[str]) -> None:
 
 
 async def _run(spec: LaunchSpec, detach: bool) -> int:
-    from atlctl.backends.local.launch import launch
+    from atlctl.backends.hosts.launching import launch
     from atlctl.cli.target import local
 
     source = local()

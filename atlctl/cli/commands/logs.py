@@ -11,12 +11,21 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from atlctl.backends.base import LogRequest
     from atlctl.jobs.model import Worker
     from atlctl.jobs.selection import Selection
+
+
+EXAMPLES = Message(
+    """\
+atlctl logs train-7 -f
+atlctl logs train-7 -w 0-3 --tail 100
+atlctl logs train-7 --since 10m --grep 'loss|nan'"""
+)
 
 
 def command(
@@ -28,13 +37,24 @@ def command(
     role: options.Role = None,
     failed: options.Failed = False,
     exclude: options.Exclude = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", min=0, metavar="LINES")] = None,
-    since: Annotated[float | None, options.duration("--since")] = None,
-    previous: Annotated[bool, typer.Option("--previous")] = False,
-    grep: Annotated[str | None, typer.Option("--grep", metavar="REGEX")] = None,
-    no_prefix: Annotated[bool, typer.Option("--no-prefix")] = False,
-    raw: Annotated[bool, typer.Option("--raw")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help=Message("go on with new lines until the job ends"))
+    ] = False,
+    tail: Annotated[
+        int | None, typer.Option("--tail", min=0, metavar="LINES", help=Message("only the last lines of each worker"))
+    ] = None,
+    since: Annotated[
+        float | None, options.duration("--since", help=Message("only lines of this last stretch of time (10m, 2h)"))
+    ] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", help=Message("the log of the instance before the last restart"))
+    ] = False,
+    grep: Annotated[
+        str | None,
+        typer.Option("--grep", metavar="REGEX", help=Message("only lines that match this regular expression")),
+    ] = None,
+    no_prefix: options.NoPrefix = False,
+    raw: options.Raw = False,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:

@@ -10,6 +10,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, Replaced, UsageError
 from atlctl.jobs.model import State
 
@@ -24,6 +25,15 @@ _REMOTE_WATCH_SECONDS = 5.0
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 
 
+TEXT = Message("Also spelled 'atlctl workers'.")
+EXAMPLES = Message(
+    """\
+atlctl ps train-7
+atlctl ps train-7 --failed -o wide
+atlctl ps train-7 --watch"""
+)
+
+
 def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
@@ -33,7 +43,7 @@ def command(
     role: options.Role = None,
     failed: options.Failed = False,
     exclude: options.Exclude = None,
-    watch: Annotated[bool, typer.Option("--watch")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help=Message("show it again whenever something changes"))] = False,
     output: Annotated[str, options.output("table", "wide", "json", "yaml", "name")] = "table",
 ) -> int:
     selection = options.selection(

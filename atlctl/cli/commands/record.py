@@ -11,6 +11,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched
 
 if TYPE_CHECKING:
@@ -23,12 +24,46 @@ KEEP_MIB = 64
 WAIT_SECONDS = 2.0
 
 
+TEXT = Message(
+    "Started with the job, it keeps what a platform deletes within seconds of a failure. Started again, it "
+    "goes on where it ended; 'atlctl errors JOB' finds what it has kept. A job that does not exist yet is "
+    "waited for."
+)
+EXAMPLES = Message(
+    """\
+atlctl record train-7
+atlctl record train-7 --out /shared/train-7 --keep-mib 256
+atlctl record train-7 --on-failure 'notify "$ATLCTL_FAILED_WORKERS failed: $ATLCTL_RECORDING"'"""
+)
+
+
 def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
-    out: Annotated[str | None, typer.Option("--out", metavar="DIR")] = None,
-    keep_mib: Annotated[int, typer.Option("--keep-mib", min=1, metavar="N")] = KEEP_MIB,
-    on_failure: Annotated[str | None, typer.Option("--on-failure", metavar="CMD")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help=Message(
+                "record into this folder, new or of an earlier record; left out: one in atlctl's state folder"
+            ),
+        ),
+    ] = None,
+    keep_mib: Annotated[
+        int,
+        typer.Option(
+            "--keep-mib", min=1, metavar="N", help=Message("MiB that are kept of each worker's log, the last ones")
+        ),
+    ] = KEEP_MIB,
+    on_failure: Annotated[
+        str | None,
+        typer.Option(
+            "--on-failure",
+            metavar="CMD",
+            help=Message("run this with sh when a worker fails (ATLCTL_JOB, ATLCTL_RECORDING, ATLCTL_FAILED_WORKERS)"),
+        ),
+    ] = None,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json", "yaml")] = "table",
 ) -> int:
@@ -41,8 +76,7 @@ async def _record(
 ) -> int:
     from atlctl.backends.base import ManyLogs
     from atlctl.cli.evidence import recorded
-    from atlctl.cli.evidence.matching import own_signatures
-    from atlctl.cli.evidence.saved import show
+    from atlctl.cli.evidence.findings import own_signatures, tell_saved
     from atlctl.cli.target import backend
     from atlctl.recording.recorder.recorder import Recorder
     from atlctl.recording.recorder.roll import begun
@@ -73,7 +107,7 @@ async def _record(
         if not result.bytes and output == "table":
             say.note(f"no worker of job {job.name} has printed anything")
         else:
-            show(
+            tell_saved(
                 [store.path],
                 error_files=True,
                 exit_code=False,

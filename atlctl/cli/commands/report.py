@@ -9,16 +9,38 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import Message
 from atlctl.jobs.errors import ExitCode, UsageError
+
+TEXT = Message(
+    "The evidence of a job, or of saved logs, with secrets hidden, the verdict, and an index.html that stands "
+    "alone. 'atlctl errors --from' reads the folder again. Nothing is overwritten, and nothing is tested."
+)
+EXAMPLES = Message(
+    """\
+atlctl report train-7
+atlctl report train-7 --out train-7.tar.gz --smoke smoke.json
+atlctl report --from saved/"""
+)
 
 
 def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
-    saved: Annotated[list[str] | None, typer.Option("--from", metavar="PATH")] = None,
-    out: Annotated[str | None, typer.Option("--out", metavar="PATH")] = None,
-    smoke: Annotated[str | None, typer.Option("--smoke", metavar="PATH")] = None,
-    no_files: Annotated[bool, typer.Option("--no-files")] = False,
+    saved: options.SavedLogs = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            metavar="PATH",
+            help=Message("a new folder, or a new file that ends in .tar.gz; left out: a folder in this one"),
+        ),
+    ] = None,
+    smoke: Annotated[
+        str | None,
+        typer.Option("--smoke", metavar="PATH", help=Message("include this document of 'atlctl smoke -o json'")),
+    ] = None,
+    no_files: options.NoFiles = False,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json", "yaml")] = "table",
 ) -> int:
@@ -52,7 +74,8 @@ def _saved(paths: list[str], out: str | None, smoke: str | None, error_files: bo
 
 
 async def _report(argument: str | None, option: str | None, out: str | None, smoke: str | None, output: str) -> int:
-    from atlctl.cli.evidence import gone, hanging, held, recorded
+    from atlctl.cli.evidence import gone, held, recorded
+    from atlctl.cli.evidence.looking import with_ranks
     from atlctl.cli.report.making import making, tell
     from atlctl.cli.target import backend
     from atlctl.recording.save import DEADLINE
@@ -73,7 +96,7 @@ async def _report(argument: str | None, option: str | None, out: str | None, smo
             await made.collect(source, job)
             gone.tell(job, await gone.events(source, job))
             saved, diagnosis = made.diagnose()
-            report = made.finish(saved, diagnosis, await hanging.join(source, job, diagnosis, saved.job))
+            report = made.finish(saved, diagnosis, await with_ranks(source, job, diagnosis, saved.job))
     _tell_missing(report.missing)
     tell(report, output)
     return int(ExitCode.OK)

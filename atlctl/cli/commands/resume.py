@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import typer
+
 from atlctl.cli import options, say
 from atlctl.cli.commands.stop import TIMEOUT_SECONDS, headline
 from atlctl.cli.runtime import run_async
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
+
+EXAMPLES = Message(
+    """\
+atlctl resume train-7
+atlctl resume train-7 --dry-run"""
+)
 
 
 def command(
-    job: options.Job = None,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help=Message("the job to resume; never guessed"))] = None,
     job_option: options.JobOption = None,
-    timeout: Annotated[float, options.duration("--timeout")] = TIMEOUT_SECONDS,
+    timeout: Annotated[
+        float, options.duration("--timeout", help=Message("how long to wait until it is taken up (10, 1.5s, 2m, 1h)"))
+    ] = TIMEOUT_SECONDS,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,
     output: Annotated[str, options.output("table", "json")] = "table",

@@ -15,6 +15,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -25,8 +26,17 @@ _SHELL = 'for s in "$SHELL" bash zsh; do command -v "$s" >/dev/null 2>&1 && exec
 GRACE_SECONDS = 1.0
 
 
+EXAMPLES = Message(
+    """\
+atlctl shell worker-3
+atlctl shell -j train-7 0"""
+)
+
+
 def command(
-    worker: Annotated[str | None, typer.Argument(metavar="WORKER")] = None,
+    worker: Annotated[
+        str | None, typer.Argument(metavar="WORKER", help=Message("name, index, pod or host of the worker"))
+    ] = None,
     job: options.JobOption = None,
     container: options.Container = None,
 ) -> int:

@@ -9,6 +9,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import Message
 from atlctl.jobs.errors import ExitCode, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +26,21 @@ TIERS = ("quick", "standard", "deep")
 _SECONDS = {"quick": 120.0, "standard": 300.0, "deep": 1200.0}
 
 
+TEXT = Message(
+    "Nothing is installed on the workers: a program is sent to a Python that is there, and leaves no trace. "
+    "With torch it also tests GPUs, collectives and DDP. While a training runs it keeps to facts, network and "
+    "storage."
+)
+EXAMPLES = Message(
+    """\
+atlctl smoke train-7
+atlctl smoke train-7 --net-only                      # facts and network alone, beside a training too
+atlctl smoke train-7 --tier standard --mount /data
+atlctl smoke train-7 --gpus worker-1:0,2 -o json
+atlctl smoke train-7 --print-torchrun                # the torchrun command that the workers' environment asks for"""
+)
+
+
 def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
@@ -34,15 +50,51 @@ def command(
     role: options.Role = None,
     failed: options.Failed = False,
     exclude: options.Exclude = None,
-    tier: Annotated[str, options.choice("--tier", values=TIERS)] = "quick",
-    timeout: options.Timeout = None,
-    net_only: Annotated[bool, typer.Option("--net-only")] = False,
-    no_gpu: Annotated[bool, typer.Option("--no-gpu")] = False,
-    allow_busy: Annotated[bool, typer.Option("--allow-busy")] = False,
-    gpus: Annotated[list[str] | None, typer.Option("--gpus", metavar="WORKERS:GPUS")] = None,
-    mount: Annotated[list[str] | None, typer.Option("--mount", metavar="DIR")] = None,
-    strict: Annotated[bool, typer.Option("--strict")] = False,
-    print_torchrun: Annotated[bool, typer.Option("--print-torchrun")] = False,
+    tier: Annotated[
+        str,
+        options.choice(
+            "--tier",
+            values=TIERS,
+            help=Message("how much is tested: quick takes seconds, standard a minute, deep some minutes"),
+        ),
+    ] = "quick",
+    timeout: Annotated[
+        float | None,
+        options.duration(
+            "--timeout",
+            help=Message("for the whole test (2m, 5m and 20m by tier); what was not reached by then is not judged"),
+        ),
+    ] = None,
+    net_only: Annotated[
+        bool, typer.Option("--net-only", help=Message("facts and network alone, without torch"))
+    ] = False,
+    no_gpu: Annotated[
+        bool, typer.Option("--no-gpu", help=Message("touch no GPU and start no ranks: facts, network and storage"))
+    ] = False,
+    allow_busy: Annotated[
+        bool, typer.Option("--allow-busy", help=Message("test GPUs that are busy, too, and beside a training"))
+    ] = False,
+    gpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gpus", metavar="WORKERS:GPUS", help=Message("test these GPUs alone (worker-1:0,2); repeats unite")
+        ),
+    ] = None,
+    mount: Annotated[
+        list[str] | None,
+        typer.Option("--mount", metavar="DIR", help=Message("test this folder on all workers, too; repeats unite")),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help=Message("exit with 1 also for a warning, or where something was not judged")),
+    ] = False,
+    print_torchrun: Annotated[
+        bool,
+        typer.Option(
+            "--print-torchrun",
+            help=Message("test nothing; print the torchrun command that each worker's environment asks for"),
+        ),
+    ] = False,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
@@ -112,13 +164,10 @@ async def _chosen(
     argument: str | None, option: str | None, selection: Selection, timeout: float
 ) -> tuple[Backend, Job, Sequence[Worker]]:
     """The job and the workers that are meant, at least one of which lives, found within `timeout` seconds."""
-    from atlctl.cli.patience import within
-    from atlctl.cli.target import backend, choose, find_job, say_guessed
+    from atlctl.cli.target import backend, job_and_workers, say_guessed
 
     source = backend(argument, option)
-    async with within(timeout):
-        job = await find_job(source, argument, option, reads_only=True)
-        chosen = await choose(source, job, selection)
+    job, chosen = await job_and_workers(source, argument, option, selection, timeout)
     say_guessed(chosen)
     if not any(worker.state.active for worker in chosen):
         from atlctl.jobs.naming import fold_names
@@ -141,11 +190,10 @@ async def _smoke(
 ) -> int:
     import asyncio
 
-    from atlctl.cli.catalogue import language
     from atlctl.cli.smoke.progress import Progress
     from atlctl.cli.smoke.words import Words
-    from atlctl.smoke.run import Smoke, absent
-    from atlctl.smoke.steps import names
+    from atlctl.i18n import language
+    from atlctl.smoke.run import Smoke, absent, names
 
     words = Words(language())
     executor = source.executor(job)
@@ -192,10 +240,10 @@ def _tell(smoke: Smoke, job: Job, words: Words, output: str, *, interrupted: boo
         from atlctl.cli.smoke.telling import report_text
 
         if interrupted:
-            say.line(words("so_far"))
+            say.line(words(Message("what was found so far:")))
         say.out(report_text(smoke.report, words, context().streams))
     if left:
-        say.warning(words("may_still_run", names=fold_names(left)))
+        say.warning(words(Message("agents may still run on {names}", names=fold_names(left))))
 
 
 def _say_ending(living: Sequence[Worker]) -> None:

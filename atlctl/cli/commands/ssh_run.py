@@ -10,28 +10,76 @@ import typer
 
 from atlctl.cli import following, options, say
 from atlctl.cli.runtime import context, run_async
+from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 
 if TYPE_CHECKING:
-    from atlctl.backends.ssh.launched.starting import StartSpec
+    from atlctl.backends.hosts.starting import StartSpec
+
+
+TEXT = Message(
+    "Every host runs one worker with MASTER_ADDR, MASTER_PORT, WORLD_SIZE (number of hosts) and RANK (its "
+    "place in the list) set. The job runs on when this command goes: ps, logs, errors, stacks, record and stop "
+    "know it by its name. Hosts need Python 3.8 or newer. It starts on all of them or on none."
+)
+EXAMPLES = Message(
+    """\
+atlctl ssh run --hostfile hosts -- bash /shared/train.sh
+atlctl ssh run --hostfile hosts --include 'gpu1@gpu2:0,2' --name try-1 --detach -- bash /shared/train.sh
+atlctl ssh run -j cluster --chdir /shared/project -- bash train.sh"""
+)
 
 
 def command(
-    cmd: Annotated[list[str], typer.Argument(metavar="CMD")],
-    job: options.JobOption = None,
-    include: Annotated[str | None, typer.Option("--include", metavar="HOSTS")] = None,
-    exclude: Annotated[str | None, typer.Option("--exclude", metavar="HOSTS")] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME")] = None,
-    env: Annotated[list[str] | None, typer.Option("--env", metavar="K=V")] = None,
-    chdir: Annotated[str | None, typer.Option("--chdir", metavar="DIR")] = None,
-    master_addr: Annotated[str | None, typer.Option("--master-addr", metavar="ADDRESS")] = None,
-    master_port: Annotated[int | None, typer.Option("--master-port", min=1, max=65535, metavar="PORT")] = None,
-    detach: Annotated[bool, typer.Option("--detach")] = False,
+    cmd: options.Command,
+    job: Annotated[
+        str | None,
+        typer.Option(
+            "-j",
+            "--job",
+            metavar="JOB",
+            help=Message("the list of hosts of this name in the configuration, in place of --hostfile"),
+        ),
+    ] = None,
+    include: Annotated[
+        str | None,
+        typer.Option(
+            "--include",
+            metavar="HOSTS",
+            help=Message("these hosts of the list alone, or some of their slots (gpu1@gpu2:0,2)"),
+        ),
+    ] = None,
+    exclude: Annotated[
+        str | None,
+        typer.Option(
+            "--exclude",
+            metavar="HOSTS",
+            help=Message("all but these hosts, or without some of their slots (gpu1@gpu2:0,2)"),
+        ),
+    ] = None,
+    name: options.Name = None,
+    env: options.Env = None,
+    chdir: Annotated[
+        str | None,
+        typer.Option(
+            "--chdir", metavar="DIR", help=Message("the working folder on the hosts; left out: the home of the login")
+        ),
+    ] = None,
+    master_addr: Annotated[
+        str | None,
+        typer.Option(
+            "--master-addr",
+            metavar="ADDRESS",
+            help=Message("MASTER_ADDR of the workers; left out: the address of the first host"),
+        ),
+    ] = None,
+    master_port: options.MasterPort = None,
+    detach: options.Detach = False,
 ) -> int:
     from atlctl.backends.base import Argv
-    from atlctl.backends.ssh import lists
-    from atlctl.backends.ssh.hostfile import pick
-    from atlctl.backends.ssh.launched.starting import StartSpec
+    from atlctl.backends.hosts import lists
+    from atlctl.backends.hosts.hostfile import pick
+    from atlctl.backends.hosts.starting import StartSpec
     from atlctl.cli import hosts
     from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
 
@@ -60,9 +108,9 @@ def command(
 
 
 async def _run(spec: StartSpec, detach: bool) -> int:
-    from atlctl.backends.ssh.backend import SshBackend
-    from atlctl.backends.ssh.executor import SshExecutor
-    from atlctl.backends.ssh.launched.starting import start
+    from atlctl.backends.hosts.ssh import SshBackend
+    from atlctl.backends.hosts.starting import start
+    from atlctl.backends.hosts.stream import SshExecutor
     from atlctl.cli import hosts
 
     connections = hosts.connections()

@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
+from atlctl.i18n import Language, Message, about, translated
+from atlctl.jobs.errors import AtlctlError, UsageError, fold_errors
+from atlctl.jobs.naming import fold_names, fold_numbers
+from atlctl.render.sanitize import clean
 
 if TYPE_CHECKING:
-    from atlctl.diagnosis.hang.scene import Scene
+    from atlctl.diagnosis.hang import Judged, Pending, RankChange, RankGroup, Scene
+    from atlctl.diagnosis.rankreport import ChildProcess, StackReport, ThreadState
+    from atlctl.diagnosis.result import Confidence
+    from atlctl.diagnosis.tracebacks import Frame
     from atlctl.jobs.selection import Selection
+    from atlctl.render.streams import Streams
     from atlctl.stacks.look import Look
 
 #: Seconds for each worker, and between the two looks of --repeat.
 TIMEOUT_SECONDS, BETWEEN_SECONDS = 20.0, 5.0
 _MAX_PROGRAM = 64 << 20
+_FRAMES = 30
+_CHANGES = {
+    "still": Message("stood still: {ranks}"),
+    "same": Message("ran, and were at the same place of the code both times: {ranks}"),
+    "moved": Message("moved: {ranks}"),
+    "ran": Message("ran, or cannot be seen into: {ranks}"),
+    "new": Message("are other processes than before: {ranks}"),
+    "gone": Message("are gone: {ranks}"),
+}
+_SURE = {
+    "certain": Message("certain"),
+    "likely": Message("likely"),
+    "guess": Message("guess"),
+}
+
+
+TEXT = Message(
+    "Reads /proc in the workers over two seconds, and Python stacks where torch's worker server or py-spy "
+    "gives them. No process is stopped. Names the rank that the others wait for, and how sure that is."
+)
+EXAMPLES = Message(
+    """\
+atlctl stacks train-7
+atlctl stacks train-7 --with-pyspy                   # brings py-spy along, leaves nothing behind
+atlctl stacks train-7 --repeat -o json
+atlctl stacks train-7 -w 3 -v                        # every Python thread"""
+)
 
 
 def command(
@@ -34,9 +67,18 @@ def command(
     role: options.Role = None,
     failed: options.Failed = False,
     exclude: options.Exclude = None,
-    with_pyspy: Annotated[bool, typer.Option("--with-pyspy")] = False,
-    repeat: Annotated[bool, typer.Option("--repeat")] = False,
-    timeout: Annotated[float, options.duration("--timeout")] = TIMEOUT_SECONDS,
+    with_pyspy: Annotated[
+        bool,
+        typer.Option(
+            "--with-pyspy", help=Message("send this machine's py-spy to the workers for the look, and remove it again")
+        ),
+    ] = False,
+    repeat: Annotated[
+        bool, typer.Option("--repeat", help=Message("look twice, some seconds apart, and tell what moved"))
+    ] = False,
+    timeout: Annotated[
+        float, options.duration("--timeout", help=Message("give up on a worker after this time (10, 1.5s, 2m, 1h)"))
+    ] = TIMEOUT_SECONDS,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
@@ -59,19 +101,16 @@ async def _stacks(
     output: str,
     verbose: bool,
 ) -> int:
-    from atlctl.cli.catalogue import language
+    import asyncio
+
     from atlctl.cli.evidence.looking import scene_of
-    from atlctl.cli.patience import within
-    from atlctl.cli.stacks.data import to_data, worker_data
-    from atlctl.cli.stacks.telling import Telling
-    from atlctl.cli.target import backend, choose, find_job, say_guessed
-    from atlctl.diagnosis.hang.repeat import changes
+    from atlctl.cli.target import backend, job_and_workers, say_guessed
+    from atlctl.diagnosis.hang import changes
+    from atlctl.i18n import language
     from atlctl.stacks.look import look
 
     source = backend(argument, option)
-    async with within(timeout):
-        job = await find_job(source, argument, option, reads_only=True)
-        chosen = await choose(source, job, selection)
+    job, chosen = await job_and_workers(source, argument, option, selection, timeout)
     say_guessed(chosen)
     executor = source.executor(job)
     try:
@@ -90,13 +129,13 @@ async def _stacks(
             for item in looks
             if item.error is not None
         ]
-        about = {"job": job.name, "uid": job.uid}
+        named = {"job": job.name, "uid": job.uid}
         seen = [worker_data(item.worker.name, item.report) for item in looks]
-        say.document({**about, **to_data(scene, changed), "workers": seen}, problems)
+        say.document({**named, **to_data(scene, changed), "workers": seen}, problems)
     else:
-        say.out(Telling(language(), context().streams).text(scene, changed, verbose=verbose))
+        say.out(SceneText(language(), context().streams).text(scene, changed, verbose=verbose))
         _tell(looks, scene)
-    return _code([item.error for item in looks if item.error is not None])
+    return fold_errors([item.error for item in looks if item.error is not None])
 
 
 def _pyspy() -> bytes:
@@ -115,42 +154,294 @@ def _pyspy() -> bytes:
     return data
 
 
-def _code(errors: Sequence[AtlctlError]) -> int:
-    """One worker that is lost or too slow decides, else one that failed."""
-    codes = {int(error.exit_code) for error in errors}
-    for code in (ExitCode.UNREACHABLE, ExitCode.TIMEOUT):
-        if code in codes:
-            return int(code)
-    return int(ExitCode.FAILED if codes else ExitCode.OK)
-
-
 def _tell(looks: Sequence[Look], scene: Scene) -> None:
     """On stderr: who could not be asked, and what could not be seen, each text once."""
-    from atlctl.cli.stacks.telling import Telling
-    from atlctl.jobs.naming import fold_names
-
-    said: dict[tuple[bool, str], list[str]] = {}
+    said: list[tuple[str, tuple[bool, str]]] = []
     for item in looks:
         if item.error is not None:
-            said.setdefault((True, item.error.message), []).append(item.worker.name)
+            said.append((item.worker.name, (True, item.error.message)))
             continue
         report = item.report
         if report is None:
             continue
         if report.headroom is not None and report.needed is not None and report.headroom < report.needed:
-            said.setdefault((True, report.problem or "too little memory is free"), []).append(item.worker.name)
+            said.append((item.worker.name, (True, report.problem or "too little memory is free")))
         if report.hidden:
             text = "processes of other users could not be looked into"
-            said.setdefault((False, text), []).append(item.worker.name)
+            said.append((item.worker.name, (False, text)))
         if not report.ranks:
-            said.setdefault((False, "no rank process"), []).append(item.worker.name)
+            said.append((item.worker.name, (False, "no rank process")))
         for rank in report.ranks:
-            for problem in rank.problems:
-                said.setdefault((False, problem), []).append(item.worker.name)
-    for (bad, text), names in said.items():
-        (say.warning if bad else say.note)(f"{fold_names(dict.fromkeys(names))}: {text}")
-    missing_spy = any("there is no py-spy" in text for _, text in said)
+            said += ((item.worker.name, (False, problem)) for problem in rank.problems)
+    say.about(said)
+    missing_spy = any("there is no py-spy" in text for _, (_, text) in said)
     if missing_spy:
         say.note("Python stacks: --with-pyspy brings py-spy along for the look")
     if scene.unseen:
-        say.note(f"not seen: {Telling('en', context().streams).ranks(scene.unseen)}")
+        say.note(f"not seen: {SceneText('en', context().streams).ranks(scene.unseen)}")
+
+
+class SceneText:
+    """The answer for people, in one language: the verdict, then equal ranks under their folded range, the odd ones
+    first."""
+
+    def __init__(self, lang: Language, streams: Streams) -> None:
+        self._lang: Language = lang
+        self._streams = streams
+
+    def text(self, scene: Scene, changed: Sequence[RankChange] | None, *, verbose: bool) -> str:
+        """All of it, ending in a newline. `verbose`: every Python thread of the first rank of each group."""
+        lines = [self._strong(self._headline(scene)), f"  {self._phrase(scene.why)}"]
+        for group in scene.groups:
+            lines += [
+                "",
+                self._strong(self._title(group)),
+                *(f"  {line}" for line in self._body(group, scene, verbose)),
+            ]
+        if changed is not None:
+            lines += ["", self._strong(self._say(Message("between the two looks")))]
+            for how, what in _CHANGES.items():
+                numbers = [change.rank for change in changed if change.how == how and change.rank is not None]
+                if numbers:
+                    lines.append(f"  {self._say(what.filled(ranks=self.ranks(numbers)))}")
+        return "\n".join(lines) + "\n"
+
+    def ranks(self, numbers: Iterable[int | None]) -> str:
+        """`rank 3`, `ranks 0-2,5`, `a rank of unknown number`."""
+        known = sorted({number for number in numbers if number is not None})
+        if not known:
+            return self._say(Message("a rank of unknown number"))
+        return (
+            f"rank {known[0]}"
+            if len(known) == 1
+            else self._say(Message("ranks {numbers}", numbers=fold_numbers(known)))
+        )
+
+    def _say(self, text: Message) -> str:
+        return translated(text, self._lang)
+
+    def _phrase(self, text: str) -> str:
+        from atlctl.diagnosis.telling.phrases import said_in
+
+        return clean(said_in(text, self._lang))
+
+    def _headline(self, scene: Scene) -> str:
+        """Who and what, in one line."""
+        kinds = dict.fromkeys(self._phrase(rank.what) for rank in scene.culprits) or [self._phrase(scene.what)]
+        what = self._say(about("list", ", ")).join(kinds) + self._sure(scene.confidence)
+        return self._say(Message("{who}: {what}", who=self._who(scene.culprits), what=what)) if scene.culprits else what
+
+    def _sure(self, confidence: Confidence | None) -> str:
+        return self._say(Message(", {sure}", sure=self._say(_SURE[confidence]))) if confidence else ""
+
+    def _who(self, ranks: Sequence[Judged]) -> str:
+        numbers = self.ranks(rank.rank for rank in ranks)
+        names = [rank.worker for rank in ranks if rank.worker is not None]
+        return clean(
+            self._say(Message("{ranks} on {workers}", ranks=numbers, workers=fold_names(names))) if names else numbers
+        )
+
+    def _title(self, group: RankGroup) -> str:
+        from atlctl.diagnosis.hang import What
+
+        first, count = group.first, len(group.ranks)
+        what = self._phrase(first.what)
+        if first.pending is not None and first.what is What.COLLECTIVE:
+            call = first.pending
+            what = clean(
+                self._say(
+                    Message(
+                        "waiting in collective {seq} ({operation}, {group})",
+                        seq=call.seq,
+                        operation=call.operation,
+                        group=call.group,
+                    )
+                )
+            )
+        who = self._who(group.ranks) + (self._say(Message(" ({count} ranks)", count=count)) if count > 1 else "")
+        return self._say(Message("{who}: {what}", who=who, what=what + self._sure(first.confidence)))
+
+    def _body(self, group: RankGroup, scene: Scene, verbose: bool) -> list[str]:
+        first = group.first
+        lines = [self._phrase(first.why)]
+        reports = [rank.report for rank in group.ranks if rank.report is not None]
+        if not reports:
+            return lines
+        if first.report is not None and first.report.looks:
+            moments = dict.fromkeys(_moment_text(report.looks[-1]) for report in reports if report.looks)
+            told = self._say(
+                Message(
+                    "main thread: {state}; {ticks} CPU ticks in {seconds} s, all threads {all_ticks}",
+                    state="; ".join(list(moments)[:3]) + ("; ..." if len(moments) > 3 else ""),
+                    ticks=_range(report.main_ticks for report in reports),
+                    all_ticks=_range(report.ticks for report in reports),
+                    seconds=f"{scene.seconds:.1f}",
+                )
+            )
+            lines.append(clean(told))
+        pids = ", ".join(str(report.pid) for report in reports[:4]) + (", ..." if len(reports) > 4 else "")
+        commands = dict.fromkeys(report.command for report in reports)
+        more = (
+            self._say(Message(" (and {count} other command lines)", count=len(commands) - 1))
+            if len(commands) > 1
+            else ""
+        )
+        lines.append(clean(f"pid {pids}: {next(iter(commands))}{more}"))
+        if first.report is not None and first.report.children:
+            states = dict.fromkeys(f"{child.at.name} {_moment_text(child.at)}" for child in first.report.children)
+            told = self._say(
+                Message(
+                    "processes below it: {count}: {states}",
+                    count=len(first.report.children),
+                    states="; ".join(list(states)[:3]),
+                )
+            )
+            lines.append(clean(told))
+        stack = first.report.stack if first.report is not None else None
+        if stack is not None and first.report is not None:
+            lines.append(
+                clean(
+                    self._say(
+                        Message(
+                            "main thread's stack, innermost first (from {source}):",
+                            source=self._source(first.report.source),
+                        )
+                    )
+                )
+            )
+            lines += self._frames(stack.frames)
+            if verbose:
+                for thread in first.report.threads:
+                    if not thread.main:
+                        lines += [
+                            clean(self._say(Message("thread {name}:", name=thread.name or "?"))),
+                            *self._frames(thread.frames),
+                        ]
+        return lines
+
+    def _source(self, source: str | None) -> str:
+        return self._say(Message("torch's worker server")) if source == "torch" else source or "?"
+
+    def _frames(self, frames: Sequence[Frame]) -> list[str]:
+        shown = [clean(f"  {frame.function} ({_short(frame.path)}:{frame.line})") for frame in frames[:_FRAMES]]
+        left = len(frames) - len(shown)
+        return [*shown, "  " + self._say(Message("({count} more)", count=left))] if left else shown
+
+    def _strong(self, line: str) -> str:
+        return f"\x1b[1m{line}\x1b[0m" if self._streams.stdout_color else line
+
+
+def _moment_text(at: ThreadState) -> str:
+    """`S in futex`, `D in read /data/x`, `R`."""
+    call = at.syscall if at.syscall not in (None, "none", "running") else at.wchan
+    return at.state + (f" in {call}" if call else "") + (f" {at.target}" if at.target else "")
+
+
+def _short(path: str) -> str:
+    return path.rpartition("/site-packages/")[2]
+
+
+def _range(values: Iterable[int]) -> str:
+    found = list(values)
+    low, high = min(found), max(found)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def to_data(scene: Scene, changed: Sequence[RankChange] | None) -> dict[str, Any]:
+    """The answer for programs, without the job's name. Its fields are in docs/en/stacks.md."""
+    return {
+        "verdict": str(scene.what),
+        "confidence": scene.confidence,
+        "why": scene.why,
+        "culprits": [{"rank": rank.rank, "worker": rank.worker} for rank in scene.culprits],
+        "seconds": scene.seconds,
+        "world_size": scene.world,
+        "unseen_ranks": list(scene.unseen),
+        "groups": [
+            {
+                **_verdict_data(group.first),
+                "ranks": [rank.rank for rank in group.ranks],
+                "workers": list(dict.fromkeys(rank.worker for rank in group.ranks)),
+                "stack": [_frame_data(frame) for frame in group.first.frames],
+            }
+            for group in scene.groups
+        ],
+        "ranks": [_rank_data(rank) for rank in scene.ranks],
+        "changes": None
+        if changed is None
+        else [{"rank": change.rank, "worker": change.worker, "moved": change.how} for change in changed],
+    }
+
+
+def worker_data(name: str, report: StackReport | None) -> dict[str, Any]:
+    """A worker's answer, without its ranks."""
+    return {
+        "worker": name,
+        "seen": report is not None,
+        "memory_headroom_bytes": report.headroom if report else None,
+        "throttled_microseconds": report.throttled_us if report else None,
+        "hidden_processes": report.hidden if report else None,
+        "launchers": report.launchers if report else None,
+        "problem": report.problem if report else None,
+    }
+
+
+def _verdict_data(rank: Judged) -> dict[str, Any]:
+    return {
+        "verdict": str(rank.what),
+        "confidence": rank.confidence,
+        "why": rank.why,
+        "collective": _pending_data(rank.pending),
+    }
+
+
+def _pending_data(pending: Pending | None) -> dict[str, Any] | None:
+    if pending is None:
+        return None
+    return {"number": pending.seq, "operation": pending.operation, "group": pending.group}
+
+
+def _rank_data(rank: Judged) -> dict[str, Any]:
+    data: dict[str, Any] = {"rank": rank.rank, "worker": rank.worker, **_verdict_data(rank)}
+    report = rank.report
+    if report is None:
+        return {**data, "process": None, "threads": []}
+    process = {
+        "pid": report.pid,
+        "started": report.started,
+        "command": report.command,
+        "main_thread": _moment_data(report.looks[-1]) if report.looks else None,
+        "cpu_ticks": report.ticks,
+        "main_thread_cpu_ticks": report.main_ticks,
+        "context_switches": report.switches,
+        "run_nanoseconds": report.run_ns,
+        "wait_nanoseconds": report.wait_ns,
+        "still": rank.still,
+        "frozen": report.frozen,
+        "tracer": report.tracer or None,
+        "children": [_child_data(child) for child in report.children],
+        "stack_source": report.source,
+        "problems": [*report.problems, *([f"environ: {report.unread}"] if report.unread else [])],
+    }
+    threads = [
+        {
+            "name": thread.name,
+            "main": thread.main,
+            "active": thread.active,
+            "frames": [_frame_data(frame) for frame in thread.frames],
+        }
+        for thread in report.threads
+    ]
+    return {**data, "process": process, "threads": threads}
+
+
+def _moment_data(at: ThreadState) -> dict[str, Any]:
+    return {"state": at.state, "wchan": at.wchan, "syscall": at.syscall, "target": at.target}
+
+
+def _child_data(child: ChildProcess) -> dict[str, Any]:
+    return {"pid": child.pid, "name": child.at.name, "cpu_ticks": child.ticks, **_moment_data(child.at)}
+
+
+def _frame_data(frame: Frame) -> dict[str, Any]:
+    return {"function": frame.function, "file": frame.path, "line": frame.line}

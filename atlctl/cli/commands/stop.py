@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
+from atlctl.i18n import Message
+from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, UsageError
+from atlctl.jobs.naming import counted, fold_names, safe_file_name
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend, Plan, StopRequest, StopResult
-    from atlctl.cli.evidence.saving import Keeping
     from atlctl.jobs.model import Job, Worker
     from atlctl.jobs.selection import Selection
+    from atlctl.recording.save import Folder, SavedEvidence
 
 GRACE_SECONDS = 10.0
 TIMEOUT_SECONDS = 120.0
 #: Lines about what was not stopped, or was not saved.
 MAX_LINES = 20
+#: Seconds for the error files of all workers.
+FILES_SECONDS = 20.0
+
+
+TEXT = Message(
+    "Jobs of a cluster are suspended where their kind can be, and 'atlctl resume' takes it back; their logs "
+    "are saved first. Without a terminal nothing is asked, --yes is needed. A job that has ended is left as it "
+    "is."
+)
+EXAMPLES = Message(
+    """\
+atlctl stop train-7
+atlctl stop train-7 --dry-run
+atlctl stop train-7 --yes --out /shared/train-7
+atlctl stop train-7 --keep-pods                # end the training, keep pods and GPUs
+atlctl stop train-7 --delete --no-save"""
+)
 
 
 def command(
-    job: options.Job = None,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help=Message("the job to stop; never guessed"))] = None,
     job_option: options.JobOption = None,
     all_workers: options.AllWorkers = False,
     workers: options.Workers = None,
@@ -32,12 +54,27 @@ def command(
     role: options.Role = None,
     failed: options.Failed = False,
     exclude: options.Exclude = None,
-    delete: Annotated[bool, typer.Option("--delete")] = False,
-    keep_pods: Annotated[bool, typer.Option("--keep-pods")] = False,
-    out: Annotated[str | None, typer.Option("--out", metavar="DIR")] = None,
-    no_save: Annotated[bool, typer.Option("--no-save")] = False,
-    grace: Annotated[float, options.duration("--grace", zero=True)] = GRACE_SECONDS,
-    timeout: Annotated[float, options.duration("--timeout")] = TIMEOUT_SECONDS,
+    delete: Annotated[bool, typer.Option("--delete", help=Message("delete the job for good, with its pods"))] = False,
+    keep_pods: Annotated[
+        bool, typer.Option("--keep-pods", help=Message("end the training in the workers, and keep their pods"))
+    ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", metavar="DIR", help=Message("save logs, states and events in this folder, which is made")
+        ),
+    ] = None,
+    no_save: Annotated[bool, typer.Option("--no-save", help=Message("save nothing before it"))] = False,
+    grace: Annotated[
+        float,
+        options.duration(
+            "--grace", zero=True, help=Message("time between SIGTERM and SIGKILL (local jobs, --keep-pods)")
+        ),
+    ] = GRACE_SECONDS,
+    timeout: Annotated[
+        float,
+        options.duration("--timeout", help=Message("how long to wait until the workers are gone (10, 1.5s, 2m, 1h)")),
+    ] = TIMEOUT_SECONDS,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,
     output: Annotated[str, options.output("table", "json")] = "table",
@@ -65,7 +102,6 @@ async def _stop(
     how: tuple[bool, bool],
     output: str,
 ) -> int:
-    from atlctl.cli.evidence import saving
     from atlctl.cli.patience import within
     from atlctl.cli.prompt import confirm
     from atlctl.cli.target import backend, choose, find_job
@@ -88,7 +124,7 @@ async def _stop(
         say.line(f"  {label}: {text}")
     if inside:
         say.warning("the stop ends this terminal, too: it runs in one of these workers")
-    keeping = saving.keeping(plan, *wanted, inside=inside)
+    keeping = _what_to_keep(plan, *wanted, inside=inside)
     for label, text in keeping.facts:
         say.line(f"  {label}: {text}")
     if dry_run:
@@ -98,10 +134,145 @@ async def _stop(
         return 0
     if not yes and not confirm(f"Stop {what}{plan.question and f' ({plan.question})'}?"):
         raise AtlctlError("nothing was stopped")
-    saved = await saving.keep(source, job, keeping)
+    saved = await _keep(source, job, keeping)
     results = await _carry_out(source, plan, timeout)
     _report(plan, results, dry_run, output, saved)
     return _code(plan, results)
+
+
+@dataclass(slots=True)
+class Keeping:
+    """`folder`: None where nothing is saved. `facts`: what the plan says of it. `saved`: what became of it."""
+
+    folder: str | None
+    facts: tuple[tuple[str, str], ...] = ()
+    saved: SavedEvidence | None = None
+
+
+def _what_to_keep(plan: Plan, out: str | None, no_save: bool, *, inside: bool) -> Keeping:
+    """What a stop saves and where: nothing where its logs stay, unless --out asks for it.
+
+    `inside`: this runs in a worker that ends. Then the folder has to outlive the worker's pod. Raises UsageError where
+    no such place is known. Nothing is made yet.
+    """
+    if no_save:
+        lost = (("saved", "nothing (--no-save)"),) if plan.loses_logs else ()
+        return Keeping(None, lost)
+    if out is None and not plan.loses_logs:
+        return Keeping(None)
+    folder, why = _folder_for(plan.job, out, inside=inside and plan.loses_logs)
+    return Keeping(folder, (("saved", f"logs, states and events, before it, in {folder}{why}"),))
+
+
+def _folder_for(job: Job, out: str | None, *, inside: bool) -> tuple[str, str]:
+    from atlctl.recording.save import mount_of, mounts, shared_folder
+
+    name = f"atlctl-{safe_file_name(job.name)}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    if not inside:
+        return (out or name), ""
+    known = mounts()
+    if out is not None:
+        below = mount_of(out, known)
+        if below is not None and below.passing:
+            raise UsageError(
+                f"nothing was stopped: {out} lies on {below.point} ({below.kind}), which goes with this pod",
+                "name a folder on a shared file system with --out, or give up the logs with --no-save",
+            )
+        return out, ""
+    shared = shared_folder(known, os.getcwd())
+    if shared is None:
+        raise UsageError(
+            "nothing was stopped: this runs in one of these workers, and no shared file system is mounted to save "
+            "their logs on",
+            "--out DIR on a volume that stays, or --no-save to give up the logs",
+        )
+    mount = mount_of(shared, known)
+    kind = f", on the shared mount {mount.point} ({mount.kind})" if mount is not None else ""
+    return os.path.join(shared, name), kind
+
+
+async def _keep(source: Backend, job: Job, chosen: Keeping) -> Keeping:
+    """Save the evidence. Raises UsageError, NotAllowed if the folder cannot be made: nothing is stopped then."""
+    if chosen.folder is None:
+        return chosen
+    from atlctl.recording.save import DEADLINE, Folder, save
+
+    folder = Folder(chosen.folder)
+    try:
+        say.line(
+            f"saving the logs of {counted(len(job.workers), 'worker')} in {chosen.folder} ({DEADLINE:g} s at most)"
+        )
+        saved = chosen.saved = await save(source, job, folder)
+        files = await _error_files(source, job, folder, saved) if saved.logs else 0
+    finally:
+        folder.close()
+    more = f", {counted(files, 'error file')}" if files else ""
+    size = _size(saved.bytes)
+    say.line(f"saved: {counted(saved.logs, 'log')}, {size}{more}; read them with: atlctl errors --from {chosen.folder}")
+    if saved.missing:
+        say.warning(f"missing in {chosen.folder}:")
+        for what, why in say.by_reason(saved.missing):
+            say.line(f"  {what}: {why}" if what else f"  {why}")
+    return chosen
+
+
+async def _error_files(source: Backend, job: Job, folder: Folder, saved: SavedEvidence) -> int:
+    """Error files that the saved logs name: they go with their workers. How many were saved.
+
+    What keeps them from being saved keeps nobody from stopping the job: it is added to what is missing.
+    """
+    import asyncio
+
+    from atlctl.cli.evidence.findings import matcher
+    from atlctl.jobs.statedir import write_all
+    from atlctl.recording.read import read_saved
+    from atlctl.recording.save import error_file_parts, fetch_error_files
+
+    kept = 0
+
+    def put(worker: Worker, path: str, data: bytes) -> None:
+        nonlocal kept
+        try:
+            fd = folder.create_below(error_file_parts(worker, path))
+            try:
+                write_all(fd, data)
+            finally:
+                os.close(fd)
+            kept += 1
+        except OSError as error:
+            saved.missing.append((f"{worker.name}: {path}", error.strerror or str(error)))
+
+    try:
+        # Of the user's own signatures nothing is needed for that, and a bad file of them stops nobody.
+        evidence = read_saved([folder.path], matcher(())).job
+        logs = {item.worker: item.log for item in evidence.workers if item.log is not None}
+        async with asyncio.timeout(FILES_SECONDS):
+            await fetch_error_files(source, job, logs, put)
+    except NothingMatched:
+        return 0  # the logs are empty
+    except AtlctlError as error:
+        saved.missing.append(("error files", error.message))
+    except TimeoutError:
+        saved.missing.append(("error files", f"not all were read within {FILES_SECONDS:g} s"))
+    return kept
+
+
+def _saved_data(chosen: Keeping | None) -> dict[str, Any] | None:
+    """For JSON; None where nothing was saved."""
+    if chosen is None or chosen.saved is None:
+        return None
+    saved = chosen.saved
+    missing = [{"what": what, "reason": why} for what, why in saved.missing]
+    return {"folder": saved.folder, "logs": saved.logs, "bytes": saved.bytes, "missing": missing}
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
 
 
 async def _carry_out(source: Backend, plan: Plan, timeout: float) -> Sequence[StopResult]:
@@ -127,15 +298,11 @@ def headline(verb: str, what: str, job: Job) -> str:
 
 
 def _what(job: Job, workers: Sequence[Worker], running: Sequence[Worker]) -> str:
-    from atlctl.jobs.naming import fold_names
-
     whole = len(workers) == len(job.workers)
     return f"job {job.name}" if whole else f"{fold_names(w.name for w in running)} of job {job.name}"
 
 
 def _code(plan: Plan, results: Sequence[StopResult]) -> int:
-    from atlctl.jobs.naming import fold_names
-
     left = [result for result in results if result.how == "not-stopped"]
     for result in left[:MAX_LINES]:
         if result.reason:
@@ -151,16 +318,13 @@ def _code(plan: Plan, results: Sequence[StopResult]) -> int:
 def _report(
     plan: Plan, results: Sequence[StopResult], dry_run: bool, output: str, saved: Keeping | None = None
 ) -> None:
-    from atlctl.cli.evidence.saving import as_data
-    from atlctl.jobs.naming import fold_names
-
     job = plan.job
     if output == "json":
         data = [
             {"worker": r.worker, "how": r.how, "processes": r.processes, "reason": r.reason or None} for r in results
         ]
         whole = {"job": job.name, "uid": job.uid, "dry_run": dry_run, "workers": data}
-        more = {"namespace": job.namespace, "mechanism": plan.how, "resume": _undo(plan), "saved": as_data(saved)}
+        more = {"namespace": job.namespace, "mechanism": plan.how, "resume": _undo(plan), "saved": _saved_data(saved)}
         say.document({**whole, **more})
         return
     texts = {

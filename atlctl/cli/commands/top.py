@@ -9,7 +9,8 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
+from atlctl.i18n import Message
+from atlctl.jobs.errors import ExitCode, UsageError, fold_errors
 
 if TYPE_CHECKING:
     from atlctl.cli.top.view import View
@@ -24,6 +25,20 @@ _LEAST_SECONDS = 1.0
 ORDERS = ("odd", "worker", "util", "power", "memory", "temp", "cpu")
 
 
+TEXT = Message(
+    "Live on a terminal until q or Ctrl-C; on a pipe, with --once and with -o json it is shown once. Marks "
+    "that end in '?' are hints from comparing GPUs. Workers that could not tell are named, with the reason."
+)
+EXAMPLES = Message(
+    """\
+atlctl top train-7
+atlctl top train-7 -w 0-3 --interval 10
+atlctl top train-7 --sort util                 # the least busy GPUs on top
+atlctl top train-7 --once                      # one table
+atlctl top train-7 -o json"""
+)
+
+
 def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
@@ -33,10 +48,26 @@ def command(
     role: options.Role = None,
     failed: options.Failed = False,
     exclude: options.Exclude = None,
-    once: Annotated[bool, typer.Option("--once")] = False,
-    interval: Annotated[float, options.duration("--interval")] = INTERVAL_SECONDS,
-    sort: Annotated[str, options.choice("--sort", values=ORDERS)] = "odd",
-    timeout: Annotated[float, options.duration("--timeout")] = TIMEOUT_SECONDS,
+    once: Annotated[bool, typer.Option("--once", help=Message("show the table once and exit"))] = False,
+    interval: Annotated[
+        float, options.duration("--interval", help=Message("time from one look to the next, 1s at least"))
+    ] = INTERVAL_SECONDS,
+    sort: Annotated[
+        str,
+        options.choice(
+            "--sort",
+            values=ORDERS,
+            help=Message(
+                "what comes first: odd ones, the lowest util or power, the highest memory, temp or cpu; or by worker"
+            ),
+        ),
+    ] = "odd",
+    timeout: Annotated[
+        float,
+        options.duration(
+            "--timeout", help=Message("give up on a worker after this time; live, on reaching it (10, 1.5s, 2m, 1h)")
+        ),
+    ] = TIMEOUT_SECONDS,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
     if interval < _LEAST_SECONDS:
@@ -58,14 +89,11 @@ async def _show(
     sort: str,
 ) -> int:
     """`interval`: seconds from one table to the next, None for one table."""
-    from atlctl.cli.patience import within
-    from atlctl.cli.target import backend, choose, find_job
+    from atlctl.cli.target import backend, job_and_workers
     from atlctl.cli.top.watching import Watch
 
     source = backend(argument, option)
-    async with within(timeout):
-        job = await find_job(source, argument, option, reads_only=True)
-        chosen = await choose(source, job, selection)
+    job, chosen = await job_and_workers(source, argument, option, selection, timeout)
     watch = Watch(source, job, chosen, timeout)
     if interval is not None and any(worker.state.active for worker in chosen):
         from atlctl.cli.top.live import show
@@ -95,35 +123,22 @@ def _once(watch: Watch, output: str, sort: str) -> int:
 
         say.out("".join(f"{line}\n" for line in whole(views, sort)))
         _tell(views)
-    return _code(errors)
-
-
-def _code(errors: Sequence[AtlctlError]) -> int:
-    """One worker that is lost or too slow decides, else one that failed."""
-    codes = {int(error.exit_code) for error in errors}
-    for code in (ExitCode.UNREACHABLE, ExitCode.TIMEOUT):
-        if code in codes:
-            return int(code)
-    return int(ExitCode.FAILED if codes else ExitCode.OK)
+    return fold_errors(errors)
 
 
 def _tell(views: Sequence[View]) -> None:
     """On stderr: who could not tell and why, folded; who has no GPU; lines that were no GPU."""
-    from atlctl.jobs.naming import fold_names
-
-    said: dict[tuple[bool, str], list[str]] = {}
+    said: list[tuple[str, tuple[bool, str]]] = []
     for view in views:
         name = view.worker.name
         if view.error is not None:
-            said.setdefault((True, view.error.message), []).append(name)
+            said.append((name, (True, view.error.message)))
             continue
         if view.gpus.devices:
-            said.setdefault((True, "there are GPU devices, but no nvidia-smi"), []).append(name)
+            said.append((name, (True, "there are GPU devices, but no nvidia-smi")))
         elif view.gpus.absent:
-            said.setdefault((False, "no GPU is told of: there is no nvidia-smi"), []).append(name)
+            said.append((name, (False, "no GPU is told of: there is no nvidia-smi")))
         elif view.readout.none:
-            said.setdefault((False, "no GPU"), []).append(name)
-        for line in view.readout.odd:
-            said.setdefault((True, f"nvidia-smi also said: {line}"), []).append(name)
-    for (bad, text), names in said.items():
-        (say.warning if bad else say.note)(f"{fold_names(names)}: {text}")
+            said.append((name, (False, "no GPU")))
+        said += ((name, (True, f"nvidia-smi also said: {line}")) for line in view.readout.odd)
+    say.about(said)

@@ -4,8 +4,8 @@
     CACHE/atlctl/names/.refresh          there while a refresh runs
 
 CACHE is `$XDG_CACHE_HOME`, else `~/.cache`. Files are 0600, folders 0700. The key TAB reads this in the time of a bare
-interpreter: nothing but os, sys and json is imported (time and stat come with os). Whatever lies there may have been
-put there by somebody else: what is not as it was written is as good as nothing. Written by `keep`.
+interpreter: nothing but os, sys and json is imported, and what imports no more. What is found there may be another
+user's: what is not as it was written is as good as nothing. Written by `keep`.
 """
 
 import json
@@ -13,6 +13,8 @@ import os
 import stat
 import sys
 import time
+
+from atlctl.backends.kubernetes.kubeconfig import in_cluster, kubeconfig_paths
 
 #: Seconds for which a list of names is new enough, and how long is waited after a refresh that failed.
 FRESH, RETRY = 15.0, 60.0
@@ -24,7 +26,6 @@ KEPT = 24 * 3600.0
 MAX_FILE = 1 << 20
 SCHEMA = 1
 LOCK = ".refresh"
-_SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 _LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 ALLOWED = _LETTERS | frozenset("._/:@=-")
@@ -81,8 +82,8 @@ def _state(path: str) -> list[int]:
 
 def cluster_scope(kind: str, kubeconfig: str = "", context: str = "", namespace: str = "") -> Scope | None:
     """The cluster that these options mean, None where none is configured."""
-    files = kubeconfig_files(kubeconfig)
-    if not files and (kubeconfig or not _in_pod()):
+    files = [os.path.abspath(path) for path in kubeconfig_paths(kubeconfig)]
+    if not files and (kubeconfig or not in_cluster()):
         return None
     asked = {"kubeconfig": files[0] if kubeconfig else "", "context": context, "namespace": namespace}
     return Scope(kind, {name: value for name, value in asked.items() if value}, files)
@@ -92,19 +93,6 @@ def contexts_scope(kubeconfig: str = "") -> Scope | None:
     """The contexts of a kubeconfig."""
     scope = cluster_scope("contexts", kubeconfig)
     return scope if scope is not None and scope.files else None
-
-
-def kubeconfig_files(stated: str) -> list[str]:
-    """As `backends.kubernetes.access.kubeconfig_paths`, absolute; a test compares the two."""
-    text = stated or os.environ.get("KUBECONFIG") or "~/.kube/config"
-    paths = [text] if stated else text.split(os.pathsep)
-    return [os.path.abspath(path) for path in map(os.path.expanduser, paths) if path and os.path.exists(path)]
-
-
-def _in_pod() -> bool:
-    """As `backends.kubernetes.access.in_cluster`."""
-    names = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
-    return all(os.environ.get(name) for name in names) and os.path.exists(f"{_SERVICE_ACCOUNT}/token")
 
 
 def lists_scope() -> Scope | None:

@@ -58,13 +58,13 @@ def _look(scope: Scope) -> None:
     if scope.kind == "lists":
         keep.seen_names(scope, _lists())
         return
-    from atlctl.backends.kubernetes import access
+    from atlctl.backends.kubernetes.kubeconfig import contexts, runs_program
 
     kubeconfig, context = (scope.asked.get(name) for name in ("kubeconfig", "context"))
     if scope.kind == "contexts":
-        found = access.contexts(kubeconfig)
+        found = contexts(kubeconfig)
         keep.seen_names(scope, {name: [namespace] if namespace else [] for name, namespace in found.items()})
-    elif not access.runs_program(kubeconfig, context):
+    elif not runs_program(kubeconfig, context):
         namespace = scope.asked.get("namespace")
         runtime.start("", backend="kubernetes", kubeconfig=kubeconfig, context=context, namespace=namespace)
         runtime.run_async(lambda: _ask(scope))
@@ -72,7 +72,7 @@ def _look(scope: Scope) -> None:
 
 def _lists() -> dict[str, list[str]]:
     """Lists of hosts of the configuration. One that cannot be read costs its hosts."""
-    from atlctl.backends.ssh.lists import of_config
+    from atlctl.backends.hosts.lists import of_config
     from atlctl.cli.hosts import configured
 
     found: dict[str, list[str]] = {}
@@ -97,12 +97,12 @@ async def _ask(scope: Scope) -> None:
 
 
 async def _namespaces(source: Backend) -> list[str]:
+    from atlctl.backends.kubernetes import objects
     from atlctl.backends.kubernetes.backend import KubernetesBackend
-    from atlctl.backends.kubernetes.kinds import fields
 
     if not isinstance(source, KubernetesBackend):
         return []
-    return [fields.name(obj) for obj in (await (await source.api()).list("/api/v1/namespaces")).items]
+    return [objects.name(obj) for obj in (await (await source.api()).list("/api/v1/namespaces")).items]
 
 
 if __name__ == "__main__":

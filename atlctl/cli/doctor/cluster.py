@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from atlctl.backends.kubernetes.access import Access
-from atlctl.backends.kubernetes.api import Api, ApiError, Missing, Refused
+from atlctl.backends.kubernetes.api import Api, ApiError, Denied, NotFound
 from atlctl.backends.kubernetes.discovery import Served, discover
 from atlctl.backends.kubernetes.identity import own_pod
 from atlctl.backends.kubernetes.permissions import (
@@ -25,8 +25,10 @@ from atlctl.backends.kubernetes.permissions import (
     rights,
     user,
 )
-from atlctl.cli.doctor.checks import Report, Words
+from atlctl.cli.doctor.report import DoctorReport
 from atlctl.cli.installing import install_line
+from atlctl.i18n import Message
+from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, Unreachable
 
 T = TypeVar("T")
@@ -40,15 +42,15 @@ _VERSION = re.compile(r"v?1\.([0-9]{1,4})(?![0-9])")
 _UNSERVED = (404, 405)
 
 _FOR: dict[Purpose, str] = {
-    "read": "for_read",
-    "logs": "for_logs",
-    "follow": "for_follow",
-    "exec": "for_exec",
-    "events": "for_events",
-    "kinds": "for_kinds",
-    "queues": "for_queues",
-    "stop": "for_stop",
-    "delete": "for_delete",
+    "read": Message("see workers"),
+    "logs": Message("read logs"),
+    "follow": Message("follow workers as they change"),
+    "exec": Message("run commands in workers (exec, shell, cp, top)"),
+    "events": Message("read events"),
+    "kinds": Message("read job objects"),
+    "queues": Message("read queues and gangs"),
+    "stop": Message("stop and resume jobs"),
+    "delete": Message("delete jobs (stop --delete)"),
 }
 #: Without these no job can be looked at.
 _NEEDED = ("read", "logs")
@@ -56,11 +58,19 @@ _NEEDED = ("read", "logs")
 _GROUPS = 8
 
 
-def check_access(report: Report, words: Words, access: Access) -> None:
+def check_access(report: DoctorReport, access: Access) -> None:
     """Where the configuration leads."""
     parts = urlsplit(access.server)
     server = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # no password is shown
-    report.ok("cluster", words("cluster_ok", server=server, source=access.source, namespace=access.namespace))
+    report.ok(
+        "cluster",
+        Message(
+            "{server}, namespace {namespace} ({source})",
+            server=server,
+            source=access.source,
+            namespace=access.namespace,
+        ),
+    )
     report.data["cluster"] = {
         "server": server,
         "context": access.context,
@@ -72,33 +82,41 @@ def check_access(report: Report, words: Words, access: Access) -> None:
         "groups": [],
     }
     if access.tls is None:
-        report.warn("tls", words("no_tls"), words("no_tls_fix"))
+        report.warn("tls", Message("the connection is not encrypted (http)"), Message("use an https address"))
     elif not access.tls.check_hostname:
-        report.warn("tls", words("unverified"), words("unverified_fix"))
+        report.warn(
+            "tls",
+            Message("the server's certificate is not checked (insecure-skip-tls-verify)"),
+            Message("put the cluster's CA into the kubeconfig: certificate-authority-data"),
+        )
 
 
-def check_pod(report: Report, words: Words) -> None:
+def check_pod(report: DoctorReport) -> None:
     """The pod around this process, where there is one. Asks nobody."""
     own = own_pod()
     if own is None:
         return
     name = own.name or own.uid or ""
-    text = "pod_ok" if own.namespace else "pod_nowhere"
-    report.ok("pod", words(text, name=name, namespace=own.namespace, source=own.source))
+    text = (
+        Message("{name} in namespace {namespace} (by {source})", name=name, namespace=own.namespace, source=own.source)
+        if own.namespace
+        else Message("{name} (by {source})", name=name, source=own.source)
+    )
+    report.ok("pod", text)
     report.data["pod"] = {"name": own.name, "uid": own.uid, "namespace": own.namespace, "source": own.source}
 
 
-async def examine(report: Report, words: Words, api: Api, kubeconfig_user: str | None = None) -> bool:
+async def examine(report: DoctorReport, api: Api, kubeconfig_user: str | None = None) -> bool:
     """Asks the server everything. Stops where an answer makes the rest pointless, and returns False then.
 
     Raises nothing of the server's."""
-    if not await _server(report, words, api):
+    if not await _server(report, api):
         return False
-    who = await _user(report, words, api, kubeconfig_user)
+    who = await _user(report, api, kubeconfig_user)
     if report.unauthenticated:
         return False
-    await _namespace(report, words, api)
-    served = await _kinds(report, words, api)
+    await _namespace(report, api)
+    served = await _kinds(report, api)
     try:
         reviews = await review(api, rights(served), api.namespace)
     except AtlctlError as error:
@@ -106,9 +124,13 @@ async def examine(report: Report, words: Words, api: Api, kubeconfig_user: str |
         return False
     if _nobody(reviews):
         report.unauthenticated = True
-        report.fail("user", words("anonymous"), words("log_in"))
+        report.fail(
+            "user",
+            Message("the server does not know you: you are system:anonymous to it"),
+            Message("log in again, or check the user of the kubeconfig's context"),
+        )
         return False
-    _judge(report, words, reviews)
+    _judge(report, reviews)
     report.role = missing_role(reviews, api.namespace, who)
     report.data["permissions"] = [
         {
@@ -124,60 +146,92 @@ async def examine(report: Report, words: Words, api: Api, kubeconfig_user: str |
     return True
 
 
-async def _server(report: Report, words: Words, api: Api) -> bool:
+async def _server(report: DoctorReport, api: Api) -> bool:
     """Whether it answers at all. A gateway may keep the version to itself."""
     begun = time.monotonic()
     try:
         told = await _within(api.get("/version"))
-    except Refused as error:
+    except Denied as error:
         if error.status == 401:
             report.refused("server", error)
             return False
-        report.ok("server", words("server_silent"))
+        report.ok("server", Message("answers, and keeps its version to itself"))
         return True
-    except Missing:
-        report.ok("server", words("server_silent"))
+    except NotFound:
+        report.ok("server", Message("answers, and keeps its version to itself"))
         return True
     except AtlctlError as error:
         report.fail("server", error.message, error.hint)
         return False
-    version = _text(told.get("gitVersion"))
+    version = fields.text(told.get("gitVersion"))
     if not version:
-        report.warn("server", words("server_odd"), words("server_odd_fix"))
+        report.warn(
+            "server",
+            Message("answers, but not as Kubernetes does"),
+            Message("check the server's address: kubectl config view"),
+        )
         return True
     _cluster(report)["version"] = version
     ms = round((time.monotonic() - begun) * 1000)
-    report.ok("server", words("server_ok", version=version, ms=ms))
-    _skew(report, words, version)
+    report.ok("server", Message("Kubernetes {version}, answered in {ms} ms", version=version, ms=ms))
+    _skew(report, version)
     return True
 
 
-def _skew(report: Report, words: Words, version: str) -> None:
+def _skew(report: DoctorReport, version: str) -> None:
     """The server beside the library that reads kubeconfigs and logs in, whose major version is a minor one here."""
     library = metadata.version("kubernetes")
     _cluster(report)["library"] = library
     server, own = _VERSION.match(version), library.partition(".")[0]
     if server is None or not own.isdigit():
-        report.skip("skew", words("skew_unknown", library=library, version=version))
+        report.skip(
+            "skew",
+            Message("cannot be told: library kubernetes {library}, server {version}", library=library, version=version),
+        )
     elif int(server[1]) < _OLDEST:
-        report.warn("skew", words("skew_old", version=version, oldest=f"1.{_OLDEST}"), words("skew_old_fix"))
+        report.warn(
+            "skew",
+            Message(
+                "{version} is older than {oldest}, the first that atlctl is made for",
+                version=version,
+                oldest=f"1.{_OLDEST}",
+            ),
+            Message("expect commands to fail; ask for a newer cluster"),
+        )
     elif int(server[1]) > int(own) + _AHEAD:
-        text = words("skew_ahead", version=version, library=library, own=f"1.{own}")
+        text = Message(
+            "{version} is newer than the library that logs in: kubernetes {library} is made for {own}",
+            version=version,
+            library=library,
+            own=f"1.{own}",
+        )
         report.warn("skew", text, install_line(f"kubernetes>={server[1]}"))
     else:
-        report.ok("skew", words("skew_ok", library=library, own=f"1.{own}", server=f"1.{server[1]}"))
+        report.ok(
+            "skew",
+            Message(
+                "the server is {server}, the library that logs in (kubernetes {library}) is made for {own}",
+                library=library,
+                own=f"1.{own}",
+                server=f"1.{server[1]}",
+            ),
+        )
 
 
-async def _user(report: Report, words: Words, api: Api, kubeconfig_user: str | None) -> User | None:
+async def _user(report: DoctorReport, api: Api, kubeconfig_user: str | None) -> User | None:
     """Who asks. A certificate or token that is no good makes an anonymous user, who may ask for the version alone."""
     try:
         who = await _within(user(api))
-    except Refused as error:
+    except Denied as error:
         if error.status == 401:
             report.refused("user", error)
         elif ANONYMOUS in error.text:
             report.unauthenticated = True
-            report.fail("user", words("anonymous"), words("log_in"))
+            report.fail(
+                "user",
+                Message("the server does not know you: you are system:anonymous to it"),
+                Message("log in again, or check the user of the kubeconfig's context"),
+            )
         else:
             report.warn("user", error.message, error.hint)
         return None
@@ -191,26 +245,35 @@ async def _user(report: Report, words: Words, api: Api, kubeconfig_user: str | N
         report.warn("user", error.message, error.hint)
         return None
     if who is None:
-        key = "user_of_kubeconfig" if kubeconfig_user else "user_unknown"
-        report.ok("user", words(key, name=kubeconfig_user))
+        unknown = Message("the server does not tell who asks")
+        named = Message("{name} in the kubeconfig; the server does not tell who that is to it", name=kubeconfig_user)
+        report.ok("user", named if kubeconfig_user else unknown)
         return None
     if who.name == ANONYMOUS:
         report.unauthenticated = True
-        report.fail("user", words("anonymous"), words("log_in"))
+        report.fail(
+            "user",
+            Message("the server does not know you: you are system:anonymous to it"),
+            Message("log in again, or check the user of the kubeconfig's context"),
+        )
         return who
     _cluster(report).update(user=who.name, groups=list(who.groups))
     shown = ", ".join(who.groups[:_GROUPS]) + (", ..." if len(who.groups) > _GROUPS else "")
-    report.ok("user", words("user_ok", name=who.name, groups=shown) if shown else who.name)
+    report.ok("user", Message("{name} (groups {groups})", name=who.name, groups=shown) if shown else who.name)
     return who
 
 
-async def _namespace(report: Report, words: Words, api: Api) -> None:
+async def _namespace(report: DoctorReport, api: Api) -> None:
     """A list in a namespace that does not exist is empty and no error, so it has to be asked for."""
     try:
         await _within(api.get(f"/api/v1/namespaces/{quote(api.namespace, safe='')}"))
-    except Missing:
-        report.fail("namespace", words("namespace_gone", name=api.namespace), words("namespace_fix"))
-    except Refused:
+    except NotFound:
+        report.fail(
+            "namespace",
+            Message("there is no namespace {name}", name=api.namespace),
+            Message("name another with -n, or change the context's"),
+        )
+    except Denied:
         return  # most users may not read it, and need not
     except AtlctlError as error:
         report.warn("namespace", error.message, error.hint)
@@ -218,19 +281,23 @@ async def _namespace(report: Report, words: Words, api: Api) -> None:
         report.ok("namespace", api.namespace)
 
 
-async def _kinds(report: Report, words: Words, api: Api) -> Served:
+async def _kinds(report: DoctorReport, api: Api) -> Served:
     try:
         served = await _within(discover(api))
     except AtlctlError as error:
-        report.warn("kinds", words("kinds_unknown", error=error.message), error.hint)
+        report.warn(
+            "kinds", Message("which kinds of job are served is not known: {error}", error=error.message), error.hint
+        )
         return Served()
     found = served.kinds()
     names = [f"{kind.resource.name}/{version}" for kind, version in found]
     report.data["kinds"] = [{"resource": kind.resource.name, "version": version} for kind, version in found]
-    shown = ", ".join(names) or words("kinds_none")
+    shown = ", ".join(names) or Message("no kind of job, pods alone")
     if served.problems:
         first = served.problems[0]
-        report.warn("kinds", words("kinds_partly", names=shown, error=first.message), first.hint)
+        report.warn(
+            "kinds", Message("{names}; some of it is not known: {error}", names=shown, error=first.message), first.hint
+        )
     else:
         report.ok("kinds", shown)
     return served
@@ -240,22 +307,34 @@ def _nobody(reviews: Sequence[Review]) -> bool:
     return all(item.allowed is None and ANONYMOUS in item.reason for item in reviews)
 
 
-def _judge(report: Report, words: Words, reviews: Sequence[Review]) -> None:
+def _judge(report: DoctorReport, reviews: Sequence[Review]) -> None:
     """One check for each purpose: what is refused, what is not known."""
     for purpose in PURPOSES:
         mine = [item for item in reviews if item.right.purpose == purpose]
         if not mine:
             continue
-        what = words(_FOR[purpose])
+        what = _FOR[purpose]
         refused = [item for item in mine if item.allowed is False]
         open_ones = [item for item in mine if item.allowed is None]
         bad = report.fail if purpose in _NEEDED else report.warn
         if refused:
             names = _shown(refused)
-            bad(f"rights.{purpose}", words("refused", what=what, rights=names), words("refused_fix"))
+            bad(
+                f"rights.{purpose}",
+                Message("{what}: not allowed to {rights}", what=what, rights=names),
+                Message("give the Role below to an administrator"),
+            )
         elif open_ones:
             names, why = _shown(open_ones), open_ones[0].reason
-            report.warn(f"rights.{purpose}", words("not_told", what=what, rights=names, reason=why))
+            report.warn(
+                f"rights.{purpose}",
+                Message(
+                    "{what}: the server does not say whether you may {rights}: {reason}",
+                    what=what,
+                    rights=names,
+                    reason=why,
+                ),
+            )
         else:
             report.ok(f"rights.{purpose}", what)
 
@@ -279,10 +358,6 @@ async def _within(asked: Awaitable[T]) -> T:
         raise Unreachable(f"the API server did not answer within {PATIENCE:g} s", "check the network") from error
 
 
-def _cluster(report: Report) -> dict[str, Any]:
+def _cluster(report: DoctorReport) -> dict[str, Any]:
     found: dict[str, Any] = report.data.setdefault("cluster", {})
     return found
-
-
-def _text(value: object) -> str:
-    return value if type(value) is str else ""

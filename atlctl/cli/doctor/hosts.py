@@ -1,4 +1,4 @@
-"""What hosts say: which are known, who lets this client in with which keys, and what is there."""
+"""What `doctor` finds on SSH hosts: which are known, which logins and keys work, their Python and their clocks."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import hosts
-from atlctl.cli.doctor.checks import Report, Words
-from atlctl.cli.doctor.clocks import judge
+from atlctl.cli.doctor.report import DoctorReport
+from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.naming import fold_names
 
 if TYPE_CHECKING:
-    from atlctl.backends.ssh.backend import SshBackend
-    from atlctl.backends.ssh.checkup import HostCheck
-    from atlctl.backends.ssh.connect import Connections, Target
-    from atlctl.backends.ssh.hostfile import Host
-    from atlctl.backends.ssh.keys import KeyFile, Keys
+    from atlctl.backends.hosts.checkup import HostCheck
+    from atlctl.backends.hosts.connect import Connections, Target
+    from atlctl.backends.hosts.hostfile import Host
+    from atlctl.backends.hosts.keys import KeyFile, Keys
+    from atlctl.backends.hosts.ssh import SshBackend
 
 #: Seconds for all hosts together.
 ALL_SECONDS = 60.0
+#: Seconds that clocks may be apart.
+APART = 2.0
 #: Lines for hosts that failed in ways of their own.
 _MOST_LINES = 8
 _SAID = {
-    "key-unknown": "key_unknown",
-    "key-changed": "key_changed",
-    "key-revoked": "key_revoked",
-    "login": "no_key_accepted",
-    "name": "name_unknown",
-    "refused": "connection_refused",
-    "late": "no_answer",
-    "shell": "no_command",
+    "key-unknown": Message("host key not known"),
+    "key-changed": Message("host key has changed"),
+    "key-revoked": Message("host key was revoked"),
+    "login": Message("no key was accepted"),
+    "name": Message("the name is not known"),
+    "refused": Message("connection refused"),
+    "late": Message("no answer in time"),
+    "shell": Message("let you in, and run no command"),
 }
 
 
@@ -53,11 +55,11 @@ class Site:
 def find(hostfile: str | None, name: str | None) -> Site:
     """The hosts that are to be asked: those of `hostfile`, of the job or list `name`, around this worker, or all that
     are known. Nobody will be asked for a passphrase, and no key of a host is noted. Raises AtlctlError."""
-    from atlctl.backends.ssh.backend import SshBackend
-    from atlctl.backends.ssh.connect import Connections, user_config
-    from atlctl.backends.ssh.hostkeys import KnownHosts
-    from atlctl.backends.ssh.keys import Keys
-    from atlctl.backends.ssh.launched import records
+    from atlctl.backends.hosts import records
+    from atlctl.backends.hosts.connect import Connections, user_config
+    from atlctl.backends.hosts.hostkeys import KnownHosts
+    from atlctl.backends.hosts.keys import Keys
+    from atlctl.backends.hosts.ssh import SshBackend
 
     meant = hosts.meant_list(hostfile, around=name is None)
     listed = hosts.lists_named()
@@ -80,9 +82,9 @@ def find(hostfile: str | None, name: str | None) -> Site:
     return Site(all_hosts, source, False, [problem.message for problem in problems], *reached)
 
 
-def check_others(report: Report, words: Words) -> None:
+def check_others(report: DoctorReport) -> None:
     """Hosts that are known, where another backend is used. They are not asked."""
-    from atlctl.backends.ssh.launched import records
+    from atlctl.backends.hosts import records
 
     try:
         names = [*(record.name for record in records.load_all()[0]), *hosts.configured().jobs]
@@ -90,24 +92,28 @@ def check_others(report: Report, words: Words) -> None:
         return  # a check of its own tells what is wrong with the settings and the folder for state
     if names:
         shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        report.skip("ssh", words("ssh_others", names=shown), "atlctl doctor --backend ssh")
+        report.skip(
+            "ssh", Message("hosts are known ({names}), and were not asked", names=shown), "atlctl doctor --backend ssh"
+        )
 
 
-async def examine(report: Report, words: Words, site: Site, seconds: float) -> list[str]:
+async def examine(report: DoctorReport, site: Site, seconds: float) -> list[str]:
     """Asks every host, `seconds` for each login. Returns the names of those that can be used."""
-    from atlctl.backends.ssh import checkup
-    from atlctl.backends.ssh.connect import user_config
+    from atlctl.backends.hosts import checkup
+    from atlctl.backends.hosts.connect import user_config
     from atlctl.fanout.limits import make_room
 
     data: dict[str, Any] = {"source": site.source or None, "config": user_config(), "hosts": []}
     report.data["ssh"] = data
-    remarks = "".join(f"; {remark}" for remark in site.remarks)
+
     if not site.hosts:
-        report.skip("ssh.hosts", words("ssh_no_hosts") + remarks, "atlctl doctor --hostfile FILE")
+        report.skip(
+            "ssh.hosts", joined([Message("no hosts are known"), *site.remarks]), "atlctl doctor --hostfile FILE"
+        )
         return []
-    config = words("ssh_config", path=data["config"]) if data["config"] else words("ssh_no_config")
-    text = words("ssh_hosts", count=len(site.hosts), source=site.source, config=config)
-    report.ok("ssh.hosts", text + remarks)
+    config = Message("{path} is read", path=data["config"]) if data["config"] else Message("no ~/.ssh/config")
+    text = Message("{count}: {source}; {config}", count=len(site.hosts), source=site.source, config=config)
+    report.ok("ssh.hosts", joined([text, *site.remarks]))
     try:
         make_room(min(len(site.hosts), 4 * checkup.PARALLEL), checkup.PARALLEL, None)
     except AtlctlError as error:
@@ -117,38 +123,40 @@ async def examine(report: Report, words: Words, site: Site, seconds: float) -> l
     data["hosts"] = [_as_data(check, site.hosts[check.name]) for check in found]
     targets = [check.target for check in found if check.target is not None]
     _users(report, targets)
-    _agents(report, words, site.keys, targets)
-    _keys(report, words, site.keys, targets)
-    _known(report, words, targets)
-    _logins(report, words, site, found)
+    _agents(report, site.keys, targets)
+    _keys(report, site.keys, targets)
+    _known(report, targets)
+    _logins(report, site, found)
     able = [check for check in found if check.status == "ok"]
-    _pythons(report, words, able)
-    judge(report, words, "ssh.clock", {check.name: check.clock for check in able if check.clock is not None})
+    _pythons(report, able)
+    judge_clocks(report, "ssh.clock", {check.name: check.clock for check in able if check.clock is not None})
     return [check.name for check in able]
 
 
-def _users(report: Report, targets: Sequence[Target]) -> None:
+def _users(report: DoctorReport, targets: Sequence[Target]) -> None:
     names = dict.fromkeys(target.user for target in targets)
     if names:
         report.ok("user", ", ".join(names))
 
 
-def _agents(report: Report, words: Words, keys: Keys, targets: Sequence[Target]) -> None:
+def _agents(report: DoctorReport, keys: Keys, targets: Sequence[Target]) -> None:
     sockets = [socket for socket in dict.fromkeys(target.agent for target in targets) if socket]
     report.data["ssh"]["agents"] = [{"socket": socket, "keys": keys.held(socket)} for socket in sockets]
     if not sockets:
-        report.skip("ssh.agent", words("no_agent"))
+        report.skip("ssh.agent", Message("no agent (SSH_AUTH_SOCK is not set)"))
     for socket in sockets:
         count = keys.held(socket)
         if count is None:
-            report.warn("ssh.agent", words("agent_silent", socket=socket), 'eval "$(ssh-agent)" && ssh-add')
+            report.warn(
+                "ssh.agent", Message("no agent answers at {socket}", socket=socket), 'eval "$(ssh-agent)" && ssh-add'
+            )
         elif count == 0:
-            report.warn("ssh.agent", words("agent_empty", socket=socket), "ssh-add")
+            report.warn("ssh.agent", Message("the agent at {socket} holds no key", socket=socket), "ssh-add")
         else:
-            report.ok("ssh.agent", words("agent_ok", count=count))
+            report.ok("ssh.agent", Message("keys: {count}", count=count))
 
 
-def _keys(report: Report, words: Words, keys: Keys, targets: Sequence[Target]) -> None:
+def _keys(report: DoctorReport, keys: Keys, targets: Sequence[Target]) -> None:
     """Each file of a key once, as the first login that meant it found it."""
     found: dict[str, KeyFile] = {}
     for agent, paths in dict.fromkeys((target.agent, target.identities) for target in targets):
@@ -162,26 +170,38 @@ def _keys(report: Report, words: Words, keys: Keys, targets: Sequence[Target]) -
     ]
     good = [file for file in there if file.status in ("read", "agent")]
     if good:
-        in_agent = words("in_agent")
-        told = [f"{file.path} ({file.algorithm}{in_agent if file.status == 'agent' else ''})" for file in good]
-        report.ok("ssh.keys", ", ".join(told))
+        in_agent = Message(", in the agent")
+        told = [
+            joined([f"{file.path} ({file.algorithm}", *([in_agent] if file.status == "agent" else []), ")"], "")
+            for file in good
+        ]
+        report.ok("ssh.keys", joined(told, ", "))
     for file in there:
         path = shlex.quote(file.path)
         if file.status == "open":
-            report.warn("ssh.keys", words("key_open", path=file.path), f"chmod 600 {path}")
+            report.warn(
+                "ssh.keys", Message("{path} is not used: others may read it", path=file.path), f"chmod 600 {path}"
+            )
         elif file.status == "encrypted":
             answers = any(keys.held(target.agent) is not None for target in targets if target.agent)
             fix = f"ssh-add {path}" if answers else f'eval "$(ssh-agent)" && ssh-add {path}'
-            report.warn("ssh.keys", words("key_encrypted", path=file.path), fix)
+            report.warn(
+                "ssh.keys",
+                Message(
+                    "{path} is encrypted, and no agent holds it: not tried; other commands ask for a passphrase",
+                    path=file.path,
+                ),
+                fix,
+            )
         elif file.status == "unreadable":
-            report.warn("ssh.keys", file.text, words("key_unreadable_fix"))
+            report.warn("ssh.keys", file.text, Message("name another with IdentityFile in ~/.ssh/config"))
     held = any(keys.held(target.agent) for target in targets)
     if not good and not held:
-        report.warn("ssh.keys", words("keys_none"), "ssh-keygen -t ed25519 && ssh-copy-id HOST")
+        report.warn("ssh.keys", Message("no key to log in with"), "ssh-keygen -t ed25519 && ssh-copy-id HOST")
 
 
-def _known(report: Report, words: Words, targets: Sequence[Target]) -> None:
-    from atlctl.backends.ssh.checkup import known_files
+def _known(report: DoctorReport, targets: Sequence[Target]) -> None:
+    from atlctl.backends.hosts.checkup import known_files
 
     files = known_files(list(dict.fromkeys(path for target in targets for path in target.known_files)))
     report.data["ssh"]["known_hosts"] = [
@@ -192,17 +212,27 @@ def _known(report: Report, words: Words, targets: Sequence[Target]) -> None:
     there = [file for file in files if file.entries is not None]
     for file in files:
         if file.problem is not None:
-            report.fail("ssh.known-hosts", file.problem, words("known_fix"))
+            report.fail("ssh.known-hosts", file.problem, Message("mend the file, or move it away"))
     if there:
-        report.ok("ssh.known-hosts", ", ".join(words("known_ok", path=f.path, count=f.entries) for f in there))
+        report.ok(
+            "ssh.known-hosts",
+            joined((Message("{path} (entries: {count})", path=file.path, count=file.entries) for file in there), ", "),
+        )
     elif targets and not any(file.problem for file in files):
         if hosts.configured().host_keys == "accept-new":
-            report.skip("ssh.known-hosts", words("notes_new"))
+            report.skip(
+                "ssh.known-hosts",
+                Message("none needed: other commands note new keys (host_keys = accept-new); doctor notes none"),
+            )
             return
-        report.warn("ssh.known-hosts", words("known_none"), words("known_none_fix"))
+        report.warn(
+            "ssh.known-hosts",
+            Message("no known_hosts file: every host is refused"),
+            Message("ssh HOST true, and compare the fingerprint that it shows with the host's"),
+        )
 
 
-def _logins(report: Report, words: Words, site: Site, found: Sequence[HostCheck]) -> None:
+def _logins(report: DoctorReport, site: Site, found: Sequence[HostCheck]) -> None:
     """One line for all that let this client in, and one for each way to fail."""
     notes_new = hosts.configured().host_keys == "accept-new"
     groups: dict[tuple[str, str], list[HostCheck]] = {}
@@ -212,26 +242,40 @@ def _logins(report: Report, words: Words, site: Site, found: Sequence[HostCheck]
         groups.setdefault((check.status, own), []).append(check)
     good = groups.pop(("ok", ""), [])
     if good:
-        report.ok("ssh.login", words("login_ok", hosts=_fold(good), count=len(good)))
+        report.ok("ssh.login", Message("{hosts} ({count}) ok", hosts=_fold(good), count=len(good)))
     tell = report.fail if site.meant else report.warn
     failed = sorted(groups.values(), key=len, reverse=True)
     for checks in failed[:_MOST_LINES]:
         first = checks[0]
         error = first.error or AtlctlError("")
         apart = len(checks) == 1 or first.status not in _SAID
-        said = error.message if apart else words(_SAID[first.status])
-        text = words("login_bad", hosts=_fold(checks), count=len(checks), why=said)
+        said = error.message if apart else _SAID[first.status]
+        text = Message("{hosts} ({count}): {why}", hosts=_fold(checks), count=len(checks), why=said)
         if first.status == "key-unknown" and notes_new:
-            report.skip("ssh.login", text, words("notes_new"))
+            report.skip(
+                "ssh.login",
+                text,
+                Message("none needed: other commands note new keys (host_keys = accept-new); doctor notes none"),
+            )
             continue
         alike = len({check.error.hint for check in checks if check.error is not None}) == 1
-        fix = error.hint if alike or error.hint is None else words("fix_of_first", name=first.name, fix=error.hint)
+        fix = (
+            error.hint
+            if alike or error.hint is None
+            else Message(
+                "for {name}: {fix}; each of the others: atlctl doctor -o json", name=first.name, fix=error.hint
+            )
+        )
         tell("ssh.login", text, fix)
     if more := [check for checks in failed[_MOST_LINES:] for check in checks]:
-        tell("ssh.login", words("login_more", hosts=_fold(more), count=len(more)), "atlctl doctor -o json")
+        tell(
+            "ssh.login",
+            Message("{hosts} ({count}): fail in other ways", hosts=_fold(more), count=len(more)),
+            "atlctl doctor -o json",
+        )
 
 
-def _pythons(report: Report, words: Words, able: Sequence[HostCheck]) -> None:
+def _pythons(report: DoctorReport, able: Sequence[HostCheck]) -> None:
     """What `ssh run` needs there; `exec` does without."""
     versions: dict[str, list[HostCheck]] = {}
     for check in able:
@@ -242,9 +286,47 @@ def _pythons(report: Report, words: Words, able: Sequence[HostCheck]) -> None:
         report.ok("ssh.python", ", ".join(told))
     if lacking := [check for check in able if not check.fits]:
         old = ", ".join(dict.fromkeys(check.python for check in lacking if check.python is not None))
-        found = words("python_old", versions=old) if old else words("python_none")
-        text = words("python_lacking", hosts=_fold(lacking), count=len(lacking), found=found)
-        report.warn("ssh.python", text, words("python_fix"))
+        found = Message("only Python {versions}, 3.8 is needed", versions=old) if old else Message("no python3 in PATH")
+        text = Message(
+            "{hosts} ({count}): {found}; exec, cp, shell work, ssh run, smoke, stacks do not",
+            hosts=_fold(lacking),
+            count=len(lacking),
+            found=found,
+        )
+        report.warn(
+            "ssh.python", text, Message("install Python 3.8 or newer there as python3 (apt-get, dnf install python3)")
+        )
+
+
+def judge_clocks(report: DoctorReport, name: str, bounds: Mapping[str, tuple[float, float]]) -> None:
+    """Compares the clocks of other machines with this one's: logs of many workers are merged by their times.
+
+    `bounds`: by worker or host, between which two figures its clock's distance from this one's lies, in seconds.
+    """
+    if not bounds:
+        return
+    off = {one: _proven_distance(*limits) for one, limits in bounds.items()}
+    wrong = {one: distance for one, distance in off.items() if abs(distance) > APART}
+    good = len(bounds) - len(wrong)
+    if wrong:
+        farthest = max(wrong, key=lambda one: abs(wrong[one]))
+        distance = abs(wrong[farthest])
+        worst = (
+            Message("{name} is {seconds:.0f} s ahead", name=farthest, seconds=distance)
+            if wrong[farthest] > 0
+            else Message("{name} is {seconds:.0f} s behind", name=farthest, seconds=distance)
+        )
+        text = Message("not this machine's time: {names} ({count})", names=fold_names(wrong), count=len(wrong))
+        report.warn(
+            name, joined([text, worst]), Message("timedatectl set-ntp true, on the machine whose time is wrong")
+        )
+    if good:
+        report.ok(name, Message("within {seconds} s of this machine's ({count})", count=good, seconds=f"{APART:g}"))
+
+
+def _proven_distance(low: float, high: float) -> float:
+    """How far off a clock is at least; 0 where it may be right."""
+    return low if low > 0 else min(high, 0.0)
 
 
 def _by_name(lists: Iterable[Iterable[Host]]) -> dict[str, Host]:

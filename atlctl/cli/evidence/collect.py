@@ -1,36 +1,53 @@
-"""Everything that is known of a living or ended job, as evidence for its diagnosis."""
+"""Evidence of a living or ended job for its diagnosis: logs, error files, states and events of its platform.
+
+Logs that are far away are read from their ends, and further back only if the start of the failure is not in what was
+read.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
+from atlctl.backends.base import End, LogEnds, LogLine, LogRequest, LogSource
 from atlctl.cli import say
+from atlctl.cli.evidence.logpath import FilesRead, Story, join, read_files
+from atlctl.diagnosis.evidence import JobEvidence, ReadPart, WorkerEvidence, first_sign, uncovered
+from atlctl.diagnosis.logfacts import LogFacts, LogReader, literals_of
+from atlctl.diagnosis.logline import Moment
+from atlctl.diagnosis.platform import Event, PlatformState
+from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, ErrorRecord, parse_error_file
+from atlctl.jobs import podnews
 from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.naming import fold_names
+from atlctl.recording.events import of_object
+from atlctl.recording.feed import Feed, Told
+from atlctl.recording.save import named_in
+from atlctl.render.table import rfc3339
 
 if TYPE_CHECKING:
-    from atlctl.backends.base import Backend, LogLine
-    from atlctl.cli.evidence.logjoin import Story
-    from atlctl.diagnosis.errorfile import ErrorRecord
-    from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
-    from atlctl.diagnosis.platform import Event, PlatformState
-    from atlctl.diagnosis.reading.reader import LogFacts, LogReader
-    from atlctl.diagnosis.signatures.match import Matcher
+    from atlctl.backends.base import Backend
+    from atlctl.diagnosis.signatures import Matcher
     from atlctl.jobs.model import Job, Worker
 
 #: Workers whose logs are read at once.
 READERS = 16
 #: The same where each is a stream over a network.
 FAR_READERS = 64
+#: How often logs in which nothing failed are read further back than their ends.
+_LOOKS = 1
+#: Lines that are read of the instance before the last restart.
+_PREVIOUS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
     """`unread` are workers whose log could not be read, and why: they are in the evidence without a log of their own.
 
-    `problems` are files inside workers that could not be read, by worker. `stories` tell where each line stands.
+    `problems` are files inside workers that could not be read, by worker. `stories` have the place of each line.
     """
 
     evidence: JobEvidence
@@ -50,15 +67,11 @@ async def collect(
 
     `events` are the platform's, as it has them: workers that only these report are in the evidence without a log.
 
-    Raises AtlctlError where the job as a whole cannot be reached.
+    Raises AtlctlError if the job as a whole cannot be reached.
     """
-    from atlctl.cli.evidence.logjoin import join
-    from atlctl.cli.evidence.logpath import Found, read_files
-    from atlctl.diagnosis.evidence import JobEvidence
-
     gate = asyncio.Semaphore(READERS)
     logs, unread, cut = await _logs(source, job, matcher, gate)
-    files = Found()
+    files = FilesRead()
     if log_path is not None:
         files = await read_files(lambda: source.executor(job), job.workers, log_path, matcher)
         for remark in files.remarks:
@@ -78,10 +91,6 @@ async def collect(
 
 def _told(job: Job, events: Sequence[Mapping[str, Any]]) -> tuple[tuple[Event, ...], list[WorkerEvidence]]:
     """The events with workers in place of pods, and the workers whose pods are gone, by their names."""
-    from atlctl.diagnosis.evidence import WorkerEvidence
-    from atlctl.jobs import podnews
-    from atlctl.recording.events import of_object
-
     names = {worker.pod: worker.name for worker in job.workers}
     present = set(names.values())
     gone: dict[str, None] = {}
@@ -102,12 +111,8 @@ async def _logs(
     source: Backend, job: Job, matcher: Matcher, gate: asyncio.Semaphore
 ) -> tuple[Mapping[str, LogFacts | None], dict[str, AtlctlError], set[str]]:
     """All logs, those that could not be read, and those whose lines have no numbers: only the end of them was read."""
-    from atlctl.backends.base import LogEnds
-
     if isinstance(source, LogEnds):  # asked at run time: only some sources have it
-        from atlctl.cli.evidence import tails
-
-        found = await tails.read(source, job, job.workers, matcher, asyncio.Semaphore(FAR_READERS))
+        found = await read_ends(source, job, job.workers, matcher, asyncio.Semaphore(FAR_READERS))
         if found.cut:
             _say_cut(found.cut)
         return found.facts, found.unread, {*found.cut, *found.led}
@@ -126,17 +131,113 @@ async def _logs(
 
 
 def _say_cut(cut: Mapping[str, float | None]) -> None:
-    from atlctl.jobs.naming import fold_names
-    from atlctl.render.table import rfc3339
-
     times = [time for time in cut.values() if time is not None]
     since = f", from {rfc3339(max(times))} on" if times else ""
     say.note(f"only the end of the log of {fold_names(cut)} was read{since}: what failed begins there")
 
 
-async def _worker(source: Backend, job: Job, worker: Worker, story: Story) -> WorkerEvidence:
-    from atlctl.diagnosis.evidence import WorkerEvidence
+class Far(LogSource, LogEnds, Protocol):
+    """Logs that are large and far away."""
 
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """What was read, by worker. `unread`: why a log could not be. `cut`: logs of which only the end was read, with the
+    time of its first line (seconds since the epoch, None where it has none). `led`: logs behind that of the instance
+    before. In logs of both sorts lines have no numbers of their own.
+    """
+
+    facts: dict[str, LogFacts | None]
+    unread: dict[str, AtlctlError]
+    cut: dict[str, float | None]
+    led: frozenset[str] = frozenset()
+
+
+class Scan:
+    """Takes one worker's log in chunks, behind the lines of the instance `before`, and keeps its facts."""
+
+    def __init__(self, matcher: Matcher, before: Sequence[LogLine] = ()) -> None:
+        self._matcher = matcher
+        self._reader = LogReader(matcher)
+        self._feed: Feed | None = None
+        self._number = feed_lines(self._reader, before, 0)
+
+    def feed(self, data: bytes) -> None:
+        if self._feed is None:
+            self._feed = Feed(self, "", self._number, literals_of(self._matcher), data, alone=True)
+        self._feed.feed(data)
+
+    def finish(self) -> LogFacts:
+        """The log has ended."""
+        if self._feed is not None:
+            self._feed.finish()
+        return self._reader.facts()
+
+    def reader(self, _name: str, _how: Told | None) -> LogReader:
+        """See `atlctl.recording.feed.Readers`: every line is this worker's."""
+        return self._reader
+
+    def mixed(self, _name: str) -> None:
+        """See `atlctl.recording.feed.Readers`."""
+
+
+async def read_ends(
+    source: Far, job: Job, workers: Sequence[Worker], matcher: Matcher, gate: asyncio.Semaphore
+) -> Tails:
+    """The facts of all workers' logs. `gate` bounds how many are read at once."""
+    before: dict[str, list[LogLine]] = {}
+
+    async def look_before(worker: Worker) -> None:
+        async with gate:
+            before[worker.name] = await _previous(source, job, worker)
+
+    def scan(name: str) -> Scan:
+        return Scan(matcher, before.get(name, ()))
+
+    await asyncio.gather(*(look_before(worker) for worker in workers if worker.restarts))
+    readers = {worker.name: source.end_reader(job, worker, partial(scan, worker.name)) for worker in workers}
+    parts: dict[str, ReadPart] = {}
+    unread: dict[str, AtlctlError] = {}
+
+    async def take(name: str, answer: Awaitable[End[Scan]]) -> None:
+        async with gate:
+            try:
+                end = await answer
+            except AtlctlError as error:
+                # What was read of it before counts on.
+                if name not in parts:
+                    unread[name] = error
+                return
+        parts[name] = ReadPart(end.sink.finish(), end.whole, None if end.first is None else end.first / 1e9)
+
+    await asyncio.gather(*(take(name, reader.read()) for name, reader in readers.items()))
+    looks = 0
+    while short := uncovered(parts):
+        if not any(first_sign(part.facts) for part in parts.values()):
+            if looks == _LOOKS:
+                break
+            looks += 1
+        known = dict(parts)
+        await asyncio.gather(*(take(name, readers[name].more()) for name in sorted(short)))
+        if all(parts[name] is known[name] for name in short):
+            break  # none of them could be read further back
+    facts = {name: parts[name].facts if name in parts else None for name in readers}
+    cut = {name: part.first for name, part in parts.items() if not part.whole}
+    return Tails(facts, unread, cut, frozenset(name for name, lines in before.items() if lines))
+
+
+async def _previous(source: Far, job: Job, worker: Worker) -> list[LogLine]:
+    """The end of the log of the instance before the last restart; empty where there is none to be had."""
+    found: list[LogLine] = []
+    try:
+        async for batch in source.lines(job, worker, LogRequest(previous=True, tail=_PREVIOUS)):
+            found += batch
+    except AtlctlError:
+        return []  # a restart in a new pod leaves none
+    return found
+
+
+async def _worker(source: Backend, job: Job, worker: Worker, story: Story) -> WorkerEvidence:
     return WorkerEvidence(
         worker.name,
         worker.index,
@@ -149,9 +250,6 @@ async def _worker(source: Backend, job: Job, worker: Worker, story: Story) -> Wo
 
 
 async def _log(source: Backend, job: Job, worker: Worker, matcher: Matcher) -> LogFacts:
-    from atlctl.backends.base import LogRequest
-    from atlctl.diagnosis.reading.reader import LogReader
-
     reader = LogReader(matcher)
     number = 0
     async for batch in source.lines(job, worker, LogRequest()):
@@ -161,8 +259,6 @@ async def _log(source: Backend, job: Job, worker: Worker, matcher: Matcher) -> L
 
 def feed_lines(reader: LogReader, lines: Sequence[LogLine], behind: int) -> int:
     """Hands `lines` to the reader, which has seen `behind` lines; returns how many it has seen then."""
-    from atlctl.diagnosis.moments import Moment
-
     for number, line in enumerate(lines, behind + 1):
         stamp = None if line.time is None else Moment(line.time / 1e9, 0.001, absolute=True)
         reader.feed(number, line.data, stamp)
@@ -171,12 +267,9 @@ def feed_lines(reader: LogReader, lines: Sequence[LogLine], behind: int) -> int:
 
 async def _error_files(source: Backend, job: Job, worker: Worker, log: LogFacts) -> dict[str, ErrorRecord]:
     """The error files that the worker's own summaries name, and those of the attempts before."""
-    from atlctl.diagnosis.errorfile import SIZE_LIMIT, parse_error_file
-    from atlctl.recording.errorfiles import named_in
-
     found: dict[str, ErrorRecord] = {}
     for path in named_in(log):
-        data = await source.read_file(job, worker, path, SIZE_LIMIT + 1)
+        data = await source.read_file(job, worker, path, ERROR_FILE_LIMIT + 1)
         if data is None:
             continue
         record, reason = parse_error_file(data)
@@ -188,8 +281,6 @@ async def _error_files(source: Backend, job: Job, worker: Worker, log: LogFacts)
 
 
 def _platform(worker: Worker) -> PlatformState:
-    from atlctl.diagnosis.platform import PlatformState
-
     return PlatformState(
         exit_code=worker.exit_code,
         signal=worker.signal,

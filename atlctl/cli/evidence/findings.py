@@ -1,18 +1,41 @@
-"""How a diagnosis is told, whatever it was made from: the document or the panel, and the exit code."""
+"""Findings: the signatures in force, how a diagnosis is shown, and `errors --from`, the diagnosis of saved logs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
-from atlctl.cli.catalogue import language
 from atlctl.cli.runtime import context
+from atlctl.i18n import language
 from atlctl.jobs.errors import ExitCode
+from atlctl.jobs.naming import counted
 
 if TYPE_CHECKING:
     from atlctl.diagnosis.result import Cause, Diagnosis, Proof
-    from atlctl.diagnosis.signatures.model import Signature
+    from atlctl.diagnosis.signatures import Matcher, Signature
+    from atlctl.recording.read import Saved
+
+#: Bytes of all logs, where only ends are read, that are read to find out when the failure began.
+FIRST = 16 << 20
+
+
+def own_signatures() -> tuple[Signature, ...]:
+    """The user's own. Raises UsageError where a configuration or signature file is bad."""
+    from atlctl.cli.hosts import settings
+    from atlctl.diagnosis.signatures import load
+
+    return tuple(item for path in settings().signatures for item in load(path))
+
+
+def matcher(own: Sequence[Signature]) -> Matcher:
+    """All signatures, `own` first."""
+    from atlctl.diagnosis.signatures import Matcher, builtin
+
+    return Matcher((*own, *builtin().signatures))
 
 
 def tell(
@@ -51,3 +74,128 @@ def tell(
         panel = render_panel(tell_people(diagnosis, manner), context().streams)
         say.out("".join(f"{clean(line)}\n" for line in head) + panel)
     return int(ExitCode.FAILED) if exit_code and diagnosis.verdict is not Verdict.NONE else int(ExitCode.OK)
+
+
+def tell_saved(
+    paths: Sequence[str],
+    *,
+    error_files: bool,
+    exit_code: bool,
+    output: str,
+    verbose: bool,
+    about: Mapping[str, Any] | None = None,
+    budget: int | None = None,
+) -> int:
+    """Reads `paths`, prints what was found, returns the exit code. Needs no event loop: nothing is waited for.
+
+    `about`: the `job`, `uid` and `state` of a job that is known. `budget`: bytes of logs that are read at first; more
+    only where a failure begins before.
+    """
+    from atlctl.cli.views import error_data
+    from atlctl.diagnosis.cause.decide import diagnose
+    from atlctl.recording.read import STDIN
+
+    if STDIN in paths and os.isatty(0):
+        say.note("reading standard input; Ctrl-D ends it")
+    own = own_signatures()
+    known = matcher(own)
+    saved = _read_saved(paths, known, error_files, budget)
+    for problem in saved.problems:
+        say.warning(problem.message)
+    for remark in saved.remarks:
+        say.note(remark)
+    found = placed(diagnose(saved.job, known), saved)
+    source = {"job": None, "uid": None, "state": None, **(about or {}), "source": _source(paths, saved)}
+    problems = [error_data(problem) for problem in saved.problems]
+    return tell(
+        found,
+        source,
+        [_head(paths, saved)],
+        problems,
+        exit_code=exit_code,
+        output=output,
+        verbose=verbose,
+        next_command=_next_command,
+        place=_place,
+        signatures=own,
+    )
+
+
+def _read_saved(paths: Sequence[str], known: Matcher, error_files: bool, budget: int | None) -> Saved:
+    """What is saved; its ends first, then what was printed shortly before the first failure in them, then the `budget`
+    and more of it, until that holds the start of the failure."""
+    from atlctl.diagnosis.evidence import ReadPart, beginning, uncovered
+    from atlctl.jobs.naming import fold_names
+    from atlctl.recording.folder import look
+    from atlctl.recording.read import Ends, read_saved
+
+    if budget is None:
+        return read_saved(paths, known, error_files=error_files)
+    logs = max(1, sum(len(look(path, error_files=False).logs) for path in paths))
+    ends = Ends(min(budget, FIRST) // logs)
+    while True:
+        saved = read_saved(paths, known, error_files=error_files, ends=ends)
+        parts = {
+            item.worker: ReadPart(
+                item.log,
+                item.worker not in saved.cut,
+                item.log.first.seconds if item.log.first is not None and item.log.first.absolute else None,
+            )
+            for item in saved.job.workers
+            if item.log is not None
+        }
+        if not uncovered(parts):
+            break
+        begin = beginning(parts)
+        if begin is not None and begin != ends.since:
+            ends = Ends(ends.share, begin)
+        else:
+            ends = Ends(max(4 * ends.share, budget // logs), begin)
+    if saved.cut:
+        say.note(f"only the end of the log of {fold_names(saved.cut)} was read: what failed begins there")
+    return saved
+
+
+def _source(paths: Sequence[str], saved: Saved) -> dict[str, Any]:
+    return {
+        "paths": list(paths),
+        "told_apart_by": list(saved.told),
+        "logs": [{"path": log.path, "lines": log.lines, "bytes": log.bytes} for log in saved.logs],
+        "error_files": saved.error_files,
+    }
+
+
+def placed(found: Diagnosis, saved: Saved) -> Diagnosis:
+    """Evidence with the file and the line in it, instead of the line's number over all logs."""
+
+    def place(proof: Proof) -> Proof:
+        if proof.line_no is None:
+            return proof
+        path, line_no = saved.place(proof.line_no)
+        return replace(proof, line_no=line_no, file=path)
+
+    return found.placed(place)
+
+
+def _place(proof: Proof) -> str:
+    if proof.file == "-":
+        return f"line {proof.line_no} of standard input"
+    if proof.file is None:
+        return proof.worker  # what the platform says stands in no log
+    return f"{proof.file}:{proof.line_no}" if proof.line_no is not None else proof.file
+
+
+def _next_command(cause: Cause) -> str | None:
+    proof = next((proof for proof in cause.proofs if proof.file not in (None, "-")), None)
+    if proof is None:
+        return None
+    return f"less {f'+{proof.line_no} ' if proof.line_no else ''}{shlex.quote(str(proof.file))}"
+
+
+def _head(paths: Sequence[str], saved: Saved) -> str:
+    shown = ["standard input" if path == "-" else path for path in paths]
+    more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
+    counts = counted(len(saved.logs), "log")
+    if saved.error_files:
+        counts += f", {counted(saved.error_files, 'error file')}"
+    return f"{counted(len(saved.job.workers), 'worker')} from {', '.join(shown[:3])}{more} ({counts})"

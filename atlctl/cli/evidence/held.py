@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from atlctl.cli import say
 from atlctl.jobs.errors import AtlctlError
-from atlctl.jobs.model import Job, State, Worker
+from atlctl.jobs.model import DOUBTFUL_REASON, HELD_REASON, Job, State, Worker
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
@@ -22,8 +22,6 @@ MOST = 64
 SECONDS = 5.0
 #: Lines from the end: a summary of 8 ranks with what launch scripts print behind it.
 _LINES = 200
-HELD = "its trainer has failed; the launch script lives on"
-DOUBTFUL = "exit 0, but its log shows that its trainer failed"
 
 
 async def look(source: Backend, job: Job) -> Job:
@@ -52,13 +50,13 @@ async def look(source: Backend, job: Job) -> Job:
 
 def _told(worker: Worker) -> Worker:
     if worker.state is State.RUNNING:
-        return replace(worker, state=State.HELD, reason=HELD)
-    return replace(worker, reason=DOUBTFUL)
+        return replace(worker, state=State.HELD, reason=HELD_REASON)
+    return replace(worker, reason=DOUBTFUL_REASON)
 
 
 async def _failed(source: Backend, job: Job, worker: Worker) -> bool:
     from atlctl.backends.base import LogRequest
-    from atlctl.diagnosis.held import trainer_failed
+    from atlctl.diagnosis.torchelastic import trainer_failed
 
     lines: list[bytes] = []
     try:

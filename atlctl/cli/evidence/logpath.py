@@ -1,7 +1,8 @@
-"""`--log-path GLOB`: finds files inside workers that still run commands, and reads the end of each one.
+"""`--log-path GLOB`: reads the end of files inside workers that run, and joins them with the workers' logs.
 
 A list comes first, and then each file by a command of its own: what a file holds never shares a stream with what is
-said about it.
+said about it. The log counts first: what is in both counts once, and of a file that several processes overwrote nothing
+is added to a log that has something to say. Each line's place is kept.
 """
 
 from __future__ import annotations
@@ -9,18 +10,22 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from atlctl.backends.base import Argv, ExecRequest, Exited, FailedToStart, Lost, Output
+from atlctl.diagnosis.evidence import RankLogFacts
+from atlctl.diagnosis.result import Diagnosis, Proof
 from atlctl.jobs.errors import AtlctlError, TimedOut, Unreachable
 from atlctl.jobs.naming import fold_names
+from atlctl.recording.hosts import by_host, merged
+from atlctl.remote.sending import shell
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Executor
-    from atlctl.diagnosis.reading.reader import LogFacts
-    from atlctl.diagnosis.signatures.match import Matcher
+    from atlctl.diagnosis.logfacts import LogFacts
+    from atlctl.diagnosis.signatures import Matcher
     from atlctl.jobs.model import Worker
     from atlctl.recording.feed import Feed
 
@@ -37,28 +42,21 @@ READERS = 16
 _SAMPLE = 64 * 1024
 _COMPLAINT = 1024
 
-#: $1 is the pattern: unquoted, it is split at newlines and matched, nothing in it is run. $2: files at most.
-#: One record ends in NUL, which no name can hold: `f|size|time|checksum of both ends|name`, `u|...` not readable,
-#: `s|...` no regular file (never opened), `m|...` there are more.
-_FIND = r"""IFS='
-'
-n=0
-for f in $1; do
-  if [ -d "$f" ]; then continue
-  elif [ -f "$f" ]; then
-    n=$((n + 1))
-    if [ "$n" -gt "$2" ]; then printf 'm||||\0'; break; fi
-    if [ -r "$f" ] && size=$(wc -c < "$f") && ends=$( (head -c 4096 < "$f"; tail -c 4096 < "$f") | cksum); then
-      printf 'f|%s|%s|%s|%s\0' "$size" "$(date -r "$f" +%s.%N)" "$ends" "$f"
-    else printf 'u||||%s\0' "$f"
-    fi
-  elif [ -e "$f" ]; then printf 's||||%s\0' "$f"
-  fi
-done 2> /dev/null
-printf 'e||||\0'"""
 _READ = 'tail -c "$2" < "$1"'
 
 _RANK_LOG = re.compile(r"attempt_(\d{1,6})/(\d{1,4})/(?:stdout|stderr)\.log")
+#: What tells that two entries are the same words. Times differ: only one of the two may have the platform's stamps.
+_KEYS: Mapping[str, Callable[[Any], Hashable]] = {
+    "summaries": lambda item: (
+        item.root_index,
+        tuple((e.rank, e.local_rank, e.exit_code, e.pid, e.time_text) for e in item.entries),
+    ),
+    "notes": lambda item: (item.kind, item.pid, item.local_rank, item.exit_code, item.signal, item.text),
+    "traces": lambda item: (item.origin, item.agent, item.last.exception, item.last.message),
+    "collectives": lambda item: replace(item, line_no=0, time=None),
+    "identities": lambda item: replace(item, line_no=0),
+    "hits": lambda item: (item.origin, item.text),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class Read:
 
 
 @dataclass(slots=True)
-class Found:
+class FilesRead:
     """What was read, what could not be (by worker), and sentences for the user."""
 
     files: list[Read] = field(default_factory=list)
@@ -108,13 +106,13 @@ class Found:
 
 async def read_files(
     executor: Callable[[], Executor], workers: Sequence[Worker], pattern: str, matcher: Matcher
-) -> Found:
+) -> FilesRead:
     """Reads the files that match in each worker that runs. Never raises for a single worker.
 
     Raises AtlctlError where `executor` does. A pattern without a leading `/` counts from where the worker's commands
     start.
     """
-    found = Found()
+    found = FilesRead()
     gone = [worker.name for worker in workers if not worker.state.active]
     if gone:
         found.remarks.append(f"{fold_names(gone)}: not running, so no files could be read there (--log-path)")
@@ -138,7 +136,7 @@ class _Complained(AtlctlError):
 
 class _Visit:
     def __init__(
-        self, executor: Executor, workers: Sequence[Worker], pattern: str, matcher: Matcher, found: Found
+        self, executor: Executor, workers: Sequence[Worker], pattern: str, matcher: Matcher, found: FilesRead
     ) -> None:
         self._executor = executor
         self._workers = workers
@@ -206,7 +204,7 @@ class _Visit:
             size += len(data)
             return size < _LIST_LIMIT
 
-        await self._run(worker, (_FIND, self._pattern, str(MAX_FILES)), take)
+        await self._run(worker, (shell("list_files"), self._pattern, str(MAX_FILES)), take)
         files, remarks = parse_list(b"".join(parts))
         self._listed[worker.name] = files
         for remark in remarks:
@@ -297,7 +295,7 @@ class _Intake:
 
     def __init__(self, matcher: Matcher, *, skip: bool) -> None:
         """`skip`: the first line is the rest of one, and is left out."""
-        from atlctl.diagnosis.reading.reader import LogReader
+        from atlctl.diagnosis.logfacts import LogReader
 
         self.reader_of_all = LogReader(matcher)
         self.feed: Feed | None = None
@@ -331,7 +329,7 @@ class _Intake:
         return self._refused
 
     def _begin(self) -> None:
-        from atlctl.diagnosis.reading.reader import literals_of
+        from atlctl.diagnosis.logfacts import literals_of
         from atlctl.recording.feed import Alone, Feed
         from atlctl.recording.lines import not_text
 
@@ -347,6 +345,104 @@ class _Intake:
         feed.feed(start)
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Lines `first` to `last` of a worker's evidence. `path` is None for its log; `whole`: lines are the file's own."""
+
+    first: int
+    last: int
+    path: str | None
+    whole: bool = True
+
+
+class Story:
+    """The log and the files of one worker, in one count of lines."""
+
+    def __init__(self, log: LogFacts | None, *, cut: bool = False) -> None:
+        """`cut`: only the end of the log was read, so that its lines have no numbers."""
+        self.log = log
+        self.rank_logs: list[RankLogFacts] = []
+        self._spans = [Span(1, log.last_line, None, not cut)] if log else []
+
+    @property
+    def _end(self) -> int:
+        return max((span.last for span in self._spans), default=0)
+
+    def add(self, item: Read, facts: LogFacts) -> None:
+        """Adds what `facts` say beyond the log. `facts` are of the file `item`, or of a part of it.
+
+        They stand behind a log in which no agent spoke, where they bring the agent's words, else in front of it: behind
+        the agent's last word they would look like another start of the job.
+        """
+        if item.file.rank is not None:
+            self._add_rank_log(item, facts, *item.file.rank)
+            return
+        own = self.log
+        if own is not None and own.said:
+            if item.overwritten:
+                return
+            facts = _beyond(facts, own)
+        if not facts.said:
+            return
+        if own is None:
+            self.log, self._spans = facts, [Span(1, item.lines, item.file.shown, not item.cut)]
+        elif not own.said or (_agent(facts) and not _agent(own)):
+            self.log = merged(own, moved(facts, self._end))
+            self._spans.append(Span(self._end + 1, self._end + item.lines, item.file.shown, not item.cut))
+        else:
+            by = item.lines
+            self.log = merged(moved(own, by), facts)
+            behind = [replace(span, first=span.first + by, last=span.last + by) for span in self._spans]
+            self._spans = [Span(1, by, item.file.shown, not item.cut), *behind]
+
+    def _add_rank_log(self, item: Read, facts: LogFacts, attempt: int, local_rank: int) -> None:
+        """torchelastic's own file of one process: it is known whose words these are."""
+        found = moved(facts, self._end)
+        self._spans.append(Span(self._end + 1, self._end + item.lines, item.file.shown, not item.cut))
+        self.rank_logs.append(RankLogFacts(attempt, local_rank, item.file.shown, found))
+
+    def place(self, proof: Proof) -> Proof:
+        """The proof with the line of the log, or with the file and its line there; no line where the file was cut."""
+        if proof.line_no is None:
+            return proof
+        for span in self._spans:
+            if span.first <= proof.line_no <= span.last:
+                number = proof.line_no - span.first + 1
+                return replace(proof, line_no=number if span.whole else None, file=span.path or proof.file)
+        return proof
+
+
+def join(
+    logs: Mapping[str, LogFacts | None],
+    files: Sequence[Read],
+    workers: Sequence[Worker],
+    cut: Container[str] = frozenset(),
+) -> dict[str, Story]:
+    """The stories of all workers; of those in `cut` only the end of the log was read.
+
+    Torchelastic's own files come last: they do not move the lines before them.
+    """
+    stories = {name: Story(log, cut=name in cut) for name, log in logs.items()}
+    for item in sorted(files, key=lambda item: item.file.rank is not None):
+        for name, facts in _owners(item, workers).items():
+            stories[name].add(item, facts)
+    return stories
+
+
+def _owners(item: Read, workers: Sequence[Worker]) -> Mapping[str, LogFacts]:
+    """Whose facts these are: a file that others than its worker wrote is divided by host, with nobody's left out."""
+    hosts = {entry.host for summary in item.facts.summaries for entry in summary.entries if entry.host}
+    others = {owner_of(host, workers) for host in hosts} - {None, item.workers[0]}
+    if len(item.workers) == 1 and len(hosts) < 2 and not others:
+        return {item.workers[0]: item.facts}
+    found: dict[str, LogFacts] = {}
+    for host, part in by_host(item.facts, "").items():
+        name = owner_of(host, workers) if host else None
+        if name is not None:
+            found[name] = merged(found[name], part) if name in found else part
+    return found
+
+
 def owner_of(host: str, workers: Sequence[Worker]) -> str | None:
     """The one worker that goes by a name of a host; None where none does, or several."""
     names: Mapping[str, set[str | None]] = {
@@ -360,3 +456,55 @@ def owner_of(host: str, workers: Sequence[Worker]) -> str | None:
         if len(fits) == 1:
             return next(iter(fits))
     return None
+
+
+def moved(facts: LogFacts, by: int) -> LogFacts:
+    """The same facts, `by` lines further on."""
+
+    def at(item: Any) -> Any:
+        return replace(item, line_no=item.line_no + by)
+
+    return replace(
+        facts,
+        summaries=[replace(at(item), entries=tuple(map(at, item.entries))) for item in facts.summaries],
+        notes=[at(item) for item in facts.notes],
+        traces=[replace(at(item), chain=tuple(map(at, item.chain))) for item in facts.traces],
+        collectives=[at(item) for item in facts.collectives],
+        identities=[at(item) for item in facts.identities],
+        hits=[at(item) for item in facts.hits],
+        events={rank: line + by for rank, line in facts.events.items()},
+        moments={line + by: moment for line, moment in facts.moments.items()},
+        last_activity=facts.last_activity + by if facts.last_activity else 0,
+        outlived=facts.outlived + by if facts.outlived else 0,
+        last_line=facts.last_line + by,
+    )
+
+
+def _beyond(facts: LogFacts, own: LogFacts) -> LogFacts:
+    """What `facts` hold more than `own`. Repeated entries are matched from the end: logs are cut in front."""
+    made = replace(facts, events={rank: line for rank, line in facts.events.items() if rank not in own.events})
+    for name, key in _KEYS.items():
+        known = Counter(key(item) for item in getattr(own, name))
+        kept = []
+        for item in reversed(getattr(facts, name)):
+            this = key(item)
+            if known[this] > 0:
+                known[this] -= 1
+            else:
+                kept.append(item)
+        setattr(made, name, kept[::-1])
+    return made
+
+
+def _agent(facts: LogFacts) -> bool:
+    return bool(facts.notes or facts.summaries)
+
+
+def placed(found: Diagnosis, stories: Mapping[str, Story]) -> Diagnosis:
+    """The diagnosis with each proof in its place."""
+
+    def place(proof: Proof) -> Proof:
+        story = stories.get(proof.worker)
+        return story.place(proof) if story else proof
+
+    return found.placed(place)

@@ -1,22 +1,70 @@
-"""From looks at workers to one scene, for the commands that look at ranks."""
+"""What the ranks of a job are doing, as evidence: for commands that look at ranks, and for `errors` on a job that still
+runs and whose logs name no failure."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from atlctl.cli import say
+from atlctl.jobs.model import Job, State
+
 if TYPE_CHECKING:
-    from atlctl.diagnosis.hang.scene import Scene
-    from atlctl.jobs.model import Job
+    from atlctl.backends.base import Backend
+    from atlctl.diagnosis.evidence import JobEvidence
+    from atlctl.diagnosis.hang import Scene
+    from atlctl.diagnosis.result import Diagnosis
     from atlctl.stacks.look import Look
+
+#: Seconds that the look may take.
+SECONDS = 15.0
 
 
 def scene_of(looks: Sequence[Look], job: Job) -> Scene:
     """What the ranks of the workers that were looked at are doing."""
-    from atlctl.diagnosis.hang.scene import diagnose
+    from atlctl.diagnosis.hang import diagnose
 
     reports = {item.worker.name: item.report for item in looks if item.report is not None}
     whole = len(looks) == job.expected and not job.missing
     # A worker that has ended holds no rank any more; one that could not be asked may.
     asked = all(item.report is not None or not item.worker.state.active for item in looks)
     return diagnose(reports, whole and asked)
+
+
+async def with_ranks(source: Backend, job: Job, found: Diagnosis, evidence: JobEvidence) -> Diagnosis:
+    """`found` as it is where it has an answer or where nothing of the job runs, else with a look at its ranks."""
+    from atlctl.diagnosis.result import Verdict
+
+    if found.verdict not in (Verdict.NONE, Verdict.UNDECIDED):
+        return found
+    if not any(worker.state is State.RUNNING for worker in job.workers):
+        return found
+    from atlctl.diagnosis.hang import with_look
+    from atlctl.jobs.naming import fold_names, names_by_reason
+    from atlctl.stacks.look import WINDOW, look
+
+    say.note(f"the logs name no failure so far; looking for {WINDOW:g} s at what the ranks are doing")
+    executor = source.executor(job)
+    try:
+        looks = await look(executor, job.workers, SECONDS, None)
+    finally:
+        await executor.aclose()
+    unseen = names_by_reason(
+        (item.worker.name, item.error.message) for item in looks if item.error is not None and item.worker.state.active
+    )
+    remarks = [f"{fold_names(names)} could not be looked at: {why}" for why, names in unseen.items()]
+    scene = scene_of(looks, job)
+    if any(rank.report is not None for rank in scene.ranks):
+        found = with_look(found, scene, _quiet(evidence))
+    elif not unseen:
+        remarks.append(scene.why)
+    return replace(found, remarks=(*found.remarks, *remarks))
+
+
+def _quiet(evidence: JobEvidence) -> float | None:
+    """Seconds since the last line of any log; None where no log has times of its own."""
+    logs = [worker.log for worker in evidence.workers if worker.log is not None]
+    times = [log.last.seconds for log in logs if log.last is not None and log.last.absolute]
+    return time.time() - max(times) if times else None

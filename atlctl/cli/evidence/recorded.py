@@ -241,7 +241,7 @@ def tells_more(recording: Recording, job: Job) -> bool:
 
 def tell(recording: Recording, *, exit_code: bool, output: str, verbose: bool) -> int:
     """Prints what the recording says; returns the exit code of `errors`."""
-    from atlctl.cli.evidence.saved import show
+    from atlctl.cli.evidence.findings import tell_saved
     from atlctl.render.table import rfc3339
 
     until = rfc3339(recording.updated)
@@ -249,7 +249,7 @@ def tell(recording: Recording, *, exit_code: bool, output: str, verbose: bool) -
     say.note(f"from the recording in {recording.folder}, which reaches {how}")
     known = recording.data["job"]
     about = {"job": known.get("name"), "uid": known.get("uid"), "state": known.get("state")}
-    return show(
+    return tell_saved(
         [recording.folder],
         error_files=True,
         exit_code=exit_code,

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from atlctl.backends.base import Stream
 from atlctl.cli.output.live import sanitizer_for
 from atlctl.cli.output.summary import LATER, folded, outcome_label
-from atlctl.fanout.outcome import Kind, Outcome
+from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 from atlctl.jobs.naming import natural_key
+from atlctl.render.lines import Spill
 from atlctl.render.sanitize import clean
-from atlctl.render.spill import Spill
 from atlctl.render.streams import Streams
 from atlctl.render.writer import Writer
 
@@ -100,7 +100,7 @@ class GatherSink:
     async def finished(self, outcome: Outcome) -> None:
         """Folds at once: of equal outputs one is kept."""
         held = self._held.pop(outcome.worker.name, None) or _Held()
-        later = outcome.truncated and outcome.kind is Kind.EXITED
+        later = outcome.truncated and outcome.kind is EndKind.EXITED
         held.truncated |= outcome.truncated and not later
         digests = tuple(digest.digest() for digest in held.hashes.values())
         key = (digests, held.truncated, later, outcome.kind, outcome.exit_code, outcome.signal, outcome.reason)

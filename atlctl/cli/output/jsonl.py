@@ -10,11 +10,10 @@ from typing import TypeVar
 
 from atlctl.backends.base import Stream
 from atlctl.cli.output.live import line_limit
-from atlctl.fanout.outcome import Kind, Outcome
+from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.jobs.model import Worker
 from atlctl.render.jsonout import dumps, output_lines
-from atlctl.render.lines import LinePrefixer, Piece
-from atlctl.render.spill import Spill
+from atlctl.render.lines import LinePrefixer, Piece, Spill
 from atlctl.render.table import rfc3339
 from atlctl.render.writer import Writer
 
@@ -50,7 +49,7 @@ class JsonSink:
             lines = self._lines.pop((name, stream), None)
             if lines is not None:
                 self._put(name, stream, lines.finish())
-        exited = outcome.kind is Kind.EXITED
+        exited = outcome.kind is EndKind.EXITED
         self._counts[("ok" if outcome.ok else "failed") if exited else outcome.kind.value] += 1
         self._put_object(
             {

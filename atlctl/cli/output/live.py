@@ -5,8 +5,7 @@ from __future__ import annotations
 from atlctl.backends.base import Stream
 from atlctl.fanout.outcome import Outcome
 from atlctl.jobs.model import Worker
-from atlctl.render.lines import LinePrefixer
-from atlctl.render.prefix import prefix_for
+from atlctl.render.lines import LinePrefixer, prefix_for
 from atlctl.render.sanitize import OutputSanitizer
 from atlctl.render.streams import Streams
 from atlctl.render.writer import Writer

@@ -11,7 +11,7 @@ from atlctl.cli.output.live import sanitizer_for
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 from atlctl.render.jsonout import dumps
-from atlctl.render.prefix import prefix_for
+from atlctl.render.lines import prefix_for
 from atlctl.render.streams import Streams
 from atlctl.render.table import rfc3339
 from atlctl.render.writer import Writer

@@ -5,25 +5,25 @@ from __future__ import annotations
 import signal
 from collections.abc import Collection, Iterable, Sequence
 
-from atlctl.fanout.outcome import Kind, Outcome
+from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.jobs.naming import fold_names
 from atlctl.render.sanitize import clean
 
 #: Different reasons that are told for one way to end; a thousand hosts may give a thousand texts.
 _REASONS = 8
 
-_ORDER = (Kind.EXITED, Kind.FAILED_TO_START, Kind.TIMEOUT, Kind.LOST, Kind.CANCELLED)
+_ORDER = (EndKind.EXITED, EndKind.FAILED_TO_START, EndKind.TIMEOUT, EndKind.LOST, EndKind.CANCELLED)
 _LABELS = {
-    Kind.FAILED_TO_START: "failed to start",
-    Kind.TIMEOUT: "timed out",
-    Kind.LOST: "lost",
-    Kind.CANCELLED: "cancelled",
+    EndKind.FAILED_TO_START: "failed to start",
+    EndKind.TIMEOUT: "timed out",
+    EndKind.LOST: "lost",
+    EndKind.CANCELLED: "cancelled",
 }
 
 
 def outcome_label(outcome: Outcome) -> str:
     """How a command ended, in a few words and without the reason: `ok`, `exit 1`, `killed by SIGKILL`, `lost`."""
-    if outcome.kind is not Kind.EXITED:
+    if outcome.kind is not EndKind.EXITED:
         return _LABELS[outcome.kind]
     if outcome.signal is None:
         return "ok" if outcome.ok else f"exit {outcome.exit_code}"
@@ -47,7 +47,11 @@ def summary_lines(outcomes: Sequence[Outcome], truncated: Collection[str] = ()) 
     """One line for each way to end, then what needs attention. `truncated`: more workers whose output is not whole."""
     groups: dict[tuple[int, int, str], dict[str, list[str]]] = {}
     for outcome in outcomes:
-        key = (_ORDER.index(outcome.kind), outcome.code if outcome.kind is Kind.EXITED else 0, outcome_label(outcome))
+        key = (
+            _ORDER.index(outcome.kind),
+            outcome.code if outcome.kind is EndKind.EXITED else 0,
+            outcome_label(outcome),
+        )
         groups.setdefault(key, {}).setdefault(outcome.reason, []).append(outcome.worker.name)
     lines = []
     for (_, _, label), reasons in sorted(groups.items()):
@@ -58,7 +62,7 @@ def summary_lines(outcomes: Sequence[Outcome], truncated: Collection[str] = ()) 
         rest = [name for _, names in by_size[len(told) :] for name in names]
         if rest:
             lines.append(f"{label}: {folded(rest)}: other reasons")
-    behind = {outcome.worker.name for outcome in outcomes if outcome.truncated and outcome.kind is Kind.EXITED}
+    behind = {outcome.worker.name for outcome in outcomes if outcome.truncated and outcome.kind is EndKind.EXITED}
     cut = {outcome.worker.name for outcome in outcomes if outcome.truncated} - behind | set(truncated)
     for label, chosen in (
         ("not guarded", [o for o in outcomes if o.guarded is False]),

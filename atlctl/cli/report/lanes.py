@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from atlctl.diagnosis.agentnotes import NoteKind
-from atlctl.diagnosis.clocks import Clocks, When
+from atlctl.diagnosis.clockskew import Clocks
 from atlctl.diagnosis.evidence import WorkerEvidence
+from atlctl.diagnosis.logline import When
 from atlctl.diagnosis.platform import Event
 from atlctl.diagnosis.result import Diagnosis, WorkerReport
 from atlctl.diagnosis.telling.data import utc
 from atlctl.diagnosis.telling.timeline import base_of, offset
 from atlctl.diagnosis.telling.told import Manner
 from atlctl.diagnosis.telling.who import in_short, what_of
+from atlctl.diagnosis.torchelastic import NoteKind
 from atlctl.jobs.naming import fold_names
-from atlctl.recording.report.states import Change
-from atlctl.render.html.model import Lane, Mark, Sort, Timeline
+from atlctl.recording.recorder.store import StateChange
+from atlctl.render.page import Lane, LaneMark, Sort, Timeline
 
 #: More lanes are folded where they are alike; more than this are not drawn.
 FOLD_ABOVE = 64
@@ -34,7 +35,7 @@ _BEFORE, _BEHIND, _LEAST = 0.3, 0.2, 0.6
 class Around:
     """What the platform tells of the time: changes of states, and events."""
 
-    states: Sequence[Change]
+    states: Sequence[StateChange]
     events: Sequence[Event]
 
 
@@ -89,7 +90,7 @@ class _Keyed:
     name: str
     begin: float | None
     end: float | None
-    marks: tuple[Mark, ...]
+    marks: tuple[LaneMark, ...]
     culprit: bool
     alike: str
     note: str = ""
@@ -115,12 +116,14 @@ def _lane(
     log = item.log
     begin = clocks.when(item.worker, log.first) if log else None
     end = clocks.when(item.worker, log.last) if log else None
-    marks: list[Mark] = []
+    marks: list[LaneMark] = []
 
     def mark(sort: Sort, when: When | None, text: str) -> None:
         if when is not None:
             told = " ".join(part for part in (utc(when), f"({offset(when, base)})" if base else None) if part)
-            marks.append(Mark(sort, when.seconds, f"{item.worker}: {words[f'mark {sort}']}, {told}: {text[:_TEXT]}"))
+            marks.append(
+                LaneMark(sort, when.seconds, f"{item.worker}: {words[f'mark {sort}']}, {told}: {text[:_TEXT]}")
+            )
 
     causes = [cause for cause in found.root_causes if cause.worker == item.worker]
     for cause in causes:
@@ -149,13 +152,13 @@ def _with_platform(
     lanes: Sequence[_Keyed], around: Around, base: When | None, words: Mapping[str, str]
 ) -> list[_Keyed]:
     """The lanes with changes of states and events, culprits first, then as they failed."""
-    more: dict[str, list[Mark]] = {}
+    more: dict[str, list[LaneMark]] = {}
 
     def add(worker: str, sort: Sort, time: float, text: str) -> None:
         when = When(time, 1.0)
         told = f"{utc(when) or ''}{f' ({offset(when, base)})' if base else ''}"
         more.setdefault(worker, []).append(
-            Mark(sort, time, f"{worker}: {words[f'mark {sort}']}, {told}: {text[:_TEXT]}")
+            LaneMark(sort, time, f"{worker}: {words[f'mark {sort}']}, {told}: {text[:_TEXT]}")
         )
 
     for change in around.states:
@@ -190,13 +193,13 @@ def _folded(lanes: Sequence[_Keyed], words: Mapping[str, str]) -> list[_Keyed]:
 def _one_of(group: Sequence[_Keyed], words: Mapping[str, str]) -> _Keyed:
     names = fold_names(lane.name for lane in group)
     marks = []
-    by_sort: dict[Sort, list[Mark]] = {}
+    by_sort: dict[Sort, list[LaneMark]] = {}
     for mark in (mark for lane in group for mark in lane.marks):
         by_sort.setdefault(mark.sort, []).append(mark)
     for sort, alike in by_sort.items():
         first = min(alike, key=lambda mark: mark.time)
         told = words["mark folded"].format(count=len(alike), told=first.told)
-        marks.append(Mark(sort, first.time, told, max(mark.time for mark in alike)))
+        marks.append(LaneMark(sort, first.time, told, max(mark.time for mark in alike)))
     begins = [lane.begin for lane in group if lane.begin is not None]
     ends = [lane.end for lane in group if lane.end is not None]
     note = words["lane count"].format(count=len(group))

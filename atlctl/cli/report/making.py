@@ -14,34 +14,42 @@ from typing import TYPE_CHECKING, Any
 
 from atlctl import __version__
 from atlctl.cli import say
-from atlctl.cli.catalogue import language
-from atlctl.cli.evidence.matching import matcher, own_signatures
-from atlctl.cli.evidence.saved import placed
-from atlctl.cli.report import smoketold, story
+from atlctl.cli.evidence.findings import matcher, own_signatures, placed
+from atlctl.cli.report.page import Material, page, proofs_of, smoke_results, smoke_workers
 from atlctl.cli.report.words import words
 from atlctl.cli.smoke.words import Words
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
-from atlctl.diagnosis.hang.answer import HANG
+from atlctl.diagnosis.hang import HANG
 from atlctl.diagnosis.platform import Event
 from atlctl.diagnosis.result import Cause, Diagnosis, Proof
 from atlctl.diagnosis.telling.data import to_data
 from atlctl.diagnosis.telling.guide import Guide
 from atlctl.diagnosis.telling.people import tell_people
 from atlctl.diagnosis.telling.told import Manner
+from atlctl.i18n import language
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable, UsageError
-from atlctl.recording import errorfiles, manifest
+from atlctl.recording import manifest
 from atlctl.recording.events import lines_within, parse_events
+from atlctl.recording.excerpts import Passage, around, versions
 from atlctl.recording.read import Saved, read_saved
-from atlctl.recording.recorder.happenings import EVENTS
-from atlctl.recording.report.archive import is_archive, move, pack, staged
-from atlctl.recording.report.copying import SMOKE, copy_files, copy_folder, put_error_file, put_smoke, read_smoke
-from atlctl.recording.report.excerpts import Passage, around, versions
-from atlctl.recording.report.folder import ReportFolder
-from atlctl.recording.report.source import Redacted
-from atlctl.recording.report.states import read_states
-from atlctl.recording.save import save
-from atlctl.render.html.page import render
+from atlctl.recording.recorder.store import EVENTS, read_states
+from atlctl.recording.redacted import (
+    SMOKE,
+    Redacted,
+    ReportFolder,
+    copy_files,
+    copy_folder,
+    is_archive,
+    move,
+    pack,
+    put_error_file,
+    put_smoke,
+    read_smoke,
+    staged,
+)
+from atlctl.recording.save import error_file_parts, fetch_error_files, save
+from atlctl.render.page import render
 from atlctl.render.redact import redact_diagnostics, redact_text
 from atlctl.render.table import rfc3339
 
@@ -53,7 +61,7 @@ INDEX, VERDICT = "index.html", "verdict.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WrittenReport:
     """A report that was made. `path`: the folder or the archive; `bytes` of all its files, or of the archive."""
 
     path: str
@@ -106,11 +114,11 @@ class Making:
         if not saved.logs and not any(name == EVENTS for name, _ in self.folder.files()):
             raise Unreachable(f"no log of job {job.name} could be read", f"atlctl ps {job.name}")
         facts = {item.worker: item.log for item in self._read().job.workers if item.log is not None}
-        await errorfiles.fetch(source, job, facts, self._keep_error_file)
+        await fetch_error_files(source, job, facts, self._keep_error_file)
 
     def _keep_error_file(self, worker: Worker, path: str, data: bytes) -> None:
         try:
-            put_error_file(self.folder, errorfiles.parts(worker, path), data)
+            put_error_file(self.folder, error_file_parts(worker, path), data)
         except OSError as error:
             self.missing.append((f"{worker.name}: {path}", error.strerror or str(error)))
 
@@ -148,7 +156,7 @@ class Making:
         expected = described.job.expected_workers if described else None
         return Saved(JobEvidence(workers, expected=expected, events=tuple(events)), (), 0, (), (), ())
 
-    def finish(self, saved: Saved, found: Diagnosis, looked: Diagnosis | None = None) -> Report:
+    def finish(self, saved: Saved, found: Diagnosis, looked: Diagnosis | None = None) -> WrittenReport:
         """Writes the page and gives the report its name. Raises UsageError where something has that by now.
 
         `looked`: `found` with what a look at the ranks has added; that stands in no file of the folder.
@@ -170,7 +178,7 @@ class Making:
         self.folder.put([VERDICT], json.dumps({**self.about, **data}, indent=1).encode() + b"\n")
         redacted = self.folder.places()
         self.missing = [(what, redact_text(why)) for what, why in self.missing]
-        material = story.Material(
+        material = Material(
             found,
             saved.job,
             described,
@@ -182,18 +190,18 @@ class Making:
             self.remarks,
             self._made(redacted, told),
             self.about,
-            None if smoke is None else smoketold.smoke(smoke, told, Words(lang).sentence),
-            {} if smoke is None else smoketold.workers_of(smoke),
+            None if smoke is None else smoke_results(smoke, told, Words(lang).sentence),
+            {} if smoke is None else smoke_workers(smoke),
         )
-        page = render(story.page(material, manner, told))
-        self.folder.put([INDEX], page.encode("utf-8", "backslashreplace"))
+        text = render(page(material, manner, told))
+        self.folder.put([INDEX], text.encode("utf-8", "backslashreplace"))
         if is_archive(self.path):
             size = pack(self.folder.path, self.path, self.now)
         else:
             size = sum(count for _, count in self.folder.files())
             move(self.folder.path, self.path)
         headline = "".join(piece.text for piece in tell_people(found, manner).title)
-        return Report(self.path, size, headline, data, self.missing, redacted, self.about)
+        return WrittenReport(self.path, size, headline, data, self.missing, redacted, self.about)
 
     def _next_command(self, cause: Cause) -> str | None:
         if cause.category == HANG and not any(proof.line_no for proof in cause.proofs):
@@ -222,7 +230,7 @@ class Making:
 
     def _passages(self, found: Diagnosis) -> dict[tuple[str, int], Passage]:
         wanted: dict[str, set[int]] = {}
-        for proof in story.proofs_of(found):
+        for proof in proofs_of(found):
             if proof.file and proof.line_no:
                 wanted.setdefault(proof.file, set()).add(proof.line_no)
         return {
@@ -301,7 +309,7 @@ def _hidden(found: Diagnosis) -> Diagnosis:
     return changed.placed(hidden)
 
 
-def tell(report: Report, output: str) -> None:
+def tell(report: WrittenReport, output: str) -> None:
     """Where the report is and what it says: on stdout, as a document where that was asked for."""
     from atlctl.render.sanitize import clean
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from atlctl.i18n import Message, as_data
 from atlctl.smoke.findings import Finding, Report
 
 #: What a check keeps for the checks behind it, and what is no figure.
@@ -21,7 +22,13 @@ def to_data(report: Report, may_still_run: Iterable[str]) -> dict[str, Any]:
         "verdict": str(report.verdict),
         "findings": [_finding(finding) for finding in report.findings],
         "checks": [
-            {"check": check.name, "verdict": str(check.verdict), "note": check.note, "seconds": check.seconds}
+            {
+                "check": check.name,
+                "verdict": str(check.verdict),
+                "note": check.note,
+                "seconds": check.seconds,
+                "message": _message(check.note),
+            }
             for check in report.checks
         ],
         "workers": [{"worker": name, **plain(known)} for name, known in report.workers.items()],
@@ -39,7 +46,13 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "evidence": finding.evidence,
         "confirmed": finding.confirmed,
         "advice": finding.advice,
+        "message": _message(finding.evidence),
     }
+
+
+def _message(text: str) -> Any:
+    """Template and values of a note or evidence, for a reader of another language; null if it has none."""
+    return as_data(text) if isinstance(text, Message) else None
 
 
 def plain(value: Any, depth: int = 0) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from atlctl.cli.hosts import settings
 from atlctl.jobs.config import read_toml
 from atlctl.jobs.errors import UsageError
-from atlctl.smoke.ranks.expected import Row, rows
+from atlctl.smoke.ranks.expected import BusbwRow, rows
 
 
-def own_busbw() -> tuple[Row, ...]:
+def own_busbw() -> tuple[BusbwRow, ...]:
     """The rows of all files that `[smoke] busbw` names. Raises UsageError where a file is missing or wrong."""
-    found: list[Row] = []
+    found: list[BusbwRow] = []
     for path in settings().busbw:
         try:
             tables = read_toml(path, "file of busbw figures")

@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from atlctl.cli.smoke.words import Words
+from atlctl.i18n import Message, about
 from atlctl.jobs.naming import fold_names
 from atlctl.render.heatmap import Heat, draw, figure
-from atlctl.render.panel import fold_points
 from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
-from atlctl.render.table import Column, Table, display_width, render_table
+from atlctl.render.table import Column, Table, render_table
+from atlctl.render.width import display_width, fold_points
 from atlctl.smoke.findings import Finding, Report, Severity, Verdict
 
 _COLORS = {Verdict.FAIL: "1;31", Verdict.WARN: "33", Verdict.NOT_JUDGED: "36", Verdict.PASS: "32"}
 _ORDER = (Severity.FAIL, Severity.WARN, Severity.NOT_JUDGED)
 #: Findings that are told one by one; the rest is counted, and whole in `-o json`.
 _TOLD = 40
+_THROUGHPUT = Message("throughput, row sends to column: median {median}, least {least} % of it")
+_ROUND_TRIPS = Message("round trips, row calls column: median {median}, worst at {least} % of that speed")
 #: Narrower terminals get no table.
 _NARROW = 60
 _INDENT = 6
@@ -37,11 +40,19 @@ def _headline(report: Report, words: Words, streams: Streams) -> list[str]:
     counts = {severity: sum(f.severity is severity for f in report.findings) for severity in _ORDER}
     # What is not judged is counted by checks: one reason may stand for many workers.
     counts[Severity.NOT_JUDGED] = sum(check.verdict is Verdict.NOT_JUDGED for check in report.checks)
-    keys = {Severity.FAIL: "count_fail", Severity.WARN: "count_warn", Severity.NOT_JUDGED: "count_not_judged"}
-    parts = [words(keys[severity], count=count) for severity, count in counts.items() if count]
+    keys = {
+        Severity.FAIL: Message("faults: {count}"),
+        Severity.WARN: Message("warnings: {count}"),
+        Severity.NOT_JUDGED: Message("checks not judged: {count}"),
+    }
+    parts = [words(keys[severity].filled(count=count)) for severity, count in counts.items() if count]
     verdict = report.verdict
     whole = words.whole(verdict)
-    lines = _folded(whole + (words("counts", counts=words("comma").join(parts)) if parts else ""), streams, 0)
+    lines = _folded(
+        whole + (words(Message(" ({counts})", counts=words(about("list", ", ")).join(parts))) if parts else ""),
+        streams,
+        0,
+    )
     lines[0] = lines[0].replace(whole, _colored(whole, verdict, streams), 1)
     return lines
 
@@ -50,10 +61,10 @@ def _table(report: Report, words: Words, streams: Streams) -> str:
     if streams.stdout_tty and streams.width < _NARROW:
         return "".join(f"{line}\n" for line in _narrow(report, words, streams))
     columns = (
-        Column(words("column_verdict")),
-        Column(words("column_check")),
-        Column(words("column_seconds"), "right"),
-        Column(words("column_note")),
+        Column(words(Message("VERDICT"))),
+        Column(words(Message("CHECK"))),
+        Column(words(Message("SECONDS")), "right"),
+        Column(words(Message("NOTE"))),
     )
     rows = [
         [words.verdict(check.verdict), words.named(check.name), f"{check.seconds:.1f}", words.sentence(check.note)]
@@ -85,7 +96,7 @@ def _findings(findings: Sequence[Finding], words: Words, streams: Streams) -> li
         lines += _told(group, words, streams, advised)
     rest = list(groups.values())[_TOLD:]
     if rest:
-        lines.append(words("more_findings", count=sum(map(len, rest))))
+        lines.append(words(Message("and {count} more, all of them in -o json", count=sum(map(len, rest)))))
     return lines
 
 
@@ -105,12 +116,16 @@ def _told(group: Sequence[Finding], words: Words, streams: Streams, advised: set
     many = words.aside(str(len(group))) if len(group) > 1 else ""
     who = clean(words.culprit(first.culprit, names)) + many
     head = f"{words.verdict(verdict)}  {clean(first.check)}: {who}"
-    sure = words("confirmed") if first.confirmed and first.severity is not Severity.NOT_JUDGED else ""
+    sure = (
+        words(Message("seen again at a second look"))
+        if first.confirmed and first.severity is not Severity.NOT_JUDGED
+        else ""
+    )
     body = [clean(words.sentence(first.evidence)) + (words.aside(sure) if sure else "")]
     advice = words.advice(first)
     if advice and advice not in advised:
         advised.add(advice)
-        body.append(words("next", advice=clean(advice)))
+        body.append(words(Message("next: {advice}", advice=clean(advice))))
     lines = _folded(head, streams, 0)
     lines[0] = lines[0].replace(words.verdict(verdict), _colored(words.verdict(verdict), verdict, streams), 1)
     for text in body:
@@ -133,26 +148,46 @@ def _network(report: Report, words: Words, streams: Streams) -> str:
     mesh = report.data.get("mesh")
     if isinstance(mesh, dict) and mesh.get("loopback"):
         return ""  # within one machine there is no network
-    title, unit = "heat_throughput", "MB/s"
+    title, unit = _THROUGHPUT, "MB/s"
     heat = _matrix(report, "throughput", "matrix_mb_per_s", (0.8, 0.6))
     if heat is None:
-        heat, title, unit = _matrix(report, "mesh", "matrix_rtt_ms", (0.4, 0.2)), "heat_rtt", "ms"
+        heat, title, unit = _matrix(report, "mesh", "matrix_rtt_ms", (0.4, 0.2)), _ROUND_TRIPS, "ms"
     if heat is None or len(heat.names) < 2:
         return ""
     drawn = draw(heat, streams)
     if drawn.middle is None or drawn.least is None:
         return ""
     count = len(heat.names)
-    told = words(title, median=f"{figure(drawn.middle)} {unit}", least=f"{100 * drawn.least:.0f}")
+    told = words(title.filled(median=f"{figure(drawn.middle)} {unit}", least=f"{100 * drawn.least:.0f}"))
     lines = _folded(told, streams, 0)
     if drawn.text:
-        legend = [words("heat_digits") if drawn.shares else words("heat_figures", low=round(100 * heat.low))]
+        legend = [
+            words(Message("each digit is tenths of the median (9: all of it), x: none, columns by their number"))
+            if drawn.shares
+            else words(
+                Message("- marks less than {low} % of the median, ! much less, x none", low=round(100 * heat.low))
+            )
+        ]
         if drawn.shown < count:
-            legend.append(words("heat_abridged", shown=drawn.shown, count=count))
+            legend.append(
+                words(
+                    Message(
+                        "{shown} of {count} workers are shown, those that explain what is low",
+                        shown=drawn.shown,
+                        count=count,
+                    )
+                )
+            )
         for text in legend:
             lines += _folded(text, streams, 0)
     elif streams.stdout_tty:
-        lines += _folded(words("heat_even", count=count, low=round(100 * heat.low)), streams, 0)
+        lines += _folded(
+            words(
+                Message("{count} workers, no link below {low} % of the median", count=count, low=round(100 * heat.low))
+            ),
+            streams,
+            0,
+        )
     return "\n" + "".join(f"{line}\n" for line in lines) + drawn.text
 
 

@@ -10,10 +10,10 @@ from atlctl.backends.base import Executor
 from atlctl.cli import say
 from atlctl.jobs.errors import ExitCode
 from atlctl.jobs.model import Job, Worker
-from atlctl.jobs.naming import fold_names
+from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.render.sanitize import clean
 from atlctl.smoke.context import Options, Run
-from atlctl.smoke.facts.gather import gather
+from atlctl.smoke.facts import gather
 from atlctl.smoke.findings import Report
 from atlctl.smoke.run import PATIENCE, ROLL_CALL_MOST, nobody
 from atlctl.smoke.session import Session
@@ -27,7 +27,7 @@ async def told(executor: Executor, job: Job, workers: Sequence[Worker], timeout:
     async with session:
         silent = await session.roll_call(min(PATIENCE, timeout), min(ROLL_CALL_MOST, timeout))
         if not session.living():
-            raise nobody(silent)
+            raise nobody(session)
         run = Run(session, tuple(workers), Options(net_only=True, timeout=timeout), Report("quick"))
         await gather(run)
     lines = {name: line(fact) for name, fact in run.facts.items()}
@@ -54,16 +54,9 @@ def line(fact: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def _print(lines: Mapping[str, tuple[str, list[str]]]) -> None:
-    commands: dict[str, list[str]] = {}
-    notes: dict[tuple[bool, str], list[str]] = {}
-    for name, (text, said) in lines.items():
-        if text:
-            commands.setdefault(text, []).append(name)
-        for note in said:
-            notes.setdefault((bool(text), note), []).append(name)
+    commands = names_by_reason((name, text) for name, (text, _) in lines.items() if text)
     for text, names in commands.items():
         # One worker's line is there to be copied.
         lead = f"{clean(fold_names(names))}: " if len(lines) > 1 else ""
         say.out(f"{lead}{clean(text)}\n")
-    for (good, note), names in notes.items():
-        (say.note if good else say.warning)(f"{fold_names(names)}: {note}")
+    say.about((name, (not text, note)) for name, (text, said) in lines.items() for note in said)

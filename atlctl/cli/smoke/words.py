@@ -2,63 +2,62 @@
 
 from __future__ import annotations
 
-from atlctl.cli import catalogue
-from atlctl.cli.catalogue import Language
+from atlctl.i18n import Language, Message, about, translated
 from atlctl.smoke.findings import Culprit, Finding, Severity, Verdict
 
 _VERDICTS = {
-    Verdict.FAIL: "verdict_fail",
-    Verdict.WARN: "verdict_warn",
-    Verdict.NOT_JUDGED: "verdict_not_judged",
-    Verdict.PASS: "verdict_pass",
+    Verdict.FAIL: about("smoke", "FAIL"),
+    Verdict.WARN: Message("WARN"),
+    Verdict.NOT_JUDGED: Message("NOT JUDGED"),
+    Verdict.PASS: Message("PASS"),
 }
 _WHOLE = {
-    Verdict.FAIL: "whole_fail",
-    Verdict.WARN: "whole_warn",
-    Verdict.NOT_JUDGED: "whole_not_judged",
-    Verdict.PASS: "whole_pass",
+    Verdict.FAIL: Message("FAIL: a fault was found"),
+    Verdict.WARN: Message("WARN: nothing is broken, something is odd"),
+    Verdict.NOT_JUDGED: Message("NOT JUDGED: nothing could be judged"),
+    Verdict.PASS: Message("PASS: no fault was found"),
 }
 _CHECKS = {
-    "roll-call": "check_roll_call",
-    "facts": "check_facts",
-    "mesh": "check_mesh",
-    "throughput": "check_throughput",
-    "storage": "check_storage",
-    "gpus": "check_gpus",
-    "device": "check_device",
-    "collectives": "check_collectives",
-    "ddp": "check_ddp",
-    "fsdp": "check_fsdp",
-    "allreduce": "check_allreduce",
-    "stragglers": "check_stragglers",
-    "pairs": "check_pairs",
+    "roll-call": Message("who answers"),
+    "facts": Message("what differs between workers"),
+    "mesh": Message("every worker calls every other"),
+    "throughput": Message("speed and loss of every link"),
+    "storage": Message("mounts are written and read by all"),
+    "gpus": Message("what the driver tells of the GPUs"),
+    "device": Message("memory and arithmetic"),
+    "collectives": Message("collectives, bit by bit"),
+    "ddp": Message("gradients of a DDP step"),
+    "fsdp": Message("a step of FSDP"),
+    "allreduce": Message("bandwidth of all-reduce"),
+    "stragglers": Message("who is slower than the others"),
+    "pairs": Message("each two workers by themselves"),
 }
 #: Advice by check: for a reader of another language than that in which checks give theirs, and where one gives none.
 _ADVICE = {
-    "roll-call": "advice_roll_call",
-    "facts": "advice_facts",
-    "mesh": "advice_mesh",
-    "throughput": "advice_throughput",
-    "storage": "advice_storage",
-    "gpus": "advice_gpus",
-    "device": "advice_device",
-    "collectives": "advice_collectives",
-    "ddp": "advice_ddp",
-    "fsdp": "advice_fsdp",
-    "allreduce": "advice_allreduce",
-    "stragglers": "advice_stragglers",
-    "pairs": "advice_pairs",
+    "roll-call": Message("look at the worker: atlctl ps, atlctl events; then try a command there: atlctl exec"),
+    "facts": Message("give all workers the same image, settings and limits"),
+    "mesh": Message("look at the interfaces, routes, MTU and network policies on the way"),
+    "throughput": Message("look at the link's speed, errors and drops (ethtool), and who else uses this path"),
+    "storage": Message("look at the mount on this worker, its free space and rights"),
+    "gpus": Message("look at nvidia-smi on this worker and at the kernel's log; have the GPU checked"),
+    "device": Message("leave this GPU out, and have it checked"),
+    "collectives": Message("leave this worker or GPU out, and run the test again"),
+    "ddp": Message("leave this worker or GPU out, and run the test again"),
+    "fsdp": Message("leave this worker or GPU out, and test once more"),
+    "allreduce": Message("compare the transport that NCCL chose with that of the others"),
+    "stragglers": Message("look at clocks, temperature and other processes on this worker"),
+    "pairs": Message("look at the link between these two"),
 }
 
 
 class Words:
-    """`words("key", name=...)` is the text `smoke.say.key`."""
+    """`words(Message(...))` is the text in that language."""
 
     def __init__(self, lang: Language) -> None:
         self.lang = lang
 
-    def __call__(self, key: str, **values: object) -> str:
-        return catalogue.find(self.lang, f"smoke.say.{key}").format(**values)
+    def __call__(self, text: str) -> str:
+        return translated(text, self.lang)
 
     def verdict(self, verdict: Verdict) -> str:
         return self(_VERDICTS[verdict])
@@ -81,13 +80,10 @@ class Words:
         return finding.advice if self.lang == "en" and finding.advice else self(_ADVICE[finding.check])
 
     def sentence(self, text: str) -> str:
-        """A note or evidence, which are English: in the reader's language, and then harmless and one line."""
-        if self.lang == "en":
-            return text
-        from atlctl.cli.smoke.phrases import said
+        """A note or evidence in the reader's language, harmless and one line."""
         from atlctl.render.sanitize import clean
 
-        return said(clean(text))
+        return clean(translated(text, self.lang))
 
     def aside(self, text: str) -> str:
         """Behind a text, in brackets."""
@@ -96,14 +92,14 @@ class Words:
     def culprit(self, culprit: Culprit | None, names: str) -> str:
         """Who is at fault. `names`: the worker, or several of them, folded."""
         if culprit is None:
-            return self("nobody")
+            return self(Message("nobody in particular"))
         match culprit.kind:
             case "gpu" if culprit.gpu is not None:
-                return self("culprit_gpu", gpu=culprit.gpu, names=names)
+                return self(Message("GPU {gpu} of {names}", gpu=culprit.gpu, names=names))
             case "rank" if culprit.rank is not None:
-                return self("culprit_rank", rank=culprit.rank, names=names)
+                return self(Message("rank {rank} on {names}", rank=culprit.rank, names=names))
             case "link":
                 return f"{names} <-> {culprit.peer or '?'}"
             case "mount" if culprit.path is not None:
-                return self("culprit_mount", path=culprit.path, names=names) if names else culprit.path
-        return names or self("nobody")
+                return self(Message("{path} on {names}", path=culprit.path, names=names)) if names else culprit.path
+        return names or self(Message("nobody in particular"))

@@ -1,4 +1,7 @@
-"""From what a sampler prints to numbers. The bytes come from a worker: they may be cut, endless or made up."""
+"""The sampler of `top`: the command that runs on a worker (`remote/sh/top.sh`), and from what it prints to numbers.
+
+The bytes come from a worker: they may be cut, endless or made up.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,27 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from atlctl.cli.top.sampler import INVALID
-from atlctl.jobs.gpus import Readout, complaint, parse
+from atlctl.backends.base import Argv
+from atlctl.remote.gpus import FORMAT, QUERY, REASONS, Readout, complaint, parse
+from atlctl.remote.sending import shell
+
+#: nvidia-smi ends so where it does not know a field (its manual: "a supplied argument or flag is invalid").
+INVALID = 2
+
+
+def sampler(interval: float, looks: int = 0, root: str = "") -> Argv:
+    """The command. `interval`: seconds between two looks; `looks`: how many of them, 0 for no end.
+
+    Of CPUs it takes one sample more, since only two tell their use, and the second one after a second. `root`: where
+    /proc, /sys and /dev are (for tests).
+    """
+    whole = max(1, round(interval))
+    samples = looks + 1 if looks else 0
+    words = (f"{interval:g}", str(whole), str(samples), str(looks), root, QUERY[1], *REASONS, FORMAT)
+    return Argv(("/bin/sh", "-c", shell("top"), "sh", *words))
+
+
+# What it prints
 
 #: Bytes of a line that are kept, and of one look at the GPUs: some thousand of them.
 _LINE = 1024
@@ -37,7 +59,7 @@ class Compute:
     memory_limit: float | None
 
 
-class Lines:
+class LineBuffer:
     """Cuts a stream into lines; of a line that is too long the rest is dropped."""
 
     def __init__(self) -> None:
@@ -59,7 +81,7 @@ class ComputeReader:
     def __init__(self) -> None:
         self.latest: Compute | None = None
         self.count = 0
-        self._lines = Lines()
+        self._lines = LineBuffer()
         self._allowed: float | None = None
         self._cpus: float | None = None
         self._now: dict[bytes, list[float]] = {}
@@ -168,7 +190,7 @@ def _rate(now: dict[bytes, list[float]], before: dict[bytes, list[float]], unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GpuLook:
     """One whole look at the GPUs. `trouble`: why there are none, empty where all is well (hostile text)."""
 
     readout: Readout
@@ -182,10 +204,10 @@ class GpuReader:
     """
 
     def __init__(self) -> None:
-        self.latest: Look | None = None
+        self.latest: GpuLook | None = None
         self.count = 0
         self.absent = self.devices = self.asked = False
-        self._lines = Lines()
+        self._lines = LineBuffer()
         self._form = 0
         self._said: list[bytes] = []
         self._size = 0
@@ -218,7 +240,7 @@ class GpuReader:
         if code == INVALID and self._form < 2 and not readout.gpus:
             return  # it does not know the field, and is asked again without
         self.count += 1
-        self.latest = Look(readout, "" if readout.gpus or readout.none else _trouble(code, complaint(said)))
+        self.latest = GpuLook(readout, "" if readout.gpus or readout.none else _trouble(code, complaint(said)))
 
 
 def _trouble(code: int, said: str) -> str:

@@ -1,24 +1,138 @@
-"""What is known of one worker at the moment, and what is wrong with it."""
+"""What is known of one worker at the moment, what is wrong with it, and what is odd about its GPUs.
+
+Marks are facts that a GPU reports itself, and hints from comparing it with the others. The rules are in docs/en/top.md,
+with their reasons.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from enum import IntEnum
+from statistics import median
+from typing import Any, Literal, NamedTuple
 
 from atlctl.backends.base import Stream
-from atlctl.cli.top.marks import Mark, Normal, Seen, marks, normals, seen
 from atlctl.cli.top.reading import Compute, ComputeReader, GpuReader
 from atlctl.jobs.errors import AtlctlError
-from atlctl.jobs.gpus import Gpu, Readout
-from atlctl.jobs.model import State, Worker
-from atlctl.jobs.usage import Processes
+from atlctl.jobs.model import Processes, State, Worker
+from atlctl.remote.gpus import Gpu, Readout, slowed
 
 #: Looks at a GPU whose median counts.
 _LOOKS = 3
 
 Phase = Literal["asking", "live", "lost", "ended"]
+#: MiB from which a GPU counts as holding memory: what a driver takes for itself is less.
+HELD_MIB = 1024.0
+#: GPUs of one model that must tell a figure before any of them is compared.
+ENOUGH = 4
+#: Medians of utilisation, in percent: below, nothing works; from there on, all work, or wait in a collective.
+WORKING, SPINNING = 20.0, 90.0
+#: Shares of the median below and above which a power draw is another one's work; percent points that a utilisation
+#: must be below the median.
+LOW_POWER, HIGH_POWER, LOW_UTILIZATION = 0.7, 1.4, 30.0
+
+
+class Kind(IntEnum):
+    """Marks, the gravest first. Their numbers are the order of rows."""
+
+    ECC = 1
+    SLOWED = 2
+    LOW_POWER = 3
+    LOW_UTILIZATION = 4
+    HIGH_POWER = 5
+    IDLE = 6
+    EMPTY = 7
+
+
+class Mark(NamedTuple):
+    """`text` is what is shown; a hint ends in a question mark."""
+
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGpu:
+    """A GPU now, and its medians over the last looks: one look that is unlike the others is no sign.
+
+    `busy`: its utilisation was above 0 in one of them.
+    """
+
+    gpu: Gpu
+    utilization: float | None
+    power: float | None
+    busy: bool
+
+
+def seen(looks: Sequence[Gpu]) -> SeenGpu:
+    """From the last looks at one GPU, the newest at the end."""
+    told = [gpu.utilization for gpu in looks if gpu.utilization is not None]
+    watts = [gpu.power for gpu in looks if gpu.power is not None]
+    return SeenGpu(looks[-1], median(told) if told else None, median(watts) if watts else None, any(told))
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """Medians of the GPUs of one model; None where too few tell."""
+
+    utilization: float | None
+    power: float | None
+
+
+def normals(gpus: Iterable[SeenGpu]) -> dict[str | None, Normal]:
+    """By model. A GPU that several workers see counts once."""
+    models: dict[str | None, dict[object, SeenGpu]] = {}
+    for number, one in enumerate(gpus):
+        models.setdefault(one.gpu.name, {}).setdefault(one.gpu.uuid or number, one)
+    return {
+        name: Normal(
+            _median([one.utilization for one in own.values() if one.utilization is not None]),
+            _median([one.power for one in own.values() if one.power is not None]),
+        )
+        for name, own in models.items()
+    }
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if len(values) >= ENOUGH else None
+
+
+def marks(one: SeenGpu, normal: Normal) -> tuple[Mark, ...]:
+    """What is odd about it, the gravest first."""
+    gpu = one.gpu
+    found = []
+    if gpu.ecc_uncorrected:
+        found.append(Mark(Kind.ECC, f"{gpu.ecc_uncorrected} uncorrected ECC"))
+    if reasons := slowed(gpu.clock_reasons):
+        found.append(Mark(Kind.SLOWED, f"slowed: {', '.join(reasons)}"))
+    if one.utilization is not None and not one.busy:
+        if gpu.memory_used is None:
+            return tuple(found)
+        held = gpu.memory_used >= HELD_MIB
+        return (*found, Mark(Kind.IDLE, "idle, holds memory") if held else Mark(Kind.EMPTY, "empty"))
+    return (*found, *_hints(one, normal))
+
+
+def _hints(one: SeenGpu, normal: Normal) -> list[Mark]:
+    """A rank that waits in a collective shows full utilisation and little power; the one it waits for, more of it."""
+    if normal.utilization is None or normal.utilization < WORKING:
+        return []
+    found = []
+    if one.power is not None and normal.power:
+        share = one.power / normal.power
+        if share < LOW_POWER:
+            found.append(Mark(Kind.LOW_POWER, f"low power? {share:.0%} of median"))
+        elif share > HIGH_POWER and normal.utilization >= SPINNING:
+            found.append(Mark(Kind.HIGH_POWER, f"others wait? {share:.0%} of median power"))
+    used = one.utilization
+    if used is not None and normal.utilization - used >= LOW_UTILIZATION:
+        found.append(Mark(Kind.LOW_UTILIZATION, f"low use? median {normal.utilization:.0f} %"))
+    return found
+
+
+# A worker
 
 
 @dataclass(slots=True)
@@ -93,7 +207,7 @@ class View:
         told = self.gpus.absent or self.gpus.count > 0
         return (self.compute.count > 0 and told) or self.phase in ("lost", "ended")
 
-    def looks(self) -> list[Seen]:
+    def looks(self) -> list[SeenGpu]:
         """Its GPUs, by index."""
         return [seen(tuple(looks)) for looks in self._history.values()]
 
@@ -124,7 +238,7 @@ class View:
         return self.phase == "ended" and self.worker.state in (State.FAILED, State.LOST)
 
 
-def judge(views: Sequence[View]) -> dict[str, list[tuple[Seen, tuple[Mark, ...]]]]:
+def judge(views: Sequence[View]) -> dict[str, list[tuple[SeenGpu, tuple[Mark, ...]]]]:
     """The GPUs of each worker with their marks, compared with those of all."""
     looks = {view.worker.name: view.looks() for view in views}
     medians = normals(one for own in looks.values() for one in own)
@@ -132,7 +246,7 @@ def judge(views: Sequence[View]) -> dict[str, list[tuple[Seen, tuple[Mark, ...]]
     return {name: [(one, marks(one, medians.get(one.gpu.name, nothing))) for one in own] for name, own in looks.items()}
 
 
-def to_data(view: View, judged: Sequence[tuple[Seen, tuple[Mark, ...]]]) -> dict[str, Any]:
+def to_data(view: View, judged: Sequence[tuple[SeenGpu, tuple[Mark, ...]]]) -> dict[str, Any]:
     """A worker as `-o json` shows it. `gpus` is null where nobody told of any."""
     told = view.gpus.latest is not None and not view.gpus.latest.trouble
     use = view.use

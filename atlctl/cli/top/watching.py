@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from atlctl.backends.base import ExecRequest, Executor, Measuring, Stream
-from atlctl.cli.top.sampler import sampler
+from atlctl.cli.top.reading import sampler
 from atlctl.cli.top.view import View
 from atlctl.fanout import engine
-from atlctl.fanout.keep import ended, unanswered
 from atlctl.fanout.limits import make_room
-from atlctl.fanout.outcome import Kind, Outcome
+from atlctl.fanout.outcome import EndKind, Outcome
+from atlctl.fanout.sessions import ended, unanswered
 from atlctl.jobs.errors import AtlctlError, Replaced, TimedOut
 
 if TYPE_CHECKING:
@@ -127,11 +127,11 @@ class Watch:
                 (outcome,) = await engine.run(executor, [view.worker], request, limits, self)
                 if view.compute.count:
                     wait = first
-                reason = unanswered(outcome, "the sampler", "sh", _ended(view, outcome)).message
+                reason = unanswered(outcome, "the sampler", "sh", _ended(view, outcome), lost="").message
                 view.begin(self._clock())
                 await self._refresh(self._clock())
                 if view.worker.state.active:
-                    view.turn("lost", self._clock(), reason.removeprefix("lost: "))
+                    view.turn("lost", self._clock(), reason)
             if not view.worker.state.active:
                 view.turn("ended", self._clock(), ended(view.worker).message)
             self.changed.set()
@@ -184,6 +184,6 @@ def _wrong(view: View, outcome: Outcome) -> AtlctlError | None:
         if trouble:
             return AtlctlError(trouble)
         return None if view.compute.count else AtlctlError(_ended(view, outcome))
-    if outcome.kind is Kind.TIMEOUT and view.gpus.asked and not view.gpus.count:
+    if outcome.kind is EndKind.TIMEOUT and view.gpus.asked and not view.gpus.count:
         return TimedOut(f"nvidia-smi has not answered: {outcome.reason}")
     return unanswered(outcome, "the sampler", "sh", _ended(view, outcome))

@@ -1,45 +1,53 @@
-"""The root cause of a job: which round decides, and which of the ways to fail explains it."""
+"""The root cause of a job: the round that decides, the way of failing that explains it, what else the platform knows.
+
+Each way of failing is a file beside this one: a process failed by itself (`initiators`), all that spoke are victims and
+somebody is missing (`missing`), the launchers failed or report it (`launchers`), ranks are out of step (`desync`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from atlctl.diagnosis.cause import progress
-from atlctl.diagnosis.cause.agents import find_rendezvous, find_signals
+from atlctl.diagnosis.cause import desync
 from atlctl.diagnosis.cause.initiators import find_initiators
+from atlctl.diagnosis.cause.launchers import find_loose, find_rendezvous, find_signals, reported_deaths
 from atlctl.diagnosis.cause.missing import find_missing
-from atlctl.diagnosis.cause.outside import with_platform
-from atlctl.diagnosis.cause.raw import find_loose, reported_deaths
-from atlctl.diagnosis.cause.scene import Round, Scene, build
-from atlctl.diagnosis.cause.story import tell_story
+from atlctl.diagnosis.cause.rounds import JudgedJob, Round, build, proofs
 from atlctl.diagnosis.consequence import Sort
 from atlctl.diagnosis.evidence import JobEvidence
-from atlctl.diagnosis.failures import Part
-from atlctl.diagnosis.result import Diagnosis, Verdict
-from atlctl.diagnosis.signatures.match import Matcher
+from atlctl.diagnosis.failures import Failure, Part
+from atlctl.diagnosis.joining import WorkerRounds
+from atlctl.diagnosis.platform import Event, Judgement, PlatformState, judge_event, judge_state
+from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Followed, Proof, Verdict, WorkerReport
+from atlctl.diagnosis.signatures import Matcher
+from atlctl.jobs import podnews
+from atlctl.jobs.model import State
 
 #: What a restart that cannot come up again says: it reads what the round before left behind.
 _STALE = (Sort.MESH, Sort.STORE_LEFT)
 
 
-def diagnose(job: JobEvidence, matcher: Matcher) -> Diagnosis:
+def diagnose(evidence: JobEvidence, matcher: Matcher) -> Diagnosis:
     """What failed first in the whole job. Never raises on any evidence."""
-    scene = build(job, matcher)
-    number, answer = _decide(scene)
+    job = build(evidence, matcher)
+    number, answer = _decide(job)
     if answer.verdict is Verdict.NONE:
-        answer = reported_deaths(scene) or answer
-    answer = with_platform(scene, answer)
-    return replace(answer, **tell_story(scene, number, answer))
+        answer = reported_deaths(job) or answer
+    answer = with_platform(job, answer)
+    return replace(answer, **tell_story(job, number, answer))
 
 
-def _decide(scene: Scene) -> tuple[int, Diagnosis]:
+def _decide(job: JudgedJob) -> tuple[int, Diagnosis]:
     """The deciding round and its answer: the last one that is not only the follow-up of an earlier one."""
     skipped: tuple[int, Diagnosis] | None = None
-    for number in range(scene.last_round, -1, -1):
-        this = Round.of(scene, number)
+    for number in range(job.last_round, -1, -1):
+        this = Round.of(job, number)
         answer = _answer(this)
         if answer is None:
-            if number == scene.last_round and not _unfinished(this):
+            if number == job.last_round and not _unfinished(this):
                 return number, Diagnosis(Verdict.NONE)
             continue
         if number > 0 and _only_follows(this):
@@ -48,7 +56,7 @@ def _decide(scene: Scene) -> tuple[int, Diagnosis]:
         if answer.verdict is Verdict.UNDECIDED and skipped is not None:
             return skipped
         return number, answer
-    return skipped or (scene.last_round, Diagnosis(Verdict.NONE))
+    return skipped or (job.last_round, Diagnosis(Verdict.NONE))
 
 
 def _answer(this: Round) -> Diagnosis | None:
@@ -58,7 +66,7 @@ def _answer(this: Round) -> Diagnosis | None:
         or (find_rendezvous(this) if not this.victims else None)
         or find_missing(this)
         or find_rendezvous(this)
-        or progress.named(this)
+        or desync.named(this)
         or find_loose(this)
     )
 
@@ -78,7 +86,7 @@ def _unfinished(this: Round) -> bool:
         return True
     if any(item.process.seen for item in this.failures) or _came_up(this):
         return False
-    ended_before = any(worker.rounds.final and worker.rounds.count - 1 < this.number for worker in this.scene.workers)
+    ended_before = any(worker.rounds.final and worker.rounds.count - 1 < this.number for worker in this.job.workers)
     return ended_before or this.number > 0
 
 
@@ -86,6 +94,331 @@ def _came_up(this: Round) -> bool:
     """Whether the training went on in any worker behind the end of the round before. Other lines prove nothing."""
     return any(
         log.last_activity > worker.rounds.ends[-1]
-        for worker in this.scene.workers
+        for worker in this.job.workers
         if (log := worker.evidence.log) and worker.rounds.ends and not worker.rounds.final
     )
+
+
+#: Categories that say how a process ended and not why: the platform may know better.
+_OPEN = frozenset(
+    {
+        "killed",
+        "terminated",
+        "oom_kill",
+        "node_lost",
+        "network_lost",
+        "unknown_python_exit",
+        "rendezvous_timeout",
+        "preemption",
+    }
+)
+_BAD = (State.FAILED, State.HELD, State.LOST)
+#: Categories that say no more than that a worker is gone.
+_GONE = frozenset({"node_lost", "network_lost", "rendezvous_timeout"})
+#: What the kubelet says when a container is stopped; a failed probe has other words.
+_STOPPING = "Stopping container"
+#: Exit codes of SIGKILL and SIGTERM.
+_OF_DELETION = (137, 143)
+_FIRST = "it is the first that ended, by the states and events of the job"
+_PLATFORM_SAYS = "the logs do not decide it, the platform says so"
+
+
+def with_platform(job: JudgedJob, answer: Diagnosis) -> Diagnosis:
+    """The answer with what the platform says of its workers; where the logs do not decide, what it says of others."""
+    if (first := _first_gone(job)) is not None and _leaves_open(job, answer, first):
+        return Diagnosis(Verdict.WORKER, (first,))
+    if answer.root_causes:
+        return replace(answer, root_causes=tuple(_explained(job, cause) for cause in answer.root_causes))
+    told = [(worker, found) for worker in job.workers if (found := _judgement(job, worker)) is not None]
+    proven = [(worker, found) for worker, found in told if found.certainty == "proves" or found.strong]
+    if len(proven) == 1:
+        worker, found = proven[0]
+        cause = _cause(job, worker.worker, found.category, found.text, Confidence.LIKELY)
+        return Diagnosis(Verdict.WORKER, (cause,))
+    failed = [worker for worker in job.workers if _failed(worker)]
+    if answer.verdict is not Verdict.NONE or not failed:
+        return answer
+    causes = tuple(
+        _cause(job, worker.worker, "explicit_exit", _ending(worker), Confidence.GUESS) for worker in failed[:16]
+    )
+    return Diagnosis(Verdict.WORKER, causes) if len(causes) == 1 else Diagnosis(Verdict.UNDECIDED, candidates=causes)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """When a worker's container ended, in seconds since the epoch, and how. `event`: the words of the event, if any."""
+
+    worker: str
+    time: float
+    code: int
+    event: str = ""
+
+
+def _first_gone(job: JudgedJob) -> Cause | None:
+    """The worker that ended or was stopped before a controller deleted the others; None if events do not show one."""
+    deleted = job.evidence.deleted
+    stopped = {
+        event.worker: event
+        for event in reversed(job.evidence.events)
+        if event.kind == "Pod" and event.reason == "Killing" and event.message.startswith(_STOPPING) and event.worker
+    }
+    if not deleted and not stopped:
+        return None
+    ends = [end for end in _ends(job) if not _by_deletion(end, deleted)]
+    first = min((end.time for end in ends), default=math.inf)
+    known = {worker.worker for worker in job.workers}  # pods of earlier attempts have names that no worker has
+    outside = [
+        event
+        for name, event in stopped.items()
+        if name in known and name not in deleted and (event.first or math.inf) < first
+    ]
+    if len(outside) == 1 and (deleted or ends):
+        return _stopped(job, outside[0])
+    firsts = [end for end in ends if end.time == first]
+    return _exited(job, firsts[0]) if len(firsts) == 1 and not outside else None
+
+
+def _ends(job: JudgedJob) -> list[_End]:
+    """Ends with an exit code other than 0: of containers as they are known last, else as events report them first."""
+    found: dict[str, _End] = {}
+    for event in job.evidence.events:
+        news = podnews.read(event.reason, event.message)
+        if news is not None and news.code and event.worker and event.first is not None:
+            found.setdefault(event.worker, _End(event.worker, event.first, news.code, event.message))
+    for worker in job.workers:
+        state = worker.evidence.platform
+        if state is not None and state.exit_code and state.finished is not None:
+            found.setdefault(worker.worker, _End(worker.worker, state.finished, state.exit_code))
+    return list(found.values())
+
+
+def _by_deletion(end: _End, deleted: Mapping[str, float]) -> bool:
+    """Whether a container ended since its pod was deleted. Times are of whole seconds: the code decides within one."""
+    at = deleted.get(end.worker, math.inf)
+    return end.time > at or (end.time == at and end.code in _OF_DELETION)
+
+
+def _exited(job: JudgedJob, end: _End) -> Cause:
+    judged = judge_state(PlatformState(exit_code=end.code))
+    text = f"{end.worker} ended with exit code {end.code}, before the job's controller deleted the other pods"
+    cause = _cause(job, end.worker, judged.category if judged else "explicit_exit", text, Confidence.LIKELY, _FIRST)
+    proofs = (*cause.proofs, *([Proof(end.worker, None, end.event)] if end.event else ()))
+    return replace(cause, exit_code=end.code, proofs=proofs)
+
+
+def _stopped(job: JudgedJob, event: Event) -> Cause:
+    name = event.worker or ""
+    text = f"{name} was stopped from outside (its pod was deleted or evicted) before any other worker ended"
+    cause = _cause(job, name, "preemption", text, Confidence.LIKELY, _FIRST)
+    return replace(cause, proofs=(*cause.proofs, Proof(name, None, f"{event.reason}: {event.message}")))
+
+
+def _leaves_open(job: JudgedJob, answer: Diagnosis, first: Cause) -> bool:
+    """Whether the logs say no more than that others were gone, and do not call the first one a victim."""
+    if any(cause.category not in _GONE for cause in answer.root_causes):
+        return False
+    victims = {item.worker for item in job.failures if item.part is Part.VICTIM}
+    return first.category == "preemption" or first.worker not in victims
+
+
+def _judgement(job: JudgedJob, worker: WorkerRounds) -> Judgement | None:
+    """The strongest statement about a worker: of its state, or of events about it or its node."""
+    platform = worker.evidence.platform
+    found = [judge_state(platform)] if platform else []
+    for event in job.evidence.events:
+        about_node = event.worker is None and platform is not None and event.node == platform.node is not None
+        if event.worker == worker.worker or about_node:
+            found.append(judge_event(event))
+    said = [item for item in found if item is not None]
+    return max(said, key=lambda item: (item.certainty == "proves", item.strong), default=None)
+
+
+def _explained(job: JudgedJob, cause: Cause) -> Cause:
+    worker = next((item for item in job.workers if item.worker == cause.worker), None)
+    if worker is None or cause.category not in _OPEN or (found := _judgement(job, worker)) is None:
+        return cause
+    sure = found.certainty == "proves" and cause.rank is None
+    return replace(
+        cause,
+        category=found.category,
+        why=f"{cause.why}; the platform says: {found.text}",
+        confidence=Confidence.CERTAIN if sure else cause.confidence,
+        proofs=(*cause.proofs, Proof(worker.worker, None, found.text)),
+    )
+
+
+def _failed(worker: WorkerRounds) -> bool:
+    platform = worker.evidence.platform
+    return worker.evidence.state in _BAD or bool(platform and platform.exit_code)
+
+
+def _ending(worker: WorkerRounds) -> str:
+    platform = worker.evidence.platform
+    if platform and platform.exit_code:
+        return f"{worker.worker} ended with exit code {platform.exit_code}, and its log names no failure"
+    return f"{worker.worker} is {worker.evidence.state}, and its log names no failure"
+
+
+def _cause(
+    job: JudgedJob, name: str, category: str, text: str, confidence: Confidence, why: str = _PLATFORM_SAYS
+) -> Cause:
+    worker = next((item for item in job.workers if item.worker == name), None)
+    log = worker.evidence.log if worker else None
+    last = [Proof(name, log.last_line, log.last_text)] if log and log.last_line else []
+    return job.worker_cause(name, category, text, confidence, why, extra=last)
+
+
+#: Groups of the cascade; what is more is one last group.
+MAX_GROUPS = 9
+_MAX_EARLIER = 32
+
+
+def tell_story(job: JudgedJob, number: int, answer: Diagnosis) -> dict[str, Any]:
+    """The fields of a Diagnosis that stand around its causes."""
+    return {
+        "cascade": _cascade(job, number, answer),
+        "workers": tuple(_worker(job, index) for index in range(len(job.workers))),
+        "earlier": _earlier(job, number, answer),
+        "remarks": _remarks(job, number),
+    }
+
+
+def _cascade(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Followed, ...]:
+    this = Round.of(job, number)
+    blamed = {(cause.worker, cause.rank, cause.local_rank) for cause in (*answer.root_causes, *answer.candidates)}
+    groups: dict[str, list[Failure]] = {}
+    if answer.verdict is Verdict.JOB:
+        return ()
+    for item in this.failures:
+        if item.part is Part.SILENT or (item.worker, item.rank, item.local_rank) in blamed:
+            continue
+        groups.setdefault(_reason(item), []).append(item)
+    for end in this.final_ends:
+        if end.signal is None:
+            groups.setdefault("agents that lost the rendezvous", [])
+    made = [_group(job, reason, items) for reason, items in groups.items() if items]
+    agents = [end for end in this.final_ends if end.signal is None]
+    if agents:
+        first = agents[0]
+        made.append(
+            Followed(
+                "torchrun itself ended: the rendezvous or its store was gone",
+                len(agents),
+                tuple(dict.fromkeys(end.worker for end in agents)),
+                (),
+                job.clocks.when(first.worker, first.time),
+                Proof(first.worker, first.line_no, first.text),
+            )
+        )
+    made.sort(key=lambda group: (group.first is None, group.first.seconds if group.first else 0.0))
+    if len(made) <= MAX_GROUPS:
+        return tuple(made)
+    rest = made[MAX_GROUPS:]
+    workers = dict.fromkeys(name for group in rest for name in group.workers)
+    ranks = sorted({rank for group in rest for rank in group.ranks})
+    count = sum(group.count for group in rest)
+    return (
+        *made[:MAX_GROUPS],
+        Followed("other failures", count, tuple(workers), tuple(ranks), rest[0].first, rest[0].proof),
+    )
+
+
+def _reason(item: Failure) -> str:
+    if item.part is Part.ENDED:
+        return (
+            "ended by its own agent (SIGTERM)" if item.process.forced is None else "killed by its own agent (SIGKILL)"
+        )
+    if item.reason:
+        return item.reason
+    if item.exception:
+        return f"a later failure: {item.exception}"
+    return f"ended by {item.signal}" if item.signal else f"exit code {item.exit_code}"
+
+
+def _group(job: JudgedJob, reason: str, items: list[Failure]) -> Followed:
+    timed = sorted(
+        ((when, item) for item in items if (when := job.when(item)) is not None), key=lambda pair: pair[0].seconds
+    )
+    first = timed[0] if timed else None
+    shown = first[1] if first else items[0]
+    found = proofs(shown)
+    return Followed(
+        reason,
+        len(items),
+        tuple(dict.fromkeys(item.worker for item in items)),
+        tuple(sorted({item.rank for item in items if item.rank is not None})),
+        first[0] if first else None,
+        found[0] if found else None,
+    )
+
+
+def _worker(job: JudgedJob, index: int) -> WorkerReport:
+    worker = job.workers[index]
+    log = worker.evidence.log
+    mine = [item for item in job.failures if item.worker == worker.worker]
+    told = [item for item in mine if item.part is not Part.SILENT]
+    timed = [(when, item) for item in told if (when := job.when(item)) is not None]
+    first = min(timed, key=lambda pair: pair[0].seconds, default=None)
+    skew = job.clocks.skew.get(worker.worker)
+    processes = len({item.key for item in mine})
+    failed = len({item.key for item in told})
+    if first is None and told:
+        shown: Failure | None = told[0]
+    else:
+        shown = first[1] if first else None
+    if shown is not None:
+        found = proofs(shown)
+        return WorkerReport(
+            worker.worker, worker.evidence.index, str(shown.part), shown.message or _reason(shown),
+            first[0] if first else None, processes, failed, worker.rounds.count, found[0] if found else None, skew,
+        )  # fmt: skip
+    if worker.ends:
+        end = worker.ends[0]
+        return WorkerReport(
+            worker.worker, worker.evidence.index, "agent", end.text, job.clocks.when(worker.worker, end.time),
+            processes, failed, worker.rounds.count, Proof(worker.worker, end.line_no, end.text), skew,
+        )  # fmt: skip
+    if log is None:
+        return WorkerReport(worker.worker, worker.evidence.index, "no log", "", None, processes, 0, 0, None, skew)
+    proof = Proof(worker.worker, log.last_line, log.last_text) if log.last_line else None
+    when = job.clocks.when(worker.worker, log.last)
+    return WorkerReport(
+        worker.worker,
+        worker.evidence.index,
+        "silent",
+        log.last_text,
+        when,
+        processes,
+        0,
+        worker.rounds.count,
+        proof,
+        skew,
+    )
+
+
+def _earlier(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Cause, ...]:
+    """Initiators of other rounds than the one that decided."""
+    found = [
+        job.cause(item, Confidence.LIKELY, "failed in another round; the job was restarted since")
+        for item in job.failures
+        if item.part is Part.INITIATOR
+        and item.strength
+        and (item.process.round < number or answer.verdict is Verdict.NONE)
+    ]
+    return tuple(found[:_MAX_EARLIER])
+
+
+def _remarks(job: JudgedJob, number: int) -> tuple[str, ...]:
+    found = []
+    unread = [worker.worker for worker in job.workers if worker.evidence.log is None]
+    if unread:
+        found.append(f"no log of {len(unread)} worker{'s' if len(unread) > 1 else ''}: {', '.join(unread[:5])}")
+    if job.evidence.missing:
+        found.append(f"never seen: {', '.join(job.evidence.missing[:5])}")
+    skewed = {name: skew for name, skew in job.clocks.skew.items() if abs(skew) >= 1}
+    if skewed:
+        shown = ", ".join(f"{name} {skew:+.1f} s" for name, skew in list(skewed.items())[:5])
+        found.append(f"clocks differ and were set right: {shown}")
+    if job.last_round > number:
+        found.append(f"the job was restarted; what came after round {number} only followed")
+    return tuple(found)

@@ -1,17 +1,16 @@
-"""Somebody failed of its own: one rank, several, or all of the job by the same cause."""
+"""Processes that failed by themselves: one rank, several, or all of the job by the same cause; and which was first."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from atlctl.diagnosis.cause.order import First, first_of
-from atlctl.diagnosis.cause.scene import Round, name_process
+from atlctl.diagnosis.cause.rounds import JudgedJob, Round, name_process
 from atlctl.diagnosis.consequence import Sort
 from atlctl.diagnosis.failures import Failure, Part, Strength
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Verdict
-from atlctl.diagnosis.signatures.model import Scope
+from atlctl.diagnosis.signatures import FaultScope
 
 #: Culprits that are listed one by one.
 _MAX_LISTED = 64
@@ -47,7 +46,7 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
         return _worker(this, worker, found)
     if strength is Strength.SOME and len(found) > 1 and not _distinct_times(this, found):
         return undecided(this, found, "several ended alike at the same time, without a word")
-    first = first_of(this.scene, found)
+    first = first_of(this.job, found)
     if first.tie == "unknown":
         return _tie(this, first, found, same)
     leader = first.leaders[0]
@@ -58,7 +57,7 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
     if first.tie == "at_once":
         return _several(this, first.leaders, "they failed at the same moment, apart from each other", Confidence.LIKELY)
     if len(alike) > 1 and _spoke(leader) and _own_words_of_all(alike):
-        sure = len(alike) == len(this.initiators) and not (this.scene.job.missing or _unread(this))
+        sure = len(alike) == len(this.initiators) and not (this.job.evidence.missing or _unread(this))
         confidence = (
             Confidence.CERTAIN if sure and not any(i.process.guessed_words for i in alike) else Confidence.LIKELY
         )
@@ -70,7 +69,7 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
     confidence, why = _sureness(this, leader, first, found)
     if _is_worker_fault(this, leader):
         return _worker(this, leader.worker, [leader], confidence)
-    return Diagnosis(Verdict.RANK, (this.scene.cause(leader, confidence, why),))
+    return Diagnosis(Verdict.RANK, (this.job.cause(leader, confidence, why),))
 
 
 def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failure]) -> tuple[Confidence, str]:
@@ -85,7 +84,7 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
             "its words stand first in the log" if first.same_log else f"it is {first.margin or 0:.2g} s before the next"
         )
         wide = (
-            first.margin is not None and first.margin >= 2 and this.scene.clocks.aligned(leader.worker, found[1].worker)
+            first.margin is not None and first.margin >= 2 and this.job.clocks.aligned(leader.worker, found[1].worker)
         )
         return (
             Confidence.LIKELY if sure or wide else Confidence.GUESS
@@ -97,10 +96,10 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
         return Confidence.LIKELY, f"killed by SIGKILL; others waited for a peer until a timeout{tail}"
     if others:
         return Confidence.LIKELY, f"the only one with a cause in its own words{tail}"
-    if this.scene.last_round > this.number:
+    if this.job.last_round > this.number:
         return Confidence.LIKELY, f"the only failure of its own in this round; what came later followed{tail}"
     words = "the only one that failed of its own" if this.failures[1:] else "the only failure in the logs"
-    if not sure or this.scene.job.missing or _unread(this) or _of_the_worker(this, leader):
+    if not sure or this.job.evidence.missing or _unread(this) or _of_the_worker(this, leader):
         return Confidence.LIKELY, words + tail
     return Confidence.CERTAIN, words + tail
 
@@ -114,13 +113,13 @@ def _opaque(this: Round) -> Diagnosis | None:
         return undecided(this, found, "they ended with exit code 1, without a word")
     if len(found) > 1 and not _distinct_times(this, found):
         return undecided(this, found, "they ended with exit code 1 at the same time, without a word")
-    first = first_of(this.scene, found)
+    first = first_of(this.job, found)
     if first.tie:
         return undecided(this, first.leaders, "they ended with exit code 1 at the same time, without a word")
     leader = first.leaders[0]
     why = "the only one that does not blame a peer" if len(found) == 1 else "it ended first; nothing says why"
     confidence = Confidence.LIKELY if len(found) == 1 else Confidence.GUESS
-    return Diagnosis(Verdict.RANK, (this.scene.cause(leader, confidence, why),))
+    return Diagnosis(Verdict.RANK, (this.job.cause(leader, confidence, why),))
 
 
 def _tie(this: Round, first: First, found: Sequence[Failure], same: bool) -> Diagnosis:
@@ -134,7 +133,7 @@ def _tie(this: Round, first: First, found: Sequence[Failure], same: bool) -> Dia
 
 
 def _several(this: Round, items: Sequence[Failure], why: str, confidence: Confidence) -> Diagnosis:
-    causes = tuple(this.scene.cause(item, confidence, why) for item in items[:_MAX_LISTED])
+    causes = tuple(this.job.cause(item, confidence, why) for item in items[:_MAX_LISTED])
     return Diagnosis(Verdict.RANKS, causes)
 
 
@@ -143,7 +142,7 @@ def _job(this: Round, found: Sequence[Failure]) -> Diagnosis:
     workers = {item.worker for item in found}
     where = f"{len(workers)} worker{'s' if len(workers) > 1 else ''}"
     why = f"the same failure on all {len(found)} processes that failed, on {where}"
-    cause = this.scene.cause(spoke, Confidence.CERTAIN if len(found) > 1 else Confidence.LIKELY, why)
+    cause = this.job.cause(spoke, Confidence.CERTAIN if len(found) > 1 else Confidence.LIKELY, why)
     return Diagnosis(Verdict.JOB, (_everywhere(cause),))
 
 
@@ -158,7 +157,7 @@ def _worker(
     head = found[0]
     count = len(found)
     why = f"{'all its processes' if count > 1 else name_process(head.process)} failed before the user's code ran"
-    made = this.scene.cause(head, confidence, why)
+    made = this.job.cause(head, confidence, why)
     return Diagnosis(Verdict.WORKER, (replace(made, worker=worker, rank=None, local_rank=None),))
 
 
@@ -177,7 +176,7 @@ def _everybody(this: Round, found: Sequence[Failure]) -> bool:
         return False
     if any(item.part is Part.VICTIM for item in this.failures) and len(found) < 2 * len(this.victims):
         return False
-    if _scope(this, found[0]) is Scope.WORKER and found[0].exit_code != 2:
+    if _scope(this, found[0]) is FaultScope.WORKER and found[0].exit_code != 2:
         return True
     spoke = [item for item in this.failures if item.part in (Part.INITIATOR, Part.VICTIM)]
     if len(found) != len(spoke):
@@ -191,11 +190,11 @@ def _untouched(this: Round) -> set[str]:
     """Workers with a log that neither lost a process nor the rendezvous: the failure is not theirs."""
     ended = {end.worker for end in this.final_ends}
     spoke = {item.worker for item in this.failures if item.part is not Part.SILENT}
-    return {worker.worker for worker in this.scene.workers if worker.evidence.log} - spoke - ended
+    return {worker.worker for worker in this.job.workers if worker.evidence.log} - spoke - ended
 
 
 def _whole_worker(this: Round, found: Sequence[Failure]) -> str | None:
-    """The worker all of whose processes failed before any user's code ran, None where that is not so."""
+    """The worker all of whose processes failed before any user's code ran, None if that is not so."""
     workers = {item.worker for item in found}
     if len(workers) != 1 or not all(item.category in _BEFORE_CODE or item.exit_code == 2 for item in found):
         return None
@@ -205,29 +204,29 @@ def _whole_worker(this: Round, found: Sequence[Failure]) -> str | None:
 
 
 def _is_worker_fault(this: Round, item: Failure) -> bool:
-    return len(this.scene.workers) > 1 and item.category in _BEFORE_CODE and _scope(this, item) is Scope.WORKER
+    return len(this.job.workers) > 1 and item.category in _BEFORE_CODE and _scope(this, item) is FaultScope.WORKER
 
 
-def _scope(this: Round, item: Failure) -> Scope:
-    match = this.scene.matcher.match(item.message)
-    return match.signature.scope if match else Scope.RANK
+def _scope(this: Round, item: Failure) -> FaultScope:
+    match = this.job.matcher.match(item.message)
+    return match.signature.scope if match else FaultScope.RANK
 
 
 def _sharers(this: Round, leader: Failure) -> list[Failure]:
     """Processes of its worker that must have failed alike: its software is theirs, and their agent was just quicker."""
     others = [item for item in this.failures if item.worker == leader.worker and item.key != leader.key]
-    early = leader.category in _OF_THE_IMAGE and not leader.process.seen and len(this.scene.workers) > 1
+    early = leader.category in _OF_THE_IMAGE and not leader.process.seen and len(this.job.workers) > 1
     return others if early and all(item.part is Part.ENDED and not item.process.seen for item in others) else []
 
 
 def _unread(this: Round) -> bool:
-    return any(worker.evidence.log is None for worker in this.scene.workers)
+    return any(worker.evidence.log is None for worker in this.job.workers)
 
 
 def _of_the_worker(this: Round, item: Failure) -> bool:
     """Whether what failed belongs to the whole worker, and others of it were ended before they could say the same."""
     silenced = any(other.worker == item.worker and other.part is Part.ENDED for other in this.failures)
-    return _scope(this, item) is Scope.WORKER or (silenced and not item.process.seen)
+    return _scope(this, item) is FaultScope.WORKER or (silenced and not item.process.seen)
 
 
 def _same_words(found: Sequence[Failure]) -> bool:
@@ -250,10 +249,94 @@ def _own_words_of_all(items: Sequence[Failure]) -> bool:
 
 
 def _distinct_times(this: Round, found: Sequence[Failure]) -> bool:
-    return not first_of(this.scene, found).tie
+    return not first_of(this.job, found).tie
 
 
 def undecided(this: Round, items: Sequence[Failure], why: str) -> Diagnosis:
     """Candidates, and why nothing decides between them."""
-    found = tuple(this.scene.cause(item, Confidence.GUESS, why) for item in items[:_MAX_LISTED])
+    found = tuple(this.job.cause(item, Confidence.GUESS, why) for item in items[:_MAX_LISTED])
     return Diagnosis(Verdict.UNDECIDED, candidates=found)
+
+
+#: Failures that are nearer than this, in seconds, happened at once: no collective passes a failure on so fast.
+AT_ONCE = 0.06
+#: Clocks of nodes that nobody compared may differ by this much, in seconds.
+UNALIGNED = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """`leaders` share the first place. `margin`: seconds to the next one, None if only the log's order tells.
+
+    `tie` says why nobody is alone in front: `at_once` (they are that near), `clocks` (of different workers, whose
+    clocks nobody compared) or `unknown` (no times, or too coarse ones).
+    """
+
+    leaders: tuple[Failure, ...]
+    margin: float | None
+    tie: str = ""
+    same_log: bool = False
+
+
+def first_of(job: JudgedJob, failures: Sequence[Failure]) -> First:
+    """The first of failures that all count the same. There is at least one."""
+    if len(failures) == 1:
+        return First(tuple(failures), None)
+    timed = [(when, item) for item in failures if (when := job.when(item)) is not None]
+    if len({item.worker for item in failures}) == 1:
+        return _in_one_log(job, failures)
+    if len(timed) < len(failures):
+        return First(tuple(failures), None, "unknown")
+    timed.sort(key=lambda pair: (pair[0].seconds, pair[1].line_no or 0))
+    start, leader = timed[0]
+    # In the leader's own worker the log's order decides.
+    rivals = [(when, item) for when, item in timed[1:] if item.worker != leader.worker]
+    own = [item for _, item in timed if item.worker == leader.worker]
+    if len(own) > 1:
+        inner = _in_one_log(job, own)
+        if inner.tie:
+            return inner
+        leader = inner.leaders[0]
+    close, unknown, apart, margin = [], [], [], None
+    for when, item in rivals:
+        gap = when.seconds - start.seconds
+        if gap <= UNALIGNED and not job.clocks.aligned(leader.worker, item.worker):
+            apart.append(item)
+            continue
+        margin = gap if margin is None else min(margin, gap)
+        step = max(when.resolution, start.resolution)
+        if step < 1 and gap <= AT_ONCE:
+            close.append(item)
+        elif gap < step:
+            unknown.append(item)
+    if unknown:
+        return First((leader, *close, *unknown), margin, "unknown")
+    if close:
+        return First((leader, *close), margin, "at_once")
+    if apart:
+        return First((leader, *apart), margin, "clocks")
+    return First((leader,), margin)
+
+
+def _in_one_log(job: JudgedJob, failures: Sequence[Failure]) -> First:
+    """One worker has one clock, and its log has an order where processes spoke for themselves."""
+    spoken = [item for item in failures if item.line_no and item.process.traces]
+    if len(spoken) == len(failures):
+        leader = min(spoken, key=lambda item: item.process.traces[-1].line_no)
+        return First((leader,), None, same_log=True)
+    timed = sorted(
+        ((when, item) for item in failures if (when := job.when(item)) is not None), key=lambda pair: pair[0].seconds
+    )
+    if len(timed) == len(failures):
+        start, leader = timed[0]
+        tied = [item for when, item in timed if when.seconds - start.seconds < max(when.resolution, start.resolution)]
+        if len(tied) == 1:
+            return First((leader,), timed[1][0].seconds - start.seconds)
+        failures = tied
+    # The agent's `failed` line is about the process that it saw end first.
+    noted = [item for item in failures if item.process.note is not None]
+    if len(noted) == 1 and noted[0].strength == max((item.strength or 0) for item in failures):
+        strongest = [item for item in failures if item.strength == noted[0].strength]
+        if len(strongest) == 1:
+            return First((noted[0],), None, same_log=True)
+    return First(tuple(failures), None, "unknown")

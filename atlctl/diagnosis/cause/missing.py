@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from atlctl.diagnosis.cause import progress
-from atlctl.diagnosis.cause.scene import Round, name_process
-from atlctl.diagnosis.cause.universe import Universe, gaps, place_unheard, rank_of_the_mute, universe
+from atlctl.diagnosis.cause import desync
+from atlctl.diagnosis.cause.rounds import Round, Universe, gaps, name_process, place_unheard, rank_of_the_mute, universe
 from atlctl.diagnosis.consequence import Sort
 from atlctl.diagnosis.failures import Failure, Part
-from atlctl.diagnosis.processes import Process, WorkerRounds, is_victim_end
+from atlctl.diagnosis.joining import Process, WorkerRounds, is_victim_end
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 
 #: Seconds after the last timeout in which a peer that waited as well notices that the connection was closed.
@@ -38,7 +37,7 @@ class _Case:
 
 
 def find_missing(this: Round) -> Diagnosis | None:
-    """The answer where somebody is missing; None where there are no victims at all."""
+    """The answer where somebody is missing; None if there are no victims at all."""
     victims = this.victims
     ends = [end for end in this.final_ends if end.signal is None and is_victim_end(end)]
     if not victims and not ends:
@@ -50,9 +49,9 @@ def find_missing(this: Round) -> Diagnosis | None:
         [item for item in victims if item.sort is not None and item.sort not in (*_WAITS, Sort.SIZES)],
         this.of_part(Part.ENDED),
         this.of_part(Part.SILENT),
-        [worker for worker in this.silent_workers() if worker.worker not in this.scene.job.deleted],
+        [worker for worker in this.silent_workers() if worker.worker not in this.job.evidence.deleted],
     )
-    named = progress.named(this)
+    named = desync.named(this)
     if named is not None:
         return named
     sizes = [item for item in victims if item.sort is Sort.SIZES]
@@ -110,7 +109,7 @@ def _left_silently(case: _Case, item: Failure) -> Diagnosis:
     why = (
         "its agent ended all others of its worker, it neither ended nor reports this one: it had left with exit code 0"
     )
-    sure = case.ranks.complete and len(victims) > 1 and not case.this.scene.job.missing and not case.lost
+    sure = case.ranks.complete and len(victims) > 1 and not case.this.job.evidence.missing and not case.lost
     confidence = Confidence.CERTAIN if sure else Confidence.LIKELY
     return _rank(case, item, "early_exit_zero", f"{why}; {_count(victims, 'lost it or waited for it')}", confidence)
 
@@ -118,10 +117,10 @@ def _left_silently(case: _Case, item: Failure) -> Diagnosis:
 def _somebody_waits(case: _Case) -> Diagnosis:
     """A timeout: the culprit is among those who did not complain."""
     this = case.this
-    behind = progress.behind(this)
+    behind = desync.behind(this)
     if behind is not None:
         return behind
-    odd = progress.odd_operation(this, all_spoke=not (case.ended or case.silent or case.ranks.unheard))
+    odd = desync.odd_operation(this, all_spoke=not (case.ended or case.silent or case.ranks.unheard))
     if odd is not None:
         return odd
     if len(case.lost) == 1 and not any(item.process.forced is not None for item in case.ended):
@@ -129,7 +128,7 @@ def _somebody_waits(case: _Case) -> Diagnosis:
             case, case.lost[0].worker, "node_lost", f"its log just ends; {_count(case.waited, 'waited for it')}"
         )
     complained = {item.key for item in (*case.waited, *case.left)}
-    spoke = {worker.worker for worker in this.scene.workers if worker.elastic}
+    spoke = {worker.worker for worker in this.job.workers if worker.elastic}
     quiet = [
         item
         for item in (*case.ended, *case.silent)
@@ -148,7 +147,7 @@ def _somebody_waits(case: _Case) -> Diagnosis:
         others = len({other.worker for other in case.waited if other.worker != item.worker})
         sure = case.ranks.complete or others > 0
         confidence = (
-            Confidence.CERTAIN if sure and len(case.waited) > 1 and not this.scene.job.missing else Confidence.LIKELY
+            Confidence.CERTAIN if sure and len(case.waited) > 1 and not this.job.evidence.missing else Confidence.LIKELY
         )
         return _rank(case, item, "hang", f"it said nothing until its agent ended it; {why_waited}", confidence)
     if suspects == 1 and unheard and not case.lost:
@@ -156,7 +155,7 @@ def _somebody_waits(case: _Case) -> Diagnosis:
     late = _late(case) if not places and not case.ranks.unheard and not case.lost else []
     if len(late) == 1:
         # On a clock that nobody compared with the others' the seconds may be the clock's.
-        compared = all(this.scene.clocks.aligned(late[0].worker, item.worker) for item in case.waited)
+        compared = all(this.job.clocks.aligned(late[0].worker, item.worker) for item in case.waited)
         confidence = Confidence.LIKELY if compared else Confidence.GUESS
         return _rank(case, late[0], "hang", f"it lost its peers only after they had given up; {why_waited}", confidence)
     near = _near_the_first(case, quiet)
@@ -178,15 +177,15 @@ def _somebody_waits(case: _Case) -> Diagnosis:
 
 def _mute(case: _Case) -> list[str]:
     """Workers whose processes failed and whose agent never said so, where all other agents did."""
-    agents = {worker.worker for worker in case.this.scene.workers if worker.elastic or worker.ends}
+    agents = {worker.worker for worker in case.this.job.workers if worker.elastic or worker.ends}
     return sorted({item.worker for item in case.waited} - agents) if agents else []
 
 
 def _late(case: _Case) -> list[Failure]:
     """Ranks that met a closed connection long after all others had given up waiting: they were elsewhere."""
-    scene = case.this.scene
-    waited = [when for item in case.waited if (when := scene.when(item)) is not None]
-    left = [(item, when) for item in case.left if (when := scene.when(item)) is not None]
+    job = case.this.job
+    waited = [when for item in case.waited if (when := job.when(item)) is not None]
+    left = [(item, when) for item in case.left if (when := job.when(item)) is not None]
     if len(waited) < len(case.waited) or len(left) < len(case.left):
         return []
     end = max(when.seconds + when.resolution for when in waited)
@@ -195,7 +194,7 @@ def _late(case: _Case) -> list[Failure]:
 
 def _near_the_first(case: _Case, quiet: Sequence[Failure]) -> Failure | None:
     """The quiet process of the worker whose own group of ranks waited before all others did."""
-    timed = [(when, item) for item in case.waited if (when := case.this.scene.when(item)) is not None]
+    timed = [(when, item) for item in case.waited if (when := case.this.job.when(item)) is not None]
     grouped = [
         (when, item)
         for when, item in timed
@@ -231,10 +230,10 @@ def _somebody_left(case: _Case) -> Diagnosis:
     if len(lost) > 1:
         why = f"the logs of {len(lost)} workers just end"
         return _by_address(case) or _undecided(case, left, why)
-    absent = this.scene.job.missing
-    heard = {worker.worker for worker in this.scene.workers if worker.evidence.log is not None}
-    if len(absent) > len(set(this.scene.job.deleted) - heard) and not places:
-        cause = this.scene.worker_cause(
+    absent = this.job.evidence.missing
+    heard = {worker.worker for worker in this.job.workers if worker.evidence.log is not None}
+    if len(absent) > len(set(this.job.evidence.deleted) - heard) and not places:
+        cause = this.job.worker_cause(
             absent[0] if len(absent) == 1 else None, "node_lost", "a worker left no log", Confidence.GUESS, gone
         )
         return Diagnosis(Verdict.WORKER, (cause,))
@@ -269,7 +268,7 @@ def _by_address(case: _Case) -> Diagnosis | None:
     peers = Counter(item.peer for item in case.left if item.peer)
     if not peers:
         return None
-    owners = {address: worker.worker for worker in case.this.scene.workers for address in worker.addresses}
+    owners = {address: worker.worker for worker in case.this.job.workers for address in worker.addresses}
     blamed = Counter(owners[peer] for peer, count in peers.items() for _ in range(count) if peer in owners)
     if len(blamed) == 1 and sum(blamed.values()) == sum(peers.values()):
         name = next(iter(blamed))
@@ -281,7 +280,7 @@ def _by_address(case: _Case) -> Diagnosis | None:
 
 def _rank(case: _Case, item: Failure, category: str, why: str, confidence: Confidence) -> Diagnosis:
     message = _SENTENCE[category].format(who=name_process(item.process).capitalize())
-    cause = case.this.scene.cause(item, confidence, why, category=category, extra=_proofs(case))
+    cause = case.this.job.cause(item, confidence, why, category=category, extra=_proofs(case))
     return Diagnosis(Verdict.RANK, (replace(cause, message=message, exception=None, detail=""),))
 
 
@@ -295,17 +294,17 @@ def _unheard_rank(case: _Case, worker: str, rank: int | None, local: int | None,
 
 
 def _worker(case: _Case, name: str, category: str, why: str) -> Diagnosis:
-    scene = case.this.scene
-    log = scene.worker(name).evidence.log
+    job = case.this.job
+    log = job.worker(name).evidence.log
     last = [Proof(name, log.last_line, log.last_text)] if log and log.last_line else []
     mine = [item for item in case.this.failures if item.worker == name]
     message = _SENTENCE["worker:unread" if log is None else f"worker:{category}"].format(who=name)
     confidence = Confidence.LIKELY
-    alone = log is not None and len(case.lost) < 2 and not scene.job.missing and len(scene.workers) > 1
+    alone = log is not None and len(case.lost) < 2 and not job.evidence.missing and len(job.workers) > 1
     victims = len(case.left) + len(case.waited)
     if alone and victims > 1 and (_names_only(case, name) or (case.lost and _only_one_left(case, name))):
         confidence = Confidence.CERTAIN
-    cause = scene.worker_cause(name, category, message, confidence, why, extra=[*last, *_proofs(case)])
+    cause = job.worker_cause(name, category, message, confidence, why, extra=[*last, *_proofs(case)])
     if len(mine) == 1 and mine[0].process.rank is not None:
         cause = replace(cause, rank=mine[0].rank, local_rank=mine[0].local_rank)
     return Diagnosis(Verdict.WORKER, (cause,))
@@ -313,7 +312,7 @@ def _worker(case: _Case, name: str, category: str, why: str) -> Diagnosis:
 
 def _names_only(case: _Case, name: str) -> bool:
     """Whether the first victim of every other worker names this worker's address, which is known."""
-    own = case.this.scene.worker(name).addresses
+    own = case.this.job.worker(name).addresses
     firsts: dict[str, str | None] = {}
     for item in case.left:
         firsts.setdefault(item.worker, item.peer)
@@ -323,7 +322,7 @@ def _names_only(case: _Case, name: str) -> bool:
 def _only_one_left(case: _Case, name: str) -> bool:
     """Whether every process of every other worker is accounted for, by its own words or by its agent."""
     others = [item for item in case.this.failures if item.worker != name]
-    agents = [worker for worker in case.this.scene.workers if worker.worker != name]
+    agents = [worker for worker in case.this.job.workers if worker.worker != name]
     heard = {item.worker for item in others}
     return (
         all(item.part in (Part.VICTIM, Part.ENDED) for item in others)
@@ -344,21 +343,21 @@ def _proofs(case: _Case) -> tuple[Proof, ...]:
 def _undecided(
     case: _Case, suspects: Sequence[Failure], why: str = "nothing tells which of them was first"
 ) -> Diagnosis:
-    scene = case.this.scene
-    candidates = [scene.cause(item, Confidence.GUESS, why) for item in suspects[:16]]
+    job = case.this.job
+    candidates = [job.cause(item, Confidence.GUESS, why) for item in suspects[:16]]
     candidates += [
-        scene.worker_cause(worker.worker, "node_lost", "its log just ends", Confidence.GUESS, why)
+        job.worker_cause(worker.worker, "node_lost", "its log just ends", Confidence.GUESS, why)
         for worker in case.lost[:16]
     ]
     if not candidates:
         candidates = [
-            scene.cause(item, Confidence.GUESS, "a victim that spoke: the first failure is not in these logs")
+            job.cause(item, Confidence.GUESS, "a victim that spoke: the first failure is not in these logs")
             for item in (*case.waited, *case.left)[:4]
         ]
     if not candidates:
         why = "its agent lost the rendezvous: the first failure is not in these logs"
         candidates = [
-            scene.worker_cause(
+            job.worker_cause(
                 end.worker,
                 "peer_lost",
                 end.text,

@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-from atlctl.diagnosis.clocks import When
+from atlctl.diagnosis.logline import When
 from atlctl.diagnosis.result import Cause, Diagnosis, Followed, Proof, WorkerReport
 from atlctl.diagnosis.telling.guide import Guide
 

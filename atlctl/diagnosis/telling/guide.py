@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
 from atlctl.diagnosis.result import Cause
-from atlctl.diagnosis.signatures.model import Category, Signature, Text
-
-Language = Literal["en", "zh"]
+from atlctl.diagnosis.signatures import Category, Signature, Text
+from atlctl.i18n import Language
 
 
 def in_language(text: Text, language: Language) -> str:
@@ -31,7 +29,7 @@ class Guide:
     @classmethod
     def builtin(cls, signatures: Iterable[Signature] = ()) -> Guide:
         """With the package's categories and signatures. `signatures` come before the package's."""
-        from atlctl.diagnosis.signatures.load import builtin
+        from atlctl.diagnosis.signatures import builtin
 
         own = builtin()
         return cls(own.categories, (*signatures, *own.signatures))

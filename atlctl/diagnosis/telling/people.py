@@ -10,6 +10,7 @@ from atlctl.diagnosis.telling.data import utc
 from atlctl.diagnosis.telling.timeline import listings
 from atlctl.diagnosis.telling.told import Manner, Piece, Row, Telling
 from atlctl.diagnosis.telling.who import ended, in_short, name_of, names_of, shape_of, what_of, wordless
+from atlctl.i18n import Message, about
 
 #: Without -v: candidates, proofs, further lines of a message, and lines of the screen for each text.
 MAX_CANDIDATES = 5
@@ -20,6 +21,12 @@ _FOLD_PROOF = 2
 #: Several culprits that say different things are told one by one, so many of them.
 _MAX_GROUPS = 4
 
+_MORE_ROWS = Message("and {count} more: -v")
+_SURE = {
+    Confidence.CERTAIN: Message("certain"),
+    Confidence.LIKELY: Message("likely"),
+    Confidence.GUESS: Message("a guess"),
+}
 _ORDER = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.GUESS)
 
 
@@ -31,18 +38,32 @@ def tell_people(diagnosis: Diagnosis, manner: Manner) -> Telling:
         rows = _found(diagnosis.root_causes, manner)
     else:
         rows = _undecided(diagnosis.candidates, manner)
-    return Telling(_headline(diagnosis, manner), tuple(rows), listings(diagnosis, manner), manner.word("cut"))
+    return Telling(
+        _headline(diagnosis, manner),
+        tuple(rows),
+        listings(diagnosis, manner),
+        manner.word(Message("cut; -v shows all")),
+    )
 
 
 def _headline(diagnosis: Diagnosis, manner: Manner) -> tuple[Piece, ...]:
     causes = diagnosis.root_causes
     if diagnosis.verdict is Verdict.NONE or not causes:
-        return (Piece(manner.word("none" if diagnosis.verdict is Verdict.NONE else "undecided"), "strong"),)
+        return (
+            Piece(
+                manner.word(
+                    Message("no failure in these logs")
+                    if diagnosis.verdict is Verdict.NONE
+                    else Message("cannot be decided from these logs")
+                ),
+                "strong",
+            ),
+        )
     # Of several, the word of the least sure one.
     sure = max((cause.confidence for cause in causes), key=_ORDER.index)
-    word = manner.word("sure", word=manner.word(str(sure)))
+    word = manner.word(Message(", {word}", word=manner.word(_SURE[sure])))
     return (
-        Piece(manner.word("root"), "strong"),
+        Piece(manner.word(Message("root cause: ")), "strong"),
         Piece(_culprit(diagnosis, manner), "culprit"),
         Piece(word, "plain" if sure is Confidence.CERTAIN else "faint"),
     )
@@ -51,33 +72,37 @@ def _headline(diagnosis: Diagnosis, manner: Manner) -> tuple[Piece, ...]:
 def _culprit(diagnosis: Diagnosis, manner: Manner) -> str:
     first = diagnosis.root_causes[0]
     if diagnosis.verdict is Verdict.JOB:
-        return manner.word("whole job")
+        return manner.word(Message("the whole job"))
     if diagnosis.verdict is Verdict.EXTERNAL:
-        return manner.word("outside")
+        return manner.word(Message("outside of the job"))
     if diagnosis.verdict is Verdict.WORKER and first.worker is not None and first.rank is not None:
-        return manner.word("worker and rank", worker=first.worker, rank=first.rank)
+        return manner.word(Message("{worker} (rank {rank})", worker=first.worker, rank=first.rank))
     if diagnosis.verdict is Verdict.RANK and first.rank is None and first.local_rank is None:
-        return manner.word("process on", worker=name_of(first, manner))
+        return manner.word(Message("a process on {worker}", worker=name_of(first, manner)))
     return names_of(diagnosis.root_causes, manner)
 
 
 def _found(causes: Sequence[Cause], manner: Manner) -> list[Row]:
     """The rows for root causes. Causes that say the same are told once."""
     frame = causes[0].frame
-    where = manner.word("in function", file=frame.path, line=frame.line, function=frame.function) if frame else ""
+    where = (
+        manner.word(Message("{file}:{line} in {function}", file=frame.path, line=frame.line, function=frame.function))
+        if frame
+        else ""
+    )
     meanings = [manner.guide.meaning(cause, manner.language) for cause in causes] if manner.verbose else []
     what = _what(_groups(causes, manner), manner)
     rows = [
-        Row(manner.word("what"), what, manner.fold(_FOLD if len(what) == 1 else _FOLD_PROOF), "strong"),
-        Row(manner.word("where"), _distinct([where]), manner.fold(_FOLD)),
-        Row(manner.word("kind"), _distinct(_kind(cause, manner) for cause in causes)),
-        Row(manner.word("means"), _distinct(meanings)),
-        Row(manner.word("ended"), _distinct(ended(cause, manner) for cause in causes if not wordless(cause))),
-        Row(manner.word("when"), _distinct([_when(causes, manner)])),
-        Row(manner.word("node"), _distinct(_address(cause, manner) for cause in causes)),
-        Row(manner.word("why"), _distinct(manner.phrase(cause.why) for cause in causes)),
-        Row(manner.word("evidence"), tuple(_evidence(causes, manner)), manner.fold(_FOLD_PROOF)),
-        Row(manner.word("next"), tuple(_next(causes, manner))),
+        Row(manner.word(Message("what")), what, manner.fold(_FOLD if len(what) == 1 else _FOLD_PROOF), "strong"),
+        Row(manner.word(Message("where")), _distinct([where]), manner.fold(_FOLD)),
+        Row(manner.word(about("diagnosis", "kind")), _distinct(_kind(cause, manner) for cause in causes)),
+        Row(manner.word(Message("means")), _distinct(meanings)),
+        Row(manner.word(Message("ended")), _distinct(ended(cause, manner) for cause in causes if not wordless(cause))),
+        Row(manner.word(Message("when")), _distinct([_when(causes, manner)])),
+        Row(manner.word(Message("node")), _distinct(_address(cause, manner) for cause in causes)),
+        Row(manner.word(Message("why")), _distinct(manner.phrase(cause.why) for cause in causes)),
+        Row(manner.word(Message("evidence")), tuple(_evidence(causes, manner)), manner.fold(_FOLD_PROOF)),
+        Row(manner.word(Message("next")), tuple(_next(causes, manner))),
     ]
     return [row for row in rows if row.lines]
 
@@ -103,18 +128,22 @@ def _what(groups: Sequence[Sequence[Cause]], manner: Manner) -> tuple[str, ...]:
     if len(groups) > 1:
         limit = len(groups) if manner.verbose else _MAX_GROUPS
         lines = [
-            manner.word("said by", who=names_of(group, manner), what=what_of(group[0], manner))
+            manner.word(Message("{who}: {what}", who=names_of(group, manner), what=what_of(group[0], manner)))
             for group in groups[:limit]
         ]
-        return (*lines, *_more(len(groups) - limit, "more rows", manner))
+        return (*lines, *_more(len(groups) - limit, _MORE_ROWS, manner))
     first = groups[0][0]
     lines = [line.strip() for line in first.detail.splitlines() if line.strip()] if not wordless(first) else []
     limit = len(lines) if manner.verbose else MAX_DETAIL
-    return (what_of(first, manner), *lines[:limit], *_more(len(lines) - limit, "more lines", manner))
+    return (
+        what_of(first, manner),
+        *lines[:limit],
+        *_more(len(lines) - limit, Message("(and {count} more lines: -v)"), manner),
+    )
 
 
-def _more(count: int, key: str, manner: Manner) -> list[str]:
-    return [manner.word(key, count=count)] if count > 0 else []
+def _more(count: int, text: Message, manner: Manner) -> list[str]:
+    return [manner.word(text.filled(count=count))] if count > 0 else []
 
 
 def _kind(cause: Cause, manner: Manner) -> str:
@@ -125,18 +154,23 @@ def _kind(cause: Cause, manner: Manner) -> str:
 def _when(causes: Sequence[Cause], manner: Manner) -> str:
     timed = [cause for cause in causes if cause.time is not None]
     first = min(timed, key=lambda cause: cause.time.seconds if cause.time else 0.0, default=causes[0])
-    parts = [utc(first.time), manner.word("attempt", number=first.attempt) if first.attempt else None]
-    return manner.word("and").join(part for part in parts if part)
+    parts = [
+        utc(first.time),
+        manner.word(Message("attempt {number} (counted from 0)", number=first.attempt)) if first.attempt else None,
+    ]
+    return manner.word(Message(", ")).join(part for part in parts if part)
 
 
 def _address(cause: Cause, manner: Manner) -> str:
     """Node, address and GPU, as far as they are known."""
     parts = [cause.node, cause.host_ip if cause.host_ip != cause.node else None]
     if cause.gpu is not None:
-        parts.append(manner.word("gpu", index=cause.gpu.index) if cause.gpu.index is not None else None)
+        parts.append(
+            manner.word(Message("GPU {index}", index=cause.gpu.index)) if cause.gpu.index is not None else None
+        )
         parts.append(cause.gpu.uuid)
-        parts.append(manner.word("pci", pci=cause.gpu.pci) if cause.gpu.pci else None)
-    return manner.word("and").join(part for part in parts if part)
+        parts.append(manner.word(Message("PCI {pci}", pci=cause.gpu.pci)) if cause.gpu.pci else None)
+    return manner.word(Message(", ")).join(part for part in parts if part)
 
 
 def _evidence(causes: Iterable[Cause], manner: Manner) -> list[str]:
@@ -154,7 +188,7 @@ def _evidence(causes: Iterable[Cause], manner: Manner) -> list[str]:
         text, place = in_short(proof.text, manner), manner.place(proof)
         told = not text or (text == in_short(cause.message, manner) and not wordless(cause))
         lines.append(place if told else f"{place}: {text}")
-    return [*lines, *_more(len(found) - limit, "more rows", manner)]
+    return [*lines, *_more(len(found) - limit, _MORE_ROWS, manner)]
 
 
 def _next(causes: Sequence[Cause], manner: Manner) -> list[str]:
@@ -170,9 +204,16 @@ def _next(causes: Sequence[Cause], manner: Manner) -> list[str]:
 def _cordon(cause: Cause, manner: Manner) -> list[str]:
     """The address of broken hardware, and what keeps the next job off it."""
     if cause.node is None:
-        return [manner.word("cordon unknown", worker=cause.worker or manner.word("unnamed"))]
+        return [
+            manner.word(
+                Message(
+                    "take the node of {worker} out of service; these logs do not name the node: kubectl cordon NODE",
+                    worker=cause.worker or manner.word(Message("a worker that these logs do not name")),
+                )
+            )
+        ]
     return [
-        manner.word("cordon", node=_address(cause, manner)),
+        manner.word(Message("take node {node} out of service:", node=_address(cause, manner))),
         f"kubectl cordon {shlex.quote(cause.node)}",
     ]
 
@@ -183,27 +224,45 @@ def _undecided(candidates: Sequence[Cause], manner: Manner) -> list[Row]:
         what = what_of(cause, manner)
         groups.setdefault((what if manner.verbose else shape_of(what), cause.why), []).append(cause)
     reasons = _distinct(manner.phrase(why) for _, why in groups)
-    fallback = manner.word("only candidates" if candidates else "no candidates")
+    fallback = manner.word(
+        Message("nothing decides between the candidates")
+        if candidates
+        else Message("nothing that was read names a process or worker")
+    )
     limit = len(groups) if manner.verbose else MAX_CANDIDATES
     lines = [_candidate(group, manner) for group in list(groups.values())[:limit]]
-    lines += _more(len(groups) - limit, "more candidates", manner)
+    lines += _more(len(groups) - limit, Message("and {count} more: -v"), manner)
     command = manner.next_command(candidates[0]) if candidates else None
     # What is the same for all of them is known, whoever was first.
     kinds = _distinct(_kind(cause, manner) for cause in candidates)
     kind = kinds if len(kinds) == 1 else ()
     advice = manner.guide.advice(candidates[0], manner.language) if kind else ""
     rows = [
-        Row(manner.word("why"), reasons or (fallback,)),
-        Row(manner.word("candidate"), tuple(lines), manner.fold(_FOLD_PROOF)),
-        Row(manner.word("kind"), kind),
-        Row(manner.word("next"), _distinct([advice, manner.word("more evidence"), command or ""])),
+        Row(manner.word(Message("why")), reasons or (fallback,)),
+        Row(manner.word(Message("candidate")), tuple(lines), manner.fold(_FOLD_PROOF)),
+        Row(manner.word(about("diagnosis", "kind")), kind),
+        Row(
+            manner.word(Message("next")),
+            _distinct(
+                [
+                    advice,
+                    manner.word(
+                        Message(
+                            "what may decide it: the logs of all workers with time stamps (kubectl logs "
+                            "--timestamps), error files, logs of the instances before"
+                        )
+                    ),
+                    command or "",
+                ]
+            ),
+        ),
     ]
     return [row for row in rows if row.lines]
 
 
 def _candidate(group: Sequence[Cause], manner: Manner) -> str:
     first = group[0]
-    text = manner.word("said by", who=names_of(group, manner), what=what_of(first, manner))
+    text = manner.word(Message("{who}: {what}", who=names_of(group, manner), what=what_of(first, manner)))
     return f"{text} ({manner.place(first.proofs[0])})" if first.proofs else text
 
 
@@ -211,5 +270,9 @@ def _none(diagnosis: Diagnosis, manner: Manner) -> list[Row]:
     count = len(diagnosis.earlier)
     if not count:
         return []
-    text = manner.word("restarted once") if count == 1 else manner.word("restarted", count=count)
-    return [Row(manner.word("earlier"), (text,))]
+    text = (
+        manner.word(Message("one failure in an earlier round; the job was restarted after it"))
+        if count == 1
+        else manner.word(Message("{count} failures in earlier rounds; the job was restarted after them", count=count))
+    )
+    return [Row(manner.word(Message("earlier")), (text,))]

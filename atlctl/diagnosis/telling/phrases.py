@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from atlctl.diagnosis.telling.guide import Language
 from atlctl.diagnosis.telling.hangwords import PHRASES
 from atlctl.diagnosis.telling.phrasebook import Phrasebook
+from atlctl.i18n import Language
 
 _RANKS = r"(\d+) ranks? on (\d+) workers?"
 

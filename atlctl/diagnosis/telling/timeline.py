@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from atlctl.diagnosis.clocks import When
 from atlctl.diagnosis.consequence import consequence_of
+from atlctl.diagnosis.logline import When
 from atlctl.diagnosis.result import Cause, Diagnosis, Followed, Verdict, WorkerReport
 from atlctl.diagnosis.telling.data import utc
 from atlctl.diagnosis.telling.told import Line, Listing, Manner, Tone
 from atlctl.diagnosis.telling.who import crowd, in_short, name_of, what_of, workers_of
+from atlctl.i18n import Message
 
 #: Lines without -v.
 MAX_FOLLOWED = 10
@@ -20,13 +21,14 @@ MAX_EARLIER = 3
 _FOLD_FOLLOWED = 2
 
 #: The parts that workers play, the most telling first, and the words that count them.
+_OTHERS = Message("{count} others")
 _PARTS = {
-    "no log": "no log part",
-    "silent": "silent",
-    "initiator": "initiator",
-    "agent": "agent",
-    "ended": "ended part",
-    "victim": "victim",
+    "no log": Message("{count} without a log"),
+    "silent": Message("{count} whose logs just end"),
+    "initiator": Message("{count} failed of their own"),
+    "agent": Message("{count} where torchrun itself ended"),
+    "ended": Message("{count} ended by their agents"),
+    "victim": Message("{count} only lost a peer"),
 }
 
 
@@ -37,7 +39,7 @@ def listings(diagnosis: Diagnosis, manner: Manner) -> tuple[Listing, ...]:
         _followed(diagnosis.cascade, base, manner),
         _workers(diagnosis, base, manner),
         _earlier(diagnosis.earlier, base, manner),
-        Listing(manner.word("remarks list"), tuple(Line((manner.phrase(text),)) for text in diagnosis.remarks)),
+        Listing(manner.word(Message("remarks")), tuple(Line((manner.phrase(text),)) for text in diagnosis.remarks)),
     ]
     return tuple(listing for listing in found if listing.lines)
 
@@ -86,14 +88,16 @@ def _followed(groups: Sequence[Followed], base: When | None, manner: Manner) -> 
     for group in groups[:limit]:
         # Of some processes only the worker may be known.
         who = crowd(group.workers, group.ranks if len(group.ranks) == group.count else (), manner)
-        text = manner.word("times", count=group.count, reason=manner.phrase(group.reason), who=who)
+        text = manner.word(
+            Message("{count}x {reason} ({who})", count=group.count, reason=manner.phrase(group.reason), who=who)
+        )
         lines.append(Line((offset(group.first, base), text)))
         if manner.verbose and group.proof is not None:
             lines.append(Line(("", f"{manner.place(group.proof)}: {group.proof.text.strip()}"), "faint"))
     if len(groups) > limit:
         count = sum(group.count for group in groups[limit:])
-        lines.append(Line(("", manner.word("more rows", count=count)), "faint"))
-    return Listing(manner.word("followed list"), tuple(lines), manner.fold(_FOLD_FOLLOWED))
+        lines.append(Line(("", manner.word(Message("and {count} more: -v", count=count))), "faint"))
+    return Listing(manner.word(Message("followed")), tuple(lines), manner.fold(_FOLD_FOLLOWED))
 
 
 def _workers(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Listing:
@@ -153,20 +157,22 @@ def _place(item: WorkerReport, blamed: dict[str, Cause], base: When | None) -> f
 def _heading(diagnosis: Diagnosis, base: When | None, manner: Manner) -> str:
     told = any(cause.time is not None for cause in diagnosis.root_causes)
     if told or base is None or (time := utc(base)) is None:
-        return manner.word("workers list")
-    return manner.word("workers from", time=time)
+        return manner.word(Message("workers"))
+    return manner.word(Message("workers (+0.0 s is {time})", time=time))
 
 
 def _said(item: WorkerReport, cause: Cause | None, manner: Manner) -> str:
     if cause is not None:
         text = what_of(cause, manner)
     elif item.part == "no log":
-        text = manner.word("no log")
+        text = manner.word(Message("no log"))
     elif item.part == "silent":
         line = item.said.strip()
-        text = manner.word("last line", line=line) if line else manner.word("no lines")
+        text = (
+            manner.word(Message("last line: {line}", line=line)) if line else manner.word(Message("its log is empty"))
+        )
     elif item.part == "agent":
-        text = manner.word("torchrun", said=manner.phrase(_short(item, manner)))
+        text = manner.word(Message("torchrun: {said}", said=manner.phrase(_short(item, manner))))
     else:
         text = manner.phrase(_short(item, manner))
     numbers = _numbers(item, manner) if manner.verbose else ""
@@ -180,20 +186,26 @@ def _short(item: WorkerReport, manner: Manner) -> str:
 
 
 def _numbers(item: WorkerReport, manner: Manner) -> str:
-    parts = [manner.word("counts", failed=item.failed, processes=item.processes)] if item.processes else []
+    parts = (
+        [manner.word(Message("{failed} of {processes} processes failed", failed=item.failed, processes=item.processes))]
+        if item.processes
+        else []
+    )
     if item.rounds > 1:
-        parts.append(manner.word("rounds", count=item.rounds))
+        parts.append(manner.word(Message("{count} rounds", count=item.rounds)))
     if item.skew:
-        parts.append(manner.word("skew", skew=item.skew))
+        parts.append(manner.word(Message("clock {skew:+.1f} s", skew=item.skew)))
     if item.proof is not None:
         parts.append(manner.place(item.proof))
-    return manner.word("and").join(parts)
+    return manner.word(Message(", ")).join(parts)
 
 
 def _rest(items: Sequence[WorkerReport], manner: Manner) -> str:
-    counts = Counter(_PARTS.get(item.part, "other part") for item in items)
-    kinds = manner.word("and").join(manner.word(part, count=count) for part, count in counts.most_common())
-    return manner.word("rest", count=len(items), kinds=kinds)
+    counts = Counter(_PARTS.get(item.part, _OTHERS) for item in items)
+    kinds = manner.word(Message(", ")).join(
+        manner.word(part.filled(count=count)) for part, count in counts.most_common()
+    )
+    return manner.word(Message("{count} more (-v): {kinds}", count=len(items), kinds=kinds))
 
 
 def _earlier(causes: Sequence[Cause], base: When | None, manner: Manner) -> Listing:
@@ -204,5 +216,5 @@ def _earlier(causes: Sequence[Cause], base: When | None, manner: Manner) -> List
         place = f" ({manner.place(cause.proofs[0])})" if cause.proofs else ""
         lines.append(Line((moment, name_of(cause, manner), f"{what_of(cause, manner)}{place}")))
     if len(causes) > limit:
-        lines.append(Line(("", "", manner.word("more rows", count=len(causes) - limit)), "faint"))
-    return Listing(manner.word("earlier list"), tuple(lines), manner.fold(2))
+        lines.append(Line(("", "", manner.word(Message("and {count} more: -v", count=len(causes) - limit))), "faint"))
+    return Listing(manner.word(Message("earlier rounds")), tuple(lines), manner.fold(2))

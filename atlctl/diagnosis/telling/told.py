@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atlctl.diagnosis.result import Cause, Proof
-from atlctl.diagnosis.telling.guide import Guide, Language
+from atlctl.diagnosis.telling.guide import Guide
 from atlctl.diagnosis.telling.phrases import said_in
-from atlctl.diagnosis.telling.wording import WORDS
+from atlctl.i18n import Language, translated
 
 #: How a piece of text stands out: the culprit, a heading, or what matters less.
 Tone = Literal["culprit", "strong", "plain", "faint"]
@@ -70,9 +70,9 @@ class Manner:
     place: Callable[[Proof], str]
     next_command: Callable[[Cause], str | None]
 
-    def word(self, key: str, **values: object) -> str:
-        """The words of `key`, filled in."""
-        return WORDS[self.language][key].format(**values)
+    def word(self, text: str) -> str:
+        """A message in the reader's language."""
+        return translated(text, self.language)
 
     def phrase(self, text: str) -> str:
         """A sentence of the engine's."""

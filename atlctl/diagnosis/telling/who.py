@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from atlctl.diagnosis.agentnotes import NoteKind, parse_note
 from atlctl.diagnosis.consequence import own_text
 from atlctl.diagnosis.result import Cause
 from atlctl.diagnosis.telling.told import Manner
+from atlctl.diagnosis.torchelastic import NoteKind, parse_note
+from atlctl.i18n import Message, about
 from atlctl.jobs.naming import fold_names, fold_numbers
 
 #: Workers whose culprits are named one worker after the other.
@@ -27,9 +28,9 @@ def name_of(cause: Cause, manner: Manner) -> str:
     process = _process(cause, manner)
     if cause.worker is not None:
         return _on(process, cause.worker, manner)
-    who = process or manner.word("unnamed")
+    who = process or manner.word(Message("a worker that these logs do not name"))
     host = cause.host or cause.node or cause.host_ip
-    return manner.word("at host", who=who, host=host) if host else who
+    return manner.word(Message("{who} ({host})", who=who, host=host)) if host else who
 
 
 def names_of(causes: Sequence[Cause], manner: Manner) -> str:
@@ -40,7 +41,7 @@ def names_of(causes: Sequence[Cause], manner: Manner) -> str:
     for cause in causes:
         by_worker.setdefault(cause.worker, []).append(cause)
     if len(by_worker) <= _LISTED_WORKERS:
-        return manner.word("and").join(
+        return manner.word(Message(", ")).join(
             _on(_processes(group, manner), worker, manner) for worker, group in by_worker.items()
         )
     known = [worker for worker in by_worker if worker is not None]
@@ -53,9 +54,9 @@ def what_of(cause: Cause, manner: Manner) -> str:
     """The first line of what it said, or how it ended where it said nothing of its own."""
     note = parse_note(cause.message.encode("utf-8", "replace"), 0) if cause.exception is None else None
     if note is not None and note.kind is NoteKind.SIGNALLED and cause.signal:
-        return manner.word("signalled", signal=cause.signal)
+        return manner.word(Message("received {signal} from outside", signal=cause.signal))
     if wordless(cause):
-        return manner.word("wordless", end=_end(cause, manner))
+        return manner.word(Message("{end}, without a word of its own", end=_end(cause, manner)))
     # The headline says which rank it is.
     return manner.phrase(in_short(cause.message, manner).removeprefix(f"Rank {cause.rank}: "))
 
@@ -70,7 +71,11 @@ def wordless(cause: Cause) -> bool:
 
 def ranks_of(ranks: Sequence[int], manner: Manner) -> str:
     """Global ranks, folded: `rank 3`, `ranks 0-2,5`."""
-    return manner.word("ranks" if len(set(ranks)) > 1 else "rank", ranks=fold_numbers(ranks), rank=ranks[0])
+    return manner.word(
+        Message("ranks {ranks}", ranks=fold_numbers(ranks), rank=ranks[0])
+        if len(set(ranks)) > 1
+        else Message("rank {rank}", ranks=fold_numbers(ranks), rank=ranks[0])
+    )
 
 
 def crowd(workers: Sequence[str], ranks: Sequence[int], manner: Manner) -> str:
@@ -80,14 +85,16 @@ def crowd(workers: Sequence[str], ranks: Sequence[int], manner: Manner) -> str:
         return names
     shown = ranks_of(ranks, manner)
     if len(shown) > _CROWD and not manner.verbose:
-        shown = manner.word("some ranks", count=len(set(ranks)))
-    return manner.word("on", what=shown, worker=names)
+        shown = manner.word(Message("{count} ranks", count=len(set(ranks))))
+    return manner.word(Message("{what} on {worker}", what=shown, worker=names))
 
 
 def workers_of(workers: Sequence[str], manner: Manner) -> str:
     """Workers' names, folded, or their number where that would be long."""
     names = fold_names(workers)
-    return names if len(names) <= _CROWD or manner.verbose else manner.word("some workers", count=len(workers))
+    return (
+        names if len(names) <= _CROWD or manner.verbose else manner.word(Message("{count} workers", count=len(workers)))
+    )
 
 
 def shape_of(text: str) -> str:
@@ -109,26 +116,26 @@ def in_short(text: str, manner: Manner) -> str:
 def ended(cause: Cause, manner: Manner) -> str:
     """Exit code and signal; empty where neither is known."""
     if cause.signal and cause.exit_code is not None:
-        return manner.word("signal and code", signal=cause.signal, code=cause.exit_code)
+        return manner.word(Message("{signal} (exit code {code})", signal=cause.signal, code=cause.exit_code))
     if cause.signal:
         return cause.signal
-    return manner.word("exit code", code=cause.exit_code) if cause.exit_code is not None else ""
+    return manner.word(Message("exit code {code}", code=cause.exit_code)) if cause.exit_code is not None else ""
 
 
 def _end(cause: Cause, manner: Manner) -> str:
     if cause.signal:
-        return manner.word("ended by", signal=cause.signal)
+        return manner.word(Message("ended by {signal}", signal=cause.signal))
     if cause.exit_code is not None:
-        return manner.word("exit code", code=cause.exit_code)
-    return manner.word("ended somehow")
+        return manner.word(Message("exit code {code}", code=cause.exit_code))
+    return manner.word(about("diagnosis", "ended"))
 
 
 def _process(cause: Cause, manner: Manner) -> str:
     if cause.rank is not None and cause.local_rank is not None:
-        return manner.word("both", rank=cause.rank, local=cause.local_rank)
+        return manner.word(Message("rank {rank} (local rank {local})", rank=cause.rank, local=cause.local_rank))
     if cause.rank is not None:
-        return manner.word("rank", rank=cause.rank)
-    return manner.word("local rank", local=cause.local_rank) if cause.local_rank is not None else ""
+        return manner.word(Message("rank {rank}", rank=cause.rank))
+    return manner.word(Message("local rank {local}", local=cause.local_rank)) if cause.local_rank is not None else ""
 
 
 def _processes(causes: Sequence[Cause], manner: Manner) -> str:
@@ -138,10 +145,18 @@ def _processes(causes: Sequence[Cause], manner: Manner) -> str:
     if any(cause.rank is not None for cause in causes):
         return ""  # some have a rank and some have none
     local = [cause.local_rank for cause in causes if cause.local_rank is not None]
-    return manner.word("local ranks" if len(local) > 1 else "local rank", local=fold_numbers(local)) if local else ""
+    return (
+        manner.word(
+            Message("local ranks {local}", local=fold_numbers(local))
+            if len(local) > 1
+            else Message("local rank {local}", local=fold_numbers(local))
+        )
+        if local
+        else ""
+    )
 
 
 def _on(processes: str, workers: str | None, manner: Manner) -> str:
     if not workers:
-        return processes or manner.word("unnamed")
-    return manner.word("on", what=processes, worker=workers) if processes else workers
+        return processes or manner.word(Message("a worker that these logs do not name"))
+    return manner.word(Message("{what} on {worker}", what=processes, worker=workers)) if processes else workers

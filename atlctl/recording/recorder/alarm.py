@@ -2,6 +2,10 @@
 
 A platform deletes the pods of a failed job within seconds, those that still run first, so nothing here waits for
 anything that can come later.
+
+A worker sends its files (error files first, then logs of its ranks, dumps) behind a random mark, while it still lives.
+Names and bytes are hostile: a name only says where below the worker's own folder a file goes; counts and sizes are
+bounded.
 """
 
 from __future__ import annotations
@@ -9,20 +13,21 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Callable, Coroutine, Iterable
+import secrets
+import signal
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from atlctl.backends.base import Backend
-from atlctl.diagnosis.errorfile import SIZE_LIMIT
-from atlctl.diagnosis.torchelastic import all_attempts
+from atlctl.backends.base import Argv, Backend, Executor
+from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, all_attempts
 from atlctl.jobs.errors import AtlctlError
-from atlctl.jobs.model import Job
-from atlctl.jobs.naming import fold_names
-from atlctl.recording.recorder import hook
-from atlctl.recording.recorder.freeze import Place, freeze
-from atlctl.recording.recorder.ranks import look
-from atlctl.recording.recorder.roll import Entry
-from atlctl.recording.recorder.store import Store
+from atlctl.jobs.model import Job, Worker
+from atlctl.jobs.naming import fold_names, safe_file_name
+from atlctl.jobs.statedir import write_all
+from atlctl.recording.recorder.roll import RecordedWorker, ask, look_for_seats
+from atlctl.recording.recorder.store import Store, create_in
 from atlctl.recording.save import stem
 
 #: Workers whose files are fetched at once: those that failed have places of their own.
@@ -33,6 +38,39 @@ PATIENCE = 10.0
 #: Files that a log names, of one worker.
 _MOST = 256
 _NAMED = re.compile(rb"error_file: (/[^\n\r]{1,1000}?error\.json)")
+FREEZE_SECONDS = 30.0
+#: Bytes of one file (its last ones), bytes and files of one worker.
+FILE_LIMIT = 8 << 20
+LIMIT = 256 << 20
+MAX_FILES = 4096
+_DEPTH = 10
+_NAME = 4096
+#: $1: the mark, $2: bytes of a file. Then folders, and prefixes of dumps behind a word `-`. Only what torchelastic and
+#: the flight recorder write is sent: a launcher's folder may hold anything else beside it.
+_SCRIPT = r"""
+m=$1 n=$2; shift 2
+one() {
+  [ -f "$1" ] && [ ! -L "$1" ] && printf '\n%s %s\n' "$m" "$1" && tail -c "$n" "$1"
+}
+every() {
+  while IFS= read -r x; do one "$x"; done
+}
+what=root
+for p in "$@"; do
+  if [ "$p" = - ]; then what=dump; continue; fi
+  if [ $what = root ]; then [ -f "$p" ] && one "$p"; [ -d "$p" ] && find "$p" -type f -name '*error.json' | every
+  else for x in "$p"*; do one "$x"; done; fi
+done
+for p in "$@"; do
+  [ "$p" = - ] && break
+  [ -d "$p" ] && find "$p" -type f \( -name stdout.log -o -name stderr.log \) | every
+done
+printf '\n%s\n' "$m"
+"""
+#: Seconds that it has, seconds from SIGTERM to SIGKILL, and the bytes of its output that are kept.
+HOOK_SECONDS = 60.0
+HOOK_GRACE = 2.0
+HOOK_OUTPUT = 64 * 1024
 
 
 class Said(Protocol):
@@ -64,7 +102,7 @@ class Alarm:
         self._tasks: set[asyncio.Task[None]] = set()
         self._hook: asyncio.Task[None] | None = None
 
-    def heard(self, entry: Entry, data: bytes, everyone: Iterable[Entry]) -> bool:
+    def heard(self, entry: RecordedWorker, data: bytes, everyone: Iterable[RecordedWorker]) -> bool:
         """The log of `entry` tells of a failure. Whether that is news."""
         key = entry.worker.name, entry.run
         named = self._named.setdefault(key, set())
@@ -79,7 +117,7 @@ class Alarm:
             self._spawn(self._fetch(entry, self._urgent))
         return False
 
-    def see(self, everyone: Iterable[Entry]) -> bool:
+    def see(self, everyone: Iterable[RecordedWorker]) -> bool:
         """Looks at the states of all. Whether one has failed since."""
         entries = list(everyone)
         fresh = [e for e in entries if e.failed and (e.worker.name, e.run) not in self._known]
@@ -89,7 +127,7 @@ class Alarm:
             self.raised = False
         return bool(fresh)
 
-    def _raise(self, failed: list[Entry], everyone: Iterable[Entry]) -> None:
+    def _raise(self, failed: list[RecordedWorker], everyone: Iterable[RecordedWorker]) -> None:
         for entry in failed:
             self._known.add((entry.worker.name, entry.run))
             self._spawn(self._fetch(entry, self._urgent))
@@ -105,9 +143,9 @@ class Alarm:
             if self._command is not None and (self._hook is None or self._hook.done()):
                 self._hook = asyncio.create_task(self._run(self._command, names, fetching))
 
-    async def _fetch(self, entry: Entry, gate: asyncio.Semaphore) -> None:
+    async def _fetch(self, entry: RecordedWorker, gate: asyncio.Semaphore) -> None:
         worker = entry.worker
-        place = Place(self._store, [stem(worker.name), f"run-{entry.run}"], self._closed)
+        place = FilePlace(self._store, [stem(worker.name), f"run-{entry.run}"], self._closed)
         named = self._named.get((worker.name, entry.run), set())
         async with gate:
             try:
@@ -119,12 +157,12 @@ class Alarm:
             except AtlctlError as error:
                 self._said.warning(f"files of {worker.name} cannot be fetched: {error.message}")
 
-    async def _from_living(self, entry: Entry, place: Place, named: set[str]) -> str:
+    async def _from_living(self, entry: RecordedWorker, place: FilePlace, named: set[str]) -> str:
         """All that its launcher keeps, by one command in it; what went wrong, empty where nothing did."""
         executor = self._source.executor(self._job)
         try:
             if not entry.seats.roots and not named and entry.failed:
-                entry.seats = (await look(executor, entry.worker) or {}).get(entry.worker.name, entry.seats)
+                entry.seats = (await look_for_seats(executor, entry.worker) or {}).get(entry.worker.name, entry.seats)
             wanted = {*entry.seats.roots, *(path for path in named if not _below(path, entry.seats.roots))}
             if not wanted and not entry.seats.dumps:
                 return ""
@@ -135,11 +173,11 @@ class Alarm:
             self._said.note(f"{entry.worker.name}: {got.files} files saved")
         return got.problem
 
-    async def _read_named(self, entry: Entry, place: Place, named: set[str], problem: str) -> None:
+    async def _read_named(self, entry: RecordedWorker, place: FilePlace, named: set[str], problem: str) -> None:
         """The error files that its log names, one by one: a worker of this machine keeps them beyond its end."""
         saved = 0
         for path in sorted(named):
-            data = await self._source.read_file(self._job, entry.worker, path, SIZE_LIMIT)
+            data = await self._source.read_file(self._job, entry.worker, path, ERROR_FILE_LIMIT)
             if data is not None:
                 place.keep(path, data)
                 saved += 1
@@ -157,7 +195,7 @@ class Alarm:
         }
         if self._job.namespace:
             env["ATLCTL_NAMESPACE"] = self._job.namespace
-        how, printed = await hook.run(command, env)
+        how, printed = await run_hook(command, env)
         for line in printed.decode("utf-8", "backslashreplace").splitlines()[-20:]:
             self._said.note(f"on-failure: {line}")
         self._said.note(f"on-failure: {how}")
@@ -185,3 +223,163 @@ class Alarm:
 
 def _below(path: str, roots: Iterable[str]) -> bool:
     return any(path.startswith(f"{root}/") for root in roots)
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    """Where files of one worker go: the folder `below` in the recording. `closed` syncs and closes a descriptor."""
+
+    store: Store
+    below: list[str]
+    closed: Callable[[int], None]
+
+    def create(self, path: str) -> int:
+        """A descriptor of a new file for what the worker calls `path`. Raises OSError."""
+        parts = [part for part in path.split("/") if part not in ("", ".", "..")] or ["file"]
+        folder = self.store.below([*self.below, *parts[:-1][-_DEPTH:]])
+        try:
+            return create_in(folder, safe_file_name(parts[-1]))
+        finally:
+            os.close(folder)
+
+    def keep(self, path: str, data: bytes) -> None:
+        """Saves a file that was read in another way. Raises OSError."""
+        fd = self.create(path)
+        try:
+            write_all(fd, data)
+        finally:
+            self.closed(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """`files` were saved; `problem` says why there may be more, empty where there are none."""
+
+    files: int
+    problem: str = ""
+
+
+async def freeze(
+    executor: Executor, worker: Worker, roots: Iterable[str], dumps: Iterable[str], place: FilePlace
+) -> Frozen:
+    """Saves files of a worker that lives. Raises OSError: no room here."""
+    mark = f"@atlctl-{secrets.token_hex(16)}"
+    taking = Taking(mark.encode(), place)
+    words = ("sh", "-c", _SCRIPT, "sh", mark, str(FILE_LIMIT), *sorted(roots), "-", *sorted(dumps))
+    try:
+        problem = await ask(executor, worker, Argv(words), FREEZE_SECONDS, taking.feed)
+    finally:
+        taking.close()
+    if taking.full:
+        problem = f"more than {LIMIT >> 20} MiB or {MAX_FILES} files"
+    elif not problem and not taking.whole:
+        problem = "the answer was cut"
+    return Frozen(taking.files, problem)
+
+
+class Taking:
+    """Takes the stream apart. `whole`: its end was seen; `full`: there was more than is taken."""
+
+    def __init__(self, mark: bytes, place: FilePlace) -> None:
+        self.files = 0
+        self.whole = self.full = False
+        self._mark = b"\n" + mark
+        self._place = place
+        self._held = b""
+        self._fd = -1
+        self._size = 0
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes. Raises OSError."""
+        self._held += data
+        while not self.whole:
+            at = self._held.find(self._mark)
+            if at < 0:
+                sure = len(self._held) - len(self._mark)
+                if sure > 0:
+                    self._write(self._held[:sure])
+                    self._held = self._held[sure:]
+                return
+            end = self._held.find(b"\n", at + len(self._mark))
+            if end < 0:
+                return
+            self._write(self._held[:at])
+            name, self._held = self._held[at + len(self._mark) : end], self._held[end + 1 :]
+            self._next(name)
+
+    def _next(self, name: bytes) -> None:
+        self.close()
+        if not name:
+            self.whole = True
+            return
+        if self.files >= MAX_FILES:
+            self.full = True
+            return
+        self._fd = self._place.create(os.fsdecode(name[1 : _NAME + 1]))
+        self.files += 1
+
+    def _write(self, data: bytes) -> None:
+        if self._fd < 0:
+            return
+        self._size += len(data)
+        if self._size > LIMIT:
+            self.full = True
+            self.close()
+            return
+        write_all(self._fd, data)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._place.closed(self._fd)
+            self._fd = -1
+
+
+async def run_hook(command: str, more: Mapping[str, str]) -> tuple[str, bytes]:
+    """Runs `sh -c COMMAND` with `more` in its environment; how it ended, in words, and the end of what it printed.
+
+    Whatever is left of its process group when it ends, or takes too long, is ended. Never raises for the command's
+    sake.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            "/bin/sh",
+            "-c",
+            command,
+            env={**os.environ, **more},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"could not be started: {error.strerror}", b""
+    printed = bytearray()
+
+    async def read() -> None:
+        assert process.stdout is not None
+        while data := await process.stdout.read(HOOK_OUTPUT):
+            printed.extend(data)
+            del printed[:-HOOK_OUTPUT]
+
+    reading = asyncio.create_task(read())
+    try:
+        async with asyncio.timeout(HOOK_SECONDS):
+            code = await process.wait()
+        how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
+    except TimeoutError:
+        how = f"ended after {HOOK_SECONDS:g} s"
+        _signal(process.pid, signal.SIGTERM)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HOOK_GRACE):
+                await process.wait()
+    finally:
+        _signal(process.pid, signal.SIGKILL)
+        await asyncio.wait({reading}, timeout=HOOK_GRACE)
+        reading.cancel()
+        await process.wait()
+    return how, bytes(printed)
+
+
+def _signal(group: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

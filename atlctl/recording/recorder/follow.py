@@ -1,18 +1,31 @@
-"""One worker's log, from its source to its file, however often either of them breaks off."""
+"""One worker's log in a recording: followed however often its source or its file breaks off, and kept in segments.
+
+    NAME.ts.log, NAME.part-2.ts.log, NAME.part-3.ts.log, ...
+
+The last segment grows, the oldest ones go. No file is ever renamed, so that a reader sees each line once meanwhile.
+What was written is what was recorded: after a crash the files themselves show where to go on.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any, Protocol, cast
 
 from atlctl.backends.base import LogLine, LogRequest
-from atlctl.diagnosis.agentnotes import AGENT_STARTS, FAILURE_MARKERS
+from atlctl.diagnosis.torchelastic import AGENT_STARTS, FAILURE_MARKERS
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced
 from atlctl.jobs.model import Job, Worker
-from atlctl.recording.recorder.segments import SLACK, WorkerLog
+from atlctl.jobs.statedir import write_all
+from atlctl.recording.folder import part_of
+from atlctl.recording.recorder.store import Store
+from atlctl.recording.save import stamped
 
 #: Seconds before a log that broke off is asked for again.
 PAUSES = (0.5, 1.0, 2.0, 5.0)
@@ -21,12 +34,18 @@ _NAMING = 10.0
 _GAPS = 20
 #: An attempt that is not the last one ends with no other word: the next may give out other ranks.
 _ATTEMPT_ENDS = b" failed (exitcode: "
-#: A problem that begins so is one of this machine.
-UNWRITTEN = "cannot be written"
 _BILLION = 10**9
+#: Bytes after which a segment is closed; a quarter of what is kept where that is less.
+SEGMENT = 8 << 20
+#: Two streams of a container are stamped one beside the other, so a line may be older than the one before it.
+SLACK = 10**9
+_CHUNK = 1 << 20
+#: `2026-11-20T18:40:00.000000000Z `, as `stamped` writes it.
+_STAMP = 31
+_second: tuple[bytes, int] = (b"", 0)
 
 
-class Source(Protocol):
+class RecorderSource(Protocol):
     """What is needed of a backend."""
 
     def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]: ...
@@ -37,25 +56,28 @@ class Source(Protocol):
 class Follower:
     """Follows one worker until `stop`, or until its source says that nothing more can come.
 
-    `problem` is why nothing comes at the moment, empty while all is well; `gaps` are lines that will never come.
+    `problem` is why nothing comes at the moment, empty while all is well; `unwritten`: it is one of this machine, the
+    file cannot be written. `gaps` are lines that will never come.
     `moved`: when the last line came, seconds of the monotonic clock. `failed` is called when the log tells of a
-    trainer's failure, `begun` when an attempt may begin in it, `stuck` with a new `problem`.
+    trainer's failure, `begun` when an attempt may begin in it, `stuck` with a new `problem` and
+    `unwritten`.
     """
 
     def __init__(
         self,
-        source: Source,
+        source: RecorderSource,
         job: Job,
         worker: Worker,
         log: WorkerLog,
         *,
         failed: Callable[[str, bytes], None],
         begun: Callable[[str], None],
-        stuck: Callable[[str, str], None],
+        stuck: Callable[[str, str, bool], None],
     ) -> None:
         self.worker = worker
         self.log = log
         self.problem = ""
+        self.unwritten = False
         self.gaps: list[str] = []
         self.ended = False
         self.moved = time.monotonic()
@@ -74,19 +96,20 @@ class Follower:
         failures = 0
         while True:
             came = self.log.size, self.log.last
+            unwritten = False
             try:
                 await self._once()
-                self.problem, self.ended = "", True
+                self.problem, self.unwritten, self.ended = "", False, True
                 return
             except (NothingMatched, Replaced):
                 problem = "it was deleted while its log was followed: lines at the end may be missing"
             except AtlctlError as error:
                 problem = error.message
             except OSError as error:
-                problem = f"{UNWRITTEN}: {error.strerror or error}"
+                problem, unwritten = f"cannot be written: {error.strerror or error}", True
             if problem != self.problem:
-                self.problem = problem
-                self._stuck(self.worker.name, problem)
+                self.problem, self.unwritten = problem, unwritten
+                self._stuck(self.worker.name, problem, unwritten)
             failures = 0 if came != (self.log.size, self.log.last) else failures + 1
             await asyncio.sleep(PAUSES[min(failures, len(PAUSES) - 1)])
 
@@ -130,8 +153,8 @@ class Follower:
     def _take(self, batch: Sequence[LogLine]) -> None:
         data = self.log.take(batch)
         self.moved = time.monotonic()
-        if data or not self.problem.startswith(UNWRITTEN):
-            self.problem = ""
+        if data or not self.unwritten:
+            self.problem, self.unwritten = "", False
         if any(marker in data for marker in FAILURE_MARKERS):
             self._naming = self.moved + _NAMING
             self._failed(self.worker.name, data)
@@ -146,3 +169,207 @@ class Follower:
             await asyncio.wait({self._task})
             if not self._task.cancelled() and (error := self._task.exception()) is not None:
                 raise error
+
+
+class WorkerLog:
+    """The log of one worker. `last` is the newest stamp in it (nanoseconds), None where there is none.
+
+    `size` counts the bytes that are kept. `since`: when its first line that is kept was printed, where that is known.
+    """
+
+    def __init__(self, store: Store, stem: str, keep: int, closed: Callable[[int], None]) -> None:
+        """`keep` in bytes. `closed` gets the descriptor of each segment that is full, to sync and close it.
+
+        Raises OSError where the files of an earlier recorder cannot be read.
+        """
+        self._store, self._stem, self._keep, self._closed = store, stem, keep, closed
+        self._limit = min(SEGMENT, max(1, keep // 4))
+        self._fd = -1
+        self._parts: dict[int, int] = {}
+        self._known: _KnownLines | None = None
+        self.last: int | None = None
+        for name in store.names():
+            number = part_of(stem, name)
+            if number is not None:
+                fd = store.read(name)
+                try:
+                    self._parts[number] = os.fstat(fd).st_size
+                finally:
+                    os.close(fd)
+        if self._parts:
+            self._mend()
+
+    @property
+    def size(self) -> int:
+        return sum(self._parts.values())
+
+    @property
+    def cut(self) -> bool:
+        """Whether its first lines are gone by now."""
+        return bool(self._parts) and min(self._parts) > 1
+
+    def expect(self, since: int | None) -> None:
+        """The next lines may have been recorded already: those that are not older than `since` (nanoseconds)."""
+        self._known = _KnownLines(self, since) if self._parts else None
+
+    def take(self, lines: Sequence[LogLine]) -> bytes:
+        """Appends those of `lines` that are not there yet; returns what it wrote.
+
+        Raises OSError; then none of them count, and the file ends with a whole line.
+        """
+        if self._known is not None:
+            lines = [line for line in lines if not self._old(line)]
+        if not lines:
+            return b""
+        data = b"".join(map(stamped, lines))
+        self._write(data)
+        newest = max((line.time for line in lines if line.time is not None), default=None)
+        if newest is not None and (self.last is None or newest > self.last):
+            self.last = newest
+        return data
+
+    def _old(self, line: LogLine) -> bool:
+        known = self._known
+        if known is None:
+            return False
+        if line.time is not None and line.time > known.last + SLACK:
+            self._known = None
+            return False
+        return known.take(line)
+
+    def _write(self, data: bytes) -> None:
+        number = max(self._parts, default=0)
+        if self._fd >= 0 and self._parts[number] >= self._limit:
+            self._closed(self._fd)
+            self._fd = -1
+            number += 1
+        if self._fd < 0:
+            number = max(number, 1)
+            self._fd = self._store.append(self._name(number))
+            self._parts.setdefault(number, 0)
+        try:
+            write_all(self._fd, data)
+        except OSError:
+            os.ftruncate(self._fd, self._parts[number])
+            raise
+        self._parts[number] += len(data)
+        while len(self._parts) > 1 and self.size - self._parts[min(self._parts)] >= self._keep:
+            oldest = min(self._parts)
+            self._store.remove(self._name(oldest))
+            del self._parts[oldest]
+
+    def _mend(self) -> None:
+        """Takes off a line that a crash has cut, and finds the newest stamp."""
+        number = max(self._parts)
+        fd = self._store.append(self._name(number))
+        try:
+            whole = self._whole(number)
+            if whole < self._parts[number]:
+                os.ftruncate(fd, whole)
+                self._parts[number] = whole
+        finally:
+            os.close(fd)
+        for line in self.backwards():
+            when = when_of(line)
+            if when is not None:
+                # A line before it may be a little newer.
+                self.last = when if self.last is None else max(self.last, when)
+                if when < self.last - SLACK:
+                    break
+
+    def _whole(self, number: int) -> int:
+        """The size of a segment up to its last newline."""
+        fd = self._store.read(self._name(number))
+        try:
+            position = os.fstat(fd).st_size
+            while position > 0:
+                begin = max(0, position - _CHUNK)
+                found = os.pread(fd, position - begin, begin).rfind(b"\n")
+                if found >= 0:
+                    return begin + found + 1
+                position = begin
+            return 0
+        finally:
+            os.close(fd)
+
+    def backwards(self) -> Iterator[bytes]:
+        """Its lines without newlines, the last one first."""
+        for number in sorted(self._parts, reverse=True):
+            fd = self._store.read(self._name(number))
+            try:
+                yield from _backwards(fd, self._parts[number])
+            finally:
+                os.close(fd)
+
+    def _name(self, number: int) -> str:
+        return f"{self._stem}.ts.log" if number == 1 else f"{self._stem}.part-{number}.ts.log"
+
+    def sync(self) -> int | None:
+        """A descriptor of what is being written, to sync and close; None where nothing is."""
+        return os.dup(self._fd) if self._fd >= 0 else None
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class _KnownLines:
+    """The lines of a log from a moment on: which of those that come again are in it. Each one is found once."""
+
+    def __init__(self, log: WorkerLog, since: int | None) -> None:
+        self.last = log.last if log.last is not None else -1
+        self._floor: int | None = None
+        keys = array("q")
+        whole = True
+        for line in log.backwards():
+            when = when_of(line)
+            if since is not None and when is not None and when < since - SLACK:
+                whole = False
+                break
+            if when is not None:
+                self._floor = when
+            keys.append(hash(line))
+        if not (whole and log.cut):
+            self._floor = None
+        self._keys = array("q", sorted(keys))
+        self._taken = bytearray(len(self._keys))
+
+    def take(self, line: LogLine) -> bool:
+        key = hash(stamped(line)[:-1])
+        place = bisect_left(self._keys, key)
+        while place < len(self._keys) and self._keys[place] == key:
+            if not self._taken[place]:
+                self._taken[place] = 1
+                return True
+            place += 1
+        # Older than all that is kept: it was recorded, and has been rotated away since.
+        return self._floor is not None and line.time is not None and line.time < self._floor
+
+
+def _backwards(fd: int, size: int) -> Iterator[bytes]:
+    rest: bytes | None = None
+    position = size
+    while position > 0:
+        begin = max(0, position - _CHUNK)
+        block = os.pread(fd, position - begin, begin)
+        rest, *lines = (block.removesuffix(b"\n") if rest is None else block + rest).split(b"\n")
+        position = begin
+        yield from reversed(lines)
+    if rest is not None:
+        yield rest
+
+
+def when_of(line: bytes) -> int | None:
+    """The stamp of a line as it was recorded, nanoseconds since the epoch; None where it has none."""
+    global _second
+    head, fraction = line[:19], line[20:29]
+    if line[19:20] != b"." or line[29:_STAMP] != b"Z " or not fraction.isdigit():
+        return None
+    if head != _second[0]:
+        try:
+            moment = datetime.strptime(head.decode("ascii"), "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
+        except ValueError:
+            return None
+        _second = head, int(moment.timestamp())
+    return _second[1] * 10**9 + int(fraction)

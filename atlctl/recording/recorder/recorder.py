@@ -17,12 +17,9 @@ from atlctl.jobs.model import Job, State
 from atlctl.jobs.statedir import file_error
 from atlctl.recording import manifest
 from atlctl.recording.recorder.alarm import Alarm, Said
-from atlctl.recording.recorder.follow import UNWRITTEN, Follower
-from atlctl.recording.recorder.happenings import Events, States
-from atlctl.recording.recorder.ranks import look
-from atlctl.recording.recorder.roll import Entry, Roll
-from atlctl.recording.recorder.segments import WorkerLog
-from atlctl.recording.recorder.store import Store
+from atlctl.recording.recorder.follow import Follower, WorkerLog
+from atlctl.recording.recorder.roll import RecordedWorker, Roll, look_for_seats
+from atlctl.recording.recorder.store import Events, States, Store
 from atlctl.recording.save import stem
 
 #: Seconds between two looks at the job: on this machine, in a cluster, and where it has many workers.
@@ -157,7 +154,7 @@ class Recorder:
             # A client of many connections puts this off for the sake of short commands; what broke holds buffers.
             gc.collect()
 
-    def _follow(self, entry: Entry) -> None:
+    def _follow(self, entry: RecordedWorker) -> None:
         worker = entry.worker
         try:
             log = WorkerLog(self._store, stem(worker.name), self._keep, self._sync)
@@ -182,15 +179,15 @@ class Recorder:
         self._looked.pop(name, None)
         self._settled.discard((name, entry.run))
 
-    def _stuck(self, name: str, problem: str) -> None:
+    def _stuck(self, name: str, problem: str, unwritten: bool) -> None:
         """Said, once, where it is the fault of this machine. That a log is not there is told at the end."""
-        if problem.startswith(UNWRITTEN) and not self._stuck_said:
+        if unwritten and not self._stuck_said:
             self._stuck_said = True
             self._said.warning(f"the log of {name} {problem}; the others are recorded on, and it is tried again")
 
     # -- ranks -----------------------------------------------------------------------------------------------------
 
-    def _look_for_ranks(self, entry: Entry) -> None:
+    def _look_for_ranks(self, entry: RecordedWorker) -> None:
         name, now = entry.worker.name, time.monotonic()
         if entry.worker.state is not State.RUNNING or (name, entry.run) in self._settled:
             return
@@ -199,13 +196,13 @@ class Recorder:
             self._looked[name] = begun, looks + 1
             self._spawn(self._ask_ranks(entry))
 
-    async def _ask_ranks(self, entry: Entry) -> None:
+    async def _ask_ranks(self, entry: RecordedWorker) -> None:
         async with self._asking:
             if not entry.alive:
                 return
             executor = self._source.executor(self._roll.job)
             try:
-                found = await look(executor, entry.worker)
+                found = await look_for_seats(executor, entry.worker)
             except AtlctlError:
                 found = None  # asked again later; that it cannot be reached shows elsewhere
             finally:

@@ -3,36 +3,98 @@
 Beside what `manifest` reads, `atlctl.json` holds `recorder` (`backend`, `started`, `updated`, `ended`, `keep_mib`,
 `incomplete`: `worker`, `since`, `reason`), and of each worker `uid`, `ranks` (`rank`, `local_rank`, `gpu_uuid`),
 `files` (where its launcher keeps files), and `attempts`: what it was before it was restarted.
+
+A small script finds the ranks, their GPUs and where their launcher keeps its files: it reads the environments of
+torchrun's processes and asks nvidia-smi. Its output comes from inside the worker: hostile text.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from atlctl.jobs.errors import UsageError
-from atlctl.jobs.model import FAILED_STATES, Job, State, Worker
+from atlctl.backends.base import Argv, Event, ExecRequest, Executor, Exited, FailedToStart, Lost, Output
+from atlctl.jobs.errors import AtlctlError, UsageError
+from atlctl.jobs.model import FAILED_STATES, HELD_REASON, Job, State, Worker
 from atlctl.recording import manifest
-from atlctl.recording.recorder.ranks import Seats
 from atlctl.recording.recorder.store import Store
 from atlctl.recording.save import describe_job, describe_worker, stem
 
 #: Attempts of one worker that are kept, the last ones.
 MAX_ATTEMPTS = 64
-HELD = "its trainer has failed; the launch script lives on"
 GONE = "its pod is gone"
 #: What is kept of an attempt.
 _OF_ATTEMPT = (
     *("uid", "pod", "node", "restarts", "started", "ended", "state", "reason", "message", "exit_code", "signal"),
     *("ranks", "gpus"),
 )
+SEATS_SECONDS = 20.0
+_SEATS_LIMIT = 256 * 1024
+_MOST = 1024
+_TEXT = 4096
+#: One line for each process: its worker where that is a local job's, rank, local rank, its visible devices, its error
+#: file, the prefix of its dumps. Then the GPUs. One `grep` finds the processes: a shell needs long for each. Not with
+#: -F, which in some builds of busybox sees nothing behind the first NUL.
+_SEATS_SCRIPT = r"""
+if command -v grep >/dev/null 2>&1; then set -- $(grep -l TORCHELASTIC_RUN_ID= /proc/[0-9]*/environ 2>/dev/null)
+else set -- /proc/[0-9]*/environ; fi
+for f in "$@"; do
+  tr '\0' '\n' <"$f" 2>/dev/null | { r= l= t= d=- e= b= j= w= s=
+    while IFS= read -r x; do
+      case $x in
+        RANK=*) r=${x#*=};; LOCAL_RANK=*) l=${x#*=};; TORCHELASTIC_RUN_ID=*) t=1;;
+        CUDA_VISIBLE_DEVICES=*) d=${x#*=};; TORCHELASTIC_ERROR_FILE=*) e=${x#*=};;
+        TORCH_NCCL_DEBUG_INFO_TEMP_FILE=*|TORCH_FR_DUMP_TEMP_FILE=*) b=${x#*=};;
+        ATLCTL_JOB=*) j=${x#*=};; ATLCTL_WORKER=*) w=${x#*=};; ATLCTL_STATE_DIR=*) s=${x#*=};;
+      esac
+    done
+    [ -n "$t" ] && [ -n "$l" ] && [ "$j/$s" = "$ATLCTL_JOB/$ATLCTL_STATE_DIR" ] &&
+      printf 'P\t%s\t%s\t%s\t%s\t%s\t%s\n' "$w" "$r" "$l" "$d" "$e" "$b"; }
+done | sort -u
+command -v nvidia-smi >/dev/null 2>&1 || exit 0
+nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv,noheader 2>/dev/null | while IFS= read -r x; do
+  printf 'G\t%s\n' "$x"
+done
+exit 0
+"""
+#: Seconds from SIGTERM to SIGKILL for a command that takes too long.
+_GRACE = 1.0
 
 
 @dataclass(slots=True)
-class Entry:
+class Seat:
+    """One process: its global and local rank, and the GPU that it sees as its own, where that can be told."""
+
+    rank: int
+    local_rank: int
+    gpu: str | None = None
+
+
+@dataclass(slots=True)
+class Seats:
+    """What was found in one worker. `gpus`: index, UUID, PCI address. `roots`: folders and prefixes of files."""
+
+    seats: list[Seat] = field(default_factory=list)
+    gpus: list[tuple[int, str, str]] = field(default_factory=list)
+    roots: set[str] = field(default_factory=set)
+    dumps: set[str] = field(default_factory=set)
+
+    def data(self) -> dict[str, Any]:
+        """`ranks` and `gpus` of a worker in `atlctl.json`."""
+        local = {seat.gpu: seat.local_rank for seat in self.seats if seat.gpu is not None}
+        ranks = [{"rank": seat.rank, "local_rank": seat.local_rank, "gpu_uuid": seat.gpu} for seat in self.seats]
+        gpus = [
+            {"local_rank": local.get(uuid), "index": index, "uuid": uuid, "pci": pci} for index, uuid, pci in self.gpus
+        ]
+        return {"ranks": ranks, "gpus": gpus}
+
+
+@dataclass(slots=True)
+class RecordedWorker:
     """One worker. `run` counts its pods and containers, from 0. `held`: its log says that its trainer has failed."""
 
     worker: Worker
@@ -53,7 +115,7 @@ class Entry:
         if not self.present and worker.state.active:
             return replace(worker, state=State.UNKNOWN, reason=GONE, message=f"it was {worker.state} before")
         if self.held and worker.state is State.RUNNING:
-            return replace(worker, state=State.HELD, reason=HELD)
+            return replace(worker, state=State.HELD, reason=HELD_REASON)
         return worker
 
     @property
@@ -82,7 +144,7 @@ class Roll:
 
     def __init__(self, job: Job, before: Mapping[str, Any]) -> None:
         self.job = job
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, RecordedWorker] = {}
         self._before = {str(item.get("name")): item for item in before.get("workers", ())}
 
     def earlier(self, worker: Worker) -> tuple[str | None, int] | None:
@@ -90,11 +152,11 @@ class Roll:
         known = self._before.get(stem(worker.name))
         return None if known is None else (known.get("uid"), int(known.get("restarts") or 0))
 
-    def take(self, job: Job) -> tuple[list[Entry], list[Entry]]:
+    def take(self, job: Job) -> tuple[list[RecordedWorker], list[RecordedWorker]]:
         """What is true now. Returns the entries that are new, and those whose worker was restarted."""
         self.job = job
-        new: list[Entry] = []
-        restarted: list[Entry] = []
+        new: list[RecordedWorker] = []
+        restarted: list[RecordedWorker] = []
         for known in self.entries.values():
             known.present = False
         for worker in job.workers:
@@ -113,8 +175,8 @@ class Roll:
         for entry in self.entries.values():
             entry.present = False
 
-    def _taken_up(self, worker: Worker) -> Entry:
-        entry = Entry(worker)
+    def _taken_up(self, worker: Worker) -> RecordedWorker:
+        entry = RecordedWorker(worker)
         known = self._before.get(stem(worker.name))
         if known is None:
             return entry
@@ -143,7 +205,7 @@ class Roll:
         return json.dumps(whole, indent=1).encode() + b"\n"
 
 
-def _next(entry: Entry, last: Mapping[str, Any]) -> None:
+def _next(entry: RecordedWorker, last: Mapping[str, Any]) -> None:
     """The worker begins anew: what it was is kept."""
     entry.attempts = [*entry.attempts, {name: last.get(name) for name in _OF_ATTEMPT}][-MAX_ATTEMPTS:]
     entry.run += 1
@@ -168,3 +230,84 @@ def begun(store: Store, job: Job) -> Mapping[str, Any]:
     if known.job.uid != job.uid:
         raise UsageError(f"{store.path} is the recording of another job ({known.job.name}, uid {known.job.uid})", hint)
     return dict(found)
+
+
+async def look_for_seats(executor: Executor, worker: Worker) -> dict[str, Seats] | None:
+    """The ranks and GPUs of a worker that lives, by name; None where it did not tell.
+
+    Local jobs share a machine: any of their workers tells of all.
+    """
+    held = bytearray()
+
+    def take(data: bytes) -> None:
+        held.extend(data[: _SEATS_LIMIT - len(held)])
+
+    problem = await ask(executor, worker, Argv(("sh", "-c", _SEATS_SCRIPT)), SEATS_SECONDS, take)
+    return None if problem else read_seats(bytes(held), worker.name)
+
+
+def read_seats(data: bytes, asked: str) -> dict[str, Seats]:
+    """What the script printed in the worker `asked`. Never raises."""
+    gpus: list[tuple[int, str, str]] = []
+    processes: dict[str, list[list[str]]] = {asked: []}
+    for line in data.decode("utf-8", "backslashreplace").splitlines():
+        kind, _, rest = line[:_TEXT].partition("\t")
+        if kind == "P" and len(parts := rest.split("\t")) == 6:
+            processes.setdefault(parts[0] or asked, []).append(parts[1:])
+        elif kind == "G" and len(gpus) < _MOST:
+            index, *more = [part.strip() for part in rest.split(",")]
+            if index.isascii() and index.isdigit() and len(index) < 5 and len(more) == 2:
+                gpus.append((int(index), more[0], more[1]))
+    return {name: _seats(parts, gpus) for name, parts in processes.items()}
+
+
+def _seats(processes: list[list[str]], gpus: list[tuple[int, str, str]]) -> Seats:
+    found = Seats(gpus=gpus)
+    for rank, local, visible, error_file, prefix in processes[:_MOST]:
+        if not all(text.isascii() and text.isdigit() and len(text) < 8 for text in (rank, local)):
+            continue
+        if all(seat.rank != int(rank) for seat in found.seats):
+            found.seats.append(Seat(int(rank), int(local), _gpu(int(local), visible, gpus)))
+        # RUN/attempt_N/LOCAL_RANK/error.json: all attempts lie below RUN.
+        root = error_file.rsplit("/", 3)
+        if error_file.startswith("/") and len(root) == 4 and root[0]:
+            found.roots.add(root[0])
+        if prefix.startswith("/"):
+            found.dumps.add(prefix)
+    found.seats.sort(key=lambda seat: seat.rank)
+    return found
+
+
+def _gpu(local_rank: int, visible: str, gpus: list[tuple[int, str, str]]) -> str | None:
+    """The UUID of the device that `cuda:LOCAL_RANK` is, or of the only one that the process sees."""
+    if visible == "-":
+        order = [uuid for _, uuid, _ in gpus]
+    else:
+        named = [word.strip() for word in visible.split(",") if word.strip()]
+        by_index = {str(index): uuid for index, uuid, _ in gpus}
+        order = [by_index.get(word) or next((u for _, u, _ in gpus if u.startswith(word)), "") for word in named]
+    place = 0 if len(order) == 1 else local_rank
+    return (order[place] or None) if place < len(order) else None
+
+
+async def ask(executor: Executor, worker: Worker, argv: Argv, seconds: float, take: Callable[[bytes], None]) -> str:
+    """Hands the command's standard output to `take`; returns what went wrong, empty where nothing did."""
+    execution = executor.run(worker, ExecRequest(argv))
+    last: Event | None = None
+    try:
+        async with asyncio.timeout(seconds):
+            async for last in execution:
+                if isinstance(last, Output) and last.stream == "stdout":
+                    take(last.data)
+    except TimeoutError:
+        await execution.end(_GRACE)
+        return f"no answer within {seconds:g} s"
+    except AtlctlError as error:
+        return error.message
+    finally:
+        await execution.aclose()
+    if isinstance(last, Lost | FailedToStart):
+        return last.reason
+    if isinstance(last, Exited) and last.exit_code == 0:
+        return ""
+    return "the command that reads in it failed"

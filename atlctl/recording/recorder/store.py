@@ -1,17 +1,32 @@
-"""The folder of a recording: one recorder at a time, every step relative to its descriptor, no link followed."""
+"""The folder of a recording: one recorder at a time, every step relative to its descriptor, no link followed.
+
+What happened around the workers is in two files of it, as lines of JSON:
+
+events.jsonl   events as the platform has them; one that counted up is there again
+states.jsonl   {"time", "worker", "state", "reason", "message", "exit_code", "signal", "restarts", "pod", "node"}
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import stat
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
+from atlctl.diagnosis.logline import decode
+from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
+from atlctl.jobs.model import Worker
 from atlctl.jobs.naming import safe_file_name
-from atlctl.jobs.statedir import open_below, write_all
+from atlctl.jobs.statedir import READ_FLAGS, open_below, write_all
 from atlctl.recording import manifest
+from atlctl.recording.events import MAX_EVENTS, lines_within
 
 #: Held by the recorder that writes.
 LOCK = ".recorder.lock"
@@ -20,6 +35,14 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | _SAFE
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | _SAFE
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | _SAFE
 _ELSEWHERE = "name another folder with --out"
+EVENTS = "events.jsonl"
+STATES = "states.jsonl"
+#: Bytes after which a file is written anew with its newest lines alone.
+LINES_LIMIT = 32 << 20
+_STATE = ("state", "reason", "message", "exit_code", "signal", "restarts", "pod", "node")
+#: Of one file, its last ones.
+MAX_CHANGES = 20_000
+_TEXT = 1_000
 
 
 class Store:
@@ -129,3 +152,125 @@ def _mapped(error: OSError, path: str) -> AtlctlError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return NotAllowed(f"cannot record to {path}: {why}", _ELSEWHERE)
     return UsageError(f"cannot record to {path}: {why}", _ELSEWHERE)
+
+
+class JsonLinesFile:
+    """A file of JSON lines that is appended to. Raises OSError."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+        self._size = 0
+
+    def recorded(self) -> list[dict[str, Any]]:
+        """The objects that an earlier recorder wrote. A line that a crash has cut is ended: it spoils no other."""
+        if self._name not in self._store.names():
+            return []
+        found: list[dict[str, Any]] = []
+        torn = False
+        with open(self._store.read(self._name), "rb") as file:
+            for line in lines_within(file):
+                torn = not line.endswith(b"\n")
+                try:
+                    item = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(item, dict):
+                    found.append(item)
+            self._size = os.fstat(file.fileno()).st_size
+        if torn:
+            self._append(b"\n")
+        return found
+
+    def add(self, items: Iterable[Mapping[str, Any]]) -> None:
+        data = "".join(f"{json.dumps(item)}\n" for item in items).encode()
+        if not data:
+            return
+        self._append(data)
+        if self._size > LINES_LIMIT:
+            newest = self.recorded()[-MAX_EVENTS:]
+            short = "".join(f"{json.dumps(item)}\n" for item in newest).encode()[-LINES_LIMIT // 2 :]
+            self._store.replace(self._name, short[short.find(b"\n") + 1 :] if len(short) == LINES_LIMIT // 2 else short)
+            self._size = len(short)
+
+    def _append(self, data: bytes) -> None:
+        fd = self._store.append(self._name)
+        try:
+            write_all(fd, data)
+        finally:
+            os.close(fd)
+        self._size += len(data)
+
+
+class Events:
+    """The platform's events, each form of one once."""
+
+    def __init__(self, store: Store) -> None:
+        self._lines = JsonLinesFile(store, EVENTS)
+        self._seen = {_key(item): None for item in self._lines.recorded()}
+
+    def take(self, found: Iterable[Mapping[str, Any]]) -> None:
+        """Raises OSError."""
+        fresh = [item for item in found if _key(item) not in self._seen]
+        self._lines.add(fresh)
+        self._seen.update(dict.fromkeys(map(_key, fresh)))
+        while len(self._seen) > 2 * MAX_EVENTS:
+            del self._seen[next(iter(self._seen))]
+
+
+def _key(event: Mapping[str, Any]) -> int:
+    """Tells an event, and how often it was seen, from others: an object is changed with every count."""
+    meta = event.get("metadata")
+    if isinstance(meta, dict) and meta.get("uid") and meta.get("resourceVersion"):
+        return hash((str(meta["uid"]), str(meta["resourceVersion"])))
+    return hash(json.dumps(event, sort_keys=True))
+
+
+class States:
+    """Changes of workers' states."""
+
+    def __init__(self, store: Store) -> None:
+        self._lines = JsonLinesFile(store, STATES)
+        self._last: dict[str, tuple[Any, ...]] = {
+            str(item.get("worker")): tuple(item.get(name) for name in _STATE) for item in self._lines.recorded()
+        }
+
+    def take(self, workers: Iterable[Worker]) -> None:
+        """Raises OSError."""
+        changed = []
+        for worker in workers:
+            values = {name: getattr(worker, name) for name in _STATE} | {"state": str(worker.state)}
+            if self._last.get(worker.name) != tuple(values.values()):
+                self._last[worker.name] = tuple(values.values())
+                changed.append({"time": time.time(), "worker": worker.name, **values})
+        self._lines.add(changed)
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """A worker's state from `time` on, seconds since the epoch. Texts are hostile."""
+
+    time: float
+    worker: str
+    state: str
+    reason: str = ""
+    message: str = ""
+
+
+def read_states(folder: str) -> list[StateChange]:
+    """The changes in a folder's `states.jsonl`, in its order; lines that are none are passed over."""
+    try:
+        fd = os.open(os.path.join(folder, STATES), READ_FLAGS)
+    except OSError:
+        return []
+    found = []
+    with open(fd, "rb") as file:
+        for line in lines_within(file):
+            try:
+                item = fields.parse_json(decode(line))
+            except (ValueError, RecursionError):
+                continue
+            time = fields.moment(item.get("time")) if isinstance(item, dict) else None
+            if time is not None and isinstance(item.get("worker"), str):
+                texts = [fields.text(item.get(key), _TEXT) for key in ("worker", "state", "reason", "message")]
+                found.append(StateChange(time, *texts))
+    return found[-MAX_CHANGES:]

@@ -1,4 +1,4 @@
-"""Which workers and links explain a matrix of bad pairs with the fewest faults. Pure functions.
+"""Which workers and links explain a matrix of bad pairs with the fewest faults; the second look before one is named.
 
 A pair of workers is bad when one direction is. A worker at fault makes all of its pairs bad, in the same way or, where
 the other end or the link has a worse fault, in a worse way. A bad link makes one pair bad.
@@ -6,11 +6,13 @@ the other end or the link has a worse fault, in a worse way. A bad link makes on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 Pair = tuple[str, str]
+#: Measures these directions again; True where it is bad again.
+Look = Callable[[Sequence[Pair]], Awaitable[Mapping[Pair, bool]]]
 
 #: Candidates up to which all combinations are tried; more of them are few enough among many workers to be all guilty.
 _TRIED = 8
@@ -18,10 +20,12 @@ _TRIED = 8
 _LISTED = 8
 #: One in so many pairs of a worker may be good although it is blamed: the fault may come and go.
 _LENIENT = 4
+#: Pairs of a worker that must be bad again before it is accused, and rounds of looking.
+_SAMPLE, _LOOKS = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
+class PairBlame:
     """`unclear`: bad pairs for which several explanations are equally good."""
 
     workers: tuple[str, ...] = ()
@@ -43,12 +47,12 @@ def ordered(place: Mapping[str, int], one: str, other: str) -> Pair:
     return (one, other) if place[one] < place[other] else (other, one)
 
 
-def blame(names: Sequence[str], directed: Mapping[Pair, int]) -> Blame:
+def blame(names: Sequence[str], directed: Mapping[Pair, int]) -> PairBlame:
     """`directed` has an entry for every direction that was looked at: 0 is good, a greater number a worse fault."""
     seen = pairs(names, directed)
     bad = {pair: kind for pair, kind in seen.items() if kind}
     if not bad:
-        return Blame()
+        return PairBlame()
     own: dict[str, list[Pair]] = {name: [] for name in names}
     for pair in seen:
         for name in pair:
@@ -70,7 +74,7 @@ def blame(names: Sequence[str], directed: Mapping[Pair, int]) -> Blame:
     if len(links) > max(_LISTED, len(names) // 2):
         links = set()
     explained = {pair for pair in bad if pair in links or certain & set(pair)}
-    return Blame(
+    return PairBlame(
         tuple(name for name in names if name in certain),
         tuple(pair for pair in bad if pair in links),
         tuple(pair for pair in bad if pair not in explained),
@@ -116,3 +120,43 @@ def _cost(
 
 def _links(workers: Collection[str], kinds: Mapping[str, int], bad: Mapping[Pair, int]) -> list[Pair]:
     return [pair for pair, kind in bad.items() if _predicted(pair, workers, kinds) < kind]
+
+
+async def confirm(names: Sequence[str], seen: Collection[Pair], suspects: Collection[Pair], look: Look) -> set[Pair]:
+    """Those of `suspects` (directions among `seen`) that stay: a second look found them bad again, or they are like
+    enough others of the same worker that it did. One direction is enough for a pair."""
+    left, certain = dict.fromkeys(suspects), set[Pair]()
+    for _ in range(_LOOKS):
+        todo = _next(names, accused(names, seen, left), left, certain)
+        if not todo:
+            return set(left)
+        for pair, again in (await look(todo)).items():
+            if again:
+                certain.add(pair)
+            else:
+                left.pop(pair, None)
+    return certain
+
+
+def accused(names: Sequence[str], seen: Collection[Pair], bad: Collection[Pair]) -> PairBlame:
+    """Who is to blame for these directions; the pairs are those of `seen`."""
+    return blame(names, {pair: int(pair in bad) for pair in seen})
+
+
+def _next(names: Sequence[str], told: PairBlame, left: Collection[Pair], certain: Collection[Pair]) -> list[Pair]:
+    """What to look at now: one direction each of the pairs that would be accused and are not certain yet."""
+    place = {name: number for number, name in enumerate(names)}
+    ways: dict[Pair, list[Pair]] = {}
+    for pair in left:
+        ways.setdefault(ordered(place, *pair), []).append(pair)
+    sure = {ordered(place, *pair) for pair in certain}
+    todo: dict[Pair, None] = {}
+    for name in told.workers:
+        own = [pair for pair in ways if name in pair]
+        missing = _SAMPLE - sum(pair in sure for pair in own)
+        open_ = [pair for pair in own if pair not in sure and pair not in todo]
+        todo |= dict.fromkeys(open_[: max(0, missing)])
+    todo |= dict.fromkeys(pair for pair in told.links if pair not in sure)
+    todo |= dict.fromkeys([pair for pair in told.unclear if pair not in sure][: 2 * _SAMPLE])
+    # Directions alternate, so that more of them can be looked at at once.
+    return [ways[pair][number % len(ways[pair])] for number, pair in enumerate(todo)]

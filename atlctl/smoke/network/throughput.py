@@ -1,16 +1,21 @@
-"""Every worker sends to every other one at full speed for a moment: what is slow, what loses packets, whose fault."""
+"""The check `throughput`: every worker sends to every other one at full speed for a moment.
+
+What is slow or loses packets beside the others is measured again, alone, before a worker or a link is named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from atlctl.smoke.context import Run, Stage
+from atlctl.i18n import Message, joined
+from atlctl.jobs import fields
+from atlctl.smoke.context import OpenCheck, Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.network import rates
-from atlctl.smoke.network.blame import Blame, Pair
-from atlctl.smoke.network.confirm import accused, confirm
-from atlctl.smoke.network.rates import Rate
+from atlctl.smoke.network.blame import Pair, PairBlame, accused, confirm
+from atlctl.smoke.network.mesh import TOO_FEW
 
 CHECK = "throughput"
 #: Workers up to which every pair is measured, and up to which it is on a machine's loopback, where nothing is judged.
@@ -29,6 +34,19 @@ _SLOW_ADVICE = (
     "Look at the link's speed and errors (ethtool), the interface that is used, and who else is on this path."
 )
 _LOSS_ADVICE = "Look at drops and errors of the interfaces (ethtool -S, ip -s link), cables, and queues on the way."
+#: A link below this share of healthy ones, each measured alone, is slow; below the second one it is looked at.
+SLOW, SLOWISH = 0.6, 0.7
+#: A link that sends more than this share of its segments again loses packets. It takes some of them to say so; far
+#: fewer are enough for a second look.
+LOSSY, _ENOUGH, _SUSPECT, _FEW = 0.003, 5, 0.002, 2
+#: Above these shares of the time it was not the network that a transfer waited for.
+_BUSY, _RECEIVER = 0.75, 0.3
+#: A transfer that is to show loss runs between the first two shares of the usual speed, and if it can at no more than
+#: this share of the link's own, where a healthy link drops nothing; for as many segments, but for no longer than these
+#: seconds.
+_USUAL, _LEAST, _OWN, _SEGMENTS, _SHORT, _LONG = 0.25, 0.05, 0.6, 1300, 0.15, 0.8
+#: Faults at once that still leave a reference.
+_FAULTS = 3
 
 
 async def check_throughput(run: Run) -> None:
@@ -39,7 +57,7 @@ async def check_throughput(run: Run) -> None:
         if run.quiet:
             stage.not_judged(run.quiet)
         elif not mesh or len(mesh["workers"]) < 2:
-            stage.not_judged("fewer than two workers can be called")
+            stage.not_judged(TOO_FEW)
         else:
             await _Throughput(run, mesh).measure(stage)
 
@@ -57,22 +75,24 @@ class _Throughput:
         self._loopback = bool(mesh["loopback"])
         self._rates: dict[Pair, Rate] = {}
 
-    async def measure(self, stage: Stage) -> None:
+    async def measure(self, stage: OpenCheck) -> None:
         count = len(self._names)
         if self._loopback and count > _LOOPBACK:
-            return stage.not_judged("all workers share one machine's loopback: no network to measure")
+            return stage.not_judged(Message("all workers share one machine's loopback: no network to measure"))
         await self._all()
         self._figures()
         if not self._rates:
-            return stage.not_judged("no transfer was possible")
+            return stage.not_judged(Message("no transfer was possible"))
         speeds = sorted(rate.bytes_per_s for rate in self._rates.values())
-        stage.note = f"median {_mb(rates.median(speeds))}, slowest {_mb(speeds[0])}"
+        stage.note = Message("median {median}, slowest {slowest}", median=_mb(median(speeds)), slowest=_mb(speeds[0]))
         if self._loopback:
-            return stage.not_judged(f"{stage.note}; all workers share one machine's loopback: no network to judge")
+            why = Message("all workers share one machine's loopback: no network to judge")
+            return stage.not_judged(joined([stage.note, why]))
         lossy = await self._lossy()
         if count < 3:
             if not lossy:
-                stage.not_judged(f"{stage.note}; speed: with two workers there is no reference")
+                why = Message("speed: with two workers there is no reference")
+                stage.not_judged(joined([stage.note, why]))
             return None
         await self._slow(lossy, stage)
         return None
@@ -80,7 +100,7 @@ class _Throughput:
     # Measuring
 
     async def _all(self) -> None:
-        steps = rates.rounds(len(self._names), FULL)
+        steps = rounds(len(self._names), FULL)
         slot = min(_LONGEST, max(_SHORTEST, _ALL / max(1, len(steps)))) / (1 - _GAP)
         turns: dict[str, list[list[Any] | None]] = {}
         for place, name in enumerate(self._names):
@@ -120,7 +140,7 @@ class _Throughput:
         for name, answer in answers.items():
             told = answer.fields.get("turns") if answer.fields is not None else None
             for turn in told if isinstance(told, list) else ():
-                read = rates.parse(turn)
+                read = parse_transfer(turn)
                 if read is not None and read[0] in self._named:
                     found[name, self._named[read[0]]] = read[1]
         return found
@@ -128,13 +148,13 @@ class _Throughput:
     async def _again(self, todo: Iterable[Pair], pace: bool) -> dict[Pair, Rate]:
         """Measure these alone: at full speed no worker takes part in two; paced ones are in nobody's way."""
         found: dict[Pair, Rate] = {}
-        for batch in rates.batches(todo, apart=not pace):
+        for batch in batches(todo, apart=not pace):
             if not pace:
                 found |= await self._send({one: [self._turn(other)] for one, other in batch}, _ALONE, _ALONE)
                 continue
-            usual = rates.median([rate.bytes_per_s for rate in self._rates.values()])
-            paces = {one: rates.pace(self._rates[one, other], usual) for one, other in batch}
-            seconds = max(rates.seconds(self._rates[one, other], paces[one]) for one, other in batch)
+            usual = median([rate.bytes_per_s for rate in self._rates.values()])
+            paces = {one: loss_pace(self._rates[one, other], usual) for one, other in batch}
+            seconds = max(loss_seconds(self._rates[one, other], paces[one]) for one, other in batch)
             found |= await self._send({one: [self._turn(other)] for one, other in batch}, seconds, seconds, paces)
         return found
 
@@ -165,7 +185,7 @@ class _Throughput:
         self._accuse(told, bad, _LOSS_ADVICE, lambda ways: _lost([pooled[way] for way in ways if way in pooled]))
         return {pair for pair in self._rates if pair in bad or set(told.workers) & set(pair)}
 
-    async def _slow(self, lossy: set[Pair], stage: Stage) -> None:
+    async def _slow(self, lossy: set[Pair], stage: OpenCheck) -> None:
         """What loses packets is slow for that reason, and judged already. Inside a machine all is faster."""
         fair = {
             pair: rate
@@ -174,12 +194,13 @@ class _Throughput:
         }
         ends = {name for pair in fair for name in pair}
         if len(ends) < 3:
-            return stage.not_judged(f"{stage.note}; speed: too few links are left to compare")
-        usual = rates.reference(fair, len(ends))
-        suspects = [pair for pair, rate in fair.items() if rate.bytes_per_s < rates.SLOWISH * usual]
+            why = Message("speed: too few links are left to compare")
+            return stage.not_judged(joined([stage.note, why]))
+        usual = reference(fair, len(ends))
+        suspects = [pair for pair, rate in fair.items() if rate.bytes_per_s < SLOWISH * usual]
         if not suspects:
             return None
-        chosen = rates.controls(fair, suspects, _CONTROLS)
+        chosen = controls(fair, suspects, _CONTROLS)
         beside: list[float] = []
         best: dict[Pair, float] = {}
         #: Slow ones that got too little CPU to be blamed: they count neither as bad nor as good.
@@ -196,13 +217,13 @@ class _Throughput:
                     if (rate := again.get(pair)) is None:
                         continue
                     best[pair] = max(best.get(pair, 0.0), rate.bytes_per_s)
-                    low = best[pair] < rates.SLOW * rates.median(beside)
+                    low = best[pair] < SLOW * median(beside)
                     slow[pair] = low and not rate.starved
                     (starved.add if low and rate.starved else starved.discard)(pair)
             return {pair: slow.get(pair, False) for pair in todo}
 
         bad = await confirm(self._names, fair, suspects, look)
-        known = rates.median(beside)
+        known = median(beside)
         unjudged = {pair for pair in starved - bad if pair[::-1] in starved or pair[::-1] not in fair}
         told = accused(self._names, [pair for pair in fair if pair not in unjudged], bad)
         self._accuse(told, bad, _SLOW_ADVICE, lambda ways: _speed([best[way] for way in ways if way in best], known))
@@ -212,17 +233,25 @@ class _Throughput:
         """Both on one machine, while others are not."""
         return len(set(self._machine.values())) > 1 and self._machine[pair[0]] == self._machine[pair[1]]
 
-    def _accuse(self, told: Blame, bad: set[Pair], advice: str, evidence: Any) -> None:
+    def _accuse(self, told: PairBlame, bad: set[Pair], advice: str, evidence: Any) -> None:
         for name in told.workers:
             ways = [pair for pair in bad if name in pair]
-            said = f"{evidence(ways)} on {len(ways)} of {sum(name in pair for pair in self._rates)} of its directions"
+            said = Message(
+                "{what} on {some} of {all} of its directions",
+                what=evidence(ways),
+                some=len(ways),
+                all=sum(name in pair for pair in self._rates),
+            )
             self._run.find(Finding(CHECK, Severity.WARN, Culprit("worker", name), said, True, advice))
         for one, other in told.links:
             ways = [pair for pair in ((one, other), (other, one)) if pair in bad]
-            said = f"{evidence(ways)} from " + " and ".join(f"{start} to {end}" for start, end in ways)
+            each = [Message("{one} to {other}", one=start, other=end) for start, end in ways]
+            said = Message("{what} from {ways}", what=evidence(ways), ways=joined(each, Message(" and ")))
             self._run.find(Finding(CHECK, Severity.WARN, Culprit("link", one, other), said, True, advice))
         if told.unclear:
-            said = f"{evidence(list(bad))} on {len(told.unclear)} pairs, too many to tell who is at fault"
+            said = Message(
+                "{what} on {n} pairs, too many to tell who is at fault", what=evidence(list(bad)), n=len(told.unclear)
+            )
             self._run.find(Finding(CHECK, Severity.WARN, None, said, True, advice))
 
     def _figures(self) -> None:
@@ -245,10 +274,161 @@ def _mb(bytes_per_s: float) -> str:
 
 def _lost(found: Sequence[Rate]) -> str:
     lost, sent = sum(rate.again for rate in found), sum(rate.segments for rate in found)
-    return f"{100 * lost / max(1, sent):.1f} % of the packets are lost ({lost} of {sent}, sent slowly)"
+    return Message(
+        "{percent:.1f} % of the packets are lost ({lost} of {sent}, sent slowly)",
+        percent=100 * lost / max(1, sent),
+        lost=lost,
+        sent=sent,
+    )
 
 
 def _speed(found: Sequence[float], usual: float) -> str:
     if not any(found):
-        return f"no transfer gets through, alone, where others have {_mb(usual)},"
-    return f"{_mb(rates.median(found))}, alone, where others have {_mb(usual)},"
+        return Message("no transfer gets through, alone, where others have {usual},", usual=_mb(usual))
+    speed = _mb(median(found))
+    return Message("{speed}, alone, where others have {usual},", speed=speed, usual=_mb(usual))
+
+
+# One transfer, and the transfers of all
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One transfer. `singly`: segments that nothing had put together with others, so that each of them tells of loss by
+    itself. `again`: segments that had to be sent again because they were lost, those not counted that had
+    arrived after all. `busy`: share of the time in which the sender computed or waited for a CPU; `receiver`: in which
+    the receiver took no more. `error` is hostile text."""
+
+    bytes_per_s: float
+    segments: int = 0
+    again: int = 0
+    bytes: int = 0
+    busy: float = 0.0
+    receiver: float = 0.0
+    error: str = ""
+    singly: int = 0
+
+    @property
+    def share(self) -> float:
+        """Of the segments, those that were lost."""
+        return self.again / self.segments if self.segments else 0.0
+
+    @property
+    def starved(self) -> bool:
+        """Whether the hosts, and not the network, kept it from being faster."""
+        return not self.error and (self.busy > _BUSY or self.receiver > _RECEIVER)
+
+    @property
+    def suspect(self) -> bool:
+        return self.again >= _FEW and self.share > _SUSPECT
+
+    @property
+    def short(self) -> bool:
+        """Too few segments to say that none are lost."""
+        return self.singly < _SEGMENTS / 2
+
+    @property
+    def undecided(self) -> bool:
+        return self.suspect and not self.lossy
+
+    @property
+    def lossy(self) -> bool:
+        return self.again >= _ENOUGH and self.share > LOSSY
+
+    def __add__(self, other: Rate) -> Rate:
+        """Both transfers as one, for what was lost."""
+        return Rate(
+            max(self.bytes_per_s, other.bytes_per_s),
+            self.segments + other.segments,
+            self.again + other.again,
+            self.bytes + other.bytes,
+            min(self.busy, other.busy),
+            min(self.receiver, other.receiver),
+            self.error and other.error,
+            self.singly + other.singly,
+        )
+
+
+def parse_transfer(turn: object) -> tuple[int, Rate] | None:
+    """To whom, and how it went; None where it is not understood."""
+    if not isinstance(turn, dict) or not isinstance(turn.get("to"), int):
+        return None
+    if turn.get("error"):
+        return turn["to"], Rate(0.0, error=fields.text(turn["error"], 200) or "failed")
+    keys = "bytes_per_s", "bytes", "seconds", "segments", "singly", "again", "needless"
+    shares = "cpu_share", "waited_share", "receiver_share"
+    values = [fields.number(turn.get(key), least=0) for key in (*keys, *shares)]
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    speed, count, took, segments, singly, again, needless, cpu, waited, receiver = known
+    return turn["to"], Rate(
+        max(speed, count / took if took else 0.0),  # it may have stood still in the end
+        int(segments),
+        max(0, int(again) - int(needless)),
+        int(count),
+        cpu + waited,
+        receiver,
+        singly=int(singly),
+    )
+
+
+def rounds(count: int, most: int) -> list[int]:
+    """In round k everyone sends to the one k places behind. All of them make the full matrix; above `most` workers some
+    distances, near and far."""
+    if count <= most:
+        return list(range(1, count))
+    near = [1 << power for power in range(count.bit_length()) if 1 << power < count]
+    return sorted({*near, *(count - step for step in near[:4]), count // 2, count // 3})
+
+
+def reference(rates: Mapping[Pair, Rate], count: int) -> float:
+    """The speed of a link that must be healthy if no more than a few workers are at fault: the median of those pairs
+    that this leaves, the fastest ones. With few workers that is nearly the fastest of all."""
+    speeds = sorted((rate.bytes_per_s for rate in rates.values()), reverse=True)
+    if not speeds:
+        return 0.0
+    good = count - min(_FAULTS, count // 2)
+    share = good * (good - 1) / (count * (count - 1))
+    return speeds[min(len(speeds) - 1, int(len(speeds) * share / 2))]
+
+
+def controls(rates: Mapping[Pair, Rate], apart: Collection[Pair], most: int) -> list[Pair]:
+    """Links at about the reference's speed, to be measured beside suspects in the same way."""
+    fast = sorted((pair for pair in rates if pair not in apart), key=lambda pair: -rates[pair].bytes_per_s)
+    skipped = max(0, (len(fast) - most) // 4)
+    return fast[skipped : skipped + most]
+
+
+def batches(todo: Iterable[Pair], apart: bool) -> list[list[Pair]]:
+    """Transfers that may run at once: no worker sends to two or hears two; with `apart` none takes part in two."""
+    found: list[tuple[list[Pair], set[str], set[str]]] = []
+    for one, other in todo:
+        for own in found:
+            batch, senders, hearers = own
+            if apart and {one, other} & (senders | hearers):
+                continue
+            if one not in senders and other not in hearers:
+                break
+        else:
+            batch, senders, hearers = [], set(), set()
+            found.append((batch, senders, hearers))
+        batch.append((one, other))
+        senders.add(one)
+        hearers.add(other)
+    return [batch for batch, _, _ in found]
+
+
+def loss_pace(rate: Rate, usual: float) -> float:
+    """Bytes a second at which nothing but a fault drops packets of this link."""
+    return max(1e5, min(_USUAL * usual, max(_LEAST * usual, _OWN * rate.bytes_per_s)))
+
+
+def loss_seconds(rate: Rate, speed: float) -> float:
+    """How long a transfer at `speed` takes that is long enough to tell loss from chance."""
+    size = rate.bytes / rate.segments if rate.segments else 1448.0
+    return min(_LONG, max(_SHORT, _SEGMENTS * size / speed))
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else 0.0

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from atlctl.jobs.naming import counted
+from atlctl.i18n import COMMA, Message, joined
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.ranks.expected import Row, expected
+from atlctl.smoke.ranks.collectives import alone, unfinished
+from atlctl.smoke.ranks.expected import BusbwRow, expected
 from atlctl.smoke.ranks.members import Member, chosen, grouped
 from atlctl.smoke.ranks.settle import Settled, addresses, settle
-from atlctl.smoke.ranks.stages import Outcome, Stage
+from atlctl.smoke.ranks.stages import Stage, StageOutcome
 
 SECONDS = 120.0
 CHECK = "allreduce"
@@ -25,6 +26,7 @@ SIZES_GPU = ((1 << 20, 20), (64 << 20, 10), (1 << 30, 5))
 _CAP, _CAP_IDLE = 64 << 20, 3 << 30
 #: Less than this share of what the hardware should give is too little; so is less than this of the other workers'.
 SHARE, AMONG = 0.8, 0.6
+NOTHING = Message("nothing was measured")
 _ADVICE = "see which way NCCL took (the check collectives), NCCL_* that differ (facts), and the links (pairs)"
 _ADVICE_WORKER = "nvidia-smi nvlink -s and nvidia-smi topo -m on this worker: compare them with those of another"
 
@@ -39,7 +41,7 @@ class Figure:
     busbw: float
 
 
-def figures(outcome: Outcome) -> list[Figure]:
+def figures(outcome: StageOutcome) -> list[Figure]:
     """By falling order of sizes none is repeated; what cannot be understood is left out."""
     world = len(outcome.tracks)
     by_size: dict[int, list[float]] = {}
@@ -55,12 +57,12 @@ def figures(outcome: Outcome) -> list[Figure]:
     return found
 
 
-def wrong(outcome: Outcome) -> list[Member]:
+def wrong(outcome: StageOutcome) -> list[Member]:
     """Ranks that got a wrong sum."""
     return [t.member for t in outcome.tracks if any(result.get("wrong") for result in t.results.values())]
 
 
-def judge(measured: Sequence[Figure], row: Row | None) -> tuple[Figure, float] | None:
+def judge(measured: Sequence[Figure], row: BusbwRow | None) -> tuple[Figure, float] | None:
     """The best figure of the sizes for which the row speaks, and its share of it, where that is too little."""
     fitting = [figure for figure in measured if row is not None and figure.size >= row.from_bytes]
     if not fitting or row is None:
@@ -84,15 +86,15 @@ async def check_allreduce(run: Run) -> None:
         selected = await chosen(run)
         members = grouped(run, selected.members)
         if len(members) < 2:
-            stage.not_judged(f"{counted(len(members), 'rank')}: there is nobody to compare with")
+            stage.not_judged(alone(len(members)))
             return
         settled = await settle(run, CHECK, members, SECONDS, spec=spec(run, members))
         if settled.outcome is None or not settled.whole:
-            stage.note = f"did not come to its end for {len(settled.members)} of {len(members)} ranks"
+            stage.note = unfinished(len(settled.members), len(members))
             return
         measured = figures(settled.outcome)
         if bad := wrong(settled.outcome):
-            text = f"wrong sums came to {len(bad)} of {len(settled.members)} ranks"
+            text = Message("wrong sums came to {some} of {all} ranks", some=len(bad), all=len(settled.members))
             one = bad[0].culprit if len(bad) == 1 else None
             run.find(Finding(CHECK, Severity.FAIL, one, text, False, _ADVICE))
         row = row_for(run, settled)
@@ -137,7 +139,7 @@ async def _of_one(run: Run, ranks: Sequence[Member]) -> list[Figure]:
     return figures(outcome) if outcome.whole else []
 
 
-def row_for(run: Run, settled: Settled) -> Row | None:
+def row_for(run: Run, settled: Settled) -> BusbwRow | None:
     """What the hardware should give, where all GPUs are of one kind and each worker has equally many."""
     names = {
         str(gpu.get("name") or "")
@@ -151,18 +153,29 @@ def row_for(run: Run, settled: Settled) -> Row | None:
     return expected(names.pop(), len(each), next(iter(each.values())), extra=run.options.busbw)
 
 
-def too_low(low: tuple[Figure, float], row: Row) -> Finding:
+def too_low(low: tuple[Figure, float], row: BusbwRow) -> Finding:
     figure, share = low
-    text = f"busbw {figure.busbw:.1f} GB/s at {size(figure.size)} is {share:.0%} of the {row.busbw:g} that it should be"
-    return Finding(CHECK, Severity.WARN, None, f"{text} ({row.source})", True, _ADVICE)
+    text = Message(
+        "busbw {rate:.1f} GB/s at {size} is {share:.0%} of the {should:g} that it should be ({source})",
+        rate=figure.busbw,
+        size=size(figure.size),
+        share=share,
+        should=row.busbw,
+        source=row.source,
+    )
+    return Finding(CHECK, Severity.WARN, None, text, True, _ADVICE)
 
 
 def _slow(worker: str, share: float) -> Finding:
-    text = f"the GPUs of {worker} among themselves reach {share:.0%} of the middle of all workers"
+    text = Message(
+        "the GPUs of {worker} among themselves reach {share:.0%} of the middle of all workers",
+        worker=worker,
+        share=share,
+    )
     return Finding(CHECK, Severity.WARN, Culprit("worker", worker), text, True, _ADVICE_WORKER)
 
 
-def data(measured: Sequence[Figure], row: Row | None, inside: Mapping[str, Sequence[Figure]]) -> dict[str, Any]:
+def data(measured: Sequence[Figure], row: BusbwRow | None, inside: Mapping[str, Sequence[Figure]]) -> dict[str, Any]:
     """For programs."""
     return {
         "sizes": [_figure(figure) for figure in measured],
@@ -180,14 +193,14 @@ def _figure(figure: Figure) -> dict[str, Any]:
     }
 
 
-def note(measured: Sequence[Figure], row: Row | None) -> str:
+def note(measured: Sequence[Figure], row: BusbwRow | None) -> str:
     if not measured:
-        return "nothing was measured"
-    text = ", ".join(f"{size(figure.size)} {figure.busbw:.3g}" for figure in measured)
-    should = (
-        f"; should be {row.busbw:g} from {size(row.from_bytes)}" if row else "; no figure is known for this hardware"
-    )
-    return f"busbw in GB/s: {text}{should}"
+        return NOTHING
+    rates = [f"{size(figure.size)} {figure.busbw:.3g}" for figure in measured]
+    text = Message("busbw in GB/s: {rates}", rates=joined(rates, COMMA))
+    if row is None:
+        return joined([text, Message("no figure is known for this hardware")])
+    return joined([text, Message("should be {rate:g} from {size}", rate=row.busbw, size=size(row.from_bytes))])
 
 
 def size(count: int) -> str:

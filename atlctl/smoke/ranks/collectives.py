@@ -1,39 +1,388 @@
-"""Collectives on exact integers, compared bit by bit, so that a wrong value names its sender."""
+"""The checks `collectives`, `ddp` and `fsdp`: ranks compute what is known beforehand; wrong values name their rank.
+
+What comes from a worker may be malformed: a value of a wrong kind counts as not reported.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from atlctl.jobs.naming import counted
-from atlctl.smoke.context import Run, Stage
-from atlctl.smoke.ranks import judging, transports, verdicts
-from atlctl.smoke.ranks.members import chosen, grouped
+from atlctl.i18n import COMMA, Message, joined, plural
+from atlctl.smoke.context import OpenCheck, Run
+from atlctl.smoke.findings import Culprit, Finding, Severity
+from atlctl.smoke.ranks.members import Member, chosen, grouped
 from atlctl.smoke.ranks.settle import Settled, settle
+from atlctl.smoke.ranks.stages import StageOutcome
 
-SECONDS = 60.0
-CHECK = "collectives"
-_ADVICE = "take this GPU or machine out of the job, and test its memory and its network card by themselves"
+Fields = dict[str, Any]
+#: What each rank told of each step, by its place in the group.
+Results = Mapping[int, Mapping[str, Fields]]
+#: By worker, how often NCCL said that two ranks are joined by each way: `NET/IB`, `NET/Socket`, `P2P`, `SHM`.
+Ways = Mapping[str, Mapping[str, int]]
+
+_SECONDS = {"collectives": 60.0, "ddp": 60.0, "fsdp": 90.0}
+_ADVICE = {
+    "collectives": "take this GPU or machine out of the job, and test its memory and its network card by themselves",
+    "ddp": "take this GPU or machine out of the job: a training on it would learn from wrong gradients without a word",
+    "fsdp": "all_gather and reduce_scatter of this GPU or machine are to be looked at: see the check collectives",
+}
+_SOCKET = "NET/Socket"
+_ADVICE_WAYS = {
+    "NET": "on this worker: ibv_devinfo (is the port ACTIVE?), ulimit -l, NCCL_IB_HCA; is /dev/infiniband there?",
+    "SHM": "nvidia-smi topo -p2p r and nvidia-smi nvlink -s on this worker: GPUs there do not reach another directly",
+}
+#: Gradients of one micro-batch agree within this share of their norm; those that came back, within that of the
+#: greatest value. Both are far above fp32's error and far below one wrong bit that matters.
+_AGREE, SYNCED = 1e-5, 2e-5
+#: Against fp64, where no third rank has a vote.
+_AGREE_FP64 = 1e-4
+_GRADIENTS = Message("its gradients differ from those of the other ranks after the sync")
+_PARAMETERS = Message("its parameters differ from those of the other ranks after the sync")
 
 
 async def check_collectives(run: Run) -> None:
-    with run.check(CHECK) as stage:
-        settled = await group_check(run, stage, CHECK, verdicts.collectives, SECONDS, _ADVICE)
+    """Collectives on exact integers, compared bit by bit; on GPUs the way that NCCL took, too."""
+    with run.check("collectives") as stage:
+        settled = await group_check(run, stage, "collectives", wrong_in_collectives)
         if settled is not None and settled.outcome is not None and settled.members[0].gpu is not None:
-            await _ways(run, stage, settled)
+            await _check_ways(run, stage, settled)
 
 
-async def _ways(run: Run, stage: Stage, settled: Settled) -> None:
+async def check_ddp(run: Run) -> None:
+    """One step of DDP: gradients that each rank computes, that it gives to DDP, and that come back."""
+    with run.check("ddp") as stage:
+        await group_check(run, stage, "ddp", wrong_in_ddp)
+
+
+async def check_fsdp(run: Run) -> None:
+    """A small step of FSDP: sharded parameters gathered, reduced and updated."""
+    with run.check("fsdp") as stage:
+        settled = await group_check(run, stage, "fsdp", wrong_in_fsdp)
+        tracks = settled.outcome.tracks if settled is not None and settled.outcome is not None else []
+        skipped = [why for track in tracks for why in track.skipped.values()]
+        if skipped and not any(track.results for track in tracks):
+            stage.not_judged(Message("skipped: {what}", what=skipped[0]))
+
+
+async def group_check(
+    run: Run, stage: OpenCheck, check: str, judge: Callable[[Results], list[Wrong]]
+) -> Settled | None:
+    """One stage of a group: those who keep it from its end are named, then wrong values, looked at twice."""
+    selected = await chosen(run)
+    members = grouped(run, selected.members)
+    if len(members) < 2:
+        stage.not_judged(alone(len(members)))
+        return None
+    settled = await settle(run, check, members, _SECONDS[check])
+    if settled.outcome is None or not settled.whole:
+        stage.note = unfinished(len(settled.members), len(members))
+        return settled
+    wrongs = judge(results(settled.outcome))
+    if wrongs:
+        second = await settle(run, check, settled.members, _SECONDS[check])
+        again = judge(results(second.outcome)) if second.outcome is not None and second.whole else []
+        run.find(*wrong_findings(check, settled.outcome, wrongs, again))
+    stage.note = note(settled, len(members))
+    return settled
+
+
+def alone(ranks: int) -> Message:
+    """Why so few ranks are not judged."""
+    return plural("{n} rank: there is nobody to compare with", "{n} ranks: there is nobody to compare with", ranks)
+
+
+def unfinished(some: int, every: int) -> Message:
+    """What a check says that did not come to its end."""
+    return Message("did not come to its end for {some} of {all} ranks", some=some, all=every)
+
+
+def note(settled: Settled, asked: int) -> str:
+    """How many ranks took part, over which backend, and what was skipped."""
+    tracks = settled.outcome.tracks if settled.outcome is not None else []
+    skipped = sorted({step for track in tracks for step in track.skipped})
+    backend = "nccl" if any(member.gpu is not None for member in settled.members) else "gloo"
+    some = len(settled.members)
+    text = (
+        Message("{some} of {all} ranks, {backend}", some=some, all=asked, backend=backend)
+        if asked > some
+        else Message("{n} ranks, {backend}", n=some, backend=backend)
+    )
+    return joined([text, Message("skipped: {what}", what=", ".join(skipped))]) if skipped else text
+
+
+# Wrong values to the rank that made them
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """`place` is at fault, None where nobody can be named; with `peer` it may be either, or what is between them."""
+
+    place: int | None
+    evidence: str
+    peer: int | None = None
+
+
+def wrong_in_collectives(results: Results) -> list[Wrong]:
+    """Who sent or received wrong values. Wrong sums name nobody by themselves, so they count only where nothing else
+    explains them."""
+    pairs: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for receiver, steps in results.items():
+        for step, result in steps.items():
+            wrong = result.get("wrong")
+            for sender in wrong if isinstance(wrong, dict) else {}:
+                if sender.isdigit() and int(sender) in results:
+                    pairs[int(sender), receiver].append(step)
+    found: list[Wrong] = []
+    left = dict(pairs)
+    while left:
+        sent = Counter(sender for sender, _ in left)
+        got = Counter(receiver for _, receiver in left)
+        # A rank that finds its own part wrong is at fault whatever the others see.
+        own = Counter({sender: len(results) for sender, receiver in left if sender == receiver})
+        place, _ = (sent + got + own).most_common(1)[0]
+        several = max(sent[place], got[place]) > 1
+        if not several and place not in own:
+            (sender, receiver), names = next(iter(left.items()))
+            told = Message(
+                "what rank {sender} sent came wrong to rank {receiver} alone, in {steps}",
+                sender=sender,
+                receiver=receiver,
+                steps=_steps(names),
+            )
+            found.append(Wrong(sender, _first(told, results, sender, receiver), receiver))
+            left.pop((sender, receiver))
+            continue
+        if own[place] or sent[place] >= got[place]:
+            mine = {pair: steps for pair, steps in left.items() if pair[0] == place}
+            told = plural(
+                "wrong values from it came to {n} rank in {steps}",
+                "wrong values from it came to {n} ranks in {steps}",
+                len({receiver for _, receiver in mine}),
+                steps=_steps([step for one in mine.values() for step in one]),
+            )
+            found.append(Wrong(place, _first(told, results, *next(iter(mine)))))
+        else:
+            mine = {pair: steps for pair, steps in left.items() if pair[1] == place}
+            told = plural(
+                "it got wrong values from {n} rank that others got right",
+                "it got wrong values from {n} ranks that others got right",
+                len(mine),
+            )
+            found.append(Wrong(place, _first(told, results, *next(iter(mine)))))
+        left = {pair: steps for pair, steps in left.items() if place not in pair}
+    return found or _sums(results)
+
+
+def _sums(results: Results) -> list[Wrong]:
+    wrong = {
+        place: [step for step, result in steps.items() if isinstance(result.get("sum"), list) and result["sum"]]
+        for place, steps in results.items()
+    }
+    bad = {place: steps for place, steps in wrong.items() if steps}
+    if not bad:
+        return []
+    if 2 * len(bad) < len(results):
+        return [
+            Wrong(place, Message("wrong sums in {steps} came to it, and right ones to the others", steps=_steps(steps)))
+            for place, steps in sorted(bad.items())
+        ]
+    steps = [step for one in bad.values() for step in one]
+    text = Message(
+        "wrong sums in {steps} came to {some} of {all} ranks", steps=_steps(steps), some=len(bad), all=len(results)
+    )
+    return [Wrong(None, text)]
+
+
+def _first(said: Message, results: Results, sender: int, receiver: int) -> Message:
+    """With the first wrong value."""
+    for result in results[receiver].values():
+        wrong = result.get("wrong")
+        what = wrong.get(str(sender)) if isinstance(wrong, dict) else None
+        if isinstance(what, list) and len(what) == 4:
+            count, at, got, want = what
+            return Message(
+                "{said} ({n} values, the first at {at}: {got} in place of {want})",
+                said=said,
+                n=count,
+                at=at,
+                got=got,
+                want=want,
+            )
+    return said
+
+
+def _steps(steps: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(steps))
+
+
+def wrong_in_ddp(results: Results) -> list[Wrong]:
+    """By falling certainty: outvoted gradients, what was given to DDP, what it left in each rank."""
+    found: dict[int, str] = {}
+    agreed = _votes(results, found)
+    for place, steps in results.items():
+        given = _numbers(steps.get("sync", {}).get("given"))
+        if place not in found and given and place in agreed and not _near(given, agreed[place], _AGREE_FP64):
+            found[place] = Message("the gradient that it gave to DDP is not the one of its micro-batch")
+    _diverged(results, "sync", _GRADIENTS, found)
+    _diverged(results, "update", _PARAMETERS, found)
+    if not found:
+        off = {place: steps["sync"].get("error") for place, steps in results.items() if "sync" in steps}
+        bad = [place for place, error in off.items() if not _small(error)]
+        if bad:
+            text = Message(
+                "gradients after the sync differ from the reference on {some} of {all} ranks",
+                some=len(bad),
+                all=len(results),
+            )
+            return [Wrong(bad[0] if len(bad) == 1 and len(results) > 1 else None, text)]
+    return [Wrong(place, text) for place, text in sorted(found.items())]
+
+
+def wrong_in_fsdp(results: Results) -> list[Wrong]:
+    """Parameters after a step: the same bits on every rank, and near the reference."""
+    found: dict[int, str] = {}
+    _diverged(results, "fsdp", _PARAMETERS, found, of="fsdp")
+    if not found:
+        bad = [p for p, steps in results.items() if "fsdp" in steps and not _small(steps["fsdp"].get("error"))]
+        if bad:
+            text = Message(
+                "parameters after a step differ from the reference on {some} of {all} ranks",
+                some=len(bad),
+                all=len(results),
+            )
+            return [Wrong(bad[0] if len(bad) == 1 and len(results) > 1 else None, text)]
+    return [Wrong(place, text) for place, text in sorted(found.items())]
+
+
+def _votes(results: Results, found: dict[int, str]) -> dict[int, list[float]]:
+    """What most ranks say of each micro-batch's gradient; who says another thing goes to `found`."""
+    said: dict[int, dict[int, list[float]]] = defaultdict(dict)
+    for voter, steps in results.items():
+        votes = steps.get("gradients", {}).get("votes")
+        for sender, marks in votes.items() if isinstance(votes, dict) else ():
+            numbers = _numbers(marks)
+            if sender.isdigit() and int(sender) in results and numbers:
+                said[int(sender)][voter] = numbers
+    agreed: dict[int, list[float]] = {}
+    against: Counter[int] = Counter()
+    for sender, votes in said.items():
+        backed = {voter: sum(_near(marks, other, _AGREE) for other in votes.values()) for voter, marks in votes.items()}
+        best = max(backed, key=lambda voter: backed[voter])
+        if 2 * backed[best] <= len(votes):
+            continue
+        agreed[sender] = votes[best]
+        against.update(voter for voter, marks in votes.items() if not _near(marks, votes[best], _AGREE))
+    for voter, times in against.items():
+        cast = sum(voter in votes for votes in said.values())
+        if 2 * times >= cast:
+            found[voter] = Message(
+                "the gradients that it computes are outvoted {some} of {all} times", some=times, all=cast
+            )
+    if len(results) < 3:
+        _against_fp64(results, found, agreed)
+    return agreed
+
+
+def _against_fp64(results: Results, found: dict[int, str], agreed: dict[int, list[float]]) -> None:
+    """Too few for a vote: the rank whose gradient differs from its own reference in fp64."""
+    for place, steps in results.items():
+        gradients = steps.get("gradients", {})
+        votes = gradients.get("votes")
+        own = _numbers(votes.get(str(place))) if isinstance(votes, dict) else []
+        exact = _numbers(gradients.get("reference"))
+        if own and exact and not _near(own, exact, _AGREE_FP64):
+            found[place] = Message("the gradient that it computes differs from its own reference in fp64")
+        elif exact:
+            agreed.setdefault(place, exact)
+
+
+def _diverged(results: Results, step: str, what: Message, found: dict[int, str], of: str = "sync") -> None:
+    """After the sync all ranks hold the same bits. Where no bits are those of most, the step `of` has the errors."""
+    digests = {place: str(steps[step].get("digest")) for place, steps in results.items() if step in steps}
+    kinds = Counter(digests.values())
+    if len(kinds) < 2:
+        return
+    usual, many = kinds.most_common(1)[0]
+    odd = [place for place, digest in digests.items() if digest != usual]
+    if 2 * many <= len(digests):
+        odd = [place for place, steps in results.items() if not _small(steps.get(of, {}).get("error"))]
+    for place in odd:
+        found.setdefault(place, what)
+
+
+def _numbers(value: object) -> list[float]:
+    if not isinstance(value, list) or not all(isinstance(number, int | float) for number in value):
+        return []
+    return [float(number) for number in value]
+
+
+def _near(one: Sequence[float], other: Sequence[float], share: float) -> bool:
+    """Both are marks of the same values: a norm, then sums whose error the norm bounds. NaN is near nothing."""
+    if len(one) != len(other) or not one:
+        return False
+    scale = max(abs(one[0]), abs(other[0]), 1e-30)
+    return all(abs(a - b) <= share * scale for a, b in zip(one, other, strict=True))
+
+
+def _small(error: object) -> bool:
+    return isinstance(error, int | float) and error <= SYNCED
+
+
+def results(outcome: StageOutcome) -> Results:
+    """What the ranks of a whole stage told, by their place in the group."""
+    return {track.place: track.results for track in outcome.tracks if track.done}
+
+
+def wrong_findings(check: str, outcome: StageOutcome, wrongs: Sequence[Wrong], again: Sequence[Wrong]) -> list[Finding]:
+    """`again`: what a second look found."""
+    places = {track.place: track.member for track in outcome.tracks}
+    seen = {(wrong.place, wrong.peer) for wrong in again}
+    return [
+        Finding(
+            check,
+            Severity.FAIL,
+            _culprit(wrong, places),
+            _said(wrong, places),
+            (wrong.place, wrong.peer) in seen,
+            _ADVICE[check],
+        )
+        for wrong in wrongs
+    ]
+
+
+def _culprit(wrong: Wrong, places: Mapping[int, Member]) -> Culprit | None:
+    member = places.get(wrong.place) if wrong.place is not None else None
+    peer = places.get(wrong.peer) if wrong.peer is not None else None
+    if member is not None and peer is not None and member.worker != peer.worker:
+        first, second = sorted((member, peer), key=lambda one: one.number)
+        return Culprit("link", first.worker, second.worker)
+    return None if member is None else member.culprit
+
+
+def _said(wrong: Wrong, places: Mapping[int, Member]) -> str:
+    member = places.get(wrong.place) if wrong.place is not None else None
+    if member is None or wrong.peer is not None:
+        return wrong.evidence
+    return Message("{what}: {why}", what=member.name, why=wrong.evidence)
+
+
+# Which way NCCL took between ranks, from its own log
+
+
+async def _check_ways(run: Run, stage: OpenCheck, settled: Settled) -> None:
     """Which way NCCL took. Workers that are worse off than the others are looked at twice."""
-    told = transports.ways(settled.outcome) if settled.outcome is not None else {}
+    told = ways(settled.outcome) if settled.outcome is not None else {}
     rdma = [worker for worker, facts in run.facts.items() if _has_rdma(facts)]
-    if first := transports.judge(CHECK, told, rdma):
-        again = await settle(run, CHECK, settled.members, SECONDS)
-        second = transports.judge(CHECK, transports.ways(again.outcome), rdma) if again.outcome is not None else []
+    if first := judge_ways("collectives", told, rdma):
+        again = await settle(run, "collectives", settled.members, _SECONDS["collectives"])
+        second = judge_ways("collectives", ways(again.outcome), rdma) if again.outcome is not None else []
         run.find(*(finding for finding in first if finding.culprit in [one.culprit for one in second]))
     if told:
         run.report.data["nccl"] = {worker: dict(kinds) for worker, kinds in told.items()}
-        stage.note = f"{stage.note}; {transports.note(told)}"
+        stage.note = joined([stage.note, ways_note(told)])
 
 
 def _has_rdma(facts: Mapping[str, Any]) -> bool:
@@ -42,32 +391,67 @@ def _has_rdma(facts: Mapping[str, Any]) -> bool:
     return isinstance(told, list) and any("ACTIVE" in str(device) for device in told)
 
 
-async def group_check(
-    run: Run, stage: Stage, check: str, judge: verdicts.Judge, seconds: float, advice: str
-) -> Settled | None:
-    """One stage of a group: those who keep it from its end are named, then wrong values, looked at twice."""
-    selected = await chosen(run)
-    members = grouped(run, selected.members)
-    if len(members) < 2:
-        stage.not_judged(f"{counted(len(members), 'rank')}: there is nobody to compare with")
-        return None
-    settled = await settle(run, check, members, seconds)
-    if settled.outcome is None or not settled.whole:
-        stage.note = f"did not come to its end for {len(settled.members)} of {len(members)} ranks"
-        return settled
-    wrongs = judge(judging.results(settled.outcome))
-    if wrongs:
-        second = await settle(run, check, settled.members, seconds)
-        again = judge(judging.results(second.outcome)) if second.outcome is not None and second.whole else []
-        run.find(*judging.findings(check, settled.outcome, wrongs, again, advice))
-    stage.note = note(settled, len(members))
-    return settled
+def ways(outcome: StageOutcome) -> dict[str, dict[str, int]]:
+    """What the logs of all ranks say; a worker whose NCCL said nothing is left out."""
+    found: dict[str, Counter[str]] = {}
+    for track in outcome.tracks:
+        log = (track.exit or {}).get("nccl")
+        if not isinstance(log, dict) or not log.get("said"):
+            continue
+        kinds = found.setdefault(track.member.worker, Counter())
+        via = log.get("via")
+        for kind, count in via.items() if isinstance(via, dict) else ():
+            if isinstance(count, int):
+                kinds[str(kind)[:40]] += count
+        nets = log.get("nets")
+        # A rank that did not get as far as to its channels has at least chosen a network.
+        for net in nets if isinstance(nets, list) and not kinds else ():
+            kinds[f"NET/{str(net)[:20]}"] += 1
+    return {worker: dict(kinds) for worker, kinds in found.items()}
 
 
-def note(settled: Settled, asked: int) -> str:
-    """How many ranks took part, over which backend, and what was skipped."""
-    tracks = settled.outcome.tracks if settled.outcome is not None else []
-    skipped = sorted({step for track in tracks for step in track.skipped})
-    backend = "nccl" if any(member.gpu is not None for member in settled.members) else "gloo"
-    some = f"{len(settled.members)}" + (f" of {asked}" if asked > len(settled.members) else "")
-    return f"{some} ranks, {backend}" + (f"; skipped: {', '.join(skipped)}" if skipped else "")
+def judge_ways(check: str, told: Ways, rdma: Sequence[str] = ()) -> list[Finding]:
+    """`rdma`: workers with an RDMA port that is active."""
+    found = []
+    networks = {worker: _most(kinds, "NET/") for worker, kinds in told.items()}
+    networks = {worker: kind for worker, kind in networks.items() if kind}
+    usual, many = Counter(networks.values()).most_common(1)[0] if networks else ("", 0)
+    if usual not in ("", _SOCKET) and 2 * many > len(networks):
+        for worker, kind in networks.items():
+            if kind == _SOCKET:
+                text = Message(
+                    "NCCL fell back to sockets on {worker}; {some} of {all} workers use {way}",
+                    worker=worker,
+                    some=many,
+                    all=len(networks),
+                    way=usual[4:],
+                )
+                found.append(Finding(check, Severity.WARN, Culprit("worker", worker), text, True, _ADVICE_WAYS["NET"]))
+    elif usual == _SOCKET and many == len(networks) and set(networks) <= set(rdma):
+        text = Message("NCCL uses sockets on all workers although each has an active RDMA port")
+        found.append(Finding(check, Severity.WARN, None, text, True, _ADVICE_WAYS["NET"]))
+    inside = {worker: _most(kinds, "P2P", "SHM") for worker, kinds in told.items()}
+    direct = [worker for worker, kind in inside.items() if kind == "P2P"]
+    around = [worker for worker, kind in inside.items() if kind == "SHM"]
+    if len(direct) > len(around):
+        for worker in around:
+            text = Message(
+                "GPUs of {worker} talk through shared memory; on {n} other workers directly",
+                worker=worker,
+                n=len(direct),
+            )
+            found.append(Finding(check, Severity.WARN, Culprit("worker", worker), text, True, _ADVICE_WAYS["SHM"]))
+    return found
+
+
+def _most(kinds: Mapping[str, int], *starts: str) -> str:
+    """The way of one of these kinds that is taken most."""
+    fitting = {kind: count for kind, count in kinds.items() if kind.startswith(starts)}
+    return max(fitting, key=lambda kind: (fitting[kind], kind)) if fitting else ""
+
+
+def ways_note(told: Ways) -> str:
+    total: Counter[str] = Counter()
+    for kinds in told.values():
+        total.update(kinds)
+    return joined((f"{kind} x {count}" for kind, count in total.most_common(4)), COMMA)

@@ -6,13 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from atlctl.jobs.naming import counted
+from atlctl.i18n import Message, joined, plural
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Finding, Severity
-from atlctl.smoke.ranks import blame
-from atlctl.smoke.ranks.judging import ADVICE, accused
 from atlctl.smoke.ranks.members import Member, chosen, leave_out, unjudged
-from atlctl.smoke.ranks.stages import Outcome, Stage
+from atlctl.smoke.ranks.settle import ADVICE, Blame, accused, blame, is_silent
+from atlctl.smoke.ranks.stages import Stage, StageOutcome
 
 SECONDS = 60.0
 CHECK = "device"
@@ -31,7 +30,7 @@ async def check_device(run: Run) -> None:
         selected = await chosen(run)
         run.find(*unjudged(CHECK, selected))
         if not selected.members:
-            stage.not_judged("no worker has a torch that can be tested")
+            stage.not_judged(Message("no worker has a torch that can be tested"))
             return
         first = await Stage(run.session, CHECK, selected.members, SECONDS, together=False).run()
         ended = stopped(first)
@@ -46,7 +45,14 @@ async def check_device(run: Run) -> None:
             run.find(*told(ended, again, len(selected.members)))
             run.find(
                 *(
-                    Finding(CHECK, Severity.FAIL, m.culprit, f"{m.name}: {text}", m in again, _ADVICE)
+                    Finding(
+                        CHECK,
+                        Severity.FAIL,
+                        m.culprit,
+                        Message("{what}: {why}", what=m.name, why=text),
+                        m in again,
+                        _ADVICE,
+                    )
                     for m, text in wrong.items()
                 )
             )
@@ -68,7 +74,7 @@ async def _sustained(run: Run, members: Sequence[Member]) -> None:
     run.find(*held(outcome))
 
 
-def held(outcome: Outcome) -> list[Finding]:
+def held(outcome: StageOutcome) -> list[Finding]:
     """What a long load brought to light. A fall that all ranks share is the machines' heat or company, and no fault of
     one: who falls more than the others is named."""
     found, kept = [], dict[Member, float]()
@@ -76,7 +82,8 @@ def held(outcome: Outcome) -> list[Finding]:
         result = track.results.get("load", {})
         wrong, rates = result.get("wrong"), result.get("rates")
         if isinstance(wrong, int) and wrong:
-            text = f"{track.member.name}: {wrong} wrong products in {SUSTAINED:g} s under load"
+            why = Message("{n} wrong products in {seconds:g} s under load", n=wrong, seconds=SUSTAINED)
+            text = Message("{what}: {why}", what=track.member.name, why=why)
             found.append(Finding(CHECK, Severity.FAIL, track.member.culprit, text, wrong > 1, _ADVICE))
         if isinstance(rates, list) and len(rates) >= _WINDOWS and all(isinstance(r, int | float) and r for r in rates):
             kept[track.member] = median(rates[-_WINDOWS // 3 :]) / median(rates[: _WINDOWS // 3])
@@ -84,34 +91,41 @@ def held(outcome: Outcome) -> list[Finding]:
         middle = median(kept.values())
         for member, share in kept.items():
             if share < _KEPT * middle:
-                text = f"{member.name}: under load its speed falls to {share:.0%}, that of the others to {middle:.0%}"
+                why = Message(
+                    "under load its speed falls to {share:.0%}, that of the others to {others:.0%}",
+                    share=share,
+                    others=middle,
+                )
+                text = Message("{what}: {why}", what=member.name, why=why)
                 found.append(Finding(CHECK, Severity.WARN, member.culprit, text, True, _ADVICE_HEAT))
     return found
 
 
-def told(ended: Sequence[blame.Blame], again: Collection[Member], ranks: int) -> list[Finding]:
+def told(ended: Sequence[Blame], again: Collection[Member], ranks: int) -> list[Finding]:
     """A finding for each of those that did not come to their end; `again`: not the second time either, alone.
 
     Where all `ranks` were silent it is no fault of one of them, and nothing is known.
     """
-    silent = [one for one in ended if blame.silent(one)]
+    silent = [one for one in ended if is_silent(one)]
     if len(silent) == ranks > 1:
-        text = f"none of {ranks} ranks came to its end in time: the machines are too busy, or hold all of them up"
+        text = Message(
+            "none of {n} ranks came to its end in time: the machines are too busy, or hold all of them up", n=ranks
+        )
         return [Finding(CHECK, Severity.NOT_JUDGED, None, text, advice=ADVICE["busy"])]
     return [
         accused(CHECK, one, confirmed=True)
         if one.member in again
-        else accused(CHECK, one, Severity.WARN, confirmed=False, more="; a second time it came to its end")
+        else accused(CHECK, one, Severity.WARN, confirmed=False, more=Message("a second time it came to its end"))
         for one in ended
     ]
 
 
-def stopped(outcome: Outcome) -> list[blame.Blame]:
+def stopped(outcome: StageOutcome) -> list[Blame]:
     """Ranks that did not come to their end. Each is alone, so none is the cause of another's."""
     found = []
     for track in outcome.tracks:
         if not track.done and not track.lost:
-            found += blame.blame(Outcome(outcome.stage, [track], silent=True))
+            found += blame(StageOutcome(outcome.stage, [track], silent=True))
     return found
 
 
@@ -120,7 +134,13 @@ def problem(results: Mapping[str, Fields]) -> str:
     found = []
     memory = results.get("memory", {}).get("wrong")
     if isinstance(memory, list) and memory:
-        found.append(f"memory does not hold what was written at {len(memory)} or more places, the first {memory[0]}")
+        found.append(
+            Message(
+                "memory does not hold what was written at {n} or more places, the first {first}",
+                n=len(memory),
+                first=str(memory[0]),
+            )
+        )
     for step, result in results.items():
         if not step.startswith("matmul"):
             continue
@@ -129,17 +149,24 @@ def problem(results: Mapping[str, Fields]) -> str:
             continue
         error, rest = result.get("error"), result.get("rest")
         if not _within(error, limit) or not _within(rest, limit * _REST):
-            worst = max((e for e in (error, rest) if isinstance(e, int | float)), default="not a number")
-            told = f"{worst:.3g}" if isinstance(worst, float) else str(worst)
-            found.append(f"{step} differs from fp64 by {told} of the greatest value ({limit:g} allowed)")
-    return "; ".join(found)
+            worst = max((e for e in (error, rest) if isinstance(e, int | float)), default=None)
+            by = f"{worst:.3g}" if isinstance(worst, float) else str(worst)
+            found.append(
+                Message(
+                    "{step} differs from fp64 by {by} of the greatest value ({limit:g} allowed)",
+                    step=step,
+                    by=Message("not a number") if worst is None else by,
+                    limit=limit,
+                )
+            )
+    return joined(found)
 
 
 def _within(value: object, limit: float) -> bool:
     return isinstance(value, int | float) and value <= limit
 
 
-def note(outcome: Outcome, members: Sequence[Member]) -> str:
+def note(outcome: StageOutcome, members: Sequence[Member]) -> str:
     names = {str(t.told["gpu"].get("name")) for t in outcome.tracks if "gpu" in t.told}
-    what = ", ".join(sorted(names)) if names else "CPUs"
-    return f"{counted(len(members), 'rank')} on {what}"
+    what = ", ".join(sorted(names)) if names else Message("CPUs")
+    return plural("{n} rank on {what}", "{n} ranks on {what}", len(members), what=what)

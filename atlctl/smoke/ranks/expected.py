@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ _WORDS = ("one", "many")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BusbwRow:
     """One figure. See the head of expected_busbw.toml for the fields."""
 
     gpu: str
@@ -33,21 +33,26 @@ class Row:
         )
 
 
+#: Every field of a row, and whether it has to be there.
+_FIELDS = {each.name: each.default is MISSING for each in fields(BusbwRow)}
+
+
 @cache
-def known() -> tuple[Row, ...]:
+def known() -> tuple[BusbwRow, ...]:
     """The rows that come with the package."""
     text = (Path(__file__).parent / "expected_busbw.toml").read_text(encoding="utf-8")
     return rows(tomllib.loads(text)["row"])
 
 
-def rows(tables: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
+def rows(tables: Iterable[Mapping[str, Any]]) -> tuple[BusbwRow, ...]:
     """Rows from tables of a configuration. Raises ValueError, saying what is wrong with which one."""
     found = []
     for number, table in enumerate(tables, 1):
-        try:
-            row = Row(**table)
-        except TypeError as error:
-            raise ValueError(f"row {number}: {str(error).partition('() ')[2]}") from None
+        if unknown := [name for name in table if name not in _FIELDS]:
+            raise ValueError(f"row {number}: unknown field {unknown[0]}")
+        if missing := [name for name, needed in _FIELDS.items() if needed and name not in table]:
+            raise ValueError(f"row {number}: {', '.join(missing)} missing")
+        row = BusbwRow(**table)
         numbers = (row.busbw, row.from_bytes, row.per_worker or 1, row.nic or 1)
         if not all(isinstance(value, int | float) and value > 0 for value in numbers):
             raise ValueError(f"row {number}: busbw, from_bytes, per_worker and nic are numbers above 0")
@@ -57,6 +62,8 @@ def rows(tables: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
     return tuple(found)
 
 
-def expected(gpu: str, workers: int, per_worker: int, nic: int | None = None, extra: Sequence[Row] = ()) -> Row | None:
+def expected(
+    gpu: str, workers: int, per_worker: int, nic: int | None = None, extra: Sequence[BusbwRow] = ()
+) -> BusbwRow | None:
     """The figure for this hardware; what the user has added goes first. None where it is not known."""
     return next((row for row in (*extra, *known()) if gpu and row.fits(gpu, workers, per_worker, nic)), None)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from atlctl.i18n import Message
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
+from atlctl.smoke.heard import message_of
 
 #: Seconds that a worker may take to import torch: from a disk of a network it does take long.
 IMPORT = 90.0
@@ -36,7 +38,9 @@ class Member:
     @property
     def name(self) -> str:
         """For evidence: `rank 3 on worker-3`."""
-        return f"rank {self.number} on {self.worker}" + ("" if self.gpu is None else f", GPU {self.gpu}")
+        if self.gpu is None:
+            return Message("rank {rank} on {worker}", rank=self.number, worker=self.worker)
+        return Message("rank {rank} on {worker}, GPU {gpu}", rank=self.number, worker=self.worker, gpu=self.gpu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +68,19 @@ def choose(
             without[worker] = cramped[worker]
             continue
         if told.get("ok") is not True:
-            without[worker] = f"no torch: {told.get('error') or 'nothing was told'}"
+            without[worker] = Message(
+                "no torch: {why}", why=message_of(told.get("error") or Message("nothing was told"))
+            )
             continue
         found = _gpus(facts.get(worker, {}))
         having[worker] = [one for one in found if gpus is None or one[0] in gpus.get(worker, ())]
         if gpus is not None:
             if worker not in gpus:
-                without[worker] = "no GPU of it was selected"
+                without[worker] = Message("no GPU of it was selected")
             elif missing := sorted(set(gpus[worker]) - {number for number, _ in found}):
-                without[worker] = f"it has no GPU {', '.join(map(str, missing))}"
+                without[worker] = Message("it has no GPU {numbers}", numbers=", ".join(map(str, missing)))
         if having[worker] and not (told.get("cuda") or told.get("hip")):
-            without[worker] = "it has GPUs, and a torch that was built without CUDA"
+            without[worker] = Message("it has GPUs, and a torch that was built without CUDA")
             having[worker] = []
     members: list[Member] = []
     on_gpus = any(having.values()) or gpus is not None
@@ -82,7 +88,7 @@ def choose(
         if on_gpus:
             members += [Member(len(members) + place, worker, *gpu) for place, gpu in enumerate(found)]
             if not found:
-                without.setdefault(worker, "it has no GPU, and other workers have")
+                without.setdefault(worker, Message("it has no GPU, and other workers have"))
         else:
             without.pop(worker, None)
             members.append(Member(len(members), worker))
@@ -110,10 +116,10 @@ async def chosen(run: Run) -> Chosen:
     if unknown:
         answers = await run.session.ask({worker: {"cmd": "torch"} for worker in unknown}, IMPORT)
         for worker, answer in answers.items():
-            late = "its import is not done yet" if answer.late else answer.problem
+            late = Message("its import is not done yet") if answer.late else answer.problem
             told = answer.fields or {"ok": False, "error": late}
             data["torch"][worker] = {key: told[key] for key in _TOLD if key in told}
-    cramped = {name: str(told["left_out"]) for name, told in run.report.workers.items() if told.get("left_out")}
+    cramped = {name: told["left_out"] for name, told in run.report.workers.items() if told.get("left_out")}
     return choose(living, data["torch"], run.facts, run.options.gpus, cramped)
 
 
@@ -128,7 +134,7 @@ def unjudged(check: str, chosen: Chosen) -> list[Finding]:
 def leave_out(run: Run, members: Iterable[Member], why: str) -> None:
     """Ranks that are dead or hang: the stages that follow go on without them."""
     for member in members:
-        run.report.data[_DATA]["left_out"][str(member.number)] = f"{member.name}: {why}"
+        run.report.data[_DATA]["left_out"][str(member.number)] = Message("{what}: {why}", what=member.name, why=why)
 
 
 def grouped(run: Run, members: Sequence[Member]) -> list[Member]:

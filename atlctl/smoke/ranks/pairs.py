@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from atlctl.jobs.naming import counted
+from atlctl.i18n import Message, joined, plural
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.ranks import tournament
-from atlctl.smoke.ranks.allreduce import figures
+from atlctl.smoke.ranks.allreduce import NOTHING, figures
 from atlctl.smoke.ranks.members import Member, chosen, grouped
-from atlctl.smoke.ranks.settle import addresses
+from atlctl.smoke.ranks.settle import addresses, losers, pairings
 from atlctl.smoke.ranks.stages import Stage
 
 SECONDS = 60.0
@@ -34,10 +33,10 @@ async def check_pairs(run: Run) -> None:
         rails = by_rail(grouped(run, selected.members))
         workers = list(dict.fromkeys(worker for rail in rails.values() for worker in rail))
         if len(workers) < 2:
-            stage.not_judged("one worker: there are no pairs")
+            stage.not_judged(Message("one worker: there are no pairs"))
             return
         measured: dict[Pair, dict[int, float]] = {}
-        for games in tournament.rounds(workers, _ROUNDS if len(workers) > _ALL else None):
+        for games in pairings(workers, _ROUNDS if len(workers) > _ALL else None):
             found = await asyncio.gather(*(_play(run, rails, pair) for pair in games))
             measured.update(zip(games, found, strict=True))
             run.progress(f"{CHECK}: {len(measured)} measured")
@@ -58,9 +57,10 @@ async def check_pairs(run: Run) -> None:
         run.find(*judge(measured, workers, speed=on_gpus))
         stage.note = note(measured)
         if not on_gpus and not broken(measured):
-            stage.not_judged(f"{stage.note}; on CPUs that says little of the network: see throughput")
+            why = Message("on CPUs that says little of the network: see throughput")
+            stage.not_judged(joined([stage.note, why]))
         elif len(workers) < 3 and not broken(measured):
-            stage.not_judged(f"{stage.note}; with one pair there is nothing to compare it with")
+            stage.not_judged(joined([stage.note, Message("with one pair there is nothing to compare it with")]))
 
 
 def by_rail(members: Sequence[Member]) -> dict[int, dict[str, Member]]:
@@ -110,30 +110,44 @@ def judge(measured: Mapping[Pair, Mapping[int, float]], order: Sequence[str], sp
     dead = broken(measured)
     lame = [pair for pair in slow(measured) if pair not in dead and speed]
     for severity, bad in ((Severity.FAIL, dead), (Severity.WARN, lame)):
-        workers, links = tournament.blame(measured, bad)
-        told = "has pairs that do not come to their end" if severity is Severity.FAIL else "is slow to most others"
+        workers, links = losers(measured, bad)
         for worker in workers:
             rates = [min(rails.values()) for pair, rails in measured.items() if worker in pair and rails]
-            span = dict.fromkeys((_rate(min(rates)), _rate(max(rates))))
-            text = f"{worker} {told}: {' to '.join(span)}"
+            span = joined(dict.fromkeys((_rate(min(rates)), _rate(max(rates)))), Message(" to "))
+            text = (
+                Message("{worker} has pairs that do not come to their end: {rates}", worker=worker, rates=span)
+                if severity is Severity.FAIL
+                else Message("{worker} is slow to most others: {rates}", worker=worker, rates=span)
+            )
             found.append(Finding(CHECK, severity, Culprit("worker", worker), text, True, _ADVICE))
         for pair in links:
             one, other = sorted(pair, key=order.index)
             rail, rate = min(measured[pair].items(), key=lambda item: item[1])
-            text = f"{pair[0]} with {pair[1]}: {_rate(rate)}" + (f" on rail {rail}" if len(measured[pair]) > 1 else "")
+            about = {"one": pair[0], "other": pair[1], "rate": _rate(rate), "rail": rail}
+            text = (
+                Message("{one} with {other}: {rate} on rail {rail}", **about)
+                if len(measured[pair]) > 1
+                else Message("{one} with {other}: {rate}", **about)
+            )
             found.append(Finding(CHECK, severity, Culprit("link", one, other), text, True, _ADVICE))
     return found
 
 
 def _rate(rate: float) -> str:
-    return f"{rate:.3g} GB/s" if rate else "no answer"
+    return f"{rate:.3g} GB/s" if rate else Message("no answer")
 
 
 def note(measured: Mapping[Pair, Mapping[int, float]]) -> str:
     rates = [rate for rails in measured.values() for rate in rails.values()]
     if not rates:
-        return "nothing was measured"
-    pairs = counted(len(measured), "pair")
+        return NOTHING
     if len(rates) == 1:
-        return f"{pairs}, busbw {rates[0]:.3g} GB/s"
-    return f"{pairs}, busbw {min(rates):.3g} to {max(rates):.3g} GB/s, middle {median(rates):.3g}"
+        return Message("1 pair, busbw {rate:.3g} GB/s", rate=rates[0])
+    return plural(
+        "{n} pair, busbw {least:.3g} to {most:.3g} GB/s, middle {middle:.3g}",
+        "{n} pairs, busbw {least:.3g} to {most:.3g} GB/s, middle {middle:.3g}",
+        len(measured),
+        least=min(rates),
+        most=max(rates),
+        middle=median(rates),
+    )

@@ -1,32 +1,59 @@
-"""A group stage until it is whole: ranks that are dead or hang are named, and the others are tested without them."""
+"""A group stage until it is whole: the ranks that keep it from its end are named, and the others go on without them.
+
+Which rank is to blame follows from what each of them said and did. If that does not show it, the stage runs in pairs.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+import random
+import re
+import signal
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeVar
 
+from atlctl.i18n import Message, joined
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Finding, Severity
-from atlctl.smoke.ranks import blame as blaming
-from atlctl.smoke.ranks import judging, tournament
+from atlctl.smoke.heard import message_of
 from atlctl.smoke.ranks.members import Member, leave_out, versions
-from atlctl.smoke.ranks.stages import Outcome, Stage
+from atlctl.smoke.ranks.stages import Stage, StageOutcome, Track
 
 #: Rounds of one stage: each names at least one rank and goes on without it.
 _ROUNDS = 5
-#: Words of the error of a stage that nobody can be blamed for.
-_WORDS = 300
+#: Errors that a rank gets because of another one.
+_CONSEQUENCE = re.compile(
+    r"closed by peer|[Cc]onnection (?:reset|refused|closed)|[Bb]roken pipe|[Tt]imed ?out|[Tt]imeout|aborted|"
+    r"did not come to the store|[Ss]ocket.{0,400}?(?:closed|error)|remote process exited|ncclRemoteError|"
+    r"failed to recv|got 0 bytes|store->get|DistNetworkError|DistStoreError"
+)
+_UNREACHED = "the store of the leader cannot be reached"
+_FRAME = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
+#: The innermost frame of a rank that waits for others, in a collective or for what it has put on its GPU.
+_WAITING = re.compile(r"\((?:distributed_c10d|c10d_logger)\.py|^(?:synchronize|_meet|_engine_run_backward) ")
+#: Frames and words of a rank that are shown, and words of the error of a stage that no rank is to blame for.
+_FRAMES, _WORDS = 3, 300
+ADVICE = {
+    "crashed": "look at the worker's kernel log (dmesg) and its memory limit; then try another GPU or machine",
+    "hangs": "atlctl stacks shows what processes of the job do; a GPU or a mount that hangs shows there as well",
+    "does not start": "look at the worker's limits for processes and memory (ulimit -u, pids.max)",
+    "busy": "try again when the machines have less to do: atlctl top; or with fewer workers: -w",
+    "fails": "what the error says is to be cured on this worker alone: the others pass",
+}
+
+Player = TypeVar("Player", bound=Hashable)
+Why = Literal["crashed", "hangs", "does not start", "fails"]
 
 
 @dataclass(slots=True)
 class Settled:
     """`outcome`: of the last round. `members`: who took part in it. `whole`: it came to its end for all of them."""
 
-    outcome: Outcome | None
+    outcome: StageOutcome | None
     members: list[Member]
-    blamed: list[blaming.Blame] = field(default_factory=list)
+    blamed: list[Blame] = field(default_factory=list)
 
     @property
     def whole(self) -> bool:
@@ -37,7 +64,7 @@ async def settle(
     run: Run, check: str, members: Sequence[Member], seconds: float, *, least: int = 2, **stage: Any
 ) -> Settled:
     """Adds a finding for each rank that is to blame, confirmed where the others get along without it."""
-    left, blamed, outcome = list(members), list[blaming.Blame](), None
+    left, blamed, outcome = list(members), list[Blame](), None
     tried = False
     for _ in range(_ROUNDS):
         if len(left) < least:
@@ -45,8 +72,8 @@ async def settle(
         outcome = await Stage(run.session, check, left, seconds, preferred=addresses(run), **stage).run()
         if outcome.whole:
             break
-        gone = [track.member for track in blaming.lost(outcome)]
-        found = blaming.blame(outcome)
+        gone = [track.member for track in lost(outcome)]
+        found = blame(outcome)
         blamed += found
         leave_out(run, gone, "its agent is gone")
         for one in found:
@@ -63,31 +90,35 @@ async def settle(
             tried = True  # silence of all may be a busy machine's, once
         left = [member for member in left if member not in out]
     settled = Settled(outcome, left, blamed)
-    run.find(*findings(check, settled, await _once_more(run, check, settled, seconds, stage)))
+    run.find(*blame_findings(check, settled, await _once_more(run, check, settled, seconds, stage)))
     if outcome is not None and not outcome.whole and not blamed and len(left) >= least:
-        run.find(nobody(check, outcome, versions(run, left)))
+        run.find(nobody_to_blame(check, outcome, versions(run, left)))
     return settled
 
 
 async def _localise(
-    run: Run, check: str, members: Sequence[Member], outcome: Outcome, seconds: float, stage: Mapping[str, Any]
-) -> list[blaming.Blame]:
+    run: Run, check: str, members: Sequence[Member], outcome: StageOutcome, seconds: float, stage: Mapping[str, Any]
+) -> list[Blame]:
     """Nobody can be told from the others: the same stage in pairs, twice with another partner. Who fails both times
     while its partners get along without it is the one."""
     if len(members) < 3 or len(versions(run, members)) > 1:
         return []
     played, bad = list[tuple[Member, Member]](), list[tuple[Member, Member]]()
-    for games in tournament.rounds(members, 2):
+    for games in pairings(members, 2):
         stages = [Stage(run.session, check, pair, seconds, preferred=addresses(run), **stage) for pair in games]
         ends = await asyncio.gather(*(one.run() for one in stages))
         played += games
         bad += [pair for pair, end in zip(games, ends, strict=True) if not end.whole]
     if len(bad) == len(played):
         return []
-    culprits, _ = tournament.blame(played, bad)
-    said = next((track.error for track in outcome.tracks if track.error), "the whole group makes no progress")
+    culprits, _ = losers(played, bad)
+    why = next((track.error for track in outcome.tracks if track.error), Message("the whole group makes no progress"))
     return [
-        blaming.Blame(member, "fails", f"{member.name} fails in pairs with others, who get along without it: {said}")
+        Blame(
+            member,
+            "fails",
+            Message("{who} fails in pairs with others, who get along without it: {why}", who=member.name, why=why),
+        )
         for member in culprits
     ]
 
@@ -98,34 +129,39 @@ async def _once_more(
     """Those that were accused for silence alone, and get along with a sound rank when they are tried again."""
     fine = set[Member]()
     sound = settled.members if settled.whole else ()
-    for one, partner in zip(filter(blaming.silent, settled.blamed), sound, strict=False):
+    for one, partner in zip(filter(is_silent, settled.blamed), sound, strict=False):
         pair = [partner, one.member]
         if (await Stage(run.session, check, pair, seconds, preferred=addresses(run), **stage).run()).whole:
             fine.add(one.member)
     return frozenset(fine)
 
 
-def findings(check: str, settled: Settled, fine: Collection[Member] = ()) -> list[Finding]:
+def blame_findings(check: str, settled: Settled, fine: Collection[Member] = ()) -> list[Finding]:
     """One for each rank that is to blame; `fine`: a second time they were not."""
     return [
-        judging.accused(
+        accused(
             check,
             one,
             Severity.WARN if one.member in fine else Severity.FAIL,
             confirmed=settled.whole,
-            more="; a second time it got along" if one.member in fine else "",
+            more=Message("a second time it got along") if one.member in fine else "",
         )
         for one in settled.blamed
     ]
 
 
-def nobody(check: str, outcome: Outcome, torch: Mapping[str, Sequence[str]]) -> Finding:
+def nobody_to_blame(check: str, outcome: StageOutcome, torch: Mapping[str, Sequence[str]]) -> Finding:
     """It did not come to its end and no rank can be blamed. Different versions of torch need not understand another."""
-    errors = [f"{track.member.name}: {track.error}" for track in outcome.tracks if track.error]
-    said = errors[0][:_WORDS] if errors else "no rank makes progress, and all do the same"
+    errors = [(track.member.name, message_of(track.error[:_WORDS])) for track in outcome.tracks if track.error]
+    said = Message("no rank makes progress, and all do the same")
+    if errors:
+        said = Message("{what}: {why}", what=errors[0][0], why=errors[0][1])
     if len(torch) > 1:
-        told = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(torch.items()))
-        text = f"different versions of torch did not get along ({told}): {said}"
+        told = joined(
+            Message("{version} on {workers}", version=version, workers=", ".join(names))
+            for version, names in sorted(torch.items())
+        )
+        text = Message("different versions of torch did not get along ({versions}): {why}", versions=told, why=said)
         return Finding(check, Severity.NOT_JUDGED, None, text, advice="give all workers one image")
     return Finding(check, Severity.FAIL, None, said, False, "see what mesh and facts say of the network between them")
 
@@ -133,3 +169,221 @@ def nobody(check: str, outcome: Outcome, torch: Mapping[str, Sequence[str]]) -> 
 def addresses(run: Run) -> dict[str, str | None]:
     """Where the platform says that a worker is."""
     return {worker.name: worker.address for worker in run.workers}
+
+
+# Which rank is to blame
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """One rank that is to blame. `refused`: its process could not be started at all."""
+
+    member: Member
+    why: Why
+    evidence: str
+    refused: bool = False
+
+
+def blame(outcome: StageOutcome) -> list[Blame]:
+    """The ranks to blame, empty where it cannot be told. Those whose end follows from another's are not among them."""
+    tracks = outcome.tracks
+    for found in (_unborn(tracks), _crashed(tracks), _failed(tracks)):
+        if found:
+            return found
+    return _hung(tracks) if outcome.silent else []
+
+
+def is_silent(one: Blame) -> bool:
+    """It rests on silence alone: on a busy machine that may be nobody's fault."""
+    return one.why in ("hangs", "does not start") and not one.refused
+
+
+def lost(outcome: StageOutcome) -> list[Track]:
+    """Ranks whose agent went away: what the roll call has to say, not this."""
+    return [track for track in outcome.tracks if track.lost and track.exit is None]
+
+
+def _unborn(tracks: Sequence[Track]) -> list[Blame]:
+    found = []
+    for track in tracks:
+        if track.exit is not None and track.exit.get("started") is False:
+            text = Message(
+                "the process of {who} cannot be started: {error}",
+                who=track.member.name,
+                error=track.exit.get("error"),
+            )
+            found.append(Blame(track.member, "does not start", text, refused=True))
+        elif not track.up and not track.lost:
+            text = Message("{who} does not start", who=track.member.name)
+            found.append(Blame(track.member, "does not start", _doing(text, track)))
+    return found
+
+
+def _crashed(tracks: Sequence[Track]) -> list[Blame]:
+    found = []
+    for track in tracks:
+        if track.exit is None or track.done or track.killed or track.error:
+            continue
+        if track.exit.get("late"):
+            continue  # at its deadline
+        number = track.exit.get("signal")
+        how = _signal(number) if number else Message("ended with exit {code}", code=track.exit.get("code"))
+        text = (
+            Message("{who} {ended} in {step}", who=track.member.name, ended=how, step=track.step)
+            if track.step
+            else Message("{who} {ended} in its start", who=track.member.name, ended=how)
+        )
+        found.append(Blame(track.member, "crashed", _last(text, track)))
+    return found
+
+
+def _failed(tracks: Sequence[Track]) -> list[Blame]:
+    """Errors of the ranks themselves. Where many cannot reach the leader's store, that is the leader's."""
+    erred = [track for track in tracks if track.error]
+    unreached = [track for track in erred if _UNREACHED in track.error]
+    others = sum(track.place > 0 for track in tracks)
+    leader = next((track for track in tracks if track.place == 0), None)
+    if leader is not None and len(unreached) > 1 and 2 * len(unreached) > others:
+        text = Message(
+            "{who} opened the store, and {some} of {all} ranks cannot reach it: {error}",
+            who=leader.member.name,
+            some=len(unreached),
+            all=others,
+            error=unreached[0].error,
+        )
+        return [Blame(leader.member, "fails", text)]
+    root = [t for t in erred if not _CONSEQUENCE.search(t.error) or _UNREACHED in t.error]
+    if len(root) == len(tracks) > 1:
+        return []  # what all of them have in common is no fault of one
+    return [Blame(t.member, "fails", _erred(t)) for t in root]
+
+
+def _erred(track: Track) -> Message:
+    who, error = track.member.name, track.error
+    if not track.step:
+        return Message("{who} failed in its start: {error}", who=who, error=error)
+    return Message("{who} failed in {step}: {error}", who=who, step=track.step, error=error)
+
+
+def _hung(tracks: Sequence[Track]) -> list[Blame]:
+    """The rank that the others wait for: stopped by somebody, behind them, or busy with another thing than they are."""
+    left = [track for track in tracks if not track.done and not track.error and not track.lost]
+    stopped = [track for track in left if track.look is not None and str(track.look.get("state")) in "TtD"]
+    if stopped and len(stopped) < len(tracks):
+        return [_hangs(track) for track in stopped]
+    reached = Counter(len(track.steps) for track in tracks)
+    if len(tracks) < 2 or not left:
+        return [_hangs(track) for track in left]
+    behind = [track for track in left if len(track.steps) == min(reached)]
+    if len(behind) == 1 and len(reached) > 1:
+        return [_hangs(behind[0])]
+    # Some wait for it in the same step: it is the one that does not wait, or whose stack is another.
+    idle = [track for track in behind if _place(track) and not _WAITING.search(_place(track))]
+    if idle and 2 * len(idle) < len(tracks):
+        return [_hangs(track) for track in idle]
+    usual, many = Counter(_place(track) for track in behind).most_common(1)[0]
+    odd = [track for track in behind if _place(track) != usual]
+    return [_hangs(track) for track in odd] if len(odd) < many else []
+
+
+def frames(stack: object) -> list[str]:
+    """Of the first thread in faulthandler's text, the innermost frame first: `function (file:line)`."""
+    if not isinstance(stack, str):
+        return []
+    # The last one written is the last one asked for; its first thread, the one that was asked, stands last.
+    _, _, last = stack.rpartition("most recent call first")
+    return [f"{name} ({file.rpartition('/')[2]}:{line})" for file, line, name in _FRAME.findall(last)]
+
+
+def _place(track: Track) -> str:
+    """Where it is, without lines: ranks that wait for one another may stand on different ones of a loop."""
+    found = frames((track.look or {}).get("stack"))
+    return " ".join(frame.partition(":")[0] for frame in found[:_FRAMES])
+
+
+def _hangs(track: Track) -> Blame:
+    text = (
+        Message("{who} hangs in {step}", who=track.member.name, step=track.step)
+        if track.step
+        else Message("{who} hangs in its start", who=track.member.name)
+    )
+    return Blame(track.member, "hangs", _last(_doing(text, track), track))
+
+
+def _doing(what: Message, track: Track) -> Message:
+    """With the state of its process, and where it is."""
+    look = track.look or track.exit or {}
+    match str(look.get("state")):
+        case "T":
+            what = Message("{what}, stopped by a signal", what=what)
+        case "t":
+            what = Message("{what}, stopped by a debugger", what=what)
+        case "D":
+            what = Message("{what}, waiting for a device or a disk", what=what)
+    return _at(what, look.get("stack"))
+
+
+def _last(what: Message, track: Track) -> Message:
+    """With its last words, and where it was when a signal ended it."""
+    ended = track.exit or {}
+    if ended.get("signal") and not track.killed:
+        what = _at(what, ended.get("stack"))
+    words = ended.get("words")
+    lines = [line.strip() for line in words.splitlines() if line.strip()] if isinstance(words, str) else []
+    return Message("{what}; it said: {words}", what=what, words=lines[-1][:_WORDS]) if lines else what
+
+
+def _at(what: Message, stack: object) -> Message:
+    found = frames(stack)
+    return Message("{what}: {why}", what=what, why=" < ".join(found[:_FRAMES])) if found else what
+
+
+def _signal(number: object) -> Message:
+    try:
+        name = signal.Signals(int(str(number))).name
+    except ValueError:
+        return Message("was ended by signal {number}", number=number)
+    if name == "SIGKILL":
+        return Message(
+            "was ended by signal {number} (SIGKILL, which is what too little memory looks like)", number=number
+        )
+    return Message("was ended by signal {number} ({name})", number=number, name=name)
+
+
+def accused(check: str, one: Blame, severity: Severity = Severity.FAIL, *, confirmed: bool, more: str = "") -> Finding:
+    """The finding about a rank that did not come to its end. `more`: what a second look showed."""
+    evidence = joined([one.evidence, more]) if more else one.evidence
+    return Finding(check, severity, one.member.culprit, evidence, confirmed, ADVICE[one.why])
+
+
+# Pairs: who meets whom, and what bad pairs say about the players
+
+
+def pairings(players: Sequence[Player], most: int | None = None) -> list[list[tuple[Player, Player]]]:
+    """Every pair once, in rounds in which nobody plays twice; with `most` so many rounds, each time the same."""
+    seats: list[Player | None] = [*players, *([None] if len(players) % 2 else [])]
+    found = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
+        found.append([(a, b) for a, b in pairs if a is not None and b is not None])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    if most is not None and most < len(found):
+        found = random.Random(7).sample(found, most)  # noqa: S311 - nothing secret
+    return found
+
+
+def losers(
+    played: Iterable[tuple[Player, Player]], bad: Iterable[tuple[Player, Player]]
+) -> tuple[list[Player], list[tuple[Player, Player]]]:
+    """Players that are bad in more than half of their pairs, two at least, and the bad pairs that this leaves open."""
+    games = Counter(player for pair in played for player in pair)
+    left, players = list(bad), list[Player]()
+    while left:
+        losses = Counter(player for pair in left for player in pair)
+        player, lost = losses.most_common(1)[0]
+        if lost < 2 or 2 * lost <= games[player]:
+            break
+        players.append(player)
+        left = [pair for pair in left if player not in pair]
+    return players, left

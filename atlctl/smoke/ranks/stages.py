@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from atlctl.i18n import Message
+from atlctl.smoke.heard import message_of
 from atlctl.smoke.ranks.members import Member
 from atlctl.smoke.session import Session
 
@@ -74,9 +76,10 @@ class Track:
         elif kind == "result":
             self.results[step] = event
         elif kind == "skipped":
-            self.skipped[step] = str(event.get("why", ""))
+            self.skipped[step] = message_of(event.get("why", ""))
         elif kind == "error":
-            self.error = str(event.get("error", "")) or "it says that it failed"
+            said = str(event.get("error", ""))
+            self.error = message_of(said) if said else Message("it says that it failed")
         elif kind == "done":
             self.done = True
         elif kind == "exit":
@@ -86,7 +89,7 @@ class Track:
 
 
 @dataclass(slots=True)
-class Outcome:
+class StageOutcome:
     """A stage that is over. `silent`: nothing was heard any more and it was ended."""
 
     stage: str
@@ -130,7 +133,7 @@ class Stage:
         self._silent = False
         self._store: Fields | None = None
 
-    async def run(self) -> Outcome:
+    async def run(self) -> StageOutcome:
         begun = time.monotonic()
         asking = [
             asyncio.create_task(self._ask(worker, [t for t in self._tracks.values() if t.member.worker == worker]))
@@ -150,7 +153,7 @@ class Stage:
             finally:
                 for task in asking:
                     task.cancel()
-        return Outcome(self._name, list(self._tracks.values()), self._silent, round(time.monotonic() - begun, 3))
+        return StageOutcome(self._name, list(self._tracks.values()), self._silent, round(time.monotonic() - begun, 3))
 
     # What is heard
 
@@ -166,7 +169,7 @@ class Stage:
         answers = await self._session.ask({worker: command}, self._seconds + _GONE, self._hear)
         for track in tracks:
             if not track.over:
-                track.lost = answers[worker].problem or "its agent says nothing more"
+                track.lost = answers[worker].problem or Message("its agent says nothing more")
         self._changed()
 
     def _hear(self, worker: str, event: Fields) -> None:

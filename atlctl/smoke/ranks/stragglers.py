@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from atlctl.i18n import Message, joined
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.ranks.blame import silent
 from atlctl.smoke.ranks.device import stopped
-from atlctl.smoke.ranks.judging import accused
 from atlctl.smoke.ranks.members import Member, chosen, grouped
-from atlctl.smoke.ranks.stages import Outcome, Stage
+from atlctl.smoke.ranks.settle import accused, is_silent
+from atlctl.smoke.ranks.stages import Stage, StageOutcome
 
 SECONDS = 90.0
 CHECK = "stragglers"
@@ -80,11 +80,12 @@ async def check_stragglers(run: Run) -> None:
         selected = await chosen(run)
         members = grouped(run, selected.members)
         if len(members) < 3:
-            stage.not_judged(f"{len(members)} ranks: with fewer than 3 nobody can tell which one is slow")
+            why = Message("{n} ranks: with fewer than 3 nobody can tell which one is slow", n=len(members))
+            stage.not_judged(why)
             return
         first = await _measure(run, members)
         for one in stopped(first):
-            severity = Severity.NOT_JUDGED if silent(one) else Severity.FAIL
+            severity = Severity.NOT_JUDGED if is_silent(one) else Severity.FAIL
             run.find(accused(CHECK, one, severity, confirmed=False))
         paces = read(first)
         slow = suspects(paces)
@@ -98,12 +99,13 @@ async def check_stragglers(run: Run) -> None:
         run.find(*(lacking(member, twice[member][0]) for member in hungry_alone if still_starved(twice.get(member))))
         stage.note = note(paces, len(hungry))
         if len(paces) < 3:
-            stage.not_judged(f"{len(paces)} of {len(members)} ranks told how fast they are")
+            stage.not_judged(Message("{some} of {all} ranks told how fast they are", some=len(paces), all=len(members)))
         elif crowd := crowded(alone.values()):
-            stage.not_judged(f"{stage.note}; {crowd} of them also alone: too much else runs to compare their speed")
+            why = Message("{n} of them also alone: too much else runs to compare their speed", n=crowd)
+            stage.not_judged(joined([stage.note, why]))
 
 
-async def _measure(run: Run, members: Sequence[Member]) -> Outcome:
+async def _measure(run: Run, members: Sequence[Member]) -> StageOutcome:
     spec = {"rounds": _ROUNDS}
     return await Stage(run.session, CHECK, members, SECONDS, together=False, spec=spec).run()
 
@@ -125,7 +127,7 @@ async def _again(
     return found
 
 
-def read(outcome: Outcome) -> dict[Member, Pace]:
+def read(outcome: StageOutcome) -> dict[Member, Pace]:
     told = {track.member: pace(track.results.get("work", {})) for track in outcome.tracks if track.done}
     return {member: one for member, one in told.items() if one is not None}
 
@@ -156,16 +158,23 @@ def judge(member: Member, paces: Mapping[Member, Pace], alone: tuple[Pace, Pace]
     own, control = alone
     times = paces[member].middle / median(one.middle for one in paces.values())
     busy = own.cpu > 0.7 * own.middle
-    how = "it computes slowly" if busy else "most of that it neither computes nor waits for a CPU"
-    told = (
-        f"{member.name}: {times:.1f} times as slow as the middle of all, alone {own.middle / control.middle:.1f} times"
+    how = Message("it computes slowly") if busy else Message("most of that it neither computes nor waits for a CPU")
+    pace = Message(
+        "{times:.1f} times as slow as the middle of all, alone {alone:.1f} times",
+        times=times,
+        alone=own.middle / control.middle,
     )
-    return Finding(CHECK, Severity.WARN, member.culprit, f"{told}; {how}", True, _ADVICE)
+    text = joined([Message("{what}: {why}", what=member.name, why=pace), how])
+    return Finding(CHECK, Severity.WARN, member.culprit, text, True, _ADVICE)
 
 
 def lacking(member: Member, alone: Pace) -> Finding:
     """A machine with too little CPU: its own speed is not judged by that, and nothing is wrong with it."""
-    text = f"{member.name} is starved: also alone it waits for a CPU {alone.starved or 0.0:.0%} of its time"
+    text = Message(
+        "{who} is starved: also alone it waits for a CPU {share:.0%} of its time",
+        who=member.name,
+        share=alone.starved or 0.0,
+    )
     return Finding(
         CHECK, Severity.NOT_JUDGED, Culprit("worker", member.worker, rank=member.number), text, True, _ADVICE_STARVED
     )
@@ -175,5 +184,6 @@ def note(paces: Mapping[Member, Pace], hungry: int) -> str:
     if not paces:
         return ""
     middles = [one.middle for one in paces.values()]
-    text = f"slowest {max(middles) / median(middles):.2f} times the middle"
-    return text + (f"; {hungry} of {len(paces)} had to wait for a CPU" if hungry else "")
+    text = Message("slowest {times:.2f} times the middle", times=max(middles) / median(middles))
+    waited = Message("{some} of {all} had to wait for a CPU", some=hungry, all=len(paces))
+    return joined([text, waited]) if hungry else text

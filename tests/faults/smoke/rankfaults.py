@@ -16,11 +16,10 @@ from pathlib import Path
 from unittest import mock
 
 from atlctl.jobs.model import Worker
-from atlctl.smoke import sending
+from atlctl.smoke import session
 from atlctl.smoke.context import Options, Run, Tier
 from atlctl.smoke.findings import Culprit, Report
-from atlctl.smoke.ranks.collectives import check_collectives
-from atlctl.smoke.ranks.ddp import check_ddp
+from atlctl.smoke.ranks.collectives import check_collectives, check_ddp
 from atlctl.smoke.ranks.device import check_device
 from atlctl.smoke.ranks.stragglers import check_stragglers
 from atlctl.smoke.session import Session
@@ -127,11 +126,11 @@ def program(extra: str = "") -> bytes:
     """What is sent, with the faults behind the probe."""
     texts = json.loads(zlib.decompress(_REAL()))
     wanted = "\n".join(f"if {name.replace(' ', '-')!r} in _faults:\n    {text}" for name, text in TEXTS.items() if text)
-    texts["atlctl_smoke.probe"] += _HEAD + wanted + "\n" + extra
+    texts["atlctl.remote.smoke.probe"] += _HEAD + wanted + "\n" + extra
     return zlib.compress(json.dumps(texts).encode(), 1)
 
 
-_REAL = sending.program
+_REAL = session.program
 
 
 @dataclass
@@ -225,13 +224,13 @@ async def drive(
     wanted = checks or dict.fromkeys(c for names in faults.values() for n in names for c in CHECKS.get(n, _COLLECTIVES))
     chosen = workers(count)
     text = program(extra)
-    with mock.patch.object(sending, "program", return_value=text):
+    with mock.patch.object(session, "program", return_value=text):
         begun = time.monotonic()
         told = Told(Report(tier), mark=mark)
-        async with Session(hosts(faults, mark), chosen, {"seconds": 100, "torch": True, "nice": 0}) as session:
-            missing = await session.roll_call(30)
+        async with Session(hosts(faults, mark), chosen, {"seconds": 100, "torch": True, "nice": 0}) as asked:
+            missing = await asked.roll_call(30)
             assert not missing, missing
-            run = Run(session, tuple(chosen), Options(tier), told.report)
+            run = Run(asked, tuple(chosen), Options(tier), told.report)
             for check in wanted:
                 await _ALL[check](run)  # type: ignore[misc]
                 told.culprits[check] = time.monotonic() - begun

@@ -18,6 +18,7 @@ from typer.main import get_command
 from atlctl.cli import app as real_app
 from atlctl.cli import runtime
 from atlctl.cli.parser import Group, Lazy, new_app, parse_and_run
+from atlctl.i18n import Message
 from atlctl.jobs.errors import NothingMatched
 
 #: What the last command was called with.
@@ -26,13 +27,15 @@ seen: dict[str, Any] = {}
 
 class _Inner(Group):
     path = "local"
-    table: Mapping[str, Lazy] = {"run": Lazy(f"{__package__}.sample_exec", options_first=True)}
+    summary, examples = "a group", "atlctl local run"
+    table: Mapping[str, Lazy] = {"run": Lazy(f"{__package__}.sample_exec", "run", options_first=True)}
 
 
 class _Sample(Group):
+    summary, examples = "a program", Message("atlctl ps")
     table: Mapping[str, Lazy] = {
         "ps": Lazy(f"{__package__}.sample_ps", aliases=("workers",)),
-        "exec": Lazy(f"{__package__}.sample_exec", options_first=True),
+        "exec": Lazy(f"{__package__}.sample_exec", "exec", options_first=True),
         "completion": Lazy(f"{__package__}.sample_act"),
         "local": Lazy(group=lambda: _inner()),
         "demo": Lazy("tests.unit.cli.no_such_module"),

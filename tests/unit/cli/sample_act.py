@@ -6,6 +6,8 @@ import typer
 
 from atlctl.cli import options
 
+EXAMPLES = "atlctl command"
+
 
 def command(
     what: Annotated[str, typer.Argument(metavar="SHELL")],

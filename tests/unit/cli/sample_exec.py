@@ -7,6 +7,8 @@ import typer
 from atlctl.cli import options
 from tests.unit.cli.sample import seen
 
+EXAMPLES = "atlctl command"
+
 
 def command(
     cmd: Annotated[list[str] | None, typer.Argument(metavar="CMD")] = None,

@@ -5,6 +5,8 @@ from typing import Annotated
 from atlctl.cli import options
 from tests.unit.cli.sample import seen
 
+EXAMPLES = "atlctl command"
+
 
 def command(
     job: options.Job = None,

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atlctl.cli.completion import cache, complete, sources
-from atlctl.cli.completion.complete import position
-from atlctl.cli.completion.sources import Names
+from atlctl.cli.completion import cache, complete
+from atlctl.cli.completion.complete import Names, position
 from atlctl.jobs.statedir import state_dir
 
 HOSTILE = ["$(touch F)", "`touch F`", "a'b", 'a"b', "a\\b", "a b", "a;b", "-rf", "\x1b[2J", "a\nb", "任务", "a$b", "~"]
@@ -230,7 +229,7 @@ def test_state_is_where_the_rest_of_the_tool_has_it(env, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert sources.state_dir() == state_dir()
+    assert complete.state_dir() == state_dir()
 
 
 def test_an_unreadable_registry_gives_no_names(isolated, monkeypatch):

@@ -16,30 +16,28 @@ import pytest
 
 from atlctl.cli import hosts, runtime, target
 from atlctl.cli.completion.scripts import SCRIPTS
-from atlctl.cli.doctor import installed, machine, terminal
-from atlctl.cli.doctor.checks import Report, Words
+from atlctl.cli.doctor import machine
+from atlctl.cli.doctor.report import DoctorReport
 from atlctl.cli.installing import install_line
 from atlctl.cli.target import Choice, choice
 from atlctl.jobs.errors import UsageError
 from atlctl.render.streams import Streams
 
-EN = Words("en")
+
+def made() -> DoctorReport:
+    return DoctorReport(data={"machine": {}})
 
 
-def made() -> Report:
-    return Report(data={"machine": {}})
-
-
-def status(report: Report) -> dict[str, str]:
+def status(report: DoctorReport) -> dict[str, str]:
     return {check.name: str(check.status) for check in report.checks}
 
 
-def text(report: Report, name: str) -> str:
+def text(report: DoctorReport, name: str) -> str:
     (found,) = [check.text for check in report.checks if check.name == name]
     return found
 
 
-def fix(report: Report) -> str | None:
+def fix(report: DoctorReport) -> str | None:
     (check,) = report.checks
     return check.fix
 
@@ -69,7 +67,7 @@ def test_why_a_backend_is_chosen(
         monkeypatch.setenv(name, value)
     assert choice() == chosen
     report = made()
-    machine.check_backend(report, EN, chosen)
+    machine.check_backend(report, chosen)
     assert text(report, "backend").startswith(f"{chosen.name}: ")
     assert report.data["backend"]["why"] == chosen.why
 
@@ -115,9 +113,9 @@ def test_a_choice_that_is_wrong(monkeypatch: pytest.MonkeyPatch, asked: dict[str
         choice()
 
 
-def state(path: object, *, needed: bool = True) -> Report:
+def state(path: object, *, needed: bool = True) -> DoctorReport:
     report = made()
-    machine.check_state(report, EN, {"ATLCTL_STATE_DIR": str(path)}, needed=needed)
+    machine.check_state(report, {"ATLCTL_STATE_DIR": str(path)}, needed=needed)
     return report
 
 
@@ -183,16 +181,16 @@ def test_a_folder_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def settings(content: str) -> Report:
+    def settings(content: str) -> DoctorReport:
         file = tmp_path / "atlctl" / "config.toml"
         file.parent.mkdir(exist_ok=True)
         file.write_text(content)
         report = made()
-        machine.check_settings(report, EN, {"XDG_CONFIG_HOME": str(tmp_path)})
+        machine.check_settings(report, {"XDG_CONFIG_HOME": str(tmp_path)})
         return report
 
     report = made()
-    machine.check_settings(report, EN, {"XDG_CONFIG_HOME": str(tmp_path)})
+    machine.check_settings(report, {"XDG_CONFIG_HOME": str(tmp_path)})
     assert text(report, "settings") == "no configuration file"
     assert text(settings(""), "settings") == f"no mistake in {tmp_path}/atlctl/config.toml"
     assert settings("").data["machine"]["settings"] == [f"{tmp_path}/atlctl/config.toml"]
@@ -227,9 +225,9 @@ def test_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_terminal(
     monkeypatch: pytest.MonkeyPatch, tty: bool, env: dict[str, str], flag: Any, found: str, says: str
 ) -> None:
-    monkeypatch.setattr(terminal, "_rows", lambda: None)
+    monkeypatch.setattr(machine, "_terminal_rows", lambda: None)
     report = made()
-    terminal.check_terminal(report, EN, env, Streams(stdout_tty=tty), flag)
+    machine.check_terminal(report, env, Streams(stdout_tty=tty), flag)
     assert (status(report), text(report, "terminal")) == ({"terminal": found}, says)
     assert report.data["machine"]["terminal"]["color"] == ("with colours" in says)
 
@@ -248,7 +246,7 @@ def test_the_terminal(
 )
 def test_the_locale(env: dict[str, str], found: str, language: str, by: str | None) -> None:
     report = made()
-    terminal.check_locale(report, EN, env)
+    machine.check_locale(report, env)
     assert status(report) == {"locale": found}
     told = report.data["machine"]["locale"]
     assert (told["language"], told["language_by"]) == (language, by)
@@ -261,10 +259,10 @@ def test_what_python_has_set_by_itself_is_no_locale(tmp_path: Path) -> None:
     beginning = tmp_path / "environ"
     env = {"LC_CTYPE": "C.UTF-8", "LANG": "C"}
     beginning.write_bytes(b"LANG=C\0HOME=/LC_CTYPE=x\0")
-    assert terminal.given(env, str(beginning)) == {"LANG": "C"}
+    assert machine.given_environment(env, str(beginning)) == {"LANG": "C"}
     beginning.write_bytes(b"LANG=C\0LC_CTYPE=C.UTF-8\0")
-    assert terminal.given(env, str(beginning)) == env
-    assert terminal.given(env, str(tmp_path / "absent")) == env
+    assert machine.given_environment(env, str(beginning)) == env
+    assert machine.given_environment(env, str(tmp_path / "absent")) == env
 
 
 @pytest.mark.parametrize(
@@ -274,7 +272,7 @@ def test_what_python_has_set_by_itself_is_no_locale(tmp_path: Path) -> None:
 def test_the_limit_on_open_files(monkeypatch: pytest.MonkeyPatch, hard: int, found: str, most: int | None) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, hard))
     report = made()
-    machine.check_descriptors(report, EN)
+    machine.check_descriptors(report)
     assert status(report) == {"open-files": found}
     assert report.data["machine"]["open_files"]["most_workers"] == most
     if found == "warn":
@@ -285,14 +283,14 @@ def test_a_clock_that_lags_behind_the_installation() -> None:
     installation = os.stat(machine.__file__).st_mtime
     for now, found in ((installation + 5, "ok"), (installation - 3600, "ok"), (installation - 90_000, "warn")):
         report = made()
-        machine.check_clock(report, EN, now)
+        machine.check_clock(report, now)
         assert status(report) == {"clock": found}
 
 
 def test_who_has_no_name_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 4_000_000_000)
     report = made()
-    machine.check_user(report, EN)
+    machine.check_user(report)
     assert text(report, "user") == "uid 4000000000, which has no name here"
 
 
@@ -317,7 +315,7 @@ def test_who_has_no_name_here(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_versions_within_bounds(version: str, bounds: str, good: bool) -> None:
-    assert installed.fits(version, bounds) is good
+    assert machine.fits(version, bounds) is good
 
 
 def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +330,7 @@ def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "requires", lambda name: needed)
     monkeypatch.setattr(metadata, "version", version)
     report = made()
-    installed.check_packages(report, EN)
+    machine.check_packages(report)
     assert status(report) == {"packages": "warn"}
     assert text(report, "packages").endswith(": typer 0.31.0 (<0.30,>=0.29), gone - (>=1)")
     assert fix(report) == install_line("typer<0.30,>=0.29", "gone>=1")
@@ -341,7 +339,7 @@ def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_packages_of_this_checkout_fit() -> None:
     report = made()
-    installed.check_packages(report, EN)
+    machine.check_packages(report)
     assert status(report) == {"packages": "ok"}
     assert len(report.data["machine"]["packages"]) >= 8
 
@@ -352,7 +350,7 @@ def test_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(metadata, "requires", requires)
     report = made()
-    installed.check_packages(report, EN)
+    machine.check_packages(report)
     assert status(report) == {"packages": "skipped"}
 
 
@@ -361,7 +359,7 @@ def test_programs_that_nobody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     report = made()
-    installed.check_programs(report, EN)
+    machine.check_programs(report)
     assert (status(report), report.exit_code) == ({"programs": "skipped"}, 0)
     assert fix(report) == install_line("py-spy", "torch")
     assert report.data["machine"]["programs"] == {"py-spy": False, "torch": False}
@@ -371,9 +369,9 @@ def test_programs_that_nobody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_completion_script_that_is_there_old_or_absent(shell: str, tmp_path: Path) -> None:
     env = {"SHELL": f"/bin/{shell}", "XDG_DATA_HOME": str(tmp_path / "my data"), "XDG_CONFIG_HOME": str(tmp_path / "c")}
 
-    def checked() -> Report:
+    def checked() -> DoctorReport:
         report = made()
-        installed.check_completion(report, EN, env)
+        machine.check_completion(report, env)
         return report
 
     report = checked()
@@ -393,5 +391,5 @@ def test_a_completion_script_that_is_there_old_or_absent(shell: str, tmp_path: P
 @pytest.mark.parametrize("shell", ["/bin/zsh", "/bin/dash", ""])
 def test_a_shell_whose_scripts_are_nobody_knows_where(shell: str) -> None:
     report = made()
-    installed.check_completion(report, EN, {"SHELL": shell})
+    machine.check_completion(report, {"SHELL": shell})
     assert status(report) == {"completion": "skipped"}

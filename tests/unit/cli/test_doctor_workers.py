@@ -10,23 +10,21 @@ from typing import Any
 import pytest
 
 from atlctl.backends.base import Exited, FailedToStart
-from atlctl.backends.ssh.checkup import HostCheck
-from atlctl.backends.ssh.hostfile import Host
-from atlctl.cli.doctor import clocks, current, hosts, workers
-from atlctl.cli.doctor.checks import Report, Words
-from atlctl.cli.doctor.telling import report_text
+from atlctl.backends.hosts.checkup import HostCheck
+from atlctl.backends.hosts.hostfile import Host
+from atlctl.cli.doctor import hosts, job
+from atlctl.cli.doctor.report import DoctorReport, report_text
 from atlctl.cli.target import Current
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
 from atlctl.jobs.model import Job, State
 from atlctl.render.jsonout import dumps
-from atlctl.smoke import sending
+from atlctl.smoke import session
 from tests.unit.smoke.scripted import Scripted, Stream, worker
 
-EN = Words("en")
 EVIL = "\x1b]0;x\x07{0}\u202e\n"
 
 
-def lines(report: Report, name: str) -> list[tuple[str, str]]:
+def lines(report: DoctorReport, name: str) -> list[tuple[str, str]]:
     return [(str(check.status), check.text) for check in report.checks if check.name == name]
 
 
@@ -49,11 +47,11 @@ def tells(
     return script
 
 
-def asked(scripts: dict[int, Any], count: int = 4, seconds: float = 5) -> Report:
+def asked(scripts: dict[int, Any], count: int = 4, seconds: float = 5) -> DoctorReport:
     """`count` workers; those without a script are ordinary."""
-    report, all_workers = Report(), [worker(index) for index in range(count)]
+    report, all_workers = DoctorReport(), [worker(index) for index in range(count)]
     executor = Scripted({one.name: scripts.get(one.index, tells()) for one in all_workers})
-    asyncio.run(workers.check(report, EN, executor, all_workers, seconds, "-j big", clocks=True))
+    asyncio.run(job.check_workers(report, executor, all_workers, seconds, "-j big", clocks=True))
     return report
 
 
@@ -156,7 +154,7 @@ def test_nonsense_is_no_end(facts: dict[str, Any]) -> None:
 
 def test_hostile_words_are_harmless_on_a_terminal_and_whole_in_json() -> None:
     report = asked({0: tells(torch=EVIL, cuda=EVIL, python=EVIL), 1: tells(torch=None, python=EVIL)}, 3)
-    shown = report_text(report, EN, False)
+    shown = report_text(report, False, "en")
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
     assert "^[]0;x^G{0}\\u202e^J" in shown
     assert report.data["torch"][0]["torch"] == EVIL
@@ -177,17 +175,17 @@ def test_a_worker_whose_clock_is_off() -> None:
 
 
 def test_clocks_that_cannot_be_told_apart_are_right() -> None:
-    report = Report()
-    clocks.judge(report, EN, "c", {"a": (-30.0, 0.5), "b": (-0.1, 40.0), "c": (1.9, 1.95)})
+    report = DoctorReport()
+    hosts.judge_clocks(report, "c", {"a": (-30.0, 0.5), "b": (-0.1, 40.0), "c": (1.9, 1.95)})
     assert lines(report, "c") == [("ok", "within 2 s of this machine's (3)")]
-    clocks.judge(report, EN, "none", {})
+    hosts.judge_clocks(report, "none", {})
     assert lines(report, "none") == []
 
 
 def test_nobody_is_asked_where_nobody_runs() -> None:
-    report, executor = Report(), Scripted()
+    report, executor = DoctorReport(), Scripted()
     ended = [worker(0, State.FAILED), worker(1, State.STOPPED)]
-    asyncio.run(workers.check(report, EN, executor, ended, 1, "-j x", clocks=True))
+    asyncio.run(job.check_workers(report, executor, ended, 1, "-j x", clocks=True))
     assert lines(report, "torch") == [("skipped", "not asked: no worker is running")]
     assert executor.started == []
 
@@ -219,21 +217,21 @@ def test_what_is_sent_looks_for_torch_and_the_agent_is_told_not_to_import_it() -
             requests.append(request)
             return super().run(worker, request)
 
-    report = Report()
+    report = DoctorReport()
     executor = Listening({"worker-0": script})
-    asyncio.run(workers.check(report, EN, executor, [worker(0)], 5, "-j x", clocks=False))
+    asyncio.run(job.check_workers(report, executor, [worker(0)], 5, "-j x", clocks=False))
     assert [one["gpus"] for one in report.data["torch"]] == [8]
-    assert requests == [sending.request(True)]
+    assert requests == [session.request_for(True)]
     assert not heard[0].get("torch")
 
 
 # Hosts
 
 
-def logins(*found: HostCheck, meant: bool = True) -> Report:
-    report = Report(data={"ssh": {}})
+def logins(*found: HostCheck, meant: bool = True) -> DoctorReport:
+    report = DoctorReport(data={"ssh": {}})
     site = hosts.Site({}, "x", meant, (), *(None,) * 3)  # type: ignore[arg-type]
-    hosts._logins(report, EN, site, found)
+    hosts._logins(report, site, found)
     return report
 
 
@@ -285,16 +283,16 @@ class Jobs:
         self.name = name
 
 
-def found_job(monkeypatch: pytest.MonkeyPatch, answer: Any, option: str | None = None, **more: Any) -> Report:
+def found_job(monkeypatch: pytest.MonkeyPatch, answer: Any, option: str | None = None, **more: Any) -> DoctorReport:
     async def current_job(*_: Any, **__: Any) -> Current:
         if isinstance(answer, Exception):
             raise answer
         made: Current = answer
         return made
 
-    monkeypatch.setattr(current, "current_job", current_job)
-    report = Report(data={"job": None})
-    asyncio.run(current.check(report, EN, Jobs(), option, **more))  # type: ignore[arg-type]
+    monkeypatch.setattr(job, "current_job", current_job)
+    report = DoctorReport(data={"job": None})
+    asyncio.run(job.check_current(report, Jobs(), option, **more))  # type: ignore[arg-type]
     return report
 
 

@@ -11,9 +11,9 @@ import pytest
 from atlctl.backends.base import Backend, LogLine, LogRequest
 from atlctl.cli import say
 from atlctl.cli.evidence import held
-from atlctl.diagnosis.agentnotes import FAILURE_MARKERS
+from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
 from atlctl.jobs.errors import Unreachable
-from atlctl.jobs.model import Job, State, Worker
+from atlctl.jobs.model import DOUBTFUL_REASON, Job, State, Worker
 
 
 class Source:
@@ -54,7 +54,7 @@ def test_a_worker_whose_trainer_failed_is_held() -> None:
 
 def test_a_success_whose_log_shows_a_failure_is_none() -> None:
     found = look(Source(failed=["worker-0"]), job(State.SUCCEEDED, State.FAILED))
-    assert (found.workers[0].state, found.workers[0].reason) == (State.SUCCEEDED, held.DOUBTFUL)
+    assert (found.workers[0].state, found.workers[0].reason) == (State.SUCCEEDED, DOUBTFUL_REASON)
     assert found.workers[1].reason == ""
     assert found.state is State.RUNNING
 

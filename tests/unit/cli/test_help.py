@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import re
-import string
 import subprocess
 import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
-from atlctl.cli import catalogue, helptext, table
-from atlctl.cli.catalogue import en, zh
-from atlctl.cli.manual import pages as manual
+from atlctl.cli import helptext, manual, table
+from atlctl.i18n import Message, translated
 from tests.unit.cli import sample
 
 
@@ -65,78 +62,30 @@ def test_chinese_help(monkeypatch, capfd):
 def test_lines_keep_to_the_width(lang, width):
     page = page_of("")
     text = helptext.render(page.command, page.ctx, lang, width)
-    body = text.split(catalogue.texts(lang)["label.commands"])[1]
+    body = text.split(translated(helptext.COMMANDS, lang))[1]
     for line in body.splitlines():
         cells = sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in line)
         # A spelling that is longer than its column stands on a line of its own.
         assert cells <= width or line.strip().startswith("-"), line
 
 
-@pytest.mark.parametrize(
-    ("env", "expected"),
-    [
-        ({}, "en"),
-        ({"LANG": "zh_CN.UTF-8"}, "zh"),
-        ({"LANG": "zh_TW"}, "zh"),
-        ({"LANG": "en_US.UTF-8"}, "en"),
-        ({"LC_MESSAGES": "zh_CN", "LANG": "en_US"}, "zh"),
-        ({"LC_ALL": "C", "LC_MESSAGES": "zh_CN", "LANG": "zh_CN"}, "en"),
-        ({"LC_ALL": "", "LANG": "zh_CN"}, "zh"),
-    ],
-)
-def test_the_language_follows_the_locale(env, expected):
-    assert catalogue.language(env) == expected
-
-
-def test_both_languages_have_the_same_keys():
-    assert list(en.TEXTS) == list(zh.TEXTS)
-
-
-@pytest.mark.parametrize("key", sorted(en.TEXTS))
-def test_both_languages_have_the_same_placeholders(key):
-    if key.endswith(".examples") and not key.startswith("label."):
-        assert re.sub(r" *# .*", "", en.TEXTS[key]) == re.sub(r" *# .*", "", zh.TEXTS[key])
-        return
-    places = [
-        sorted(str(name) for _, name, _, _ in string.Formatter().parse(t[key]) if name) for t in (en.TEXTS, zh.TEXTS)
-    ]
-    assert places[0] == places[1]
-    options = [set(re.findall(r"--[a-z-]+", texts[key])) for texts in (en.TEXTS, zh.TEXTS)]
-    assert options[0] == options[1]
-
-
-def test_chinese_texts_are_chinese():
-    same = [key for key, text in zh.TEXTS.items() if text == en.TEXTS[key] and not key.endswith(".examples")]
-    assert same == []
-
-
-def used_keys():
-    for page in manual.pages():
-        name = helptext.dotted(page.path)
-        yield f"{name}.summary"
-        yield f"{name}.text"
-        yield f"{name}.examples"
-        for param in page.command.get_params(page.ctx):
-            key = f"{'arg' if param.param_type_name == 'argument' else 'opt'}.{helptext.key_of(param)}"
-            own = f"{name}.{key}"
-            yield own if catalogue.has(own) else key
-
-
 def test_every_command_and_option_has_a_text():
-    missing = [key for key in used_keys() if not key.endswith(".text") and not catalogue.has(key)]
+    missing = []
+    for page in manual.pages():
+        if not (page.command.summary and page.command.examples):
+            missing.append(page.title)
+        missing += [
+            f"{page.title} {helptext.spelling(param)}"
+            for param in page.command.get_params(page.ctx)
+            if not param.hidden and not isinstance(helptext.help_of(param), Message)
+        ]
     assert missing == []
 
 
-def test_every_text_is_used():
-    unused = {key for key in set(en.TEXTS) - set(used_keys()) if not key.startswith("label.")}
-    # What a command says while it runs: NAME.say.KEY, with KEY as a word of its source, or of its folder beside it.
-    cli = Path(table.__file__).parent
-    for key in [key for key in unused if ".say." in key]:
-        name, _, word = key.partition(".say.")
-        sources = [cli / "commands" / f"{name.replace('.', '_')}.py", *(cli / name).glob("*.py")]
-        if any(f'"{word}"' in source.read_text() for source in sources):
-            unused.remove(key)
-    assert unused == set()
+def test_examples_are_the_same_commands_in_both_languages():
+    for page in manual.pages():
+        english, chinese = page.command.examples, translated(page.command.examples, "zh")
+        assert re.sub(r" *# .*", "", english) == re.sub(r" *# .*", "", chinese), page.title
 
 
 def test_examples_are_valid_command_lines():
@@ -146,10 +95,8 @@ def test_examples_are_valid_command_lines():
     from atlctl.cli.completion.complete import position
 
     data = table.completion_table()
-    for key, text in en.TEXTS.items():
-        if not key.endswith(".examples"):
-            continue
-        for line in text.splitlines():
+    for page in manual.pages():
+        for line in page.command.examples.splitlines():
             for part in re.split(r"[|>]+", re.sub(r"'[^']*'", "X", line.partition("  #")[0])):
                 words = shlex.split(part)
                 if words[:1] != ["atlctl"]:

@@ -11,15 +11,14 @@ import pytest
 
 from atlctl.backends.base import Exited, FailedToStart, Lost, Output, Started
 from atlctl.cli.evidence import logpath
-from atlctl.cli.evidence.logjoin import Story, join
-from atlctl.cli.evidence.logpath import Listed, Read, owner_of, parse_list, read_files
-from atlctl.diagnosis.reading.reader import LogReader
+from atlctl.cli.evidence.logpath import Listed, Read, Story, join, owner_of, parse_list, read_files
+from atlctl.diagnosis.logfacts import LogReader
 from atlctl.diagnosis.result import Proof
-from atlctl.diagnosis.signatures.load import builtin
-from atlctl.diagnosis.signatures.match import Matcher
-from atlctl.diagnosis.summary import Summary
+from atlctl.diagnosis.signatures import Matcher, builtin
+from atlctl.diagnosis.torchelastic import Summary
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import State, Worker
+from atlctl.remote.sending import shell
 from tests.unit.diagnosis.samples import STACK, block, entry
 
 MATCHER = Matcher(builtin().signatures)
@@ -63,7 +62,7 @@ def at(story, line_no):
 
 def listing(pattern, folder, limit=logpath.MAX_FILES):
     run = subprocess.run(
-        ["/bin/sh", "-c", logpath._FIND, "sh", pattern, str(limit)], cwd=folder, capture_output=True, timeout=20
+        ["/bin/sh", "-c", shell("list_files"), "sh", pattern, str(limit)], cwd=folder, capture_output=True, timeout=20
     )
     assert (run.returncode, run.stderr) == (0, b"")
     files, remarks = parse_list(run.stdout)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atlctl.backends.kubernetes import access
-from atlctl.backends.ssh import hostfile
+from atlctl.backends.hosts import hostfile
+from atlctl.backends.kubernetes import kubeconfig as kubeconfigs
 from atlctl.cli import runtime
-from atlctl.cli.completion import cache, keep, sources
-from atlctl.cli.completion.sources import Names
+from atlctl.cli.completion import cache, complete, keep
+from atlctl.cli.completion.complete import Names
 from atlctl.jobs.errors import UsageError
 from atlctl.jobs.model import Job, State, Worker
 from tests.support import proc
@@ -335,21 +335,19 @@ def test_kubeconfigs_are_found_as_commands_find_them(stated, variable, isolated,
     monkeypatch.setenv("KUBECONFIG", variable)
     for name in ("one", "two"):
         (isolated / name).write_text("{}")
-    found = [os.path.abspath(path) for path in access.kubeconfig_paths(stated or None)]
-    assert cache.kubeconfig_files(stated) == found
+    found = [os.path.abspath(path) for path in kubeconfigs.kubeconfig_paths(stated or None)]
     scope = cache.cluster_scope("jobs", stated)
-    assert (scope is not None) == bool(found)
+    assert (scope.files if scope is not None else []) == found
 
 
 def test_a_pod_is_a_cluster_too(isolated, monkeypatch):
-    monkeypatch.setattr(cache, "_SERVICE_ACCOUNT", str(isolated))
-    monkeypatch.setattr(access, "SERVICE_ACCOUNT", str(isolated))
+    monkeypatch.setattr(kubeconfigs, "SERVICE_ACCOUNT", str(isolated))
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         assert cache.cluster_scope("jobs") is None
         monkeypatch.setenv(name, "1")
     assert cache.cluster_scope("jobs") is None
     (isolated / "token").write_text("t")
-    assert access.in_cluster()
+    assert kubeconfigs.in_cluster()
     assert cache.cluster_scope("jobs") is not None
     assert cache.contexts_scope() is None
     assert cache.cluster_scope("jobs", kubeconfig="nowhere") is None
@@ -375,13 +373,18 @@ def test_hosts_are_named_as_the_backend_names_them(lines):
     except UsageError:
         return  # an error tells its user more than a completion that agrees with it
     Path("hosts").write_text(text)
-    assert list(dict.fromkeys(sources.hosts("hosts"))) == meant
+    assert list(dict.fromkeys(complete.hosts("hosts"))) == meant
+
+
+def test_a_line_that_cannot_be_read_costs_its_own_hosts(isolated):
+    (isolated / "hosts").write_text("\ufeffa slots=8\n-x\nml@b[1-3]:22  # three\nc d\na\n")
+    assert complete.hosts(str(isolated / "hosts")) == ["a", "b1", "b2", "b3"]
 
 
 @pytest.mark.parametrize("text", ["gpu[1-999999999]", "gpu[1-", "gpu[x]", "[", "\x00", "gpu[1-2" * 1000, "٣[٣-٤]"])
 def test_a_strange_hostfile_is_bounded(text, isolated):
     (isolated / "hosts").write_text(text)
-    assert len(sources.hosts(str(isolated / "hosts"))) <= 2000
+    assert len(complete.hosts(str(isolated / "hosts"))) <= 2000
 
 
 def test_hostfiles_that_are_no_files(isolated):
@@ -389,7 +392,7 @@ def test_hostfiles_that_are_no_files(isolated):
     with (isolated / "huge").open("wb") as file:
         file.truncate(1 << 40)
     for name in ("pipe", "huge", "nowhere", "", "a\0b"):
-        assert sources.hosts(str(isolated / name)) == []
+        assert complete.hosts(str(isolated / name)) == []
 
 
 def test_damaged_records_have_no_workers(isolated, monkeypatch):
@@ -413,10 +416,10 @@ def test_names_in_a_state_folder_that_may_be_forged_are_not_shown(isolated, monk
     (isolated / "state/ssh/b").mkdir(parents=True)
     (isolated / "state/ssh/b/job.json").write_text('{"workers": [{"name": "h"}]}')
     job, worker = {"local": ("a", "w"), "ssh": ("b", "h")}[place]
-    assert (sources.registered(place), Names().workers(job)) == ([job], [worker])
+    assert (complete.registered(place), Names().workers(job)) == ([job], [worker])
     (isolated / "state" / level).chmod(0o770)
     assert Names().workers(job) == []
-    assert sources.registered(place) == ([] if level in ("", "local") else [job])
+    assert complete.registered(place) == ([] if level in ("", "local") else [job])
 
 
 def test_lists_of_the_configuration(isolated, monkeypatch):

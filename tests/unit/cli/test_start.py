@@ -11,6 +11,7 @@ import pytest
 
 from atlctl.cli.completion import cache, keep
 from atlctl.jobs.model import Job, State, Worker
+from tests.apiserver.handle import Server
 from tests.support import proc
 
 MAIN = "from atlctl.__main__ import main; main()"
@@ -79,7 +80,9 @@ def test_completion_imports_sys_os_and_json_alone(words, cached):
         "atlctl.cli.completion.complete",
         "atlctl.cli.completion",
         "atlctl.cli.completion.cache",
-        "atlctl.cli.completion.sources",
+        "atlctl.backends",
+        "atlctl.backends.kubernetes",
+        "atlctl.backends.kubernetes.kubeconfig",
     }
     assert modules - bare <= ours
     assert proc.wait_until(lambda: not os.path.lexists(os.path.join(cache.folder(), cache.LOCK)), 30)
@@ -110,3 +113,25 @@ def test_running_a_command_needs_no_pydantic():
     _, modules = loaded("jobs", "-o", "json")
     assert "pydantic" not in modules
     assert "atlctl.cli.commands.jobs" in modules
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A small job on the test server."""
+    with Server(rough=None) as server:
+        metadata = {"name": "w-{i}", "namespace": "default", "labels": {"job": "x"}}
+        spec = {"containers": [{"name": "main", "image": "x"}]}
+        server.scale({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, 4)
+        yield server
+
+
+@pytest.mark.parametrize("certificate", [False, True])
+def test_ps_with_static_credentials_imports_only_what_it_needs(certificate, cluster, monkeypatch):
+    """The `kubernetes` package alone takes as much CPU to import as all the rest of the command."""
+    monkeypatch.setenv("KUBECONFIG", str(cluster.write_kubeconfig("static", certificate=certificate)))
+    out, modules = loaded("ps", "-l", "job=x")
+    assert "w-3" in out
+    needless = {"kubernetes", "pydantic", "requests", "urllib3"}
+    needless |= {f"atlctl.backends.kubernetes.{name}" for name in ("stopping", "events", "permissions")}
+    assert needless & modules == set()
+    assert {"aiohttp", "yaml"} <= modules

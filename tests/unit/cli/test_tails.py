@@ -12,11 +12,10 @@ from typing import Any, cast
 import pytest
 
 from atlctl.backends.base import LogLine, LogRequest
-from atlctl.cli.evidence import tails
-from atlctl.cli.evidence.tails import Far, Scan, Tails
+from atlctl.cli.evidence.collect import Far, Scan, Tails, read_ends
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
-from atlctl.diagnosis.reading.reader import LogFacts
+from atlctl.diagnosis.logfacts import LogFacts
 from atlctl.diagnosis.result import Diagnosis
 from atlctl.jobs.errors import AtlctlError, Unreachable
 from atlctl.jobs.model import Job, State, Worker
@@ -84,7 +83,7 @@ class Ends:
 def read(source: Ends, *, restarts: int = 0) -> Tails:
     workers = tuple(Worker(name, index, State.FAILED, restarts=restarts) for index, name in enumerate(source.logs))
     job = Job("j", "PyTorchJob", "kubernetes", State.FAILED, "u", len(workers), workers)
-    return asyncio.run(tails.read(cast("Far", source), job, workers, matcher(), asyncio.Semaphore(4)))
+    return asyncio.run(read_ends(cast("Far", source), job, workers, matcher(), asyncio.Semaphore(4)))
 
 
 def whole(lines: list[bytes]) -> LogFacts:

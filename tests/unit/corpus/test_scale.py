@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from atlctl.diagnosis.agentnotes import AgentNote, NoteKind, parse_note
-from atlctl.diagnosis.text import clean_line
-from atlctl.diagnosis.torchelastic import Summaries, Summary
+from atlctl.diagnosis.logline import clean_line
+from atlctl.diagnosis.torchelastic import AgentNote, NoteKind, Summaries, Summary, parse_note
 from tests.corpus.scale import agent, job
 from tests.corpus.scale.__main__ import main
 from tests.corpus.scale.agent import Failed

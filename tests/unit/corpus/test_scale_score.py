@@ -32,6 +32,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return folders
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evidence", [Evidence(), Evidence(timestamps=True)], ids=str)
 def test_right_at_scale(rendered: list[Path], evidence: Evidence) -> None:
     scores = [score("root cause", root_cause, folder, evidence) for folder in rendered]

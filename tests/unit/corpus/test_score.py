@@ -108,6 +108,7 @@ def scores() -> list[Score]:
     return [score(name, method, evidence=view) for name, (method, views) in methods.METHODS.items() for view in views]
 
 
+@pytest.mark.slow
 def test_todays_score(scores: list[Score], capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\n{table(scores)}")

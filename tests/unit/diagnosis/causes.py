@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from atlctl.diagnosis.clocks import When
+from atlctl.diagnosis.logline import When
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Followed, Proof, Verdict, WorkerReport
-from atlctl.diagnosis.signatures.model import Category, Role, Signature, Text
-from atlctl.diagnosis.telling.guide import Guide, Language
+from atlctl.diagnosis.signatures import Category, LineRole, Signature, Text
+from atlctl.diagnosis.telling.guide import Guide
 from atlctl.diagnosis.telling.people import tell_people
 from atlctl.diagnosis.telling.told import Manner, Telling
 from atlctl.diagnosis.tracebacks import Frame
+from atlctl.i18n import Language
 
 #: 2026-11-20T17:47:12.905Z, on a clock of milliseconds and on one of whole seconds.
 START = 1795196832.905
@@ -44,7 +45,9 @@ def signature(
     ident: str, category: str, advice: str, advice_zh: str = "先看这里。", hardware: bool = False
 ) -> Signature:
     meaning = Text(f"meaning of {ident}", f"{ident} 的含义")
-    return Signature(ident, category, Role.ROOT, "x", ("xxxx",), meaning, Text(advice, advice_zh), hardware=hardware)
+    return Signature(
+        ident, category, LineRole.ROOT, "x", ("xxxx",), meaning, Text(advice, advice_zh), hardware=hardware
+    )
 
 
 GUIDE = Guide(CATEGORIES, [signature("magic", "python_exception", "Check the shard.", "检查该分片。")])

@@ -6,11 +6,10 @@ import functools
 import json
 from pathlib import Path
 
-from atlctl.diagnosis.errorfile import ErrorRecord, parse_error_file
 from atlctl.diagnosis.evidence import WorkerEvidence
-from atlctl.diagnosis.reading.reader import LogFacts, LogReader
-from atlctl.diagnosis.signatures.load import builtin
-from atlctl.diagnosis.signatures.match import Matcher
+from atlctl.diagnosis.logfacts import LogFacts, LogReader
+from atlctl.diagnosis.signatures import Matcher, builtin
+from atlctl.diagnosis.torchelastic import ErrorRecord, parse_error_file
 from atlctl.jobs.model import State
 
 DATA = Path(__file__).parent / "data"

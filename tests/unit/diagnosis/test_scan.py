@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from atlctl.diagnosis.scanning import Scanner, scanner, sieve
-from atlctl.diagnosis.scanning.sieve import plain_sieve, sieve_for, vector_sieve
-from atlctl.diagnosis.text import LINE_LIMIT
+from atlctl.diagnosis import scanner
+from atlctl.diagnosis.logline import LINE_LIMIT
+from atlctl.diagnosis.scanner import Scanner, plain_sieve, sieve_for, vector_sieve
 
 LITERALS = (b"Traceback (most recent call last)", b"Error:", b"[rank", b"exitcode")
 QUIET = b"step 17 loss 2.31 lr 1e-4 tokens/s 10234.5\n"
@@ -96,7 +96,7 @@ def test_each_byte_is_looked_at_a_few_times_however_dense_the_literals_are(
 ) -> None:
     looked = 0
 
-    def counting(literals: frozenset[bytes]) -> sieve.Sieve:
+    def counting(literals: frozenset[bytes]) -> scanner.Sieve:
         holds = vector_sieve(literals)
 
         def count(data: bytes) -> bool:

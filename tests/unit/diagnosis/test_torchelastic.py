@@ -1,14 +1,25 @@
+"""What torchelastic writes of a failure: notes, summaries, error files, and whether a trainer has failed."""
+
+from __future__ import annotations
+
+import json
+
 import pytest
 
-from atlctl.diagnosis.reading.reader import MAX_NOTES
-from atlctl.diagnosis.summary import MAX_ENTRIES, TRACEBACK_LIMIT
+from atlctl.diagnosis.logfacts import MAX_NOTES
 from atlctl.diagnosis.torchelastic import (
+    ERROR_FILE_LIMIT,
+    ERROR_TEXT_LIMIT,
     FAILURE_MARKERS,
-    LITERALS,
     MAX_ALL_ENTRIES,
+    MAX_ENTRIES,
     MAX_SUMMARIES,
+    SUMMARY_LITERALS,
+    TRACEBACK_LIMIT,
     NoteKind,
     Summaries,
+    parse_error_file,
+    trainer_failed,
 )
 
 from .samples import DATA, HEADER, NO_FILE, OLD_BLOCK, STACK, block, entry, parse
@@ -182,7 +193,7 @@ def test_a_summary_is_open_until_its_border():
 @pytest.mark.parametrize("rows", [block(entry(text=STACK)), OLD_BLOCK])
 def test_every_beginning_of_a_summary_holds_a_literal(rows):
     data = [row.encode() for row in rows]
-    assert any(literal in data[0] for literal in LITERALS)
+    assert any(literal in data[0] for literal in SUMMARY_LITERALS)
 
 
 @pytest.mark.parametrize(
@@ -190,47 +201,47 @@ def test_every_beginning_of_a_summary_holds_a_literal(rows):
     [
         (
             "E1120 17:47:16.013000 1 x.py:1002] failed (exitcode: -11) local_rank: 2 (pid: 14) of binary",
-            (NoteKind.FAILED, 14, 2, -11, "SIGSEGV", "11-20 17:47:16"),
+            (NoteKind.FAILED, 14, 2, -11, "SIGSEGV"),
         ),
         (
             "[2024-05-08 08:47:31,261] torch.x: [ERROR] failed (exitcode: 1) local_rank: 0 (pid: 5) of fn: main",
-            (NoteKind.FAILED, 5, 0, 1, None, "2024-05-08 08:47:31"),
+            (NoteKind.FAILED, 5, 0, 1, None),
         ),
         (
             "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 15 closing signal SIGTERM",
-            (NoteKind.CLOSING, 15, None, None, "SIGTERM", None),
+            (NoteKind.CLOSING, 15, None, None, "SIGTERM"),
         ),
         (
             "Unable to shutdown process 12 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL",
-            (NoteKind.FORCED, 12, None, None, "SIGKILL", None),
+            (NoteKind.FORCED, 12, None, None, "SIGKILL"),
         ),
-        ("Received 15 death signal, shutting down workers", (NoteKind.SIGNALLED, None, None, None, "SIGTERM", None)),
+        ("Received 15 death signal, shutting down workers", (NoteKind.SIGNALLED, None, None, None, "SIGTERM")),
         (
             "Received Signals.SIGTERM death signal, shutting down workers",
-            (NoteKind.SIGNALLED, None, None, None, "SIGTERM", None),
+            (NoteKind.SIGNALLED, None, None, None, "SIGTERM"),
         ),
         (
             "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 2",
-            (NoteKind.SIGNALLED, None, None, None, "SIGINT", None),
+            (NoteKind.SIGNALLED, None, None, None, "SIGINT"),
         ),
         (
             "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
-            (NoteKind.RENDEZVOUS, None, None, None, None, None),
+            (NoteKind.RENDEZVOUS, None, None, None, None),
         ),
         (
             "[default] Worker group FAILED. 2/3 attempts left; will restart worker group",
-            (NoteKind.RESTART, None, None, None, None, None),
+            (NoteKind.RESTART, None, None, None, None),
         ),
         (
             "[2024-05-08 08:47:31,002] run: [WARNING] Setting OMP_NUM_THREADS environment variable for each process",
-            (NoteKind.STARTED, None, None, None, None, "2024-05-08 08:47:31"),
+            (NoteKind.STARTED, None, None, None, None),
         ),
     ],
 )
 @pytest.mark.parametrize("prefix", ["", "2026-11-20T17:45:05.757882235Z ", "\x1b[31m[default0]:"])
 def test_the_agents_lines(line, expected, prefix):
     (note,) = parse(["noise", prefix + line]).notes
-    assert (note.kind, note.pid, note.local_rank, note.exit_code, note.signal, note.time_text) == expected
+    assert (note.kind, note.pid, note.local_rank, note.exit_code, note.signal) == expected
     assert note.line_no == 2
 
 
@@ -285,3 +296,133 @@ def test_a_real_block_of_torch_2_13():
         38,
     )
     assert [found.exit_code for found in summary.entries] == [-15, 1]
+
+
+def read(document):
+    data = document if isinstance(document, bytes) else json.dumps(document).encode()
+    record, reason = parse_error_file(data)
+    assert (record is None) == bool(reason)
+    return record
+
+
+def reason_of(data: bytes) -> str:
+    record, reason = parse_error_file(data)
+    assert record is None
+    return reason
+
+
+def test_torchs_own_form():
+    record = read(
+        {
+            "message": {
+                "message": "ValueError: bad magic in shard 3",
+                "extraInfo": {"py_callstack": STACK, "timestamp": "1763660699"},
+            }
+        }
+    )
+    assert (record.message, record.exception, record.time) == (
+        "ValueError: bad magic in shard 3",
+        "ValueError",
+        1763660699,
+    )
+    assert (record.traceback, record.frame.path, record.exit_code) == (STACK.rstrip(), "/work/train.py", None)
+
+
+def test_torchruns_copy_has_an_exit_code():
+    assert read({"message": {"message": "E: x", "errorCode": -11, "extraInfo": {"timestamp": "5"}}}).exit_code == -11
+
+
+def test_a_qualified_name_comes_from_the_call_stack():
+    stack = "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory\n"
+    record = read(
+        {"message": {"message": "OutOfMemoryError: CUDA out of memory", "extraInfo": {"py_callstack": stack}}}
+    )
+    assert record.exception == "torch.OutOfMemoryError"
+
+
+@pytest.mark.parametrize(
+    ("document", "message", "exception", "time"),
+    [
+        ({"message": "plain words", "timestamp": 123}, "plain words", None, 123),
+        ({"message": "RuntimeError: x\nmore"}, "RuntimeError: x", "RuntimeError", None),
+        ({"message": STACK, "timestamp": "77"}, "ValueError: bad magic in shard 3", "ValueError", 77),
+        ({"message": "x", "extraInfo": {"py_callstack": "KeyError: 2", "timestamp": 9}}, "KeyError: 2", "KeyError", 9),
+        ({"message": {"message": "KeyError: 1"}}, "KeyError: 1", "KeyError", None),
+        ({"message": {"extraInfo": {"py_callstack": STACK}}}, "ValueError: bad magic in shard 3", "ValueError", None),
+        ({"message": {"message": "x", "extraInfo": [1]}, "timestamp": True}, "x", None, None),
+    ],
+)  # fmt: skip
+def test_other_writers(document, message, exception, time):
+    record = read(document)
+    assert (record.message, record.exception, record.time) == (message, exception, time)
+
+
+@pytest.mark.parametrize("value", [0, "0", -5, "soon", None, [1], {}, True, 1e300, "nan", "inf", 10**400, "9" * 5000])
+def test_timestamps_that_are_none(value):
+    assert read({"message": "x", "timestamp": value}).time is None
+
+
+@pytest.mark.parametrize("value", ["1", True, 1.5, None, 10**30])
+def test_exit_codes_that_are_none(value):
+    assert read({"message": {"message": "x", "errorCode": value}}).exit_code is None
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (b"", "empty"),
+        (b" \n", "empty"),
+        (b'{"message": {"message": "ValueErr', "JSON"),
+        (b"[1]", "object"),
+        (b"null", "object"),
+        (b"{}", "message"),
+        (b'{"message": {}}', "message"),
+        (b'{"message": 5}', "message"),
+        (b'{"message": " \\n"}', "message"),
+        (b'{"message": ' + b"[" * 200_000, "deeply"),
+        (b'{"timestamp": ' + b"9" * 10_000 + b"}", "no message"),
+        (b" " * (ERROR_FILE_LIMIT + 1), "larger"),
+    ],
+)
+def test_what_cannot_be_read_has_a_reason(data, word):
+    assert word in reason_of(data)
+
+
+def test_hostile_content_stays_text_of_bounded_length():
+    record = read(
+        {
+            "message": {
+                "message": "ValueError: \ud800\x1b]0;x\x07" + "A" * 100_000,
+                "extraInfo": {"py_callstack": "B\n" * 100_000},
+            }
+        }
+    )
+    record.message.encode()
+    assert len(record.message) <= ERROR_TEXT_LIMIT
+    assert len(record.traceback) <= ERROR_TEXT_LIMIT
+
+
+def test_gbk():
+    assert read('{"message": "ValueError: 分片损坏"}'.encode("gbk")).message == "ValueError: 分片损坏"
+
+
+STEP = b"[rank0]: step 12/100 loss 0.4"
+START = (
+    b"W1120 17:45:00.1 1 torch/distributed/run.py:766] Setting OMP_NUM_THREADS environment variable for each process"
+)
+
+
+@pytest.mark.parametrize("marker", FAILURE_MARKERS)
+def test_a_failure_at_the_end(marker: bytes) -> None:
+    assert trainer_failed([STEP, marker + b" x", b"sleeping for inspection"])
+
+
+@pytest.mark.parametrize("after", [STEP, START, b" 45%|####      | 45/100 [00:12<00:14]", b"Epoch 3 done"])
+def test_a_failure_that_was_not_the_end(after: bytes) -> None:
+    assert not trainer_failed([FAILURE_MARKERS[0], after])
+    assert trainer_failed([FAILURE_MARKERS[0], after, FAILURE_MARKERS[0]])
+
+
+def test_no_failure() -> None:
+    assert not trainer_failed([])
+    assert not trainer_failed([b"Traceback (most recent call last):", b"ValueError: handled", STEP, b"\xff\0" * 100])

@@ -11,7 +11,7 @@ import pytest
 from atlctl.backends.base import Argv, Event, ExecRequest, Exited, FailedToStart, Lost, Output, Started
 from atlctl.fanout import engine
 from atlctl.fanout.engine import FanOut, Limits, run
-from atlctl.fanout.outcome import Kind, Outcome
+from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.jobs.errors import AtlctlError, NotAllowed, Unreachable, UsageError
 from atlctl.jobs.model import Worker
 from tests.unit.fanout.fake import (
@@ -45,11 +45,11 @@ def test_outcomes_come_in_worker_order_and_say_how_each_ended() -> None:
     outcomes = fan_out(executor, 5, sink=sink)
     assert [outcome.worker.index for outcome in outcomes] == [0, 1, 2, 3, 4]
     assert [(o.kind, o.exit_code, o.signal, o.guarded, o.may_still_run) for o in outcomes] == [
-        (Kind.EXITED, 3, None, True, False),
-        (Kind.EXITED, 0, None, True, False),
-        (Kind.EXITED, None, 9, False, False),
-        (Kind.FAILED_TO_START, 127, None, None, False),
-        (Kind.LOST, None, None, True, True),
+        (EndKind.EXITED, 3, None, True, False),
+        (EndKind.EXITED, 0, None, True, False),
+        (EndKind.EXITED, None, 9, False, False),
+        (EndKind.FAILED_TO_START, 127, None, None, False),
+        (EndKind.LOST, None, None, True, True),
     ]
     assert sink.data == {"worker-1": b"ab"}
     assert [what for what, name in sink.calls if name == "worker-1"] == ["started", "output", "output", "finished"]
@@ -70,7 +70,7 @@ def test_a_request_may_depend_on_the_worker() -> None:
 
     outcomes = asyncio.run(run(executor, workers(2), request, Limits(), FakeSink()))
     assert executor.executions["worker-0"].request.argv == Argv(("worker-0",))
-    assert outcomes[1].kind is Kind.FAILED_TO_START
+    assert outcomes[1].kind is EndKind.FAILED_TO_START
     assert outcomes[1].reason == "no such file"
 
 
@@ -80,7 +80,7 @@ def test_a_request_may_depend_on_the_worker() -> None:
 )
 def test_only_an_explicit_code_or_signal_is_an_end(end: tuple[Event, ...], reason: str) -> None:
     (outcome,) = fan_out(FakeExecutor(Plan((Started(guarded=True), out("x"), *end))), 1)
-    assert outcome.kind is Kind.LOST
+    assert outcome.kind is EndKind.LOST
     assert reason in outcome.reason
     assert outcome.code == 255
 
@@ -109,8 +109,9 @@ def test_an_exception_is_the_outcome_of_its_worker_alone(
     )
     at_once, connecting, running, other = fan_out(executor, 4)
     for outcome in (at_once, connecting):
-        assert (outcome.kind, outcome.reason, outcome.code) == (Kind.FAILED_TO_START, before, code)
-    assert (running.kind, running.reason, running.may_still_run) == (Kind.LOST, before, True)
+        assert (outcome.kind, outcome.reason, outcome.code) == (EndKind.FAILED_TO_START, before, code)
+        assert outcome.not_allowed is isinstance(error, NotAllowed)
+    assert (running.kind, running.reason, running.may_still_run) == (EndKind.LOST, before, True)
     assert other.ok
     assert executor.all_closed()
     traces = [record for record in caplog.records if record.exc_info and record.name.startswith("atlctl")]
@@ -158,7 +159,7 @@ def test_a_deadline_ends_the_command(on_end: str, may_still_run: bool) -> None:
     )
     sink = FakeSink()
     slow, quick = fan_out(executor, 2, Limits(timeout=0.05, grace=0.7), sink)
-    assert (slow.kind, slow.may_still_run, slow.guarded) == (Kind.TIMEOUT, may_still_run, True)
+    assert (slow.kind, slow.may_still_run, slow.guarded) == (EndKind.TIMEOUT, may_still_run, True)
     assert slow.reason == "not done within 0.05 s"
     assert slow.truncated == (on_end == "silent")
     assert quick.ok
@@ -175,17 +176,17 @@ def test_the_deadline_counts_from_started() -> None:
 def test_connecting_has_its_own_deadline() -> None:
     executor = FakeExecutor(Plan(events(0.15)), worker_0=Plan((FOREVER, *events())))
     outcomes = fan_out(executor, 3, Limits(parallel=1, connect_timeout=0.1))
-    assert (outcomes[0].kind, outcomes[0].reason) == (Kind.TIMEOUT, "not started within 0.1 s")
+    assert (outcomes[0].kind, outcomes[0].reason) == (EndKind.TIMEOUT, "not started within 0.1 s")
     assert outcomes[0].guarded is None
     assert [outcome.ok for outcome in outcomes[1:]] == [True, True]
 
 
 def test_a_worker_that_is_never_reached_ends_with_the_time_of_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short one leaves time to be reached."""
-    monkeypatch.setattr(engine, "_REACHING", 0.3)
+    monkeypatch.setattr(engine, "REACHING", 0.3)
     executor = FakeExecutor(Plan((0.15, *events())), worker_0=Plan((FOREVER, *events())))
     slow, quick = fan_out(executor, 2, Limits(timeout=0.1))
-    assert (slow.kind, slow.reason) == (Kind.TIMEOUT, "not started within 0.3 s")
+    assert (slow.kind, slow.reason) == (EndKind.TIMEOUT, "not started within 0.3 s")
     assert quick.ok
     assert fan_out(executor, 1, Limits(timeout=0.4))[0].reason == "not started within 0.4 s"
 
@@ -198,7 +199,7 @@ def test_what_a_slow_reader_has_not_taken_is_not_cut_off_by_a_deadline() -> None
     sink = FakeSink(lambda what, _: slow(what))
     executor = FakeExecutor(Plan(events(out("x" * 9), FOREVER)))
     (outcome,) = fan_out(executor, 1, Limits(timeout=0.05), sink)
-    assert (outcome.kind, outcome.truncated) == (Kind.TIMEOUT, False)
+    assert (outcome.kind, outcome.truncated) == (EndKind.TIMEOUT, False)
     assert ("output", "worker-0") in sink.calls
 
 
@@ -237,13 +238,13 @@ def test_cancelled_in_every_phase() -> None:
 
     found = asyncio.run(main()).outcomes
     assert [(o.kind, o.may_still_run, o.reason) for o in found] == [
-        (Kind.EXITED, False, ""),
-        (Kind.CANCELLED, False, "interrupted"),
-        (Kind.CANCELLED, True, "interrupted"),
-        (Kind.EXITED, False, ""),
-        (Kind.CANCELLED, False, "interrupted"),
-        (Kind.CANCELLED, False, "not begun"),
-        (Kind.CANCELLED, False, "not begun"),
+        (EndKind.EXITED, False, ""),
+        (EndKind.CANCELLED, False, "interrupted"),
+        (EndKind.CANCELLED, True, "interrupted"),
+        (EndKind.EXITED, False, ""),
+        (EndKind.CANCELLED, False, "interrupted"),
+        (EndKind.CANCELLED, False, "not begun"),
+        (EndKind.CANCELLED, False, "not begun"),
     ]
     assert sink.told() == [f"worker-{index}" for index in range(7)]
     assert sorted(executor.executions) == [f"worker-{index}" for index in range(5)]
@@ -259,8 +260,8 @@ def test_ends_run_at_once_and_within_bounds(monkeypatch: pytest.MonkeyPatch) -> 
     fan = FanOut(executor, workers(5), REQUEST, Limits(grace=0.1), sink)
     error, seconds = asyncio.run(interrupted(fan, 0.05))
     assert [(o.kind, o.may_still_run) for o in error.outcomes] == [
-        (Kind.CANCELLED, False),
-        *[(Kind.CANCELLED, True)] * 4,
+        (EndKind.CANCELLED, False),
+        *[(EndKind.CANCELLED, True)] * 4,
     ]
     assert 0.4 <= seconds < 1.0
     assert len(executor.graces) == 5
@@ -275,7 +276,7 @@ def test_a_sink_that_takes_nothing_cannot_hold_a_cancelled_run(monkeypatch: pyte
     executor = FakeExecutor(Plan(events(out("x"), FOREVER)), worker_0=Plan(events()))
     fan = FanOut(executor, workers(3), REQUEST, Limits(grace=0.1), sink)
     error, seconds = asyncio.run(interrupted(fan, 0.05))
-    assert [o.kind for o in error.outcomes] == [Kind.EXITED, Kind.CANCELLED, Kind.CANCELLED]
+    assert [o.kind for o in error.outcomes] == [EndKind.EXITED, EndKind.CANCELLED, EndKind.CANCELLED]
     assert seconds < 1.0
 
 
@@ -284,8 +285,8 @@ def test_a_second_cancellation_leaves_at_once() -> None:
     fan = FanOut(executor, workers(4), REQUEST, Limits(grace=5, batch=3), FakeSink())
     error, seconds = asyncio.run(interrupted(fan, 0.05, again=0.1))
     assert [(o.kind, o.may_still_run) for o in error.outcomes] == [
-        (Kind.EXITED, False),
-        *[(Kind.CANCELLED, True)] * 3,
+        (EndKind.EXITED, False),
+        *[(EndKind.CANCELLED, True)] * 3,
     ]
     assert seconds < 0.5
 
@@ -397,7 +398,7 @@ def test_slow_readers_slow_the_commands_and_not_the_memory() -> None:
         async def finished(self, outcome: Outcome) -> None:
             kinds.append(outcome.kind)
 
-    produced, taken, kinds = [0] * 64, [0] * 64, list[Kind]()
+    produced, taken, kinds = [0] * 64, [0] * 64, list[EndKind]()
 
     async def main() -> None:
         task = asyncio.create_task(run(Flooding(), workers(64), REQUEST, Limits(), Slow()))
@@ -434,5 +435,5 @@ def test_an_outcome_is_never_changed_by_a_backend_that_ignores_cancellation(monk
     sink = FakeSink()
     fan = FanOut(Executor(), workers(1), REQUEST, Limits(grace=0.1), sink)
     error, _ = asyncio.run(interrupted(fan, 0.05))
-    assert [(o.kind, o.may_still_run) for o in error.outcomes] == [(Kind.CANCELLED, True)]
+    assert [(o.kind, o.may_still_run) for o in error.outcomes] == [(EndKind.CANCELLED, True)]
     assert sink.outcomes == error.outcomes

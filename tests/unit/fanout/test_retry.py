@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.fanout.outcome import Kind, Outcome
+from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.fanout.retry import LastRun, forget, load, save
 from atlctl.jobs.errors import AtlctlError, NotAllowed
 from tests.unit.fanout.fake import workers
@@ -15,7 +15,7 @@ OUTCOMES = [
     Outcome(worker, kind, code)
     for worker, kind, code in zip(
         workers(5),
-        (Kind.EXITED, Kind.EXITED, Kind.LOST, Kind.CANCELLED, Kind.FAILED_TO_START),
+        (EndKind.EXITED, EndKind.EXITED, EndKind.LOST, EndKind.CANCELLED, EndKind.FAILED_TO_START),
         (0, 1, None, None, 0),
         strict=True,
     )

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from atlctl.backends.base import Started
-from atlctl.fanout.engine import FanOut, Limits, run
+from atlctl.fanout.engine import FanOut, Limits, StdinFeed, run
 from atlctl.fanout.outcome import Outcome
-from atlctl.fanout.stdin import StdinFeed
 from atlctl.jobs.errors import AtlctlError, UsageError
 from tests.unit.fanout.fake import FOREVER, REQUEST, FakeExecution, FakeExecutor, FakeSink, Plan, events, workers
 

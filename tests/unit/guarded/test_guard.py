@@ -283,7 +283,7 @@ def test_the_death_of_the_shell_that_is_the_exec_is_told_when_asked(start: Start
     process.wait()
     ask(watcher, "?\n")
     assert word(watcher) == ["D"]
-    assert wait_until(lambda: not left() and not wrappers(), 4), (left(), wrappers())
+    assert wait_until(lambda: not left() and not wrappers(), 20), (left(), wrappers())
 
 
 def test_a_look_finds_what_was_left_behind(start: Start) -> None:
@@ -354,7 +354,7 @@ def begin(start: Start, text: str, argv: list[str]) -> tuple[subprocess.Popen[by
 def test_a_client_that_is_gone(start: Start, name: str) -> None:
     process, _ = begin(start, guard.GUARD, COMMANDS[name])
     hang_up(process)
-    assert wait_until(lambda: not left() and not wrappers(), 4), (left(), wrappers())
+    assert wait_until(lambda: not left() and not wrappers(), 20), (left(), wrappers())
     assert wait_until(lambda: not proc.named("tr ") and not proc.named("sleep .1"), 2)
 
 
@@ -363,7 +363,7 @@ def test_a_gone_client_with_full_pipes(start: Start) -> None:
     process, _ = begin(start, guard.GUARD, ["sh", "-c", "sleep 4312 & printf begun; yes >&2"])
     time.sleep(0.2)
     hang_up(process)
-    assert wait_until(lambda: not left() and not wrappers(), 4), (left(), wrappers())
+    assert wait_until(lambda: not left() and not wrappers(), 20), (left(), wrappers())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -417,7 +417,7 @@ def test_a_long_grace_ends_with_the_client(start: Start) -> None:
     time.sleep(0.3)
     assert left()
     hang_up(process)
-    assert wait_until(lambda: not left() and not wrappers(), 4), (left(), wrappers())
+    assert wait_until(lambda: not left() and not wrappers(), 20), (left(), wrappers())
 
 
 def test_a_handler_may_clean_up(start: Start, tmp_path: Path) -> None:
@@ -448,7 +448,7 @@ def test_a_watcher_beside_ends_what_another_exec_has_started(start: Start, name:
     watcher = start(guard.WATCH, MARK, pid, began, "")
     assert word(watcher) == ["R"]
     hang_up(watcher)
-    assert wait_until(lambda: not left() and not wrappers(), 4), (left(), wrappers())
+    assert wait_until(lambda: not left() and not wrappers(), 20), (left(), wrappers())
 
 
 def test_an_end_that_is_asked_for_while_the_command_is_being_started(start: Start) -> None:

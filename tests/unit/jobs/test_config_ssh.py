@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.jobs.config import load_config
+from atlctl.jobs.config import SshConfig, SshJob, load_config
 from atlctl.jobs.errors import UsageError
-from atlctl.jobs.sshconfig import SshConfig, SshJob
 
 
 class Place:

@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import unquote
 
-from atlctl.backends.kubernetes.api import Answer, Api, Items, Missing, Query, Refused, Socket, Stream
+from atlctl.backends.kubernetes import objects
+from atlctl.backends.kubernetes.api import Api, Denied, Items, JsonAnswer, NotFound, Query, Socket, Stream
 from atlctl.backends.kubernetes.discovery import Served
-from atlctl.backends.kubernetes.kinds import fields
 
 Object = dict[str, Any]
 START = "2026-11-20T18:00:00Z"
@@ -163,14 +163,14 @@ class FakeApi(Api):
         where, name = path.rsplit("/", 1)
         if where == "/api/v1/namespaces":
             if "namespaces" in self.forbidden:
-                raise Refused(403, "Forbidden", "namespaces is forbidden")
+                raise Denied(403, "Forbidden", "namespaces is forbidden")
             if unquote(name) in self.namespaces:
                 return {"metadata": {"name": unquote(name)}}
-            raise Missing(404, "NotFound", f"{path} not found")
+            raise NotFound(404, "NotFound", f"{path} not found")
         for item in self._select(where):
             if item["metadata"]["name"] == unquote(name):
                 return item
-        raise Missing(404, "NotFound", f"{path} not found")
+        raise NotFound(404, "NotFound", f"{path} not found")
 
     async def list(self, path: str, query: Query = ()) -> Items:
         selector, chosen = (dict(query).get(key, "") for key in ("labelSelector", "fieldSelector"))
@@ -181,8 +181,8 @@ class FakeApi(Api):
             [
                 item
                 for item in self._select(path)
-                if all(fields.labels(item).get(key) == value for key, value in wanted)
-                and all(fields.dig(item, *key.split(".")) == value for key, value in parts)
+                if all(objects.labels(item).get(key) == value for key, value in wanted)
+                and all(objects.dig(item, *key.split(".")) == value for key, value in parts)
             ]
         )
 
@@ -191,14 +191,14 @@ class FakeApi(Api):
         namespace = parts[-2] if "namespaces" in parts else None
         key = "/".join(parts[:-3] + parts[-1:]) if namespace else path
         if parts[-1] in self.forbidden:
-            raise Refused(403, "Forbidden", f"{parts[-1]} is forbidden")
+            raise Denied(403, "Forbidden", f"{parts[-1]} is forbidden")
         if key not in self._lists:
-            raise Missing(404, "", "404 page not found")
+            raise NotFound(404, "", "404 page not found")
         return [item for item in self._lists[key] if namespace in (None, item["metadata"]["namespace"])]
 
     async def send(
         self, method: str, path: str, body: Object | None, query: Query = (), *, merge_patch: bool = False
-    ) -> Answer:
+    ) -> JsonAnswer:
         raise AssertionError("an inventory changes nothing")
 
     def stream(self, path: str, query: Query = ()) -> AbstractAsyncContextManager[tuple[int, Stream]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from atlctl.backends.kubernetes.api import ApiError, Missing, NoServer, Object
+from atlctl.backends.kubernetes.api import ApiError, NoServer, NotFound, Object
 from atlctl.jobs.model import Job, State, Worker
 
 BILLION = 1_000_000_000
@@ -167,7 +167,7 @@ class Server:
         if self.instead is not None and self.instead[0] >= 400:
             raise ApiError(self.instead[0], "", self.instead[1].decode())
         if not self.pod_there:
-            raise Missing(404, "NotFound", 'pods "pod-0" not found')
+            raise NotFound(404, "NotFound", 'pods "pod-0" not found')
         run = self.run
         if query.get("previous"):
             if self.previous is None:

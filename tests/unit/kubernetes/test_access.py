@@ -21,8 +21,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from atlctl.backends.kubernetes import access
-from atlctl.backends.kubernetes.access import Access, available, kubeconfig_paths, load
+from atlctl.backends.kubernetes import access, kubeconfig
+from atlctl.backends.kubernetes.access import Access, load
+from atlctl.backends.kubernetes.kubeconfig import available, kubeconfig_paths
 from atlctl.jobs.errors import NotAllowed, UsageError
 
 TOKEN = "canary-token-4711"
@@ -167,12 +168,8 @@ def test_keys_in_the_kubeconfig_leave_no_file_behind(
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    user = {
-        f"client-{what}-data": base64.b64encode(data).decode()
-        for what, data in zip(("certificate", "key"), pair, strict=True)
-    }
-    for _ in range(2):
-        assert read(write(kube, config(user))).headers() == {}
+    for more in ({}, {"username": "bob", "password": "pw"}):  # the second is the package's
+        assert read(write(kube, config({**data_of(pair), **more}))).tls is not None
         assert os.listdir(temporary) == []
 
 
@@ -181,6 +178,77 @@ def test_the_proxy_of_the_environment(kube: Path, monkeypatch: pytest.MonkeyPatc
     assert read(write(kube, config())).proxy == "http://proxy.test:8080"
     monkeypatch.setenv("NO_PROXY", "api.test")
     assert read(write(kube, config())).proxy is None
+
+
+def data_of(pair: tuple[bytes, bytes]) -> dict[str, Any]:
+    parts = zip(("certificate", "key"), pair, strict=True)
+    return {f"client-{what}-data": base64.b64encode(data).decode() for what, data in parts}
+
+
+def test_files_are_relative_to_the_kubeconfig(
+    kube: Path, pair: tuple[bytes, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "pki").mkdir()
+    for name, content in zip(("ca.crt", "key"), pair, strict=True):
+        (tmp_path / "pki" / name).write_bytes(content)
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    for more in ({"tokenFile": "token"}, plugin(tmp_path, credential(TOKEN))):
+        user = {"client-certificate": "pki/ca.crt", "client-key": "pki/key", **more}
+        found = read(write(kube, config(user, {"certificate-authority": "pki/ca.crt"})))
+        assert found.headers() == {"Authorization": f"Bearer {TOKEN}"}
+        assert found.tls is not None
+        assert len(found.tls.get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize("key", ["certificate-authority", "client-certificate", "tokenFile"])
+def test_a_file_that_is_not_there(kube: Path, key: str) -> None:
+    stated = {key: "none"}
+    with pytest.raises(UsageError, match="none"):
+        read(write(kube, config({}, stated) if key == "certificate-authority" else config(stated)))
+
+
+@pytest.mark.parametrize("data", ["no base64!", "bm8gY2VydGlmaWNhdGU=", 7])
+def test_data_that_cannot_be_used(kube: Path, data: object) -> None:
+    for user, cluster in (({}, {"certificate-authority-data": data}), ({"client-certificate-data": data}, {})):
+        with pytest.raises(UsageError, match="cannot be used"):
+            read(write(kube, config(user, cluster)))
+
+
+def test_data_come_before_a_file(kube: Path, pair: tuple[bytes, bytes]) -> None:
+    user = {"client-certificate": "none", "client-key": "none", **data_of(pair)}
+    assert read(write(kube, config(user))).headers() == {}
+
+
+def test_a_token_file_that_is_replaced(kube: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    found = read(write(kube, config({"tokenFile": str(tmp_path / "token")})))
+    for text, header in (("next", "Bearer next"), ("", "Bearer next")):  # an empty one: it is being written
+        (tmp_path / "token").write_text(text)
+        monkeypatch.setattr(found, "_read_at", float("-inf"))
+        assert found.headers() == {"Authorization": header}
+
+
+def test_a_name_and_a_password(kube: Path) -> None:
+    found = read(write(kube, config({"username": "bob", "password": "pw"})))
+    assert found.headers() == {"Authorization": f"Basic {base64.b64encode(b'bob:pw').decode()}"}
+
+
+def test_the_first_entry_of_a_name_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write(tmp_path / "a", {**config(), "current-context": ""})
+    second = write(tmp_path / "b", config({"token": "second"}, {"server": "https://second.test"}))
+    monkeypatch.setenv("KUBECONFIG", f"{first}:{second}")
+    found = load()
+    assert (found.server, found.headers()) == ("https://api.test:6443", {"Authorization": f"Bearer {TOKEN}"})
+
+
+def test_contexts_and_logins(kube: Path, tmp_path: Path) -> None:
+    write(kube, config(plugin(tmp_path, "exit 1")))
+    assert kubeconfig.contexts(str(kube)) == {"here": "team"}
+    assert kubeconfig.runs_program(str(kube))
+    assert not kubeconfig.runs_program(str(kube), "nowhere")
+    assert not kubeconfig.runs_program(str(write(kube, config())))
 
 
 def plugin(folder: Path, text: str) -> dict[str, Any]:
@@ -237,7 +305,19 @@ def test_impersonation(kube: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a: [", "[]", "just words", "current-context: x", "current-context: x\ncontexts: [{name: x}]", "\0"],
+    [
+        "",
+        "contexts: [x]",
+        "contexts: 7",
+        "contexts: [{name: x, context: 7}]",
+        "[" * 100_000,
+        "a: [",
+        "[]",
+        "just words",
+        "current-context: x",
+        "current-context: x\ncontexts: [{name: x}]",
+        "\0",
+    ],
 )
 def test_a_kubeconfig_that_is_none(kube: Path, text: str) -> None:
     kube.write_text(text)
@@ -261,16 +341,12 @@ def test_what_is_not_there(kube: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: tuple[bytes, bytes]) -> Path:
-    from kubernetes.config import incluster_config
-
     folder = tmp_path / "account"
     folder.mkdir()
     (folder / "token").write_text(TOKEN)
     (folder / "ca.crt").write_bytes(pair[0])
     (folder / "namespace").write_text("own\n")
-    monkeypatch.setattr(access, "SERVICE_ACCOUNT", str(folder))
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(folder / "token"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(folder / "ca.crt"))
+    monkeypatch.setattr(kubeconfig, "SERVICE_ACCOUNT", str(folder))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     return folder
@@ -297,11 +373,32 @@ def test_a_kubeconfig_comes_before_the_service_account(service_account: Path, ku
 
 def test_the_question_whether_there_is_a_cluster_imports_nothing() -> None:
     script = (
-        "import sys; from atlctl.backends.kubernetes import access; access.available(); "
+        "import sys; from atlctl.backends.kubernetes import kubeconfig; kubeconfig.available(); "
         "print([name for name in ('kubernetes', 'aiohttp', 'yaml') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_a_service_account_is_read_without_the_package(service_account: Path) -> None:
+    script = (
+        "import sys; from atlctl.backends.kubernetes import access, kubeconfig; "
+        f"kubeconfig.SERVICE_ACCOUNT = {str(service_account)!r}; print(access.load().headers()); "
+        "print([name for name in ('kubernetes', 'yaml') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == [str({"Authorization": f"Bearer {TOKEN}"}), "[]"]
+
+
+def test_aiohttp_reads_no_authorities_of_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "mine"))
+    script = (
+        "import os, ssl; from atlctl.backends.kubernetes import client; import aiohttp.connector as c; "
+        "print(c._SSL_CONTEXT_VERIFIED.get_ca_certs(), c._SSL_CONTEXT_VERIFIED.verify_mode is ssl.CERT_REQUIRED); "
+        "print(os.environ['SSL_CERT_FILE'])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == ["[] True", str(tmp_path / "mine")]
 
 
 def test_files_of_the_package_are_private(kube: Path) -> None:

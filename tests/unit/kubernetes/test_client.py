@@ -17,7 +17,7 @@ from aiohttp import web
 from atlctl import __version__
 from atlctl.backends.kubernetes import client as module
 from atlctl.backends.kubernetes.access import Access
-from atlctl.backends.kubernetes.api import ApiError, Busy, Conflict, Missing, NoServer, Refused, TooLarge
+from atlctl.backends.kubernetes.api import ApiError, Busy, Conflict, Denied, NoServer, NotFound, TooLarge
 from atlctl.backends.kubernetes.client import Client
 from atlctl.jobs.errors import ExitCode
 
@@ -135,9 +135,9 @@ def test_an_empty_or_odd_list() -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "code", "says"),
     [
-        (status(403, 'pods is forbidden: User "eve"', "Forbidden"), Refused, ExitCode.NOT_ALLOWED, "not allowed: pods"),
-        (status(404, 'pods "x" not found', "NotFound"), Missing, ExitCode.NOTHING_MATCHED, 'pods "x" not found'),
-        (web.Response(status=404, text="404 page not found\n"), Missing, 3, "404 page not found"),
+        (status(403, 'pods is forbidden: User "eve"', "Forbidden"), Denied, ExitCode.NOT_ALLOWED, "not allowed: pods"),
+        (status(404, 'pods "x" not found', "NotFound"), NotFound, ExitCode.NOTHING_MATCHED, 'pods "x" not found'),
+        (web.Response(status=404, text="404 page not found\n"), NotFound, 3, "404 page not found"),
         (status(409, "the UID does not match", "Conflict"), Conflict, ExitCode.FAILED, "the UID"),
         (status(422, "bad value", "Invalid"), ApiError, ExitCode.FAILED, "answered 422: bad value"),
         (web.Response(status=431, text=""), ApiError, ExitCode.FAILED, "answered 431"),
@@ -165,7 +165,7 @@ def test_a_token_that_expired_is_read_again() -> None:
 
 def test_who_is_not_known() -> None:
     handler, seen = answers(status(401, "Unauthorized"))
-    with pytest.raises(Refused, match="401") as caught:
+    with pytest.raises(Denied, match="401") as caught:
         run(handler, lambda it: it.get(PODS))
     assert caught.value.exit_code == ExitCode.NOT_ALLOWED
     assert len(seen) == 2
@@ -321,8 +321,8 @@ def test_a_stream_that_is_left_early_is_closed() -> None:
     [
         (status(400, "pod p does not have a host assigned", "BadRequest"), ApiError, "does not have a host"),
         (web.Response(status=500, text='container not found ("main")'), ApiError, "container not found"),
-        (status(403, 'pods "p" is forbidden: ', "Forbidden"), Refused, "not allowed"),
-        (status(404, 'pods "p" not found', "NotFound"), Missing, "not found"),
+        (status(403, 'pods "p" is forbidden: ', "Forbidden"), Denied, "not allowed"),
+        (status(404, 'pods "p" not found', "NotFound"), NotFound, "not found"),
     ],
 )
 def test_a_refused_upgrade_tells_the_servers_words(answer: web.Response, error: type[ApiError], says: str) -> None:
@@ -433,7 +433,7 @@ def test_a_packed_answer_is_unpacked() -> None:
     assert run(handler, lambda it: it.get(PODS)) == whole
     assert seen[0].headers["Accept-Encoding"] == "gzip"
     handler, _ = answers(web.Response(status=403, body=packed(b"words").body, headers={"Content-Encoding": "gzip"}))
-    with pytest.raises(Refused, match="words"):
+    with pytest.raises(Denied, match="words"):
         run(handler, lambda it: it.get(PODS))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from atlctl.backends.kubernetes import discovery
-from atlctl.backends.kubernetes.api import ApiError, Missing, NoServer, Query
+from atlctl.backends.kubernetes.api import ApiError, NoServer, NotFound, Query
 from atlctl.backends.kubernetes.discovery import Served, discover, read
 from tests.support.recordings import load, names, needs_recordings
 from tests.unit.kubernetes.fakecluster import FakeApi
@@ -93,7 +93,7 @@ class Server(FakeApi):
 
     async def get(self, path: str, query: Query = ()) -> Object:
         self.requests.append((path, ""))
-        found = self.documents.get(path, Missing(404, "", "404 page not found"))
+        found = self.documents.get(path, NotFound(404, "", "404 page not found"))
         if isinstance(found, Exception):
             raise found
         return found

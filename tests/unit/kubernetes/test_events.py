@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlctl.backends.kubernetes.api import Items, Refused
+from atlctl.backends.kubernetes.api import Denied, Items
 from atlctl.backends.kubernetes.events import ONE_BY_ONE, About, fetch, own_objects, sorted_events
 from atlctl.cli.commands.events import event_data, events_table
 from atlctl.render.streams import Streams
@@ -87,7 +87,7 @@ class Server:
         selector = query.get("fieldSelector", "")
         if selector == "involvedObject.kind=Node":
             if self.refuse_nodes:
-                raise Refused(403, "Forbidden", "no")
+                raise Denied(403, "Forbidden", "no")
             return Items([core("n", uid="node1", involvedObject={"kind": "Node", "uid": "node1", "name": "node1"})])
         uid = selector.removeprefix("involvedObject.uid=")
         return Items([item for item in self.events if not selector or item["involvedObject"]["uid"] == uid])

@@ -14,9 +14,9 @@ from atlctl.backends.base import LogLine, LogRequest
 from atlctl.backends.kubernetes.backend import KubernetesBackend
 from atlctl.cli.evidence import gone
 from atlctl.cli.evidence.collect import collect
-from atlctl.cli.evidence.matching import matcher
+from atlctl.cli.evidence.findings import matcher
 from atlctl.diagnosis.cause.decide import diagnose
-from atlctl.diagnosis.signatures.match import Matcher
+from atlctl.diagnosis.signatures import Matcher
 from atlctl.jobs.model import Job, Worker
 from tests.support.recordings import needs_recordings, recordings
 from tests.unit.kubernetes.fakecluster import ALL, FakeApi, owned_by

@@ -8,7 +8,7 @@ import pytest
 from atlctl.backends.base import Listing
 from atlctl.backends.kubernetes import inventory
 from atlctl.backends.kubernetes.discovery import Served
-from atlctl.backends.kubernetes.inventory import Found
+from atlctl.backends.kubernetes.inventory import FoundJob
 from atlctl.jobs.errors import NotAllowed, NothingMatched, UsageError
 from atlctl.jobs.model import State
 from tests.unit.kubernetes.fakecluster import (
@@ -26,7 +26,7 @@ from tests.unit.kubernetes.fakecluster import (
 )
 
 
-def find(api: FakeApi, name: str, served: Served = ALL) -> Found:
+def find(api: FakeApi, name: str, served: Served = ALL) -> FoundJob:
     return asyncio.run(inventory.find(api, name, served))
 
 
@@ -34,7 +34,7 @@ def listing(api: FakeApi, *namespaces: str) -> Listing:
     return asyncio.run(inventory.list_jobs(api, namespaces or None, ALL))
 
 
-def names(found: Found) -> list[str]:
+def names(found: FoundJob) -> list[str]:
     return [worker.name for worker in found.job.workers]
 
 
@@ -263,7 +263,7 @@ def test_queues_of_a_job_are_those_that_it_or_its_pods_name() -> None:
     found = find(api, "bert")
     queues: Any = asyncio.run(inventory.queues(api, found, ALL))
     assert [[item["metadata"]["name"] for item in part] for part in queues[:2]] == [["w-0"], ["gang"]]
-    assert queues[2] == []
+    assert queues[2] == {}
 
 
 def test_a_namespace_that_does_not_exist_is_not_an_empty_one() -> None:

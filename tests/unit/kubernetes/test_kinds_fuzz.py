@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from atlctl.backends.kubernetes import accelerators, discovery, inventory, queueing
-from atlctl.backends.kubernetes.api import Missing
-from atlctl.backends.kubernetes.kinds import fields, registry
+from atlctl.backends.kubernetes import accelerators, discovery, inventory, objects, queueing
+from atlctl.backends.kubernetes.api import NotFound
+from atlctl.backends.kubernetes.kinds import registry
 from atlctl.backends.kubernetes.kinds.base import Sight
 from atlctl.backends.kubernetes.kinds.build import build, scope_of
 from atlctl.jobs.errors import AtlctlError
@@ -108,7 +108,7 @@ def look(tops: list[Object], pods: list[Object]) -> None:
             assert len({worker.index for worker in made.workers}) == len(made.workers)
             if not kind.own_names:
                 assert len({worker.name for worker in made.workers}) == len(made.workers)
-            assert 0 <= made.expected <= 4 * fields.MAX_COUNT
+            assert 0 <= made.expected <= 4 * objects.MAX_COUNT
             kind.selectors(top)
             kind.children(top)
             queueing.stopping(kind, top, tops)
@@ -157,7 +157,7 @@ class Damaged(FakeApi):
         for item in super()._select(path.rsplit("/", 1)[0]):
             if item["metadata"]["name"] == path.rsplit("/", 1)[1]:
                 return self.by_place[id(item)]
-        raise Missing(404, "NotFound", "not found")
+        raise NotFound(404, "NotFound", "not found")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from atlctl.backends.kubernetes.kinds import fields, registry
+from atlctl.backends.kubernetes import objects
+from atlctl.backends.kubernetes.kinds import registry
 from atlctl.backends.kubernetes.kinds.base import Sight
 from atlctl.backends.kubernetes.kinds.build import build, scope_of
 from atlctl.jobs.model import Job, State
@@ -78,7 +79,7 @@ def read(name: str) -> tuple[Job, int]:
         body = load(child)["response"]["body"]
         children += body.get("items", [body])
     uid = top["response"]["body"]["metadata"]["uid"]
-    own = tuple(item for item in children if (fields.controller(item) or {}).get("uid") == uid)
+    own = tuple(item for item in children if (objects.controller(item) or {}).get("uid") == uid)
     sight = Sight(top["response"]["body"], own)
     scope = scope_of(kind, sight, complete=plural == "trainjobs")
     pods = load(f"kinds/{name}.pods")["response"]["body"]["items"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from atlctl.backends.kubernetes.kinds import registry
-from atlctl.backends.kubernetes.kinds.base import Kind, Sight
+from atlctl.backends.kubernetes.kinds.base import JobKind, Sight
 from atlctl.backends.kubernetes.kinds.build import build
 from atlctl.backends.kubernetes.kinds.mechanism import Refuse, Suspend, VolcanoCommand
 from atlctl.jobs.model import Job, State
@@ -36,7 +36,7 @@ ELASTIC, LWS, STS = (
 )
 
 
-def kind(resource: str) -> Kind:
+def kind(resource: str) -> JobKind:
     found = registry.kind_of(resource, "v1")
     assert found is not None
     return found

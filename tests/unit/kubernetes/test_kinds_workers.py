@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from atlctl.backends.kubernetes.kinds import registry
-from atlctl.backends.kubernetes.kinds.base import Kind, Past, Sight
+from atlctl.backends.kubernetes.kinds.base import JobKind, Past, Sight
 from atlctl.backends.kubernetes.kinds.build import build, scope_of
 from atlctl.jobs.model import Job, State, Worker
 from tests.unit.kubernetes.fakecluster import (
@@ -26,7 +26,7 @@ from tests.unit.kubernetes.fakecluster import (
 Object = dict[str, Any]
 
 
-def kind(resource: str, version: str = "v1") -> Kind:
+def kind(resource: str, version: str = "v1") -> JobKind:
     found = registry.kind_of(resource, version)
     assert found is not None
     return found

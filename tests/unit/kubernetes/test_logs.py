@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from atlctl.backends.base import LogLine, LogRequest
 from atlctl.backends.kubernetes.api import NoServer
-from atlctl.backends.kubernetes.logplaces import LEAST, Patience, Streams, chunks
-from atlctl.backends.kubernetes.logs import PodLogs
+from atlctl.backends.kubernetes.logs import LEAST, LogStreams, Patience, PodLogs, chunks
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable
 from tests.unit.kubernetes.logserver import BILLION, START, Cut, Fail, Server, job
 
@@ -201,7 +200,7 @@ def check(
         found: list[LogLine] = []
         drive = Drive(server, found)
         request = LogRequest(follow=True)
-        reader = asyncio.create_task(read(server, request, found, piece=64, streams=Streams(streams)))
+        reader = asyncio.create_task(read(server, request, found, piece=64, streams=LogStreams(streams)))
         for what, lines in steps:
             await drive.step(what, lines)
         if torn:
@@ -251,7 +250,7 @@ def test_read_to_the_end_every_line_comes_once(lines, faults, chunk, crowded) ->
         server.end()
         many = job(3 if crowded else 1)
         found: list[LogLine] = []
-        reader = source(server, piece=64, streams=Streams(2))
+        reader = source(server, piece=64, streams=LogStreams(2))
         async for batch in reader.lines(many, many.workers[0], LogRequest()):
             found.extend(batch)
         # A read that was cut without an error at the end of a line, and early, cannot be told from a whole one.
@@ -269,7 +268,7 @@ def test_streams_are_bounded_and_everybody_is_followed_still() -> None:
         server = Server()
         server.write(*numbered(20))
         many = job(30)
-        reader = source(server, streams=Streams(4))
+        reader = source(server, streams=LogStreams(4))
 
         async def one(index: int) -> list[bytes]:
             found: list[bytes] = []
@@ -298,7 +297,7 @@ def test_more_logs_than_streams_are_merged() -> None:
         server.write(*numbered(200))
         server.end()
         many = job(10)
-        reader = source(server, streams=Streams(2))
+        reader = source(server, streams=LogStreams(2))
         count = 0
         chunks = merge(many.workers, lambda worker: reader.lines(many, worker, LogRequest()), lambda *_: None)
         async for chunk in chunks:

@@ -9,11 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atlctl.backends.kubernetes.api import ApiError
-from atlctl.backends.kubernetes.logplaces import Streams
-from atlctl.backends.kubernetes.logreason import refused
-from atlctl.backends.kubernetes.logs import PodLogs
-from atlctl.backends.kubernetes.logstream import KEEP, LineFeed, Seen, Stamps
-from atlctl.backends.kubernetes.logtail import FIRST, GROWTH, TailReader
+from atlctl.backends.kubernetes.logs import FIRST, GROWTH, LogStreams, PodLogs, TailReader, refused
+from atlctl.backends.kubernetes.logstream import KEEP, LineFeed, SeenLines, Stamps
 from atlctl.jobs.errors import AtlctlError
 from tests.support.recordings import load, names, needs_recordings
 from tests.unit.kubernetes.logserver import BILLION, START, Cut, Fail, Server, job, stamp
@@ -43,7 +40,7 @@ def test_stamps(line: bytes, when: int | None, text: bytes | None) -> None:
 
 @given(st.binary(max_size=60), st.lists(st.binary(max_size=50), max_size=8))
 def test_no_bytes_make_it_fail(head: bytes, chunks: list[bytes]) -> None:
-    feed = LineFeed(Seen(), None, 0, cut=False, piece=40)
+    feed = LineFeed(SeenLines(), None, 0, cut=False, piece=40)
     out = feed.feed(stamp(START) + head)
     for chunk in chunks:
         out += feed.feed(chunk)
@@ -54,9 +51,9 @@ def test_no_bytes_make_it_fail(head: bytes, chunks: list[bytes]) -> None:
 @given(st.integers(1, 40), st.integers(0, 200), st.data())
 def test_pieces_do_not_depend_on_how_the_bytes_came(size: int, length: int, data) -> None:
     text = stamp(START) + b"x" * length + b"\n" + stamp(START + 1) + b"next\n"
-    whole = LineFeed(Seen(), None, 0, cut=False, piece=size + 31).feed(text)
+    whole = LineFeed(SeenLines(), None, 0, cut=False, piece=size + 31).feed(text)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
-    feed, parts = LineFeed(Seen(), None, 0, cut=False, piece=size + 31), []
+    feed, parts = LineFeed(SeenLines(), None, 0, cut=False, piece=size + 31), []
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         parts += feed.feed(text[start:end])
     assert parts == whole
@@ -64,14 +61,14 @@ def test_pieces_do_not_depend_on_how_the_bytes_came(size: int, length: int, data
 
 
 def test_an_answer_that_begins_inside_a_line() -> None:
-    feed = LineFeed(Seen(), None, 0, cut=True)
+    feed = LineFeed(SeenLines(), None, 0, cut=True)
     assert [line.data for line in feed.feed(b"the rest of a line\n" + stamp(START) + b"one\n")] == [b"one"]
-    feed = LineFeed(Seen(), None, 0, cut=False)
+    feed = LineFeed(SeenLines(), None, 0, cut=False)
     assert [(line.time, line.data) for line in feed.feed(b"no stamp\n")] == [(None, b"no stamp")]
 
 
 def test_memory_of_what_was_seen_is_bounded() -> None:
-    seen = Seen()
+    seen = SeenLines()
     for i in range(20 * KEEP):
         seen.add(START + i * BILLION, i)
     assert seen.since == START // BILLION + 20 * KEEP - 2
@@ -94,7 +91,7 @@ class Sink:
 
 
 def tails(server: Server, **options: int) -> TailReader[Sink]:
-    source = PodLogs(server, server, streams=Streams(2), patience=QUICK)  # type: ignore[arg-type]
+    source = PodLogs(server, server, streams=LogStreams(2), patience=QUICK)  # type: ignore[arg-type]
     return TailReader(source, job(), job().workers[0], Sink, **options)
 
 
@@ -173,7 +170,7 @@ def test_recorded_answers_are_read(name: str) -> None:
         assert error.message
         return
     data = (body if isinstance(body, str) else "".join(part["data"] for part in response.get("chunks", []))).encode()
-    feed = LineFeed(Seen(), None, 0, cut=False)
+    feed = LineFeed(SeenLines(), None, 0, cut=False)
     lines = feed.feed(data)
     words = feed.words
     lines += [] if words else feed.finish()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlctl.backends.kubernetes.api import Answer, ApiError, Missing, NoServer, Object, Refused
+from atlctl.backends.kubernetes.api import ApiError, Denied, JsonAnswer, NoServer, NotFound, Object
 from atlctl.backends.kubernetes.discovery import Served
 from atlctl.backends.kubernetes.permissions import (
     ACCESS_REVIEWS,
@@ -53,7 +53,7 @@ class Reviews:
         self.bodies: list[Object] = []
         self.running = self.most = 0
 
-    async def send(self, method: str, path: str, body: Object | None, *_: Any, **__: Any) -> Answer:
+    async def send(self, method: str, path: str, body: Object | None, *_: Any, **__: Any) -> JsonAnswer:
         assert method == "POST"
         assert path in (ACCESS_REVIEWS, USER_REVIEWS)
         assert body is not None
@@ -62,7 +62,7 @@ class Reviews:
         self.most = max(self.most, self.running)
         try:
             await asyncio.sleep(self.pause)
-            return Answer({"status": self.decide(body)})
+            return JsonAnswer({"status": self.decide(body)})
         finally:
             self.running -= 1
 
@@ -153,7 +153,7 @@ def test_what_is_not_answered_in_time_is_not_known() -> None:
 
 @pytest.mark.parametrize(
     "failure",
-    [NoServer("gone"), ApiError(500, "", "gone", message="gone"), Refused(403, "Forbidden", "x", message="gone")],
+    [NoServer("gone"), ApiError(500, "", "gone", message="gone"), Denied(403, "Forbidden", "x", message="gone")],
 )
 def test_a_failure_is_no_answer(failure: ApiError) -> None:
     def decide(body: Object) -> Object:
@@ -168,10 +168,10 @@ def test_a_failure_is_no_answer(failure: ApiError) -> None:
 
 def test_who_is_not_known_ends_it_at_once() -> None:
     def decide(body: Object) -> Object:
-        raise Refused(401, "Unauthorized", "", message="who are you")
+        raise Denied(401, "Unauthorized", "", message="who are you")
 
     api = Reviews(decide, pause=0.01)
-    with pytest.raises(Refused, match="who are you"):
+    with pytest.raises(Denied, match="who are you"):
         asked(api, list(rights(SERVED)), parallel=1)
     assert len(api.bodies) <= 2
 
@@ -211,9 +211,9 @@ def test_who_asks() -> None:
 
 def test_an_old_server_does_not_say_who_asks() -> None:
     def decide(body: Object) -> Object:
-        raise Missing(404, "", "404 page not found")
+        raise NotFound(404, "", "404 page not found")
 
-    with pytest.raises(Missing):
+    with pytest.raises(NotFound):
         asyncio.run(user(Reviews(decide)))  # type: ignore[arg-type]
 
 

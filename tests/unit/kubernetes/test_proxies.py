@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atlctl.backends.kubernetes.proxies import proxy_for
+from atlctl.backends.kubernetes.access import proxy_for
 from atlctl.jobs.errors import UsageError
 
 PROXY = "http://proxy.test:8080"

@@ -13,8 +13,9 @@ import pytest
 
 from atlctl.backends.base import Event, Executor, Exited, FailedToStart, Output, Started
 from atlctl.backends.guarded import ranks as guarded
-from atlctl.backends.kubernetes import ranks
+from atlctl.backends.kubernetes.pods import stated_ranks
 from atlctl.jobs.model import Job, RankMap, State, Worker
+from atlctl.remote.sending import shell
 
 
 class Execution:
@@ -78,7 +79,7 @@ def test_the_script_finds_torchruns_processes_and_no_others() -> None:
         )
     ]
     try:
-        run = subprocess.run(["sh", "-c", guarded.SCRIPT], capture_output=True, check=True)
+        run = subprocess.run(["sh", "-c", shell("ranks")], capture_output=True, check=True)
         assert [line for line in run.stdout.split() if line.startswith(b"90000")] == [b"900001"]
     finally:
         for process in started:
@@ -93,7 +94,7 @@ def pod(index: int, **env: str) -> dict[str, Any]:
 
 def stated(*pods: dict[str, Any], expected: int = 2) -> RankMap | None:
     made = tuple(workers(*[State.RUNNING] * len(pods)))
-    return ranks.stated(Job("j", "PyTorchJob", "kubernetes", State.RUNNING, "u", expected, made), pods)
+    return stated_ranks(Job("j", "PyTorchJob", "kubernetes", State.RUNNING, "u", expected, made), pods)
 
 
 def test_pods_that_all_state_the_same_give_a_guess() -> None:

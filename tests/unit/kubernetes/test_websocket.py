@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from atlctl.backends.kubernetes import websocket
+from atlctl.backends.kubernetes import client
 from atlctl.backends.kubernetes.api import NoServer
-from atlctl.backends.kubernetes.websocket import AioSocket
+from atlctl.backends.kubernetes.client import AioSocket
 
 Serve = Callable[[web.WebSocketResponse], Awaitable[None]]
 
@@ -61,8 +61,8 @@ def run(serve: Serve, body: Callable[[AioSocket], Awaitable[None]]) -> None:
 
 @pytest.fixture
 def quick_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "PING_SECONDS", (0.1, 0.12))
-    monkeypatch.setattr(websocket, "PONG_SECONDS", 0.1)
+    monkeypatch.setattr(client, "PING_SECONDS", (0.1, 0.12))
+    monkeypatch.setattr(client, "PONG_SECONDS", 0.1)
 
 
 async def listening(there: web.WebSocketResponse) -> None:
@@ -113,6 +113,39 @@ def test_a_silent_connection_lives(quick_pings: None) -> None:
             await asyncio.wait_for(here.receive(), 1.0)
 
     run(listening, body)
+
+
+def test_a_connection_that_carries_output_is_not_pinged(quick_pings: None) -> None:
+    """A server that has closed answers a ping by a reset, which discards what is still in its buffers."""
+    pings = 0
+
+    async def serve(there: web.WebSocketResponse) -> None:
+        there._autoping = False  # so that a ping is a message here
+
+        async def answer() -> None:
+            nonlocal pings
+            while (message := await there.receive()).type is aiohttp.WSMsgType.PING:
+                pings += 1
+                await there.pong(message.data)
+
+        answering = asyncio.ensure_future(answer())
+        for _ in range(20):
+            await there.send_bytes(b"x")
+            await asyncio.sleep(0.04)
+        await there.send_bytes(b"silence")
+        await asyncio.sleep(0.3)
+        await there.send_bytes(b"end")
+        await answering
+
+    async def body(here: AioSocket) -> None:
+        while await here.receive() != b"silence":
+            pass
+        assert pings == 0
+        while await here.receive() != b"end":
+            pass
+        assert pings > 0
+
+    run(serve, body)
 
 
 def test_a_reader_who_does_not_ask_loses_nothing(quick_pings: None) -> None:

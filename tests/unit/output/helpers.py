@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 
-from atlctl.fanout.outcome import Kind, Outcome
+from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.jobs.model import State, Worker
 from atlctl.render.writer import Writer
 
@@ -15,7 +15,7 @@ def worker(index: int, name: str | None = None) -> Worker:
 
 
 def exited(index: int, code: int = 0) -> Outcome:
-    return Outcome(worker(index), Kind.EXITED, code, guarded=True)
+    return Outcome(worker(index), EndKind.EXITED, code, guarded=True)
 
 
 def run(scenario: Callable[[Writer], Awaitable[None]], limit: int = 8 << 20) -> tuple[bytes, bytes]:

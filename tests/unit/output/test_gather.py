@@ -2,7 +2,7 @@ import pytest
 
 from atlctl.backends.base import Stream
 from atlctl.cli.output.gather import GatherSink
-from atlctl.fanout.outcome import Kind, Outcome
+from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.jobs.errors import AtlctlError
 from atlctl.render.streams import Streams
 from atlctl.render.writer import Writer
@@ -56,7 +56,7 @@ def test_without_a_majority_there_is_no_diff() -> None:
 
 def test_equal_output_with_another_outcome_is_another_group() -> None:
     runs = [(out(b"a\n"), exited(i)) for i in range(2)]
-    runs.append((out(b"a\n"), Outcome(worker(2), Kind.LOST, reason="reset\x1b", may_still_run=True)))
+    runs.append((out(b"a\n"), Outcome(worker(2), EndKind.LOST, reason="reset\x1b", may_still_run=True)))
     assert gathered(runs) == "worker-[0-1] (2) ok\na\nworker-2 (1) lost: reset^[\na\n"
 
 
@@ -101,7 +101,7 @@ def test_a_full_disk_cuts_visibly(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: object, data: object) -> None:
         raise AtlctlError("full")
 
-    monkeypatch.setattr("atlctl.render.spill.Spill.append", full)
+    monkeypatch.setattr("atlctl.render.lines.Spill.append", full)
     parts: list[Part] = [("stdout", b"a" * 80), ("stdout", b"b" * 80), ("stdout", b"c")]
     text = gathered([(parts, exited(0))], memory=100)
     assert text == "worker-0 (1) ok, output truncated\n" + "a" * 80

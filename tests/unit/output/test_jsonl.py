@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from atlctl.cli.output.jsonl import JsonSink
-from atlctl.fanout.outcome import Kind, Outcome
+from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.render.writer import Writer
 from tests.unit.output.helpers import exited, run, worker
 
@@ -26,7 +26,7 @@ def test_lines_outcomes_and_summary() -> None:
         await sink.output(worker(1), "stderr", "训\x9b\u202e\n".encode())
         await sink.output(worker(0), "stdout", b"o\nlast")
         await sink.finished(exited(0))
-        await sink.finished(Outcome(worker(1), Kind.LOST, reason="cut", guarded=False, may_still_run=True))
+        await sink.finished(Outcome(worker(1), EndKind.LOST, reason="cut", guarded=False, may_still_run=True))
         sink.summary(255)
 
     out, err = run(scenario)

@@ -1,20 +1,20 @@
 import pytest
 
 from atlctl.cli.output.summary import outcome_label, summary_lines
-from atlctl.fanout.outcome import Kind, Outcome
+from atlctl.fanout.outcome import EndKind, Outcome
 from tests.unit.output.helpers import exited, worker
 
 
 def test_every_way_to_end() -> None:
     outcomes = [
         exited(0), exited(1), exited(2), exited(3, 1), exited(4, 2),
-        Outcome(worker(5), Kind.EXITED, signal=9, guarded=False),
-        Outcome(worker(6), Kind.TIMEOUT, guarded=True),
-        Outcome(worker(7), Kind.LOST, reason="reset\x1b[2J", guarded=True, may_still_run=True),
-        Outcome(worker(8), Kind.FAILED_TO_START, 127, reason="not found"),
-        Outcome(worker(9), Kind.FAILED_TO_START, 127, reason="not found"),
-        Outcome(worker(10), Kind.CANCELLED, reason="not begun"),
-        Outcome(worker(11), Kind.EXITED, 0, guarded=True, truncated=True),
+        Outcome(worker(5), EndKind.EXITED, signal=9, guarded=False),
+        Outcome(worker(6), EndKind.TIMEOUT, guarded=True),
+        Outcome(worker(7), EndKind.LOST, reason="reset\x1b[2J", guarded=True, may_still_run=True),
+        Outcome(worker(8), EndKind.FAILED_TO_START, 127, reason="not found"),
+        Outcome(worker(9), EndKind.FAILED_TO_START, 127, reason="not found"),
+        Outcome(worker(10), EndKind.CANCELLED, reason="not begun"),
+        Outcome(worker(11), EndKind.EXITED, 0, guarded=True, truncated=True),
     ]  # fmt: skip
     assert summary_lines(outcomes, truncated={"worker-2", "unknown"}) == [
         "ok: worker-[0-2,11] (4)",
@@ -33,7 +33,7 @@ def test_every_way_to_end() -> None:
 
 
 def test_reasons_are_bounded_and_no_worker_is_left_out() -> None:
-    outcomes = [Outcome(worker(i), Kind.LOST, reason=f"host {i}") for i in range(1000)]
+    outcomes = [Outcome(worker(i), EndKind.LOST, reason=f"host {i}") for i in range(1000)]
     lines = summary_lines(outcomes)
     assert len(lines) == 8
     assert lines[0] == "lost: worker-0 (1): host 0"
@@ -46,4 +46,4 @@ def test_nothing_selected_is_nothing_said() -> None:
 
 @pytest.mark.parametrize(("signal", "label"), [(15, "killed by SIGTERM"), (99, "killed by signal 99")])
 def test_signals(signal: int, label: str) -> None:
-    assert outcome_label(Outcome(worker(0), Kind.EXITED, signal=signal)) == label
+    assert outcome_label(Outcome(worker(0), EndKind.EXITED, signal=signal)) == label

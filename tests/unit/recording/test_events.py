@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atlctl.diagnosis.platform import Event
 from atlctl.recording import events
-from atlctl.recording.events import lines_within, parse_events, seconds
+from atlctl.recording.events import lines_within, parse_events
 
 OWN = {
     "time": "2026-11-20T18:29:05.5Z",
@@ -139,29 +139,6 @@ def test_texts_are_cut_and_can_be_encoded():
     assert found.worker is not None
     assert (len(found.worker), len(found.message)) == (1_000, 4_096)
     found.message.encode()
-
-
-@pytest.mark.parametrize(
-    ("value", "time"),
-    [
-        ("2026-11-20T18:29:00Z", AT),
-        ("2026-11-21T02:29:00.718574123+08:00", AT + 0.718574),
-        (AT, AT),
-        (0, 0.0),
-        ("2026-11-20T18:29:00", None),
-        ("0001-01-01T00:00:00Z", None),
-        ("9999-12-31T23:59:59-23:59", None),
-        ("x" * 100, None),
-        (-1, None),
-        (True, None),
-        (float("nan"), None),
-        (1e300, None),
-        (10**400, None),
-        (None, None),
-    ],
-)
-def test_times(value, time):
-    assert seconds(value) == (None if time is None else pytest.approx(time))
 
 
 JUNK = st.recursive(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from atlctl.diagnosis.reading.reader import LogReader, literals_of
-from atlctl.recording.feed import Feed, pump
+from atlctl.diagnosis.logfacts import LogReader, literals_of
+from atlctl.recording.feed import Feed, find_prefix, kubectl_pod, newest_first, pump, unwrap
 from tests.unit.diagnosis.cause.logs import OWN, Log
 from tests.unit.diagnosis.samples import matcher
 
@@ -117,3 +120,199 @@ def test_holes_are_counted_near_the_start_and_far_behind(data: bytes) -> None:
 @pytest.mark.parametrize("data", [b"", b"\n", b"no newline"])
 def test_short_logs(data: bytes) -> None:
     assert fed(data)[1].number == len(data.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("value", "pod", "text"),
+    [
+        ({"labels": {"pod": "w-1", "app": "x"}, "line": "a", "timestamp": "t"}, "w-1", (b"a",)),
+        ({"kubernetes": {"pod_name": "w-1"}, "log": "a\n"}, "w-1", (b"a",)),
+        ({"kubernetes": {"pod": {"name": "w-1"}}, "message": "a\nb"}, "w-1", (b"a", b"b")),
+        ({"pod": "w-1", "message": "a"}, "w-1", (b"a",)),
+        ({"log": "a\n", "stream": "stderr", "time": "t"}, None, (b"a",)),
+        ({"pod": ["w-1"], "msg": "a"}, None, (b"a",)),
+        ({"resource": {"labels": {"pod_name": "w-1"}}, "textPayload": ""}, "w-1", (b"",)),
+    ],
+)
+def test_text_and_pod(value, pod, text):
+    found = unwrap(json.dumps(value).encode())
+    assert found is not None
+    assert (found.pod, found.text) == (pod, text)
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"loss": 0.5}', b'{"message": {"message": "x"}}', b'{"log": "cut', b"{'a': 1}", b"[1]"]
+)
+def test_other_lines_are_left_as_they_are(line):
+    assert unwrap(line) is None
+
+
+def test_hostile_depth_and_surrogates_are_no_crash():
+    assert unwrap(b'{"a":' * 100_000) is None
+    found = unwrap(b'{"pod": "\\ud800", "log": "\\udfff x"}')
+    assert found is not None
+    assert (found.pod, found.text) == ("?", (b"? x",))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.binary(max_size=200))
+def test_never_raises(data):
+    found = unwrap(b'{"' + data)
+    assert found is None or found.text
+
+
+def test_newest_first():
+    first, later = "2026-11-20T17:45:05.9Z", "2026-11-20T17:45:07Z"
+    assert newest_first([later, later, first])
+    assert not newest_first([first, later, later])
+    assert not newest_first([later, first, later])
+    assert not newest_first([first, first, first])
+    assert not newest_first([])
+
+
+ROWS = ("Traceback (most recent call last):", '  File "/job/train.py", line 20, in main', "ValueError: bad")
+TRACE = "\n".join(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "mark"),
+    [
+        ({"exc_info": TRACE}, ""),
+        ({"exc_info": TRACE, "rank": 3}, "[rank3]: "),
+        ({"error": {"stack": TRACE}, "global_rank": 5, "rank": 1}, "[rank5]: "),
+        ({"exc_info": TRACE, "rank": -1}, ""),
+    ],
+)
+def test_a_traceback_beside_the_text_follows_it_in_the_stream_of_its_rank(fields, mark):
+    found = unwrap(json.dumps({"message": "failed", **fields}).encode())
+    assert found is not None
+    assert found.text == (b"failed", *((mark + row).encode() for row in ROWS))
+
+
+def test_a_traceback_that_is_the_text_is_not_told_twice():
+    for fields in ({"log": TRACE}, {"log": TRACE, "message": TRACE}):
+        found = unwrap(json.dumps(fields).encode())
+        assert found is not None
+        assert [row.decode() for row in found.text] == list(ROWS)
+
+
+def test_a_traceback_with_surrogates_is_bytes():
+    found = unwrap(json.dumps({"log": "x", "exc_info": f"{TRACE} \ud800"}).encode())
+    assert found is not None
+    assert found.text[-1] == b"ValueError: bad ?"
+
+
+def test_the_pod_of_a_line_with_a_traceback():
+    found = unwrap(json.dumps({"kubernetes": {"pod_name": "w-1"}, "log": "x", "exc_info": TRACE}).encode())
+    assert found is not None
+    assert (found.pod, len(found.text)) == ("w-1", 1 + len(ROWS))
+
+
+def test_the_rank_of_a_traceback_that_is_the_text() -> None:
+    found = unwrap(json.dumps({"message": TRACE, "rank": 3}).encode())
+    assert found is not None
+    assert found.text[0] == b"[rank3]: Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"level": "WARNING", "message": "ValueError: x, retrying"}, b"WARNING ValueError: x, retrying"),
+        ({"severity": "info", "msg": "step 3"}, b"INFO step 3"),
+        ({"log": {"level": "warn"}, "message": "x"}, b"WARN x"),
+        ({"log.level": "debug", "message": "x"}, b"DEBUG x"),
+        ({"level": "ERROR", "message": "x"}, b"x"),
+        ({"level": "error", "message": "ValueError: x, retrying", "exc_info": TRACE}, b"ERROR ValueError: x, retrying"),
+        ({"level": 30, "message": "x"}, b"x"),
+        ({"level": "own words", "message": "x"}, b"x"),
+        ({"severity": "INFO", "textPayload": TRACE}, ROWS[0].encode()),
+        ({"level": "info", "log": TRACE}, ROWS[0].encode()),
+    ],
+)
+def test_a_level_below_error_stays_in_front_of_a_programs_own_message(fields, text):
+    """A shipper's level is that of the stream: the line is the program's as it stands."""
+    found = unwrap(json.dumps(fields).encode())
+    assert found is not None
+    assert found.text[0] == text
+
+
+def told(lines):
+    prefix = find_prefix(lines)
+    return None if prefix is None else [prefix.split(line) for line in lines]
+
+
+BODY = [b"step 1 loss=0.5", b"RuntimeError: x", b"INFO: y", b""]
+
+
+@pytest.mark.parametrize("names", [("worker-0", "worker-1"), ("gpu187",), ("10.0.0.1", "10.0.0.2"), ("n1.a.example",)])
+@pytest.mark.parametrize("form", ["%s: ", "\x1b[38;5;28m%s:\x1b[0m "])
+def test_names_in_front_of_lines(names, form):
+    rows = [(name, body) for name in names for body in BODY]
+    lines = [(form % name).encode() + body for name, body in rows]
+    assert told(lines) == rows
+
+
+def test_a_name_without_a_digit_needs_a_second_one():
+    assert told([b"alice: " + body for body in BODY] * 3) is None
+    split = told([name + b": " + body for name in (b"alice", b"bob") for body in BODY])
+    assert split is not None
+    assert {pair[0] for pair in split} == {"alice", "bob"}
+
+
+def test_lines_of_others_stay_whole():
+    lines = [b"worker-0: a", b"worker-0: b", b"worker-1: c", b"RuntimeError: x", b"loss: 3", b"worker-1: d"]
+    assert told(lines) == [("worker-0", b"a"), ("worker-0", b"b"), ("worker-1", b"c"), None, None, ("worker-1", b"d")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"INFO: started",
+        b"WARNING: x",
+        b"rank3: loss 1",
+        b"step-100: loss 1",
+        b"ValueError: x",
+        b"train.py: x",
+        b"stderr: x",
+        b"12.5: x",
+        b"2026-11-20 17:45:05,757 - INFO - rank 1 - x",
+        b"[default0]:x",
+        b"[rank3]: Traceback (most recent call last):",
+        b"[2024-05-08 08:47:31,261] torch: [ERROR] failed",
+        b"W1120 17:45:05.757000 1 torch/x.py:1028] y",
+        b"Epoch 3: 10%|# | 1/10 [00:01<00:05]",
+        b"mixed-precision training is on",
+    ],
+)
+def test_ordinary_lines_have_no_prefix(line):
+    assert told([line] * 40) is None
+
+
+def test_each_line_its_own_word_is_no_prefix():
+    assert told([b"layer%d: frozen" % n for n in range(50)] + [b"block-%d: frozen" % n for n in range(60)]) is None
+
+
+@pytest.mark.parametrize(
+    ("form", "names"),
+    [
+        (b"train-worker-%d pytorch ", ("train-worker-0", "train-worker-1")),
+        (b"main/%d ", ("main/0", "main/1")),
+        (b"[%d] ", ("task-0", "task-1")),
+        (b"%d: ", ("task-0", "task-1")),
+    ],
+)
+def test_prefixes_of_other_tools(form, names):
+    split = told([form % n + body for n in (0, 1) for body in BODY[:3]])
+    assert split is not None
+    assert split == [(name, body) for name in names for body in BODY[:3]]
+
+
+def test_kubectl_prefix():
+    assert kubectl_pod(b"[pod/train-worker-1/pytorch] x: y") == ("train-worker-1", b"x: y")
+    assert kubectl_pod(b"[pod/train-worker-1/pytorch]") == ("train-worker-1", b"")
+    assert kubectl_pod(b"[pod/train-worker-1] x") is None
+
+
+def test_nothing_to_look_at():
+    assert find_prefix([]) is None
+    assert find_prefix([b"", b"  "]) is None

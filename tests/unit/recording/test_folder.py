@@ -5,7 +5,7 @@ import os
 import pytest
 
 from atlctl.recording import folder
-from atlctl.recording.folder import RankLog, group, look, natural
+from atlctl.recording.folder import RankLogFile, group, look, natural
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_logs_of_processes_and_dumps(tmp_path):
     run = str(tmp_path / "w-0/run_x")
     assert found.rank_logs == {
         "w-0": [
-            RankLog(f"{run}/attempt_2/0/stderr.log", 2, 0, "stderr"),
-            RankLog(f"{run}/attempt_2/0/stdout.log", 2, 0, "stdout"),
-            RankLog(f"{run}/attempt_2/1/stderr.log", 2, 1, "stderr"),
-            RankLog(f"{run}/attempt_10/0/stdout.log", 10, 0, "stdout"),
+            RankLogFile(f"{run}/attempt_2/0/stderr.log", 2, 0, "stderr"),
+            RankLogFile(f"{run}/attempt_2/0/stdout.log", 2, 0, "stdout"),
+            RankLogFile(f"{run}/attempt_2/1/stderr.log", 2, 1, "stderr"),
+            RankLogFile(f"{run}/attempt_10/0/stdout.log", 10, 0, "stdout"),
         ]
     }
     names = {worker: [os.path.basename(path) for path in paths] for worker, paths in found.dumps.items()}

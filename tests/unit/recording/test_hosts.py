@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atlctl.diagnosis.reading.reader import LogFacts
+from atlctl.diagnosis.logfacts import LogFacts
 from atlctl.recording.hosts import by_host, merged
 from tests.unit.diagnosis.cause.logs import OWN, Log, closed_by
 from tests.unit.diagnosis.samples import parse

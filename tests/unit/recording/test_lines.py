@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atlctl.diagnosis.text import LINE_LIMIT, clean_line
+from atlctl.diagnosis.logline import LINE_LIMIT, clean_line
 from atlctl.recording.lines import LineReader, Uncri, not_text, unstamped
 
 

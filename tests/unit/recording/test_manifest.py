@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlctl.diagnosis.platform import Gpu, PlatformState, judge_state
+from atlctl.diagnosis.platform import PlatformState, judge_state
+from atlctl.diagnosis.result import GpuIdentity
 from atlctl.jobs.errors import UsageError
 from atlctl.jobs.model import State
 from atlctl.recording import manifest
@@ -61,7 +62,7 @@ def test_every_field():
         node="node7",
         host_ip="10.0.0.7",
         addresses=("10.244.1.9", "fd00::9"),
-        gpus=(Gpu(5, "GPU-1", "0000:3b:00.0", 0),),
+        gpus=(GpuIdentity(5, "GPU-1", "0000:3b:00.0", 0),),
     )
     judgement = judge_state(worker.platform)
     assert judgement is not None

@@ -13,7 +13,7 @@ import uuid
 
 import pytest
 
-from atlctl.diagnosis.scanning.sieve import sieve_for
+from atlctl.diagnosis.scanner import sieve_for
 from atlctl.render.redact import LITERALS, Redactor
 
 LETTERS = string.ascii_letters

@@ -9,7 +9,7 @@ import pytest
 
 from atlctl.render.heatmap import Drawn, Heat, draw, figure
 from atlctl.render.streams import Streams
-from atlctl.render.table import display_width
+from atlctl.render.width import display_width
 
 
 def heat(count: int, bad: tuple[int, ...] = (), links: tuple[tuple[int, int], ...] = (), name: str = "worker-") -> Heat:

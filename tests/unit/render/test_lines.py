@@ -5,9 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atlctl.jobs.errors import AtlctlError
-from atlctl.render.lines import LinePrefixer, Piece
+from atlctl.render.lines import LinePrefixer, Piece, Spill
 from atlctl.render.sanitize import OutputSanitizer
-from atlctl.render.spill import Spill
 
 
 def text(pieces: Sequence[Piece]) -> bytes:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlctl.render.panel import fold_points, render_panel
+from atlctl.render.panel import render_panel
 from atlctl.render.streams import Streams
-from atlctl.render.table import display_width
+from atlctl.render.width import display_width, fold_points
 
 SGR = re.compile("\x1b\\[[0-9;]*m")
 

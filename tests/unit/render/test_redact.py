@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlctl.diagnosis.scanning.sieve import sieve_for
+from atlctl.diagnosis.scanner import sieve_for
 from atlctl.render.redact import HIDDEN, LITERALS, Redactor, is_secret_name, redact_json, redact_json_bytes, redact_text
 
 JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IkNBTkFSWSJ9.eyJpc3MiOiJDQU5BUlkifQ.CANARY-CANARY_CANARY"

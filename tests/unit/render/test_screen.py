@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from atlctl.render.screen import Screen, cut, fitted
-from atlctl.render.table import Column, display_width
+from atlctl.render.screen import Screen, fitted
+from atlctl.render.table import Column
+from atlctl.render.width import cut, display_width
 
 
 def test_the_first_time_all_is_cleared_then_drawn_over() -> None:

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atlctl.render.jsonout import dumps, envelope, yaml_dump
-from atlctl.render.messages import error_text, note_text, warning_text
-from atlctl.render.prefix import PALETTE, color_of, prefix_for
-from atlctl.render.streams import Streams
-from atlctl.render.table import Column, Table, display_width, human_age, render_table, rfc3339
+from atlctl.render.lines import PALETTE, color_of, prefix_for
+from atlctl.render.streams import Streams, error_text, note_text, warning_text
+from atlctl.render.table import Column, Table, human_age, render_table, rfc3339
+from atlctl.render.width import display_width
 
 HOSTILE = re.compile("[\x7f-\x9f\u061c\u200b-\u200c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 

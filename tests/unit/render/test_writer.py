@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from atlctl.render.spill import Spill
+from atlctl.render.lines import Spill
 from atlctl.render.writer import Writer
 
 

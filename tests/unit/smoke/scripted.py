@@ -9,7 +9,7 @@ from typing import Any
 
 from atlctl.backends.base import Event, ExecRequest, Exited, Output, Started, TerminalSize
 from atlctl.jobs.model import State, Worker
-from atlctl.smoke import sending
+from atlctl.smoke import session
 
 
 def worker(index: int, state: State = State.RUNNING) -> Worker:
@@ -24,7 +24,7 @@ class Stream:
         self.sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.ended = False
         self._held = b""
-        self._skip = len(sending.program())
+        self._skip = len(session.program())
 
     def put(self, data: bytes, stream: Any = "stdout") -> None:
         self.events.put_nowait(Output(stream, data))

@@ -36,7 +36,8 @@ def test_rows_are_added_to_the_table(named: Path) -> None:
         (GOOD + "\n[other]\n", "[[row]]"),
         (GOOD.replace("99.5", "0"), "numbers above 0"),
         (GOOD.replace('"one"', '"two"'), "one of one, many"),
-        (GOOD + "speed = 3\n", "row 1"),
+        (GOOD + "speed = 3\n", "row 1: unknown field speed"),
+        (GOOD.replace("busbw = 99.5\n", "").replace("gpu", "#"), "row 1: gpu, busbw missing"),
     ],
 )
 def test_what_is_wrong_is_told(named: Path, text: str | None, words: str) -> None:

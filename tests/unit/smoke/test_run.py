@@ -14,11 +14,9 @@ from atlctl.backends.base import Event, Exited, FailedToStart, Lost
 from atlctl.jobs.errors import AtlctlError, ExitCode
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.smoke import run as running
-from atlctl.smoke import steps as stepping
 from atlctl.smoke.context import Options, Run
 from atlctl.smoke.findings import Culprit, Finding, Report, Severity, Verdict
-from atlctl.smoke.run import Smoke, absent
-from atlctl.smoke.steps import Act, Step, names, steps
+from atlctl.smoke.run import Act, Smoke, Step, absent, names, steps
 from tests.unit.smoke.scripted import Script, Scripted, Stream, mute, polite, worker
 
 
@@ -154,7 +152,7 @@ def test_one_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch, back: bool
 
 
 REFUSED = {
-    "forbidden": (FailedToStart(125, "pods/exec is forbidden: User x"), ExitCode.NOT_ALLOWED),
+    "forbidden": (FailedToStart(125, "pods/exec is forbidden: User x", not_allowed=True), ExitCode.NOT_ALLOWED),
     "silent": (mute, ExitCode.TIMEOUT),
     "lost": (Lost("gone"), ExitCode.UNREACHABLE),
     "no Python": (Exited(exit_code=3), ExitCode.UNREACHABLE),
@@ -255,7 +253,7 @@ def test_every_tier_has_its_checks_in_their_order() -> None:
     # What starts ranks is marked so, or a training would feel it.
     deep = [step for group in steps(Options(tier="deep")) for step in group]
     assert {step.name for step in deep if not step.ranks} == {"facts", "mesh", "storage", "gpus", "throughput"}
-    assert stepping.steps(Options())[0][0].name == "facts"
+    assert steps(Options())[0][0].name == "facts"
 
 
 def test_who_is_missing_without_being_asked() -> None:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.smoke import sending
+from atlctl.remote import sending
+from atlctl.smoke import session
 from atlctl.smoke.session import Session
 from tests.support import proc
 from tests.support.plainhosts import PlainHosts, workers
 
-SMOKE = Path(sending.__file__).parent
-SENT = [*sorted((SMOKE / "agent").glob("*.py")), SMOKE / "probe.py"]
+SENT = sorted(Path(sending.__file__).parent.rglob("*.py"))
 #: The interpreter below any virtual environment.
 BASE = os.path.realpath(sys.executable)
 
@@ -43,18 +43,10 @@ def _new(node: ast.AST) -> bool:
     )
 
 
-def test_the_boot_is_python_3_8_too_and_the_words_are_few() -> None:
-    ast.parse(sending._START, feature_version=(3, 8))
-    ast.parse(sending._TRUST.read_text() + sending._BOOT, feature_version=(3, 8))
-    words = sending.request(True).argv.words
+def test_the_words_are_few() -> None:
+    words = session.request_for(True).argv.words
     # More would not pass through a request's URL to a pod.
     assert sum(len(word.encode()) for word in words) < 6000
-
-
-def test_the_boot_refuses_an_old_python_before_it_reads_anything() -> None:
-    old = sending._START.replace("sys.version_info < (3, 8)", "sys.version_info < (9, 9)")
-    run = subprocess.run([BASE, "-c", "import sys; exec(sys.argv[1])", old, "", "any", "5"], input=b"12345", timeout=20)
-    assert run.returncode == 97
 
 
 def hello(env: Mapping[str, str], torch: bool = False) -> tuple[dict[str, object], dict[str, str]]:
@@ -62,19 +54,19 @@ def hello(env: Mapping[str, str], torch: bool = False) -> tuple[dict[str, object
 
     async def scenario() -> tuple[dict[str, object], dict[str, str]]:
         hosts = PlainHosts(env=lambda _: env)
-        async with Session(hosts, workers(1), {"seconds": 20, "torch": False}) as session:
-            session._config = {"seconds": 20, "torch": False}
-            missing = await session.roll_call(15)
-            return session.hello("worker-0"), missing
+        async with Session(hosts, workers(1), {"seconds": 20, "torch": False}) as asked:
+            asked._config = {"seconds": 20, "torch": False}
+            missing = await asked.roll_call(15)
+            return asked.hello("worker-0"), missing
 
     if torch:
-        boot = sending.request
+        boot = session.request_for
 
         def wanting(_: bool) -> object:
             return boot(True)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sending, "request", wanting)
+            patch.setattr(session, "request_for", wanting)
             return asyncio.run(scenario())
     return asyncio.run(scenario())
 
@@ -160,12 +152,12 @@ def test_a_path_that_is_not_the_program_that_runs_is_not_run(tmp_path: Path) -> 
 
 def test_an_agent_ends_with_its_stream_and_leaves_nothing() -> None:
     async def scenario() -> None:
-        session = Session(PlainHosts(), workers(2), {"seconds": 20, "torch": False})
-        async with session:
-            assert await session.roll_call(15) == {}
-            pids = [int(session.hello(name)["pid"]) for name in session.living()]
+        asked = Session(PlainHosts(), workers(2), {"seconds": 20, "torch": False})
+        async with asked:
+            assert await asked.roll_call(15) == {}
+            pids = [int(asked.hello(name)["pid"]) for name in asked.living()]
             assert all(proc.alive(pid) for pid in pids)
-        assert session.may_still_run() == []
+        assert asked.may_still_run() == []
         assert not any(proc.alive(pid) for pid in pids)
 
     asyncio.run(scenario())

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from atlctl.cli.catalogue import Language
 from atlctl.cli.smoke.data import to_data
 from atlctl.cli.smoke.telling import progress_text, report_text
 from atlctl.cli.smoke.torchrun import line
 from atlctl.cli.smoke.words import Words
+from atlctl.i18n import Language
 from atlctl.render.jsonout import dumps
 from atlctl.render.streams import Streams
-from atlctl.render.table import display_width
+from atlctl.render.width import display_width
 from atlctl.smoke.findings import Culprit, Finding, Report, Severity
 from tests.unit.smoke.reports import report
 

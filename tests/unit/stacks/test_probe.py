@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import os
 import signal
@@ -15,40 +14,14 @@ from typing import Any
 
 import pytest
 
-from atlctl.stacks import look
-from atlctl.stacks.probe import dumping, main, reading, room
-from atlctl.stacks.probe.finding import Finder
-from atlctl.stacks.probe.procfs import look_at
-from atlctl.stacks.probe.reading import read_all
+from atlctl.remote.ranks import Finder
+from atlctl.remote.stacks import dumping, main
+from atlctl.remote.stacks.main import look_at
 from tests.support import proc
 
 SLEEP = "import time; time.sleep(4000)"
 #: Something that no other process of this machine has.
 MARKS = {"ATLCTL_STATE_DIR": "/nowhere", "ATLCTL_JOB": "probe-test", "ATLCTL_WORKER": "worker-0"}
-
-
-def test_a_file_that_hangs_holds_up_no_other(tmp_path: Path) -> None:
-    """A FIFO that nobody writes stands for the memory lock of a process that hangs."""
-    paths = []
-    for number in range(4):
-        paths.append(str(tmp_path / str(number)))
-        (tmp_path / str(number)).write_text(f"text {number}")
-    (tmp_path / "2").unlink()
-    os.mkfifo(tmp_path / "2")
-    begun = time.monotonic()
-    found, failed = read_all([*paths, str(tmp_path / "none")], 6)
-    assert found == {paths[0]: b"text 0", paths[1]: b"text 1", paths[3]: b"text 3"}
-    assert failed == {paths[2]: "no answer in 0.5 s", str(tmp_path / "none"): "No such file or directory"}
-    assert time.monotonic() - begun < 3
-
-
-def test_many_that_hang_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_FILE_SECONDS", 0.1)
-    paths = [str(tmp_path / str(number)) for number in range(8)]
-    for path in paths:
-        os.mkfifo(path)
-    _, failed = read_all(paths, 6)
-    assert list(failed.values()) == ["no answer in 0.1 s"] * 6 + ["not tried: too many others hang"] * 2
 
 
 def _process(**env: str) -> subprocess.Popen[bytes]:
@@ -61,7 +34,7 @@ def ranks() -> Iterator[list[subprocess.Popen[bytes]]]:
     started = [
         _process(RANK="3", LOCAL_RANK="1", WORLD_SIZE="4"),
         _process(RANK="1"),
-        _process(RANK="4", LOCAL_RANK="0", ATLCTL_WORKER="worker-1"),
+        _process(RANK="4", LOCAL_RANK="0", WORLD_SIZE="4", ATLCTL_WORKER="worker-1"),
     ]
     yield started
     for one in started:
@@ -87,14 +60,14 @@ def test_of_two_with_one_rank_the_younger_counts(
     ranks: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time.sleep(0.05)
-    ranks.append(_process(RANK="3", LOCAL_RANK="1"))
+    ranks.append(_process(RANK="3", LOCAL_RANK="1", WORLD_SIZE="4"))
     assert proc.wait_until(lambda: [one["pid"] for one in _finder(monkeypatch).ranks()] == [ranks[-1].pid])
 
 
 def test_the_trainer_below_a_launcher_is_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = subprocess.Popen(
         ["sh", "-c", f"{sys.executable} -c '{SLEEP}'; true"],
-        env={**os.environ, **MARKS, "RANK": "0", "LOCAL_RANK": "0"},
+        env={**os.environ, **MARKS, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"},
         start_new_session=True,
     )
     try:
@@ -119,33 +92,12 @@ def test_one_look_shows_where_a_thread_waits(ranks: list[subprocess.Popen[bytes]
     assert look_at(1 << 22) == {}
 
 
-def test_headroom_is_what_the_group_has_left(tmp_path: Path) -> None:
-    group = tmp_path / "a" / "b"
-    group.mkdir(parents=True)
-    (tmp_path / "a" / "memory.max").write_text("max\n")
-    (tmp_path / "a" / "memory.current").write_text("1\n")
-    (group / "memory.max").write_text("1000\n")
-    (group / "memory.current").write_text("900\n")
-    (group / "memory.stat").write_text("anon 5\ninactive_file 300\nactive_file 200\nfile_dirty 50\n")
-    v2 = ("memory.max", "memory.current", "")
-    assert list(room._headrooms(str(tmp_path), "/a/b", v2)) == [("cgroup", 550)]
-    assert list(room._headrooms(str(tmp_path), "/host/path/a", v2)) == []
-    v1 = tmp_path / "v1"
-    v1.mkdir()
-    (v1 / "memory.limit_in_bytes").write_text("500\n")
-    (v1 / "memory.usage_in_bytes").write_text("100\n")
-    (v1 / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 40\ntotal_active_file 2\n")
-    names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-    assert list(room._headrooms(str(v1), "/docker/0123", names)) == [("cgroup", 442)]
-    assert room.memory()["headroom"] > 0
-
-
 def test_without_headroom_no_stack_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> Any:
         raise AssertionError("asked")
 
     monkeypatch.setattr(main, "Dumps", never)
-    low = {"headroom": 5 << 20, "of": "cgroup", "needed": room.HEADROOM}
+    low = {"headroom": 5 << 20, "of": "cgroup", "needed": main.HEADROOM}
     said = main._dump([{"looks": [1]}], Finder(), low, None, 0.0)
     assert said is not None
     assert said.startswith("only 5 MiB of memory are free, and 128 are needed")
@@ -167,16 +119,6 @@ def test_a_py_spy_for_another_machine_is_refused_and_none_is_left(
     dumps.close()
 
 
-@pytest.mark.parametrize("name", look._MODULES)
-def test_the_text_is_good_for_python_3_8(name: str) -> None:
-    ast.parse(look._source(name), feature_version=(3, 8))
-
-
-def test_all_of_it_is_sent() -> None:
-    files = {path.stem for path in (Path(look.__file__).parent / "probe").glob("*.py")}
-    assert files == {"__init__", *look._MODULES}
-
-
 #: What torch's worker server does: a listening socket, `POST /handler/NAME`.
 SERVER = """
 import os, socket, sys
@@ -195,7 +137,14 @@ while True:
 
 def test_torchs_worker_server_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The socket that the process really listens on: its script has added the rank to the name that was stated."""
-    env = {**os.environ, **MARKS, "RANK": "7", "LOCAL_RANK": "0", "TORCH_WORKER_SERVER_SOCKET": f"{tmp_path}/s"}
+    env = {
+        **os.environ,
+        **MARKS,
+        "RANK": "7",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "8",
+        "TORCH_WORKER_SERVER_SOCKET": f"{tmp_path}/s",
+    }
     process = subprocess.Popen([sys.executable, "-c", SERVER], env=env)
     try:
         assert proc.wait_until((tmp_path / "s7").exists)
@@ -215,7 +164,7 @@ def test_torchs_worker_server_is_asked_first(tmp_path: Path, monkeypatch: pytest
 
 def test_a_dump_of_the_recorder_is_taken_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "trace_7").write_bytes(b"\x80 a dump")
-    process = _process(RANK="7", LOCAL_RANK="0", TORCH_FR_DUMP_TEMP_FILE=f"{tmp_path}/trace_")
+    process = _process(RANK="7", LOCAL_RANK="0", WORLD_SIZE="8", TORCH_FR_DUMP_TEMP_FILE=f"{tmp_path}/trace_")
     try:
         assert proc.wait_until(lambda: Finder().environs.get(process.pid, {}).get(b"RANK") == b"7")
         finder = _finder(monkeypatch)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
-from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict, derived
+from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight, derived
 from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, kubectl
 from atlctl.jobs.model import Worker
 
@@ -20,20 +20,20 @@ class BarePods(Common):
     resource = Resource("", "pods", "Pod", ("v1",), ("po",))
     own_names = True
 
-    def place(self, pod: Object, _top: Object, /) -> Place:
-        return Place(fields.name(pod), None, None)
+    def place(self, pod: Object, _top: Object, /) -> PodPlace:
+        return PodPlace(objects.name(pod), None, None)
 
-    def roles(self, _sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
-        return (Role("", sum(seen.values())),)
+    def roles(self, _sight: Sight, seen: Mapping[str, int], /) -> tuple[JobRole, ...]:
+        return (JobRole("", sum(seen.values())),)
 
     def suspended(self, _top: Object, /) -> bool:
         return False
 
-    def state(self, _sight: Sight, workers: Sequence[Worker], /) -> Verdict:
+    def state(self, _sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
         return derived(workers, final=True)
 
     def stop(self, top: Object, /) -> Mechanism:
-        name = fields.name(top)
+        name = objects.name(top)
         command = kubectl(top, "delete", "pod", name) if name else kubectl(top, "delete", "pods", "-l", "SELECTOR")
         return Refuse("a pod without a job has no stop that could be taken back", command, deletable=True)
 
@@ -45,7 +45,7 @@ class BarePods(Common):
 def user_ranks(pods: Sequence[Object]) -> list[int] | None:
     """The node ranks that the user's labels give, None unless one label numbers all pods from 0."""
     for key in RANK_LABELS:
-        ranks = [fields.count(fields.labels(pod).get(key)) for pod in pods]
+        ranks = [objects.count(objects.labels(pod).get(key)) for pod in pods]
         stated = [rank for rank in ranks if rank is not None]
         if len(stated) == len(pods) and set(stated) == set(range(len(pods))):
             return stated

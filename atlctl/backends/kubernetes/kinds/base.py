@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
 from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Suspend
+from atlctl.jobs import fields
 from atlctl.jobs.model import State, Worker
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -48,7 +49,7 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PodPlace:
     """Where a pod stands in its job: the `number`th of `role`, in its `attempt`th try.
 
     `role` also begins the worker's name; `shown` is what a user is told, None where there are no roles.
@@ -62,7 +63,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class JobRole:
     """A group of like workers. `first_rank` is the node rank of its first one, None where it has no ranks.
 
     `counted`: its workers train; helpers (launchers, initializers, submitters) are not expected to run on.
@@ -75,7 +76,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JobStatus:
     """A job's state, a word for why, and the platform's sentence."""
 
     state: State
@@ -96,7 +97,7 @@ class Past:
 class Sight:
     """What could be read of a job: its object (empty where it could not be read) and objects that it made.
 
-    `past`: pods that its events report, read only if `Kind.vanished` counts some.
+    `past`: pods that its events report, read only if `JobKind.vanished` counts some.
     """
 
     top: Object
@@ -104,7 +105,7 @@ class Sight:
     past: tuple[Past, ...] = ()
 
 
-class Kind(Protocol):
+class JobKind(Protocol):
     """One kind of job. `top` is its object."""
 
     resource: Resource
@@ -135,18 +136,18 @@ class Kind(Protocol):
     def children(self, top: Object, /) -> tuple[tuple[str, str], ...]:
         """Objects of its own that tell more: (`plural.group`, name)."""
 
-    def place(self, pod: Object, top: Object, /) -> Place: ...
+    def place(self, pod: Object, top: Object, /) -> PodPlace: ...
 
     def vanished(self, top: Object, pods: Sequence[Object], /) -> int:
         """How many pods it has made that are not among `pods`, if pods have no numbers of their own; else 0."""
 
-    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
+    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[JobRole, ...]:
         """Its roles in the job's order. `seen`: roles of pods, with the number of workers each must have at least."""
 
     def suspended(self, top: Object, /) -> bool:
         """It was asked to be suspended."""
 
-    def state(self, sight: Sight, workers: Sequence[Worker], /) -> Verdict: ...
+    def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus: ...
 
     def stop(self, top: Object, /) -> Mechanism: ...
 
@@ -173,7 +174,7 @@ class Common:
         return self.resource.kind
 
     def selectors(self, top: Object, /) -> tuple[str, ...]:
-        return tuple(f"{key}={fields.name(top)}" for key in self.name_labels)
+        return tuple(f"{key}={objects.name(top)}" for key in self.name_labels)
 
     def children(self, _top: Object, /) -> tuple[tuple[str, str], ...]:
         return ()
@@ -181,30 +182,30 @@ class Common:
     def vanished(self, _top: Object, _pods: Sequence[Object], /) -> int:
         return 0
 
-    def roles(self, _sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
-        return tuple(Role(name, count) for name, count in seen.items())
+    def roles(self, _sight: Sight, seen: Mapping[str, int], /) -> tuple[JobRole, ...]:
+        return tuple(JobRole(name, count) for name, count in seen.items())
 
     def suspended(self, top: Object, /) -> bool:
-        return fields.dig(top, *self.suspend_path) is True
+        return objects.dig(top, *self.suspend_path) is True
 
-    def state(self, sight: Sight, workers: Sequence[Worker], /) -> Verdict:
+    def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
         """Conditions are looked up by type: the last one of the list, or the last True one, may be history."""
-        found = fields.conditions(sight.top)
-        if failed := fields.holds(found, *self.failed_conditions):
-            return Verdict(State.FAILED, *fields.word(failed))
-        if complete := fields.holds(found, *self.complete_conditions):
-            return Verdict(State.SUCCEEDED, *fields.word(complete))
+        found = objects.conditions(sight.top)
+        if failed := objects.holds(found, *self.failed_conditions):
+            return JobStatus(State.FAILED, *objects.word(failed))
+        if complete := objects.holds(found, *self.complete_conditions):
+            return JobStatus(State.SUCCEEDED, *objects.word(complete))
         return self.unfinished(sight, workers)
 
-    def unfinished(self, sight: Sight, workers: Sequence[Worker], /) -> Verdict:
+    def unfinished(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
         """The state of a job that no condition calls ended."""
-        if fields.meta(sight.top).get("deletionTimestamp"):
-            return Verdict(State.STOPPING, "Terminating")
+        if objects.meta(sight.top).get("deletionTimestamp"):
+            return JobStatus(State.STOPPING, "Terminating")
         if self.suspended(sight.top):
             return asleep(sight.top, workers)
         if workers:
             return derived(workers)
-        return Verdict(self.hint(sight.top))
+        return JobStatus(self.hint(sight.top))
 
     def hint(self, _top: Object, /) -> State:
         """The state of a job without a pod that could be read."""
@@ -217,14 +218,14 @@ class Common:
         return Suspend(self.suspend_path, False)
 
 
-def asleep(top: Object, workers: Iterable[Worker]) -> Verdict:
+def asleep(top: Object, workers: Iterable[Worker]) -> JobStatus:
     """A job that is asked to sleep: right after the patch its pods run on and no condition has changed."""
     if any(worker.state.active for worker in workers):
-        return Verdict(State.STOPPING, "Suspending")
-    condition = fields.holds(fields.conditions(top), "Suspended") or {}
+        return JobStatus(State.STOPPING, "Suspending")
+    condition = objects.holds(objects.conditions(top), "Suspended") or {}
     if queue_of(top):  # Kueue suspends what it has not admitted
-        return Verdict(State.QUEUED, *fields.word(condition))
-    return Verdict(State.SUSPENDED, *fields.word(condition))
+        return JobStatus(State.QUEUED, *objects.word(condition))
+    return JobStatus(State.SUSPENDED, *objects.word(condition))
 
 
 #: What a job is while its workers are so, the first that fits.
@@ -240,7 +241,7 @@ _LEADING = (
 )
 
 
-def derived(workers: Sequence[Worker], *, final: bool = False) -> Verdict:
+def derived(workers: Sequence[Worker], *, final: bool = False) -> JobStatus:
     """A job's state from its workers.
 
     `final`: nobody would start them again. Else a job whose workers have all ended is not called so: its
@@ -252,20 +253,20 @@ def derived(workers: Sequence[Worker], *, final: bool = False) -> Verdict:
     for state in _LEADING:
         if (first := firsts.get(state)) is not None:
             told = ("", "") if state is State.RUNNING else (first.reason, first.message)
-            return Verdict(state, *told)
+            return JobStatus(state, *told)
     if (failed := firsts.get(State.FAILED)) is not None:
-        return Verdict(State.FAILED if final else State.RESTARTING, failed.reason, failed.message)
+        return JobStatus(State.FAILED if final else State.RESTARTING, failed.reason, failed.message)
     if firsts:
-        return Verdict(State.SUCCEEDED if final else State.RUNNING, "" if final else "Completing")
-    return Verdict(State.PENDING)
+        return JobStatus(State.SUCCEEDED if final else State.RUNNING, "" if final else "Completing")
+    return JobStatus(State.PENDING)
 
 
 def queue_of(top: Object) -> str | None:
     """Kueue's LocalQueue that the job was given to."""
-    return fields.text(fields.labels(top).get(QUEUE_LABEL)) or None
+    return fields.text(objects.labels(top).get(QUEUE_LABEL)) or None
 
 
 def on_other_cluster(top: Object) -> bool:
     """MultiKueue runs it: its pods are in another cluster."""
-    spec = fields.spec(top)
-    return MULTIKUEUE in (spec.get("managedBy"), fields.dig(spec, "runPolicy", "managedBy"))
+    spec = objects.spec(top)
+    return MULTIKUEUE in (spec.get("managedBy"), objects.dig(spec, "runPolicy", "managedBy"))

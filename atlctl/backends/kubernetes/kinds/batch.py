@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
-from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict
+from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight
+from atlctl.jobs import fields
 from atlctl.jobs.model import State, Worker
 
 #: On pods of indexed Jobs: an annotation always, a label since Kubernetes 1.28.
@@ -16,11 +17,11 @@ WORKER = "worker"
 
 
 def completion_index(pod: Object) -> int | None:
-    index = fields.count(fields.labels(pod).get(COMPLETION_INDEX))
-    return fields.count(fields.notes(pod).get(COMPLETION_INDEX)) if index is None else index
+    index = objects.count(objects.labels(pod).get(COMPLETION_INDEX))
+    return objects.count(objects.notes(pod).get(COMPLETION_INDEX)) if index is None else index
 
 
-class Job(Common):
+class BatchJob(Common):
     """Pods of a plain Job have no index: they take numbers in the order in which they were made.
 
     When one fails, the Job controller deletes the others: the order of the rest does not show their numbers.
@@ -30,39 +31,39 @@ class Job(Common):
     name_labels = (NAME_LABEL,)
 
     def selectors(self, top: Object) -> tuple[str, ...]:
-        return (f"batch.kubernetes.io/controller-uid={fields.uid(top)}",)
+        return (f"batch.kubernetes.io/controller-uid={objects.uid(top)}",)
 
-    def place(self, pod: Object, _top: Object) -> Place:
-        failures = fields.notes(pod).get("batch.kubernetes.io/job-index-failure-count")
-        return Place(WORKER, completion_index(pod), None, fields.count(failures))
+    def place(self, pod: Object, _top: Object) -> PodPlace:
+        failures = objects.notes(pod).get("batch.kubernetes.io/job-index-failure-count")
+        return PodPlace(WORKER, completion_index(pod), None, objects.count(failures))
 
     def vanished(self, top: Object, pods: Sequence[Object]) -> int:
-        if fields.spec(top).get("completionMode") == "Indexed":
+        if objects.spec(top).get("completionMode") == "Indexed":
             return 0
-        status = fields.status(top)
+        status = objects.status(top)
         uncounted = fields.mapping(status.get("uncountedTerminatedPods"))
-        made = fields.total(status.get(name) for name in ("active", "succeeded", "failed"))
+        made = objects.total(status.get(name) for name in ("active", "succeeded", "failed"))
         made += sum(len(uids) for uids in uncounted.values() if isinstance(uids, list))
         return max(0, made - len(pods))
 
-    def roles(self, sight: Sight, seen: Mapping[str, int]) -> tuple[Role, ...]:
-        spec = fields.spec(sight.top)
+    def roles(self, sight: Sight, seen: Mapping[str, int]) -> tuple[JobRole, ...]:
+        spec = objects.spec(sight.top)
         indexed = spec.get("completionMode") == "Indexed" if spec else True
         expected = seen.get(WORKER, 0)
         if spec:
-            expected = fields.count(spec.get("parallelism", 1)) or 0
-            completions = fields.count(spec.get("completions"))
+            expected = objects.count(spec.get("parallelism", 1)) or 0
+            completions = objects.count(spec.get("completions"))
             expected = expected if completions is None else min(expected, completions)
-        return (Role(WORKER, expected, 0 if indexed else None),)
+        return (JobRole(WORKER, expected, 0 if indexed else None),)
 
-    def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> Verdict:
-        decided = fields.holds(fields.conditions(sight.top), "FailureTarget", "SuccessCriteriaMet")
+    def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> JobStatus:
+        decided = objects.holds(objects.conditions(sight.top), "FailureTarget", "SuccessCriteriaMet")
         if decided is not None:  # its end is certain, and pods are still ending
-            return Verdict(State.STOPPING, *fields.word(decided))
+            return JobStatus(State.STOPPING, *objects.word(decided))
         return super().unfinished(sight, workers)
 
     def hint(self, top: Object) -> State:
-        status = fields.status(top)
-        if fields.count(status.get("ready")):
+        status = objects.status(top)
+        if objects.count(status.get("ready")):
             return State.RUNNING
-        return State.STARTING if fields.count(status.get("active")) else State.PENDING
+        return State.STARTING if objects.count(status.get("active")) else State.PENDING

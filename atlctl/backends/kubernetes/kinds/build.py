@@ -7,16 +7,18 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes import pods as podstate
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import barepods, fields, jobset
-from atlctl.backends.kubernetes.kinds.base import Kind, Past, Place, Role, Sight, Verdict, queue_of
+from atlctl.backends.kubernetes.kinds import barepods, jobset
+from atlctl.backends.kubernetes.kinds.base import JobKind, JobRole, JobStatus, Past, PodPlace, Sight, queue_of
+from atlctl.jobs import fields
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.jobs.naming import natural_key
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class PodScope:
     """What makes a pod the job's own: a controller, or a JobSet, of one of these UIDs.
 
     `since`: set where an object between job and pods was not read. Then a pod that the labels name and that is not
@@ -28,28 +30,28 @@ class Scope:
     jobset: bool = False
 
     def has(self, pod: Object) -> bool:
-        owner = fields.controller(pod)
+        owner = objects.controller(pod)
         if owner is None:
             return False
         if fields.text(owner.get("uid")) in self.uids:
             return True
-        if of_set := fields.text(fields.labels(pod).get(jobset.UID_LABEL)):
+        if of_set := fields.text(objects.labels(pod).get(jobset.UID_LABEL)):
             if of_set in self.uids:
                 return True
             if self.jobset:
                 return False
-        return self.since is not None and (fields.created(pod) or 0.0) >= self.since
+        return self.since is not None and (objects.created(pod) or 0.0) >= self.since
 
 
-def scope_of(kind: Kind, sight: Sight, *, complete: bool) -> Scope:
+def scope_of(kind: JobKind, sight: Sight, *, complete: bool) -> PodScope:
     """`complete`: every object between the job and its pods was read, or is known not to exist."""
-    uids = {uid for obj in (sight.top, *sight.children) if (uid := fields.uid(obj))}
-    since = None if complete or kind.direct else fields.created(sight.top) or 0.0
+    uids = {uid for obj in (sight.top, *sight.children) if (uid := objects.uid(obj))}
+    since = None if complete or kind.direct else objects.created(sight.top) or 0.0
     known = kind.resource.name == jobset.RESOURCE or any(jobset.replicated_jobs(child) for child in sight.children)
-    return Scope(frozenset(uids), since, known)
+    return PodScope(frozenset(uids), since, known)
 
 
-def build(kind: Kind, sight: Sight, pods: Sequence[Object]) -> Job:
+def build(kind: JobKind, sight: Sight, pods: Sequence[Object]) -> Job:
     """The job of `sight`. `pods` are its own; of several of one place the newest that lives is the worker."""
     top = sight.top
     numbered = True
@@ -59,17 +61,17 @@ def build(kind: Kind, sight: Sight, pods: Sequence[Object]) -> Job:
         workers, expected, numbered = _by_place(kind, sight, pods)
     verdict = kind.state(sight, workers)
     return Job(
-        name=fields.name(top),
+        name=objects.name(top),
         kind=kind.title,
         backend="kubernetes",
         state=verdict.state,
-        uid=fields.uid(top),
+        uid=objects.uid(top),
         expected=expected,
         workers=workers,
         reason=verdict.reason,
         message=verdict.message,
-        namespace=fields.namespace(top) or None,
-        created=fields.created(top) or min((c for pod in pods if (c := fields.created(pod))), default=None),
+        namespace=objects.namespace(top) or None,
+        created=objects.created(top) or min((c for pod in pods if (c := objects.created(pod))), default=None),
         ended=_ended(top, verdict, workers),
         resource=kind.resource.name,
         suspended=kind.suspended(top),
@@ -78,13 +80,13 @@ def build(kind: Kind, sight: Sight, pods: Sequence[Object]) -> Job:
     )
 
 
-def _worker(kind: Kind, pod: Object) -> Worker:
+def _worker(kind: JobKind, pod: Object) -> Worker:
     container = podstate.trainer_container(pod, kind.containers, first=kind.first_trains)
     return podstate.worker_of(pod, container)
 
 
-def _by_own_names(kind: Kind, pods: Sequence[Object]) -> tuple[Worker, ...]:
-    ordered = sorted(pods, key=lambda pod: natural_key(fields.name(pod)))
+def _by_own_names(kind: JobKind, pods: Sequence[Object]) -> tuple[Worker, ...]:
+    ordered = sorted(pods, key=lambda pod: natural_key(objects.name(pod)))
     ranks = barepods.user_ranks(ordered)
     return tuple(
         replace(_worker(kind, pod), index=index, node_rank=None if ranks is None else ranks[index])
@@ -112,18 +114,18 @@ class _Try:
         return self.worker.state.active, self.created, self.worker.name
 
 
-def _try(worker: Worker, pod: Object, place: Place) -> _Try:
-    created = fields.created(pod) or 0.0
+def _try(worker: Worker, pod: Object, place: PodPlace) -> _Try:
+    created = objects.created(pod) or 0.0
     ended = None
     if worker.state in (State.FAILED, State.STOPPING):
-        deleted = fields.moment(fields.meta(pod).get("deletionTimestamp"))
+        deleted = fields.moment(objects.meta(pod).get("deletionTimestamp"))
         if deleted is not None:  # the time at which its grace period is over
-            deleted -= fields.count(fields.meta(pod).get("deletionGracePeriodSeconds")) or 0
+            deleted -= objects.count(objects.meta(pod).get("deletionGracePeriodSeconds")) or 0
         ended = min((at for at in (worker.ended, deleted) if at is not None), default=created)
     return _Try(worker, created, ended, place.shown, place.attempt)
 
 
-def _by_place(kind: Kind, sight: Sight, pods: Sequence[Object]) -> tuple[tuple[Worker, ...], int, bool]:
+def _by_place(kind: JobKind, sight: Sight, pods: Sequence[Object]) -> tuple[tuple[Worker, ...], int, bool]:
     """The workers, how many there should be, and whether their numbers are known."""
     places: dict[str, dict[int, list[_Try]]] = {}
     loose: dict[str, list[_Try]] = {}
@@ -135,7 +137,7 @@ def _by_place(kind: Kind, sight: Sight, pods: Sequence[Object]) -> tuple[tuple[W
             loose.setdefault(place.role, []).append(made)
         else:
             numbered.setdefault(place.number, []).append(made)
-    present = {fields.name(pod) for pod in pods}
+    present = {objects.name(pod) for pod in pods}
     past = [item for item in sight.past if item.name not in present]
     known = kind.vanished(sight.top, pods) <= len(past)
     for role, tries in loose.items():
@@ -145,7 +147,9 @@ def _by_place(kind: Kind, sight: Sight, pods: Sequence[Object]) -> tuple[tuple[W
             _in_order(places[role], tries)
     seen = {role: max(numbered, default=-1) + 1 for role, numbered in places.items()}
     roles = list(kind.roles(sight, seen))
-    roles += [Role(role, count, counted=False) for role, count in seen.items() if role not in {r.name for r in roles}]
+    roles += [
+        JobRole(role, count, counted=False) for role, count in seen.items() if role not in {r.name for r in roles}
+    ]
     workers: list[Worker] = []
     offset = expected = 0
     for group in sorted(roles, key=lambda item: not item.counted):
@@ -158,7 +162,7 @@ def _by_place(kind: Kind, sight: Sight, pods: Sequence[Object]) -> tuple[tuple[W
     return tuple(workers), expected, known
 
 
-def _of_role(role: Role, offset: int, numbered: Mapping[int, list[_Try]]) -> Iterable[Worker]:
+def _of_role(role: JobRole, offset: int, numbered: Mapping[int, list[_Try]]) -> Iterable[Worker]:
     for number in sorted(numbered):
         tries = numbered[number]
         now = max(tries, key=lambda item: item.rank) if len(tries) > 1 else tries[0]
@@ -217,13 +221,13 @@ def _in_order(numbered: dict[int, list[_Try]], tries: Sequence[_Try]) -> None:
         numbered[number] = [item]
 
 
-def _ended(top: Object, verdict: Verdict, workers: Sequence[Worker]) -> float | None:
+def _ended(top: Object, verdict: JobStatus, workers: Sequence[Worker]) -> float | None:
     """When it ended: as the object says, else when the condition turned that says it, else its last worker's end."""
     if verdict.state.active:
         return None
-    if (said := fields.moment(fields.status(top).get("completionTime"))) is not None:
+    if (said := fields.moment(objects.status(top).get("completionTime"))) is not None:
         return said
-    for condition in fields.conditions(top).values():
-        if condition.get("status") == "True" and fields.word(condition) == (verdict.reason, verdict.message):
+    for condition in objects.conditions(top).values():
+        if condition.get("status") == "True" and objects.word(condition) == (verdict.reason, verdict.message):
             return fields.moment(condition.get("lastTransitionTime"))
     return max((worker.ended for worker in workers if worker.ended is not None), default=None)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
-from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict, derived
+from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight, derived
 from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, kubectl, patch
+from atlctl.jobs import fields
 from atlctl.jobs.model import State, Worker
 
 NAME_LABEL = "elasticjob.dlrover/name"
@@ -25,46 +26,48 @@ class ElasticJob(Common):
     name_labels = (NAME_LABEL,)
     containers = ("main",)
 
-    def place(self, pod: Object, _top: Object, /) -> Place:
+    def place(self, pod: Object, _top: Object, /) -> PodPlace:
         """The rank index: the replica index is the node's id, and grows with each relaunch."""
-        labels = fields.labels(pod)
+        labels = objects.labels(pod)
         role = fields.text(labels.get(_PREFIX + "replica-type")) or "worker"
-        number = fields.count(labels.get(_PREFIX + "rank-index"))
+        number = objects.count(labels.get(_PREFIX + "rank-index"))
         if number is None:
-            number = fields.count(labels.get(_PREFIX + "replica-index"))
-        return Place(role, number, role, fields.count(labels.get(_PREFIX + "relaunch-count")))
+            number = objects.count(labels.get(_PREFIX + "replica-index"))
+        return PodPlace(role, number, role, objects.count(labels.get(_PREFIX + "relaunch-count")))
 
-    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
-        specs = fields.mapping(fields.spec(sight.top).get("replicaSpecs"))
+    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[JobRole, ...]:
+        specs = fields.mapping(objects.spec(sight.top).get("replicaSpecs"))
         stated = {}
         for name, item in specs.items():
-            replicas = fields.count(fields.mapping(item).get("replicas", 1))
+            replicas = objects.count(fields.mapping(item).get("replicas", 1))
             stated[name] = 0 if replicas is None else replicas
         stated = stated or dict(seen)
         order = [name for name in _ORDER if name in stated] + sorted(set(stated) - {*_ORDER, _MASTER})
-        roles = [Role(name, stated[name], 0 if name == "worker" and "chief" not in stated else None) for name in order]
+        roles = [
+            JobRole(name, stated[name], 0 if name == "worker" and "chief" not in stated else None) for name in order
+        ]
         masters = max(seen.get(_MASTER, 0), stated.get(_MASTER, 0))
-        return (*roles, Role(_MASTER, masters, counted=False)) if masters else tuple(roles)
+        return (*roles, JobRole(_MASTER, masters, counted=False)) if masters else tuple(roles)
 
     def suspended(self, _top: Object, /) -> bool:
         return False
 
-    def state(self, sight: Sight, workers: Sequence[Worker], /) -> Verdict:
-        phase = fields.text(fields.status(sight.top).get("phase"))
-        said = fields.word(_last(sight.top, phase))
+    def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
+        phase = fields.text(objects.status(sight.top).get("phase"))
+        said = objects.word(_last(sight.top, phase))
         if phase in ("Succeeded", "Failed"):
-            return Verdict(State.SUCCEEDED if phase == "Succeeded" else State.FAILED, *said)
-        if fields.meta(sight.top).get("deletionTimestamp"):
-            return Verdict(State.STOPPING, "Terminating")
+            return JobStatus(State.SUCCEEDED if phase == "Succeeded" else State.FAILED, *said)
+        if objects.meta(sight.top).get("deletionTimestamp"):
+            return JobStatus(State.STOPPING, "Terminating")
         training = [worker for worker in workers if worker.role != _MASTER]
-        frozen = phase == "Suspended" or fields.spec(sight.top).get("suspend") is True
+        frozen = phase == "Suspended" or objects.spec(sight.top).get("suspend") is True
         if frozen and not any(worker.state.active for worker in training):
-            return Verdict(State.SUSPENDED, *said)
+            return JobStatus(State.SUSPENDED, *said)
         verdict = derived(training or workers)
         return replace(verdict, reason="scaling suspended") if frozen else verdict
 
     def stop(self, top: Object, /) -> Mechanism:
-        command = kubectl(top, "delete", f"{self.resource.name}/{fields.name(top)}")
+        command = kubectl(top, "delete", f"{self.resource.name}/{objects.name(top)}")
         return Refuse("an ElasticJob has no stop that could be taken back: suspend leaves its workers running", command)
 
     def resume(self, top: Object, /) -> Mechanism:
@@ -73,4 +76,4 @@ class ElasticJob(Common):
 
 
 def _last(top: Object, phase: str) -> Object:
-    return fields.conditions(top).get(phase, {})
+    return objects.conditions(top).get(phase, {})

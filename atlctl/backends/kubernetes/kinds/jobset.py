@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
-from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict
+from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight
 from atlctl.backends.kubernetes.kinds.batch import completion_index
+from atlctl.jobs import fields
 from atlctl.jobs.model import State, Worker
 
 NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
@@ -18,30 +19,30 @@ _PREFIX = "jobset.sigs.k8s.io/"
 
 def parallelism(replicated: Object) -> int:
     """Pods of each Job of a replicatedJob."""
-    stated = fields.count(fields.dig(replicated, "template", "spec", "parallelism"))
+    stated = objects.count(objects.dig(replicated, "template", "spec", "parallelism"))
     return 1 if stated is None else stated
 
 
 def replicas(replicated: Object) -> int:
     """Pods of a replicatedJob."""
-    stated = fields.count(replicated.get("replicas"))
-    return fields.total([(1 if stated is None else stated) * parallelism(replicated)])
+    stated = objects.count(replicated.get("replicas"))
+    return objects.total([(1 if stated is None else stated) * parallelism(replicated)])
 
 
 def replicated_jobs(jobset: Object) -> list[Object]:
-    return fields.entries(fields.spec(jobset).get("replicatedJobs"))
+    return fields.entries(objects.spec(jobset).get("replicatedJobs"))
 
 
-def place(pod: Object, jobset: Object) -> Place:
+def place(pod: Object, jobset: Object) -> PodPlace:
     """The pod's place by its labels; `jobset` tells how many pods each Job of a role has."""
-    labels = fields.labels(pod)
+    labels = objects.labels(pod)
     role = fields.text(labels.get(_PREFIX + "replicatedjob-name")) or "worker"
     number = completion_index(pod)
-    job = fields.count(labels.get(_PREFIX + "job-index"))
+    job = objects.count(labels.get(_PREFIX + "job-index"))
     if job and number is not None:
         each = next((parallelism(item) for item in replicated_jobs(jobset) if item.get("name") == role), None)
-        number = None if each is None else fields.count(job * each + number)
-    return Place(role, number, role, fields.count(labels.get(_PREFIX + "restart-attempt")))
+        number = None if each is None else objects.count(job * each + number)
+    return PodPlace(role, number, role, objects.count(labels.get(_PREFIX + "restart-attempt")))
 
 
 def restarting(jobset: Object, workers: Sequence[Worker]) -> Object | None:
@@ -49,8 +50,8 @@ def restarting(jobset: Object, workers: Sequence[Worker]) -> Object | None:
 
     It stays True as long as the new attempt runs: only while no worker of that attempt runs does it mean anything.
     """
-    condition = fields.holds(fields.conditions(jobset), "RestartingJobSet")
-    attempt = fields.count(fields.status(jobset).get("restarts")) or 0
+    condition = objects.holds(objects.conditions(jobset), "RestartingJobSet")
+    attempt = objects.count(objects.status(jobset).get("restarts")) or 0
     if any(worker.state is State.RUNNING and (worker.attempt or 0) >= attempt for worker in workers):
         return None
     return condition
@@ -64,27 +65,27 @@ class JobSet(Common):
     name_labels = (NAME_LABEL,)
     complete_conditions = ("Completed",)
 
-    def place(self, pod: Object, top: Object) -> Place:
+    def place(self, pod: Object, top: Object) -> PodPlace:
         return place(pod, top)
 
-    def roles(self, sight: Sight, seen: Mapping[str, int]) -> tuple[Role, ...]:
+    def roles(self, sight: Sight, seen: Mapping[str, int]) -> tuple[JobRole, ...]:
         stated = {fields.text(item.get("name")): replicas(item) for item in replicated_jobs(sight.top)} or dict(seen)
         first_rank = 0 if len(stated) == 1 else None
-        return tuple(Role(name, count, first_rank) for name, count in stated.items())
+        return tuple(JobRole(name, count, first_rank) for name, count in stated.items())
 
-    def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> Verdict:
+    def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> JobStatus:
         verdict = super().unfinished(sight, workers)
         condition = restarting(sight.top, workers)
         if condition is not None and verdict.state not in (State.STOPPING, State.SUSPENDED, State.QUEUED):
-            return Verdict(State.RESTARTING, *fields.word(condition))
+            return JobStatus(State.RESTARTING, *objects.word(condition))
         return verdict
 
     def hint(self, top: Object) -> State:
-        return from_counts(fields.entries(fields.status(top).get("replicatedJobsStatus")))
+        return from_counts(fields.entries(objects.status(top).get("replicatedJobsStatus")))
 
 
 def from_counts(jobs: Sequence[Object]) -> State:
     """The state that counts of Jobs give: `ready` ones have all their pods running."""
-    if any(fields.count(item.get("ready")) for item in jobs):
+    if any(objects.count(item.get("ready")) for item in jobs):
         return State.RUNNING
-    return State.STARTING if any(fields.count(item.get("active")) for item in jobs) else State.PENDING
+    return State.STARTING if any(objects.count(item.get("active")) for item in jobs) else State.PENDING

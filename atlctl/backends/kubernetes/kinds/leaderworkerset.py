@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
-from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict, asleep, derived
+from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight, asleep, derived
 from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, scale
+from atlctl.jobs import fields
 from atlctl.jobs.model import State, Worker
 
 NAME_LABEL = "leaderworkerset.sigs.k8s.io/name"
@@ -17,7 +18,7 @@ _ROLE = "worker"
 
 def replicas(top: Object) -> int | None:
     """What it is scaled to; one where it does not say."""
-    return fields.count(fields.spec(top).get("replicas", 1))
+    return objects.count(objects.spec(top).get("replicas", 1))
 
 
 class LeaderWorkerSet(Common):
@@ -29,28 +30,28 @@ class LeaderWorkerSet(Common):
     name_labels = (NAME_LABEL,)
 
     def children(self, top: Object, /) -> tuple[tuple[str, str], ...]:
-        return (("statefulsets.apps", fields.name(top)),)
+        return (("statefulsets.apps", objects.name(top)),)
 
-    def place(self, pod: Object, top: Object, /) -> Place:
-        labels = fields.labels(pod)
-        group = fields.count(labels.get(_PREFIX + "group-index"))
-        worker = fields.count(labels.get(_PREFIX + "worker-index"))
-        size = _size(top) or fields.count(fields.notes(pod).get(_PREFIX + "size"))
+    def place(self, pod: Object, top: Object, /) -> PodPlace:
+        labels = objects.labels(pod)
+        group = objects.count(labels.get(_PREFIX + "group-index"))
+        worker = objects.count(labels.get(_PREFIX + "worker-index"))
+        size = _size(top) or objects.count(objects.notes(pod).get(_PREFIX + "size"))
         number = None
         if group is not None and worker is not None and size:
-            number = fields.count(group * size + worker)
-        return Place(_ROLE, number, "leader" if worker == 0 else _ROLE)
+            number = objects.count(group * size + worker)
+        return PodPlace(_ROLE, number, "leader" if worker == 0 else _ROLE)
 
-    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
-        groups = replicas(sight.top) if fields.spec(sight.top) else None
+    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[JobRole, ...]:
+        groups = replicas(sight.top) if objects.spec(sight.top) else None
         size = _size(sight.top)
-        stated = seen.get(_ROLE, 0) if groups is None or size is None else fields.total([groups * size])
-        return (Role(_ROLE, stated),)
+        stated = seen.get(_ROLE, 0) if groups is None or size is None else objects.total([groups * size])
+        return (JobRole(_ROLE, stated),)
 
     def suspended(self, top: Object, /) -> bool:
         return replicas(top) == 0
 
-    def state(self, sight: Sight, workers: Sequence[Worker], /) -> Verdict:
+    def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
         return standing(self.suspended(sight.top), sight.top, workers)
 
     def stop(self, top: Object, /) -> Mechanism:
@@ -65,13 +66,13 @@ class LeaderWorkerSet(Common):
         return Refuse("atlctl does not resume LeaderWorkerSets", scale(top, self.resource.name, replicas(top) or 1))
 
 
-def standing(suspended: bool, top: Object, workers: Sequence[Worker]) -> Verdict:
+def standing(suspended: bool, top: Object, workers: Sequence[Worker]) -> JobStatus:
     """The state of what runs until it is scaled to nothing."""
-    if fields.meta(top).get("deletionTimestamp"):
-        return Verdict(State.STOPPING, "Terminating")
+    if objects.meta(top).get("deletionTimestamp"):
+        return JobStatus(State.STOPPING, "Terminating")
     return asleep(top, workers) if suspended else derived(workers)
 
 
 def _size(top: Object) -> int | None:
-    template = fields.spec(top).get("leaderWorkerTemplate")
-    return fields.count(fields.mapping(template).get("size", 1)) if type(template) is dict else None
+    template = objects.spec(top).get("leaderWorkerTemplate")
+    return objects.count(fields.mapping(template).get("size", 1)) if type(template) is dict else None

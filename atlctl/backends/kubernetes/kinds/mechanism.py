@@ -6,8 +6,8 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,18 @@ class VolcanoCommand:
         target = {
             "apiVersion": f"batch.volcano.sh/{version}",
             "kind": "Job",
-            "name": fields.name(top),
-            "uid": fields.uid(top),
+            "name": objects.name(top),
+            "uid": objects.uid(top),
             "controller": True,
             "blockOwnerDeletion": False,
         }
-        prefix = f"{fields.name(top)}-{self.action.lower()}-"
+        prefix = f"{objects.name(top)}-{self.action.lower()}-"
         return {
             "apiVersion": "bus.volcano.sh/v1alpha1",
             "kind": "Command",
             "metadata": {
                 "generateName": prefix,
-                "namespace": fields.namespace(top),
+                "namespace": objects.namespace(top),
                 "ownerReferences": [target],
             },
             "action": self.action,
@@ -92,15 +92,15 @@ Mechanism = Suspend | VolcanoCommand | Workload | Refuse
 
 def kubectl(top: Object, *words: str) -> str:
     """A kubectl command line in the namespace of `top`; names are quoted for a shell."""
-    namespace = fields.namespace(top)
+    namespace = objects.namespace(top)
     return shlex.join(["kubectl", *(["-n", namespace] if namespace else []), *words])
 
 
 def scale(top: Object, resource: str, replicas: int) -> str:
     """The command line that scales `top`."""
-    return kubectl(top, "scale", f"{resource}/{fields.name(top)}", f"--replicas={replicas}")
+    return kubectl(top, "scale", f"{resource}/{objects.name(top)}", f"--replicas={replicas}")
 
 
 def patch(top: Object, resource: str, body: str) -> str:
     """The command line of a merge patch of `top`."""
-    return kubectl(top, "patch", f"{resource}/{fields.name(top)}", "--type=merge", "-p", body)
+    return kubectl(top, "patch", f"{resource}/{objects.name(top)}", "--type=merge", "-p", body)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
-from atlctl.backends.kubernetes.kinds.base import Place, Resource, Role, Sight
+from atlctl.backends.kubernetes.kinds.base import JobRole, PodPlace, Resource, Sight
 from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, patch
 from atlctl.backends.kubernetes.kinds.trainingoperator import GROUP, TrainingJob, in_order, label, replica_specs
 
@@ -21,20 +21,20 @@ class MPIJobV2(TrainingJob):
     direct = False
 
     def children(self, top: Object, /) -> tuple[tuple[str, str], ...]:
-        return (("jobs.batch", f"{fields.name(top)}-launcher"),)
+        return (("jobs.batch", f"{objects.name(top)}-launcher"),)
 
-    def place(self, pod: Object, _top: Object, /) -> Place:
+    def place(self, pod: Object, _top: Object, /) -> PodPlace:
         role = label(pod, "job-role").lower() or label(pod, "replica-type").lower() or "worker"
-        number = 0 if role == _LAUNCHER else fields.count(label(pod, "replica-index"))
-        return Place(role, number, role)
+        number = 0 if role == _LAUNCHER else objects.count(label(pod, "replica-index"))
+        return PodPlace(role, number, role)
 
-    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
+    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[JobRole, ...]:
         """The launcher comes first, and has rank 0, where it works itself; else it is a helper."""
         stated = replica_specs(sight.top, "mpiReplicaSpecs") or in_order(seen)
-        works = fields.spec(sight.top).get("runLauncherAsWorker") is True
+        works = objects.spec(sight.top).get("runLauncherAsWorker") is True
         launchers = stated.get(_LAUNCHER, 0)
-        workers = [Role(n, c, launchers if works else 0) for n, c in stated.items() if n != _LAUNCHER]
-        launcher = [Role(_LAUNCHER, launchers, 0 if works else None, counted=works)] if launchers else []
+        workers = [JobRole(n, c, launchers if works else 0) for n, c in stated.items() if n != _LAUNCHER]
+        launcher = [JobRole(_LAUNCHER, launchers, 0 if works else None, counted=works)] if launchers else []
         return (*launcher, *workers) if works else (*workers, *launcher)
 
     def stop(self, top: Object, /) -> Mechanism:

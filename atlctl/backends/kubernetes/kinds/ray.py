@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
-from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict, asleep, derived
+from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight, asleep, derived
 from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, patch
+from atlctl.jobs import fields
 from atlctl.jobs.model import State, Worker
 
 CLUSTER_LABEL = "ray.io/cluster"
@@ -32,32 +33,32 @@ class _Ray(Common):
     direct = False
     first_trains = True
 
-    def place(self, pod: Object, _top: Object, /) -> Place:
-        labels = fields.labels(pod)
+    def place(self, pod: Object, _top: Object, /) -> PodPlace:
+        labels = objects.labels(pod)
         node = fields.text(labels.get("ray.io/node-type"))
         if node == "head":
-            return Place("head", 0, "head")
+            return PodPlace("head", 0, "head")
         if node != "worker":
-            return Place(_SUBMITTER, None, _SUBMITTER)
+            return PodPlace(_SUBMITTER, None, _SUBMITTER)
         role = fields.text(labels.get("ray.io/group")) or "worker"
-        hosts = fields.count(labels.get("ray.io/replica-host-index"))
+        hosts = objects.count(labels.get("ray.io/replica-host-index"))
         # Several hosts make one replica: how many of them, the pod does not say.
-        number = None if hosts else fields.count(labels.get("ray.io/worker-group-replica-index"))
-        return Place(role, number, role)
+        number = None if hosts else objects.count(labels.get("ray.io/worker-group-replica-index"))
+        return PodPlace(role, number, role)
 
     def _groups(self, cluster: Object) -> Object:
-        return fields.spec(cluster)
+        return objects.spec(cluster)
 
-    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
+    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[JobRole, ...]:
         groups = fields.entries(self._groups(sight.top).get("workerGroupSpecs"))
         stated = {"head": 1}
         for group in groups:
-            replicas, hosts = fields.count(group.get("replicas", 1)), fields.count(group.get("numOfHosts", 1))
-            stated[fields.text(group.get("groupName")) or "worker"] = fields.total([(replicas or 0) * (hosts or 1)])
+            replicas, hosts = objects.count(group.get("replicas", 1)), objects.count(group.get("numOfHosts", 1))
+            stated[fields.text(group.get("groupName")) or "worker"] = objects.total([(replicas or 0) * (hosts or 1)])
         if not groups:
             stated |= {name: count for name, count in seen.items() if name != _SUBMITTER}
-        helpers = (Role(_SUBMITTER, seen[_SUBMITTER], counted=False),) if _SUBMITTER in seen else ()
-        return (*(Role(name, count) for name, count in stated.items()), *helpers)
+        helpers = (JobRole(_SUBMITTER, seen[_SUBMITTER], counted=False),) if _SUBMITTER in seen else ()
+        return (*(JobRole(name, count) for name, count in stated.items()), *helpers)
 
     def stop(self, top: Object, /) -> Mechanism:
         return Refuse(f"atlctl does not stop {self.resource.kind}s", self._suspend(top, "true"), deletable=True)
@@ -76,9 +77,9 @@ class RayCluster(_Ray):
     direct = True
     name_labels = (CLUSTER_LABEL,)
 
-    def state(self, sight: Sight, workers: Sequence[Worker], /) -> Verdict:
-        if fields.meta(sight.top).get("deletionTimestamp"):
-            return Verdict(State.STOPPING, "Terminating")
+    def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
+        if objects.meta(sight.top).get("deletionTimestamp"):
+            return JobStatus(State.STOPPING, "Terminating")
         return asleep(sight.top, workers) if self.suspended(sight.top) else derived(workers)
 
 
@@ -91,31 +92,31 @@ class RayJob(_Ray):
     def selectors(self, top: Object, /) -> tuple[str, ...]:
         cluster = _cluster(top)
         known = (f"{CLUSTER_LABEL}={cluster}",) if cluster else ()
-        return (f"{ORIGIN_LABEL}={fields.name(top)},ray.io/originated-from-crd=RayJob", *known)
+        return (f"{ORIGIN_LABEL}={objects.name(top)},ray.io/originated-from-crd=RayJob", *known)
 
     def children(self, top: Object, /) -> tuple[tuple[str, str], ...]:
         cluster = _cluster(top)
         clusters = ((CLUSTERS, cluster),) if cluster else ()
-        return (*clusters, ("jobs.batch", fields.name(top)))
+        return (*clusters, ("jobs.batch", objects.name(top)))
 
     def _groups(self, cluster: Object) -> Object:
-        return fields.mapping(fields.spec(cluster).get("rayClusterSpec"))
+        return fields.mapping(objects.spec(cluster).get("rayClusterSpec"))
 
-    def state(self, sight: Sight, workers: Sequence[Worker], /) -> Verdict:
-        status = fields.status(sight.top)
-        said = fields.word(status)
+    def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
+        status = objects.status(sight.top)
+        said = objects.word(status)
         deployment = _DEPLOYMENT.get(fields.text(status.get("jobDeploymentStatus")))
         outcome = fields.text(status.get("jobStatus"))
         if outcome == "FAILED" and deployment is not State.RESTARTING:
-            return Verdict(State.FAILED, *said)
+            return JobStatus(State.FAILED, *said)
         if outcome == "STOPPED":
-            return Verdict(State.STOPPED, *said)
+            return JobStatus(State.STOPPED, *said)
         if outcome == "SUCCEEDED":
-            return Verdict(State.SUCCEEDED, *said)
+            return JobStatus(State.SUCCEEDED, *said)
         if deployment is not None:
-            return Verdict(deployment, *said)
+            return JobStatus(deployment, *said)
         return self.unfinished(sight, workers)
 
 
 def _cluster(top: Object) -> str:
-    return fields.text(fields.status(top).get("rayClusterName"))
+    return fields.text(objects.status(top).get("rayClusterName"))

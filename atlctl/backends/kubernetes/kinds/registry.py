@@ -4,31 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from atlctl.backends.kubernetes.kinds import fields
 from atlctl.backends.kubernetes.kinds.barepods import BarePods
-from atlctl.backends.kubernetes.kinds.base import Kind, Resource
-from atlctl.backends.kubernetes.kinds.batch import Job
+from atlctl.backends.kubernetes.kinds.base import JobKind, Resource
+from atlctl.backends.kubernetes.kinds.batch import BatchJob
 from atlctl.backends.kubernetes.kinds.elasticjob import ElasticJob
 from atlctl.backends.kubernetes.kinds.jobset import JobSet
 from atlctl.backends.kubernetes.kinds.leaderworkerset import LeaderWorkerSet
 from atlctl.backends.kubernetes.kinds.mpijob import MPIJobV2
 from atlctl.backends.kubernetes.kinds.ray import RayCluster, RayJob
 from atlctl.backends.kubernetes.kinds.statefulset import StatefulSet
-from atlctl.backends.kubernetes.kinds.trainingoperator import (
-    JAXJob,
-    MPIJobV1,
-    PaddleJob,
-    PyTorchJob,
-    TFJob,
-    XGBoostJob,
-)
+from atlctl.backends.kubernetes.kinds.trainingoperator import JAXJob, MPIJobV1, PaddleJob, PyTorchJob, TFJob, XGBoostJob
 from atlctl.backends.kubernetes.kinds.trainjob import TrainJob
 from atlctl.backends.kubernetes.kinds.volcano import VolcanoJob
+from atlctl.jobs import fields
 
 PODS = BarePods()
 
 #: Every kind of job, owners before what they make. Where two share a resource, the version tells them apart.
-KINDS: tuple[Kind, ...] = (
+KINDS: tuple[JobKind, ...] = (
     TrainJob(),
     RayJob(),
     MPIJobV2(),
@@ -43,17 +36,17 @@ KINDS: tuple[Kind, ...] = (
     LeaderWorkerSet(),
     JobSet(),
     RayCluster(),
-    Job(),
+    BatchJob(),
     StatefulSet(),
 )
 
-_BY_RESOURCE: dict[str, list[Kind]] = {}
+_BY_RESOURCE: dict[str, list[JobKind]] = {}
 for _kind in (*KINDS, PODS):
     _BY_RESOURCE.setdefault(_kind.resource.name, []).append(_kind)
 _BY_OWNER = {(_kind.resource.group, _kind.resource.kind): _kind.resource.name for _kind in (*KINDS, PODS)}
 
 
-def kind_of(resource: str, version: str) -> Kind | None:
+def kind_of(resource: str, version: str) -> JobKind | None:
     """The reader of a `plural.group` as a version serves it; of an unknown version the one that is likest."""
     kinds = _BY_RESOURCE.get(resource, [])
     for kind in kinds:
@@ -90,9 +83,9 @@ def form(resource: Resource, name: str) -> str:
     return f"{resource.kind.lower() if len(alike) == 1 else resource.name}/{name}"
 
 
-def name_labels(kinds: Iterable[Kind]) -> dict[str, list[Kind]]:
+def name_labels(kinds: Iterable[JobKind]) -> dict[str, list[JobKind]]:
     """Labels whose value is a job's name -> the kinds that set them."""
-    found: dict[str, list[Kind]] = {}
+    found: dict[str, list[JobKind]] = {}
     for kind in kinds:
         for key in kind.name_labels:
             found.setdefault(key, []).append(kind)

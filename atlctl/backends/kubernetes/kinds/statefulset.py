@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
-from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict
+from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight
 from atlctl.backends.kubernetes.kinds.leaderworkerset import replicas, standing
 from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, scale
+from atlctl.jobs import fields
 from atlctl.jobs.model import Worker
 
 _INDEX = "apps.kubernetes.io/pod-index"
@@ -23,25 +24,25 @@ class StatefulSet(Common):
 
     def selectors(self, top: Object, /) -> tuple[str, ...]:
         """Its own selector; what that says beyond equality is left to the check of owners."""
-        wanted = fields.mapping(fields.dig(top, "spec", "selector", "matchLabels"))
+        wanted = fields.mapping(objects.dig(top, "spec", "selector", "matchLabels"))
         return (",".join(f"{key}={value}" for key, value in wanted.items() if type(value) is str),)
 
-    def place(self, pod: Object, top: Object, /) -> Place:
-        ordinal = fields.count(fields.labels(pod).get(_INDEX))
+    def place(self, pod: Object, top: Object, /) -> PodPlace:
+        ordinal = objects.count(objects.labels(pod).get(_INDEX))
         if ordinal is None:  # before Kubernetes 1.28
-            ordinal = fields.count(fields.name(pod).rpartition("-")[2])
-        start = fields.count(fields.dig(top, "spec", "ordinals", "start")) or 0
+            ordinal = objects.count(objects.name(pod).rpartition("-")[2])
+        start = objects.count(objects.dig(top, "spec", "ordinals", "start")) or 0
         number = None if ordinal is None or ordinal < start else ordinal - start
-        return Place(_ROLE, number, None)
+        return PodPlace(_ROLE, number, None)
 
-    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
-        stated = replicas(sight.top) if fields.spec(sight.top) else seen.get(_ROLE, 0)
-        return (Role(_ROLE, stated or 0, 0),)
+    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[JobRole, ...]:
+        stated = replicas(sight.top) if objects.spec(sight.top) else seen.get(_ROLE, 0)
+        return (JobRole(_ROLE, stated or 0, 0),)
 
     def suspended(self, top: Object, /) -> bool:
         return replicas(top) == 0
 
-    def state(self, sight: Sight, workers: Sequence[Worker], /) -> Verdict:
+    def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
         return standing(self.suspended(sight.top), sight.top, workers)
 
     def stop(self, top: Object, /) -> Mechanism:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
-from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict
+from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight
+from atlctl.jobs import fields
 from atlctl.jobs.model import State, Worker
 
 GROUP = "kubeflow.org"
@@ -21,15 +22,15 @@ _ORDER = ("chief", "master", "ps", "worker", "evaluator", "launcher")
 
 def label(pod: Object, key: str) -> str:
     """A label of the operator, with its prefix or without."""
-    labels = fields.labels(pod)
+    labels = objects.labels(pod)
     return fields.text(labels.get(_PREFIX + key)) or fields.text(labels.get(key))
 
 
 def replica_specs(top: Object, field: str) -> dict[str, int]:
     """Replicas by role, in the order of roles. A role that states no number has one."""
     stated = {}
-    for role, item in fields.mapping(fields.spec(top).get(field)).items():
-        replicas = fields.count(fields.mapping(item).get("replicas", 1))
+    for role, item in fields.mapping(objects.spec(top).get(field)).items():
+        replicas = objects.count(fields.mapping(item).get("replicas", 1))
         stated[role.lower()] = 0 if replicas is None else replicas
     return in_order(stated)
 
@@ -50,32 +51,32 @@ class TrainingJob(Common):
     uncounted: tuple[str, ...] = ()
 
     def selectors(self, top: Object) -> tuple[str, ...]:
-        name = fields.name(top)
+        name = objects.name(top)
         return f"{NAME_LABEL}={name}", f"{OLD_NAME_LABEL}={name},{_OLD_GROUP}"
 
-    def place(self, pod: Object, _top: Object) -> Place:
+    def place(self, pod: Object, _top: Object) -> PodPlace:
         role = label(pod, "replica-type").lower() or "worker"
-        return Place(role, fields.count(label(pod, "replica-index")), role)
+        return PodPlace(role, objects.count(label(pod, "replica-index")), role)
 
-    def roles(self, sight: Sight, seen: Mapping[str, int]) -> tuple[Role, ...]:
+    def roles(self, sight: Sight, seen: Mapping[str, int]) -> tuple[JobRole, ...]:
         stated = replica_specs(sight.top, self.specs) or in_order(seen)
         roles, rank = [], 0
         for name, count in sorted(stated.items(), key=lambda item: item[0] in self.uncounted):
             ranked = name in self.ranked
-            roles.append(Role(name, count, rank if ranked else None, counted=name not in self.uncounted))
+            roles.append(JobRole(name, count, rank if ranked else None, counted=name not in self.uncounted))
             rank += count if ranked else 0
         return tuple(roles)
 
-    def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> Verdict:
+    def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> JobStatus:
         """Pods tell more than Running, which may be of the time before a suspension."""
         verdict = super().unfinished(sight, workers)
-        restarting = fields.holds(fields.conditions(sight.top), "Restarting")
+        restarting = objects.holds(objects.conditions(sight.top), "Restarting")
         if restarting is not None and verdict.state in (State.PENDING, State.STARTING, State.RESTARTING):
-            return Verdict(State.RESTARTING, *fields.word(restarting))
+            return JobStatus(State.RESTARTING, *objects.word(restarting))
         return verdict
 
     def hint(self, top: Object) -> State:
-        return State.RUNNING if fields.holds(fields.conditions(top), "Running") else State.PENDING
+        return State.RUNNING if objects.holds(objects.conditions(top), "Running") else State.PENDING
 
 
 class PyTorchJob(TrainingJob):

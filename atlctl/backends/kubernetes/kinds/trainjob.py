@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields, jobset
-from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict
+from atlctl.backends.kubernetes.kinds import jobset
+from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight
+from atlctl.jobs import fields
 from atlctl.jobs.model import State, Worker
 
 _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
@@ -23,18 +25,18 @@ class TrainJob(Common):
     containers = (_NODE,)
 
     def children(self, top: Object) -> tuple[tuple[str, str], ...]:
-        return ((jobset.RESOURCE, fields.name(top)),)
+        return ((jobset.RESOURCE, objects.name(top)),)
 
-    def place(self, pod: Object, top: Object) -> Place:
+    def place(self, pod: Object, top: Object) -> PodPlace:
         return jobset.place(pod, top)
 
-    def roles(self, sight: Sight, seen: Mapping[str, int]) -> tuple[Role, ...]:
+    def roles(self, sight: Sight, seen: Mapping[str, int]) -> tuple[JobRole, ...]:
         """Those that train come first. Their names are the runtime's; a label of the template tells them."""
         made = [item for child in sight.children for item in jobset.replicated_jobs(child)]
         stated = {fields.text(item.get("name")): jobset.replicas(item) for item in made}
         trains = {fields.text(item.get("name")) for item in made if _step(item) == "trainer"}
         if not stated:
-            nodes = fields.count(fields.dig(sight.top, "spec", "trainer", "numNodes"))
+            nodes = objects.count(objects.dig(sight.top, "spec", "trainer", "numNodes"))
             stated = dict(seen) if nodes is None else {_NODE: nodes, **{k: v for k, v in seen.items() if k != _NODE}}
         trains = trains or ({_NODE} & set(stated)) or set(stated)
         order = sorted(stated, key=lambda name: name not in trains)
@@ -45,26 +47,26 @@ class TrainJob(Common):
         roles, rank = [], 0
         for name in order:
             train = name in trains
-            roles.append(Role(name, stated[name], rank if train and ranked else None, counted=train))
+            roles.append(JobRole(name, stated[name], rank if train and ranked else None, counted=train))
             rank += stated[name] if train else 0
         return tuple(roles)
 
-    def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> Verdict:
+    def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> JobStatus:
         verdict = super().unfinished(sight, workers)
         for child in sight.children:
             condition = jobset.restarting(child, workers)
             if condition is not None and verdict.state not in (State.STOPPING, State.SUSPENDED, State.QUEUED):
-                return Verdict(State.RESTARTING, *fields.word(condition))
+                return JobStatus(State.RESTARTING, *objects.word(condition))
         return verdict
 
     def hint(self, top: Object) -> State:
-        return jobset.from_counts(fields.entries(fields.status(top).get("jobsStatus")))
+        return jobset.from_counts(fields.entries(objects.status(top).get("jobsStatus")))
 
 
 def _step(replicated: Object) -> str:
-    return fields.text(fields.dig(replicated, "template", "metadata", "labels", _STEP))
+    return fields.text(objects.dig(replicated, "template", "metadata", "labels", _STEP))
 
 
 def _has_node(replicated: Object) -> bool:
-    containers = fields.entries(fields.dig(replicated, "template", "spec", "template", "spec", "containers"))
+    containers = fields.entries(objects.dig(replicated, "template", "spec", "template", "spec", "containers"))
     return any(item.get("name") == _NODE for item in containers)

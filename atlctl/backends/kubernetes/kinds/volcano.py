@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
-from atlctl.backends.kubernetes.kinds import fields
-from atlctl.backends.kubernetes.kinds.base import Common, Place, Resource, Role, Sight, Verdict, derived
+from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight, derived
 from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, VolcanoCommand
+from atlctl.jobs import fields
 from atlctl.jobs.model import State, Worker
 
 NAME_LABEL = "volcano.sh/job-name"
@@ -36,17 +37,17 @@ class VolcanoJob(Common):
     def title(self) -> str:
         return "VolcanoJob"
 
-    def place(self, pod: Object, _top: Object, /) -> Place:
-        labels, notes = fields.labels(pod), fields.notes(pod)
+    def place(self, pod: Object, _top: Object, /) -> PodPlace:
+        labels, notes = objects.labels(pod), objects.notes(pod)
         role = fields.text(labels.get(_PREFIX + "task-spec")) or fields.text(notes.get(_PREFIX + "task-spec"))
         index = labels.get(_PREFIX + "task-index", notes.get(_PREFIX + "task-index"))
-        attempt = fields.count(notes.get(_PREFIX + "job-retry-count"))
-        return Place(role or "worker", fields.count(index), role or None, attempt)
+        attempt = objects.count(notes.get(_PREFIX + "job-retry-count"))
+        return PodPlace(role or "worker", objects.count(index), role or None, attempt)
 
-    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[Role, ...]:
+    def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[JobRole, ...]:
         stated = {}
-        for task in fields.entries(fields.spec(sight.top).get("tasks")):
-            replicas = fields.count(task.get("replicas", 1))
+        for task in fields.entries(objects.spec(sight.top).get("tasks")):
+            replicas = objects.count(task.get("replicas", 1))
             stated[fields.text(task.get("name")) or "worker"] = 0 if replicas is None else replicas
         stated = stated or dict(seen)
         ranked = _ranked(sight.top, stated)
@@ -55,29 +56,29 @@ class VolcanoJob(Common):
             ranks[name] = rank
             rank += stated[name]
         order = [*ranked, *(name for name in stated if name not in ranked)]
-        return tuple(Role(name, stated[name], ranks.get(name)) for name in order)
+        return tuple(JobRole(name, stated[name], ranks.get(name)) for name in order)
 
     def suspended(self, top: Object, /) -> bool:
         return _phase(top) in ("Aborting", "Aborted")
 
-    def state(self, sight: Sight, workers: Sequence[Worker], /) -> Verdict:
-        found = fields.mapping(fields.status(sight.top).get("state"))
-        said = fields.word(found)
+    def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
+        found = fields.mapping(objects.status(sight.top).get("state"))
+        said = objects.word(found)
         phase = _PHASES.get(_phase(sight.top))
-        if phase is State.STOPPED and fields.count(fields.status(sight.top).get("failed")):
-            return Verdict(State.FAILED, said[0] or "Terminated", said[1])  # ended by its own policy
+        if phase is State.STOPPED and objects.count(objects.status(sight.top).get("failed")):
+            return JobStatus(State.FAILED, said[0] or "Terminated", said[1])  # ended by its own policy
         if phase is not None and not phase.active:
-            return Verdict(phase, *said)
-        if fields.meta(sight.top).get("deletionTimestamp"):
-            return Verdict(State.STOPPING, "Terminating")
+            return JobStatus(phase, *said)
+        if objects.meta(sight.top).get("deletionTimestamp"):
+            return JobStatus(State.STOPPING, "Terminating")
         if phase is State.SUSPENDED:
             living = any(worker.state.active for worker in workers)
-            return Verdict(State.STOPPING if living else phase, *said)
+            return JobStatus(State.STOPPING if living else phase, *said)
         if phase in (State.STOPPING, State.RESTARTING):
-            return Verdict(phase, *said)
+            return JobStatus(phase, *said)
         if workers:
             return derived(workers)
-        return Verdict(phase or (State.RUNNING if _phase(sight.top) == "Running" else State.PENDING), *said)
+        return JobStatus(phase or (State.RUNNING if _phase(sight.top) == "Running" else State.PENDING), *said)
 
     def stop(self, _top: Object, /) -> Mechanism:
         return VolcanoCommand("AbortJob")
@@ -87,12 +88,12 @@ class VolcanoJob(Common):
 
 
 def _phase(top: Object) -> str:
-    return fields.text(fields.dig(top, "status", "state", "phase"))
+    return fields.text(objects.dig(top, "status", "state", "phase"))
 
 
 def _ranked(top: Object, tasks: Mapping[str, int]) -> list[str]:
     """The tasks that torchrun's node ranks run over, in their order."""
-    plugin = fields.dig(top, "spec", "plugins", "pytorch")
+    plugin = objects.dig(top, "spec", "plugins", "pytorch")
     if plugin is None:
         return list(tasks) if len(tasks) == 1 else [name for name in ("master", "worker") if set(tasks) == _BOTH]
     names = {"master": "master", "worker": "worker"}

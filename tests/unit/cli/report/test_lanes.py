@@ -1,14 +1,16 @@
 from __future__ import annotations
 
-from atlctl.cli.catalogue.report_en import TEXTS
 from atlctl.cli.report.lanes import Around, timeline
+from atlctl.cli.report.words import words
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.telling.told import Manner
 from atlctl.recording.read import read_saved
-from atlctl.recording.report.states import Change, read_states
+from atlctl.recording.recorder.store import StateChange, read_states
 from tests.support.saved import START, evidence
 from tests.unit.diagnosis.causes import GUIDE
 from tests.unit.diagnosis.samples import matcher
+
+TEXTS = words("en")
 
 MANNER = Manner("en", True, GUIDE, lambda proof: proof.worker, lambda cause: None)
 
@@ -57,7 +59,7 @@ def test_without_times_there_is_none(tmp_path):
     folder.mkdir()
     (folder / "w.log").write_text("ValueError: x\n")
     assert drawn(folder, states=[]) is None
-    made = drawn(folder, states=[Change(START.timestamp(), "w", "Failed", "OOMKilled")])
+    made = drawn(folder, states=[StateChange(START.timestamp(), "w", "Failed", "OOMKilled")])
     assert made is not None
     assert [(mark.sort, mark.told) for mark in made.lanes[0].marks] == [
         ("state", "w: state changed, 2026-11-20T17:45:00Z: Failed (OOMKilled)")

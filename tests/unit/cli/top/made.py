@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from atlctl.cli.top.view import View
-from atlctl.jobs.gpus import Gpu
 from atlctl.jobs.model import State, Worker
+from atlctl.remote.gpus import Gpu
 
 
 def gpu(index: int = 0, **values: Any) -> Gpu:

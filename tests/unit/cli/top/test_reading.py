@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlctl.cli.top.reading import Compute, ComputeReader, GpuReader, Lines
+from atlctl.cli.top.reading import Compute, ComputeReader, GpuReader, LineBuffer
 
 ROW = b"0, GPU-a, H100, 97, 70123, 81559, 690.1, 64, 0, 0x0000000000000004\n"
 
@@ -62,7 +62,7 @@ def test_odd_samples_are_no_numbers(sample: str) -> None:
 
 
 def test_a_line_is_bounded() -> None:
-    lines = Lines()
+    lines = LineBuffer()
     assert lines.feed(b"x" * 5000) == []
     assert lines.feed(b"y" * 5000 + b"\nz\n" + b"w" * 5000) == [b"x" * 1024, b"z"]
     assert lines.feed(b"\n") == [b"w" * 1024]

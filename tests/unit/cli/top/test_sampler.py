@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.cli.top.reading import Compute, ComputeReader, GpuReader
-from atlctl.cli.top.sampler import sampler
+from atlctl.cli.top.reading import Compute, ComputeReader, GpuReader, sampler
 from tests.support.needs import needs
 
 SHELLS = [
@@ -72,13 +71,14 @@ def run(shell: tuple[str, ...], root: Path, env: dict[str, str], looks: int = 1)
         (_V2, Compute("container", None, 4.0, 6e9, 16e9)),
         (_V2 | {"memory.max": "max\n", "cpu.max": "max 100000\n"}, Compute("container", None, 6.0, 6e9, 64e6 * 1024)),
         (_V1, Compute("container", None, 4.0, 6e9, 16e9)),
+        ({f"unified/{name}": text for name, text in _V2.items()}, Compute("container", None, 4.0, 6e9, 16e9)),
         # Without any limit it cannot be told from the root of a machine.
         (
             _V1 | {"memory/memory.limit_in_bytes": "9223372036854771712\n", "cpu/cpu.cfs_quota_us": "-1\n"},
             Compute("machine", None, 8.0, 40e6 * 1024, 64e6 * 1024),
         ),
     ],
-    ids=["none", "v2", "v2 without limits", "v1", "v1 without limits"],
+    ids=["none", "v2", "v2 without limits", "v1", "hybrid", "v1 without limits"],
 )
 def test_what_it_says_of_cpu_and_memory(
     shell: tuple[str, ...], cgroup: dict[str, str], expected: Compute, tmp_path: Path

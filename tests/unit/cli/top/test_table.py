@@ -6,9 +6,8 @@ import pytest
 
 from atlctl.cli.top.table import page, whole
 from atlctl.cli.top.view import View, judge, to_data
-from atlctl.jobs.gpus import Gpu
-from atlctl.jobs.model import State
-from atlctl.jobs.usage import Processes
+from atlctl.jobs.model import Processes, State
+from atlctl.remote.gpus import Gpu
 from atlctl.render.screen import Screen
 from tests.unit.cli.top.made import gpu, view
 

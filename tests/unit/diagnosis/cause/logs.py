@@ -12,12 +12,11 @@ from functools import cache
 from typing import Any
 
 from atlctl.diagnosis.cause.decide import diagnose
-from atlctl.diagnosis.errorfile import ErrorRecord
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
-from atlctl.diagnosis.reading.reader import LogFacts, LogReader
+from atlctl.diagnosis.logfacts import LogFacts, LogReader
 from atlctl.diagnosis.result import Cause, Diagnosis, Proof
-from atlctl.diagnosis.signatures.load import builtin
-from atlctl.diagnosis.signatures.match import Matcher
+from atlctl.diagnosis.signatures import Matcher, builtin
+from atlctl.diagnosis.torchelastic import ErrorRecord
 
 #: 2026-11-20T17:45:00Z.
 START = 1795196700.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from atlctl.diagnosis.hang.report import Report, parse_report
-from atlctl.diagnosis.hang.scene import Scene, diagnose
+from atlctl.diagnosis.hang import Scene, diagnose
+from atlctl.diagnosis.rankreport import StackReport, parse_report
 
 SITE = "/opt/conda/lib/python3.11/site-packages"
 COLLECTIVE = [
@@ -67,7 +67,7 @@ def rank(number: int | None, sign: str = "gloo", each: int = 4, world: int = 16,
     }
 
 
-def report(*ranks: dict[str, Any], **more: Any) -> Report:
+def report(*ranks: dict[str, Any], **more: Any) -> StackReport:
     memory = {"headroom": 1 << 30, "of": "cgroup", "needed": 1 << 27}
     found = {"atlctl_stacks": 1, "seconds": 2.0, "ticks_per_second": 100, "cpus": 8, "now": NOW, "memory": memory}
     made = parse_report(json.dumps({**found, "hidden": 0, "problem": None, "ranks": list(ranks), **more}).encode())

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from atlctl.diagnosis.signatures.load import builtin
-from atlctl.diagnosis.signatures.match import Matcher
-from atlctl.diagnosis.signatures.model import Role, Scope, Text
-from atlctl.diagnosis.signatures.pattern import shape
+from atlctl.diagnosis.patterncost import shape
+from atlctl.diagnosis.signatures import FaultScope, LineRole, Matcher, Text, builtin
 
 from .examples import EXAMPLES, HEALTHY
 
@@ -105,16 +103,16 @@ def test_categories_are_complete():
 
 def test_hardware_and_role_agree_with_the_category():
     for signature in BUILTIN.signatures:
-        to_blame = signature.role in (Role.ROOT, Role.AMBIGUOUS)
+        to_blame = signature.role in (LineRole.ROOT, LineRole.AMBIGUOUS)
         if to_blame and BUILTIN.categories[signature.category].hardware:
             assert signature.hardware, signature.id
         if signature.hardware:
             assert to_blame, signature.id
-        assert (signature.category == "noise") == (signature.role is Role.NOISE), signature.id
+        assert (signature.category == "noise") == (signature.role is LineRole.NOISE), signature.id
 
 
 def test_faults_of_a_whole_worker():
-    worker = {name for name, signature in SIGNATURES.items() if signature.scope is Scope.WORKER}
+    worker = {name for name, signature in SIGNATURES.items() if signature.scope is FaultScope.WORKER}
     assert {"script_missing", "oom_killer", "xid_79", "driver_missing", "memory_failure", "agent_signal"} <= worker
     assert not {"cuda_oom", "python_exception", "exit_sigsegv", "gloo_peer_closed", "disk_full"} & worker
 

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from atlctl.diagnosis.signatures.load import builtin
-from atlctl.diagnosis.signatures.match import Matcher
-from atlctl.diagnosis.signatures.model import Signature
-from atlctl.diagnosis.text import LINE_LIMIT, decode
+from atlctl.diagnosis.logline import LINE_LIMIT, decode
+from atlctl.diagnosis.signatures import Matcher, Signature, builtin
 
 from .examples import EXAMPLES
 
@@ -53,6 +51,7 @@ def too_slow(matcher: Matcher, line: str, budget: float) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signature", builtin().signatures, ids=lambda signature: signature.id)
 def test_each_pattern_is_quick(signature: Signature):
     matcher = Matcher([signature])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.diagnosis.clocks import When
-from atlctl.diagnosis.result import Diagnosis, Gpu, Verdict
-from atlctl.diagnosis.signatures.load import builtin
+from atlctl.diagnosis.logline import When
+from atlctl.diagnosis.result import Diagnosis, GpuIdentity, Verdict
+from atlctl.diagnosis.signatures import builtin
 from atlctl.diagnosis.telling.data import fraction_digits, to_data, utc
 from atlctl.diagnosis.telling.guide import Guide
 from atlctl.render.jsonout import dumps
@@ -35,7 +35,12 @@ DOCS = Path(__file__).parents[4] / "docs"
 
 def test_a_root_cause_has_every_field() -> None:
     cause = replace(
-        CAUSE, node="n1", host_ip="10.0.0.2", host="h", gpu=Gpu(3, "GPU-1", "0000:3b:00.0"), detail="more\nlines"
+        CAUSE,
+        node="n1",
+        host_ip="10.0.0.2",
+        host="h",
+        gpu=GpuIdentity(3, "GPU-1", "0000:3b:00.0"),
+        detail="more\nlines",
     )
     (data,) = to_data(found(Verdict.RANK, cause), GUIDE)["root_causes"]
     assert data == {
@@ -186,7 +191,7 @@ def test_the_user_s_signature_comes_before_the_package_s() -> None:
 @pytest.mark.parametrize("name", ["en/errors.md", "zh/errors.md"])
 def test_every_field_is_documented(name: str) -> None:
     named = set(re.findall(r"`([^`\n]+)`", (DOCS / name).read_text("utf-8")))
-    cause = replace(CAUSE, gpu=Gpu())
+    cause = replace(CAUSE, gpu=GpuIdentity())
     data = to_data(replace(ONE, root_causes=(cause,)), GUIDE)
     (root,), (group,), worker = data["root_causes"], data["cascade"], data["workers"][0]
     fields = {*data, *root, *root["gpu"], *root["frame"], *root["evidence"][0], *group, *worker}

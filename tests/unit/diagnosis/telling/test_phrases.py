@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from atlctl.diagnosis import hang as judge
 from atlctl.diagnosis.cause.decide import diagnose
-from atlctl.diagnosis.hang import judge
 from atlctl.diagnosis.result import Diagnosis
-from atlctl.diagnosis.signatures.load import builtin
-from atlctl.diagnosis.signatures.match import Matcher
+from atlctl.diagnosis.signatures import Matcher, builtin
 from atlctl.diagnosis.telling.phrases import said_in
 from atlctl.recording.read import read_saved
 from tests.corpus.scale.opening import Size
@@ -33,6 +32,7 @@ def sentences(folder: Path) -> Iterator[str]:
         yield from found.remarks
 
 
+@pytest.mark.slow
 def test_every_sentence_about_the_corpus_is_known() -> None:
     """A new sentence of the engine's belongs into `phrases.py`; until then a Chinese reader gets it in English."""
     said = dict.fromkeys(sentences(CASES))
@@ -69,6 +69,7 @@ def test_every_sentence_about_rare_ways_to_fail_is_known() -> None:
     assert [text for text in said if said_in(text, "zh") == text] == []
 
 
+@pytest.mark.slow
 def test_every_sentence_about_nccl_is_known(tmp_path: Path) -> None:
     for seed in range(3):
         for name in SCALE:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from atlctl.diagnosis.clocks import When
+from atlctl.diagnosis.logline import When
 from atlctl.diagnosis.result import Diagnosis, Followed, Verdict
 from atlctl.diagnosis.telling.timeline import MAX_FOLLOWED, MAX_WORKERS, offset
 from tests.unit.diagnosis.causes import AT, CAUSE, FOLLOWED, MESSAGE, ONE, PEER_GONE, SECOND, after, lists, report, told

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from atlctl.jobs.gpus import REASONS
 from atlctl.jobs.model import Worker
+from atlctl.remote.smoke import gpus
 from atlctl.smoke import care
-from atlctl.smoke.agent import gpus
+from atlctl.smoke import facts as gathering
 from atlctl.smoke.care import check_gpus, ill, in_use, look_before, too_little, trusted
 from atlctl.smoke.context import Options, Run
-from atlctl.smoke.facts import gather
 from atlctl.smoke.findings import Report, Severity, Verdict
 from atlctl.smoke.session import Session
 from tests.support.plainhosts import PlainHosts, workers
@@ -30,7 +29,7 @@ SMI = """\
 #!/bin/sh
 case "$*" in *"${FAKE_HANG:-nothing}"*) exec sleep 1000 ;; esac
 row() {
-  echo "$1, GPU-$1, NVIDIA H100 80GB HBM3, 00000000:${1}B:00.0, $2, 81559, 70.12, 31, ${3:-0}"
+  echo "$1, GPU-$1, NVIDIA H100 80GB HBM3, $2, 81559, 70.12, 31, ${3:-0}, 00000000:${1}B:00.0"
 }
 case "$*" in
   *query-compute-apps*) [ -z "$FAKE_APPS" ] || echo "$FAKE_APPS" ;;
@@ -78,7 +77,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_all_of_it(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_APPS", "GPU-1, 4711, 512")
     monkeypatch.setenv("FAKE_LINK", "<inactive>")
-    found = gpus.look(5.0, more=True, reasons=REASONS)
+    found = gpus.look(5.0, more=True)
     assert found["hung"] == ""
     assert found["topology"] == {"NV18": 1}
     one = found["gpus"][1]
@@ -97,7 +96,7 @@ def test_a_field_that_a_driver_does_not_know_costs_that_field_only(
     """NVIDIA renamed it; one name that is not known makes a whole query fail."""
     monkeypatch.setenv("FAKE_KNOWN", known)
     monkeypatch.setenv("FAKE_THROTTLE", "0x48")
-    one = gpus.look(5.0, more=False, reasons=REASONS)["gpus"][1]
+    one = gpus.look(5.0, more=False)["gpus"][1]
     assert (one["name"], one["power"], one.get("clock_reasons")) == ("NVIDIA H100 80GB HBM3", 70.12, bits)
 
 
@@ -124,7 +123,7 @@ def test_one_question_that_hangs_costs_only_its_answer(smi: Path, monkeypatch: p
 
 @pytest.mark.parametrize("output", ["", "\0\xff, , ,", "0, a", "No devices were found", "ERR!\n" * 99, "1" * 99999])
 def test_nonsense_of_the_tool_is_survived(output: str) -> None:
-    found, odd = gpus.parse(("index", "name"), output)
+    found, odd, _ = gpus._rows(("index", "name"), output)
     assert len(found) < 2
     assert len(odd) <= 16
     gpus.parse_links(output)
@@ -296,7 +295,7 @@ def test_healthy_gpus_pass_and_nobody_is_quiet(smi: Path) -> None:
 def test_the_bad_gpu_is_named(
     smi: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], culprit: tuple[str, int | None], text: str
 ) -> None:
-    monkeypatch.setattr(gather, "GPU_SECONDS", 1.0)
+    monkeypatch.setattr(gathering, "GPU_SECONDS", 1.0)
     monkeypatch.setattr(care, "_SECOND_LOOK", 1.5)
     (finding,) = over(bad(**env), check_gpus, stated=2).report.findings
     assert finding.culprit is not None

@@ -1,12 +1,16 @@
+"""Who explains bad pairs, and the second look."""
+
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Collection, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlctl.smoke.network.blame import Blame, blame
+from atlctl.smoke.network.blame import Pair, PairBlame, accused, blame, confirm
 
 NAMES = [f"w{index}" for index in range(64)]
 
@@ -22,7 +26,7 @@ def matrix(count: int, nodes: dict[int, int], links: dict[tuple[int, int], int])
     return seen
 
 
-def named(found: Blame) -> tuple[set[int], set[tuple[int, int]]]:
+def named(found: PairBlame) -> tuple[set[int], set[tuple[int, int]]]:
     number = {name: index for index, name in enumerate(NAMES)}
     return {number[name] for name in found.workers}, {(number[a], number[b]) for a, b in found.links}
 
@@ -121,3 +125,55 @@ def test_any_matrix_is_answered_and_every_bad_pair_accounted_for(count, data):
             assert pair in found.links or pair in found.unclear or set(pair) & set(found.workers)
     for worker in found.workers:
         assert any(worker in pair and kind for pair, kind in seen.items())
+
+
+def run(count: int, suspects: Collection[Pair], really: set[Pair]) -> tuple[set[Pair], list[Pair]]:
+    looked: list[Pair] = []
+
+    async def look(todo: Sequence[Pair]) -> dict[Pair, bool]:
+        looked.extend(todo)
+        return {pair: pair in really for pair in todo}
+
+    names = NAMES[:count]
+    return asyncio.run(confirm(names, matrix(count, {}, {}), suspects, look)), looked
+
+
+def of(node: int, count: int) -> set[Pair]:
+    return {pair for pair in matrix(count, {}, {}) if NAMES[node] in pair}
+
+
+def test_a_moment_of_noise_accuses_nobody():
+    bad, looked = run(4, {("w0", "w1"), ("w2", "w3")}, set())
+    assert bad == set()
+    assert set(looked) == {("w0", "w1"), ("w2", "w3")}
+
+
+def test_noise_beside_a_fault_is_cleared():
+    bad, _ = run(8, of(3, 8) | {("w1", "w2")}, of(3, 8))
+    assert bad == of(3, 8)
+
+
+def test_a_worker_is_looked_at_through_some_of_its_pairs():
+    bad, looked = run(64, of(3, 64), of(3, 64))
+    assert accused(NAMES, matrix(64, {}, {}), bad).workers == ("w3",)
+    assert len(looked) == 4
+
+
+def test_both_ends_of_a_link_are_cleared_one_after_the_other():
+    bad, looked = run(4, [("w0", "w1"), ("w1", "w0")], {("w1", "w0")})
+    assert bad == {("w1", "w0")}
+    assert len(looked) == 2
+
+
+def test_no_end_of_looking_accuses_whom_nobody_looked_at():
+    """Where all is bad and a look changes its mind each time, only what was seen again stays."""
+    seen = matrix(6, {}, {})
+    asked = 0
+
+    async def look(todo: Sequence[Pair]) -> dict[Pair, bool]:
+        nonlocal asked
+        asked += 1
+        return {}
+
+    assert asyncio.run(confirm(NAMES[:6], seen, [("w0", "w1")], look)) == set()
+    assert asked <= 8

@@ -16,7 +16,7 @@ from atlctl.smoke.findings import Culprit, Report, Severity, Verdict
 from atlctl.smoke.network.mesh import check_mesh
 from atlctl.smoke.network.throughput import check_throughput
 from atlctl.smoke.session import Answer, Heard, Session
-from tests.unit.smoke.network.test_places import anything
+from tests.unit.smoke.network.test_mesh import anything
 
 Agent = Callable[[int, Mapping[str, Any]], dict[str, Any] | None]
 WORKERS = tuple(Worker(f"w{index}", index, State.RUNNING) for index in range(4))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from atlctl.smoke.agent import rankfiles
+from atlctl.remote.smoke import zygote
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.ranks import allreduce, expected, pairs, stragglers, tournament, transports
+from atlctl.smoke.ranks import allreduce, collectives, expected, pairs, settle, stragglers
 from atlctl.smoke.ranks.members import Member, choose, cut_off
-from atlctl.smoke.ranks.stages import Outcome, Track
+from atlctl.smoke.ranks.stages import StageOutcome, Track
 
 TORCH = {"ok": True, "torch": "2.4.0", "cuda": "12.4"}
 
@@ -141,18 +141,18 @@ def test_busbw_is_that_of_all_reduce() -> None:
     for track in tracks:
         track.hear({"ev": "result", "step": "x", "bytes": 10**9, "median": 0.5})
         track.hear({"ev": "result", "step": "y", "bytes": "x", "median": None})
-    (figure,) = allreduce.figures(Outcome("allreduce", tracks))
+    (figure,) = allreduce.figures(StageOutcome("allreduce", tracks))
     assert (figure.algbw, figure.busbw) == (2.0, 3.0)
 
 
 def test_every_pair_plays_once_and_nobody_twice_in_a_round() -> None:
     for count in range(2, 10):
-        games = tournament.rounds(list(range(count)))
+        games = settle.pairings(list(range(count)))
         assert sorted(tuple(sorted(p)) for games_ in games for p in games_) == [
             *itertools.combinations(range(count), 2)
         ]
         assert all(len({x for pair in one for x in pair}) == 2 * len(one) for one in games)
-    assert len(tournament.rounds(list(range(64)), 3)) == 3
+    assert len(settle.pairings(list(range(64)), 3)) == 3
 
 
 def test_a_slow_worker_is_told_from_a_slow_link() -> None:
@@ -169,14 +169,14 @@ def test_a_slow_worker_is_told_from_a_slow_link() -> None:
 
 def test_the_worker_whose_nccl_fell_back_to_sockets_is_named() -> None:
     told = {f"w{n}": {"NET/IB": 16, "P2P": 8} for n in range(3)} | {"w3": {"NET/Socket": 16, "P2P": 8}}
-    (found,) = transports.judge("collectives", told)
+    (found,) = collectives.judge_ways("collectives", told)
     assert found.culprit == Culprit("worker", "w3")
-    assert transports.judge("collectives", {w: {"NET/IB": 1} for w in "abc"}) == []
-    assert transports.judge("collectives", {w: {"NET/Socket": 1} for w in "abc"}) == []
-    (all_of_them,) = transports.judge("collectives", {w: {"NET/Socket": 1} for w in "abc"}, rdma="abc")
+    assert collectives.judge_ways("collectives", {w: {"NET/IB": 1} for w in "abc"}) == []
+    assert collectives.judge_ways("collectives", {w: {"NET/Socket": 1} for w in "abc"}) == []
+    (all_of_them,) = collectives.judge_ways("collectives", {w: {"NET/Socket": 1} for w in "abc"}, rdma="abc")
     assert all_of_them.culprit is None
     shm = {w: {"P2P": 8} for w in "abc"} | {"d": {"SHM": 8}}
-    assert [f.culprit for f in transports.judge("collectives", shm)] == [Culprit("worker", "d")]
+    assert [f.culprit for f in collectives.judge_ways("collectives", shm)] == [Culprit("worker", "d")]
 
 
 LOG = """\
@@ -196,10 +196,10 @@ def test_what_nccl_chose_is_read_from_its_log(tmp_path: Path) -> None:
     """That it looked for InfiniBand is not that it uses it."""
     (tmp_path / "log").write_text(LOG)
     with open(tmp_path / "log", "rb") as file:
-        found = rankfiles.transports(file.fileno())
+        found = zygote.transports(file.fileno())
     assert found["nets"] == ["Socket"]
     assert found["via"] == {"NET/Socket": 1, "P2P": 1, "SHM": 1, "NET/IB": 1}
     assert len(found["warnings"]) == 1
     (tmp_path / "empty").touch()
     with open(tmp_path / "empty", "rb") as file:
-        assert not rankfiles.transports(file.fileno())["said"]
+        assert not zygote.transports(file.fileno())["said"]

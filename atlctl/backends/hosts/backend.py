@@ -1,0 +1,83 @@
+"""What jobs under supervisors have in common as a backend, wherever they run: stop, removal, what they do not have."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from atlctl.backends.base import Plan, StopRequest, StopResult
+from atlctl.jobs.errors import UsageError
+from atlctl.jobs.fields import text, whole
+from atlctl.jobs.model import Job, Worker
+from atlctl.jobs.naming import fold_names
+
+#: Characters of a reason.
+_LIMIT = 500
+
+
+class SupervisedBackend:
+    """A part of `atlctl.backends.base.Backend`."""
+
+    name: str
+    #: Where its jobs are, and the command that removes what is left of one.
+    where: ClassVar[str]
+    removal: ClassVar[str]
+
+    async def raw_events(self, job: Job) -> tuple[Mapping[str, Any], ...]:  # noqa: ARG002 - none are kept
+        return ()
+
+    async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
+        for asked, option in ((request.delete, "--delete"), (request.keep, "--keep-pods")):
+            if asked:
+                raise UsageError(f"{option} is for jobs of a cluster", f"atlctl stop {job.name}")
+        running = tuple(worker for worker in workers if worker.state.active)
+        if not running:
+            return Plan(job, (), "signal", nothing=f"job {job.name} is {job.state}")
+        kept = f"logs and exit codes, until '{self.removal} {job.name}'; not reversible: the processes are gone"
+        how = f"SIGTERM to each worker's process group, after {request.grace:g} s SIGKILL to all that is left of it"
+        who = f"{fold_names(worker.name for worker in running)} ({len(running)} of {job.expected})"
+        facts = (("workers", who), ("how", how), ("kept", kept))
+        return Plan(job, running, "signal", facts, ends_terminal=True, steps=request.grace)
+
+    async def plan_resume(self, job: Job) -> Plan:  # noqa: ARG002 - none of them can be
+        raise UsageError(f"a job {self.where} cannot be resumed: its processes are gone", "start it anew")
+
+    async def carry_out(
+        self,
+        plan: Plan,
+        timeout: float,
+        told: Callable[[str], None],  # noqa: ARG002 - the plan says how long it takes
+    ) -> list[StopResult]:
+        assert isinstance(plan.steps, float), "a plan of this class"
+        try:
+            return await asyncio.wait_for(self.stop(plan.job, plan.workers, plan.steps), timeout)
+        except TimeoutError:
+            late = f"not ended after {timeout:g} s"
+            return [StopResult(worker.name, "not-stopped", reason=late) for worker in plan.workers]
+
+    @abstractmethod
+    async def get_job(self, name: str) -> Job:
+        """See `Inventory.get_job`."""
+
+    @abstractmethod
+    async def left_of(self, job: Job) -> str:
+        """What `remove` would remove. Raises AtlctlError for a job that has not ended, or may not have."""
+
+    @abstractmethod
+    async def remove(self, job: Job) -> None:
+        """Remove what is left of a job that has ended. Raises AtlctlError if that cannot be done, or only in part."""
+
+    @abstractmethod
+    async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> list[StopResult]:
+        """See `Controller.stop`."""
+
+
+def ended(name: str, told: Mapping[str, Any]) -> StopResult:
+    """What a supervisor has told of the end of a worker."""
+    processes, reason = whole(told.get("processes")) or 0, text(told.get("reason"), _LIMIT)
+    match told.get("how"):
+        case "terminated" | "killed" | "already-ended" as how:
+            return StopResult(name, how, processes, reason)
+    return StopResult(name, "not-stopped", processes, reason or "some of its processes do not end")

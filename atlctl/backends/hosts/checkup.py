@@ -1,0 +1,169 @@
+"""What `doctor` asks of hosts: who lets this client in, with which keys, and what is there. No host key is noted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import asyncssh
+
+from atlctl.backends.base import Argv
+from atlctl.backends.guarded.asking import told_by
+from atlctl.backends.hosts.asking import PYTHONS
+from atlctl.backends.hosts.connect import Connections, Target
+from atlctl.backends.hosts.hostfile import Host
+from atlctl.backends.hosts.hostkeys import HostKeyRefused, KnownHosts
+from atlctl.backends.hosts.stream import SshExecutor
+from atlctl.backends.questions import ask_all
+from atlctl.jobs.errors import AtlctlError, TimedOut, UsageError
+from atlctl.jobs.model import State, Worker
+
+#: Hosts that are asked at once.
+PARALLEL = 64
+Status = Literal[
+    "ok", "key-unknown", "key-changed", "key-revoked", "login", "name", "refused", "late", "config", "shell", "other"
+]
+
+# The time first: what comes behind it may take a while.
+_SCRIPT = f"""\
+echo "T `date +%s`"
+for p in {PYTHONS}; do
+  command -v "$p" >/dev/null 2>&1 || continue
+  "$p" -I -S -c 'import sys; print("P %d.%d.%d" % sys.version_info[:3]); sys.exit(sys.version_info < (3, 8))' && exit 0
+done
+exit 0
+"""
+_LIMIT = 4096
+_TIME = re.compile(rb"^T ([0-9]{1,12})$", re.MULTILINE)
+_PYTHON = re.compile(rb"^P ([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCheck:
+    """What one host answered. `error` says why not, where `status` is not ok.
+
+    `python`: the newest that was found, None where there is none; `fits`: it is 3.8 or newer. `clock`: between which
+    two figures its clock's distance from this one's lies, in seconds.
+    """
+
+    name: str
+    status: Status
+    target: Target | None = None
+    error: AtlctlError | None = None
+    python: str | None = None
+    fits: bool = False
+    clock: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A known_hosts file: how many lines say something, None where it is not there; and what is wrong with it."""
+
+    path: str
+    entries: int | None
+    problem: str | None = None
+
+
+async def examine(
+    connections: Connections, hosts: Mapping[str, Host], seconds: float, most: float, parallel: int = PARALLEL
+) -> list[HostCheck]:
+    """Every host is logged in to and asked one question, `parallel` at once, in their order.
+
+    `seconds`: for each login and for each question; `most`: for all of them. Raises nothing of a host's.
+    """
+    executor = SshExecutor(connections, hosts)
+    workers = {name: Worker(name, index, State.RUNNING) for index, name in enumerate(hosts)}
+
+    async def one(name: str) -> HostCheck:
+        return await _one(connections, executor, workers[name], hosts[name], seconds)
+
+    found = await ask_all(hosts, one, most, parallel)
+    late = TimedOut(f"not asked: {most:g} s were over", "ask fewer hosts at once")
+    return [found.get(name) or HostCheck(name, "late", error=late) for name in hosts]
+
+
+async def _one(
+    connections: Connections, executor: SshExecutor, worker: Worker, host: Host, seconds: float
+) -> HostCheck:
+    checked = HostCheck(worker.name, "ok")
+    try:
+        checked = replace(checked, target=connections.target(host))
+        async with asyncio.timeout(seconds):
+            await connections.get(host)
+    except TimeoutError:
+        where = f"{checked.target.host}:{checked.target.port}" if checked.target is not None else worker.name
+        hint = f"see where it stops: ssh -v {worker.name} true; or give it more time: --connect-timeout {seconds * 3:g}"
+        late = TimedOut(f"{where} does not answer within {seconds:g} s", hint)
+        return replace(checked, status="late", error=late)
+    except AtlctlError as error:
+        return replace(checked, status=status_of(error), error=error)
+    try:
+        begun = time.time()
+        async with asyncio.timeout(seconds):
+            said = await told_by(executor, worker, Argv(("sh", "-c", _SCRIPT)), _LIMIT)
+        return _read(checked, said, begun, time.time())
+    except TimeoutError:
+        hung = TimedOut(f"it lets you in, and a command there does not end within {seconds:g} s")
+        return replace(checked, status="shell", error=hung)
+    except AtlctlError as error:
+        told = AtlctlError(f"it lets you in, and runs no command: {error.message}", error.hint)
+        return replace(checked, status="shell", error=told)
+    finally:
+        connections.rest(host)
+
+
+def status_of(error: AtlctlError) -> Status:
+    """What kind of failure to connect this is."""
+    cause = error.__cause__
+    if isinstance(error, HostKeyRefused):
+        kinds: dict[str, Status] = {"unknown": "key-unknown", "changed": "key-changed", "revoked": "key-revoked"}
+        return kinds[error.why]
+    if isinstance(cause, asyncssh.PermissionDenied):
+        return "login"
+    if isinstance(error, TimedOut):
+        return "late"
+    if isinstance(cause, socket.gaierror):
+        return "name"
+    if isinstance(cause, ConnectionRefusedError):
+        return "refused"
+    return "config" if isinstance(error, UsageError) else "other"
+
+
+def _read(checked: HostCheck, said: bytes, begun: float, ended: float) -> HostCheck:
+    """What the script printed; a login's shell may print something besides."""
+    told, pythons = _TIME.search(said), _PYTHON.findall(said)
+    clock = None
+    if told is not None:
+        wall = int(told[1])
+        # Whole seconds: it may be nearly one later there.
+        clock = (wall - ended, wall + 1 - begun)
+    version = max((tuple(map(int, one)) for one in pythons), default=None)
+    python = None if version is None else ".".join(map(str, version))
+    return replace(checked, python=python, fits=version is not None and version >= (3, 8), clock=clock)
+
+
+def known_files(paths: Sequence[str]) -> list[KnownFile]:
+    """What is to be said of each of these known_hosts files."""
+    found = []
+    for path in map(os.path.expanduser, paths):
+        if not os.path.isfile(path):
+            problem = f"{path} is no regular file" if os.path.lexists(path) and path != os.devnull else None
+            found.append(KnownFile(path, None, problem))
+            continue
+        try:
+            KnownHosts().of([path])
+            with open(path, "rb") as file:
+                lines = [line.strip() for line in file]
+        except UsageError as error:
+            found.append(KnownFile(path, None, error.message))
+        except OSError as error:
+            found.append(KnownFile(path, None, f"{path} cannot be read: {error.strerror}"))
+        else:
+            found.append(KnownFile(path, sum(bool(line) and not line.startswith(b"#") for line in lines)))
+    return found

@@ -1,0 +1,402 @@
+"""One connection to each host of a run, shared by all that is done there."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+from atlctl.backends.hosts.hostfile import Host
+from atlctl.backends.hosts.hostkeys import GLOBAL_FILES, USER_FILES, Entries, KnownHosts, refusal
+from atlctl.backends.hosts.keys import DEFAULTS, Keys, none_accepted
+from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut, Unreachable, UsageError
+
+#: Seconds for a host to let a connection in, and between two signs of life of a silent one.
+CONNECT_SECONDS = 15.0
+ALIVE_SECONDS = 15.0
+#: Signs of life that may be missed.
+ALIVE_COUNT = 3
+#: Seconds until a refused or reset connection is tried again, once: a full backlog, a daemon that restarts.
+AGAIN_SECONDS = 0.5
+#: Bytes of output of one command that may be under way. More is faster only far away.
+WINDOW = 512 * 1024
+#: The cheapest first: the client's processor is what bounds a fan-out.
+CIPHERS = (
+    "aes128-gcm@openssh.com",
+    "aes256-gcm@openssh.com",
+    "chacha20-poly1305@openssh.com",
+    "aes128-ctr",
+    "aes256-ctr",
+)
+#: Connections that are kept for the next command: asyncssh takes 50 KB for each.
+IDLE_KEPT = 256
+_NOBODY = "no sshd listens there: check the port"
+_CLOSED = "an sshd with too many logins at once does so (MaxStartups), and what is no sshd: check the port"
+_TRANSIENT = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A host as ~/.ssh/config has it."""
+
+    host: str
+    port: int
+    user: str
+    key_alias: str | None
+    known_files: tuple[str, ...]
+    identities: tuple[str, ...]
+    #: Only the keys that are named, of files or of an agent.
+    only: bool
+    #: The socket of the agent, empty for none.
+    agent: str
+
+    @property
+    def known_as(self) -> tuple[str, int]:
+        """What known_hosts has it under: an alias stands there without a port."""
+        return (self.host, self.port) if self.key_alias is None else (self.key_alias, 22)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the configuration of ssh says of a host, or of all that it does not tell apart."""
+
+    options: Any
+    #: Its `host` is that of one of them.
+    target: Target
+    #: Whether asyncssh must read the configuration once more: for hosts on the way, or since the name is not final.
+    again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How such hosts are connected to: what asyncssh is given, made once, since all hosts of a list mostly share it."""
+
+    given: dict[str, Any]
+    known: Entries
+
+
+class Connections:
+    """All connections of a run. Each `get` is followed by a `rest`; `aclose` at the end."""
+
+    def __init__(self, keys: Keys, known: KnownHosts, config: str | None) -> None:
+        """`config`: the path of a configuration of ssh, None for none."""
+        self._keys, self._known, self._config = keys, known, config
+        self._open: dict[Host, asyncio.Task[asyncssh.SSHClientConnection]] = {}
+        #: Users of each connection that is in use.
+        self._users: Counter[Host] = Counter()
+        self._alike = config is None or _all_alike(config)
+        self._said: dict[object, _Said] = {}
+        self._ways: dict[object, _Way] = {}
+
+    async def get(self, host: Host) -> asyncssh.SSHClientConnection:
+        """The connection to a host, made now if there is none. Raises AtlctlError, and then wants no `rest`."""
+        task = self._open.get(host)
+        if task is not None and task.done() and (task.cancelled() or task.exception() or task.result().is_closed()):
+            task = None
+        if task is None:
+            task = self._open[host] = asyncio.create_task(self._connect(host))
+        self._users[host] += 1
+        try:
+            return await asyncio.shield(task)
+        except BaseException:
+            self.rest(host)
+            raise
+
+    def rest(self, host: Host) -> None:
+        """One user less. A connection that nobody uses is kept for the next one, unless many are."""
+        self._users[host] -= 1
+        if self._users[host] > 0:
+            return
+        del self._users[host]
+        task = self._open.get(host)
+        if task is None or not task.done():
+            return
+        failed = task.cancelled() or task.exception() is not None
+        if failed or len(self._open) - len(self._users) > IDLE_KEPT:
+            del self._open[host]
+            if not failed:
+                task.result().abort()
+
+    async def aclose(self) -> None:
+        tasks = list(self._open.values())
+        self._open.clear()
+        for task in tasks:
+            if not task.done():
+                task.cancel()
+        for made in await asyncio.gather(*tasks, return_exceptions=True):
+            if not isinstance(made, BaseException):
+                made.abort()
+        await self._keys.aclose()
+
+    def target(self, host: Host) -> Target:
+        """What the configuration makes of a host. Raises UsageError."""
+        said = self._of(host)
+        return replace(said.target, host=str(said.options.config.get("Hostname", host.name)))
+
+    def _key(self, host: Host) -> object:
+        """The same for hosts that the configuration does not tell apart."""
+        return (host.user, host.port) if self._alike else host
+
+    def _of(self, host: Host) -> _Said:
+        """Raises UsageError."""
+        key = self._key(host)
+        if key not in self._said:
+            self._said[key] = self._read(host)
+        return self._said[key]
+
+    def _read(self, host: Host) -> _Said:
+        try:
+            options = asyncssh.SSHClientConnectionOptions(
+                config=[] if self._config is None else [self._config],
+                host=host.name,
+                port=host.port or (),
+                username=host.user or (),
+                client_keys=None,
+                known_hosts=b"",
+            )
+        except (ValueError, OSError, asyncssh.Error) as error:
+            raise UsageError(f"{self._config or 'ssh'}: {error}", "ssh -G HOST shows what ssh makes of it") from error
+        said = options.config.get
+        user_files = said("UserKnownHostsFile", None)
+        # `none` would end all checks: then nothing is known, and nothing is trusted.
+        own = map(str, user_files) if isinstance(user_files, list) and user_files else USER_FILES
+        more = said("GlobalKnownHostsFile", None)
+        files = (*own, *(map(str, more) if isinstance(more, list) else GLOBAL_FILES))
+        named = said("IdentityFile", None)
+        alias = said("HostKeyAlias", None)
+        target = Target(
+            str(options.host),
+            int(options.port or 22),
+            options.username,
+            None if alias is None else str(alias),
+            files,
+            tuple(map(str, named)) if isinstance(named, list) and named else DEFAULTS,
+            bool(said("IdentitiesOnly", False)),
+            _agent(said("IdentityAgent", ())),
+        )
+        unsettled = options.canonicalize_hostname or options.config.has_match_final()
+        return _Said(options, target, again=bool(options.tunnel or options.proxy_command or unsettled))
+
+    def _way(self, host: Host) -> _Way:
+        """Raises UsageError."""
+        key = self._key(host)
+        if key not in self._ways:
+            self._ways[key] = self._made(self._of(host))
+        return self._ways[key]
+
+    def _made(self, said: _Said) -> _Way:
+        target = said.target
+        known = self._known.of(target.known_files)
+        given: dict[str, Any] = {
+            "username": target.user,
+            "client_keys": self._keys.load(target.identities, target.agent, only=target.only) or None,
+            "agent_path": None,
+            # By its name alone, as ssh does: another one's address may have been this one's.
+            "known_hosts": lambda name, _, port: known.known.match(name, "", port),
+            "encryption_algs": CIPHERS,
+            "compression_algs": ("none",),
+            "keepalive_interval": ALIVE_SECONDS,
+            "keepalive_count_max": ALIVE_COUNT,
+            "connect_timeout": CONNECT_SECONDS,
+            "login_timeout": CONNECT_SECONDS,
+            "gss_auth": False,
+            "gss_kex": False,
+            "preferred_auth": ("publickey",),
+            "x509_trusted_certs": None,
+            "x509_trusted_cert_paths": None,
+        }
+        if target.key_alias is not None:
+            given["host_key_alias"] = target.key_alias
+        if said.again:
+            return _Way({**given, "config": [self._config]}, known)
+        options = asyncssh.SSHClientConnectionOptions(said.options, config=None, **given)
+        direct = Direct(options.family, options.local_addr)
+        return _Way({"options": options, "config": None, "tunnel": direct}, known)
+
+    async def _connect(self, host: Host) -> asyncssh.SSHClientConnection:
+        await self._keys.ask_agent(self._of(host).target.agent)
+        way = self._way(host)
+        try:
+            return await self._once(host, way)
+        except Unreachable as error:
+            if not _worth_another(error.__cause__):
+                raise
+        await asyncio.sleep(AGAIN_SECONDS)
+        # Its key may be of another kind by now, and then there was nothing in common.
+        kinds = way.known.algorithms(*self.target(host).known_as)
+        return await self._once(host, way, **({"server_host_key_algs": kinds} if kinds else {}))
+
+    async def _once(self, host: Host, way: _Way, **more: Any) -> asyncssh.SSHClientConnection:
+        target = self.target(host)
+        client = _Client(self._known, target)
+        try:
+            given = {**way.given, **more}
+            return await asyncssh.connect(host.name, host.port or (), client_factory=lambda: client, **given)
+        except (OSError, asyncssh.Error, ValueError) as error:
+            raise self._mapped(error, host, target, way.known, client) from error
+
+    def _mapped(self, error: Exception, host: Host, target: Target, known: Entries, client: _Client) -> AtlctlError:
+        place = f"{target.host}:{target.port}"
+        if isinstance(error, asyncssh.HostKeyNotVerifiable):
+            return refusal(*target.known_as, known, client.offered, os.path.expanduser(target.known_files[0]))
+        if isinstance(error, asyncssh.PermissionDenied):
+            return none_accepted(target.user, host.name, self._keys, target.identities)
+        if isinstance(error, TimeoutError):
+            return TimedOut(
+                f"{place} does not answer within {CONNECT_SECONDS:g} s", "a firewall drops packets silently"
+            )
+        if isinstance(error, socket.gaierror):
+            return NameUnknown(target.host, str(error.strerror))
+        if isinstance(error, OSError):
+            hint = {errno.ECONNREFUSED: _NOBODY, errno.ECONNRESET: _CLOSED}.get(error.errno or 0)
+            return Unreachable(f"{place}: {(os.strerror(error.errno) if error.errno else str(error)).lower()}", hint)
+        if isinstance(error, asyncssh.ConnectionLost):
+            return Unreachable(f"{place}: closed the connection before the login", _CLOSED)
+        if isinstance(error, asyncssh.KeyExchangeFailed | asyncssh.CompressionError):
+            return Unreachable(f"{place}: no common cipher or key exchange ({error})")
+        if isinstance(error, asyncssh.Error):
+            return Unreachable(f"{place}: {str(error)[:200]}")
+        return NotAllowed(f"{place}: {error}")
+
+
+class NameUnknown(Unreachable):
+    """The name `host` has no address."""
+
+    def __init__(self, host: str, why: str) -> None:
+        super().__init__(f"{host} is not known: {why}", "check its name, or ~/.ssh/config")
+        self.host = host
+
+
+class _Client(asyncssh.SSHClient):
+    """Sees the key of a host that is not trusted."""
+
+    def __init__(self, known: KnownHosts, target: Target) -> None:
+        self._known, self._target = known, target
+        self.offered: asyncssh.SSHKey | None = None
+
+    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:  # noqa: ARG002
+        self.offered = key
+        if not self._known.accept_new:
+            return False
+        place = self._target.known_as
+        entries = self._known.of(self._target.known_files)
+        if entries.trusted(*place) or entries.is_revoked(*place, key):
+            return False
+        self._known.add(self._target.known_files, *place, key)
+        return True
+
+
+def _agent(said: object) -> str:
+    """The socket that `IdentityAgent` names, else that of the environment; empty for `none`, which comes as None."""
+    if said is None:
+        return ""
+    return os.path.expanduser(os.environ.get("SSH_AUTH_SOCK", "") if said in ((), "SSH_AUTH_SOCK") else str(said))
+
+
+def _worth_another(cause: BaseException | None) -> bool:
+    """Whether what went wrong may go right at the second time."""
+    if isinstance(cause, OSError):
+        return cause.errno in _TRANSIENT
+    return isinstance(cause, asyncssh.ConnectionLost | asyncssh.KeyExchangeFailed)
+
+
+def _all_alike(config: str) -> bool:
+    """Whether a configuration says the same of all hosts. One that may not, or cannot be read, is asked for each."""
+    try:
+        lines = Path(config).read_text().splitlines()
+    except (OSError, ValueError):
+        return False
+    for line in lines:
+        name, *values = line.lower().replace("=", " ").split() or [""]
+        if name.startswith("#"):
+            continue
+        if any(character in line for character in "%\"'\\!") or name in ("include", "hostname"):
+            return False
+        if (name == "host" and "*" not in values) or (name == "match" and values != ["all"]):
+            return False
+    return True
+
+
+def user_config() -> str | None:
+    """The user's configuration of ssh, where there is one."""
+    path = Path("~/.ssh/config").expanduser()
+    return str(path) if os.access(path, os.R_OK) else None
+
+
+class Direct:
+    """A way to a host, in the form that asyncssh takes for `tunnel`: straight, with its writes collected.
+
+    asyncssh hands every packet to the kernel by itself, and puts an empty one before each: two calls to the kernel for
+    one message, each of which wakes the other side. On a fan-out those calls are what costs most.
+    """
+
+    def __init__(self, family: int, local: Any) -> None:
+        """`family` of addresses, and the `local` address, as the configuration has them."""
+        self._family, self._local = family, local
+
+    async def create_connection(
+        self, factory: Callable[[], Any], remote_host: str, remote_port: int
+    ) -> tuple[asyncio.BaseTransport, Any]:
+        """Raises OSError."""
+        protocol = factory()
+        transport, _ = await asyncio.get_running_loop().create_connection(
+            lambda: _Introduction(protocol), remote_host, remote_port, family=self._family, local_addr=self._local
+        )
+        return transport, protocol
+
+    def close(self) -> None:
+        """There is nothing between here and the host."""
+
+
+class _Introduction(asyncio.Protocol):
+    """Makes a protocol and its transport known to each other, and leaves."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        self._protocol = protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_protocol(self._protocol)
+        self._protocol.connection_made(_Corked(transport))
+
+
+class _Corked(asyncio.Transport):
+    """What is written until the event loop comes round goes out together."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._transport = transport
+        self._held: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._held:
+            self._loop.call_soon(self._flush)
+        self._held.append(bytes(data))
+
+    def _flush(self) -> None:
+        held, self._held = self._held, []
+        if held:
+            self._transport.write(b"".join(held))
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._held.clear()
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)

@@ -1,0 +1,165 @@
+"""Private keys, each loaded once for a run: reading an RSA key takes a hundred times as long as using it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import asyncssh
+
+from atlctl.jobs.errors import NotAllowed
+
+#: What ssh looks for where nothing else is configured.
+DEFAULTS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa", "~/.ssh/id_ed25519_sk", "~/.ssh/id_ecdsa_sk")
+_TRIES = 3
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyProblem:
+    """Why a key cannot be used. `open`: others may read its file."""
+
+    why: Literal["open", "encrypted", "unreadable"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """What became of a key's file: it was read, the agent holds it, there is none, or there is a problem."""
+
+    path: str
+    status: Literal["read", "agent", "absent", "open", "encrypted", "unreadable"]
+    algorithm: str = ""
+    text: str = ""
+
+
+class Keys:
+    """Keys by path. `ask` prompts for the passphrase of a path, None where nobody can be asked."""
+
+    def __init__(self, ask: Callable[[str], str | None]) -> None:
+        self._ask = ask
+        self._loaded: dict[str, Sequence[Any]] = {}
+        #: Keys of each agent that was asked, by their public parts.
+        self._agents: dict[str, dict[bytes, Any]] = {}
+        #: Agents that did not answer.
+        self._silent: set[str] = set()
+        self._clients: list[asyncssh.SSHAgentClient] = []
+        self._asking = asyncio.Lock()
+        #: Why a key could not be used, by its path.
+        self.problems: dict[str, KeyProblem] = {}
+
+    async def ask_agent(self, socket: str) -> None:
+        """Hear which keys the agent at `socket` has, once. Empty: none is asked."""
+        async with self._asking:
+            if not socket or socket in self._agents:
+                return
+            client = asyncssh.SSHAgentClient(socket)
+            try:
+                held = await client.get_keys()
+            except (ValueError, OSError, asyncssh.Error) as error:
+                _log.debug("the agent at %s does not answer: %r", socket, error)
+                held = ()
+                self._silent.add(socket)
+            self._agents[socket] = {pair.public_data: pair for pair in held}
+            self._clients.append(client)
+
+    def held(self, socket: str) -> int | None:
+        """How many keys the agent that was asked at `socket` has; None where it did not answer."""
+        return None if socket in self._silent else len(self._agents.get(socket, ()))
+
+    def files(self, paths: Sequence[str], agent: str) -> list[KeyFile]:
+        """What became of the keys at `paths`, once they were loaded together with those of `agent`."""
+        held = self._agents.get(agent, {})
+        found = []
+        for path in map(os.path.expanduser, paths):
+            inside = held.get(_public(path) or b"") if held else None
+            if inside is not None:
+                found.append(KeyFile(path, "agent", inside.get_algorithm()))
+            elif (problem := self.problems.get(path)) is not None:
+                found.append(KeyFile(path, problem.why, text=problem.text))
+            elif pairs := self._loaded.get(path):
+                found.append(KeyFile(path, "read", pairs[0].get_algorithm()))
+            else:
+                found.append(KeyFile(path, "absent"))
+        return found
+
+    async def aclose(self) -> None:
+        """End the connections to agents."""
+        for client in self._clients:
+            client.close()
+            await client.wait_closed()
+        self._clients.clear()
+
+    def load(self, paths: Sequence[str], agent: str = "", *, only: bool = False) -> list[Any]:
+        """The keys of the agent that was asked at `agent`, with `only` those of `paths` alone; then the keys at `paths`
+        that are there and can be used, with their certificates. What the agent holds is not read."""
+        held = self._agents.get(agent, {})
+        wholes = [os.path.expanduser(path) for path in paths]
+        public = {whole: _public(whole) for whole in wholes} if held else {}
+        found = [pair for data, pair in held.items() if not only or data in public.values()]
+        for whole in wholes:
+            if public.get(whole) in held:
+                continue
+            if whole not in self._loaded:
+                self._loaded[whole] = self._one(whole)
+            found += self._loaded[whole]
+        return found
+
+    def _one(self, path: str) -> Sequence[Any]:
+        try:
+            mode = os.stat(path).st_mode
+        except OSError:
+            return ()
+        if stat.S_IMODE(mode) & 0o077:
+            self.problems[path] = KeyProblem("open", f"others may read {path}; chmod 600 it")
+            return ()
+        passphrase: str | None = None
+        for _ in range(_TRIES):
+            try:
+                return asyncssh.load_keypairs([path], passphrase)
+            except asyncssh.KeyEncryptionError:
+                pass  # asked for again
+            except asyncssh.KeyImportError as error:
+                if "assphrase" not in str(error):
+                    self.problems[path] = KeyProblem("unreadable", f"{path} cannot be read: {error}")
+                    return ()
+            except OSError as error:
+                self.problems[path] = KeyProblem("unreadable", f"{path} cannot be read: {error.strerror or error}")
+                return ()
+            passphrase = self._ask(path)
+            if passphrase is None:
+                break
+        text = f"{path} is encrypted, and its passphrase was not given; ssh-add it to an agent"
+        self.problems[path] = KeyProblem("encrypted", text)
+        return ()
+
+
+def _public(path: str) -> bytes | None:
+    """The public part of a key, which lies beside it; None where it does not."""
+    try:
+        return asyncssh.read_public_key(f"{path}.pub").public_data
+    except (OSError, ValueError, asyncssh.Error):
+        return None
+
+
+class LoginRefused(NotAllowed):
+    """`host` accepted none of the keys."""
+
+    def __init__(self, user: str, host: str, why: str) -> None:
+        super().__init__(
+            f"{host} let {user} not in: no key was accepted{f' ({why})' if why else ''}",
+            f"try: ssh {user}@{host} true; keys come from an agent, ~/.ssh/id_* and IdentityFile in ~/.ssh/config",
+        )
+        self.host = host
+
+
+def none_accepted(user: str, host: str, keys: Keys, paths: Sequence[str] | None = None) -> LoginRefused:
+    """What a refused login means. `paths`: the keys that were meant for it, None for all."""
+    own = None if paths is None else {os.path.expanduser(path) for path in paths}
+    why = "; ".join(problem.text for path, problem in keys.problems.items() if own is None or path in own)
+    return LoginRefused(user, host, why)

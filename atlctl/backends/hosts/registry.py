@@ -1,0 +1,323 @@
+"""What is kept here of jobs under supervisors: folders of jobs below the state folder, and the jobs of this machine.
+
+A `Registry` is one such folder: `STATE/local` of the jobs of this machine, `STATE/ssh` of those that were started on
+hosts (see `records`). Each job has a folder, 0700; a folder without `job.json` is not a job: its start was never
+finished.
+
+    STATE/local/.lock                    held while an entry is made or removed
+    STATE/local/JOB/spec.json            what was asked for
+    STATE/local/JOB/env.json             the environment the workers were started with, 0600
+    STATE/local/JOB/job.json             spec.json and who supervises; written by the supervisor when all workers run
+    STATE/local/JOB/control.sock         the supervisor's socket
+    STATE/local/JOB/supervisor.log       what the supervisor had to say
+    STATE/local/JOB/workers/NAME/work/   the worker's working folder
+    STATE/local/JOB/workers/NAME/log/    its log (CRI format)
+    STATE/local/JOB/workers/NAME/*.json  proc: pid and start; trainer: its trainer failed; exit: how it ended
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from atlctl.backends.hosts.states import Presence, Seen, of_workers, understood
+from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched
+from atlctl.jobs.model import Job, State, Worker
+from atlctl.jobs.naming import check_job_name, natural_key, safe_file_name
+from atlctl.jobs.statedir import check_private, ensure_dir, file_error, read_bytes, state_dir
+from atlctl.remote.supervisor import asked, folders, processes
+from atlctl.remote.supervisor.telling import Refused
+
+#: No file is larger; an environment of 16 MiB could not be started, a record has up to 4096 hosts.
+MAX_FILE = 64 * 1024 * 1024
+#: An ended job's folder, while a start of the same name is tried.
+_ASIDE = ".aside-"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The folder `name` of the state folder. The others are words of messages: what a `job.json` is, which jobs these
+    are, what introduces a list of them, the hints if there are none and for a damaged one."""
+
+    name: str
+    entry: str
+    jobs: str
+    listed: str
+    none: str
+    damaged: str
+
+    @property
+    def root(self) -> str:
+        """Nothing is created."""
+        return os.path.join(state_dir(), self.name)
+
+    def names(self) -> list[str]:
+        """Names of all jobs, in natural order; [] if there is no registry yet."""
+        try:
+            check_private(self.root, state_dir())
+            found = os.listdir(self.root)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return sorted((name for name in found if _is_job(f"{self.root}/{name}")), key=natural_key)
+
+    def _unreadable(self, error: OSError) -> AtlctlError:
+        if error.errno in (errno.EACCES, errno.EPERM):
+            return NotAllowed(
+                f"the registry of {self.jobs} cannot be read: {self.root}: {error.strerror}",
+                "make it yours again (chown, chmod u+rwx), or set ATLCTL_STATE_DIR to a folder of your own",
+            )
+        return file_error(error, self.root)
+
+    def folder(self, name: str) -> str:
+        """The folder of a job, which is the user's alone. Raises FileNotFoundError, and NotAllowed if it, or one above
+        it up to the state folder, may be forged."""
+        folder = os.path.join(self.root, name)
+        check_private(folder, state_dir())
+        return folder
+
+    def load(self, name: str, made: Callable[[str, dict[str, Any]], T]) -> T:
+        """What `made` makes of the folder and the `job.json` of a job.
+
+        Raises NothingMatched with the jobs there are, AtlctlError for a file that is damaged or unreadable.
+        """
+        check_job_name(name)
+        try:
+            folder = self.folder(name)
+            return made(folder, json.loads(read_bytes(f"{folder}/job.json", MAX_FILE)))
+        except FileNotFoundError:
+            there = self.names()
+            hint = f"{self.listed}: {', '.join(there)}" if there else self.none
+            raise NothingMatched(f"no job named {name}", hint) from None
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            folder = os.path.join(self.root, name)
+            raise AtlctlError(
+                f"the {self.entry} of job {name} cannot be read: {folder}/job.json is damaged",
+                f"{self.damaged}: rm -r {folder}",
+            ) from error
+
+    def load_all(self, load: Callable[[str], T]) -> tuple[list[T], list[AtlctlError]]:
+        """All jobs that can be read, and an error for each one that cannot."""
+        found, errors = [], []
+        for name in self.names():
+            try:
+                found.append(load(name))
+            except NothingMatched:
+                continue  # removed between the listing and the look
+            except AtlctlError as error:
+                errors.append(error)
+        return found, errors
+
+
+LOCAL = Registry(
+    "local",
+    "entry",
+    "local jobs",
+    "jobs here",
+    "no local jobs yet; start one: atlctl local run --help; where else is looked: atlctl doctor",
+    "remove it by hand when nothing of it runs",
+)
+
+
+def _is_job(folder: str) -> bool:
+    """True also for one that may not be looked at: it is reported, not passed over."""
+    if os.path.basename(folder).startswith("."):
+        return False
+    try:
+        os.lstat(f"{folder}/job.json")
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def lock(path: str, wait: float = 0.0) -> int | None:
+    """The descriptor that holds the lock `path`, None if another process holds it for `wait` seconds.
+
+    Raises AtlctlError.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise file_error(error, path) from error
+    deadline = time.monotonic() + wait
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(descriptor)
+                    return None
+                time.sleep(0.05)
+            else:
+                return descriptor
+    except OSError as error:
+        os.close(descriptor)
+        raise file_error(error, path) from error
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+# Jobs of this machine
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One job as the registry has it. `job.workers` are complete, in order of their index."""
+
+    job: Job
+    folder: str
+    presence: Presence
+    master_port: int | None
+
+
+@contextlib.contextmanager
+def locked(wait: float = 30.0) -> Iterator[str]:
+    """The registry's folder, made if needed, with its lock held. Raises AtlctlError after `wait` seconds."""
+    ensure_dir(LOCAL.root, state_dir())
+    path = os.path.join(LOCAL.root, ".lock")
+    descriptor = lock(path, wait)
+    if descriptor is None:
+        raise AtlctlError(
+            "another atlctl is starting or removing a local job and does not finish",
+            f"see who holds {path}: fuser -v {path}",
+        )
+    try:
+        yield LOCAL.root
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """Which job has a name, and whether it is supervised: all that most requests need to know of it."""
+
+    uid: str
+    folder: str
+    presence: Presence
+    place: str
+    supervisor: dict[str, Any]
+
+
+def glance(name: str) -> Glance:
+    """A quick look at the entry of that name. Raises as `Registry.load` does."""
+    return LOCAL.load(name, _glance)
+
+
+def _glance(folder: str, record: dict[str, Any]) -> Glance:
+    here, place = processes.presence(record["supervisor"])
+    return Glance(record["uid"], folder, here, place, record["supervisor"])
+
+
+def load(name: str) -> Entry:
+    """The entry of that name. Raises as `Registry.load` does."""
+    return LOCAL.load(name, _entry)
+
+
+def load_all() -> tuple[list[Entry], list[AtlctlError]]:
+    """All entries that can be read, and an error for each one that cannot."""
+    return LOCAL.load_all(load)
+
+
+def _entry(folder: str, record: dict[str, Any]) -> Entry:
+    here, place = processes.presence(record["supervisor"])
+    table = functools.cache(processes.everything)  # one look, and none if no worker seems to be Held
+    seen = [
+        _seen(
+            worker_folder(folder, spec["name"]),
+            Worker(
+                spec["name"],
+                index,
+                State.RUNNING,
+                node_rank=index,
+                role="worker",
+                host=str(record["supervisor"]["host"]),
+                address="127.0.0.1",
+            ),
+            lambda own: asked.seen(own, here, place, table),
+        )
+        for index, spec in enumerate(record["workers"])
+    ]
+    workers = tuple(one.worker for one in seen)
+    plain = Job(record["name"], "Local", "local", State.UNKNOWN, record["uid"], len(workers), created=record["created"])
+    job = of_workers(plain, workers, [one.worker.name for one in seen if one.doubtful])
+    port = record.get("master_port")
+    return Entry(job, folder, here, port if isinstance(port, int) else None)
+
+
+def _seen(own: str, worker: Worker, look: Callable[[str], dict[str, Any]]) -> Seen:
+    try:
+        seen = understood(worker, look(own))
+    except Refused as refused:
+        kind = NotAllowed if refused.told["kind"] == "not_allowed" else AtlctlError
+        raise kind(str(refused)) from None
+    assert seen is not None, "an answer of this very version"
+    return seen
+
+
+def worker_folder(folder: str, name: str) -> str:
+    """Where the entry in `folder` keeps a worker. A name is never taken for a path."""
+    return f"{folder}/workers/{safe_file_name(name)}"
+
+
+def environment(name: str) -> dict[str, str]:
+    """The environment that all workers of a job were started with; each has a few variables more."""
+    try:
+        found = json.loads(read_bytes(os.path.join(LOCAL.folder(name), "env.json"), MAX_FILE))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def remove(folder: str) -> None:
+    """Remove an entry's folder. The caller holds the lock. `job.json` goes first: what is left is not a job."""
+    try:
+        folders.remove(folder)
+    except OSError as error:
+        raise file_error(error, error.filename or folder) from error
+
+
+def set_aside(root_folder: str, name: str) -> str | None:
+    """Move an ended job's folder out of the way of a new start; its new path, None where there is none."""
+    folder = os.path.join(root_folder, name)
+    if os.path.islink(folder):
+        raise NotAllowed(f"{folder} is a symbolic link, which is not followed", "remove the link")
+    aside = os.path.join(root_folder, f"{_ASIDE}{name}")
+    try:
+        os.rename(folder, aside)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise file_error(error, folder) from error
+    return aside
+
+
+def sweep(folder: str) -> None:
+    """Undo what starts that were killed have left. The caller holds the lock, so no start is going on."""
+    for name in os.listdir(folder):
+        if name.startswith(_ASIDE) and not _is_job(os.path.join(folder, name.removeprefix(_ASIDE))):
+            shutil.rmtree(os.path.join(folder, name.removeprefix(_ASIDE)), ignore_errors=True)
+            with contextlib.suppress(OSError):  # tried again at the next start
+                os.rename(os.path.join(folder, name), os.path.join(folder, name.removeprefix(_ASIDE)))
+        elif name.startswith(_ASIDE):
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or _is_job(path):
+            continue
+        shutil.rmtree(path, ignore_errors=True)  # what stays is still no job, and is tried again

@@ -1,0 +1,286 @@
+"""Jobs on hosts that are reached over SSH: lists of hosts, and what `ssh run` has started on them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from atlctl.backends.base import (
+    Argv,
+    Executor,
+    Listing,
+    LogLine,
+    LogRequest,
+    Plan,
+    StopRequest,
+    StopResult,
+)
+from atlctl.backends.guarded.asking import file_of, told_by
+from atlctl.backends.guarded.ranks import living
+from atlctl.backends.hosts import looking, records, stopping
+from atlctl.backends.hosts.backend import SupervisedBackend
+from atlctl.backends.hosts.connect import Connections
+from atlctl.backends.hosts.lists import HostList
+from atlctl.backends.hosts.records import Record
+from atlctl.backends.hosts.states import Seen
+from atlctl.backends.hosts.stream import SshExecutor, Within
+from atlctl.backends.questions import ask_each
+from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced, UsageError
+from atlctl.jobs.model import Job, RankMap, State, Usage, Worker
+from atlctl.jobs.naming import fold_names
+from atlctl.remote.gpus import QUERY, parse
+from atlctl.remote.sending import shell
+
+#: Hosts that are asked at once, and seconds for each.
+_AT_ONCE, _SECONDS = 64, 30.0
+_LIMIT = 256 * 1024
+
+
+class SshBackend(SupervisedBackend):
+    """See `atlctl.backends.base.Backend`. Nothing is connected to before a host is asked for something."""
+
+    name = "ssh"
+    where = "on hosts"
+    removal = "atlctl ssh rm"
+
+    def __init__(
+        self,
+        connections: Connections,
+        lists: Sequence[HostList],
+        meant: HostList | None = None,
+        waiting: Callable[[str], None] | None = None,
+    ) -> None:
+        """`lists`: those that can be named. `meant`: the one that is meant where none is named. `waiting` is told what
+        is waited for: a log."""
+        self._waiting = waiting
+        self._connections = connections
+        self._lists: dict[str, HostList] = {one.name: one for one in lists}
+        if meant is not None:
+            self._lists[meant.name] = meant
+        self._meant = meant
+        self._records = records.Kept()
+        #: What hosts told of their workers when the job was looked up, by its UID.
+        self._seen: dict[str, Mapping[str, Seen]] = {}
+
+    async def aclose(self) -> None:
+        await self._connections.aclose()
+
+    # Jobs
+
+    async def list_jobs(self) -> Listing:
+        found, problems = await asyncio.to_thread(records.load_all)
+        jobs = await asyncio.gather(*(self._launched(record) for record in found))
+        names = {job.name for job in jobs}
+        listed = [one.job for one in self._lists.values() if one.name not in names]
+        return Listing((*jobs, *listed), tuple(problems))
+
+    async def get_job(self, name: str) -> Job:
+        if self._meant is not None and name == self._meant.name:
+            return self._meant.job
+        try:
+            return await self._launched(self._records.load(name))
+        except NothingMatched:
+            if name in self._lists:
+                return self._lists[name].job
+            known = [*(record.name for record in records.load_all()[0]), *self._lists]
+            hint = f"jobs on hosts: {', '.join(known[:8])}" if known else "name hosts with --hostfile FILE"
+            raise NothingMatched(f"no job named {name} on hosts", hint) from None
+
+    async def current(self) -> Job | None:
+        return None if self._meant is None else self._meant.job
+
+    async def current_worker(self, job: Job) -> str | None:
+        if job.kind == looking.KIND:
+            return os.environ.get("ATLCTL_WORKER") if os.environ.get("ATLCTL_JOB") == job.name else None
+        own = self._lists[job.name].own if job.name in self._lists else None
+        return None if own is None else job.workers[own].name
+
+    async def look(self, job: Job) -> Job:
+        """Of a list: which hosts let this client in. Of all: load, ranks, GPUs."""
+        record = self._record(job)
+        executor = self.executor(job)
+        look = Argv(("sh", "-c", shell("host"), "sh", *QUERY))
+
+        async def one(worker: Worker) -> Worker:
+            if not (worker.state.active and (record is None or worker.state is not State.UNKNOWN)):
+                return worker
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    usage = usage_of(await told_by(executor, worker, look, _LIMIT))
+            except TimeoutError:
+                return replace(worker, reason=worker.reason or f"no answer within {_SECONDS:g} s")
+            except AtlctlError as error:
+                return replace(worker, reason=worker.reason or error.message)
+            if record is None:
+                worker = replace(worker, state=State.RUNNING, reason="")
+            elif (seen := self._seen.get(job.uid, {}).get(worker.name)) is not None:
+                usage = replace(usage, ranks=len(seen.ranks))  # a host may have other jobs' ranks, too
+            gpus = len(usage.gpus) if usage.gpus is not None else worker.gpus
+            return replace(worker, usage=usage, gpus=gpus)
+
+        workers = tuple(await ask_each(job.workers, one, _AT_ONCE))
+        if record is not None:
+            return replace(job, workers=workers)
+        lost = [worker.name for worker in workers if worker.state is State.UNKNOWN]
+        state, reason = (State.UNKNOWN, f"{fold_names(lost)} not reached") if lost else (State.RUNNING, job.reason)
+        return replace(job, workers=workers, state=state, reason=reason)
+
+    async def ranks(self, job: Job) -> RankMap | None:
+        record = self._record(job)
+        if record is not None:
+            found = looking.ranks(await self._look(record, again=False))
+        else:
+            alive = [worker for worker in job.workers if worker.state.active]
+            found = await living(self.executor(job), alive)
+        if found is not None:
+            return found
+        slots = {worker.gpus for worker in job.workers}
+        if len(slots) != 1 or (count := slots.pop()) is None or job.missing:
+            return None
+        computed = {worker.index * count + local: worker.name for worker in job.workers for local in range(count)}
+        return RankMap(computed, f"place in the list x {count} slots", guess=True)
+
+    # Workers
+
+    def executor(self, job: Job) -> Executor:
+        record = self._record(job)
+        if record is None:
+            hosts = {host.name: host for host in self._lists[job.name].hosts}
+            return SshExecutor(self._connections, hosts)
+        return SshExecutor(self._connections, record.hosts, within(record))
+
+    def _asking(self, record: Record) -> Executor:
+        """For questions to the hosts: those of workers that have ended answer, too."""
+        return SshExecutor(self._connections, record.hosts)
+
+    async def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncGenerator[Sequence[LogLine], None]:
+        record = self._owned(job)
+        asking = self._asking(record)
+        async with aclosing(looking.lines(asking, record, worker.name, request, self._waiting)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
+        """Of a list, by its absolute path alone; of a job that was started, also from its working folder on."""
+        record = self._record(job)
+        if record is not None:
+            return await looking.read_file(self._asking(record), record, worker.name, path, limit)
+        if not path.startswith("/"):
+            return None
+        return await file_of(self.executor(job), worker, path, limit)
+
+    # Stop
+
+    async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
+        self._owned(job)
+        return await super().plan_stop(job, workers, request)
+
+    async def check(self, plan: Plan) -> None:
+        self._owned(plan.job)
+
+    async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> list[StopResult]:
+        names, record = [worker.name for worker in workers], self._owned(job)
+        return await stopping.stop(self._asking(record), record, names, grace)
+
+    # Removal
+
+    async def left_of(self, job: Job) -> str:
+        record = self._owned(job)
+        unknown = [worker for worker in job.workers if worker.state is State.UNKNOWN]
+        if unknown:
+            names = fold_names(worker.name for worker in unknown)
+            raise AtlctlError(
+                f"job {job.name}: whether it still runs on {names} is not known: {unknown[0].reason}",
+                f"where a host is gone for good, forget the job: rm -r {os.path.join(records.RECORDS.root, job.name)}",
+            )
+        if any(worker.state.active for worker in job.workers):
+            raise AtlctlError(f"job {job.name} is still running", f"stop it first: atlctl stop {job.name}")
+        return f"its logs and records on {fold_names(record.hosts)}, and what is noted of it here"
+
+    async def remove(self, job: Job) -> None:
+        record = self._owned(job)
+        if errors := await stopping.remove(self._asking(record), record):
+            first = next(iter(errors.values()))
+            raise AtlctlError(f"job {job.name} is not removed from {fold_names(errors)}: {first.message}", first.hint)
+
+    # Where a job is from
+
+    async def _launched(self, record: Record) -> Job:
+        return looking.job(record, await self._look(record, again=True))
+
+    async def _look(self, record: Record, *, again: bool) -> Mapping[str, Seen]:
+        """What its hosts tell of its workers. `again`: also where they have told before."""
+        if again or record.uid not in self._seen:
+            self._seen[record.uid] = await looking.look(self._asking(record), record)
+        return self._seen[record.uid]
+
+    def _record(self, job: Job) -> Record | None:
+        """None of a list. Raises NothingMatched, Replaced where it is another job's meanwhile."""
+        if job.kind != looking.KIND:
+            return None
+        record = self._records.load(job.name)
+        if record.uid != job.uid:
+            raise Replaced(job.name)
+        return record
+
+    def _owned(self, job: Job) -> Record:
+        """Raises UsageError for a list."""
+        record = self._record(job)
+        if record is None:
+            raise UsageError(
+                f"{job.name} is a list of hosts: no process there is known to be its own",
+                "what 'atlctl ssh run' starts can be stopped; else: atlctl exec --hostfile FILE --all -- pkill NAME",
+            )
+        return record
+
+
+def within(record: Record) -> dict[str, Within]:
+    """What a command in each worker is given: the platform's contract, as the worker itself."""
+    contract = {
+        "MASTER_ADDR": record.master_addr,
+        "MASTER_PORT": str(record.master_port),
+        "WORLD_SIZE": str(len(record.workers)),
+        "ATLCTL_JOB": record.name,
+    }
+    return {
+        placed.name: Within(
+            {
+                **contract,
+                "RANK": str(index),
+                "ATLCTL_WORKER": placed.name,
+                # Above the folders of all workers, of the job, and of this worker.
+                "ATLCTL_STATE_DIR": placed.folder.rsplit("/", 3)[0],
+            },
+            record.chdir,
+        )
+        for index, placed in enumerate(record.workers)
+    }
+
+
+def usage_of(said: bytes) -> Usage:
+    """What the script of a look printed: load, GPUs and ranks. What cannot be understood counts as missing."""
+    own, gpus, rows = said.partition(b"\nG\n")
+    told = {line[:1]: line[2:40].decode("ascii", "replace") for line in own.splitlines() if line[1:2] == b" "}
+    readout = parse(rows) if gpus else None
+    return Usage(
+        _number(told.get(b"L", "")),
+        _whole(told.get(b"C", "")),
+        _whole(told.get(b"R", "")),
+        None if readout is None or not (readout.gpus or readout.none) else readout.gpus,
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and 0 <= value < 1e6 else None
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else None

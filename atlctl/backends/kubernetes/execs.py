@@ -1,0 +1,274 @@
+"""Runs commands in the containers of a job: an exec is a WebSocket of v5.channel.k8s.io or v4.channel.k8s.io.
+
+A message is one byte, the channel, and data. v5 adds the end of one stream: 255 and its channel. How the command ended
+is in a Status (JSON) on channel 3 and nowhere else: the server closes with code 1000 whatever happened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from atlctl.backends.base import Exited, FailedToStart, Lost, Output, TerminalSize
+from atlctl.backends.guarded import guard
+from atlctl.backends.guarded.channel import Channel, Ended
+from atlctl.backends.guarded.executor import GuardedExecutor
+from atlctl.backends.kubernetes.api import Api, ApiError, Denied, NoServer, NotFound, Socket
+from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.model import Job, Worker
+
+V5 = "v5.channel.k8s.io"
+V4 = "v4.channel.k8s.io"
+
+STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+
+#: Bytes of input in one message; the server itself sends 32 KiB at most.
+CHUNK = 32 * 1024
+#: A Status is a few hundred bytes. What is longer is none.
+_STATUS_LIMIT = 64 * 1024
+#: Characters of the server's words that are kept.
+_REASON_LIMIT = 500
+
+#: What container runtimes say of a command that never ran, and the exit code of a shell for it.
+_NOT_STARTED = (
+    ("executable file not found", 127),
+    ("no such file or directory", 127),
+    ("permission denied", 126),
+    ("exec format error", 126),
+    ("is a directory", 126),
+    ("not a directory", 126),
+    ("argument list too long", 126),
+)
+#: What runtimes say when they could not even enter the container, and what that means.
+_NOT_ENTERED = "error executing setns process"
+_NO_ENTRY = "the container could not be entered: it has just ended or is ending, or has no room for one more process"
+#: Words that place the failure before the start of the command.
+_AT_START = ("unable to start container process", "failed to start exec", "exec failed", "failed to exec in container")
+
+#: Bytes of one word: the kernel takes 128 KiB less one (MAX_ARG_STRLEN), its error comes from inside the container.
+WORD_LIMIT = 128 * 1024 - 1
+#: Bytes of a request's query: the API server takes 1 MiB of headers, and says 431 to more.
+QUERY_LIMIT = 1_000_000
+
+_TOO_LONG = "the command is longer than the API server takes; send it as input (-i)"
+_TEXTS = (guard.GUARD, guard.INPUT, guard.TERMINAL)
+_QUOTED = {text: quote_plus(text) for text in (*_TEXTS, *map(guard.decoding, _TEXTS), guard.WATCH, guard.LOOK)}
+
+
+class KubernetesExecutor(GuardedExecutor):
+    """No pod is asked for: workers say where they live."""
+
+    def __init__(self, api: Api, job: Job) -> None:
+        own = job.namespace or api.namespace
+
+        def place(worker: Worker) -> ExecPlace | FailedToStart:
+            if not worker.pod:
+                return FailedToStart(255, "not running: it has no pod")
+            return ExecPlace(api, worker.namespace or own, worker.pod, worker.container)
+
+        super().__init__(place)
+
+
+class ExecPlace:
+    """One container of one pod, where execs are opened. See `atlctl.backends.guarded.channel.Place`."""
+
+    def __init__(self, api: Api, namespace: str, pod: str, container: str | None) -> None:
+        self.api = api
+        self.name = pod
+        named = f"container={quote_plus(container)}&" if container else ""
+        self._begin = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec?{named}stdout=true"
+
+    def command(
+        self, words: Sequence[bytes], text: str | None, before: Sequence[str] = (), *, stdin: bool, tty: bool = False
+    ) -> str:
+        """The request for `words`; under the shell text `text`, whose arguments `before` and they are then."""
+        given: Sequence[bytes | str] = words
+        if text is not None:
+            text, given = guard.carried(text, words)
+        parts = [self._begin, "&tty=true" if tty else "&stderr=true", "&stdin=true" if stdin else ""]
+        if text is not None:
+            parts += ["&command=sh&command=-c&command=", _QUOTED[text], "&command=sh"]
+        for word in (*before, *given):
+            parts += ["&command=", quote_plus(word)]
+        return "".join(parts)
+
+    async def reach(self) -> None:
+        """The request for the command is the first thing that is sent."""
+
+    async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:
+        """Raises ApiError, NoServer. `half_close`: the end of input must be tellable, which v4 cannot."""
+        protocols = (V5,) if half_close else (V5, V4)
+        opened = SocketChannel(await self.api.socket(command, (), protocols))
+        if size is not None:
+            await opened.resize(size)
+        return opened
+
+    def impossible(self, words: tuple[str, ...], command: str) -> FailedToStart | None:
+        if any(len(os.fsencode(word)) > WORD_LIMIT for word in words):
+            return FailedToStart(125, f"{words[0]}: a word is longer than {WORD_LIMIT} bytes; send it as input (-i)")
+        if len(command) > QUERY_LIMIT:
+            return FailedToStart(125, f"{words[0]}: {_TOO_LONG}")
+        return None
+
+    def refused(self, error: AtlctlError, *, half_close: bool = False) -> FailedToStart | Lost:
+        if isinstance(error, NoServer) and error.asked:
+            return Lost(error.message)
+        if not isinstance(error, ApiError):
+            return FailedToStart(255, error.message)
+        text = error.text.strip()
+        if isinstance(error, Denied):
+            # Without the pod's name, so that a thousand workers have one reason.
+            text = text.replace(f'pods "{self.name}" is forbidden', "pods/exec is forbidden")
+            return FailedToStart(
+                125, _not_allowed(error.status, text, half_close), not_allowed=bool(text) or not half_close
+            )
+        if isinstance(error, NotFound):
+            return FailedToStart(255, f"not running: {text or f'pod {self.name} is gone'}")
+        if "does not have a host assigned" in text or "container not found" in text:
+            return FailedToStart(255, f"not running: {text}")
+        if error.status == 431:
+            return FailedToStart(125, _TOO_LONG)
+        return FailedToStart(125 if error.status == 400 else 255, text or error.message)
+
+
+def _not_allowed(status: int, text: str, half_close: bool) -> str:
+    if status == 401:
+        return f"not signed in: {text or 'the server knows no such user'}"
+    if half_close and not text:
+        # The server's answer to a protocol that it does not speak is a 403 without a word.
+        return f"this server cannot tell a command the end of its input ({V5} is needed)"
+    if text.endswith("is forbidden:"):
+        # The server gives no explanation where "get" is granted and "create" is not.
+        return f"not allowed: {text} the role lacks the verb create on pods/exec"
+    return f"not allowed: {text or 'the server gives no reason'}"
+
+
+class SocketChannel:
+    """See `atlctl.backends.guarded.channel.Channel`."""
+
+    def __init__(self, socket: Socket) -> None:
+        self._socket = socket
+
+    async def receive(self) -> Output | Ended | None:
+        while True:
+            message = await self._socket.receive()
+            if message is None:
+                return None
+            if (said := decode(message)) is not None:
+                return said
+
+    async def send(self, data: bytes) -> bool:
+        try:
+            for message in stdin_messages(data):
+                await self._socket.send(message)
+        except NoServer:
+            return False
+        return True
+
+    async def close_stdin(self) -> None:
+        if (message := close_stdin(self._socket.protocol)) is not None:
+            await self._say(message)
+
+    async def resize(self, size: TerminalSize) -> None:
+        await self._say(resize(size))
+
+    async def _say(self, message: bytes) -> None:
+        try:
+            await self._socket.send(message)
+        except NoServer:
+            return  # what is received next says so
+
+    async def close(self) -> None:
+        await self._socket.close()
+
+
+def decode(message: bytes) -> Output | Ended | None:
+    """What a message of the server says; None for an empty one (the first always is) and for what is not understood."""
+    if len(message) < 2:
+        return None
+    channel = message[0]
+    if channel == STDOUT:
+        return Output("stdout", message[1:])
+    if channel == STDERR:
+        return Output("stderr", message[1:])
+    if channel == STATUS:
+        return Ended(outcome(message[1:]))
+    return None
+
+
+def outcome(status: bytes) -> Exited | FailedToStart | Lost:
+    """How a command ended, from the Status. What cannot be read is Lost: never a success.
+
+    An exit code above 128 may mean a signal, or the end of the whole container: the server cannot tell them apart.
+    """
+    found = _parsed(status)
+    if found is None:
+        return Lost(f"the server's last word was no status: {_shown(status.decode('utf-8', 'replace'))}")
+    if found.get("status") == "Success":
+        return Exited(exit_code=0)
+    if found.get("reason") == "NonZeroExitCode":
+        code = _exit_code(found)
+        return Lost("the server named no exit code") if code is None else Exited(exit_code=code)
+    text = found.get("message")
+    text = text if isinstance(text, str) else ""
+    lowered = text.lower()
+    if _NOT_ENTERED in lowered:
+        return FailedToStart(125, _NO_ENTRY)
+    if any(words in lowered for words in _AT_START):
+        code = next((code for words, code in _NOT_STARTED if words in lowered), 125)
+        return FailedToStart(code, _shown(_last_words(text)))
+    return Lost(_shown(text) or "the server did not say how the command ended")
+
+
+def _parsed(status: bytes) -> dict[str, Any] | None:
+    if len(status) > _STATUS_LIMIT:
+        return None
+    try:
+        found = json.loads(status)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _exit_code(found: dict[str, Any]) -> int | None:
+    """The code of the first cause that has one, 1 to 255."""
+    details = found.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    for cause in causes if isinstance(causes, list) else ():
+        if isinstance(cause, dict) and cause.get("reason") == "ExitCode":
+            text = cause.get("message")
+            if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 4 and 0 < int(text) < 256:
+                return int(text)
+    return None
+
+
+def _last_words(text: str) -> str:
+    """The runtime's own words, without the layers that each add their own "error executing command"."""
+    for before in ("unable to start container process: ", "exec failed: "):
+        if before in text:
+            return text.rpartition(before)[2].removeprefix("exec: ")
+    return text
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _REASON_LIMIT else text[:_REASON_LIMIT] + "..."
+
+
+def stdin_messages(data: bytes) -> Iterator[bytes]:
+    """Messages that carry `data` to the command's stdin."""
+    view = memoryview(data)
+    for start in range(0, len(data), CHUNK):
+        yield b"".join((b"\0", view[start : start + CHUNK]))
+
+
+def close_stdin(protocol: str | None) -> bytes | None:
+    """The message that ends the command's stdin, None where the protocol has none (v4)."""
+    return bytes((CLOSE, STDIN)) if protocol == V5 else None
+
+
+def resize(size: TerminalSize) -> bytes:
+    """The message that gives the terminal its size."""
+    return bytes((RESIZE,)) + json.dumps({"Width": size.columns, "Height": size.rows}).encode()

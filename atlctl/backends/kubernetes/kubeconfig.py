@@ -1,0 +1,120 @@
+"""Kubeconfig files: which ones count, and what they state once they are merged as kubectl merges them.
+
+Shell completion asks here too, in the time of a bare interpreter: nothing but os is imported before a file is read.
+"""
+
+import os
+
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+HINT = "look at it: kubectl config view"
+
+_IN_CLUSTER = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+#: The parts of a kubeconfig, and the fields of each that name files, relative to the kubeconfig's own folder.
+_FILES = {
+    "contexts": (),
+    "clusters": ("certificate-authority",),
+    "users": ("client-certificate", "client-key", "tokenFile"),
+}
+
+#: Brackets and entries of lists, at most, in what the loader in C reads.
+_NESTED = 5000
+
+Entry = dict[str, object]
+
+
+def kubeconfig_paths(stated: str | None = None) -> list[str]:
+    """The kubeconfig files that exist, in kubectl's order: the one stated, else KUBECONFIG, else `~/.kube/config`."""
+    text = stated or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    paths = [text] if stated else text.split(os.pathsep)
+    return [path for path in map(os.path.expanduser, paths) if path and os.path.exists(path)]
+
+
+def in_cluster() -> bool:
+    """Whether this is a container with a service account of Kubernetes."""
+    return all(os.environ.get(name) for name in _IN_CLUSTER) and os.path.exists(f"{SERVICE_ACCOUNT}/token")
+
+
+def available() -> bool:
+    """Whether a cluster is configured at all. Reads no file."""
+    return bool(kubeconfig_paths()) or in_cluster()
+
+
+class Kubeconfig:
+    """Merged kubeconfigs: the first entry of a name counts, and the first current context."""
+
+    def __init__(self, files: dict[str, object]) -> None:
+        """`files`: parsed documents by their paths. Raises ValueError for one that is not a kubeconfig."""
+        self.current: str | None = None
+        self._parts: dict[str, dict[str, Entry]] = {part: {} for part in _FILES}
+        for path, document in files.items():
+            if not isinstance(document, dict):
+                raise ValueError(f"{path} is not a mapping" if document is not None else f"{path} is empty")
+            if not self.current and (current := document.get("current-context")):
+                self.current = str(current)
+            for part, known in self._parts.items():
+                for entry in document.get(part) or ():
+                    if not isinstance(entry, dict) or "name" not in entry:
+                        raise ValueError(f"{path} has {part} without a name")
+                    known.setdefault(str(entry["name"]), _resolved(part, entry.get(part[:-1]), path))
+
+    def contexts(self) -> dict[str, Entry]:
+        """The contexts by name."""
+        return self._parts["contexts"]
+
+    def cluster(self, context: str) -> Entry:
+        """The cluster of a context, its files as absolute paths. Raises ValueError if there is none."""
+        name = str(self.contexts()[context].get("cluster"))
+        if (found := self._parts["clusters"].get(name)) is None:
+            raise ValueError(f"there is no cluster {name}")
+        return found
+
+    def user(self, context: str) -> Entry:
+        """The user of a context, as `cluster`; empty if there is none."""
+        return self._parts["users"].get(str(self.contexts().get(context, {}).get("user")), {})
+
+
+def _resolved(part: str, stated: object, path: str) -> Entry:
+    if stated is not None and not isinstance(stated, dict):
+        raise ValueError(f"{path} has {part} that are not mappings")
+    found = dict(stated or {})
+    folder = os.path.dirname(os.path.abspath(path))
+    return found | {key: os.path.join(folder, str(found[key])) for key in _FILES[part] if found.get(key)}
+
+
+def read(paths: list[str]) -> Kubeconfig:
+    """The kubeconfigs of these paths. Raises UsageError for one that cannot be read."""
+    import yaml
+
+    try:
+        files = {}
+        for path in paths:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            # The loader in C is twenty times as fast, and overflows the stack on what is nested too deep.
+            quick = sum(map(text.count, ("[", "{", "- ", "? "))) < _NESTED
+            loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if quick else yaml.SafeLoader
+            files[path] = yaml.load(text, Loader=loader)  # noqa: S506 - both are safe
+        return Kubeconfig(files)
+    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
+        raise unusable(paths, error) from error
+
+
+def unusable(paths: list[str], error: Exception) -> Exception:
+    """The UsageError for kubeconfigs that cannot be used."""
+    from atlctl.jobs.errors import UsageError
+
+    return UsageError(f"the kubeconfig {', '.join(paths)} cannot be used: {' '.join(str(error).split())}", HINT)
+
+
+def contexts(stated: str | None = None) -> dict[str, str | None]:
+    """The contexts by name, each with its namespace if it states one. Raises UsageError as `read`."""
+    found = read(kubeconfig_paths(stated)).contexts()
+    return {name: str(entry["namespace"]) if entry.get("namespace") else None for name, entry in found.items()}
+
+
+def runs_program(stated: str | None = None, context: str | None = None) -> bool:
+    """Whether a login runs a program of the user's or renews a token: one that may ask back, on a terminal or in a
+    browser. Raises UsageError as `read`."""
+    config = read(kubeconfig_paths(stated))
+    user = config.user(context or config.current or "")
+    return bool(user.get("exec") or user.get("auth-provider"))

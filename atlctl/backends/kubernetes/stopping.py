@@ -1,0 +1,317 @@
+"""Carries out a stop or a resume: sends the writes of a plan and waits until they have done what they should."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from atlctl.backends.base import Executor, Plan, StopResult
+from atlctl.backends.kubernetes import endtraining, inventory, objects
+from atlctl.backends.kubernetes import pods as podstate
+from atlctl.backends.kubernetes.api import Api, ApiError, Denied, JsonAnswer, NoServer, NotFound, Object
+from atlctl.backends.kubernetes.discovery import Served
+from atlctl.backends.kubernetes.inventory import FoundJob
+from atlctl.backends.kubernetes.kinds import registry
+from atlctl.backends.kubernetes.kinds.build import scope_of
+from atlctl.backends.kubernetes.stopplan import Goal, Steps, World, Write
+from atlctl.jobs import fields
+from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut
+from atlctl.jobs.fields import texts
+from atlctl.jobs.model import Job, Worker
+
+#: Seconds between two looks at what it does: the first, and the longest.
+FIRST, LONGEST = 0.2, 2.0
+_PODS = registry.PODS.resource
+
+
+class StopBackend(Protocol):
+    """What is needed of the backend."""
+
+    async def api(self) -> Api: ...
+
+    async def served(self) -> Served: ...
+
+    def executor(self, job: Job) -> Executor: ...
+
+    def options(self) -> tuple[str, ...]: ...
+
+
+async def world(source: StopBackend, found: FoundJob) -> World:
+    """What a plan needs to know. Raises ApiError, NoServer."""
+    api, served = await source.api(), await source.served()
+    workloads, _, problems = await inventory.queues(api, found, served)
+    namespace = found.job.namespace or api.namespace
+    place = f"context {api.context}, " if api.context else ""
+    options = source.options()
+    if "--namespace" not in options:
+        options = (*options, "--namespace", namespace)
+    if api.context and "--context" not in options:
+        options = (*options, "--context", api.context)
+    return World(served, workloads, problems, f"{place}namespace {namespace}, {api.server}", options, time.time())
+
+
+async def check(source: StopBackend, agreed: Plan) -> None:
+    """Asks the server for a dry run of every write."""
+    steps = _steps(agreed)
+    if steps is not None:
+        await send(await source.api(), steps.writes, dry_run=True)
+
+
+async def carry_out(
+    source: StopBackend, agreed: Plan, timeout: float, told: Callable[[str], None]
+) -> Sequence[StopResult]:
+    """See `Controller.carry_out`."""
+    steps = _steps(agreed)
+    if steps is None:
+        return []
+    api = await source.api()
+    if steps.goal == "processes":
+        return await _end_training(source, api, agreed, steps)
+    begun = time.monotonic()
+    try:
+        async with asyncio.timeout(timeout):
+            warnings = await send(api, steps.writes)
+    except TimeoutError as error:
+        text = f"the API server did not answer within {timeout:g} s; it may have done what was asked"
+        raise TimedOut(text, f"atlctl ps {agreed.job.name}") from error
+    for warning in warnings:
+        told(f"the server warns: {warning}")
+    if steps.quick:
+        return []
+    if steps.goal == "awake":
+        told(f"asked for; waiting until it is taken up, {timeout:g} s at most")
+    else:
+        told(f"asked for; waiting until {len(agreed.workers)} pods are gone, {timeout:g} s at most")
+    left = max(0.0, timeout - (time.monotonic() - begun))
+    return await settle(api, steps, agreed.workers, left, time.time())
+
+
+def _steps(agreed: Plan) -> Steps | None:
+    assert agreed.steps is None or isinstance(agreed.steps, Steps), "a plan of this backend"
+    return agreed.steps
+
+
+async def _end_training(source: StopBackend, api: Api, agreed: Plan, steps: Steps) -> list[StopResult]:
+    """In the pods of the plan alone: those of some kinds have the same name when they are made anew."""
+    there = {objects.uid(pod) for pod in (await look(api, steps.found)).pods}
+    same = [worker for worker in agreed.workers if worker.uid in there]
+    executor = source.executor(agreed.job)
+    try:
+        ended = {result.worker: result for result in await endtraining.end(executor, same, steps.grace)}
+    finally:
+        await executor.aclose()
+    gone = "its pod is gone, or was made anew meanwhile"
+    return [ended.get(w.name) or StopResult(w.name, "not-stopped", reason=gone) for w in agreed.workers]
+
+
+async def send(api: Api, writes: Sequence[Write], *, dry_run: bool = False) -> list[str]:
+    """Sends all `writes`; with `dry_run` the server checks them and changes nothing. Warnings of the server come back.
+
+    What is gone already needs no deletion. One that fails does not keep the others from being sent; then the first
+    failure is raised. Raises AtlctlError where another object has taken the name, or where the answer lacks what was
+    asked for; NotAllowed, NoServer.
+    """
+    warnings: list[str] = []
+    failure: AtlctlError | None = None
+    for write in writes:
+        try:
+            answer = await _write(api, write, dry_run)
+        except AtlctlError as error:
+            failure = failure or error
+            continue
+        if answer is not None:
+            warnings += answer.warnings
+    if failure is not None:
+        raise failure
+    return warnings
+
+
+async def _write(api: Api, write: Write, dry_run: bool) -> JsonAnswer | None:
+    try:
+        if write.verify and objects.uid(await api.get(write.verify)) != write.uid:
+            raise _replaced(write)
+        if write.method == "DELETE":
+            # The server does not look at the query of a DELETE that has a body: a dry run there would delete.
+            body = {**write.body, "dryRun": ["All"]} if dry_run else write.body
+            return await api.send("DELETE", write.path, body)
+        query = [("dryRun", "All")] if dry_run else []
+        answer = await api.send(write.method, write.path, write.body, query, merge_patch=write.method == "PATCH")
+    except NotFound as error:
+        if write.method == "DELETE":
+            return None
+        raise AtlctlError(f"{write.what} is gone: nothing was changed", "atlctl jobs") from error
+    except Denied as error:
+        raise NotAllowed(f"{write.what} was not changed: {error.text or error.message}", "atlctl doctor") from error
+    except NoServer as error:
+        said = f"the connection broke while {write.what} was changed: it is not known whether it was ({error.message})"
+        raise NoServer(said, "a second run is safe") from error
+    except ApiError as error:
+        replaced = error.status in (409, 422) and await _made_anew(api, write)
+        raise (_replaced(write) if replaced else error) from error
+    _check(write, answer)
+    return answer
+
+
+async def _made_anew(api: Api, write: Write) -> bool:
+    """Whether another object has the name by now: a precondition that fails is a 409 (DELETE) or 422 (PATCH), as other
+    conflicts are."""
+    try:
+        return objects.uid(await api.get(write.verify or write.path)) != write.uid
+    except AtlctlError:
+        return False
+
+
+def _check(write: Write, answer: JsonAnswer) -> None:
+    """A field that the server does not know is dropped with a warning, and the answer is a success all the same."""
+    if write.expect is None:
+        return
+    path, value = write.expect
+    if objects.dig(answer.data, *path) is value or objects.dig(answer.data, *path) == value:
+        return
+    said = f"; the server says: {'; '.join(answer.warnings)}" if answer.warnings else ""
+    raise AtlctlError(
+        f"{write.what} was not changed: its {'.'.join(path)} is not {value} in the server's answer{said}",
+        "this version of the controller may not know the field",
+    )
+
+
+def _replaced(write: Write) -> AtlctlError:
+    return AtlctlError(
+        f"{write.what} was replaced by another of the same name meanwhile: it was left alone",
+        "look at it, and run the command again: atlctl jobs",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """How it stands. `top` is None where the job is gone, or another has its name; `pods` are its own that live."""
+
+    top: Object | None
+    pods: tuple[Object, ...]
+
+
+async def look(api: Api, found: FoundJob) -> Remaining:
+    """Asks for the job's object and pods. Raises ApiError, NoServer."""
+    kind, place = found.kind, found.job.namespace or api.namespace
+    name, uid = objects.name(found.sight.top), objects.uid(found.sight.top)
+    top: Object | None = None
+    listed: list[Object] = []
+    if kind is registry.PODS and uid:
+        listed = await _named(api, place, name)
+    elif kind is registry.PODS:
+        listed = await _selected(api, place, name)
+    else:
+        try:
+            top = await api.get(kind.resource.path(found.version, place, name))
+        except NotFound:
+            top = None
+        if top is not None and objects.uid(top) != uid:
+            top = None
+        for selector in kind.selectors(found.sight.top):
+            listed += await _selected(api, place, selector)
+    known = {objects.uid(pod) for pod in found.pods}
+    scope = scope_of(kind, found.sight, complete=True)
+    own = {objects.uid(pod): pod for pod in listed if objects.uid(pod) in known or scope.has(pod)}
+    return Remaining(top, tuple(pod for pod in own.values() if _lives(pod)))
+
+
+async def _named(api: Api, place: str, name: str) -> list[Object]:
+    try:
+        return [await api.get(_PODS.path("v1", place, name))]
+    except NotFound:
+        return []
+
+
+async def _selected(api: Api, place: str, selector: str) -> list[Object]:
+    return (await api.list(_PODS.path("v1", place), [("labelSelector", selector)])).items
+
+
+def _lives(pod: Object) -> bool:
+    return objects.status(pod).get("phase") not in ("Succeeded", "Failed") or bool(
+        objects.meta(pod).get("deletionTimestamp")
+    )
+
+
+async def settle(api: Api, steps: Steps, workers: Sequence[Worker], timeout: float, now: float) -> list[StopResult]:
+    """A result for each of `workers`, and for what else is left, after at most `timeout` seconds.
+
+    `now`: the time at the begin, in seconds since the epoch. Raises AtlctlError where nothing could be looked at.
+    """
+    begun = asyncio.get_running_loop().time()
+    pause, last = FIRST, None
+    problem: AtlctlError | None = None
+    while True:
+        try:
+            async with asyncio.timeout_at(begun + max(timeout, FIRST)):
+                last, problem = await look(api, steps.found), None
+        except (ApiError, NoServer) as error:  # the request was taken; what it does may still be seen
+            problem = error
+        except TimeoutError:
+            problem = problem or TimedOut(f"the API server did not answer within {timeout:g} s")
+        passed = asyncio.get_running_loop().time() - begun
+        if last is not None and problem is None and _reached(steps.goal, steps.found, last):
+            return _results(steps, workers, last, now + passed)
+        if passed + pause > timeout:
+            break
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, LONGEST)
+    if last is None:
+        assert problem is not None
+        raise AtlctlError(
+            f"the request was taken, but what it does could not be looked at: {problem.message}",
+            f"atlctl ps {steps.found.job.name}",
+        )
+    return _results(steps, workers, last, now + timeout)
+
+
+def _reached(goal: Goal, found: FoundJob, at: Remaining) -> bool:
+    if goal == "awake":
+        return at.top is not None and not found.kind.suspended(at.top)
+    if at.pods:
+        return False
+    return at.top is None or (goal == "asleep" and found.kind.suspended(at.top))
+
+
+def _results(steps: Steps, workers: Sequence[Worker], at: Remaining, now: float) -> list[StopResult]:
+    left = {objects.uid(pod): pod for pod in at.pods}
+    found, results = steps.found, []
+    if steps.goal != "awake":
+        for worker in workers:
+            pod = left.pop(worker.uid or "", None)
+            if pod is None:
+                results.append(StopResult(worker.name, "gone"))
+            else:
+                results.append(StopResult(worker.name, "not-stopped", reason=why_left(pod, now)))
+        results += [StopResult(objects.name(pod), "not-stopped", reason=why_left(pod, now)) for pod in left.values()]
+    if not _reached(steps.goal, found, at) and not at.pods:
+        name = registry.form(found.kind.resource, found.job.name)
+        results.append(StopResult(name, "not-stopped", reason=_why_not(steps.goal, at.top or {})))
+    return results
+
+
+def _why_not(goal: Goal, top: Object) -> str:
+    """Why the job itself is not as it should be."""
+    if goal == "gone":
+        held = [item for item in texts(objects.meta(top).get("finalizers")) if item != "foregroundDeletion"]
+        return f"finalizers are left: {', '.join(held)}" if held else "it is still being deleted"
+    return "the request was taken and nothing acted on it: does its controller run?"
+
+
+def why_left(pod: Object, now: float) -> str:
+    """Why a pod is still there. `now` is in seconds since the epoch."""
+    meta = objects.meta(pod)
+    node = fields.text(objects.spec(pod).get("nodeName"))
+    ends = fields.moment(meta.get("deletionTimestamp"))
+    state = podstate.condition(pod, None)
+    if not meta.get("deletionTimestamp"):
+        return f"nothing has asked it to end, it is {state.state}"
+    if held := texts(meta.get("finalizers")):
+        return f"finalizers are left: {', '.join(held)}"
+    if state.reason == "NodeLost":
+        return f"its node {node} does not answer: the pod stays until it is back, and may still run there"
+    if ends is not None and ends > now:
+        return f"its grace period ends in {int(ends - now) + 1} s"
+    return f"it is ending on node {node}, past its grace period"

@@ -1,0 +1,374 @@
+"""What a stop or a resume would do, as data: from a job as it was found to requests with their preconditions.
+
+Pure: nothing is asked of the server here. Every request holds the UID of what it means, so that an object that was
+created anew under the same name is left alone. What a plan quotes of the cluster's texts is hostile: who shows it
+cleans it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from atlctl.backends.base import Plan, StopRequest
+from atlctl.backends.kubernetes import discovery, objects, queueing
+from atlctl.backends.kubernetes.api import Object
+from atlctl.backends.kubernetes.discovery import Served
+from atlctl.backends.kubernetes.inventory import FoundJob
+from atlctl.backends.kubernetes.kinds import registry
+from atlctl.backends.kubernetes.kinds.base import JobKind, on_other_cluster, queue_of
+from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, Suspend, VolcanoCommand, Workload
+from atlctl.backends.kubernetes.kinds.trainingoperator import TrainingJob
+from atlctl.jobs import fields
+from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
+from atlctl.jobs.model import State, Worker
+from atlctl.jobs.naming import fold_names
+
+#: What is reached in the end: the job sleeps, is gone, is awake, or its processes have ended.
+Goal = Literal["asleep", "gone", "awake", "processes"]
+
+
+#: Last parts of annotations and labels under which platforms write who made a job.
+_PEOPLE = frozenset(
+    ("creator", "creatorid", "created-by", "createdby", "owner", "user", "username", "submitted-by", "submitter")
+)
+_TEXT = 120
+
+Fact = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One request. `uid` is of the object that it means, and stands in its body.
+
+    `verify`: an object to read first, whose UID must be `uid`, since a POST has no preconditions. `expect`: a field
+    and its value in the answer, without which the request has not done what it should.
+    """
+
+    method: Literal["PATCH", "POST", "DELETE"]
+    path: str
+    body: Object
+    what: str
+    uid: str
+    verify: str = ""
+    expect: tuple[tuple[str, ...], object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What a plan of this backend carries. `quick`: it is done when the server has taken it."""
+
+    found: FoundJob
+    goal: Goal
+    writes: tuple[Write, ...] = ()
+    grace: float = 0.0
+    quick: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is around the job.
+
+    `workloads` are Kueue's of this job; `problems` are errors by the `plural.group` that could not be listed. `place`
+    says where, `options` are the words that lead there again. `now` is in seconds since the epoch.
+    """
+
+    served: Served
+    workloads: Sequence[Object]
+    problems: Mapping[str, AtlctlError]
+    place: str
+    options: tuple[str, ...]
+    now: float
+
+
+def stop(found: FoundJob, world: World, workers: Sequence[Worker], request: StopRequest) -> Plan:
+    """The plan of a stop. Raises UsageError or AtlctlError with the command that does it natively, NotAllowed."""
+    if request.delete and request.keep:
+        raise UsageError("--delete and --keep-pods exclude each other", "leave one of them out")
+    running = tuple(worker for worker in workers if worker.state.active)
+    if request.keep:
+        return _processes(found, world, running, request)
+    if {worker.name for worker in workers} != {worker.name for worker in found.job.workers}:
+        raise UsageError(
+            "a job of a cluster is stopped as a whole", "--keep-pods ends the processes of some of its workers"
+        )
+    _known(found)
+    if request.delete:
+        return _delete(found, world, running)
+    mechanism, note = _mechanism(found, world, resume=False)
+    if isinstance(mechanism, Refuse):
+        also = "; --delete deletes it for good" if mechanism.deletable else ""
+        raise UsageError(f"job {found.job.name}: {mechanism.why}{also}", mechanism.command)
+    job, top = found.job, found.sight.top
+    asked = _asked(found, world, mechanism)
+    left = [worker for worker in running if worker.state is not State.STOPPING]
+    if not job.state.active and left:
+        raise AtlctlError(
+            f"job {job.name} is {job.state}, so it cannot be suspended, and {len(left)} of its workers still run",
+            shlex.join(["atlctl", "stop", _form(found), *world.options, "--delete"]),
+        )
+    if objects.meta(top).get("deletionTimestamp"):
+        return Plan(job, (), "delete", nothing=f"job {job.name} is being deleted")
+    if not job.state.active or (asked and not running):
+        return Plan(job, (), "suspend", nothing=f"job {job.name} is {job.state}")
+    how, sentence, writes = _requests(found, world, mechanism)
+    undo = shlex.join(["atlctl", "resume", _form(found), *world.options])
+    facts = [
+        *_about(found, world.place, world.now, running),
+        ("how", sentence + (note and f" ({note})") + ("; it was asked for before" if asked else "")),
+        ("lost", _lost(found.kind)),
+        ("back", f"{undo}  (new pods, from the last checkpoint)"),
+        *_doubts(world),
+    ]
+    steps = Steps(found, "asleep", () if asked else writes)
+    return Plan(job, running, how, tuple(facts), world.place, undo, loses_logs=True, ends_terminal=True, steps=steps)
+
+
+def resume(found: FoundJob, world: World) -> Plan:
+    """The plan of a resume. Raises as `stop`."""
+    _known(found)
+    job, kind, top = found.job, found.kind, found.sight.top
+    mechanism, _ = _mechanism(found, world, resume=True)
+    if isinstance(mechanism, Refuse):
+        raise UsageError(f"job {job.name}: {mechanism.why}", mechanism.command)
+    if not _asked(found, world, mechanism):
+        if not job.state.active:
+            raise AtlctlError(f"job {job.name} is {job.state}: it cannot be resumed", "start it anew")
+        return Plan(job, (), "resume", nothing=f"job {job.name} is {job.state}")
+    if objects.meta(top).get("deletionTimestamp"):
+        raise AtlctlError(f"job {job.name} is being deleted: it cannot be resumed", f"atlctl ps {job.name}")
+    how, sentence, writes = _requests(found, world, mechanism)
+    undo = shlex.join(["atlctl", "stop", _form(found), *world.options])
+    facts = [*_about(found, world.place, world.now, ()), ("how", sentence)]
+    if isinstance(mechanism, Workload):
+        facts.append(("then", "it goes back to its queue, and may wait there"))
+    if kind.suspended(top) and any(worker.state.active for worker in job.workers):
+        facts.append(("note", "pods of before are still ending"))
+    quick = not isinstance(mechanism, VolcanoCommand)
+    return Plan(job, (), how, tuple(facts), world.place, undo, steps=Steps(found, "awake", writes, quick=quick))
+
+
+def _known(found: FoundJob) -> None:
+    """A job that only its pods or a reference tell of could be anything's child: what a stop does cannot be told."""
+    if not found.readable and found.kind is not registry.PODS:
+        resource = found.kind.resource.name
+        raise NotAllowed(f"job {found.job.name} may not be read ({resource}), so it is not stopped", "atlctl doctor")
+
+
+def _mechanism(found: FoundJob, world: World, *, resume: bool) -> tuple[Mechanism, str]:
+    """The mechanism, and a remark on it."""
+    kind, top = found.kind, found.sight.top
+    own = sorted(world.workloads, key=lambda item: not _owned(item, objects.uid(top)))
+    mechanism = queueing.stopping(kind, top, own, resume=resume)
+    if not isinstance(mechanism, Workload) or mechanism.name:
+        return mechanism, ""
+    refused = world.problems.get(discovery.WORKLOADS.name)
+    if refused is not None:
+        raise NotAllowed(f"Kueue manages job {found.job.name}, and {refused.message}", "atlctl doctor")
+    if discovery.WORKLOADS.name in world.served.versions and kind.suspended(top) and not on_other_cluster(top):
+        raise AtlctlError(f"Kueue has made no Workload for job {found.job.name} yet", "try again in a moment")
+    return (
+        kind.resume(top) if resume else kind.stop(top),
+        f"its label names the queue {queue_of(top)}, but Kueue has no Workload of it",
+    )
+
+
+def _owned(obj: Object, uid: str) -> bool:
+    return any(owner.get("uid") == uid for owner in fields.entries(objects.meta(obj).get("ownerReferences")))
+
+
+def _asked(found: FoundJob, world: World, mechanism: Mechanism) -> bool:
+    """Whether it has been asked to sleep already."""
+    if isinstance(mechanism, Workload):
+        entry = next((item for item in world.workloads if objects.uid(item) == mechanism.uid), {})
+        return not queueing.workload(entry).active
+    return found.kind.suspended(found.sight.top)
+
+
+def _requests(found: FoundJob, world: World, mechanism: Mechanism) -> tuple[str, str, tuple[Write, ...]]:
+    """Word, sentence and requests of a mechanism that atlctl carries out."""
+    top, resource = found.sight.top, found.kind.resource
+    place, name, uid = found.job.namespace or "", objects.name(top), objects.uid(top)
+    path = resource.path(found.version, place, name)
+    what = f"{found.kind.title} {name}"
+    match mechanism:
+        case Suspend(field, value):
+            body = {**mechanism.body, "metadata": {"uid": uid}}
+            sentence = f"{'.'.join(field)} of the {found.kind.title} is set to {str(value).lower()}"
+            how = "suspend" if value else "resume"
+            return how, sentence, (Write("PATCH", path, body, what, uid, expect=(field, value)),)
+        case Workload(workload, workload_uid, active):
+            where = world.served.path(discovery.WORKLOADS, place, workload)
+            if where is None:
+                raise AtlctlError("Kueue's Workloads are not served any more", "try again in a moment")
+            body = {**mechanism.body, "metadata": {"uid": workload_uid}}
+            sentence = f"spec.active of Kueue's Workload {workload} is set to {str(active).lower()}"
+            sentence += "" if active else ": a job that is only suspended would be started again"
+            write = Write(
+                "PATCH", where, body, f"Workload {workload}", workload_uid, expect=(("spec", "active"), active)
+            )
+            return ("activate" if active else "deactivate"), sentence, (write,)
+        case VolcanoCommand(action):
+            where = world.served.path(discovery.COMMANDS, place)
+            if where is None:
+                raise AtlctlError("the cluster has no commands of Volcano (bus.volcano.sh)", "atlctl doctor")
+            write = Write(
+                "POST", where, mechanism.body(top, found.version), what, uid, path, expect=(("action",), action)
+            )
+            return ("abort" if action == "AbortJob" else "resume"), f"Volcano's command {action}", (write,)
+        case Refuse():
+            raise UsageError(mechanism.why, mechanism.command)
+
+
+def _delete(found: FoundJob, world: World, running: tuple[Worker, ...]) -> Plan:
+    """A queue does not stand in the way of it; a kind, or another cluster, may."""
+    mechanism = queueing.stopping(found.kind, found.sight.top, world.workloads)
+    if isinstance(mechanism, Refuse) and not mechanism.deletable:
+        raise UsageError(f"job {found.job.name}: {mechanism.why}", mechanism.command)
+    job, kind = found.job, found.kind
+    pods = kind is registry.PODS
+    targets = list(found.pods) if pods else [found.sight.top]
+    if pods:
+        _bare(found)
+    writes = []
+    for target in targets:
+        name, uid = objects.name(target), objects.uid(target)
+        options = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "propagationPolicy": "Background" if pods else "Foreground",
+            "preconditions": {"uid": uid},
+        }
+        path = kind.resource.path(found.version, job.namespace or "", name)
+        writes.append(Write("DELETE", path, options, f"{kind.title} {name}", uid))
+    facts = [
+        *_about(found, world.place, world.now, running),
+        ("how", f"deletes the {kind.title}" + ("s" if len(targets) > 1 else " and all that it made" * (not pods))),
+        ("lost", "all pods with their logs, and the job itself; nothing brings it back"),
+        *_doubts(world),
+    ]
+    steps = Steps(found, "gone", tuple(writes))
+    return Plan(
+        job, running, "delete", tuple(facts), world.place, loses_logs=bool(found.pods), ends_terminal=True, steps=steps
+    )
+
+
+def _bare(found: FoundJob) -> None:
+    """Only pods that nobody looks after are deleted as pods."""
+    _selective(found)
+    owner = found.owner or next((own for pod in found.pods if (own := objects.controller(pod)) is not None), None)
+    if owner is not None:
+        named = f"{fields.text(owner.get('kind'))}/{fields.text(owner.get('name'))}"
+        raise UsageError(f"pods of {named} are not deleted as pods: it would make new ones", f"stop {named} itself")
+
+
+def _selective(found: FoundJob) -> None:
+    """Refuses pods of a selector that may match all there are."""
+    if found.kind is registry.PODS and not objects.uid(found.sight.top) and not restricting(found.job.name):
+        raise UsageError("the selector leaves out next to no pod", "name a label that the pods have: -l app=train")
+
+
+#: The parts of a selector: commas within parentheses do not part.
+_PARTS = re.compile(r"[^,(]{1,1000}(?:\([^)]{0,4000}\))?")
+_DENIES = re.compile(r"^\s{0,20}!|!=|\snotin\s")
+
+
+def restricting(selector: str) -> bool:
+    """Whether a label selector asks for something that pods must have: an empty or denying one may match all."""
+    return any(part.strip() and not _DENIES.search(part) for part in _PARTS.findall(selector))
+
+
+def _processes(found: FoundJob, world: World, running: tuple[Worker, ...], request: StopRequest) -> Plan:
+    _selective(found)
+    job = found.job
+    if not running:
+        return Plan(job, (), "processes", nothing=f"job {job.name} is {job.state}, and nothing of it runs")
+    facts = [
+        *_about(found, world.place, world.now, running),
+        ("how", f"SIGTERM to the training in each worker, after {request.grace:g} s SIGKILL; the pods and GPUs stay"),
+        ("lost", "what the training has not saved; not reversible: the processes are gone"),
+        ("risk", _risk(found)),
+    ]
+    steps = Steps(found, "processes", grace=request.grace)
+    return Plan(job, running, "processes", tuple(facts), world.place, loses_logs=True, steps=steps)
+
+
+def _form(found: FoundJob) -> str:
+    return registry.form(found.kind.resource, found.job.name)
+
+
+def _about(found: FoundJob, place: str, now: float, running: Sequence[Worker]) -> list[Fact]:
+    """Where it is, whose, how old, and how much of it runs."""
+    job, top = found.job, found.sight.top
+    facts = [("where", place)]
+    if made := _creator(top):
+        facts.append(("by", made))
+    if found.owner is not None:
+        owner = f"{fields.text(found.owner.get('kind'))}/{fields.text(found.owner.get('name'))}"
+        facts.append(("owner", f"{owner}, which atlctl does not know: it may undo this"))
+    if job.created is not None:
+        facts.append(("age", _age(now - job.created)))
+    if running:
+        cards = [worker.gpus for worker in running if worker.gpus]
+        gpus = f", {sum(cards)} GPUs" if cards else ""
+        facts.append(
+            ("workers", f"{fold_names(worker.name for worker in running)} ({len(running)} of {job.expected}){gpus}")
+        )
+    else:
+        facts.append(("workers", f"none runs (0 of {job.expected})"))
+    return facts
+
+
+def _creator(top: Object) -> str:
+    """Who made it, as far as the object says: a name in annotations or labels, and the program of its first write."""
+    found = []
+    for source in (objects.notes(top), objects.labels(top)):
+        for key, value in source.items():
+            if key.rpartition("/")[2].lower() in _PEOPLE and fields.text(value):
+                found.append(fields.text(value)[:_TEXT])
+    managers = [item for item in fields.entries(objects.meta(top).get("managedFields")) if not item.get("subresource")]
+    first = min(managers, key=lambda item: fields.moment(item.get("time")) or 0.0, default={})
+    program = fields.text(first.get("manager"))[:_TEXT]
+    names = ", ".join(dict.fromkeys(found))
+    return f"{names} (with {program})" if names and program else names or (program and f"with {program}")
+
+
+def _age(seconds: float) -> str:
+    """An age in its two largest units."""
+    left = max(0, int(seconds))
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    for at, (unit, size) in enumerate(units):
+        if left >= size or unit == "s":
+            text = f"{left // size} {unit}"
+            rest = left % size
+            if at + 1 < len(units) and rest >= units[at + 1][1]:
+                text += f" {rest // units[at + 1][1]} {units[at + 1][0]}"
+            return text
+    return ""
+
+
+def _lost(kind: JobKind) -> str:
+    """What a stop that can be taken back destroys all the same."""
+    whose = "all pods" if isinstance(kind, TrainingJob) else "the pods that run"
+    return f"{whose}, with their logs and files; what the training has not saved"
+
+
+def _risk(found: FoundJob) -> str:
+    """What the end of processes may set off."""
+    policies = {fields.text(objects.spec(pod).get("restartPolicy")) for pod in found.pods}
+    if policies & {"Always", "OnFailure"}:
+        then = "the kubelet starts it again"
+    elif any(objects.controller(pod) is not None for pod in found.pods):
+        then = f"the {found.kind.title} fails or tries again, and its pods may be deleted with their logs"
+    else:
+        then = "the pod has failed"
+    return f"where a container ends with its training, {then}"
+
+
+def _doubts(world: World) -> list[Fact]:
+    """What could not be looked at and might matter."""
+    problem = world.problems.get(discovery.WORKLOADS.name)
+    return [("doubt", f"whether Kueue manages it: {problem.message}")] if problem is not None else []

@@ -1,1 +1,0 @@
-"""Jobs on this machine: real process groups with a registry on disk. The embedded default."""

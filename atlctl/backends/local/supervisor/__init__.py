@@ -1,8 +1,0 @@
-"""The supervisor of one job: standard library only, Python 3.8, imports nothing of `atlctl`.
-
-It runs from its own folder (`python -I -S`), so that it starts quickly, depends on nothing that is
-installed, and can be sent to another machine as it stands.
-
-What a client on another machine asks for there is here, too: `asked` is the entry, with `starting`, `seeing`,
-`logtail`, `ending` and `reading`. Each question is one process: words in, lines of JSON out.
-"""

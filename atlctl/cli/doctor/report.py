@@ -1,0 +1,112 @@
+"""What the checks of `doctor` found: its meaning for the exit code, and the text for people."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from atlctl.i18n import Language, Message, translated
+from atlctl.jobs.errors import AtlctlError, ExitCode
+from atlctl.render.jsonout import yaml_dump
+from atlctl.render.sanitize import clean
+from atlctl.render.width import display_width
+
+
+class Status(StrEnum):
+    """`warn`: something cannot be done. `fail`: jobs cannot be looked at. `skipped`: there was nothing to look at, or
+    it was left alone; no fault."""
+
+    SKIPPED = "skipped"
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorCheck:
+    """One line of the report. `text` and `fix` may hold hostile words; `fix` is a command or a sentence."""
+
+    name: str
+    status: Status
+    text: str
+    fix: str | None = None
+
+
+@dataclass(slots=True)
+class DoctorReport:
+    """All checks in their order, and what they found as data for `-o json`."""
+
+    checks: list[DoctorCheck] = field(default_factory=list)
+    #: The server does not know who asks.
+    unauthenticated: bool = False
+    #: The Role and RoleBinding that give what is missing.
+    role: list[dict[str, Any]] = field(default_factory=list)
+    #: Where nothing is set up yet: a command and what it does, for each way to begin.
+    first_steps: list[tuple[str, str]] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def ok(self, name: str, text: str) -> None:
+        self.checks.append(DoctorCheck(name, Status.OK, text))
+
+    def skip(self, name: str, text: str, fix: str | None = None) -> None:
+        self.checks.append(DoctorCheck(name, Status.SKIPPED, text, fix))
+
+    def warn(self, name: str, text: str, fix: str | None = None) -> None:
+        self.checks.append(DoctorCheck(name, Status.WARN, text, fix))
+
+    def fail(self, name: str, text: str, fix: str | None = None) -> None:
+        self.checks.append(DoctorCheck(name, Status.FAIL, text, fix))
+
+    def refused(self, name: str, error: AtlctlError) -> None:
+        """The check that shows that nobody is logged in."""
+        self.unauthenticated = True
+        self.fail(name, error.message, error.hint)
+
+    @property
+    def verdict(self) -> Status:
+        """The worst of all checks that were made."""
+        return max([Status.OK, *(check.status for check in self.checks)], key=list(Status).index)
+
+    @property
+    def exit_code(self) -> int:
+        if self.unauthenticated:
+            return int(ExitCode.NOT_ALLOWED)
+        return int(ExitCode.FAILED if self.verdict is Status.FAIL else ExitCode.OK)
+
+
+_COLORS = {Status.SKIPPED: "2", Status.OK: "32", Status.WARN: "33", Status.FAIL: "1;31"}
+_LABELS = {status: "-" if status is Status.SKIPPED else str(status) for status in Status}
+_WIDTH = max(map(len, _LABELS.values()))
+
+
+def report_text(report: DoctorReport, color: bool, lang: Language | None = None) -> str:
+    """In the reader's language, or in `lang`. Ends in a newline. Hostile words are made harmless. The YAML is ready for
+    `kubectl apply -f -`."""
+    say = functools.partial(translated, lang=lang)
+    width = max((display_width(clean(check.name)) for check in report.checks), default=0)
+    lines = []
+    indent = " " * (_WIDTH + 2)
+    for at, check in enumerate(report.checks):
+        label = f"{_LABELS[check.status]:<{_WIDTH}}"
+        if color:
+            label = f"\x1b[{_COLORS[check.status]}m{label}\x1b[0m"
+        name = clean(check.name)
+        lines.append(f"{label}  {name}{' ' * (width - display_width(name))}  {clean(say(check.text))}")
+        later = report.checks[at + 1].fix if at + 1 < len(report.checks) else None
+        # Several checks may have one fix: it is told once, below the last of them.
+        if check.fix is not None and check.fix != later:
+            lines.append(indent + clean(say(Message("fix: {fix}", fix=check.fix))))
+    if report.first_steps:
+        longest = max(len(command) for command, _ in report.first_steps)
+        lines += ["", say(Message("Nothing is set up yet. To begin, one of these:"))]
+        lines += [f"  {command:<{longest}}  {say(text)}" for command, text in report.first_steps]
+    if report.role:
+        documents = "---\n".join(yaml_dump(item) for item in report.role)
+        missing = Message(
+            "What is missing, for an administrator: kubectl apply -f FILE. "
+            "Rules with 'delete' alone serve stop --delete only."
+        )
+        lines += ["", f"# {say(missing)}", documents.rstrip("\n")]
+    return "".join(f"{line}\n" for line in lines)

@@ -1,1 +1,0 @@
-"""What is written from the command table for readers: a Markdown page and a man page for each command."""

@@ -1,0 +1,480 @@
+"""The data of a report's page: verdict, excerpts, cascade, workers, states, events, versions, machines, files; and the
+document of a smoke test, of which nothing is trusted since it comes from a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from atlctl.cli.report.lanes import Around, timeline
+from atlctl.diagnosis.clockskew import Clocks
+from atlctl.diagnosis.consequence import consequence_of
+from atlctl.diagnosis.evidence import JobEvidence
+from atlctl.diagnosis.platform import Event
+from atlctl.diagnosis.result import Cause, Diagnosis, Proof, Verdict, WorkerReport
+from atlctl.diagnosis.telling.data import utc
+from atlctl.diagnosis.telling.people import tell_people
+from atlctl.diagnosis.telling.timeline import base_of, offset
+from atlctl.diagnosis.telling.told import Manner
+from atlctl.diagnosis.telling.who import in_short, name_of, what_of
+from atlctl.i18n import from_data
+from atlctl.jobs.fields import entries, mapping, number
+from atlctl.jobs.model import State
+from atlctl.jobs.naming import fold_names, fold_numbers
+from atlctl.recording.excerpts import Passage
+from atlctl.recording.manifest import Manifest, WorkerInfo
+from atlctl.recording.recorder.store import StateChange
+from atlctl.render.heatmap import Heat, figure, shares_of, worst_of
+from atlctl.render.page import Excerpt, Fact, HeatTable, Level, PageTable, ReportPage, SmokeResults
+from atlctl.render.table import rfc3339
+
+#: Pieces of evidence of root causes, and of what followed.
+MAX_PROOFS, MAX_FOLLOWED = 12, 4
+_MAX_ROWS = 200
+_SAID = 300
+#: Groups of workers that are open at once.
+_OPEN_GROUPS = 40
+#: More workers are told in groups of those alike, and one by one below that.
+_TABLE = 24
+_TYPED = ("atlctl ", "kubectl ", "less ")
+#: Rows of a table of states, events, versions, machines or files, and those that are open at once.
+_MOST_ROWS, _OPEN_ROWS = 500, 30
+_TEXT = 500
+_SMOKE_VERSIONS = {"torch": "torch", "cuda": "CUDA", "nccl": "NCCL", "driver": "driver", "gpus": "GPU"}
+#: Workers in one map; of more those whose cells are the lowest.
+MOST_IN_MAP = 64
+#: More, and the cells show shares of the median: figures take too much room.
+_FIGURES = 20
+_MOST_FINDINGS = 300
+_LEVELS: Mapping[str, Level] = {"fail": "bad", "warn": "odd", "pass": "good"}
+_ORDER = ("fail", "warn", "not_judged")
+_MAPS = (
+    ("throughput", "matrix_mb_per_s", "heat throughput", "MB/s", True),
+    ("mesh", "matrix_rtt_ms", "heat round trips", "ms", False),
+)
+
+
+@dataclass(slots=True)
+class Material:
+    """All that a report is made of. `passages`: lines around proofs, by file and line. Paths count from the folder."""
+
+    found: Diagnosis
+    job: JobEvidence
+    manifest: Manifest | None
+    states: Sequence[StateChange]
+    passages: Mapping[tuple[str, int], Passage]
+    versions: Mapping[str, Mapping[str, str]]
+    files: Sequence[tuple[str, int]]
+    missing: Sequence[tuple[str, str]]
+    remarks: Sequence[str]
+    made: Sequence[tuple[str, str]]
+    about: Mapping[str, Any]
+    smoke: SmokeResults | None = None
+    smoke_workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def proofs_of(found: Diagnosis) -> list[Proof]:
+    """What is shown with the lines around it: first one proof of each cause, then the others, then of what followed."""
+    causes = found.root_causes or found.candidates
+    waiting = [list(cause.proofs) for cause in causes]
+    chosen: dict[Proof, None] = {}
+    while any(waiting):
+        for proofs in waiting:
+            if proofs:
+                chosen[proofs.pop(0)] = None
+    followed = [item.proof for item in found.cascade if item.proof is not None][:MAX_FOLLOWED]
+    return list(dict.fromkeys([*list(chosen)[:MAX_PROOFS], *followed]))
+
+
+def page(material: Material, manner: Manner, words: Mapping[str, str]) -> ReportPage:
+    """The page. Times are UTC."""
+    found, manifest = material.found, material.manifest
+    telling = tell_people(found, manner)
+    kept = [row for row in telling.rows if row.label != manner.word("evidence")]
+    name = str(material.about.get("job") or words["saved logs"])
+    events = material.job.events
+    workers, everyone = _workers(material, manner, words)
+    return ReportPage(
+        manner.language if manner.language == "en" else "zh-CN",
+        words,
+        words["title"].format(name=name),
+        _job(material, words),
+        [(piece.text, piece.tone) for piece in telling.title],
+        _level(found),
+        [Fact(row.label, row.lines, _typed(row.lines), row.tone) for row in kept],
+        _excerpts(proofs_of(found), material.passages, manner),
+        [Fact(label, [text]) for label, text in material.made],
+        remarks=[*map(manner.phrase, found.remarks), *material.remarks],
+        timeline=timeline(found, material.job.workers, Around(material.states, events), manner, words),
+        cascade=_cascade(found, manner, words),
+        earlier=_earlier(found.earlier, manner, words),
+        workers=workers,
+        everyone=everyone,
+        states=_states(material.states, words),
+        events=_events(events, words),
+        smoke=material.smoke,
+        environment=_environment(material.versions, material.smoke_workers, words),
+        machines=_machines(manifest, words),
+        missing=[f"{what}: {why}" for what, why in material.missing],
+        files=_files(material.files, words),
+    )
+
+
+def _typed(lines: Sequence[str]) -> frozenset[int]:
+    return frozenset(at for at, line in enumerate(lines) if line.startswith(_TYPED))
+
+
+def _level(found: Diagnosis) -> Level:
+    if found.verdict is Verdict.NONE:
+        return "good"
+    return "bad" if found.root_causes else "odd"
+
+
+def _job(material: Material, words: Mapping[str, str]) -> list[Fact]:
+    about = material.about
+    job = material.manifest.job if material.manifest else None
+    expected = material.job.expected
+    seen = len(material.job.workers)
+    facts = [
+        (words["job"], about.get("job")),
+        (words["kind of job"], job.kind if job else None),
+        (words["namespace"], job.namespace if job else None),
+        (words["state"], about.get("state") or (str(job.state) if job and job.state is not State.UNKNOWN else None)),
+        (words["workers with logs"], str(seen) if expected in (None, seen) else f"{seen} / {expected}"),
+        (words["uid"], about.get("uid")),
+    ]
+    return [Fact(label, [str(value)]) for label, value in facts if value]
+
+
+def _excerpts(proofs: Sequence[Proof], passages: Mapping[tuple[str, int], Passage], manner: Manner) -> list[Excerpt]:
+    """Each proof with the lines around it; one that stands in the lines of another is marked there."""
+    drawn: list[Excerpt] = []
+    places: dict[str, list[int]] = {}
+    for proof in proofs:
+        name, number = proof.file or "", proof.line_no or 0
+        passage = passages.get((name, number))
+        if passage is None:
+            drawn.append(Excerpt(manner.place(proof), proof.text[:_SAID]))
+            continue
+        same = next((at for at in places.get(name, ()) if 0 <= number - drawn[at].first < len(drawn[at].lines)), None)
+        if same is not None:
+            drawn[same] = replace(drawn[same], at=drawn[same].at | {number})
+            continue
+        places.setdefault(name, []).append(len(drawn))
+        drawn.append(Excerpt(manner.place(proof), "", passage.first, frozenset((number,)), passage.lines))
+    return drawn
+
+
+def _cascade(found: Diagnosis, manner: Manner, words: Mapping[str, str]) -> PageTable | None:
+    base = base_of(found)
+    rows = [
+        (
+            offset(item.first, base),
+            str(item.count),
+            manner.phrase(item.reason),
+            fold_names(item.workers),
+            fold_numbers(item.ranks),
+            utc(item.first) or "-",
+            manner.place(item.proof) if item.proof else "",
+        )
+        for item in found.cascade[:_MAX_ROWS]
+    ]
+    keys = ("after", "count", "what they say", "workers", "ranks", "first time", "place")
+    heads = [words[f"head {key}"] for key in keys]
+    return without_empty(PageTable(heads, rows, frozenset((0, 1)), caption=words["cascade caption"])) if rows else None
+
+
+def _earlier(causes: Sequence[Cause], manner: Manner, words: Mapping[str, str]) -> PageTable | None:
+    rows = [
+        (
+            utc(cause.time) or "-",
+            name_of(cause, manner),
+            what_of(cause, manner)[:_SAID],
+            manner.place(cause.proofs[0]) if cause.proofs else "",
+        )
+        for cause in causes[:_MAX_ROWS]
+    ]
+    heads = [words[f"head {key}"] for key in ("time", "who", "what they say", "place")]
+    return without_empty(PageTable(heads, rows, caption=words["earlier caption"])) if rows else None
+
+
+def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> tuple[PageTable | None, PageTable | None]:
+    """The table of workers; of many a table of those alike, and behind it the whole."""
+    found = material.found
+    known = {item.name: item for item in material.manifest.workers} if material.manifest else {}
+    clocks, base = Clocks(material.job.workers), base_of(found)
+    logs = {item.worker: item.log for item in material.job.workers}
+    blamed = {cause.worker: cause for cause in reversed(found.root_causes)}
+    rows: list[tuple[str, ...]] = []
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for item in found.workers:
+        info, log, cause = known.get(item.worker), logs.get(item.worker), blamed.get(item.worker)
+        last = clocks.when(item.worker, log.last) if log else None
+        state = _state(info)
+        part = words.get(f"part {item.part}", item.part)
+        said = _said(item, cause, manner)
+        rows.append(
+            (
+                *(item.worker, state, _ended(info), part, said, offset(cause.time if cause else item.first, base)),
+                *(utc(last) or "", str(info.platform.restarts) if info and info.platform.restarts else ""),
+                *(str(item.rounds) if item.rounds > 1 else "", f"{item.skew:+.1f} s" if item.skew else ""),
+            )
+        )
+        alike.setdefault((item.worker if cause else "", state, part, said), []).append(item.worker)
+    rows += [
+        (name, *(_state(known.get(name)), "", words["part never seen"]), *[""] * 6) for name in material.job.missing
+    ]
+    if not rows:
+        return None, None
+    keys = ("worker", "state", "ended", "part", "what it said", "after", "last line", "restarts", "rounds", "clock")
+    marked = frozenset(at for at, row in enumerate(rows) if row[0] in blamed)
+    whole = PageTable([words[f"head {key}"] for key in keys], rows, frozenset((5, 7, 8, 9)), marked)
+    if len(rows) <= _TABLE:
+        return without_empty(whole), None
+    groups = [(fold_names(names), str(len(names)), *key[1:]) for key, names in alike.items()]
+    groups.sort(key=lambda row: (row[0] not in blamed, -int(row[1])))
+    heads = [words[f"head {key}"] for key in ("workers", "count", "state", "part", "what it said")]
+    first = frozenset(at for at, row in enumerate(groups) if row[0] in blamed)
+    folded = words["all rows"].format(count=len(rows))
+    few = without_empty(
+        PageTable(
+            heads,
+            groups[:_MAX_ROWS],
+            frozenset((1,)),
+            first,
+            shown=_OPEN_GROUPS,
+            folded=words["rows more"].format(count=len(groups[:_MAX_ROWS]) - _OPEN_GROUPS),
+        )
+    )
+    return few, without_empty(PageTable(whole.heads, rows, whole.numbers, marked, shown=0, folded=folded))
+
+
+def _state(info: WorkerInfo | None) -> str:
+    if info is None or info.state is State.UNKNOWN:
+        return ""
+    return f"{info.state} ({info.platform.reason})" if info.platform.reason else str(info.state)
+
+
+def _ended(info: WorkerInfo | None) -> str:
+    if info is None:
+        return ""
+    if info.platform.signal:
+        return f"signal {info.platform.signal}"
+    return str(info.platform.exit_code) if info.platform.exit_code is not None else ""
+
+
+def _said(item: WorkerReport, cause: Cause | None, manner: Manner) -> str:
+    if cause is not None:
+        return what_of(cause, manner)[:_SAID]
+    reason = consequence_of(item.said) if item.part != "initiator" else None
+    return manner.phrase(reason.reason if reason else in_short(item.said, manner))[:_SAID]
+
+
+def _states(changes: Sequence[StateChange], words: Mapping[str, str]) -> PageTable | None:
+    """Each change, alike ones of one second together."""
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    for item in changes:
+        groups.setdefault((rfc3339(item.time), item.state, item.reason, item.message[:_TEXT]), []).append(item.worker)
+    rows = [(key[0], fold_names(names), *key[1:]) for key, names in groups.items()]
+    return _table(("time", "workers", "state", "reason", "message"), rows, words)
+
+
+def _events(items: Sequence[Event], words: Mapping[str, str]) -> PageTable | None:
+    """What the platform said, the same words of one second together."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for item in sorted(items, key=lambda item: item.time or 0.0):
+        key = (rfc3339(item.time) if item.time is not None else "", item.reason, item.message[:_TEXT])
+        found.setdefault(key, []).append(item.worker or item.node or item.kind)
+    rows = [(key[0], fold_names(who), *key[1:], str(len(who)) if len(who) > 1 else "") for key, who in found.items()]
+    return _table(("time", "about", "reason", "message", "count"), rows, words, numbers=frozenset((4,)))
+
+
+def _environment(
+    versions: Mapping[str, Mapping[str, str]], smoke: Mapping[str, Mapping[str, Any]], words: Mapping[str, str]
+) -> PageTable | None:
+    """Versions by name, and who has which; from logs, and from the smoke test. Both by worker."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for worker, told in versions.items():
+        for name, value in told.items():
+            found.setdefault((name, value, words["from logs"]), []).append(worker)
+    for worker, facts in smoke.items():
+        for key, name in _SMOKE_VERSIONS.items():
+            if facts.get(key) not in (None, "", [], {}):
+                found.setdefault((name, _value(facts[key]), words["from smoke"]), []).append(worker)
+    rows = [(key[0], key[1], fold_names(names), key[2]) for key, names in sorted(found.items())]
+    return _table(("name", "value", "workers", "source"), rows, words)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        counted = Counter(map(str, value))
+        return ", ".join(f"{count} x {item}" for item, count in counted.items())[:_TEXT]
+    return str(value)[:_TEXT]
+
+
+def _machines(manifest: Manifest | None, words: Mapping[str, str]) -> PageTable | None:
+    """Where each worker ran, as far as the platform told."""
+    rows = []
+    for item in manifest.workers if manifest else ():
+        platform = item.platform
+        gpus = ", ".join(gpu.uuid or gpu.pci or str(gpu.index) for gpu in platform.gpus)
+        addresses = ", ".join(filter(None, [platform.host_ip, *platform.addresses]))
+        rank = "" if item.node_rank is None else str(item.node_rank)
+        times = [rfc3339(time) if time else "" for time in (item.started, item.ended)]
+        rows.append((item.name, rank, platform.node or "", item.pod or "", addresses, gpus[:_TEXT], *times))
+    if not any(any(row[2:6]) for row in rows):
+        return None
+    keys = ("worker", "node rank", "node", "pod", "address", "GPUs", "started", "end")
+    return _table(keys, rows, words, most=4 * _MOST_ROWS)
+
+
+def _files(items: Sequence[tuple[str, int]], words: Mapping[str, str]) -> PageTable | None:
+    """What lies in the folder."""
+    rows = [(name, _size(count)) for name, count in items]
+    return _table(("file", "size"), rows, words, numbers=frozenset((1,)), most=4 * _MOST_ROWS)
+
+
+def _size(count: int) -> str:
+    """Bytes for people."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def _table(
+    keys: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    words: Mapping[str, str],
+    *,
+    numbers: frozenset[int] = frozenset(),
+    most: int = _MOST_ROWS,
+) -> PageTable | None:
+    if not rows:
+        return None
+    folded = words["rows more"].format(count=len(rows[-most:]) - _OPEN_ROWS)
+    caption = words["rows left out"].format(count=len(rows) - most) if len(rows) > most else ""
+    shown = _OPEN_ROWS if len(rows) > _OPEN_ROWS else None
+    heads = [words[f"head {key}"] for key in keys]
+    return without_empty(PageTable(heads, rows[-most:], numbers, caption=caption, shown=shown, folded=folded))
+
+
+def without_empty(table: PageTable) -> PageTable:
+    """The table without the columns that say nothing in any row."""
+    kept = [at for at in range(len(table.heads)) if any(row[at] not in ("", "-") for row in table.rows)]
+    return PageTable(
+        [table.heads[at] for at in kept],
+        [[row[at] for at in kept] for row in table.rows],
+        frozenset(kept.index(at) for at in table.numbers if at in kept),
+        table.marked,
+        table.caption,
+        table.shown,
+        table.folded,
+    )
+
+
+def smoke_results(data: Mapping[str, Any], words: Mapping[str, str], tell: Callable[[str], str]) -> SmokeResults:
+    """What the page shows of it. Parts that have another form than atlctl writes are left out.
+
+    `tell`: a note or evidence for the reader.
+    """
+    verdict = _cut(data.get("verdict"))
+    total = mapping(data.get("timings")).get("total")
+    facts = [
+        (words["smoke tier"], _cut(data.get("tier"))),
+        (words["job"], _cut(data.get("job"))),
+        (words["smoke time"], f"{total:.1f} s" if isinstance(total, int | float) else ""),
+    ]
+    checks = [
+        (
+            _verdict(item, words),
+            _cut(item.get("check")),
+            f"{item['seconds']:.1f}" if isinstance(item.get("seconds"), int | float) else "",
+            tell(from_data(item.get("message"), _cut(item.get("note")))),
+        )
+        for item in entries(data.get("checks"))
+    ]
+    findings = sorted(entries(data.get("findings")), key=_worth)
+    told = [
+        (
+            _severity(item.get("severity"), words),
+            _cut(item.get("check")),
+            _culprit(mapping(item.get("culprit"))),
+            tell(from_data(item.get("message"), _cut(item.get("evidence")))),
+            words["yes"] if item.get("confirmed") is True else "",
+            _cut(item.get("advice")),
+        )
+        for item in findings[:_MOST_FINDINGS]
+    ]
+    heads = [words[f"head {key}"] for key in ("verdict", "check", "culprit", "evidence", "confirmed", "advice")]
+    marked = frozenset(at for at, item in enumerate(findings[:_MOST_FINDINGS]) if item.get("severity") == "fail")
+    return SmokeResults(
+        _severity(verdict, words),
+        _LEVELS.get(verdict, "none"),
+        [Fact(label, [text]) for label, text in facts if text],
+        PageTable([words[f"head {key}"] for key in ("verdict", "check", "seconds", "note")], checks, frozenset((2,))),
+        PageTable(heads, told, marked=marked) if told else None,
+        [heat for one in _MAPS if (heat := _heat(data, one, words)) is not None],
+    )
+
+
+def smoke_workers(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """What each worker told of itself, by name."""
+    return {_cut(item.get("worker")): item for item in entries(data.get("workers")) if item.get("worker")}
+
+
+def _heat(data: Mapping[str, Any], one: tuple[str, str, str, str, bool], words: Mapping[str, str]) -> HeatTable | None:
+    check, key, title, unit, high = one
+    figures = mapping(mapping(data.get("figures")).get(check))
+    names, rows = figures.get("workers"), figures.get(key)
+    if not isinstance(names, list) or not isinstance(rows, list) or len(rows) != len(names) or len(names) < 2:
+        return None
+    if not all(isinstance(row, list) and len(row) == len(names) for row in rows):
+        return None
+    values = [[number(value) for value in row] for row in rows]
+    matrix = Heat([_cut(name) for name in names], values, high)
+    shares, middle = shares_of(matrix)
+    if middle is None:
+        return None
+    kept = list(range(len(names)))
+    note = words["heat median"].format(median=figure(middle), unit=unit)
+    if len(kept) > MOST_IN_MAP:
+        kept = sorted(sorted(kept, key=lambda at: worst_of(shares, at))[:MOST_IN_MAP])
+        note += " " + words["heat left out"].format(shown=MOST_IN_MAP, count=len(names))
+    shown = [["" if (value := values[row][column]) is None else figure(value) for column in kept] for row in kept]
+    parts = [[shares[row][column] for column in kept] for row in kept]
+    names_shown = [matrix.names[at] for at in kept]
+    if len(kept) <= _FIGURES:
+        return HeatTable(words[title], unit, names_shown, shown, parts, note)
+    exact = [[f"{value} {unit}" for value in row] for row in shown]
+    short = [["" if share is None else f"{100 * share:.0f}" for share in row] for row in parts]
+    return HeatTable(words[title], words["heat shares"], names_shown, short, parts, note, exact)
+
+
+def _verdict(item: Mapping[str, Any], words: Mapping[str, str]) -> str:
+    return _severity(item.get("verdict"), words)
+
+
+def _severity(value: object, words: Mapping[str, str]) -> str:
+    text = _cut(value)
+    return words.get(f"smoke {text}", text)
+
+
+def _worth(item: Mapping[str, Any]) -> int:
+    severity = item.get("severity")
+    return _ORDER.index(severity) if severity in _ORDER else len(_ORDER)
+
+
+def _culprit(found: Mapping[str, Any]) -> str:
+    worker, peer = _cut(found.get("worker")), _cut(found.get("peer"))
+    parts = [f"{worker} <-> {peer}" if peer else worker]
+    parts += [f"{key} {_cut(found[key])}" for key in ("gpu", "rank", "path") if found.get(key) is not None]
+    return ", ".join(part for part in parts if part)
+
+
+def _cut(value: object) -> str:
+    return "" if value is None or isinstance(value, dict | list) else str(value)[:_TEXT]

@@ -1,1 +1,0 @@
-"""The answer of `atlctl stacks`: for people and for programs."""

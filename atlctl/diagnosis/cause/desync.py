@@ -1,0 +1,213 @@
+"""What the ranks say about each other's progress: names in reports, counters of NCCL, fingerprints, flight recorder."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from atlctl.diagnosis.cause.rounds import Round, place_unheard
+from atlctl.diagnosis.consequence import Sort
+from atlctl.diagnosis.failures import Failure
+from atlctl.diagnosis.flightrecorder import missing_ranks
+from atlctl.diagnosis.logfacts import CollectiveLine, Says
+from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
+
+#: More ranks than this are a whole part of the job, not culprits one by one.
+MAX_CULPRITS = 64
+
+#: Neighbours send and receive: that they wait in different ones of these is no mistake.
+_POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
+
+
+def named(this: Round) -> Diagnosis | None:
+    """Ranks that a report names: flight recorder, fingerprints, a barrier's or the desync report's list."""
+    return _recorded(this) or _fingerprints(this) or _listed(this)
+
+
+def behind(this: Round) -> Diagnosis | None:
+    """The minority whose last enqueued collective is lower than the others'; None if all are equal or unknown."""
+    counts: dict[int, int] = {}
+    proofs: dict[int, Proof] = {}
+    for worker in this.job.workers:
+        for said in worker.evidence.log.collectives if worker.evidence.log else ():
+            if (
+                said.rank is None
+                or said.enqueued is None
+                or said.group
+                or worker.rounds.of(said.line_no) != this.number
+            ):
+                continue
+            if said.enqueued >= counts.get(said.rank, said.enqueued):
+                counts[said.rank] = said.enqueued
+                proofs[said.rank] = Proof(worker.worker, said.line_no, said.text)
+    if len(counts) < 2:
+        return None
+    values = Counter(counts.values())
+    low = min(values)
+    slow = [rank for rank, count in counts.items() if count == low]
+    if len(values) == 1 or 2 * len(slow) >= len(counts):
+        return None
+    ahead = len(counts) - len(slow)
+    usual = values.most_common(1)[0][0]
+    why = f"last enqueued collective {low}; {ahead} other ranks had enqueued up to {usual}"
+    confidence = Confidence.CERTAIN if ahead > 2 * len(slow) and values[usual] > len(counts) // 2 else Confidence.LIKELY
+    message = "it did not enqueue the collective in which the others waited"
+    return _ranks(this, sorted(slow), "hang", message, why, confidence, proofs)
+
+
+def odd_operation(this: Round, *, all_spoke: bool) -> Diagnosis | None:
+    """Ranks waited until the timeout, in different operations: the minority took a wrong turn.
+
+    NCCL's watchdog numbers the operations. A traceback only names one, and groups of ranks have their own: it counts
+    where all ranks spoke, since a silent one is the better suspect.
+    """
+    at: dict[int, str] = {}
+    proofs: dict[int, Proof] = {}
+    if any(said.says is Says.TIMEOUT and said.group for said in this.statements):
+        return None  # groups of ranks run operations of their own
+    for item in this.victims:
+        chain = item.process.chain()
+        said = next((said for said in item.process.said if said.says is Says.TIMEOUT), None)
+        operation = chain[0].operation if chain and all_spoke else ""
+        if said is not None:
+            operation = f"{said.operation} number {said.seq} of {said.sizes} elements"
+        if item.rank is not None and operation and operation not in _POINT_TO_POINT and item.sort is Sort.WAITED:
+            at[item.rank] = operation
+            proofs[item.rank] = Proof(item.worker, item.line_no, item.message)
+    votes = Counter(at.values())
+    if len(votes) < 2:
+        return None
+    (usual, most), *rest = votes.most_common()
+    odd = sorted(rank for rank, operation in at.items() if operation != usual)
+    if most <= rest[0][1]:
+        return None
+    why = f"it waited in {at[odd[0]]}, {most} others in {usual}"
+    confidence = Confidence.LIKELY
+    return _ranks(
+        this, odd, "collective_mismatch", "it called another collective than its peers", why, confidence, proofs
+    )
+
+
+def _listed(this: Round) -> Diagnosis | None:
+    lists = [said for said in this.statements if said.says is Says.NAMES]
+    if not lists:
+        return None
+    ranks = sorted({rank for said in lists for rank in said.ranks})
+    if not ranks or len(ranks) > MAX_CULPRITS:
+        return None
+    desync = any("didn't join" in said.text for said in lists)
+    proofs = {rank: _proof(this, said) for said in lists for rank in said.ranks}
+    category = "collective_mismatch" if desync else "hang"
+    what = "it did not join the collective of the others" if desync else "it did not come to the barrier"
+    waited = {item.rank for item in this.victims if item.rank is not None}
+    confidence = Confidence.LIKELY if waited & set(ranks) else Confidence.CERTAIN
+    return _ranks(this, ranks, category, what, "a report of the waiting ranks names it", confidence, proofs)
+
+
+def _fingerprints(this: Round) -> Diagnosis | None:
+    """All ranks say what they run; the odd one out is at fault."""
+    runs: dict[int, set[tuple[int | None, str, str]]] = defaultdict(set)
+    proofs: dict[int, Proof] = {}
+    for said in this.statements:
+        if said.says is Says.RUNS and said.rank is not None:
+            runs[said.rank].add((said.seq, said.operation, said.sizes))
+            proofs.setdefault(said.rank, _proof(this, said))
+    for said in this.statements:
+        if said.says is Says.HEARD and said.rank is not None and said.rank not in proofs:
+            runs[said.rank].add((said.seq, said.operation, said.sizes))
+    prints = {rank: min(found, key=str) for rank, found in runs.items() if len(found) == 1}
+    votes = Counter(prints.values())
+    if len(votes) < 2:
+        return None
+    (usual, most), *rest = votes.most_common()
+    odd = sorted(rank for rank, found in prints.items() if found != usual)
+    category, what = "collective_mismatch", "it ran another collective than its peers"
+    if most <= rest[0][1]:
+        return Diagnosis(
+            Verdict.UNDECIDED,
+            candidates=tuple(
+                _cause(this, rank, category, what, "two sides, no majority", Confidence.GUESS, proofs.get(rank))
+                for rank in sorted(prints)
+            ),
+        )
+    why = f"{most} ranks ran {usual[1]} {usual[2]}, it did not"
+    confidence = Confidence.CERTAIN if most > 2 * len(odd) else Confidence.LIKELY
+    return _ranks(this, odd, category, what, why, confidence, proofs)
+
+
+def _recorded(this: Round) -> Diagnosis | None:
+    """What NCCL's flight recorder saw: the first collective that some ranks of a group did not enter."""
+    dumps = [dump for worker in this.job.workers for dump in worker.evidence.dumps]
+    if not dumps:
+        return None
+    for missing in missing_ranks(dumps):
+        odd = [item.rank for item in missing.mismatches]
+        ranks = sorted({*missing.absent, *odd})
+        if not ranks or len(ranks) > MAX_CULPRITS:
+            continue
+        category = "collective_mismatch" if odd else "hang"
+        at = f"{missing.operation or 'collective'} number {missing.seq} of group {missing.description or missing.group}"
+        why = f"the flight recorders of {len(missing.joined)} ranks have {at}, its own does not"
+        confidence = Confidence.LIKELY if missing.no_dump or missing.unclear else Confidence.CERTAIN
+        return _ranks(this, ranks, category, "it did not join the collective of the others", why, confidence, {})
+    return None
+
+
+def _ranks(
+    this: Round,
+    ranks: Sequence[int],
+    category: str,
+    message: str,
+    why: str,
+    confidence: Confidence,
+    proofs: Mapping[int, Proof],
+) -> Diagnosis:
+    causes = tuple(
+        _cause(this, rank, category, message, why, confidence, proofs.get(rank)) for rank in ranks[:MAX_CULPRITS]
+    )
+    if len(ranks) == 1:
+        return Diagnosis(Verdict.RANK, causes)
+    workers = {cause.worker for cause in causes}
+    whole = None not in workers and len(workers) == 1 and _all_of_worker(this, next(iter(workers)), ranks)
+    multi = len(this.job.workers) > 1
+    if whole and multi:
+        name = next(iter(workers))
+        text = "None of its processes came to the collective in which the others waited"
+        cause = this.job.worker_cause(name, category, text, confidence, why, extra=[*proofs.values()][:3])
+        return Diagnosis(Verdict.WORKER, (cause,))
+    return Diagnosis(Verdict.RANKS, causes)
+
+
+def _all_of_worker(this: Round, worker: str | None, ranks: Sequence[int]) -> bool:
+    own = {item.rank for item in this.failures if item.worker == worker and item.rank is not None}
+    return len(own) > 1 and own <= set(ranks)
+
+
+def _cause(
+    this: Round, rank: int, category: str, message: str, why: str, confidence: Confidence, proof: Proof | None
+) -> Cause:
+    item = _find(this, rank)
+    extra = [proof] if proof else []
+    sentence = f"Rank {rank}: {message}"
+    if item is not None:
+        made = this.job.cause(item, confidence, why, category=category, extra=extra)
+        return replace(made, message=sentence, exception=None, detail="", proofs=tuple(extra) or made.proofs)
+    place = place_unheard(this, rank)
+    return Cause(
+        place.worker if place else None, category, sentence, confidence, why, rank=rank,
+        local_rank=place.local_rank if place else None, attempt=this.number, proofs=tuple(extra),
+    )  # fmt: skip
+
+
+def _find(this: Round, rank: int) -> Failure | None:
+    return next((item for item in this.failures if item.rank == rank), None)
+
+
+def _proof(this: Round, said: CollectiveLine) -> Proof:
+    worker = next(
+        worker.worker
+        for worker in this.job.workers
+        if worker.evidence.log and any(said is other for other in worker.evidence.log.collectives)
+    )
+    return Proof(worker, said.line_no, said.text)

@@ -1,0 +1,368 @@
+"""Failures of launchers, or that launchers alone report: signals to torchrun, a failed rendezvous, other launchers.
+
+Logs without a word of torchelastic's are pieces of logs, those of other launchers, or of scripts started by hand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from atlctl.diagnosis.cause.rounds import JudgedJob, Round, universe
+from atlctl.diagnosis.consequence import Sort, consequence_of
+from atlctl.diagnosis.failures import Part, Strength
+from atlctl.diagnosis.joining import AgentEnd, WorkerRounds
+from atlctl.diagnosis.logfacts import LogFacts, SignatureHit
+from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
+from atlctl.diagnosis.signatures import LineRole
+from atlctl.diagnosis.tracebacks import Raised, Trace
+
+#: The store's count of agents that came, and the address that a client names.
+_JOINED = re.compile(r"(?P<joined>\d{1,6})/(?P<wanted>\d{1,6}) clients joined")
+_PLACE = re.compile(r"\((?P<host>[^\s,()]{1,253}), \d{1,5}\)")
+#: Categories that keep an agent from its start; those of them that are about a peer.
+_AT_START = frozenset({"port_in_use", "dns_failure", "rendezvous_unreachable", "network_unreachable"})
+_FAR = frozenset({"rendezvous_unreachable", "network_unreachable"})
+_BY_SIGNAL = {"SIGINT": "interrupted", "SIGHUP": "terminal_hangup"}
+
+
+def find_signals(this: Round) -> Diagnosis | None:
+    """Somebody outside ended agents; None if no agent got a signal, or a failure came before it."""
+    signalled = [end for end in this.final_ends if end.signal is not None]
+    if not signalled or _failed_before(this, signalled):
+        return None
+    job = this.job
+    workers = {end.worker for end in signalled}
+    spoken = {worker.worker for worker in job.workers if worker.evidence.log is not None}
+    others = [end for end in this.final_ends if end.signal is None]
+    signal = signalled[0].signal or "SIGTERM"
+    category = _BY_SIGNAL.get(signal, "preemption")
+    proofs = [Proof(end.worker, end.line_no, end.text) for end in signalled]
+    unknown = (
+        bool(job.evidence.missing)
+        or any(worker.evidence.log is None for worker in job.workers)
+        or bool(universe(this).unheard)
+    )
+    confidence = Confidence.LIKELY if unknown else Confidence.CERTAIN
+    if len(workers) == 1 and len(spoken) == 1 and others:
+        # Two agents in one log, one of which followed: which worker it was does not stand there.
+        cause = job.worker_cause(
+            None, category, proofs[0].text, Confidence.LIKELY, "one agent got a signal", extra=proofs
+        )
+        return Diagnosis(Verdict.WORKER, (cause,))
+    if workers == spoken and not (len(workers) == 1 and job.evidence.missing):
+        why = f"{'every agent' if len(workers) > 1 else 'the agent'} received {signal} from outside"
+        return Diagnosis(
+            Verdict.EXTERNAL,
+            (_external(this, signalled, category, confidence, why),),
+        )
+    if len(workers) == 1:
+        end = signalled[0]
+        why = f"its agent alone received {signal} from outside; the other workers lost their connection to it"
+        cause = job.worker_cause(end.worker, category, end.text, confidence, why, extra=proofs)
+        made = replace(cause, signal=signal, time=job.clocks.when(end.worker, end.time))
+        return Diagnosis(Verdict.WORKER, (made,))
+    why = f"{len(workers)} of {len(spoken)} agents received {signal} from outside"
+    return Diagnosis(Verdict.EXTERNAL, (_external(this, signalled, category, Confidence.LIKELY, why),))
+
+
+def _external(this: Round, ends: Sequence[AgentEnd], category: str, confidence: Confidence, why: str) -> Cause:
+    """The signal from outside, with the time of the first agent that got it."""
+    times = [when for end in ends if (when := this.job.clocks.when(end.worker, end.time))]
+    proofs = tuple(Proof(end.worker, end.line_no, end.text) for end in ends[:5])
+    first = min(times, key=lambda when: when.seconds, default=None)
+    return Cause(None, category, ends[0].text, confidence, why, signal=ends[0].signal, time=first, proofs=proofs)
+
+
+def _failed_before(this: Round, signalled: Sequence[AgentEnd]) -> bool:
+    """Whether a process had failed of its own before the first signal: the platform then only cleaned up."""
+    job = this.job
+    times = [when for end in signalled if (when := job.clocks.when(end.worker, end.time))]
+    start = min((when.seconds for when in times), default=None)
+    lines = {end.worker: end.line_no for end in signalled}
+    for item in this.initiators:
+        if item.strength is not Strength.STRONG and item.process.note is None:
+            continue
+        if item.worker in lines and item.line_no is not None:
+            if item.line_no < lines[item.worker]:
+                return True
+            continue
+        when = job.when(item)
+        if item.worker not in lines and (when is None or start is None or when.seconds < start + when.resolution):
+            return True
+    return False
+
+
+def find_rendezvous(this: Round) -> Diagnosis | None:
+    """The agents could not meet, or lost the store, and no process says more."""
+    ends = [end for end in this.final_ends if end.signal is None]
+    if not ends:
+        return None
+    own = [(end, raised) for end in ends if (raised := _own(this, end)) is not None]
+    if own:
+        return _own_failure(this, own)
+    timeouts = [end for end in ends if "RendezvousTimeoutError" in end.text]
+    if timeouts:
+        return _nobody_came(this, timeouts)
+    job = this.job
+    stores = [end for end in ends if any(_sort(raised) is Sort.STORE_WAITED for raised in end.chain)]
+    workers = {end.worker for end in stores}
+    spoken = {worker.worker for worker in job.workers if worker.evidence.log is not None}
+    if stores and workers == spoken and not this.victims and not job.evidence.missing:
+        proofs = tuple(Proof(end.worker, end.line_no, end.text) for end in stores[:5])
+        counts = [found for end in stores for raised in end.chain if (found := _JOINED.search(raised.text))]
+        if any(len(spoken) < int(found["wanted"]) for found in counts):
+            why = f"{counts[0]['joined']} of {counts[0]['wanted']} agents joined, and there {_logs(len(spoken))}"
+            message = "A worker that left no log did not join the rendezvous"
+            cause = job.worker_cause(None, "rendezvous_timeout", message, Confidence.LIKELY, why, extra=proofs)
+            return Diagnosis(Verdict.WORKER, (cause,))
+        category = "elastic_scale_up_rendezvous_failure" if this.job.failures else "rendezvous_timeout"
+        why = "every agent waited in the store for the others until the timeout: all were there, and they did not meet"
+        confidence = Confidence.LIKELY if len(stores) > 1 else Confidence.GUESS
+        return Diagnosis(Verdict.JOB, (Cause(None, category, stores[0].text, confidence, why, proofs=proofs),))
+    return None
+
+
+def _logs(count: int) -> str:
+    return "is 1 log" if count == 1 else f"are {count} logs"
+
+
+def _sort(raised: Raised) -> Sort | None:
+    found = consequence_of(raised.text)
+    return found.sort if found else None
+
+
+def _own(this: Round, end: AgentEnd) -> Raised | None:
+    """The exception of this agent that blames no peer's end: a name, an address or a port that does not work."""
+    worker = this.job.worker(end.worker)
+    for hit in worker.loose_hits.get(this.number, []):
+        if hit.match.signature.category == "dns_failure" and hit.line_no < end.line_no:
+            return Raised("", hit.text, (), None, hit.line_no)
+    for raised in end.chain:
+        if _category(this, raised) in _AT_START:
+            return raised
+    if not any(item.worker == end.worker and item.part is not Part.SILENT for item in this.failures):
+        # It never got as far as starting a process: what it says before its end is the reason.
+        for hit in worker.loose_hits.get(this.number, []):
+            if hit.match.signature.category in _AT_START:
+                return Raised("", hit.text, (), None, hit.line_no)
+    if any(consequence_of(raised.text) for raised in end.chain) or consequence_of(end.text):
+        return None
+    if "Rendezvous" in end.text or not end.chain:
+        return None
+    return end.chain[0]
+
+
+def _category(this: Round, raised: Raised) -> str:
+    match = this.job.matcher.match(raised.message)
+    return match.signature.category if match else "python_exception"
+
+
+def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnosis:
+    job = this.job
+    # Who cannot reach a peer follows where that peer's own agent says what is wrong.
+    local = [(item, found) for item, found in own if _category(this, found) not in _FAR]
+    own = local or own
+    end, raised = own[0]
+    match = job.matcher.match(raised.message)
+    category = match.signature.category if match else "python_exception"
+    peer = match.groups.get("peer") if match else None
+    workers = {item.worker for item, _ in own}
+    spoken = {worker.worker for worker in job.workers if worker.evidence.log is not None}
+    proofs = [Proof(item.worker, item.line_no, found.message) for item, found in own[:5]]
+    if category == "dns_failure" and workers == spoken:
+        why = "no worker can resolve it" if len(workers) > 1 else "the name does not resolve"
+        cause = Cause(None, category, raised.message, Confidence.LIKELY, why, host=peer, proofs=tuple(proofs))
+        return Diagnosis(Verdict.JOB, (cause,))
+    if category in _FAR and (host := _mute_host(this, raised.message, workers)) is not None:
+        why = "the others could not reach the rendezvous on it, and its own log has no word of an agent"
+        last = job.worker(host).evidence.log
+        extra = [Proof(host, last.last_line, last.last_text)] if last and last.last_line else []
+        message = f"No agent came up on {host}"
+        cause = job.worker_cause(host, category, message, Confidence.LIKELY, why, extra=[*extra, *proofs])
+        return Diagnosis(Verdict.WORKER, (cause,))
+    if category in _FAR and workers == spoken:
+        # Everybody fails to reach the same place: what is there is at fault, and it left no log.
+        why = "no worker that left a log could reach it"
+        cause = job.worker_cause(None, category, raised.message, Confidence.LIKELY, why, extra=proofs, host=peer)
+        return Diagnosis(Verdict.WORKER, (cause,))
+    if len(workers) == 1:
+        why = "its agent failed by itself, before or beside its processes"
+        confidence = Confidence.CERTAIN if category == "port_in_use" else Confidence.LIKELY
+        cause = job.worker_cause(end.worker, category, raised.message, confidence, why, extra=proofs, host=peer)
+        return Diagnosis(Verdict.WORKER, (cause,))
+    if workers == spoken:
+        cause = Cause(
+            None, category, raised.message, Confidence.LIKELY, "the same on every agent", proofs=tuple(proofs)
+        )
+        return Diagnosis(Verdict.JOB, (cause,))
+    candidates = tuple(
+        job.worker_cause(item.worker, category, found.message, Confidence.GUESS, "its agent failed by itself",
+                           extra=[Proof(item.worker, item.line_no, found.message)])
+        for item, found in own
+    )  # fmt: skip
+    return Diagnosis(Verdict.UNDECIDED, candidates=candidates)
+
+
+def _mute_host(this: Round, message: str, failed: set[str]) -> str | None:
+    """The worker at whose address nobody answers, where it is one of those with a log and its agent never spoke."""
+    match = _PLACE.search(message)
+    if match is None:
+        return None
+    host = match["host"]
+    for worker in this.job.workers:
+        named = host == worker.worker or host.startswith(f"{worker.worker}.") or host in worker.addresses
+        if named and worker.worker not in failed and worker.evidence.log is not None and not worker.elastic:
+            return worker.worker
+    return None
+
+
+def _nobody_came(this: Round, timeouts: Sequence[AgentEnd]) -> Diagnosis:
+    """`RendezvousTimeoutError`: fewer workers joined than were asked for."""
+    job = this.job
+    missing = list(job.evidence.missing)
+    proofs = [Proof(end.worker, end.line_no, end.text) for end in timeouts[:5]]
+    # A worker whose log stops before any agent spoke never got as far as the rendezvous.
+    stuck = [worker.worker for worker in this.silent_workers() if not worker.elastic]
+    name = missing[0] if len(missing) == 1 else stuck[0] if len(stuck) == 1 and not missing else None
+    why = "the others waited for it in the rendezvous until the timeout"
+    message = f"{name or 'A worker that left no log'} did not join the rendezvous"
+    # Where every agent waited by itself, they may as well have waited in two places.
+    spoken = {worker.worker for worker in job.workers if worker.evidence.log is not None}
+    alone = len(spoken) > 1 and {end.worker for end in timeouts} == spoken and name is None
+    confidence = Confidence.GUESS if alone else Confidence.LIKELY
+    cause = job.worker_cause(name, "rendezvous_timeout", message, confidence, why, extra=proofs)
+    return Diagnosis(Verdict.WORKER, (cause,))
+
+
+#: Lines behind a traceback without a launcher's report in which it still counts as the end of the log.
+_END = 60
+_MAX_DEATHS = 16
+_NUMBERS = re.compile(r"\d+")
+
+
+def find_loose(this: Round) -> Diagnosis | None:
+    """Failures that no process is known for: a verdict where the place does not matter, else candidates."""
+    job = this.job
+    raw = [worker for worker in job.workers if not worker.elastic]
+    traces = [(worker.worker, trace) for worker in raw for trace in worker.loose_traces.get(this.number, [])
+              if _ends(job, worker.worker, trace)]  # fmt: skip
+    hits = [(worker.worker, hit) for worker in raw for hit in _last_hits(worker, this.number)]
+    roots = [
+        (name, hit)
+        for name, hit in hits
+        if hit.match.signature.role in (LineRole.ROOT, LineRole.AMBIGUOUS) or _code(hit)
+    ]
+    located = [(name, hit) for name, hit in hits if hit.match.groups.get("peer")]
+    candidates: list[Cause] = []
+    for name, trace in traces:
+        first = trace.chain[0]
+        match = job.matcher.match(first.message)
+        category = match.signature.category if match else "python_exception"
+        if category == "dns_failure":
+            cause = Cause(None, category, first.message, Confidence.LIKELY, "the name does not resolve",
+                          proofs=(Proof(name, first.line_no, first.message),))  # fmt: skip
+            return Diagnosis(Verdict.JOB, (cause,))
+        if consequence_of(first.text) is None:
+            candidates.append(_candidate(name, category, first.message, first.line_no, first.exception))
+    refused = next(((name, hit) for name, hit in located if "refused" in hit.text), None)
+    if (refused is not None and not candidates) or (refused and _all_nccl(candidates)):
+        assert refused is not None
+        return _peer(this, *refused)
+    if not candidates and (everywhere := _same_everywhere(this, roots)) is not None:
+        return everywhere
+    candidates += [
+        _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None) for name, hit in roots[:8]
+    ]
+    if not candidates:
+        candidates = [
+            _hit(name, hit)
+            for name, hit in hits[:8]
+            if (why := consequence_of(hit.text)) and why.sort in (Sort.WAITED, Sort.LEFT, Sort.STORE_WAITED)
+        ]
+        candidates += [
+            _candidate(name, "peer_lost", trace.last.message, trace.last.line_no, trace.last.exception)
+            for name, trace in traces[:8]
+        ]
+    return Diagnosis(Verdict.UNDECIDED, candidates=tuple(candidates[:16])) if candidates else None
+
+
+def reported_deaths(job: JudgedJob) -> Diagnosis | None:
+    """The deaths that launchers, shells and the kernel report, where no failure is known otherwise.
+
+    Those of rounds before the last, and those after which the training went on for long, ended nothing.
+    """
+    found: list[Cause] = []
+    for worker in job.workers:
+        log = worker.evidence.log or LogFacts()
+        first = max(log.outlived, *worker.rounds.ends[: worker.rounds.seen - 1], 0)
+        told = [*((hit.line_no, hit.text) for hit in log.hits if hit.match.death)]
+        told += [(trace.last.line_no, trace.last.message) for trace in log.traces]
+        found += [
+            _candidate(worker.worker, match.signature.category, text, line_no, None)
+            for line_no, text in sorted(told)
+            if line_no > first and (match := job.matcher.match(text)) is not None and match.death
+        ]
+    return Diagnosis(Verdict.UNDECIDED, candidates=tuple(found[-_MAX_DEATHS:])) if found else None
+
+
+def _same_everywhere(this: Round, roots: list[tuple[str, SignatureHit]]) -> Diagnosis | None:
+    """The same words at the end of every worker's log, and of more than one."""
+    last = dict(roots)
+    workers = {worker.worker for worker in this.job.workers}
+    if len(workers) < 2 or set(last) != workers or len({_NUMBERS.sub("#", hit.text) for hit in last.values()}) > 1:
+        return None
+    hit = roots[-1][1]
+    why = f"the same failure on all {len(workers)} workers"
+    cause = Cause(None, hit.match.signature.category, hit.text, Confidence.LIKELY, why,
+                  proofs=tuple(Proof(name, hit.line_no, hit.text) for name, hit in list(last.items())[:3]))  # fmt: skip
+    return Diagnosis(Verdict.JOB, (cause,))
+
+
+def _last_hits(worker: WorkerRounds, number: int) -> list[SignatureHit]:
+    """Hits behind which nothing shows the program going on, of processes without another end as well."""
+    log = worker.evidence.log
+    own = [hit for process in worker.of_round(number) if not process.failed for hit in process.hits]
+    found = sorted([*worker.loose_hits.get(number, []), *own], key=lambda hit: hit.line_no)
+    return [hit for hit in found if log is not None and hit.line_no > log.last_activity]
+
+
+def _code(hit: SignatureHit) -> bool:
+    """Whether a launcher reports that a process ended in failure, without saying which."""
+    return hit.match.groups.get("code", "0") != "0"
+
+
+def _all_nccl(candidates: list[Cause]) -> bool:
+    return all("NCCL" in cause.message for cause in candidates)
+
+
+def _peer(this: Round, name: str, hit: SignatureHit) -> Diagnosis:
+    peer = hit.match.groups.get("peer")
+    owner = next(
+        (worker.worker for worker in this.job.workers if peer in worker.addresses),
+        None,
+    )
+    cause = this.job.worker_cause(
+        owner, hit.match.signature.category, hit.text, Confidence.LIKELY, f"{name} could not connect to {peer}",
+        extra=[Proof(name, hit.line_no, hit.text)], host=peer,
+    )  # fmt: skip
+    return Diagnosis(Verdict.WORKER, (cause,))
+
+
+def _ends(job: JudgedJob, worker: str, trace: Trace) -> bool:
+    """Whether this traceback is the last thing that the log tells: a handled one has the training behind it."""
+    log = job.worker(worker).evidence.log
+    if log is None or trace.agent or trace.thread:
+        return False
+    return log.last_line - trace.last.line_no <= _END and log.last_activity < trace.line_no
+
+
+def _hit(worker: str, hit: SignatureHit) -> Cause:
+    return _candidate(worker, hit.match.signature.category, hit.text, hit.line_no, None)
+
+
+def _candidate(worker: str, category: str, message: str, line_no: int, exception: str | None) -> Cause:
+    why = "the line does not say which process printed it"
+    return Cause(worker, category, message, Confidence.GUESS, why, exception=exception,
+                 proofs=(Proof(worker, line_no, message),))  # fmt: skip

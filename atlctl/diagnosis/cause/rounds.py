@@ -1,0 +1,299 @@
+"""A job whose processes are judged, and its rounds: who failed, who followed, who was ended, whom nobody named."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from atlctl.diagnosis.clockskew import Clocks
+from atlctl.diagnosis.evidence import JobEvidence
+from atlctl.diagnosis.failures import Failure, Judge, Part
+from atlctl.diagnosis.joining import AgentEnd, Process, WorkerRounds, collect_all
+from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts
+from atlctl.diagnosis.logline import When
+from atlctl.diagnosis.platform import PlatformState
+from atlctl.diagnosis.result import Cause, Confidence, GpuIdentity, Proof
+from atlctl.diagnosis.signatures import Matcher
+
+
+@dataclass
+class JudgedJob:
+    """`failures` are judged processes of all rounds, in the order of workers."""
+
+    evidence: JobEvidence
+    workers: list[WorkerRounds]
+    failures: list[Failure]
+    clocks: Clocks
+    matcher: Matcher
+
+    @cached_property
+    def last_round(self) -> int:
+        return max((worker.rounds.seen - 1 for worker in self.workers), default=0)
+
+    def when(self, failure: Failure) -> When | None:
+        return self.clocks.when(failure.worker, failure.time)
+
+    def worker(self, name: str) -> WorkerRounds:
+        return next(worker for worker in self.workers if worker.worker == name)
+
+    def attempt(self, failure: Failure) -> int | None:
+        process = failure.process
+        return process.attempt if process.attempt is not None else process.round
+
+    def cause(
+        self,
+        failure: Failure,
+        confidence: Confidence,
+        why: str,
+        *,
+        category: str | None = None,
+        extra: Sequence[Proof] = (),
+    ) -> Cause:
+        """A judged process as a root cause."""
+        platform = self.worker(failure.worker).evidence.platform
+        return Cause(
+            worker=failure.worker,
+            category=category or failure.category or "unknown",
+            message=failure.message,
+            confidence=confidence,
+            why=why,
+            rank=failure.rank,
+            local_rank=failure.local_rank,
+            attempt=self.attempt(failure),
+            node=platform.node if platform else None,
+            host_ip=platform.host_ip if platform else None,
+            gpu=_gpu(failure, platform),
+            exit_code=failure.exit_code,
+            signal=failure.signal,
+            exception=failure.exception,
+            detail=failure.detail,
+            frame=failure.frame,
+            time=self.when(failure),
+            signature=failure.signature,
+            proofs=_apart((*proofs(failure), *extra)),
+        )
+
+    def worker_cause(
+        self,
+        name: str | None,
+        category: str,
+        message: str,
+        confidence: Confidence,
+        why: str,
+        *,
+        extra: Sequence[Proof] = (),
+        host: str | None = None,
+    ) -> Cause:
+        """A whole worker as a root cause; `name` is None if it left no log."""
+        found = next((worker for worker in self.workers if worker.worker == name), None)
+        platform = found.evidence.platform if found else None
+        return Cause(
+            worker=name,
+            category=category,
+            message=message,
+            confidence=confidence,
+            why=why,
+            node=platform.node if platform else None,
+            host_ip=platform.host_ip if platform else None,
+            host=host,
+            exit_code=platform.exit_code if platform else None,
+            proofs=tuple(extra),
+        )
+
+
+def _gpu(failure: Failure, platform: PlatformState | None) -> GpuIdentity | None:
+    """The GPU of a process: as its own line names it, else as the platform lists it for its local rank."""
+    groups = failure.hit.match.groups if failure.hit else {}
+    if "pci" in groups or "uuid" in groups:
+        return GpuIdentity(None, groups.get("uuid"), groups.get("pci"))
+    for item in platform.gpus if platform else ():
+        if failure.local_rank is not None and failure.local_rank in (item.local_rank, item.index):
+            return item
+    return None
+
+
+def proofs(failure: Failure) -> list[Proof]:
+    """Where a failure is to be read: its words, then torchrun's report, then its error file."""
+    process = failure.process
+    found: dict[int | str, Proof] = {}
+    if failure.line_no:
+        found[failure.line_no] = Proof(failure.worker, failure.line_no, failure.message)
+    if process.note is not None:
+        found.setdefault(process.note.line_no, Proof(failure.worker, process.note.line_no, process.note.text))
+    elif process.entry is not None:
+        entry = process.entry
+        text = f"exitcode: {entry.exit_code} (pid: {entry.pid})"
+        found.setdefault(entry.line_no, Proof(failure.worker, entry.line_no, text))
+    if process.record is not None and process.record_path:
+        found[process.record_path] = Proof(failure.worker, None, process.record.message, process.record_path)
+    return list(found.values())
+
+
+def build(evidence: JobEvidence, matcher: Matcher) -> JudgedJob:
+    """Puts the evidence together and judges every process by itself."""
+    workers = collect_all(evidence.workers)
+    failures = []
+    for worker in workers:
+        judge = Judge(matcher, worker.evidence.log or LogFacts())
+        failures += [judge.judge(process) for process in worker.processes]
+    return JudgedJob(evidence, workers, failures, Clocks(evidence.workers), matcher)
+
+
+@dataclass
+class Round:
+    """One round of the job. `silent` are workers that have a log and say nothing of an end in this round."""
+
+    job: JudgedJob
+    number: int
+    failures: list[Failure] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, job: JudgedJob, number: int) -> Round:
+        return cls(job, number, [item for item in job.failures if item.process.round == number])
+
+    def of_part(self, part: Part) -> list[Failure]:
+        return [item for item in self.failures if item.part is part]
+
+    @cached_property
+    def initiators(self) -> list[Failure]:
+        return self.of_part(Part.INITIATOR)
+
+    @cached_property
+    def victims(self) -> list[Failure]:
+        return self.of_part(Part.VICTIM)
+
+    @cached_property
+    def final_ends(self) -> list[AgentEnd]:
+        """Ends of agents in this round: those of the last one of their worker."""
+        return [
+            end
+            for worker in self.job.workers
+            for end in worker.ends
+            if worker.rounds.ended_by(end.line_no) == self.number or worker.rounds.of(end.line_no) == self.number
+        ]
+
+    @cached_property
+    def statements(self) -> list[CollectiveLine]:
+        return [
+            said
+            for worker in self.job.workers
+            if worker.evidence.log
+            for said in worker.evidence.log.collectives
+            if worker.rounds.of(said.line_no) == self.number
+        ]
+
+    def silent_workers(self) -> list[WorkerRounds]:
+        """Workers with a log in which nobody says that anything ended in this round."""
+        loud = {item.worker for item in self.failures if item.part is not Part.SILENT}
+        loud |= {end.worker for end in self.final_ends}
+        return [
+            worker
+            for worker in self.job.workers
+            if worker.worker not in loud and worker.evidence.log is not None and worker.rounds.count > self.number
+        ]
+
+
+def name_process(process: Process) -> str:
+    """`rank 3 (local rank 1)`, as far as it is known."""
+    if process.rank is not None and process.local_rank is not None:
+        return f"rank {process.rank} (local rank {process.local_rank})"
+    if process.rank is not None:
+        return f"rank {process.rank}"
+    return f"local rank {process.local_rank}" if process.local_rank is not None else f"process {process.pid}"
+
+
+def _apart(found: Sequence[Proof]) -> tuple[Proof, ...]:
+    """Each line once, where it stands first."""
+    kept: dict[tuple[str, str | None, int | str], Proof] = {}
+    for proof in found:
+        kept.setdefault((proof.worker, proof.file, proof.line_no or proof.text), proof)
+    return tuple(kept.values())
+
+
+@dataclass(slots=True)
+class Universe:
+    """`world` is the number of processes in all, None if it is not known. `unheard` are ranks that nobody named."""
+
+    world: int | None
+    known: dict[int, Failure] = field(default_factory=dict)
+    unheard: tuple[int, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank of the job was heard or named."""
+        return self.world is not None and not self.unheard
+
+
+def universe(this: Round) -> Universe:
+    """The ranks of a round. A rank that several workers claim is left to the one that has the most to say."""
+    told = Counter(
+        item.world
+        for worker in this.job.workers
+        if worker.evidence.log
+        for item in worker.evidence.log.identities
+        if item.world is not None and worker.rounds.of(item.line_no) == this.number
+    )
+    known: dict[int, Failure] = {}
+    for item in this.failures:
+        if item.rank is not None and (item.rank not in known or known[item.rank].part is Part.SILENT):
+            known[item.rank] = item
+    world = told.most_common(1)[0][0] if told else None
+    if world is not None and known and max(known) >= world:
+        world = None
+    unheard = tuple(rank for rank in range(world) if rank not in known) if world is not None else ()
+    return Universe(world, known, unheard)
+
+
+def gaps(this: Round) -> list[Process]:
+    """Local ranks that a worker must have and nobody named: the others of their worker, or other workers, have them."""
+    locals_of: dict[str, set[int]] = defaultdict(set)
+    bases: dict[str, int] = {}
+    indexes: dict[str, int] = {}
+    for item in this.failures:
+        if item.local_rank is not None:
+            locals_of[item.worker].add(item.local_rank)
+            indexes[item.worker] = item.process.index
+            if item.rank is not None:
+                bases[item.worker] = item.rank - item.local_rank
+    sizes = Counter(len(found) for found in locals_of.values() if found == set(range(len(found))))
+    usual, agree = sizes.most_common(1)[0] if sizes else (0, 0)
+    if agree == 1:
+        usual = max(sizes)  # launchers start the same number on every worker, as a rule
+    missing = []
+    for worker, found in locals_of.items():
+        size = max(*found, usual - 1, 0) + 1
+        base = bases.get(worker)
+        missing += [
+            Process(worker, indexes[worker], this.number, None if base is None else base + local, local)
+            for local in range(size)
+            if local not in found
+        ]
+    return missing
+
+
+def place_unheard(this: Round, rank: int) -> Process | None:
+    """The worker and local rank that an unheard rank must have, by the ranks around it."""
+    ranges: dict[str, tuple[int, int, int]] = {}
+    for item in this.failures:
+        if item.rank is not None and item.local_rank is not None:
+            base = item.rank - item.local_rank
+            low, high, index = ranges.get(item.worker, (base, item.rank, item.process.index))
+            ranges[item.worker] = (min(low, base), max(high, item.rank), index)
+    for worker, (low, _, index) in ranges.items():
+        above = min((start for name, (start, _, _) in ranges.items() if name != worker and start > low), default=None)
+        if low <= rank and (above is None or rank < above):
+            size = max(high - start + 1 for start, high, _ in ranges.values())
+            if rank - low < max(size, 1):
+                return Process(worker, index, this.number, rank, rank - low)
+    return None
+
+
+def rank_of_the_mute(this: Round, worker: str) -> int | None:
+    """The rank of a worker of which no process was heard, where every other worker has one and one is missing."""
+    others = [item for item in this.failures if item.worker != worker]
+    count = len(this.job.workers)
+    ranks = {item.rank for item in others if item.rank is not None}
+    missing = set(range(count)) - ranks
+    return missing.pop() if len(others) == len(ranks) == count - 1 and len(missing) == 1 else None

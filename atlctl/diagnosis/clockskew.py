@@ -1,0 +1,106 @@
+"""Makes the times of different workers comparable, and says how far they can be trusted.
+
+A node's stamp is UTC, a process's own time is local and torch's has no year. Where a worker's log has both, its zone is
+known; otherwise all workers are taken to share one. Clocks that disagree are found by lines that all
+workers print in step: ranks that meet in a collective print the same step at the same moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from statistics import median
+
+from atlctl.diagnosis.evidence import WorkerEvidence
+from atlctl.diagnosis.logline import Moment, When
+
+#: Zones are multiples of a quarter of an hour, up to 14 hours.
+_QUARTER = 900
+_FARTHEST = 14 * 3600
+#: The middle of the year 2000: where no line of any log has a year.
+_UNDATED = 962_409_600.0
+#: Common lines from which two clocks are compared, and how far their differences may scatter.
+_MIN_MARKS = 3
+_SCATTER = 0.5
+#: A difference that is the ranks' own, not the clocks'.
+_NEGLIGIBLE = 0.1
+
+
+class Clocks:
+    """The clocks of a job's workers. `skew` is how far a worker is ahead of the first, if that is known."""
+
+    def __init__(self, workers: Sequence[WorkerEvidence]) -> None:
+        self._zones = {item.worker: zone for item in workers if (zone := _zone(item)) is not None}
+        self._common = next(iter(self._zones.values()), 0.0)
+        self._reference = next((moment for item in workers if (moment := _dated(item))), _UNDATED)
+        self._year = datetime.fromtimestamp(self._reference, UTC).year
+        self.skew = _skews(workers)
+
+    def when(self, worker: str, moment: Moment | None) -> When | None:
+        """`moment` of a worker, None if it has none or the day does not exist."""
+        if moment is None:
+            return None
+        seconds = moment.seconds if moment.dated else self._dated(moment.seconds)
+        if seconds is None:
+            return None
+        if not moment.absolute:
+            seconds -= self._zones.get(worker, self._common)
+        return When(seconds - self.skew.get(worker, 0.0), moment.resolution)
+
+    def _dated(self, seconds: float) -> float | None:
+        """A time without a year, in the year that brings it nearest to what is dated; None: no such day."""
+        told = datetime.fromtimestamp(seconds, UTC)
+        found = []
+        for year in (self._year - 1, self._year, self._year + 1):
+            try:
+                found.append(told.replace(year=year).timestamp())
+            except ValueError:  # 29 February
+                continue
+        return min(found, key=lambda moment: abs(moment - self._reference), default=None)
+
+    def aligned(self, first: str, second: str) -> bool:
+        """Whether the two workers' clocks were compared."""
+        return first == second or (first in self.skew and second in self.skew)
+
+
+def _zone(item: WorkerEvidence) -> float | None:
+    if item.log and item.log.zone is not None:
+        return item.log.zone
+    times = {path.rpartition("/attempt_")[2]: record.time for path, record in item.error_files.items()}
+    for summary in item.log.summaries if item.log else ():
+        for entry in summary.entries:
+            told = times.get((entry.error_file or "").rpartition("/attempt_")[2])
+            if told is not None and entry.time is not None:
+                zone = round((entry.time - told) / _QUARTER) * _QUARTER
+                if abs(entry.time - told - zone) <= 2 and abs(zone) <= _FARTHEST:
+                    return float(zone)
+    return None
+
+
+def _dated(item: WorkerEvidence) -> float | None:
+    """Any time of the log that has its year."""
+    for moment in [item.log.first, item.log.last] if item.log else []:
+        if moment and moment.dated:
+            return moment.seconds
+    for summary in item.log.summaries if item.log else ():
+        for entry in summary.entries:
+            if entry.time is not None:
+                return entry.time
+    return None
+
+
+def _skews(workers: Sequence[WorkerEvidence]) -> Mapping[str, float]:
+    """How far each worker's clock is ahead of the first comparable worker's."""
+    marked = [(item.worker, item.log.marks) for item in workers if item.log and len(item.log.marks) >= _MIN_MARKS]
+    if len(marked) < 2:
+        return {}
+    base_name, base = marked[0]
+    skews = {base_name: 0.0}
+    for name, marks in marked[1:]:
+        gaps = [marks[key] - base[key] for key in marks.keys() & base.keys()]
+        if len(gaps) < _MIN_MARKS:
+            continue
+        middle = median(gaps)
+        if median(abs(gap - middle) for gap in gaps) <= _SCATTER:
+            skews[name] = middle if abs(middle) >= _NEGLIGIBLE else 0.0
+    return skews

@@ -1,0 +1,512 @@
+"""Dumps of PyTorch's flight recorder: what each rank had entered of each group's collectives, and who did not join.
+
+torch writes one file for each rank when a collective times out (`TORCH_NCCL_DUMP_ON_TIMEOUT`): a pickle, by default
+`~/.cache/torch/comm_lib_trace_rank_3`, in older releases `/tmp/nccl_trace_rank_3`. Its debug server gives JSON, without
+stacks. Fields are those of version 2.10 of the dump (torch 2.13); versions 1.x, which count otherwise, are not read.
+The content comes from the job and is not trusted.
+
+Numbers of `pg_status` count point-to-point operations too, those of the entries' `collective_seq_id` do not: only these
+are good for comparing ranks. A recorder without events (gloo) never says `completed`, only `retired`.
+
+What many dumps give are facts only: a rank that did not join may hang, may have left, may itself wait in another
+group, or its dump may be older than the others'.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atlctl.diagnosis.pickled import NotPlain, load_plain
+from atlctl.diagnosis.tracebacks import user_frame
+from atlctl.jobs import fields
+
+#: Bytes of a dump that is still read. JSON takes twenty times its size in memory, and has no stacks.
+DUMP_LIMIT = 64 * 1024 * 1024
+JSON_LIMIT = 16 * 1024 * 1024
+#: Entries of a dump that are looked at, its last ones; the recorder's buffer has 2,000 unless told otherwise.
+MAX_ENTRIES = 200_000
+#: Kept of each group: the first that did not end, the last that did. Groups of a dump, ranks of all its groups.
+MAX_PENDING = 1_024
+MAX_DONE = 64
+MAX_GROUPS = 1_024
+MAX_RANKS = 1_000_000
+_TEXT_LIMIT = 1_000
+_FRAMES = 100
+
+_RANK = re.compile(r"(\d{1,7})(?:\.[A-Za-z]{1,10})?$")
+_STATES = ("scheduled", "started", "completed")
+#: The group of all ranks. Its status stands under the id 0, the first of each process.
+DEFAULT_GROUP = "default_pg"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One operation that a rank put into its queue. `operation` is without the backend: `all_reduce`, `recv 0<-1`.
+
+    `seq` counts the collectives of the group from 1; of a point-to-point operation (`p2p`) it is the number of the
+    collective before it. `created_ns` is the rank's clock when it was put into the queue, `frame` where in the user's
+    code.
+    """
+
+    group: str
+    seq: int
+    operation: str
+    input_sizes: tuple[tuple[int, ...], ...]
+    state: str
+    frame: str | None
+    created_ns: int | None
+    p2p: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """One rank's view of a process group. `ranks` are global, None if the recorder does not know them (gloo).
+
+    `last_enqueued` is of `pg_status`, None if it is missing or -1. `entered` is the number of the last collective
+    that the rank put into its queue; None if no entry of the group is left. `done` and `pending` are in the queue's
+    order. `p2p`: the rank used the group for point-to-point operations, too.
+    """
+
+    name: str
+    description: str
+    ranks: tuple[int, ...] | None
+    last_enqueued: int | None = None
+    pending: tuple[Collective, ...] = ()
+    done: tuple[Collective, ...] = ()
+    entered: int | None = None
+    p2p: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FlightDump:
+    """One rank's dump. `whole`: the buffer still holds the first entry, so a group without entries was never used."""
+
+    rank: int | None
+    groups: tuple[GroupState, ...]
+    whole: bool
+
+
+def parse_dump(data: bytes, name: str) -> tuple[FlightDump | None, str]:
+    """The dump and an empty string, or None and why it cannot be read. `name` ends in the rank. Never raises."""
+    if len(data) > DUMP_LIMIT:
+        return None, f"larger than {DUMP_LIMIT} bytes"
+    start = data[:64].lstrip()
+    if not start:
+        return None, "empty"
+    if start[:1] == b"{":
+        found, reason = _from_json(data)
+    elif data[:1] == b"\x80":
+        found, reason = _from_pickle(data)
+    else:
+        return None, "neither a pickle nor JSON"
+    if reason:
+        return None, reason
+    if not isinstance(found, dict) or not {"entries", "pg_config", "pg_status"} & found.keys():
+        return None, "no flight-recorder dump"
+    entries = fields.entries(found.get("entries"))
+    if entries and not any("process_group" in entry and "collective_seq_id" in entry for entry in entries):
+        return (
+            None,
+            f"entries of an unknown form (version {_text(found.get('version')) or '?'} of the dump)",
+        )
+    match = _RANK.search(name)
+    rank = int(match[1]) if match else _whole(found.get("rank"))
+    return _DumpReader(found, entries).dump(rank), ""
+
+
+def _from_json(data: bytes) -> tuple[object, str]:
+    if len(data) > JSON_LIMIT:
+        return None, f"larger than {JSON_LIMIT} bytes"
+    try:
+        return fields.parse_json(data.decode("utf-8", "replace")), ""
+    except RecursionError:
+        return None, "nested too deeply"
+    except ValueError as error:
+        return None, f"not valid JSON (cut off?): {str(error)[:200]}"
+
+
+def _from_pickle(data: bytes) -> tuple[object, str]:
+    try:
+        return load_plain(data), ""
+    except NotPlain as error:
+        return None, f"not a pickle of plain values: {error}"
+
+
+class _DumpReader:
+    """Makes a FlightDump of one document. Every field may be missing or of any type."""
+
+    def __init__(self, document: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
+        self._entries = entries[-MAX_ENTRIES:]
+        self._config = fields.mapping(document.get("pg_config"))
+        self._status = fields.mapping(document.get("pg_status"))
+        # What many entries share is made once: a small pickle can name one large list a million times.
+        self._frames: dict[tuple[object, object, object], str | None] = {}
+        self._operations: dict[str, str] = {}
+        self._shapes: dict[int, tuple[tuple[int, ...], ...]] = {}
+        self._ranks_left = MAX_RANKS
+        #: A recorder without events: what it no longer watches has ended.
+        self._eventless = not any(
+            entry.get("state") in ("started", "completed") or _text(entry.get("profiling_name"))[:4] == "nccl"
+            for entry in self._entries
+        )
+
+    def dump(self, rank: int | None) -> FlightDump:
+        by_group: dict[str, list[Mapping[str, Any]]] = {}
+        described: dict[str, str] = {}
+        ids: dict[str, str] = {}
+        for entry in self._entries:
+            name, description = _named(entry)
+            if name not in by_group and len(by_group) >= MAX_GROUPS:
+                continue
+            by_group.setdefault(name, []).append(entry)
+            described[name] = description
+            ids[name] = str(_whole(entry.get("pg_id")))
+        ranks: dict[str, tuple[int, ...] | None] = {}
+        for key, config in list(self._config.items())[:MAX_GROUPS]:
+            config = fields.mapping(config)
+            name = _text(config.get("name")) or key
+            if name:
+                ranks[name] = self._ranks(config.get("ranks"))
+                described.setdefault(name, _text(config.get("desc")))
+        for name, description in described.items():
+            if description == DEFAULT_GROUP:
+                ids.setdefault(name, "0")
+        groups = tuple(
+            self._group(name, description, ranks.get(name), ids.get(name), by_group.get(name, []))
+            for name, description in described.items()
+        )
+        first = _whole(self._entries[0].get("record_id")) if self._entries else None
+        return FlightDump(rank, groups, first == 0)
+
+    def _group(
+        self,
+        name: str,
+        description: str,
+        ranks: tuple[int, ...] | None,
+        group_id: str | None,
+        entries: list[Mapping[str, Any]],
+    ) -> GroupState:
+        status = fields.mapping(self._status.get(group_id)) if group_id else {}
+        done: list[Mapping[str, Any]] = []
+        pending: list[Mapping[str, Any]] = []
+        for entry in entries:
+            (done if self._ended(entry) else pending).append(entry)
+        return GroupState(
+            name,
+            description,
+            ranks,
+            _counted(status.get("last_enqueued_collective")),
+            tuple(self._collective(name, entry) for entry in pending[:MAX_PENDING]),
+            tuple(self._collective(name, entry) for entry in done[-MAX_DONE:]),
+            max(map(_seq, entries), default=None),
+            any(entry.get("is_p2p") is True or (_whole(entry.get("p2p_seq_id")) or 0) > 0 for entry in entries),
+        )
+
+    def _ranks(self, value: object) -> tuple[int, ...] | None:
+        """Ranks of a group. torch writes the list as text: `[0, 1, 2]`."""
+        if isinstance(value, str):
+            inner = value.strip()
+            if len(value) > 16 * MAX_RANKS or inner[:1] != "[" or inner[-1:] != "]":
+                return None
+            value = inner[1:-1].split(",", self._ranks_left)
+        found = [
+            _counted(item.strip() if isinstance(item, str) else item) for item in fields.items(value, self._ranks_left)
+        ]
+        self._ranks_left -= len(found)
+        known = {rank for rank in found if rank is not None}
+        return tuple(sorted(known)) if found and len(known) == len(found) else None
+
+    def _ended(self, entry: Mapping[str, Any]) -> bool:
+        return entry.get("state") == "completed" or (self._eventless and entry.get("retired") is True)
+
+    def _collective(self, group: str, entry: Mapping[str, Any]) -> Collective:
+        state = entry.get("state")
+        return Collective(
+            group,
+            _seq(entry),
+            self._operation(entry.get("profiling_name")),
+            self._sizes(entry.get("input_sizes")),
+            state if state in _STATES else "",
+            self._frame(entry.get("frames")),
+            _whole(entry.get("time_created_ns")),
+            entry.get("is_p2p") is True,
+        )
+
+    def _operation(self, name: object) -> str:
+        """`nccl:all_reduce` without the backend."""
+        if not isinstance(name, str):
+            return ""
+        if name not in self._operations:
+            text = _text(name)
+            self._operations[name] = text.partition(":")[2] or text
+        return self._operations[name]
+
+    def _sizes(self, value: object) -> tuple[tuple[int, ...], ...]:
+        """Sizes of the first 64 tensors, of each the first 16 dimensions."""
+        if id(value) not in self._shapes:  # the document holds `value`, so no other object gets its id
+            sizes = (tuple(_whole(part) or 0 for part in fields.items(item, 16)) for item in fields.items(value, 64))
+            self._shapes[id(value)] = tuple(sizes)
+        return self._shapes[id(value)]
+
+    def _frame(self, frames: object) -> str | None:
+        """The innermost frame in the user's code. The recorder lists the innermost first."""
+        for frame in fields.items(frames, _FRAMES):
+            parts = fields.mapping(frame)
+            key = (parts.get("filename"), parts.get("line"), parts.get("name"))
+            if not all(isinstance(part, str | int) for part in key) or not str(key[0]).endswith(".py"):
+                continue
+            if key not in self._frames:
+                found = user_frame([f'File "{_text(key[0])}", line {key[1]}, in {_text(key[2])}'])
+                self._frames[key] = str(found) if found else None
+            if self._frames[key]:
+                return self._frames[key]
+        return None
+
+
+def _named(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Name and description of an entry's group."""
+    parts = [_text(part) for part in fields.items(entry.get("process_group"), 2)]
+    name, description = [*parts, "", ""][:2]
+    return name or str(_whole(entry.get("pg_id"))), description
+
+
+def _seq(entry: Mapping[str, Any]) -> int:
+    return _whole(entry.get("collective_seq_id")) or 0
+
+
+def _counted(value: object) -> int | None:
+    number = _whole(value)
+    return number if number is not None and number >= 0 else None
+
+
+def _whole(value: object) -> int | None:
+    """A whole number, also one written as text, as in the JSON form."""
+    if isinstance(value, str) and len(value) <= 20 and value.removeprefix("-").isdecimal():
+        value = int(value)
+    return fields.whole(value)
+
+
+def _text(value: object) -> str:
+    return fields.text(value, _TEXT_LIMIT)
+
+
+#: Operations that end on no rank before every rank has entered them.
+_ALL_WAIT = frozenset(
+    {
+        "all_reduce",
+        "allreduce_coalesced",
+        "all_reduce_barrier",
+        "barrier",
+        "all_gather",
+        "_all_gather_base",
+        "all_gather_into_tensor_coalesced",
+        "reduce_scatter",
+        "_reduce_scatter_base",
+        "reduce_scatter_tensor_coalesced",
+    }
+)
+#: Operations whose input has one size on all ranks. Others differ by right: uneven shards, a root that has none.
+_SAME_SIZE = frozenset(
+    {
+        "all_reduce",
+        "allreduce_coalesced",
+        "broadcast",
+        "reduce",
+        "_all_gather_base",
+        "all_gather_into_tensor_coalesced",
+        "_reduce_scatter_base",
+        "reduce_scatter_tensor_coalesced",
+    }
+)
+
+#: What one rank did under one number: a coalesced collective has several operations.
+_Step = tuple[tuple[str, tuple[tuple[int, ...], ...] | None], ...]
+#: Name and ranks of a group.
+_Key = tuple[str, tuple[int, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A rank that did something else under the same number."""
+
+    rank: int
+    operation: str
+    input_sizes: tuple[tuple[int, ...], ...]
+    frame: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MissedCollective:
+    """A collective of one group at which its ranks parted. `seq` counts the group's collectives from 1.
+
+    `absent` had not entered it, `no_dump` are members that left no dump, `unclear` left one that does not reach back
+    far enough. `mismatches` are the minority, or all ranks where there is none. `operation`, `input_sizes`, `frame` and
+    `created_ns` (the earliest) are those of most of the joined; None if no dump has the entry any more.
+    """
+
+    group: str
+    description: str
+    seq: int
+    joined: tuple[int, ...]
+    absent: tuple[int, ...]
+    no_dump: tuple[int, ...]
+    unclear: tuple[int, ...]
+    mismatches: tuple[Mismatch, ...]
+    operation: str | None
+    input_sizes: tuple[tuple[int, ...], ...]
+    frame: str | None
+    created_ns: int | None
+
+
+def missing_ranks(dumps: Sequence[FlightDump]) -> tuple[MissedCollective, ...]:
+    """Of each group the first collective that only some ranks entered, and the first that they did unlike.
+
+    A rank without a dump counts where the others still wait. Dumps whose rank is not known are left out; of two of one
+    rank the last is taken. In the order of the ranks' clocks.
+    """
+    by_rank = {dump.rank: dump for dump in dumps if dump.rank is not None}
+    found = [item for group in _groups(by_rank) for item in group.findings()]
+    return tuple(sorted(found, key=lambda item: (item.created_ns is None, item.created_ns or 0, item.group, item.seq)))
+
+
+def _groups(by_rank: Mapping[int, FlightDump]) -> Iterator[_GroupDumps]:
+    """Groups over all ranks. A name alone may stand for several groups that share no rank."""
+    known: dict[_Key, str] = {
+        (state.name, state.ranks): state.description
+        for dump in by_rank.values()
+        for state in dump.groups
+        if state.ranks is not None
+    }
+    members: dict[_Key, dict[int, GroupState | None]] = {
+        key: dict.fromkeys(sorted(by_rank.keys() & set(key[1] or ()))) for key in known
+    }
+    described = dict(known)
+    for rank, dump in by_rank.items():
+        for state in dump.groups:
+            told = (key for key in known if key[0] == state.name and rank in (key[1] or ()))
+            key: _Key = (state.name, state.ranks) if state.ranks is not None else next(told, (state.name, None))
+            described.setdefault(key, state.description)
+            members.setdefault(key, {})[rank] = state
+    for key, states in members.items():
+        if key[1] is None and described[key] == DEFAULT_GROUP:
+            states |= dict.fromkeys(by_rank.keys() - states.keys())
+        yield _GroupDumps(key[0], described[key], key[1], states, by_rank)
+
+
+class _GroupDumps:
+    """One group: what each rank that left a dump did in it (None: nothing that its dump holds)."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        ranks: tuple[int, ...] | None,
+        states: Mapping[int, GroupState | None],
+        by_rank: Mapping[int, FlightDump],
+    ) -> None:
+        self._name = name
+        self._description = description
+        self._states = states
+        self._no_dump = tuple(sorted(set(ranks or ()) - by_rank.keys()))
+        self._whole = {rank: by_rank[rank].whole for rank in states}
+        self._kept = {rank: _kept(state) for rank, state in states.items() if state}
+
+    def findings(self) -> Iterator[MissedCollective]:
+        entered = self._entered()
+        unclear = tuple(sorted(rank for rank, last in entered.items() if last is None))
+        reached = {rank: last for rank, last in entered.items() if last is not None}
+        parted = self._first_unlike()
+        behind = self._first_missing(reached)
+        for seq in sorted({seq for seq in (parted, behind) if seq is not None}):
+            yield self._missing(seq, reached, unclear, unlike=seq == parted)
+
+    def _entered(self) -> dict[int, int | None]:
+        """The last collective that each rank had entered for certain; None if its dump does not tell."""
+        p2p = any(state.p2p for state in self._states.values() if state)
+        proven = max(
+            (
+                item.seq
+                for state in self._states.values()
+                if state
+                for item in state.done
+                if item.state == "completed" and item.operation in _ALL_WAIT
+            ),
+            default=0,
+        )
+        entered: dict[int, int | None] = {}
+        for rank, state in self._states.items():
+            last = state.entered if state else None
+            if last is None and state and not p2p:
+                last = state.last_enqueued
+            if last is None and self._whole[rank]:
+                last = 0
+            # What ended on one rank was entered by all, also by those whose dump is older or holds nothing of it.
+            entered[rank] = max(last or 0, proven) if last is not None or proven else None
+        return entered
+
+    def _first_missing(self, reached: Mapping[int, int]) -> int | None:
+        if not reached:
+            return None
+        low = min(reached.values())
+        if low < max(reached.values()):
+            return low + 1
+        if not self._no_dump:
+            return None
+        waiting = (item.seq for state in self._states.values() if state for item in state.pending if not item.p2p)
+        return min(waiting, default=None)
+
+    def _first_unlike(self) -> int | None:
+        """The first collective under whose number two ranks did different things."""
+        steps: dict[int, set[_Step]] = {}
+        for by_seq in self._kept.values():
+            for seq, items in by_seq.items():
+                steps.setdefault(seq, set()).add(_step(items))
+        return min((seq for seq, seen in steps.items() if len(seen) > 1), default=None)
+
+    def _missing(
+        self, seq: int, reached: Mapping[int, int], unclear: tuple[int, ...], *, unlike: bool
+    ) -> MissedCollective:
+        at = {rank: by_seq[seq] for rank, by_seq in sorted(self._kept.items()) if seq in by_seq}
+        votes = Counter(_step(items) for items in at.values()).most_common(2)
+        tied = len(votes) == 2 and votes[0][1] == votes[1][1]
+        usual = [items[0] for items in at.values() if _step(items) == votes[0][0]]
+        first = min(usual, key=lambda item: item.created_ns or 0, default=None)
+        others = [(rank, items) for rank, items in at.items() if tied or _step(items) != votes[0][0]]
+        return MissedCollective(
+            self._name,
+            self._description,
+            seq,
+            joined=tuple(sorted(rank for rank, last in reached.items() if last >= seq)),
+            absent=tuple(sorted(rank for rank, last in reached.items() if last < seq)),
+            no_dump=self._no_dump,
+            unclear=unclear,
+            mismatches=tuple(_mismatch(rank, items[0]) for rank, items in others) if unlike else (),
+            operation=first.operation if first else None,
+            input_sizes=first.input_sizes if first else (),
+            frame=first.frame if first else None,
+            created_ns=first.created_ns if first else None,
+        )
+
+
+def _kept(state: GroupState) -> dict[int, list[Collective]]:
+    """Collectives by number. The first is left out where it may have lost its beginning."""
+    by_seq: dict[int, list[Collective]] = {}
+    for item in (*state.done, *state.pending):
+        if not item.p2p:
+            by_seq.setdefault(item.seq, []).append(item)
+    if by_seq and min(by_seq) > 1:
+        del by_seq[min(by_seq)]
+    return by_seq
+
+
+def _step(items: Sequence[Collective]) -> _Step:
+    """What is compared: operations and, where they must be equal on all ranks, sizes."""
+    return tuple((item.operation, item.input_sizes if item.operation in _SAME_SIZE else None) for item in items)
+
+
+def _mismatch(rank: int, item: Collective) -> Mismatch:
+    return Mismatch(rank, item.operation, item.input_sizes, item.frame)

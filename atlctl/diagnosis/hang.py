@@ -1,0 +1,729 @@
+"""What each rank of a job is doing, and which one the others wait for: from the reports of its workers to one answer.
+
+A rank is judged by what /proc says of its main thread over a window of some seconds (its sign), by where its Python
+stack is, by its flight recorder, and then beside the other ranks. The answer can be compared with a later one, and be
+joined with a diagnosis of the logs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import inf
+from typing import Literal
+
+from atlctl.diagnosis.flightrecorder import FlightDump, MissedCollective, missing_ranks
+from atlctl.diagnosis.rankreport import (
+    RankReport,
+    StackPlace,
+    StackReport,
+    ThreadState,
+    imports,
+    innermost_user_frame,
+    place_of,
+)
+from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
+from atlctl.diagnosis.tracebacks import Frame
+from atlctl.jobs.naming import fold_names
+
+#: A world larger than this is no world.
+_MAX_WORLD = 1 << 20
+#: Share of the ranks that must be alike before the others are odd, and how many ranks it takes.
+_ALIKE, _ENOUGH = 2 / 3, 3
+#: Seconds after its start in which a process without a process group starts, whatever it is doing.
+YOUNG = 120.0
+#: Seconds from which on a start takes too long to be called one without a doubt.
+STUCK = 300.0
+
+
+class What(StrEnum):
+    """The verdict on a rank."""
+
+    HUNG = "hung in user code"
+    IO = "blocked on I/O"
+    STOPPED = "stopped"
+    STARVED = "starved"
+    GONE = "gone"
+    STARTING = "starting"
+    COLLECTIVE = "waiting in a collective"
+    WORKING = "working"
+    UNKNOWN = "cannot tell"
+
+
+#: Verdicts on a rank that others may wait for, those that need no other rank to be seen first.
+ABSOLUTE = frozenset({What.STOPPED, What.STARVED, What.GONE})
+#: Verdicts that the other ranks do not change.
+_FINAL = ABSOLUTE | {What.STARTING}
+CULPRIT = ABSOLUTE | {What.HUNG, What.IO}
+
+
+class Sign(StrEnum):
+    """A rank's main thread over the window."""
+
+    ENDED = "ended"
+    STOPPED = "stopped"
+    TRACED = "traced"
+    FROZEN = "frozen"
+    DISK = "disk"
+    STARVED = "starved"
+    BUSY = "busy"
+    SLEEP = "sleep"
+    FILE = "file"
+    CHILD = "child"
+    #: It waits for a thread of gloo that is in a collective.
+    GLOO = "gloo"
+    #: It waits for a lock, and no thread of gloo is in a collective.
+    LOCK = "lock"
+    FUTEX = "futex"
+    POLL = "poll"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A collective that has not ended on a rank. `seq` counts those of the group from 1."""
+
+    seq: int
+    operation: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """`pending` by rank; `missing` is the collective at which the ranks parted, `absent` those that are not in it."""
+
+    pending: Mapping[int, Pending]
+    missing: MissedCollective | None = None
+
+    @property
+    def absent(self) -> frozenset[int]:
+        return frozenset(self.missing.absent) if self.missing else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One rank. `why`: what speaks for it. `waits`: it is in the middle of something that other ranks must join.
+
+    `still`: its main thread did not move. `pending`: the collective it waits in, where its flight recorder tells.
+    `report` is None if no process has the rank, `worker` if nothing tells where it should be.
+    """
+
+    rank: int | None
+    worker: str | None
+    what: What
+    confidence: Confidence | None
+    why: str
+    waits: bool = False
+    still: bool = False
+    sign: Sign | None = None
+    place: StackPlace | None = None
+    pending: Pending | None = None
+    report: RankReport | None = None
+
+    @property
+    def age(self) -> float:
+        """Seconds since the start of its process; endless where that is not known."""
+        return self.report.age if self.report is not None and self.report.age is not None else inf
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        stack = self.report.stack if self.report else None
+        return stack.frames if stack else ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankGroup:
+    """Ranks that do the same, for the same reason, at the same place of the code."""
+
+    ranks: tuple[Judged, ...]
+
+    @property
+    def first(self) -> Judged:
+        return self.ranks[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The whole answer. `ranks` in order, `groups` the odd one first; `culprits` are those that hold up the job, and
+    the verdict `what` is theirs. `world`: how many ranks there should be, None if nothing tells. `unseen`: ranks of
+    the world that may live on workers that were not seen. `seconds`: the window.
+    """
+
+    what: What
+    confidence: Confidence | None
+    why: str
+    culprits: tuple[Judged, ...]
+    groups: tuple[RankGroup, ...]
+    ranks: tuple[Judged, ...]
+    world: int | None
+    unseen: tuple[int, ...]
+    seconds: float
+
+
+_ORDER = (
+    What.HUNG, What.IO, What.STOPPED, What.GONE, What.STARVED, What.UNKNOWN, What.STARTING, What.WORKING,
+    What.COLLECTIVE,
+)  # fmt: skip
+
+
+def diagnose(reports: Mapping[str, StackReport], whole: bool) -> Scene:
+    """From the report of each worker, by name. `whole`: these are all workers of the job."""
+    found = [(worker, rank, report) for worker, report in reports.items() for rank in report.ranks]
+    world = _world([rank for _, rank, _ in found])
+    found = _by_exclusion(found)
+    known = {rank.rank for _, rank, _ in found}
+    doubled = len([rank for _, rank, _ in found if rank.rank is not None]) > len(known - {None})
+    missing = [] if world is None or doubled else [rank for rank in range(world) if rank not in known]
+    homes = _homes(found)
+    gone = [] if any(rank.rank is None for _, rank, _ in found) else [r for r in missing if whole or r in homes]
+    seconds = max((report.seconds for report in reports.values()), default=0.0)
+    dumps = [(rank.recorder, report.now) for _, rank, report in found if rank.recorder is not None]
+    judged = [alone(worker, rank, report) for worker, rank, report in found]
+    judged += [
+        Judged(rank, homes.get(rank), What.GONE, Confidence.CERTAIN, "no process has this rank") for rank in gone
+    ]
+    complete = world is not None and not doubled and len(gone) == len(missing)
+    ranks = sorted(together(judged, join(dumps, seconds), complete), key=_number)
+    what, confidence, why, culprits = _verdict(ranks, seconds)
+    if not ranks:
+        why = nobody(reports)
+    unseen = tuple(rank for rank in missing if rank not in gone)
+    return Scene(what, confidence, why, culprits, _fold(ranks, culprits), tuple(ranks), world, unseen, seconds)
+
+
+def _number(rank: Judged) -> tuple[bool, int, str]:
+    return rank.rank is None, rank.rank or 0, rank.worker or ""
+
+
+def _world(ranks: Sequence[RankReport]) -> int | None:
+    """What most processes were told."""
+    told = Counter(size for rank in ranks if (size := rank.number("world_size")) and size < _MAX_WORLD)
+    return told.most_common(1)[0][0] if told else None
+
+
+def _homes(found: Sequence[tuple[str, RankReport, StackReport]]) -> dict[int, str]:
+    """Which worker should have which rank, by what the ranks beside it were told."""
+    homes: dict[int, str] = {}
+    for worker, rank, _ in found:
+        local, count = rank.number("local_rank"), rank.number("local_world_size")
+        if rank.rank is not None and local is not None and count is not None and local < count < _MAX_WORLD:
+            homes.update(dict.fromkeys(range(rank.rank - local, rank.rank - local + count), worker))
+    return homes
+
+
+def _by_exclusion(found: list[tuple[str, RankReport, StackReport]]) -> list[tuple[str, RankReport, StackReport]]:
+    """A process whose environment cannot be read has the one rank that its worker lacks."""
+    homes = _homes(found)
+    named = []
+    for worker, rank, report in found:
+        beside = [other.rank for name, other, _ in found if name == worker]
+        lacking = [number for number, name in homes.items() if name == worker and number not in beside]
+        if rank.rank is None and beside.count(None) == 1 and len(lacking) == 1:
+            rank = replace(rank, rank=lacking[0])
+        named.append((worker, rank, report))
+    return named
+
+
+def _verdict(ranks: Sequence[Judged], seconds: float) -> tuple[What, Confidence | None, str, tuple[Judged, ...]]:
+    """What holds up the job, how sure that is, why, and who."""
+    culprits = [rank for rank in ranks if rank.what in CULPRIT]
+    waiting = [rank for rank in ranks if rank.what is What.COLLECTIVE and rank.still]
+    # Someone who is gone or stopped explains those who hang for want of it.
+    if culprits:
+        best = min(culprits, key=lambda rank: (_rank_of(rank.confidence), _ORDER.index(rank.what)))
+        same = [rank for rank in culprits if rank.what is best.what]
+        why = best.why + waited(ranks, seconds)
+        weakest = max((rank.confidence for rank in same), key=_rank_of)
+        return best.what, weakest, why, tuple(culprits)
+    starting = [rank for rank in ranks if rank.what is What.STARTING]
+    if starting:
+        return What.STARTING, None, _how_long(starting, len(ranks)), ()
+    if waiting and len(waiting) == len(ranks):
+        why = "every rank waits, and none is seen to be missing: a network that is down, or ranks that were not seen"
+        return What.UNKNOWN, None, why, ()
+    if ranks and all(rank.what is What.WORKING for rank in ranks):
+        return What.WORKING, Confidence.GUESS, "no rank stood still during the look; --repeat compares two", ()
+    why = "nothing singles out a rank"
+    if not any(rank.frames for rank in ranks):
+        why += ", and there are no Python stacks"
+    return What.UNKNOWN, None, why, ()
+
+
+def _how_long(starting: Sequence[Judged], count: int) -> str:
+    """How many ranks are starting, and for how long the oldest of them has been."""
+    age = max((rank.age for rank in starting if rank.age < inf), default=0.0)
+    if age >= STUCK:
+        return f"{len(starting)} of {count} ranks are still starting after {age // 60:.0f} min"
+    return f"{len(starting)} of {count} ranks are starting, {age:.0f} s after they were launched"
+
+
+def nobody(reports: Mapping[str, StackReport]) -> str:
+    """What is said of a job in which no rank runs: where torchrun waits for the others, and where there is none."""
+    waiting = [worker for worker, report in reports.items() if report.launchers]
+    without = [worker for worker, report in reports.items() if not report.launchers]
+    if not waiting:
+        return "no rank process was found: none has RANK and LOCAL_RANK in its environment"
+    why = f"no rank runs yet: torchrun waits on {fold_names(waiting)}"
+    return why + (f", and there is none on {fold_names(without)}" if without else " for its rendezvous")
+
+
+def waited(ranks: Sequence[Judged], seconds: float) -> str:
+    """How many wait for somebody, to stand behind a sentence; empty if none does."""
+    count = sum(rank.what is What.COLLECTIVE and rank.still for rank in ranks)
+    return f"; {count} of {len(ranks)} ranks have waited for {seconds:.0f} s or more" if count else ""
+
+
+def _rank_of(confidence: Confidence | None) -> int:
+    return 3 if confidence is None else list(Confidence).index(confidence)
+
+
+def _fold(ranks: Sequence[Judged], culprits: Sequence[Judged]) -> tuple[RankGroup, ...]:
+    groups: dict[tuple[object, ...], list[Judged]] = {}
+    for rank in ranks:
+        sign = None if rank.frames or rank.what is What.WORKING else rank.sign
+        key = (rank.what, rank.confidence, rank.why, rank.pending, sign, rank.frames, rank.still)
+        groups.setdefault(key, []).append(rank)
+    made = [RankGroup(tuple(members)) for members in groups.values()]
+    return tuple(sorted(made, key=lambda g: (g.first not in culprits, _ORDER.index(g.first.what), len(g.ranks))))
+
+
+_BY_SIGN: Mapping[Sign, tuple[What, str]] = {
+    Sign.ENDED: (What.GONE, "its process ended during the look"),
+    Sign.STOPPED: (What.STOPPED, "a signal has stopped it (SIGSTOP); kill -CONT lets it go on"),
+    Sign.TRACED: (What.STOPPED, "a debugger holds it"),
+    Sign.FROZEN: (What.STOPPED, "its control group is frozen"),
+    Sign.STARVED: (What.STARVED, "it is ready to run and hardly gets a CPU"),
+    Sign.DISK: (What.IO, "it waits for a device or a file system, and cannot be interrupted"),
+    Sign.SLEEP: (What.HUNG, "it sleeps"),
+    Sign.FILE: (What.IO, "it waits for a file or a pipe"),
+    Sign.CHILD: (What.HUNG, "it waits for a process that it has started"),
+    Sign.LOCK: (What.HUNG, "it waits for a lock, and no collective of gloo is under way in it"),
+    Sign.GLOO: (What.COLLECTIVE, "a collective of gloo is under way in it"),
+    Sign.BUSY: (What.UNKNOWN, "it uses a CPU"),
+    Sign.FUTEX: (What.UNKNOWN, "it waits for another thread or for a lock"),
+    Sign.POLL: (What.UNKNOWN, "it waits for the network or a device"),
+    Sign.OTHER: (What.UNKNOWN, "it moves, or cannot be seen into"),
+}
+_BY_PLACE: Mapping[StackPlace, tuple[What, str]] = {
+    StackPlace.COLLECTIVE: (What.COLLECTIVE, "its stack is in a collective"),
+    StackPlace.JOINING: (What.COLLECTIVE, "its stack is where a process group is made"),
+    StackPlace.BACKWARD: (What.UNKNOWN, "it is in the backward pass"),
+    StackPlace.DEVICE: (What.UNKNOWN, "it waits for its device"),
+    StackPlace.LOADER: (What.HUNG, "it waits for its DataLoader"),
+    StackPlace.STORAGE: (What.IO, "its stack reads or writes files"),
+    StackPlace.NETWORK: (What.IO, "its stack waits for the network"),
+    StackPlace.LOCK: (What.HUNG, "it waits for a lock, a thread or a process of its own"),
+    StackPlace.USER: (What.HUNG, "its stack is in no collective"),
+}
+#: Said of a rank whose stack is in the user's code.
+_IN_USER: Mapping[Sign, str] = {
+    Sign.SLEEP: "it sleeps, in no collective",
+    Sign.BUSY: "it uses a CPU, in no collective",
+    Sign.LOCK: "it waits for a lock, in no collective",
+    Sign.FUTEX: "it waits for a lock or a thread, in no collective",
+    Sign.CHILD: "it waits for a process that it has started",
+}
+
+
+def alone(worker: str, rank: RankReport, report: StackReport) -> Judged:
+    """What a rank's own process says, without a look at the others. The confidence is the most it can get."""
+    sign = sign_of(rank, report)
+    what, why = _BY_SIGN[sign]
+    base = Judged(rank.rank, worker, what, None, why, still=idle(rank), sign=sign, report=rank)
+    if sign in (Sign.ENDED, Sign.STOPPED, Sign.TRACED, Sign.FROZEN):
+        return replace(base, confidence=Confidence.CERTAIN)
+    if sign is Sign.STARVED:
+        return replace(base, confidence=Confidence.LIKELY)
+    if not base.frames:
+        waits = what is What.COLLECTIVE
+        return replace(base, confidence=None if what is What.UNKNOWN else Confidence.LIKELY, waits=waits)
+    place, function = place_of(base.frames)
+    base = replace(base, place=place)
+    if sign is Sign.DISK and place not in (StackPlace.COLLECTIVE, StackPlace.JOINING):
+        return replace(base, confidence=Confidence.LIKELY)
+    if sign is Sign.GLOO and place in (StackPlace.USER, StackPlace.BACKWARD, StackPlace.LOCK):
+        # `work.wait()` and the reducer of DDP wait below Python, where its stack ends.
+        return replace(base, confidence=Confidence.LIKELY, waits=True)
+    what, why = _BY_PLACE[place]
+    if place is StackPlace.USER:
+        why = _IN_USER.get(sign, why)
+        if sign is Sign.FILE:
+            what, why = _BY_SIGN[sign]
+    if place is StackPlace.LOADER and any(child.at.state == "D" for child in rank.children):
+        what, why = What.IO, "its DataLoader's processes wait for a device or a file system"
+    if function is not None and what is not What.HUNG:
+        why = f"{why}: {function}"
+    waits = place in (StackPlace.COLLECTIVE, StackPlace.JOINING, StackPlace.DEVICE) or (
+        place is StackPlace.BACKWARD and base.still
+    )
+    return replace(
+        base, what=what, why=why, confidence=None if what is What.UNKNOWN else Confidence.CERTAIN, waits=waits
+    )
+
+
+def together(ranks: Sequence[Judged], joined: Joined, complete: bool) -> list[Judged]:
+    """The same ranks, each in the light of the others. `complete`: these are all ranks that there should be."""
+    ranks = _started([_recorded(rank, joined) for rank in ranks])
+    if any(rank.waits and rank.still for rank in ranks):
+        others = [rank for rank in ranks if not rank.waits]
+        seen = all(rank.place is not None or rank.what in ABSOLUTE for rank in ranks)
+        waiting = all(rank.still for rank in ranks if rank.waits)
+        return [_waited_for(rank, joined, complete and seen and waiting and len(others) == 1) for rank in ranks]
+    odd = _odd(ranks)
+    return [_odd_one(rank) if rank in odd else _by_itself(rank, bool(odd)) for rank in ranks]
+
+
+def _started(ranks: Sequence[Judged]) -> list[Judged]:
+    """The same ranks, with those that have not begun to work marked as starting: a start is not a hang.
+
+    A process that is still importing is starting however long that takes, unless others wait for it by then. A rank
+    without a process is to come where others are starting.
+    """
+    waited_for = any(rank.waits and rank.still and rank.age >= YOUNG for rank in ranks)
+    found = []
+    for rank in ranks:
+        why = _start_of(rank)
+        if why is not None and (rank.age < YOUNG or not (why == _NO_GROUP or waited_for)):
+            rank = replace(rank, what=What.STARTING, confidence=None, why=why, waits=False)
+        found.append(rank)
+    if not any(rank.what is What.STARTING and rank.age < YOUNG for rank in found):
+        return found
+    return [
+        replace(rank, what=What.STARTING, confidence=None, why="no process has this rank yet")
+        if rank.what is What.GONE and rank.report is None
+        else rank
+        for rank in found
+    ]
+
+
+_NO_GROUP = "it has no process group yet"
+#: What only ranks with a process group do. Before torch 2.4 its threads have no names.
+_AT_WORK = frozenset({StackPlace.COLLECTIVE, StackPlace.BACKWARD})
+#: What the main thread does while Python reads modules, where its stack is not known.
+_IMPORTS = frozenset({Sign.FILE, Sign.DISK, Sign.BUSY, Sign.STARVED, Sign.OTHER})
+
+
+def _start_of(rank: Judged) -> str | None:
+    """How far its start has come; None for a process that is past it, that has ended, or that is stopped."""
+    report = rank.report
+    if report is None or rank.what in (What.STOPPED, What.GONE) or rank.place in _AT_WORK or has_group(report):
+        return None
+    if imports(rank.frames):
+        return "its stack imports a module"
+    if report.torch is False and not rank.frames and rank.sign in _IMPORTS:
+        return "it has not loaded torch yet"
+    return _NO_GROUP
+
+
+def _recorded(rank: Judged, joined: Joined) -> Judged:
+    """With what the recorder says of it. A rank that moves on may have left that collective meanwhile."""
+    found = joined.pending.get(rank.rank) if rank.rank is not None else None
+    waits = rank.what is What.COLLECTIVE or (rank.what is What.UNKNOWN and rank.still)
+    if found is None or not waits or rank.rank in joined.absent:
+        return rank
+    return replace(rank, what=What.COLLECTIVE, confidence=Confidence.CERTAIN, waits=True, pending=found)
+
+
+def _waited_for(rank: Judged, joined: Joined, only: bool) -> Judged:
+    """A rank beside others that have waited for the whole window. `only`: all others wait, and each has been seen."""
+    if rank.what in _FINAL:
+        return rank
+    if rank.waits:
+        if rank.what is What.UNKNOWN:
+            return replace(rank, what=What.COLLECTIVE, confidence=Confidence.GUESS, why=f"{rank.why}, as others wait")
+        return rank
+    absent = rank.rank is not None and rank.rank in joined.absent
+    if rank.what is What.UNKNOWN:
+        if rank.sign is Sign.BUSY or absent:
+            return replace(rank, what=What.HUNG, confidence=Confidence.LIKELY, why=f"{rank.why}, while others wait")
+        return rank
+    certain = rank.place is not None and (only or absent) and rank.still
+    return replace(rank, confidence=Confidence.CERTAIN if certain else Confidence.LIKELY)
+
+
+def _odd(ranks: Sequence[Judged]) -> list[Judged]:
+    """The few that differ from the many, where nobody is proven to wait: the many all rest, or all use a CPU, as ranks
+    do that wait for a GPU. Where the many move, the few may be anything."""
+    living = [rank for rank in ranks if rank.sign not in (None, Sign.ENDED) and rank.what is not What.STARTING]
+    if len(living) < _ENOUGH:
+        return []
+    usual, count = Counter(_kind(rank) for rank in living).most_common(1)[0]
+    many = [rank for rank in living if _kind(rank) == usual]
+    rest = all(rank.still for rank in many) or all(rank.sign is Sign.BUSY for rank in many)
+    if count < _ALIKE * len(living) or not rest:
+        return []
+    return [rank for rank in living if _kind(rank) != usual and (rank.still or rank.sign is Sign.BUSY)]
+
+
+def _kind(rank: Judged) -> object:
+    if rank.frames:
+        return rank.frames
+    # Whoever polls and whoever waits for a thread may wait for the same thing.
+    return Sign.FUTEX if rank.sign is Sign.POLL else rank.sign
+
+
+def _odd_one(rank: Judged) -> Judged:
+    if rank.what in _FINAL or rank.waits:
+        return rank
+    if rank.what is What.UNKNOWN or rank.sign is Sign.BUSY:
+        return replace(rank, what=What.HUNG, confidence=Confidence.GUESS, why=f"{rank.why}, unlike the others")
+    return replace(rank, confidence=Confidence.LIKELY)
+
+
+def _by_itself(rank: Judged, others_odd: bool) -> Judged:
+    """A rank of a job in which nobody is proven to wait, and which is not odd."""
+    if rank.what in _FINAL:
+        return rank
+    if others_odd and rank.what is What.HUNG:
+        return replace(rank, what=What.UNKNOWN, confidence=None, why=f"{rank.why}, like most ranks")
+    if rank.still or rank.sign is Sign.DISK:
+        weak = rank.what in (What.HUNG, What.COLLECTIVE)
+        return replace(rank, confidence=Confidence.GUESS) if weak else rank
+    if rank.sign is Sign.BUSY and (rank.waits or not rank.frames):
+        # Ranks that wait for a GPU use a CPU, and so do ranks that work.
+        return replace(rank, what=What.UNKNOWN, confidence=None)
+    why = "its main thread ran during the look"
+    return replace(rank, what=What.WORKING, confidence=Confidence.GUESS, why=why)
+
+
+#: Share of the window in which a thread ran on a CPU, from which on it is busy.
+_BUSY = 0.5
+#: Share of the window in which it was ready and had no CPU, from which on it is starved; and what it had at most.
+_WAITED, _RAN = 0.5, 0.3
+#: torch's threads that carry out the collectives of gloo. One that is in a collective waits with a time limit, one that
+#: has nothing to do without.
+_GLOO = "pt_gloo_runloop"
+
+#: torch's threads of any process group. Names have 15 characters.
+_OF_GROUPS = (_GLOO, "pt_nccl_", "pt_xccl_", "pt_mpi_", "pt_ucc_")
+
+_SLEEP = frozenset({"nanosleep", "clock_nanosleep", "pause"})
+_FILES = frozenset({
+    "read", "readv", "pread64", "preadv", "write", "writev", "pwrite64", "open", "openat", "stat", "lstat", "fstat",
+    "newfstatat", "statx", "flock", "fcntl", "fsync", "fdatasync", "getdents64", "sendfile", "io_getevents",
+    "io_uring_enter",
+})  # fmt: skip
+_POLL = frozenset({
+    "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "recvfrom", "recvmsg", "accept", "accept4",
+    "connect", "ioctl",
+})  # fmt: skip
+_CHILD = frozenset({"wait4", "waitid"})
+#: The beginnings of the kernel's own names, where system calls may not be read.
+_WCHAN = (
+    ("hrtimer_nanosleep", "clock_nanosleep"),
+    ("do_nanosleep", "nanosleep"),
+    ("futex", "futex"),
+    ("pipe_", "read"),
+    ("anon_pipe_", "read"),
+    ("wait_for_partner", "openat"),
+    ("fifo_open", "openat"),
+    ("do_wait", "wait4"),
+    ("do_epoll_wait", "epoll_wait"),
+    ("ep_poll", "epoll_wait"),
+    ("do_poll", "poll"),
+    ("do_sys_poll", "poll"),
+    ("poll_schedule_timeout", "poll"),
+    ("do_select", "select"),
+    ("folio_wait", "read"),
+    ("wait_on_page", "read"),
+    ("io_schedule", "read"),
+    ("rpc_wait", "read"),
+    ("nfs", "read"),
+    ("fuse_", "read"),
+    ("request_wait_answer", "read"),
+)
+
+
+def idle(rank: RankReport) -> bool:
+    """It did not run at all in the window."""
+    return bool(rank.looks) and rank.main_ticks <= 1 and not rank.switches
+
+
+def has_group(rank: RankReport) -> bool:
+    """Whether the process has made a process group: torch names the threads of each, from 2.4 on."""
+    return rank.recorder is not None or any(waits.at.name.startswith(_OF_GROUPS) for waits in rank.waits)
+
+
+def call_of(moment: ThreadState) -> str | None:
+    """The system call, told by the kernel's function where the call itself may not be read."""
+    if moment.syscall not in (None, "none"):
+        return moment.syscall
+    wchan = moment.wchan or ""
+    return next((call for begin, call in _WCHAN if wchan.startswith(begin)), None)
+
+
+def sign_of(rank: RankReport, report: StackReport) -> Sign:
+    """What the main thread did, the surest sign first."""
+    if not rank.looks:
+        return Sign.ENDED
+    if rank.frozen:
+        return Sign.FROZEN
+    states = {look.state for look in rank.looks}
+    if states == {"T"}:
+        return Sign.STOPPED
+    if states == {"t"}:
+        return Sign.TRACED
+    if states == {"D"}:
+        return Sign.DISK
+    if _starved(rank, report):
+        return Sign.STARVED
+    if rank.main_ticks >= _BUSY * report.seconds * report.ticks_per_second:
+        return Sign.BUSY
+    calls = {call_of(look) for look in rank.looks}
+    for sign, family in ((Sign.SLEEP, _SLEEP), (Sign.FILE, _FILES), (Sign.CHILD, _CHILD), (Sign.POLL, _POLL)):
+        if all(call in family for call in calls):
+            # A pipe or a socket that is read is no file, yet the wait is the same.
+            return sign
+    if calls == {"futex"}:
+        return _lock(rank)
+    return Sign.OTHER
+
+
+def _starved(rank: RankReport, report: StackReport) -> bool:
+    if rank.run_ns is None or rank.wait_ns is None:
+        return False
+    window = report.seconds * 1e9
+    denied = (report.throttled_us or 0) * 1e3 > _WAITED * window and bool(rank.wait_ns)
+    return (rank.wait_ns > _WAITED * window or denied) and rank.run_ns < _RAN * window
+
+
+def _lock(rank: RankReport) -> Sign:
+    """Which wait on a futex it is, as far as the threads of gloo tell."""
+    gloo = [waits.at for waits in rank.waits if waits.at.name == _GLOO]
+    if not gloo or not idle(rank) or any(at.syscall is None for at in gloo):
+        return Sign.FUTEX
+    if any(at.syscall == "futex" and at.timed for at in gloo):
+        return Sign.GLOO
+    return Sign.LOCK if all(at.syscall == "futex" and not at.timed for at in gloo) else Sign.FUTEX
+
+
+def join(dumps: Sequence[tuple[FlightDump, float | None]], window: float) -> Joined:
+    """From dumps, each with its worker's clock in seconds. What is younger than `window` seconds may still go on."""
+    pending: dict[int, Pending] = {}
+    for dump, now in dumps:
+        waiting = [
+            (entry.created_ns or 0, entry.seq, entry.operation, state.description or state.name)
+            for state in dump.groups
+            for entry in state.pending
+            if not entry.p2p and _old(entry.created_ns, now, window)
+        ]
+        if dump.rank is not None and waiting:
+            _, seq, operation, group = min(waiting)
+            pending[dump.rank] = Pending(seq, operation, group)
+    clocks = [now for _, now in dumps if now is not None]
+    now = min(clocks) if clocks else None
+    found = [item for item in missing_ranks([dump for dump, _ in dumps]) if _old(item.created_ns, now, window)]
+    return Joined(pending, next((item for item in found if item.absent), None))
+
+
+def _old(created_ns: int | None, now: float | None, window: float) -> bool:
+    return created_ns is not None and (now is None or now - created_ns / 1e9 >= window)
+
+
+#: still: it ran in neither look and is where it was. same: it ran, and is at the same place of the code. moved: it is
+#: at another place. ran: it ran, and where it is cannot be seen. new: another process, or none before. gone: no longer.
+Moved = Literal["still", "same", "moved", "ran", "new", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankChange:
+    """What became of one rank from the first look to the second."""
+
+    rank: int | None
+    worker: str | None
+    how: Moved
+
+
+def changes(first: Scene, second: Scene) -> tuple[RankChange, ...]:
+    """One for each rank of either look, in order."""
+    before = {_key(rank): rank for rank in first.ranks}
+    after = {_key(rank): rank for rank in second.ranks}
+    found = [RankChange(rank.rank, rank.worker, _how(before.get(key), rank)) for key, rank in after.items()]
+    found += [RankChange(rank.rank, rank.worker, "gone") for key, rank in before.items() if key not in after]
+    return tuple(sorted(found, key=lambda change: (change.rank is None, change.rank or 0, change.worker or "")))
+
+
+def _key(rank: Judged) -> tuple[object, ...]:
+    # A rank that is gone has no home where nothing tells one.
+    return (rank.rank,) if rank.rank is not None else (rank.worker, rank.report.pid if rank.report else None)
+
+
+def _how(old: Judged | None, new: Judged) -> Moved:
+    if new.report is None:
+        return "gone"
+    if old is None or old.report is None:
+        return "new"
+    if (old.worker, old.report.pid, old.report.start) != (new.worker, new.report.pid, new.report.start):
+        return "new"
+    if bool(old.frames) != bool(new.frames) or old.frames != new.frames or old.pending != new.pending:
+        return "moved" if old.frames and new.frames else "ran"
+    if old.still and new.still and old.report.looks[-1:] == new.report.looks[:1]:
+        return "still"
+    return "same" if new.frames else "ran"
+
+
+#: The categories of what a look finds: a process that lives does not reach what its peers wait in, or lives no more; or
+#: its start takes very long.
+HANG, START = "hang", "slow_start"
+#: What `candidates` lists at most.
+_MAX_STUCK = 16
+#: Seconds without a line after which a job does not go on.
+QUIET = 30.0
+#: Frames of a stack that are shown as evidence, the innermost first.
+_FRAMES = 6
+
+
+def with_look(found: Diagnosis, scene: Scene, quiet: float | None) -> Diagnosis:
+    """`found`, with what the ranks are doing. Where the logs have an answer, or cannot decide between several, that
+    stands, and the look is a remark: ranks that wait then wait for those that failed.
+
+    `quiet`: seconds since the last line of any log, None if that is not known. A rank that others wait for in a job
+    that still talks is a guess: saving and evaluating look like that, too.
+    """
+    if found.verdict is Verdict.NONE and scene.what is What.STARTING:
+        stuck = [rank for rank in scene.ranks if rank.what is What.STARTING and STUCK <= rank.age < inf]
+        if stuck:
+            found = replace(
+                found, verdict=Verdict.UNDECIDED, candidates=tuple(_cause(rank, scene) for rank in stuck[:_MAX_STUCK])
+            )
+    if found.verdict is not Verdict.NONE or not scene.culprits:
+        return replace(found, remarks=(*found.remarks, _remark(scene)))
+    causes = tuple(_cause(rank, scene) for rank in scene.culprits)
+    remarks = ["the logs name no failure: this is what the ranks are doing now"]
+    if quiet is None or quiet < QUIET:
+        causes = tuple(replace(cause, confidence=Confidence.GUESS) for cause in causes)
+        if quiet is not None:
+            remarks.append(f"the last line of a log is {max(0.0, quiet):.0f} s old: it may only be slow")
+    one = Verdict.RANK if causes[0].rank is not None else Verdict.WORKER
+    verdict = one if len(causes) == 1 else Verdict.RANKS
+    return replace(found, verdict=verdict, root_causes=causes, remarks=(*found.remarks, *remarks))
+
+
+def _remark(scene: Scene) -> str:
+    ranks = [str(rank.rank) for rank in scene.culprits if rank.rank is not None]
+    who = f" (rank {', '.join(ranks[:8])}{' and more' if len(ranks) > 8 else ''})" if ranks else ""
+    return f"what the ranks are doing was looked at; {scene.what}{who}; {scene.why}"
+
+
+def _cause(rank: Judged, scene: Scene) -> Cause:
+    report = rank.report
+    proofs = [Proof(rank.worker, None, str(frame)) for frame in rank.frames[:_FRAMES]] if rank.worker else []
+    if rank.worker and report is not None and report.looks:
+        at = report.looks[-1]
+        place = f" in {at.syscall}" if at.syscall else f" at {at.wchan}" if at.wchan else ""
+        proofs.append(
+            Proof(rank.worker, None, f"/proc/{report.pid}: state {at.state}{place}, {report.main_ticks} ticks of CPU")
+        )
+    return Cause(
+        worker=rank.worker,
+        category=START if rank.what is What.STARTING else HANG,
+        message=str(rank.what),
+        confidence=rank.confidence or Confidence.GUESS,
+        why=rank.why + waited(scene.ranks, scene.seconds),
+        rank=rank.rank,
+        local_rank=report.number("local_rank") if report is not None else None,
+        frame=innermost_user_frame(rank.frames),
+        proofs=tuple(proofs),
+    )

@@ -1,0 +1,485 @@
+"""Reads one worker's log into facts: tracebacks, the agent's notes, signatures, statements on collectives, identities.
+
+Lines that hold none of `literals_of` and were not asked for may be left out. Statements on collectives have the formats
+of ProcessGroupNCCL from torch 1.8 to 2.13, of `monitored_barrier` and of `TORCH_DISTRIBUTED_DEBUG=DETAIL`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+
+from atlctl.diagnosis.logline import (
+    PROGRESS,
+    PROGRESS_HEAD,
+    Moment,
+    Origin,
+    clean_line,
+    mark_of,
+    split_origin,
+    split_stamp,
+    told_time,
+    zone_of,
+)
+from atlctl.diagnosis.scanner import sieve_for
+from atlctl.diagnosis.signatures import LineRole, Match, Matcher
+from atlctl.diagnosis.torchelastic import (
+    NOTE_LITERALS,
+    SUMMARY_LITERALS,
+    AgentNote,
+    NoteKind,
+    Summaries,
+    Summary,
+    parse_note,
+)
+from atlctl.diagnosis.tracebacks import CUT_TOP, HEADER, TRACEBACK_LITERALS, Trace, Traces, read_embedded
+
+#: Of one log are kept.
+MAX_NOTES = 8_192
+MAX_FIRST_HITS = 200
+MAX_LAST_HITS = 400
+MAX_COLLECTIVES = 20_000
+MAX_IDENTITIES = 8_192
+MAX_ADDRESSES = 64
+MAX_MARKS = 2_000
+_TEXT_LIMIT = 1_000
+#: Lines with a step of the training behind a death or a traceback after which the training has gone on. Other
+#: ranks print the step that they are in.
+_OUTLIVED = 8
+
+#: A sign that the program went on: a line below ERROR of its log, a step of the training, a progress bar.
+_GOES_ON = re.compile(rb"(?<!NCCL )\b(?:INFO|DEBUG)\b|" + PROGRESS)
+_STEP = re.compile(PROGRESS)
+#: A line that is longer than a stamp is not blank.
+_STAMPED = 48
+_EVENT = '"name": "torchelastic.worker.status.FAILED"'
+#: Of torchelastic's events, and of what NCCL prints before a failure.
+_OTHER_LITERALS = (b"torchelastic.worker.status.FAILED", b"NCCL WARN")
+#: A log that was cut at its top may begin in the middle of a traceback.
+_FRAME = b'File "'
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureHit:
+    """A line in which a signature was found."""
+
+    line_no: int
+    text: str
+    origin: Origin
+    time: Moment | None
+    match: Match
+
+
+@dataclass(slots=True)
+class LogFacts:
+    """What stands in one worker's log, each list in the order of the log. Lines count from 1.
+
+    `moments` are the times of the notes, by their lines. `events` are torchelastic's event lines, by rank. `zone` is
+    how many seconds the worker's local time is ahead of UTC, where the log tells. `marks` are times of lines
+    that ranks print in step (`step 12/100`), by their text without what differs from rank to rank. `last_activity` is
+    the last line that shows the program going on, `outlived` the last at which the training had gone on for long after
+    every death and every traceback before it.
+    """
+
+    summaries: list[Summary] = field(default_factory=list)
+    notes: list[AgentNote] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
+    collectives: list[CollectiveLine] = field(default_factory=list)
+    identities: list[Identity] = field(default_factory=list)
+    hits: list[SignatureHit] = field(default_factory=list)
+    addresses: tuple[str, ...] = ()
+    events: dict[int, int] = field(default_factory=dict)
+    moments: dict[int, Moment] = field(default_factory=dict)
+    zone: float | None = None
+    marks: dict[str, float] = field(default_factory=dict)
+    first: Moment | None = None
+    last: Moment | None = None
+    last_activity: int = 0
+    outlived: int = 0
+    last_line: int = 0
+    last_text: str = ""
+
+    @property
+    def said(self) -> bool:
+        """Whether anything was found at all."""
+        return any((self.summaries, self.notes, self.traces, self.collectives, self.hits, self.identities, self.events))
+
+
+@lru_cache(maxsize=8)
+def literals_of(matcher: Matcher) -> frozenset[bytes]:
+    """Byte strings of which one stands in every line that says something."""
+    own = (*NOTE_LITERALS, *SUMMARY_LITERALS, *TRACEBACK_LITERALS, *_OTHER_LITERALS)
+    return matcher.literals() | {*own, *COLLECTIVE_LITERALS, *IDENTITY_LITERALS}
+
+
+class LogReader:
+    """Takes the lines of one log in their order."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self._matcher = matcher
+        self._summaries = Summaries()
+        self._traces = Traces()
+        self._facts = LogFacts()
+        self._addresses: dict[str, None] = {}
+        self._last_hits: deque[SignatureHit] = deque(maxlen=MAX_LAST_HITS)
+        self._holds = sieve_for(literals_of(matcher))
+        self._header: SignatureHit | None = None
+        self._steps_to_outlive = 0
+        self._fed = 0
+        self._last_no = 0
+        self._last: tuple[bytes, Moment | None] | None = None
+
+    def feed(self, line_no: int, line: bytes, stamp: Moment | None = None) -> bool:
+        """Takes one line without its newline; True while the next line is wanted whatever it holds. Never raises.
+
+        `stamp` is the node's, where it does not stand in front of the line.
+        """
+        self._last_no = line_no
+        if len(line) > _STAMPED or split_stamp(line)[1].strip():
+            self._last = (line, stamp)
+        self._fed += 1
+        if (
+            not self._holds(line)
+            and not (self._fed <= CUT_TOP and _FRAME in line)
+            and not self._summaries.open
+            and not self._traces.open_at(line_no)
+        ):
+            self._pass_over(line_no, line, stamp)
+            return False
+        body = line
+        if stamp is None:
+            stamp, body = split_stamp(line)
+        raw = clean_line(body)
+        if not raw.strip():
+            return self._summaries.open or self._traces.open_at(line_no)
+        time = self._time(raw, stamp)
+        origin, text = split_origin(raw)
+        if self._summaries.feed(raw, line_no):
+            # The line that opens a summary also ends torchrun's own traceback.
+            if "ChildFailedError" in raw:
+                self._traces.feed(origin, text, line_no, time)
+                if match := self._matcher.match(text):
+                    self._header = SignatureHit(line_no, text[:_TEXT_LIMIT], origin, time, match)
+            return True
+        self._statements(text, origin, line_no, time)
+        if embedded := read_embedded(text):
+            speaker = origin if origin.known or embedded.rank is None else Origin(embedded.rank)
+            for lines in embedded.tracebacks:
+                self._traces.take(speaker, lines, line_no, time)
+            return self._traces.open_at(line_no)
+        if text[:1] == "{" and HEADER in text:
+            return self._traces.open_at(line_no)  # half an object: no traceback begins in it
+        note = parse_note(body, line_no)
+        if note is not None and len(self._facts.notes) < MAX_NOTES:
+            self._facts.notes.append(note)
+            if time is not None:
+                self._facts.moments[line_no] = time
+        elif self._traces.feed(origin, text, line_no, time):
+            self._steps_to_outlive = _OUTLIVED
+            return True
+        elif match := self._matcher.match(text):
+            self._hit(SignatureHit(line_no, text[:_TEXT_LIMIT], origin, time, match))
+        elif _GOES_ON.search(line[:PROGRESS_HEAD]):
+            self._went_on(line_no, line)
+        if note is not None and note.kind in (NoteKind.SIGNALLED, NoteKind.RENDEZVOUS):
+            self._traces.feed(origin, text, line_no, time)  # the last line of the agent's own traceback
+        return self._summaries.open or self._traces.open_at(line_no)
+
+    def facts(self) -> LogFacts:
+        """What was found so far."""
+        made = replace(
+            self._facts,
+            summaries=self._summaries.found(),
+            traces=self._traces.found(),
+            addresses=tuple(self._addresses),
+            hits=[*self._facts.hits, *self._last_hits],
+        )
+        if self._header is not None and not made.summaries:  # the log ends in the middle of the agent's report
+            made.hits.append(self._header)
+        made.last_line = self._last_no
+        if self._last is not None:
+            line, stamp = self._last
+            if stamp is None:
+                stamp, line = split_stamp(line)
+            text = clean_line(line)
+            made.last, made.last_text = stamp or told_time(text), text[:_TEXT_LIMIT]
+        return made
+
+    def _pass_over(self, line_no: int, line: bytes, stamp: Moment | None) -> None:
+        """A line that says nothing but that the program goes on, and when. Most lines of a log come here."""
+        facts = self._facts
+        if _GOES_ON.search(line[:PROGRESS_HEAD]):
+            self._went_on(line_no, line)
+        elif self._fed > CUT_TOP or facts.first is not None:
+            return
+        if len(facts.marks) < MAX_MARKS or facts.zone is None:
+            if stamp is None:
+                stamp, line = split_stamp(line)
+            self._time(clean_line(line), stamp)
+
+    def _went_on(self, line_no: int, line: bytes) -> None:
+        """Takes a line that shows the program going on."""
+        self._facts.last_activity = line_no
+        if self._steps_to_outlive and _STEP.search(line[:PROGRESS_HEAD]):
+            self._steps_to_outlive -= 1
+            if not self._steps_to_outlive:
+                self._facts.outlived = line_no
+
+    def _time(self, raw: str, stamp: Moment | None) -> Moment | None:
+        """When a line was printed; notes the zone, and the time of a step of the training."""
+        facts = self._facts
+        told = told_time(raw) if stamp is None or facts.zone is None else None
+        time = stamp or told
+        if stamp and told and told.dated and (zone := zone_of(told, stamp)) is not None:
+            facts.zone = zone
+        if time is None:
+            return None
+        facts.first = facts.first or time
+        if len(facts.marks) < MAX_MARKS and time.dated and time.resolution < 1 and (mark := mark_of(raw)):
+            facts.marks.setdefault(mark, time.seconds)
+        return time
+
+    def _statements(self, text: str, origin: Origin, line_no: int, time: Moment | None) -> None:
+        facts = self._facts
+        if len(facts.collectives) < MAX_COLLECTIVES:
+            facts.collectives += read_collectives(text, origin.rank, line_no, time)
+        if len(facts.identities) < MAX_IDENTITIES:
+            facts.identities += read_identity(text, line_no)
+        if (address := read_address(text)) and len(self._addresses) < MAX_ADDRESSES:
+            self._addresses[address] = None
+        if _EVENT in text and len(facts.events) < MAX_IDENTITIES and (rank := _event_rank(text)) is not None:
+            facts.events[rank] = line_no
+
+    def _hit(self, hit: SignatureHit) -> None:
+        if hit.match.signature.role is LineRole.NOISE:
+            return
+        if hit.match.death:
+            self._steps_to_outlive = _OUTLIVED
+        if len(self._facts.hits) < MAX_FIRST_HITS:
+            self._facts.hits.append(hit)
+        else:
+            self._last_hits.append(hit)
+
+
+def _event_rank(text: str) -> int | None:
+    start = text.find('"global_rank": ')
+    digits = text[start + 15 : start + 22].split(",")[0].strip() if start >= 0 else ""
+    return int(digits) if digits.isdecimal() else None
+
+
+class Says(StrEnum):
+    """What one line says."""
+
+    #: This rank waited in a collective until the timeout.
+    TIMEOUT = "timeout"
+    #: Counters only: what this rank enqueued and completed last.
+    COUNTERS = "counters"
+    #: This rank's watchdog ended it for an error that the text names.
+    DIED = "died"
+    #: A report that names others: `ranks` did not come.
+    NAMES = "names"
+    #: A fingerprint of the collective that this rank runs.
+    RUNS = "runs"
+    #: A fingerprint that this rank was told of by another one; torch may print it garbled.
+    HEARD = "heard"
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveLine:
+    """One statement. `rank` is global for the default group, else the rank in that group; `seq` counts from 1.
+
+    `group` is the process group's GUID, empty for the default group and where the line has none.
+    """
+
+    says: Says
+    line_no: int
+    text: str
+    time: Moment | None
+    rank: int | None = None
+    group: str = ""
+    seq: int | None = None
+    operation: str = ""
+    sizes: str = ""
+    enqueued: int | None = None
+    completed: int | None = None
+    ranks: tuple[int, ...] = ()
+
+
+#: Ranks of one list that are kept.
+_MAX_NAMED = 100_000
+
+_WHO = re.compile(r"\[(?:PG (?P<pg>[^\]]{0,120}?) ?)?Rank (?P<rank>\d{1,7})\]")
+#: `ID 3 PG GUID 7(tp)`: the GUID is the same on all members. Before torch 2.5 `7 (tp)` or `7`.
+_GROUP = re.compile(r"(?:ID \d{1,9} PG GUID )?(?P<guid>\w{1,64})")
+_WORK = re.compile(r"WorkNCCL\((?P<fields>[^)]{0,200}(?:\(ms\)=\d{1,12}[^)]{0,60})?)\)")
+_FIELD = re.compile(r"(\w{1,20})=(\w{1,30})")
+_COUNTERS = re.compile(
+    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})",
+    re.IGNORECASE,
+)
+_DIED = re.compile(r"watchdog thread terminated with exception: (?P<why>.{0,600})")
+_ASYNC = re.compile(r"raised the following async exception: (?P<why>.{0,600})")
+_BARRIER = re.compile(
+    r"(?:\[Rank (?P<rank>\d{1,7})\]: )?Ranks? (?P<ranks>[\d, ]{1,12000}) failed to pass monitoredBarrier"
+)
+_LAGS = re.compile(
+    r"\[(?P<ranks>\d{1,7}(?:, ?\d{1,7}){0,2000})\] (?:finished|joined) .{0,60}?but didn't join collective"
+)
+_FINGERPRINT = re.compile(
+    r"Rank (?P<rank>\d{1,7}) is running (?:inconsistent )?collective: CollectiveFingerPrint\("
+    r"(?:SequenceNumber=(?P<seq>\d{1,12}),? ?)?OpType=(?P<op>\w{1,40})(?P<sizes>[^)]{0,300}?)(?:TensorDeviceTypes|\))"
+)
+
+#: Byte strings of which one is in every statement on a collective.
+COLLECTIVE_LITERALS = (
+    b"Watchdog caught collective",
+    b"ast enqueued",
+    b"watchdog thread terminated",
+    b"following async exception",
+    b"failed to pass monitoredBarrier",
+    b"didn't join collective",
+    b"Detected mismatch between collectives",
+)
+
+
+def read_collectives(text: str, rank: int | None, line_no: int, time: Moment | None) -> list[CollectiveLine]:
+    """The statements of one line; `rank` is its prefix's. An empty list for nearly all lines."""
+    if "Detected mismatch between collectives" in text:
+        return _fingerprints(text, line_no, time)
+    shown = text[:_TEXT_LIMIT]
+    if "monitoredBarrier" in text:
+        return _named(_BARRIER, text, line_no, time)
+    if "didn't join collective" in text:
+        return _named(_LAGS, text, line_no, time)
+    who = _WHO.search(text)
+    said = int(who["rank"]) if who else rank
+    group = _group(who["pg"]) if who and who["pg"] else ""
+    # The prefix is the global rank; what stands in the brackets is the rank in the group.
+    said = rank if rank is not None else said
+    counted = _COUNTERS.search(text)
+    enqueued = int(counted["enqueued"]) if counted else None
+    completed = int(counted["completed"]) if counted else None
+    if "Watchdog caught collective" in text:
+        fields = dict(_FIELD.findall(work["fields"])) if (work := _WORK.search(text)) else {}
+        seq = fields.get("SeqNum", "")
+        return [
+            CollectiveLine(
+                Says.TIMEOUT,
+                line_no,
+                shown,
+                time,
+                said,
+                group,
+                int(seq) if seq.isdecimal() else None,
+                fields.get("OpType", ""),
+                fields.get("NumelIn", ""),
+                enqueued,
+                completed,
+            )
+        ]
+    if counted:
+        return [
+            CollectiveLine(Says.COUNTERS, line_no, shown, time, said, group, enqueued=enqueued, completed=completed)
+        ]
+    if _DIED.search(text) or _ASYNC.search(text):
+        return [CollectiveLine(Says.DIED, line_no, shown, time, said, group)]
+    return []
+
+
+def _group(words: str) -> str:
+    match = _GROUP.match(words)
+    return "" if match is None or match["guid"] == "0" else match["guid"]
+
+
+def _named(pattern: re.Pattern[str], text: str, line_no: int, time: Moment | None) -> list[CollectiveLine]:
+    match = pattern.search(text)
+    if match is None:
+        return []
+    ranks = tuple(int(word) for word in re.findall(r"\d+", match["ranks"])[:_MAX_NAMED])
+    return [CollectiveLine(Says.NAMES, line_no, text[:_TEXT_LIMIT], time, ranks=ranks)]
+
+
+def _fingerprints(text: str, line_no: int, time: Moment | None) -> list[CollectiveLine]:
+    """Both sides of a mismatch: what this rank runs, and what it heard that another runs."""
+    return [
+        CollectiveLine(
+            Says.HEARD if number else Says.RUNS,
+            line_no,
+            text[:_TEXT_LIMIT],
+            time,
+            int(match["rank"]),
+            seq=int(match["seq"]) if match["seq"] else None,
+            operation=match["op"],
+            sizes=match["sizes"].strip(" ,"),
+        )
+        for number, match in enumerate(_FINGERPRINT.finditer(text[:8_000]))
+    ]
+
+
+#: Byte strings of which one is in every line from which an identity or an address is read.
+IDENTITY_LITERALS = (
+    b"local_rank",
+    b"LOCAL_RANK",
+    b"ocal rank",
+    b"ocal Rank",
+    b"global_ranks=",
+    b"global_world_sizes=",
+    b" nranks ",
+    b"Bootstrap : Using",
+    b"Bootstrap: Using",
+    b", local=[",
+    b"orld size",
+    b"orld Size",
+)
+
+_RANK = re.compile(r"(?<![\w.])(?<!local )(?:global[_ ]?)?rank[=: ]{1,3}(\d{1,7})(?![\d.])", re.IGNORECASE)
+_LOCAL = re.compile(r"(?<![\w.])local[_ -]?rank[=: ]{1,3}(\d{1,4})(?![\d.])", re.IGNORECASE)
+_WORLD = re.compile(r"(?<![\w.])(?:world(?:[_ ]?size)?[=: ]{1,3}|rank \d{1,7} of )(\d{1,7})(?![\d.])", re.IGNORECASE)
+_PID = re.compile(r"\bpid[=: ]{1,3}(\d{1,9})\b")
+_GLOBALS = re.compile(r"\bglobal_ranks=\[(\d{1,7}(?:, \d{1,7}){0,200})\]")
+_WORLDS = re.compile(r"\bglobal_world_sizes=\[(\d{1,7})")
+_NCCL = re.compile(r"NCCL INFO .{0,80}?\brank (\d{1,7}) nranks (\d{1,7}) cudaDev (\d{1,4})\b")
+#: Addresses of this side: NCCL's bootstrap, gloo's report of a failed connection.
+_OWN = re.compile(r"Bootstrap ?: Using [^\s:]{1,30}:([\d.]{7,15}|[0-9a-fA-F:]{3,45})<|, local=\[([^\]\s]{3,60})\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process: global rank, local rank where it was said, its pid in the worker. `world`: processes in all."""
+
+    line_no: int
+    rank: int | None
+    local_rank: int | None
+    world: int | None
+    pid: int | None = None
+
+
+def read_identity(text: str, line_no: int) -> list[Identity]:
+    """What one line says about who is who; an empty list for nearly all lines."""
+    if match := _GLOBALS.search(text):
+        ranks = [int(word) for word in match[1].split(", ")]
+        return [Identity(line_no, rank, local, None) for local, rank in enumerate(ranks)]
+    if match := _WORLDS.search(text):
+        return [Identity(line_no, None, None, int(match[1]))]
+    if match := _NCCL.search(text):
+        return [Identity(line_no, int(match[1]), int(match[3]), None)]
+    local = _LOCAL.search(text)
+    rank = _RANK.search(text) if local else None
+    world = _WORLD.search(text)
+    if rank and local:
+        pid = _PID.search(text)
+        return [
+            Identity(
+                line_no, int(rank[1]), int(local[1]), int(world[1]) if world else None, int(pid[1]) if pid else None
+            )
+        ]
+    return []
+
+
+def read_address(text: str) -> str | None:
+    """The address of the worker that printed this line, where it names one as its own."""
+    match = _OWN.search(text)
+    return (match[1] or match[2]) if match else None

@@ -1,0 +1,386 @@
+"""One worker's report of its rank processes and their Python stacks, as `remote/stacks` prints it.
+
+The text comes from the worker and is not trusted: a field of another type counts as missing. Stacks come from torch's
+worker server or from py-spy; from a stack follows what its thread is in the middle of.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from atlctl.diagnosis.flightrecorder import FlightDump, parse_dump
+from atlctl.diagnosis.tracebacks import Frame, is_users_code
+from atlctl.jobs import fields
+from atlctl.jobs.fields import without_surrogates
+
+#: What is kept of one report.
+_RANKS, _CHILDREN, _WAITS, _TEXT = 4096, 32, 64, 1000
+_MAX_NUMBER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadState:
+    """A thread at one moment. `syscall`: the call it is in, `running` on a CPU, None if that may not be read.
+
+    `timed`: a futex with a time limit. `target`: what the call's descriptor stands for.
+    """
+
+    name: str
+    state: str
+    wchan: str | None
+    syscall: str | None
+    timed: bool | None
+    target: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Threads beside the main one that are alike: `count` of them."""
+
+    at: ThreadState
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChildProcess:
+    """A process below the rank's, DataLoader's for instance. `ticks` were used in the window."""
+
+    pid: int
+    at: ThreadState
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """One rank process, over a window of some seconds. `rank` is None if its environment could not be read.
+
+    `looks`: its main thread at the window's begin and end, empty if it ended meanwhile. `ticks` of CPU time (all
+    threads), `main_ticks`, `run_ns`, `wait_ns` (ready to run, and no CPU) and `switches` of the main thread grew by
+    this much in the window; None if it may not be read. `started`: seconds since the epoch, `age`: seconds since
+    then. `torch`: whether torch's libraries are loaded. `threads` is empty without Python stacks, `source` says who
+    gave them, `problems` why others did not.
+    """
+
+    rank: int | None
+    pid: int
+    start: int
+    parent: int
+    command: str
+    environ: Mapping[str, str]
+    unread: str | None
+    looks: tuple[ThreadState, ...]
+    ticks: int
+    main_ticks: int
+    run_ns: int | None
+    wait_ns: int | None
+    switches: int | None
+    tracer: int
+    frozen: bool
+    waits: tuple[Waits, ...]
+    children: tuple[ChildProcess, ...]
+    source: str | None
+    threads: tuple[Thread, ...]
+    recorder: FlightDump | None
+    problems: tuple[str, ...]
+    started: float | None
+    age: float | None
+    torch: bool | None
+
+    def number(self, name: str) -> int | None:
+        """A whole number of the environment that is kept."""
+        text = self.environ.get(name, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else None
+
+    @property
+    def stack(self) -> Thread | None:
+        """The Python stack of the main thread."""
+        return next((thread for thread in self.threads if thread.main), None)
+
+
+@dataclass(frozen=True, slots=True)
+class StackReport:
+    """What one worker told. `headroom`: bytes of memory that may be taken, None if nothing limits it; below
+    `needed` no stacks were tried. `problem`: why there are no stacks for any rank. `hidden`: Python processes of other
+    users. `launchers`: torchrun agents, counted where there are no ranks. `now`: its clock, seconds since the epoch.
+    """
+
+    seconds: float
+    ticks_per_second: int
+    cpus: int | None
+    now: float | None
+    headroom: int | None
+    needed: int | None
+    throttled_us: int | None
+    hidden: int
+    launchers: int
+    problem: str | None
+    ranks: tuple[RankReport, ...]
+
+
+def parse_report(data: bytes) -> StackReport | None:
+    """The report, None if it is none. Never raises."""
+    try:
+        found = fields.parse_json(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or found.get("atlctl_stacks") != 1:
+        return None
+    memory, now = fields.mapping(found.get("memory")), fields.number(found.get("now"))
+    return StackReport(
+        seconds=fields.number(found.get("seconds")) or 0.0,
+        ticks_per_second=fields.whole(found.get("ticks_per_second")) or 100,
+        cpus=fields.whole(found.get("cpus")),
+        now=now,
+        headroom=fields.whole(memory.get("headroom")),
+        needed=fields.whole(memory.get("needed")),
+        throttled_us=fields.whole(found.get("throttled_us")),
+        hidden=fields.whole(found.get("hidden")) or 0,
+        launchers=fields.whole(found.get("launchers")) or 0,
+        problem=_text(found.get("problem")),
+        ranks=tuple(_rank(item, now) for item in fields.entries(found.get("ranks"), _RANKS)),
+    )
+
+
+def _rank(item: Mapping[str, Any], now: float | None) -> RankReport:
+    pid = fields.whole(item.get("pid")) or 0
+    stack = fields.mapping(item.get("stack"))
+    source = _text(stack.get("source"))
+    threads = threads_of_torch(_text(stack.get("text"), 1 << 16) or "") if source == "torch" else ()
+    if source == "py-spy":
+        threads = threads_of_spy(stack.get("threads"), pid)
+    rank, started = fields.whole(item.get("rank")), fields.number(item.get("started"))
+    recorder, problem = _recorder(fields.mapping(item.get("recorder")), rank, started)
+    problems = [text for text in (_text(entry) for entry in fields.items(item.get("problems"), 8)) if text]
+    environ = {str(name): text for name, value in fields.mapping(item.get("environ")).items() if (text := _text(value))}
+    return RankReport(
+        rank=rank,
+        pid=pid,
+        start=fields.whole(item.get("start")) or 0,
+        parent=fields.whole(item.get("parent")) or 0,
+        command=_text(item.get("command")) or _text(item.get("comm")) or "",
+        environ=environ,
+        unread=_text(item.get("unread")),
+        looks=tuple(_moment(look) for look in fields.entries(item.get("looks"), 2)),
+        ticks=fields.whole(item.get("ticks")) or 0,
+        main_ticks=fields.whole(item.get("main_ticks")) or 0,
+        run_ns=fields.whole(item.get("run_ns")),
+        wait_ns=fields.whole(item.get("wait_ns")),
+        switches=fields.whole(item.get("switches")),
+        tracer=fields.whole(item.get("tracer")) or 0,
+        frozen=item.get("frozen") is True,
+        waits=tuple(_waits(fields.items(item.get("waits")))),
+        children=tuple(
+            ChildProcess(fields.whole(child.get("pid")) or 0, _moment(child), fields.whole(child.get("ticks")) or 0)
+            for child in fields.entries(item.get("children"), _CHILDREN)
+        ),
+        source=source if threads else None,
+        threads=threads,
+        recorder=recorder,
+        problems=(*problems, *([problem] if problem else [])),
+        started=started,
+        age=now - started if now is not None and started is not None else None,
+        torch=torch if isinstance(torch := item.get("torch"), bool) else None,
+    )
+
+
+def _moment(item: Mapping[str, Any]) -> ThreadState:
+    timed = item.get("timed")
+    return ThreadState(
+        name=_text(item.get("name")) or "",
+        state=(_text(item.get("state")) or "?")[:1],
+        wchan=_text(item.get("wchan")),
+        syscall=_text(item.get("syscall")),
+        timed=timed if isinstance(timed, bool) else None,
+        target=_text(item.get("target")),
+    )
+
+
+def _waits(found: list[Any]) -> Iterator[Waits]:
+    names = ("name", "state", "syscall", "timed", "wchan")
+    for item in found[:_WAITS]:
+        if isinstance(item, list) and len(item) == 6:
+            yield Waits(_moment(dict(zip(names, item[:5], strict=True))), fields.whole(item[5]) or 0)
+
+
+def _recorder(item: Mapping[str, Any], rank: int | None, started: float | None) -> tuple[FlightDump | None, str | None]:
+    """The dump, or why it does not count."""
+    if not item or rank is None:
+        return None, None
+    if item.get("source") == "file":
+        try:
+            data = base64.b64decode(_text(item.get("base64"), 4 << 20) or "", validate=True)
+        except (binascii.Error, ValueError):
+            return None, "flight recorder: not valid base64"
+    else:
+        data = json.dumps(item.get("json")).encode()
+    dump, reason = parse_dump(data, f"rank_{rank}")
+    if dump is None:
+        return None, f"flight recorder: {reason}"
+    created = [entry.created_ns for group in dump.groups for entry in (*group.done, *group.pending) if entry.created_ns]
+    if started is not None and created and max(created) / 1e9 < started:
+        return None, "flight recorder: its dump is older than the process"
+    return dump, None
+
+
+def _text(value: object, limit: int = _TEXT) -> str | None:
+    return fields.text(value, limit) if isinstance(value, str) else None
+
+
+_THREADS, _FRAMES, _FRAME_TEXT = 64, 100, 300
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]{1,16}) ?(?:\[([^\]]{0,100})\])?", re.ASCII)
+
+
+class StackPlace(StrEnum):
+    """What a thread is in the middle of, by the library that the user's code has called last."""
+
+    COLLECTIVE = "collective"
+    JOINING = "joining"
+    BACKWARD = "backward"
+    DEVICE = "device"
+    LOADER = "loader"
+    STORAGE = "storage"
+    NETWORK = "network"
+    LOCK = "lock"
+    USER = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One Python thread, its innermost frame first. `main`: Python's main thread. `active`: on a CPU, where told."""
+
+    name: str | None
+    main: bool
+    active: bool | None
+    frames: tuple[Frame, ...]
+
+
+#: Path and function of frames that say it. The first rule that fits a frame above the user's decides.
+_JOINING = (
+    r"(init_process_group|new_group|_new_process_group_helper|_store_based_barrier|rendezvous|_create_\w{1,60}_store|"
+    r"\w{1,60}_rendezvous_handler|init_device_mesh|split_group)$"
+)
+_INTERNET = (
+    r"(^|/)(socket|ssl|http/client|urllib/request|ftplib)\.py$|"
+    r"site-packages/(urllib3|requests|botocore|boto3|aiohttp|httpx|httpcore|grpc)/"
+)
+_WAITING = r"(^|/)(threading|queue|subprocess|selectors)\.py$|(^|/)(multiprocessing|concurrent|asyncio)/"
+_RULES = tuple(
+    (place, re.compile(path), re.compile(function))
+    for place, path, function in (
+        (StackPlace.JOINING, r"torch/distributed/(distributed_c10d|rendezvous|device_mesh)\.py$", _JOINING),
+        (
+            StackPlace.COLLECTIVE,
+            r"torch/distributed/(distributed_c10d|_functional_collectives|_dist2|rpc/api)\.py$",
+            r"(?!get_|is_|_get_|_rank_|_check_|_warn)",
+        ),
+        (
+            StackPlace.COLLECTIVE,
+            r"torch/nn/parallel/distributed\.py$",
+            r"(_sync_\w{1,60}|_verify_\w{1,60}|_ddp_init_helper|join)$",
+        ),
+        (StackPlace.LOADER, r"torch/utils/data/", r""),
+        (StackPlace.STORAGE, r"torch/(serialization\.py$|distributed/checkpoint/)|(^|/)safetensors/", r""),
+        (StackPlace.STORAGE, r"(^|/)(shutil|zipfile|tarfile|pathlib|glob|tempfile)\.py$|numpy/lib/(npyio|format)", r""),
+        (StackPlace.DEVICE, r"torch/(cuda|npu|xpu|mlu|accelerator)/|(^|/)torch_npu/", r""),
+        (
+            StackPlace.BACKWARD,
+            r"torch/(autograd/(graph|__init__)|_tensor)\.py$",
+            r"(_engine_run_backward|backward|grad)$",
+        ),
+        (StackPlace.NETWORK, _INTERNET, r""),
+        (StackPlace.LOCK, _WAITING, r""),
+    )
+)
+
+
+def threads_of_torch(text: str) -> tuple[Thread, ...]:
+    """The threads in a dump of torch's worker server, which is that of `faulthandler`.
+
+    It lists the youngest thread first, so the last one with frames is the main thread.
+    """
+    found: list[tuple[str | None, list[Frame]]] = []
+    for line in text.splitlines():
+        if match := _THREAD.match(line):
+            found.append((match[2], []))
+        elif found and (frame := read_frame(line)) is not None and len(found[-1][1]) < _FRAMES:
+            found[-1][1].append(frame)
+    found = [item for item in found if item[1]][-_THREADS:]
+    return tuple(
+        Thread(name, number == len(found) - 1, None, tuple(frames)) for number, (name, frames) in enumerate(found)
+    )
+
+
+def read_frame(line: str) -> Frame | None:
+    """The frame of a `File "...", line N in f` line."""
+    match = re.match(r'\s{0,8}File "(.{1,1000})", line (\d{1,9}) in (.{1,300})$', line)
+    return Frame(match[1][:_FRAME_TEXT], int(match[2]), match[3].strip()[:_FRAME_TEXT]) if match else None
+
+
+def threads_of_spy(found: object, pid: int) -> tuple[Thread, ...]:
+    """The threads in the report's form of a dump of py-spy. The main one has the number of the process."""
+    threads, numbered = [], False
+    for item in found[:_THREADS] if isinstance(found, list) else ():
+        if not isinstance(item, dict) or not isinstance(item.get("frames"), list):
+            continue
+        numbered |= item.get("tid") is not None
+        frames = tuple(
+            Frame(without_surrogates(frame[1])[:_FRAME_TEXT], frame[2], without_surrogates(frame[0])[:_FRAME_TEXT])
+            for frame in item["frames"][:_FRAMES]
+            if isinstance(frame, list) and len(frame) == 3 and _is_frame(frame)
+        )
+        if frames:
+            name, active = item.get("name"), item.get("active")
+            threads.append(
+                Thread(
+                    without_surrogates(name)[:_FRAME_TEXT] if isinstance(name, str) else None,
+                    item.get("tid") == pid or (item.get("tid") is None and name == "MainThread"),
+                    active if isinstance(active, bool) else None,
+                    frames,
+                )
+            )
+    if threads and not numbered and not any(thread.main for thread in threads):
+        # Of older Pythons it may give neither numbers nor names. The youngest thread comes first.
+        threads[-1] = replace(threads[-1], main=True)
+    return tuple(threads)
+
+
+def _is_frame(frame: Sequence[object]) -> bool:
+    return isinstance(frame[0], str) and isinstance(frame[1], str) and type(frame[2]) is int and 0 <= frame[2] < 1 << 31
+
+
+def place_of(frames: Sequence[Frame]) -> tuple[StackPlace, str | None]:
+    """What the thread is in the middle of, and the function that says so. Only frames above the user's are looked at:
+    what called the user's code does not say what that does."""
+    above: list[Frame] = []
+    for frame in frames:
+        if is_users_code(frame.path):
+            break
+        above.append(frame)
+    for place, path, function in _RULES:
+        # The outermost: `barrier` rather than what it is made of.
+        for frame in reversed(above):
+            if path.search(frame.path) and function.match(_name(frame)):
+                return place, _name(frame)
+    return StackPlace.USER, None
+
+
+def imports(frames: Sequence[Frame]) -> bool:
+    """Whether the thread is importing a module."""
+    return any("importlib._bootstrap" in frame.path or "importlib/_bootstrap" in frame.path for frame in frames)
+
+
+def _name(frame: Frame) -> str:
+    """The function's own name: py-spy gives the qualified one in newer Pythons."""
+    return frame.function.rpartition(".")[2]
+
+
+def innermost_user_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of the user's code."""
+    return next((frame for frame in frames if is_users_code(frame.path)), None)

@@ -1,0 +1,305 @@
+"""Finds the lines of a stream that hold one of many literals, each with its number: gigabytes of log, few of its lines.
+
+The inner loop, the *sieve*, says of a stretch of bytes whether it holds any of the literals. Nothing in the standard
+library does this fast: `in` needs one pass for each literal, `re` tries its alternatives one by one. The regex engine
+of pydantic (which typer brings along) searches up to 64 literals in one pass with vector instructions. It answers yes
+or no, not where; the scanner halves the stretch until the line is found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
+from itertools import pairwise
+
+from atlctl.diagnosis.logline import LINE_LIMIT, is_utf8
+
+#: True if the bytes hold one of the literals.
+Sieve = Callable[[bytes], bool]
+#: Gets a line's number and the line; says whether it wants the following line, too.
+Take = Callable[[int, bytes], bool]
+
+#: Stands for what was left out of a line longer than `LINE_LIMIT`.
+GAP = b" [...] "
+_FIRST = LINE_LIMIT // 2
+_LAST = LINE_LIMIT - _FIRST - len(GAP)
+
+#: Chunks are collected until they are as long as this.
+_BLOCK = 1 << 19
+#: glibc hands freed blocks back to the kernel, and page faults take up to half the time, until it has seen a
+#: block of this size freed.
+_LARGE = 1 << 22
+#: Bytes that are looked at in one go, at most: they stay in the core's nearest caches.
+_WIDEST = 1 << 16
+
+
+class Scanner:
+    """Finds lines that hold a literal in a stream of chunks.
+
+    `take(number, line)` gets each such line, without its newline, the first line being 1, and returns
+    True if it wants the next line as well, whatever that holds. Lines with a byte among the first
+    `head` or the last `tail` bytes of the stream are taken in any case. Lines come in order and once.
+    Of a line longer than `LINE_LIMIT` the first and the last bytes are given, with `GAP` between them.
+
+    Memory is a few times the longest of chunk, `tail` and 0.5 MiB, whatever the stream holds. Raises
+    ValueError for a literal that is empty, not ASCII, longer than 1,000 bytes or holds a newline.
+    """
+
+    def __init__(self, literals: Collection[bytes], take: Take, *, head: int = 65_536, tail: int = 65_536) -> None:
+        self._holds = sieve_for(frozenset(literals))
+        self._take = take
+        self._head = head
+        self._tail = tail
+        self._block = max(_BLOCK, tail)
+        self._parts: list[bytes] = []
+        self._parts_size = 0
+        self._data = b""  # not dealt with yet; starts where a line starts, or inside `_open`
+        self._offset = 0  # of `_data` in the stream
+        self._number = 1  # of the line at the start of `_data`
+        self._follow = False  # the reader wants the next line
+        self._open: _LongLine | None = None
+        bytes(_LARGE)
+
+    def feed(self, chunk: bytes) -> None:
+        """The next bytes of the stream, cut anywhere."""
+        self._parts.append(chunk)
+        self._parts_size += len(chunk)
+        if self._parts_size >= self._block:
+            self._look()
+
+    def finish(self) -> int:
+        """The stream has ended, to be called once: hands on the last lines. Returns the number of lines in all."""
+        self._look()
+        data, self._data = self._data, b""
+        start = 0
+        if self._open:
+            start = self._close_long(data, data.find(b"\n"), in_tail=self._tail > 0)
+        while start < len(data):
+            end = data.find(b"\n", start)
+            line = data[start:] if end < 0 else data[start:end]
+            self._settle(line, self._offset + start, self._tail > 0 or self._holds(line))
+            start += len(line) + 1
+        return self._number - 1
+
+    def _look(self) -> None:
+        """Deals with the lines that cannot be among the last `tail` bytes, whatever follows."""
+        data = b"".join((self._data, *self._parts))
+        self._parts.clear()
+        self._parts_size = 0
+        edge = max(len(data) - self._tail, 0)
+        start = 0
+        if self._open:
+            newline = data.find(b"\n", 0, edge)
+            if newline < 0:
+                self._open.add(data[:edge], self._holds)
+                start = edge
+            else:
+                start = self._close_long(data, newline, in_tail=False)
+        if not self._open:
+            end = max(data.rfind(b"\n", start, edge) + 1, start)
+            self._lines(data, start, end)
+            start = end
+            if edge - start > LINE_LIMIT:
+                self._open = _LongLine(self._offset + start, data[start:edge], self._holds)
+                start = edge
+        self._data = data[start:]
+        self._offset += start
+
+    def _lines(self, data: bytes, start: int, end: int) -> None:
+        """Whole lines: looks at many at once, halves where a literal is among them, widens where none is.
+
+        After a line that was found it looks as far as that one was from the one before. So the bytes
+        looked at stay a small multiple of what there is, however dense the literals are.
+        """
+        known = start  # a literal is in data[start:known], where that is not empty
+        after = start  # the last line that was found
+        width = _WIDEST
+        while start < end:
+            if self._follow or self._offset + start < self._head:
+                start = self._give(data, start)
+            elif start < known:
+                middle = _line_end(data, start, (start + known) // 2)
+                if middle == known:
+                    width = min(max(start - after, 1), _WIDEST)
+                    start = after = self._give(data, start)
+                elif self._holds(data[start:middle]):
+                    known = middle
+                else:
+                    start = self._skip(data, start, middle)
+            else:
+                stop = _line_end(data, start, min(start + width, end))
+                if not self._holds(data[start:stop]):
+                    start = self._skip(data, start, stop)
+                    width = min(2 * width, _WIDEST)
+                elif width == 1:
+                    start = after = self._give(data, start)
+                else:
+                    known = stop
+
+    def _skip(self, data: bytes, start: int, end: int) -> int:
+        self._number += data.count(b"\n", start, end)
+        return end
+
+    def _give(self, data: bytes, start: int) -> int:
+        """Hands on the line at `start`; returns where the next one starts."""
+        end = data.index(b"\n", start)
+        self._follow = self._take(self._number, _cut(data[start:end]))
+        self._number += 1
+        return end + 1
+
+    def _settle(self, line: bytes, offset: int, wanted: bool) -> None:
+        if wanted or self._follow or offset < self._head:
+            self._follow = self._take(self._number, _cut(line))
+        self._number += 1
+
+    def _close_long(self, data: bytes, newline: int, *, in_tail: bool) -> int:
+        """The open line ends at `newline`, or with the stream where that is negative; returns where the next starts."""
+        line, self._open = self._open, None
+        assert line is not None
+        end = len(data) if newline < 0 else newline
+        line.add(data[:end], self._holds)
+        self._settle(line.first + line.last, line.offset, in_tail or line.found)
+        return end + 1
+
+
+class _LongLine:
+    """A line whose end is not in sight: its first and last bytes, and whether a literal was in it."""
+
+    __slots__ = ("first", "found", "last", "offset")
+
+    def __init__(self, offset: int, start: bytes, holds: Sieve) -> None:
+        """`start` is longer than `LINE_LIMIT`."""
+        self.offset = offset
+        self.found = holds(start)
+        self.first = start[:_FIRST]
+        self.last = start[max(_FIRST, len(start) - LINE_LIMIT) :]
+
+    def add(self, more: bytes, holds: Sieve) -> None:
+        """The next bytes of the line."""
+        self.found = self.found or holds(self.last[-LONGEST:] + more)
+        self.last = (self.last + more)[-LINE_LIMIT:]
+
+
+def _cut(line: bytes) -> bytes:
+    return line if len(line) <= LINE_LIMIT else line[:_FIRST] + GAP + line[-_LAST:]
+
+
+def _line_end(data: bytes, start: int, near: int) -> int:
+    """Where a line of `data[start:]` ends: the last one that ends by `near`, or else the first one."""
+    return data.rfind(b"\n", start, near) + 1 or data.index(b"\n", near) + 1
+
+
+#: More than these in one pattern, and the engine takes an automaton at a third of the speed.
+GROUP = 64
+#: More passes than these are slower than the automaton, whose speed hardly depends on the number of literals.
+MOST_GROUPS = 6
+#: A literal's bytes at most.
+LONGEST = 1_000
+
+#: Frequent in logs, so that a search should not stop at each of them; the most frequent first.
+_FREQUENT = b" 0123456789etaonirsl.:,=|-_/'\"()dcumphgfEbIT"
+
+
+@lru_cache(maxsize=8)
+def sieve_for(literals: frozenset[bytes]) -> Sieve:
+    """The fastest sieve that is here.
+
+    Raises ValueError for a literal that is empty, not UTF-8, longer than `LONGEST` or holds a newline.
+    """
+    for literal in literals:
+        if not 0 < len(literal) <= LONGEST or not is_utf8(literal) or b"\n" in literal:
+            raise ValueError(f"not a literal that can be looked for: {literal[:60]!r}")
+    if not literals:
+        return lambda _: False
+    try:
+        return vector_sieve(literals)
+    except ImportError:
+        return plain_sieve(literals)
+
+
+def vector_sieve(literals: Iterable[bytes]) -> Sieve:
+    """By the regex engine in pydantic's compiled core. Raises ImportError where that is not installed."""
+    from pydantic_core import SchemaValidator, ValidationError, core_schema
+
+    found = _needed(literals)
+    groups = -(-len(found) // GROUP) if len(found) <= MOST_GROUPS * GROUP else 1
+    # Neighbours in the alphabet share their first bytes, which the engine's first step looks at.
+    cuts = [len(found) * number // groups for number in range(groups + 1)]
+    searches = [
+        SchemaValidator(
+            core_schema.str_schema(pattern="|".join(map(_hex, found[start:end])), regex_engine="rust-regex")
+        )
+        for start, end in pairwise(cuts)
+    ]
+
+    def holds(data: bytes) -> bool:
+        # It reads UTF-8 only, and says no to anything else: a no counts where the bytes are known to be UTF-8.
+        readable = data.isascii()
+        for search in searches:
+            if readable:
+                if search.isinstance_python(data):
+                    return True
+                continue
+            try:
+                search.validate_python(data)
+            except ValidationError as error:
+                [problem] = error.errors(include_url=False, include_context=False)
+                if problem["type"] != "string_pattern_mismatch":
+                    return holds(data.decode("utf-8", "replace").encode())
+                readable = True
+            else:
+                return True
+        return False
+
+    return holds
+
+
+def plain_sieve(literals: Iterable[bytes]) -> Sieve:
+    """By `re`, several times slower. It stops only at bytes that are rare in logs and looks around from there."""
+    found = _needed(literals)
+    rare = _stops(found)
+    around: dict[int, dict[bytes, list[bytes]]] = {}
+    for literal in found:
+        stop = min(rare.intersection(literal), key=_frequency)
+        before, after = literal[: literal.index(stop)], literal[literal.index(stop) + 1 :]
+        branch = re.escape(after[1:]) + (b"(?<=%s)" % re.escape(literal) if before else b"")
+        around.setdefault(stop, {}).setdefault(after[:1], []).append(branch)
+    search = re.compile(
+        b"|".join(
+            re.escape(bytes([stop])) + b"(?:%s)" % b"|".join(_one_of(*branch) for branch in branches.items())
+            for stop, branches in around.items()
+        )
+    ).search
+    return lambda data: search(data) is not None
+
+
+def _needed(literals: Iterable[bytes]) -> list[bytes]:
+    """In order, without those that hold another one."""
+    unique = set(literals)
+    return sorted(one for one in unique if not any(other in one for other in unique if other != one))
+
+
+def _hex(literal: bytes) -> str:
+    """As a pattern of the engine in pydantic."""
+    return "".join(char if char.isalnum() else f"\\u{{{ord(char):x}}}" for char in literal.decode())
+
+
+def _one_of(first: bytes, rests: list[bytes]) -> bytes:
+    return re.escape(first) + b"(?:%s)" % b"|".join(rests)
+
+
+def _frequency(byte: int) -> float:
+    """How often a byte is met in logs, roughly: a guess from a table, which decides on speed alone."""
+    place = _FREQUENT.find(byte)
+    return 0.001 if place < 0 else 0.05 * 0.93**place
+
+
+def _stops(literals: list[bytes]) -> set[int]:
+    """Bytes of which each literal holds at least one, together as rare as a greedy choice makes them."""
+    left, chosen = set(literals), set[int]()
+    while left:
+        best = max(sorted(set(b"".join(left))), key=lambda byte: sum(byte in one for one in left) / _frequency(byte))
+        chosen.add(best)
+        left = {one for one in left if best not in one}
+    return chosen

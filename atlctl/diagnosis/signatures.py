@@ -1,0 +1,374 @@
+"""Signatures: failures that are known by a line of the log. What one is, how TOML files are read, which one a line has.
+
+A file holds `[[signature]]` entries; the first that matches a line wins.
+
+    [[signature]]
+    id = "license_server"              # small letters, digits, _
+    category = "license"               # one of the package's, or a new one
+    role = "root"                      # root, cascade, ambiguous, context, noise
+    pattern = 'license server \\S{1,200} (?:is down|refused us)'
+    meaning_en = "The license server did not answer"
+
+Optional: `meaning_zh`, `advice_en`, `advice_zh`, `scope` (rank, worker), `hardware`, `where` (anywhere, exception,
+unhandled), `literals`. Without advice the category's is taken, which needs a category of the package. A Chinese text
+that is missing is taken from the English one.
+
+`literals` are texts of which every matching line contains at least one: lines without any are never looked at,
+which is what makes gigabytes quick to scan. Left out, they are read from the pattern. Refused are a pattern
+that can match a line without a plain text of 4 bytes, and literals that the pattern does not imply: no signature is
+ever tried on every line. `patterncost.py` says what patterns may use.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NoReturn, TypeVar
+
+from atlctl.diagnosis.logline import LINE_LIMIT
+from atlctl.diagnosis.patterncost import MIN_LITERAL, PatternRefused, shape
+from atlctl.jobs.config import read_toml
+from atlctl.jobs.errors import UsageError
+
+
+class LineRole(StrEnum):
+    """What a line with this text says about its cause."""
+
+    #: Names a cause of its own.
+    ROOT = "root"
+    #: Printed by a victim of somebody else's failure.
+    CASCADE = "cascade"
+    #: Either of the two; other evidence decides.
+    AMBIGUOUS = "ambiguous"
+    #: Facts (ranks, counters, addresses), no cause.
+    CONTEXT = "context"
+    #: Looks bad and means nothing.
+    NOISE = "noise"
+
+
+class FaultScope(StrEnum):
+    """Whose fault it is: one process's, or that of a whole worker (its machine, container, image or script)."""
+
+    RANK = "rank"
+    WORKER = "worker"
+
+
+class Where(StrEnum):
+    """Where in a line the pattern may begin."""
+
+    ANYWHERE = "anywhere"
+    #: Where the name of an exception begins its line: at the start or after prefixes (`[rank3]: `, a time, `host: `),
+    #: with or without its module. Not on a line that a logger wrote at DEBUG, INFO or WARNING.
+    EXCEPTION = "exception"
+    #: Anywhere, but not on a logger's line below ERROR, nor on one that says that the program goes on.
+    UNHANDLED = "unhandled"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One text in both languages."""
+
+    en: str
+    zh: str
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """One kind of failure. With `hardware` the next step is an address: the node and GPU to take out of service."""
+
+    id: str
+    title: Text
+    meaning: Text
+    advice: Text
+    hardware: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One text in logs. `pattern` is searched in one decoded, cleaned line.
+
+    Every line that it matches contains at least one of `literals`. Named groups that readers may rely on:
+    `peer` and `port` (the other end), `ranks` (a list of global ranks who are to blame), `rank`, `local_rank`,
+    `pid`, `code` and `signal` (how a process ended), `pci`, `uuid`, `xid`. A pattern can have a name only once:
+    `rank2` is told as `rank`. `death`: a launcher, shell or kernel reports that a process ended in failure.
+    """
+
+    id: str
+    category: str
+    role: LineRole
+    pattern: str
+    literals: tuple[str, ...]
+    meaning: Text
+    advice: Text
+    scope: FaultScope = FaultScope.RANK
+    hardware: bool = False
+    where: Where = Where.ANYWHERE
+    death: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Signatures:
+    """What the package brings: signatures in falling priority, categories by id."""
+
+    signatures: tuple[Signature, ...]
+    categories: Mapping[str, Category]
+
+
+MAX_SIGNATURES = 500
+
+_FOLDER = os.path.dirname(__file__)
+_WHAT = "signatures file"
+_ID = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_NEEDED = ("id", "category", "role", "pattern", "meaning_en")
+_OPTIONAL = ("meaning_zh", "advice_en", "advice_zh", "scope", "hardware", "where", "literals")
+_TEXT_LIMIT = 2_000
+_FORM = f"an entry needs {', '.join(_NEEDED)}"
+
+_Word = TypeVar("_Word", bound=StrEnum)
+
+
+@functools.cache
+def builtin() -> Signatures:
+    """The package's own signatures and categories. Read once; the tests check what `load` checks."""
+    entries = read_toml(os.path.join(_FOLDER, "signatures.toml"), _WHAT)["signature"]
+    categories = {
+        entry["id"]: Category(
+            entry["id"],
+            Text(entry["title_en"], entry["title_zh"]),
+            Text(entry["meaning_en"], entry["meaning_zh"]),
+            Text(entry["advice_en"], entry["advice_zh"]),
+            entry.get("hardware", False),
+        )
+        for entry in read_toml(os.path.join(_FOLDER, "categories.toml"), _WHAT)["category"]
+    }
+    return Signatures(tuple(_signature(entry, categories, entry["literals"]) for entry in entries), categories)
+
+
+def load(path: str) -> tuple[Signature, ...]:
+    """The signatures of a user's file, in its order. Raises UsageError that names file, entry and mistake."""
+    try:
+        tables = read_toml(path, _WHAT)
+    except FileNotFoundError as error:
+        hint = "check errors.signatures in the configuration, or ATLCTL_SIGNATURES"
+        raise UsageError(f"{_WHAT} {path} does not exist", hint) from error
+    entries = tables.pop("signature", [])
+    if tables or not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UsageError(f"{_WHAT} {path} must hold [[signature]] entries and nothing else", _FORM)
+    if len(entries) > MAX_SIGNATURES:
+        raise UsageError(f"{_WHAT} {path} has more than {MAX_SIGNATURES} entries", "split it")
+    categories = builtin().categories
+    found: dict[str, Signature] = {}
+    for number, entry in enumerate(entries, 1):
+        problem = _Problem(path, entry.get("id"), number)
+        literals = _checked(entry, categories, problem)
+        if entry["id"] in found:
+            problem.refuse("id: used twice", "give each entry its own id")
+        found[entry["id"]] = _signature(entry, categories, literals)
+    return tuple(found.values())
+
+
+def _signature(entry: Mapping[str, Any], categories: Mapping[str, Category], literals: tuple[str, ...]) -> Signature:
+    category = categories.get(entry["category"])
+    meaning = Text(entry["meaning_en"], entry.get("meaning_zh", entry["meaning_en"]))
+    if "advice_en" in entry:
+        advice = Text(entry["advice_en"], entry.get("advice_zh", entry["advice_en"]))
+    else:
+        assert category is not None
+        advice = category.advice
+    return Signature(
+        entry["id"],
+        entry["category"],
+        LineRole(entry["role"]),
+        entry["pattern"],
+        tuple(literals),
+        meaning,
+        advice,
+        FaultScope(entry.get("scope", FaultScope.RANK)),
+        entry.get("hardware", category.hardware if category else False),
+        Where(entry.get("where", Where.ANYWHERE)),
+        entry.get("death", False),
+    )
+
+
+class _Problem:
+    """Where a mistake stands. Entries without a usable id are named by their number."""
+
+    def __init__(self, path: str, ident: object, number: int) -> None:
+        name = ident if isinstance(ident, str) and _ID.fullmatch(ident) else f"number {number}"
+        self._place = f"{_WHAT} {path}, entry {name}"
+
+    def refuse(self, what: str, hint: str) -> NoReturn:
+        raise UsageError(f"{self._place}: {what}", hint)
+
+
+def _checked(entry: Mapping[str, Any], categories: Mapping[str, Category], problem: _Problem) -> tuple[str, ...]:
+    """Refuses every mistake of one entry; its literals, given or read from its pattern."""
+    for key in entry:
+        if key not in _NEEDED and key not in _OPTIONAL:
+            problem.refuse(f"unknown key {key}", f"known are {', '.join((*_NEEDED, *_OPTIONAL))}")
+    for key in (*_NEEDED, "meaning_zh", "advice_en", "advice_zh", "scope", "where"):
+        value = entry.get(key, None if key in _NEEDED else "-")
+        if value is None:
+            problem.refuse(f"{key} is missing", _FORM)
+        if not isinstance(value, str) or not value.strip() or len(value) > _TEXT_LIMIT:
+            problem.refuse(f"{key} must be a text of 1 to {_TEXT_LIMIT} characters", f'write it as {key} = "..."')
+    for key in ("id", "category"):
+        if not _ID.fullmatch(entry[key]):
+            problem.refuse(f"{key}: {entry[key]!r} is no name", "use small letters, digits and _, at most 64")
+    _word(entry, "role", LineRole, problem)
+    _word(entry, "scope", FaultScope, problem)
+    _word(entry, "where", Where, problem)
+    if not isinstance(entry.get("hardware", False), bool):
+        problem.refuse("hardware must be true or false", "write it without quotes")
+    if "advice_en" not in entry and ("advice_zh" in entry or entry["category"] not in categories):
+        problem.refuse("advice_en is missing", "only entries of the package's own categories can do without it")
+    return _literals(entry, problem)
+
+
+def _word(entry: Mapping[str, Any], key: str, words: type[_Word], problem: _Problem) -> None:
+    if key in entry and entry[key] not in list(words):
+        problem.refuse(f"{key}: {entry[key]!r} is not known", f"known are {', '.join(words)}")
+
+
+def _literals(entry: Mapping[str, Any], problem: _Problem) -> tuple[str, ...]:
+    try:
+        found = shape(entry["pattern"])
+    except PatternRefused as refused:
+        problem.refuse(f"pattern: {refused}", "example: 'license server \\S{1,200} (?:is down|refused us)'")
+    given = entry.get("literals")
+    if given is None:
+        derived = found.literals()
+        if not derived:
+            problem.refuse(
+                f"pattern: some of its matches contain no plain text of {MIN_LITERAL} bytes, which scanning needs",
+                "add a word that all matching lines have",
+            )
+        return derived
+    if not isinstance(given, list) or not all(isinstance(item, str) for item in given):
+        problem.refuse("literals must be a list of texts", 'write it as literals = ["..."]')
+    if any(len(item.encode(errors="replace")) < MIN_LITERAL for item in given):
+        problem.refuse(f"literals: each needs at least {MIN_LITERAL} bytes", "leave literals out to have them read")
+    if not found.covered(given):
+        problem.refuse("literals: the pattern matches lines that contain none of them", "leave literals out")
+    return tuple(given)
+
+
+#: Where the line of an exception can begin: at the start, after what ends a prefix, or after a time or a number.
+#: The exception's module may stand in front of its name.
+_BEGINNING = r"(?:^|[\]:|>)\t：】]|[0-9Z-] )[ \t]{0,64}+(?:[A-Za-z_][\w.]{0,150}\.)??"
+
+#: A logger's level below ERROR, in the head of its line. NCCL writes its failures as `NCCL WARN`.
+_LEVEL = re.compile(
+    r"""(?:^|[\s\[(|:<"'-])(?:DEBUG|INFO|(?<!NCCL )WARN|WARNING|Warning|debug|info|warn|warning)(?=[\s\])|:>"'-])"""
+)
+_HEAD = 200
+#: The program says that it goes on, or the line is source code in a traceback.
+_GOES_ON = re.compile(
+    r"\b(?:[Rr]etrying|[Ww]ill (?:retry|try again)|[Ii]gnor(?:ed|ing)|[Ss]kipp(?:ed|ing)|[Ff]alling back)\b"
+    r"|\braise [\w.]{1,100}\(|\bexcept [\w.]{1,100}(?: as \w{1,100})?:"
+)
+
+
+#: Characters by which literals are looked up.
+_START = 4
+#: Xids have smaller numbers.
+_XIDS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A signature found in a line, with the named groups that took part."""
+
+    signature: Signature
+    groups: Mapping[str, str]
+
+    @property
+    def death(self) -> bool:
+        """Whether the line reports that a process ended in failure."""
+        return self.signature.death and self.groups.get("code") != "0"
+
+
+@functools.lru_cache(maxsize=256)
+def signature_of_xid(number: int, text: str = "") -> Signature:
+    """What an Xid of NVIDIA's driver means. `text`: what its line says behind the number."""
+    known = number if 0 <= number < _XIDS else 0
+    found = builtin_matcher().match(f"NVRM: Xid (PCI:0000:00:00): {known}, {text}")
+    assert found is not None  # the last entry takes every number
+    return found.signature
+
+
+@functools.lru_cache(maxsize=1)
+def builtin_matcher() -> Matcher:
+    """A matcher of the package's own signatures."""
+    return Matcher(builtin().signatures)
+
+
+class Matcher:
+    """Looks for signatures in lines. Patterns are compiled when a line first has one of their literals."""
+
+    def __init__(self, signatures: Sequence[Signature]) -> None:
+        self._signatures = tuple(signatures)
+        places: dict[str, list[int]] = {}
+        for place, signature in enumerate(self._signatures):
+            for literal in signature.literals:
+                places.setdefault(literal, []).append(place)
+        self._places = tuple(places.items())
+        #: Four bytes may be one or two characters of Chinese.
+        self._short = [item for item in self._places if len(item[0]) < _START]
+        self._by_start: dict[str, list[tuple[str, list[int]]]] = {}
+        for item in self._places:
+            self._by_start.setdefault(item[0][:_START], []).append(item)
+        self._compiled: dict[int, re.Pattern[str]] = {}
+
+    def literals(self) -> frozenset[bytes]:
+        """What a line must contain, one of them, to be worth a call of `match`: in UTF-8 and in GB 18030.
+
+        A literal that contains a shorter one of them is left out; that one finds its lines.
+        """
+        needed: list[str] = []
+        for literal in sorted((literal for literal, _ in self._places), key=len):
+            if not any(shorter in literal for shorter in needed):
+                needed.append(literal)
+        return frozenset(literal.encode(encoding) for literal in needed for encoding in ("utf-8", "gb18030"))
+
+    def match(self, text: str) -> Match | None:
+        """The first signature, by priority, of one decoded, cleaned line. Only its first 16 KiB are looked at."""
+        text = text[:LINE_LIMIT]
+        found: set[int] = set()
+        for literal, places in self._possible(text):
+            if literal in text:
+                found.update(places)
+        for place in sorted(found):
+            signature = self._signatures[place]
+            match = self._pattern(place, signature).search(text)
+            if match and not _handled(signature.where, text, match.start()):
+                groups = match.groupdict().items()
+                return Match(signature, {key.rstrip("23"): value for key, value in groups if value is not None})
+        return None
+
+    def _possible(self, text: str) -> Iterable[tuple[str, list[int]]]:
+        """Literals whose first characters are in the text: a fifth of the time that asking for each of them takes."""
+        starts = {text[at : at + _START] for at in range(len(text))}
+        known = [item for start in starts & self._by_start.keys() for item in self._by_start[start]]
+        return [*known, *self._short]
+
+    def _pattern(self, place: int, signature: Signature) -> re.Pattern[str]:
+        compiled = self._compiled.get(place)
+        if compiled is None:
+            start = _BEGINNING if signature.where is Where.EXCEPTION else ""
+            compiled = self._compiled[place] = re.compile(f"{start}(?:{signature.pattern})")
+        return compiled
+
+
+def _handled(where: Where, text: str, start: int) -> bool:
+    """Whether the line tells of a failure that the program has dealt with."""
+    if where is Where.ANYWHERE:
+        return False
+    if _LEVEL.search(text, 0, min(start + 1, _HEAD)):
+        return True
+    before = text[:start] if where is Where.EXCEPTION else text
+    return _GOES_ON.search(before) is not None

@@ -1,0 +1,224 @@
+"""Messages: English where they are said, the reader's language from gettext catalogues (`locale/`).
+
+    raise TimedOut(Message("no answer from {worker} within {seconds:.0f} s", worker=name, seconds=limit))
+
+A `Message` is its own English text (a `str`: JSON, logs and comparisons see nothing else) and remembers its template
+and values, so that `translated` can say it in another language where it is shown to a person. The templates are the
+msgids of the catalogue. `make generate` extracts them; a test fails for a message without a translation.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+if TYPE_CHECKING:
+    import gettext
+
+Language = Literal["en", "zh"]
+
+_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "locale")
+_CATALOGUES: Mapping[Language, str] = {"zh": "zh_CN/LC_MESSAGES/atlctl.mo"}
+#: Messages within messages that are read from a file.
+_DEEPEST = 8
+
+
+def language(env: Mapping[str, str] = os.environ) -> Language:
+    """The reader's language: the first of LC_ALL, LC_MESSAGES, LANG that is set decides; zh* is Chinese."""
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        value = env.get(name, "")
+        if value:
+            return "zh" if value.lower().startswith("zh") else "en"
+    return "en"
+
+
+def translated(text: str, lang: Language | None = None) -> str:
+    """A message in `lang` (default: the reader's language). Any other text, as a worker's output, stays as it is."""
+    return text.into(lang or language()) if isinstance(text, Message) else text
+
+
+class Message(str):
+    """One sentence or phrase. `template` is a literal, for `str.format` with `values`, which may be messages.
+
+    What is done to it as to a `str` (`+`, slices, f-strings) gives plain English: put messages into one another as
+    values, or use `joined`.
+    """
+
+    __slots__ = ("template", "values")
+    template: str
+    values: Mapping[str, Any]
+
+    def __new__(cls, template: str, /, **values: object) -> Self:
+        self = super().__new__(cls, template.format_map(values) if values else template)
+        self.template, self.values = template, values
+        return self
+
+    def into(self, lang: Language) -> str:
+        """Its text in `lang`."""
+        if lang == "en":
+            return str(self)
+        template = self._template(catalogue(lang)) if self.template else ""
+        if not self.values:
+            return template
+        return template.format_map({name: translated(value, lang) for name, value in self.values.items()})
+
+    def filled(self, **values: object) -> Message:
+        """The same message with values: for templates that stand in a table."""
+        return Message(self.template, **values)
+
+    def _template(self, known: gettext.NullTranslations) -> str:
+        return known.gettext(self.template)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+
+class _Plural(Message):
+    """A message with a number. Made by `plural`."""
+
+    __slots__ = ("many", "one")
+    one: str
+    many: str
+
+    def _template(self, known: gettext.NullTranslations) -> str:
+        return known.ngettext(self.one, self.many, self.values["n"])
+
+
+def plural(one: str, many: str, n: int, /, **values: object) -> Message:
+    """`plural("{n} GPU", "{n} GPUs", count)`: the first form if `n` is 1, and as the other languages count."""
+    message = _Plural(one if n == 1 else many, n=n, **values)
+    message.one, message.many = one, many
+    return message
+
+
+class _About(Message):
+    """A message of which the English is ambiguous. Made by `about`."""
+
+    __slots__ = ("context",)
+    context: str
+
+    def _template(self, known: gettext.NullTranslations) -> str:
+        return known.pgettext(self.context, self.template)
+
+
+def about(context: str, template: str, /, **values: object) -> Message:
+    """A message whose words have several translations: `about("throttling", "hardware")`."""
+    message = _About(template, **values)
+    message.context = context
+    return message
+
+
+class _Joined(Message):
+    """Several messages in a row. Made by `joined`."""
+
+    __slots__ = ("parts", "separator")
+    separator: str
+    parts: tuple[str, ...]
+
+    def into(self, lang: Language) -> str:
+        return translated(self.separator, lang).join(translated(part, lang) for part in self.parts)
+
+
+COMMA, SEMICOLON = Message(", "), Message("; ")
+
+
+def joined(parts: Iterable[str], separator: str = SEMICOLON) -> Message:
+    """Several texts as one, each in the reader's language, and the separator too."""
+    parts = tuple(parts)
+    message = str.__new__(_Joined, separator.join(parts))
+    message.template, message.values, message.parts, message.separator = "", {}, parts, separator
+    return message
+
+
+class _Given(Message):
+    """A text that brings its Chinese along. Made by `given`."""
+
+    __slots__ = ("chinese",)
+    chinese: str
+
+    def into(self, lang: Language) -> str:
+        return self.chinese if lang == "zh" else str(self)
+
+
+def given(english: str, chinese: str) -> Message:
+    """A text of a data file that holds both languages."""
+    message = str.__new__(_Given, english)
+    message.template, message.values, message.chinese = "", {}, chinese
+    return message
+
+
+@functools.cache
+def catalogue(lang: Language) -> gettext.NullTranslations:
+    """The translations of a language; none (all stays English) if the package was installed without them."""
+    import gettext
+
+    try:
+        with open(os.path.join(_FOLDER, _CATALOGUES[lang]), "rb") as file:
+            return gettext.GNUTranslations(file)
+    except (KeyError, OSError):
+        return gettext.NullTranslations()
+
+
+# A message in a file, so that another run can say it in its reader's language.
+
+
+def as_data(text: str) -> Any:
+    """Plain values for JSON, of which `from_data` makes the message again. A text that is no message: itself."""
+    if isinstance(text, _Joined):
+        return {"parts": [as_data(part) for part in text.parts], "by": as_data(text.separator)}
+    if isinstance(text, _Given):
+        return {"en": str(text), "zh": text.chinese}
+    if not isinstance(text, Message):
+        return text
+    data: dict[str, Any] = {"template": text.template, "values": {k: _plain(v) for k, v in text.values.items()}}
+    if isinstance(text, _Plural):
+        data |= {"template": text.one, "many": text.many}
+    if isinstance(text, _About):
+        data["context"] = text.context
+    return data
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Message):
+        return as_data(value)
+    whole = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if whole else str(value)
+
+
+def from_data(data: object, english: str) -> str:
+    """The message that reads `english`; `english` itself if `data` is malformed or means another text.
+
+    Anybody may have written the file, so that only templates of the catalogue are used.
+    """
+    try:
+        made = _made(data, 0)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return english
+    return made if isinstance(made, str) and made == english else english
+
+
+def _made(data: Any, depth: int) -> Any:
+    if not isinstance(data, dict) or depth > _DEEPEST:
+        return data
+    if "parts" in data:
+        return joined([_made(part, depth + 1) for part in data["parts"]], _made(data["by"], depth + 1))
+    if "en" in data:
+        return given(str(data["en"]), str(data["zh"]))
+    template, many, context = data["template"], data.get("many"), data.get("context")
+    known = catalogue("zh")
+    found = known.ngettext(template, many, 1) if many else known.pgettext(context, template) if context else None
+    if template in ((found or known.gettext(template)), many):
+        raise ValueError("not a template of the catalogue")
+    values = {str(key): _made(value, depth + 1) for key, value in data["values"].items()}
+    if many:
+        return plural(template, many, values.pop("n"), **values)
+    return about(context, template, **values) if context else Message(template, **values)

@@ -1,0 +1,544 @@
+"""A report's folder or archive, filled with saved evidence whose secrets are hidden on the way in.
+
+Secrets reach no disk. Everything goes in through the folder's descriptor; names from workers never choose a path. What
+comes out is read by `errors --from` like the evidence that went in. A report that is not whole never has its name, and
+the same files give the same archive.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import shutil
+import stat
+import tarfile
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from tempfile import mkdtemp
+from typing import Any
+
+from atlctl.backends.base import LogLine, LogRequest
+from atlctl.diagnosis.flightrecorder import DUMP_LIMIT
+from atlctl.diagnosis.scanner import sieve_for
+from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT
+from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
+from atlctl.jobs.fields import parse_json
+from atlctl.jobs.model import Job, Worker
+from atlctl.jobs.naming import safe_file_name
+from atlctl.jobs.statedir import READ_FLAGS, read_bytes, write_all
+from atlctl.recording import manifest
+from atlctl.recording.events import lines_within
+from atlctl.recording.folder import FolderContent, group, look
+from atlctl.recording.lines import not_text
+from atlctl.recording.read import INPUT, STDIN, mapped
+from atlctl.recording.recorder.store import EVENTS, STATES
+from atlctl.recording.save import EvidenceSource, Folder
+from atlctl.render.redact import HIDDEN, LITERALS, Kind, Redactor, redact_json, redact_json_bytes, redact_text
+from atlctl.render.sanitize import clean
+
+#: Bytes of all logs. Of more, each gives its end, as much as is left for it.
+LIMIT = 1 << 30
+SMOKE = "smoke.json"
+SMOKE_LIMIT = 32 << 20
+_TOO_LARGE = "there are too many logs for more"
+CHUNK = 256 * 1024
+#: A line of a log that goes on is treated in pieces of this size.
+_LINE = 1 << 20
+SUFFIXES = (".tar.gz", ".tgz")
+_ELSEWHERE = "name a new folder, or a new file that ends in .tar.gz, with --out"
+
+
+@dataclass(slots=True)
+class Copied:
+    """`logs` that were copied. `missing`: what is not there or not whole, and why (hostile text)."""
+
+    logs: int = 0
+    missing: list[tuple[str, str]] = field(default_factory=list)
+
+    def miss(self, what: str, error: OSError | AtlctlError) -> None:
+        why = error.message if isinstance(error, AtlctlError) else error.strerror or str(error)
+        self.missing.append((what, why))
+
+
+def copy_folder(path: str, folder: ReportFolder, *, error_files: bool = True, limit: int = LIMIT) -> Copied:
+    """The evidence in the folder `path`. Raises NothingMatched where no log or error file is there, AtlctlError."""
+    try:
+        content = look(path, error_files=error_files)
+    except OSError as error:
+        raise mapped(error, path) from error
+    if not content.logs and not content.error_files and not content.rank_logs:
+        raise NothingMatched(f"{path}: no logs in it", "a log there is named WORKER.log")
+    done = Copied()
+    done.missing += [(link, "a symbolic link, which is not followed") for link in content.links]
+    done.missing += list(content.unreadable)
+    done.missing += [(worker, "it has more files than are read") for worker in content.omitted]
+    logs = [[(file, [_log_name(file, worker)]) for file in files] for worker, files in content.logs.items()]
+    logs += [[(item.path, _below(path, item.path))] for items in content.rank_logs.values() for item in items]
+    _copy_logs(logs, folder, done, limit)
+    _copy_files(path, content, folder, done)
+    if content.manifest is not None:
+        try:
+            _put_manifest(folder, read_bytes(content.manifest, manifest.SIZE_LIMIT))
+        except (OSError, AtlctlError) as error:
+            done.miss(content.manifest, error)
+    wanted = ([EVENTS] if content.events is not None else []) + ([STATES] if error_files else [])
+    for name in wanted:
+        try:
+            _put_lines(os.path.join(path, name), name, folder)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            done.miss(name, error)
+    try:
+        put_smoke(folder, read_smoke(os.path.join(path, SMOKE)))
+    except FileNotFoundError:
+        pass  # most have none
+    except (OSError, AtlctlError) as error:
+        done.miss(SMOKE, error)
+    return done
+
+
+def copy_files(paths: Sequence[str], folder: ReportFolder, *, stdin: int = 0, limit: int = LIMIT) -> Copied:
+    """Single logs, and `-`. Each may hold many workers' lines, which the folder's `atlctl.json` says.
+
+    Raises UsageError where two would have one name, or one is no log; AtlctlError where none can be read.
+    """
+    done = Copied()
+    names: dict[str, str] = {}
+    logs = [os.path.basename(path) for path in paths if path.endswith(".log")]
+    chosen = {name for files in group(sorted(set(logs))).values() for name in files}
+    for path in paths:
+        base = os.path.basename(path)
+        if base.endswith(".log") and base != ".log" and base not in chosen and len(paths) > 1:
+            continue  # the same log without its time stamps
+        name = f"{INPUT}.log" if len(paths) == 1 or path == STDIN else base if base.endswith(".log") else f"{base}.log"
+        if name in names.values():
+            raise UsageError(
+                f"{path}: another log of this name is named, too", "copy them into one folder, and name that"
+            )
+        names[path] = kept_name(name)
+    data = {"version": manifest.VERSION, "workers": [], "streams": list(names.values())}
+    folder.put([manifest.NAME], json.dumps(data).encode() + b"\n")
+    problems: list[AtlctlError] = []
+    for path, name in names.items():
+        try:
+            _copy_stream(path, name, folder, done, stdin, limit // len(names))
+        except OSError as error:
+            problems.append(mapped(error, path))
+            done.miss(path, error)
+    if problems and not done.logs:
+        raise problems[0]
+    return done
+
+
+def _copy_stream(path: str, name: str, folder: ReportFolder, done: Copied, stdin: int, limit: int) -> None:
+    """One file that the user has named: a link, or a pipe, will do. Of a pipe the first part is kept, else the last.
+
+    Raises UsageError where it is no log, OSError.
+    """
+    fd = stdin if path == STDIN else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    shown = "standard input" if path == STDIN else path
+    try:
+        chunks = _chunks_within(fd, limit, shown, done)
+        start = next(chunks, b"")
+        if what := not_text(start):
+            hint = what[1].format(path=path).replace("atlctl errors", "atlctl report")
+            raise UsageError(f"{shown} is no log but {what[0]}", hint)
+        out = folder.create_below([name])
+        try:
+            for piece in hidden(chain([start], chunks), folder.found):
+                write_all(out, piece)
+        finally:
+            os.close(out)
+        done.logs += 1
+    finally:
+        if path != STDIN:
+            os.close(fd)
+
+
+def _chunks_within(fd: int, limit: int, shown: str, done: Copied) -> Iterator[bytes]:
+    found = os.fstat(fd)
+    regular = stat.S_ISREG(found.st_mode)
+    left = limit
+    if regular and found.st_size - os.lseek(fd, 0, os.SEEK_CUR) > limit:
+        yield os.read(fd, CHUNK).split(b"\n", 1)[0] + b"\n"  # what it is shows at its begin
+        skip_to(fd, found.st_size - limit)
+        done.missing.append((shown, f"only its last {limit >> 20} MiB"))
+        left += CHUNK
+    while data := os.read(fd, min(CHUNK, left)):
+        left -= len(data)
+        yield data
+        if left <= 0:
+            done.missing.append((shown, f"only its first {limit >> 20} MiB"))
+            return
+
+
+def _log_name(path: str, worker: str) -> str:
+    return kept_name(worker) + os.path.basename(path)[len(worker) :]
+
+
+def _copy_logs(
+    logs: Sequence[Sequence[tuple[str, Sequence[str]]]], folder: ReportFolder, done: Copied, limit: int
+) -> None:
+    """Logs of which each may be in several files, in reading order. Each log gets the same room, for its last lines."""
+    sizes = {path: _size(path) for log in logs for path, _ in log}
+    room = fair([sum(sizes[path] for path, _ in log) for log in logs], limit)
+    for log in logs:
+        left = room
+        for path, parts in reversed(log):
+            skip = max(0, sizes[path] - left)
+            left -= sizes[path] - skip
+            if skip == sizes[path] > 0:
+                done.missing.append((path, _TOO_LARGE))
+                continue
+            try:
+                fd = os.open(path, READ_FLAGS)
+                try:
+                    if not stat.S_ISREG(os.fstat(fd).st_mode):
+                        raise OSError(errno.EINVAL, "is no regular file")
+                    folder.put_log(parts, fd, skip)
+                finally:
+                    os.close(fd)
+                done.logs += 1
+                if skip:
+                    done.missing.append((path, f"only its last {(sizes[path] - skip) / 2**20:.3g} MiB: {_TOO_LARGE}"))
+            except OSError as error:
+                done.miss(path, error)
+
+
+def fair(sizes: Iterable[int], limit: int) -> int:
+    """How much each may take at most, so that all together take no more than `limit`."""
+    left, waiting = limit, sorted(sizes)
+    while waiting:
+        share = left // len(waiting)
+        if waiting[0] > share:
+            return share
+        left -= waiting.pop(0)
+    return limit
+
+
+def _size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+def _copy_files(root: str, content: FolderContent, folder: ReportFolder, done: Copied) -> None:
+    """What the workers' processes left, under the same paths."""
+    for path in [path for paths in content.error_files.values() for path in paths]:
+        try:
+            put_error_file(folder, _below(root, path), read_bytes(path, ERROR_FILE_LIMIT))
+        except (OSError, AtlctlError) as error:
+            done.miss(path, error)
+    for path in [path for paths in content.dumps.values() for path in paths]:
+        try:
+            _put_dump(folder, _below(root, path), read_bytes(path, DUMP_LIMIT))
+        except (OSError, AtlctlError) as error:
+            done.miss(path, error)
+
+
+def _below(root: str, path: str) -> list[str]:
+    return os.path.relpath(path, root).split(os.sep)
+
+
+def put_error_file(folder: ReportFolder, parts: Sequence[str], data: bytes) -> None:
+    """Raises OSError."""
+    folder.put(parts, redact_json_bytes(data, folder.found))
+
+
+def _put_dump(folder: ReportFolder, parts: Sequence[str], data: bytes) -> None:
+    """A pickle cannot be changed without harm: one in which something would be hidden is left out. Raises OSError."""
+    if data[:1] in (b"{", b"["):
+        folder.put(parts, redact_json_bytes(data, folder.found))
+        return
+    if b"".join(hidden(iter([data]), Counter())) != data:
+        raise OSError(errno.EPERM, "left out: it holds what looks like a secret, and a pickle cannot be changed")
+    folder.put(parts, data)
+
+
+def _put_manifest(folder: ReportFolder, data: bytes) -> None:
+    """Workers are called as their copies are. What is no manifest goes line by line. Raises OSError."""
+    try:
+        found = redact_json(json.loads(data), folder.found)
+        for worker in found["workers"]:
+            worker["name"] = kept_name(worker["name"])
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        folder.put([manifest.NAME], redact_json_bytes(data, folder.found))
+    else:
+        folder.put([manifest.NAME], json.dumps(found, indent=1).encode() + b"\n")
+
+
+def _put_lines(path: str, name: str, folder: ReportFolder) -> None:
+    """JSON lines, each by itself. Raises OSError."""
+    with open(os.open(path, READ_FLAGS), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file")
+        out = folder.create_below([name])
+        try:
+            for line in lines_within(file):
+                write_all(out, redact_json_bytes(line.rstrip(b"\n"), folder.found) + b"\n")
+        finally:
+            os.close(out)
+
+
+def put_smoke(folder: ReportFolder, data: Any) -> None:
+    """What `smoke -o json` told. Raises OSError."""
+    folder.put([SMOKE], json.dumps(redact_json(data, folder.found)).encode() + b"\n")
+
+
+def read_smoke(path: str) -> dict[str, Any]:
+    """The `data` of a document of `smoke -o json`. Raises UsageError where it is none, FileNotFoundError."""
+    hint = "save one: atlctl smoke JOB -o json > smoke.json"
+    try:
+        found = parse_json(read_bytes(path, SMOKE_LIMIT))
+    except (ValueError, RecursionError):
+        raise UsageError(f"{path} is no JSON document", hint) from None
+    data = found.get("data", found) if isinstance(found, dict) else None
+    if not isinstance(data, dict) or not isinstance(data.get("checks"), list) or "tier" not in data:
+        raise UsageError(f"{path} is no document of a smoke test", hint)
+    return data
+
+
+class ReportFolder(Folder):
+    """New, or empty. Files are 0600, folders 0700. `found` counts the secrets that were hidden on the way in."""
+
+    elsewhere = "name another folder with --out"
+
+    def __init__(self, path: str) -> None:
+        self.found: Counter[Kind] = Counter()
+        super().__init__(path)
+
+    def named(self, name: str) -> str:
+        return kept_name(name)
+
+    def put(self, parts: Sequence[str], data: bytes) -> None:
+        """A file of `data`, in which nothing is hidden any more. Raises OSError."""
+        fd = self.create_below(parts)
+        try:
+            write_all(fd, data)
+        finally:
+            os.close(fd)
+
+    def put_log(self, parts: Sequence[str], source: int, skip: int = 0) -> None:
+        """The lines of the open file `source` behind the line in which `skip` bytes end. Raises OSError."""
+        fd = self.create_below(parts)
+        try:
+            if skip:
+                skip_to(source, skip)
+            for piece in hidden(_chunks(source), self.found):
+                write_all(fd, piece)
+        finally:
+            os.close(fd)
+
+    def files(self) -> list[tuple[str, int]]:
+        """Paths below the folder and sizes in bytes, in order. Raises OSError."""
+        found = []
+        for path, _, names, at in os.fwalk(".", dir_fd=self._fd):
+            for name in names:
+                full = name if path == "." else f"{path[2:]}/{name}"
+                found.append((full, os.stat(name, dir_fd=at, follow_symlinks=False).st_size))
+        return sorted(found)
+
+    def places(self) -> int:
+        """How often the mark of what is hidden stands in the folder's files. Raises OSError."""
+        mark, count = HIDDEN.encode(), 0
+        for _, _, names, at in os.fwalk(".", dir_fd=self._fd):
+            for name in names:
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+                try:
+                    held = b""
+                    for chunk in _chunks(fd):
+                        held += chunk
+                        count += held.count(mark)
+                        held = held[held.rfind(mark) + len(mark) :] if mark in held else held
+                        held = held[-len(mark) + 1 :]
+                finally:
+                    os.close(fd)
+        return count
+
+
+def kept_name(name: str) -> str:
+    """A file's name as it was where that is harmless to read and to unpack; else as `safe_file_name` writes it.
+
+    Workers are called as their logs are, so that as few as possible change their names.
+    """
+    fits = 0 < len(os.fsencode(name)) <= 255 and name not in (".", "..") and name[0] not in "-~ " and "/" not in name
+    return name if fits and clean(name) == name and "\\" not in name else safe_file_name(name)
+
+
+def hidden(chunks: Iterator[bytes], found: Counter[Kind]) -> Iterator[bytes]:
+    """A log in pieces, its secrets hidden. As many lines come out as go in; little of it is held."""
+    holds = sieve_for(LITERALS)
+    redactor = Redactor(holds, found, cut=True)
+    rest = b""
+    for chunk in chunks:
+        held = rest + chunk
+        cut = held.rfind(b"\n") + 1
+        if not cut and len(held) >= _LINE:
+            # In the middle of a line: behind a blank, where a secret does not go on.
+            cut = held.rfind(b" ", len(held) // 2) + 1 or len(held)
+        whole, rest = held[:cut], held[cut:]
+        if whole:
+            yield _treated(whole, redactor, holds(whole))
+    if rest:
+        yield _treated(rest, redactor, True)
+
+
+def _treated(data: bytes, redactor: Redactor, suspect: bool) -> bytes:
+    if not suspect and redactor.quiet:
+        return data
+    return b"".join(map(redactor.line, data.splitlines(keepends=True) if b"\r" not in data else _lines(data)))
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """By newlines alone: a progress bar's carriage returns end no line."""
+    lines = data.split(b"\n")
+    return [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+
+
+def _chunks(fd: int) -> Iterator[bytes]:
+    while data := os.read(fd, CHUNK):
+        yield data
+
+
+def skip_to(fd: int, size: int) -> None:
+    """Go behind the line in which the first `size` bytes of an open file end. Raises OSError."""
+    os.lseek(fd, size - 1, os.SEEK_SET)
+    while data := os.read(fd, CHUNK):
+        end = data.find(b"\n")
+        if end >= 0:
+            os.lseek(fd, end + 1 - len(data), os.SEEK_CUR)
+            return
+
+
+class Redacted:
+    """`inner` as `save` asks it; `found` counts what was hidden. `job` is what `save` is handed in place of the job."""
+
+    def __init__(self, inner: EvidenceSource, job: Job, found: Counter[Kind]) -> None:
+        self._inner, self._job, self._found = inner, job, found
+        self._workers = {worker.name: worker for worker in job.workers}
+        self._holds = sieve_for(LITERALS)
+        workers = [
+            replace(worker, reason=redact_text(worker.reason, found), message=redact_text(worker.message, found))
+            for worker in job.workers
+        ]
+        self.job = replace(job, workers=tuple(workers))
+
+    async def lines(
+        self,
+        job: Job,  # noqa: ARG002 - it was changed, and the source wants its own
+        worker: Worker,
+        request: LogRequest,
+    ) -> AsyncIterator[Sequence[LogLine]]:
+        """Raises AtlctlError, as the source does."""
+        redactor = Redactor(self._holds, self._found, cut=True)
+        batches = self._inner.lines(self._job, self._workers[worker.name], request)
+        try:
+            async for batch in batches:
+                yield [_hidden(line, redactor) for line in batch]
+        finally:
+            if isinstance(batches, AsyncGenerator):
+                await batches.aclose()
+
+    async def raw_events(self, job: Job) -> Sequence[Mapping[str, Any]]:  # noqa: ARG002
+        """Raises AtlctlError, as the source does."""
+        return [redact_json(event, self._found) for event in await self._inner.raw_events(self._job)]
+
+
+def _hidden(line: LogLine, redactor: Redactor) -> LogLine:
+    data = redactor.line(line.data)
+    return line if data is line.data else replace(line, data=data)
+
+
+def is_archive(path: str) -> bool:
+    """Whether a report goes into an archive, by its name."""
+    return path.endswith(SUFFIXES)
+
+
+@contextmanager
+def staged(path: str) -> Iterator[str]:
+    """A folder of its own, 0700, beside `path`, where the report is to be in the end; what is left of it goes.
+
+    Raises UsageError where something is at `path`, or there is no place for it; NotAllowed where it may not be made.
+    """
+    path = path.rstrip("/")
+    if not path or (os.path.lexists(path) and not (_empty(path) and not is_archive(path))):
+        raise UsageError(f"{path or '/'} is there already", _ELSEWHERE)
+    parent = os.path.dirname(path) or "."
+    try:
+        folder = mkdtemp(prefix=".atlctl-report-", dir=parent)
+    except PermissionError as error:
+        raise NotAllowed(f"cannot write to {parent}: {error.strerror}", _ELSEWHERE) from error
+    except OSError as error:
+        raise UsageError(f"cannot write to {parent}: {error.strerror}", _ELSEWHERE) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _empty(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)
+
+
+def move(folder: str, path: str) -> None:
+    """Give the finished folder its name. Raises UsageError where something has it by now."""
+    try:
+        os.rename(folder, path.rstrip("/"))
+    except OSError as error:
+        raise UsageError(f"cannot make {path}: {error.strerror}", _ELSEWHERE) from error
+
+
+def pack(folder: str, path: str, now: float) -> int:
+    """Write the files of `folder` into the new archive `path` (0600), below a folder of the archive's name.
+
+    `now`: the time of all members, seconds since the epoch. Returns its size in bytes. Raises UsageError where `path`
+    exists by now, OSError; nothing is left of an archive that is not whole.
+    """
+    top = os.path.basename(path)
+    top = next(top.removesuffix(suffix) for suffix in SUFFIXES if top.endswith(suffix)) or "report"
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileExistsError as error:
+        raise UsageError(f"{path} is there already", _ELSEWHERE) from error
+    whole = False
+    try:
+        with open(fd, "wb") as out:
+            os.fchmod(fd, 0o600)
+            # The name and the time of the compressed file would differ from one run to the next.
+            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=out, mtime=0) as packed:
+                with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
+                    _add(tar, folder, top, int(now))
+            out.flush()
+            size = os.fstat(fd).st_size
+        whole = True
+        return size
+    finally:
+        if not whole:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def _add(tar: tarfile.TarFile, folder: str, top: str, now: int) -> None:
+    for path, folders, files in os.walk(folder):
+        folders.sort()
+        below = os.path.relpath(path, folder)
+        inside = top if below == "." else f"{top}/{below}"
+        tar.addfile(_member(inside, tarfile.DIRTYPE, 0o700, now))
+        for name in sorted(files):
+            with open(os.path.join(path, name), "rb") as file:
+                member = _member(f"{inside}/{name}", tarfile.REGTYPE, 0o600, now)
+                member.size = os.fstat(file.fileno()).st_size
+                tar.addfile(member, file)
+
+
+def _member(name: str, kind: bytes, mode: int, now: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.mode, member.mtime = kind, mode, now
+    return member

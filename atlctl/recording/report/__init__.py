@@ -1,1 +1,0 @@
-"""The folder that is handed on: evidence with its secrets hidden, as a folder or an archive."""

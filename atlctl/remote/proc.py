@@ -1,0 +1,280 @@
+"""The one reader of /proc: small files, processes, mounts, and files whose reading may hang.
+
+A file that is missing or not allowed reads as an empty one. `root` stands before /proc (for tests). Of a process that
+hangs, `stat`, `status` and `cgroup` can be read; `environ` and `cmdline` are behind its memory lock, which may be held
+for ever: `read_all` reads these in a child.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import select
+import signal
+import time
+
+TYPE_CHECKING = False  # that of `typing` takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from typing import Any, NamedTuple
+
+    class Stat(NamedTuple):
+        """The fields of /proc/PID/stat that matter here. `start` and `ticks` (CPU time) are in clock ticks."""
+
+        pid: int
+        comm: str
+        state: str
+        parent: int
+        group: int
+        session: int
+        start: int
+        ticks: int
+
+else:
+    Stat = collections.namedtuple("Stat", "pid comm state parent group session start ticks")  # noqa: PYI024
+
+#: Seconds in which one file must be read, how many that hang are waited for, and seconds for a child without a CPU.
+_FILE_SECONDS, _MAX_HANGING, _STARVED_SECONDS = 0.5, 6, 5.0
+#: File systems that several machines see at once. `fuse.` names most of the others.
+_SHARED = frozenset({
+    "nfs", "nfs4", "lustre", "gpfs", "ceph", "cephfs", "glusterfs", "beegfs", "cifs", "smb3", "smbfs", "pvfs2", "afs",
+    "ocfs2", "gfs2", "wekafs", "panfs", "cpfs", "yrfs", "9p", "virtiofs", "fuse", "fuseblk",
+})  # fmt: skip
+#: Of FUSE, what belongs to one machine.
+_OWN = ("fuse.lxcfs", "fuse.gvfsd-fuse", "fuse.portal", "fuse.fuse-overlayfs", "fuse.sshfs-local", "fuse.snapfuse")
+
+
+# Small files
+
+
+def read(path: str, limit: int = 65536) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(limit)
+    except OSError:
+        return b""
+
+
+def text(path: str, limit: int = 65536) -> str:
+    return decoded(read(path, limit)).strip()
+
+
+def decoded(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
+
+
+def names(folder: str) -> list[str]:
+    """What is in a folder, sorted."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def link(path: str) -> str:
+    """Where a link leads, empty if that cannot be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+# Processes
+
+
+def stat(folder: str) -> Stat | None:
+    """The process or thread with this folder in /proc, None if there is none (any more)."""
+    raw = read(folder + "/stat")
+    # The command name is in parentheses and may itself hold parentheses and spaces.
+    opening, closing = raw.find(b"("), raw.rfind(b")")
+    rest = raw[closing + 2 :].split()
+    if opening < 0 or closing < opening or len(rest) < 20:
+        return None
+    comm, state = decoded(raw[opening + 1 : closing]), rest[0].decode("ascii", "replace")
+    parent, group, session = (int(word) for word in rest[1:4])
+    return Stat(int(raw[:opening]), comm, state, parent, group, session, int(rest[19]), int(rest[11]) + int(rest[12]))
+
+
+def everything(root: str = "") -> dict[int, Stat]:
+    """All processes in sight, zombies included."""
+    found = {}
+    for name in os.listdir(root + "/proc"):
+        entry = stat(root + "/proc/" + name) if name.isdigit() else None
+        if entry is not None:
+            found[int(name)] = entry
+    return found
+
+
+def children_of(table: dict[int, Stat]) -> dict[int, list[int]]:
+    """Who has which children in `table`."""
+    children: dict[int, list[int]] = {}
+    for entry in table.values():
+        children.setdefault(entry.parent, []).append(entry.pid)
+    return children
+
+
+def below(children: dict[int, list[int]], roots: Collection[int]) -> list[int]:
+    """All descendants of `roots`, nearest first; the roots themselves are left out."""
+    found: dict[int, None] = {}
+    todo = collections.deque(roots)
+    while todo:
+        for child in children.get(todo.popleft(), ()):
+            if child not in found and child not in roots:
+                found[child] = None
+                todo.append(child)
+    return list(found)
+
+
+def environment(raw: bytes) -> dict[bytes, bytes]:
+    """The variables in the text of an `environ` file."""
+    pairs = (item.partition(b"=") for item in raw.split(b"\0") if item)
+    return {name: value for name, _, value in pairs}
+
+
+def waited(task: object) -> float | None:
+    """Seconds for which a thread was ready to run and had to wait for a CPU, None if the kernel does not count them.
+
+    `task`: `thread-self`, or a process, of which it is the first thread.
+    """
+    try:
+        return int(read(f"/proc/{task}/schedstat").split()[1]) / 1e9
+    except (ValueError, IndexError):
+        return None
+
+
+def waited_since(task: object, before: float | None) -> float:
+    """Seconds since `waited` returned `before`; 0 if the kernel does not count them."""
+    now = waited(task)
+    return 0.0 if now is None or before is None else now - before
+
+
+# Mounts: nothing here touches one, so that a dead one stops nobody
+
+
+def mounts(root: str = "") -> list[dict[str, Any]]:
+    """Every mount, later ones over earlier ones of the same place: `path`, `fs`, `source`, `read_only`, `device`."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in text(root + "/proc/self/mountinfo", 4 << 20).splitlines():
+        head, _, tail = line.partition(" - ")
+        words, rest = head.split(" "), tail.split(" ")
+        if len(words) < 6 or len(rest) < 2:
+            continue
+        path = _plain(words[4])
+        options = set(words[5].split(",")) | set(rest[2].split(",") if len(rest) > 2 else ())
+        found.pop(path, None)
+        found[path] = {
+            "path": path, "fs": rest[0], "source": _plain(rest[1])[:300], "read_only": "ro" in options,
+            "device": words[2], "part": _plain(words[3])[:300],
+        }  # fmt: skip
+    return list(found.values())
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), word)
+
+
+def mount_of(path: str, table: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The mount that holds `path`, by its name alone."""
+    holds = [m for m in table if m["path"] == "/" or path == m["path"] or path.startswith(m["path"] + "/")]
+    return max(holds, key=lambda mount: len(mount["path"])) if holds else None
+
+
+def is_shared(fs: str) -> bool:
+    """Whether several machines see file systems of this type at once."""
+    return fs in _SHARED or (fs.startswith("fuse.") and fs not in _OWN)
+
+
+# Files whose reading may hang
+
+
+def read_all(paths: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, str]]:
+    """The first `limit` bytes of each file, and why the others could not be read.
+
+    A child reads them, and is left behind if it hangs. Not for a process with threads, of which a fork takes one.
+    """
+    found: dict[str, bytes] = {}
+    failed: dict[str, str] = {}
+    at = hanging = 0
+    while at < len(paths) and hanging < _MAX_HANGING:
+        child = _Reader(paths[at:], limit)
+        try:
+            while at < len(paths):
+                answer = child.receive()
+                if answer is None:
+                    failed[paths[at]] = f"no answer in {_FILE_SECONDS:g} s"
+                elif answer[:1] == b"+":
+                    found[paths[at]] = answer[1:]
+                else:
+                    failed[paths[at]] = decoded(answer[1:])
+                at += 1
+                if answer is None:
+                    hanging += 1
+                    break
+        finally:
+            child.end()
+    failed.update(dict.fromkeys(paths[at:], "not tried: too many others hang"))
+    return found, failed
+
+
+class _Reader:
+    """Reads files one by one, and sends each behind its length."""
+
+    def __init__(self, paths: list[str], limit: int) -> None:
+        self._pipe, theirs = os.pipe()
+        self._data = b""
+        self._pid = os.fork()
+        if self._pid == 0:
+            _serve(paths, theirs, limit)
+        os.close(theirs)
+
+    def receive(self) -> bytes | None:
+        """The next answer; None if it does not come."""
+        begun = time.monotonic()
+        while True:
+            size = int(self._data[:8]) + 8 if len(self._data) >= 8 else 8
+            if len(self._data) >= size > 8:
+                answer, self._data = self._data[8:size], self._data[size:]
+                return answer
+            passed = time.monotonic() - begun
+            if not select.select([self._pipe], [], [], max(0.01, _FILE_SECONDS - passed))[0]:
+                if passed < _FILE_SECONDS or (passed < _STARVED_SECONDS and self._runs()):
+                    continue
+                return None
+            piece = os.read(self._pipe, 1 << 16)
+            if not piece:
+                return None
+            self._data += piece
+
+    def _runs(self) -> bool:
+        """It hangs in no file, but gets no CPU."""
+        found = stat(f"/proc/{self._pid}")
+        return found is not None and found.state == "R"
+
+    def end(self) -> None:
+        os.close(self._pipe)
+        os.kill(self._pid, signal.SIGKILL)
+        for _ in range(20):
+            if os.waitpid(self._pid, os.WNOHANG)[0]:
+                return
+            time.sleep(0.005)
+
+
+def _serve(paths: list[str], pipe: int, limit: int) -> None:
+    """The child. Holds on to none of the parent's streams."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        null = os.open("/dev/null", os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        for path in paths:
+            try:
+                with open(path, "rb") as file:
+                    answer = b"+" + file.read(limit)
+            except OSError as error:
+                answer = b"-" + os.strerror(error.errno or 0).encode()
+            message = b"%8d" % len(answer) + answer
+            while message:
+                message = message[os.write(pipe, message) :]
+    finally:
+        os._exit(0)

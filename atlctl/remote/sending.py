@@ -1,0 +1,154 @@
+"""The one way to get a program to a worker: a shell finds a Python there, which boots with the text of the modules that
+the program needs (see `boot.py`, `sh/find_python.sh`). On a worker it starts the agent's children."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import os
+import re
+import sys
+import zlib
+
+TYPE_CHECKING = False  # that of `typing` takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PACKAGE = "atlctl.remote"
+_IMPORT = re.compile(r"^ *from (\.?[\w.]*) import (?:\(([^)]*)\)|(.*))", re.MULTILINE)
+#: On a worker: the modules that were sent.
+_SENT = getattr(sys.modules["__main__"], "texts", {})
+
+
+def source(name: str) -> str | None:
+    """The text of a module of `atlctl.remote`, small, each statement in its line; empty for a package, None if there is
+    no such module."""
+    if _SENT:
+        sent = _SENT.get(name)
+        return sent if sent is None else str(sent)
+    if not (name + ".").startswith(_PACKAGE + "."):
+        return None
+    path = os.path.join(os.path.dirname(__file__), *name.split(".")[2:])
+    if os.path.isdir(path):
+        return ""
+    text = _read(path + ".py")
+    return None if text is None else small_python(text, whole=True)
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def needed(*names: str) -> dict[str, str]:
+    """The text of these modules and of all that they import of `atlctl.remote`, with the packages around them."""
+    texts: dict[str, str] = {"atlctl": ""}
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        text = None if name in texts else source(name)
+        if text is None:
+            continue
+        texts[name] = text
+        package = name.rpartition(".")[0]
+        todo.append(package)
+        for where, many, few in _IMPORT.findall(text):
+            base = package + where.rstrip(".") if where.startswith(".") else where
+            if (base + ".").startswith(_PACKAGE + "."):
+                todo += [base, *(f"{base}.{word}" for word in re.findall(r"\w+", many or few))]
+    return texts
+
+
+def packed(texts: dict[str, str]) -> bytes:
+    """Modules as the boot reads them."""
+    return zlib.compress(json.dumps(texts).encode(), 6)
+
+
+def inline(texts: dict[str, str]) -> str:
+    """The same as one word, small."""
+    texts = {name: small_python(text) for name, text in texts.items()}
+    return base64.b64encode(zlib.compress(json.dumps(texts).encode(), 9)).decode("ascii")
+
+
+@functools.lru_cache(maxsize=None)  # noqa: UP033 - `cache` is younger than Python 3.8
+def boot() -> str:
+    """The text of `boot.py`, small."""
+    if _SENT:
+        with open("/proc/self/cmdline", encoding="utf-8") as file:
+            words = file.read().split("\0")
+        return words[words.index("-c") + 1]
+    return small_python(_read(os.path.join(os.path.dirname(__file__), "boot.py")) or "")
+
+
+def small_python(text: str, whole: bool = False) -> str:
+    """Without docstrings and comments. `whole`: every statement keeps its line, for tracebacks; else without the empty
+    lines, too, and indented by one blank each."""
+    import ast
+
+    lines = text.splitlines()
+    kept: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and _is_string(body[0]):
+            first, last = body[0].lineno, body[0].end_lineno or 0
+            lines[first - 1 : last] = ["" if len(body) > 1 else _blanks(lines[first - 1]) + "0"] + [""] * (last - first)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            kept.update(range(node.lineno, node.end_lineno or 0))
+    small = [
+        line if at in kept else "" if line.lstrip().startswith("#") else re.sub(r"  # noqa[^\"']*$", "", line)
+        for at, line in enumerate(lines)
+    ]
+    if whole:
+        return "\n".join(small)
+    return "\n".join(re.sub(r"^ +", lambda blanks: " " * (len(blanks[0]) // 4), line) for line in small if line)
+
+
+def _is_string(node: object) -> bool:
+    import ast
+
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _blanks(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
+@functools.lru_cache(maxsize=None)  # noqa: UP033
+def shell(name: str) -> str:
+    """The text of `sh/NAME.sh`, small; the text beside it that a line `. ./OTHER.sh` names is put in there."""
+    folder = os.path.dirname(name)
+    lines = []
+    for line in (_read(os.path.join(os.path.dirname(__file__), "sh", name + ".sh")) or "").splitlines(keepends=True):
+        part = re.fullmatch(r" *\. \./(\w+)\.sh\n", line)
+        lines.append(shell(os.path.join(folder, part[1])) if part else line)
+    return small_shell("".join(lines))
+
+
+def small_shell(text: str) -> str:
+    """Without comments, indentation and blanks around operators, as far as they are outside of quotes."""
+    kept = [""]
+    for part in re.findall(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|(?<![^\s;])#[^\n]*|[^'"\\#]+|.""", text, re.DOTALL):
+        if part[0] in "'\"\\" or not part.startswith("#") or kept[-1][-1:] not in ("", " ", "\n", ";"):
+            kept.append(part)
+    quoted: list[str] = []
+
+    def away(part: str) -> str:
+        quoted.append(part)
+        return f"\x01{len(quoted) - 1}\x02"
+
+    plain = "".join(away(part) if part[:1] in ("'", '"', "\\") else part for part in kept)
+    plain = "\n".join(" ".join(line.split()) for line in plain.split("\n") if line.strip())
+    plain = re.sub(r" ?([;|&]+) ?", r"\1", plain)
+    plain = re.sub(r"(?<![0-9]) (?=[<>])", "", plain)
+    plain = re.sub(r"\n?;;\n", ";;", plain).replace(") {", "){").replace("(\n", "(")
+    return re.sub("\x01([0-9]+)\x02", lambda match: quoted[int(match[1])], plain) + "\n"
+
+
+def command(name: str, flags: str, words: Sequence[str], before: str = "") -> tuple[str, ...]:
+    """The command that runs a Python with `flags` (split at blanks) and `-c` in front of `words`: on a worker, by a
+    shell which is called `name` and runs the text `before` first. It ends with 3 if there is no good Python."""
+    return ("/bin/sh", "-c", before + shell("find_python"), name, flags, *words)

@@ -1,0 +1,246 @@
+#!/bin/sh
+# Ends the training in a container that stays, see backends/kubernetes/stopping/processes.py. Argument: tenths of a second
+# from SIGTERM to SIGKILL. The last line behind "atlctl: " is what came of it.
+g=$1 m= r= n=0 T= K=
+command -v tr >/dev/null || {
+  echo "atlctl: failed the image has no tr"
+  exit 3
+}
+exec 2>/dev/null
+read -r me </proc/self/cgroup
+
+# Reads a process: p its parent.
+R() {
+  read -r l </proc/$1/stat || return 1
+  set -- ${l##*) }
+  p=$2
+  [ $1 != Z ] && [ $1 != X ]
+}
+
+# Whether it is of this container.
+I() {
+  l=
+  read -r l </proc/$1/cgroup
+  case $l in
+    *"/.."*) return 1 ;;
+    "$me"*) return 0 ;;
+  esac
+  return 1
+}
+
+# w: its words, a blank around each, and b its program.
+W() {
+  w=" `tr '\0\n\t' '   ' </proc/$1/cmdline` "
+  b=${w# }
+  b=${b%% *}
+  b=${b##*/}
+}
+
+# Whether it is part of the training (k: why).
+Q() {
+  W $1
+  e=" `tr '\0\n\t' '   ' </proc/$1/environ` "
+  case $w in *"atlctl: "* | *" -m atlctl "* | *"/atlctl "*) return 1 ;; esac
+  case $e in
+    *" ATLCTL_EXEC="*) return 1 ;;
+    *" TORCHELASTIC_RUN_ID="*)
+      k=a
+      return 0
+      ;;
+  esac
+  case $b in
+    torchrun | accelerate | deepspeed)
+      k=a
+      return 0
+      ;;
+    python* | pypy*) ;;
+    *) return 1 ;;
+  esac
+  case $w in
+    *"/torchrun "* | *" torch.distributed."[lr]* | *"/torch/distributed/"[lr]*)
+      k=a
+      return 0
+      ;;
+    *"/accelerate "* | *" accelerate."* | *"/deepspeed "* | *" deepspeed."*)
+      k=a
+      return 0
+      ;;
+    *jupyter* | *ipykernel* | *debugpy* | *code-server* | *tensorboard*) return 1 ;;
+  esac
+  k=c
+}
+
+# t: what descends from r.
+G() {
+  t=$r o=-
+  while [ "$o" != "$t" ]; do
+    o=$t
+    for i in $x; do
+      q=${i%:*}
+      case "$t " in
+        *" $q "*) ;;
+        *" ${i#*:} "*) t="$t $q" ;;
+      esac
+    done
+  done
+}
+
+# Looks at all processes: x is all of them with their parents, r roots, u the topmost of t. What descends from a known
+# root is not asked again: asking costs two forks of `tr`, and a worker may have a thousand processes.
+V() {
+  x= y=$r r= a= c=
+  for d in /proc/[0-9]*; do
+    q=${d#/proc/}
+    [ $q != $$ ] && R $q && I $q || continue
+    x="$x $q:$p"
+    case "$y " in *" $q "*) r="$r $q" ;; esac
+  done
+  G
+  for i in $x; do
+    q=${i%:*}
+    case "$t " in
+      *" $q "*) ;;
+      *) ! Q $q || case $k in a) a="$a $q" ;; c) c="$c $q" ;; esac ;;
+    esac
+  done
+  [ "$m" ] || {
+    m=c
+    [ ! "$a" ] || m=a
+  }
+  r="$r$a"
+  [ $m = a ] || r="$r$c"
+  G
+  u=
+  for i in $x; do
+    q=${i%:*}
+    case "$t " in
+      *" $q "*)
+        case "$t " in
+          *" ${i#*:} "*) ;;
+          *) u="$u $q" ;;
+        esac
+        ;;
+    esac
+  done
+}
+
+# Whether it is a process of a command of exec.
+X() {
+  case " `tr '\0\n\t' '   ' </proc/$1/environ`" in *" ATLCTL_EXEC="*) return 0 ;; esac
+  return 1
+}
+
+# Looks at the first process and what is below it if there is no training: h is set if something only holds the container,
+# O are the programs that may be at work. PID 1 is another container's if pods share their processes: then all that came
+# from outside is looked at.
+H() {
+  r=" 1"
+  I 1 || {
+    r=
+    for i in $x; do
+      q=${i%:*}
+      [ ${i#*:} != 0 ] || X $q || r="$r $q"
+    done
+  }
+  G
+  h= O=
+  for q in $t; do
+    W $q
+    k=
+    case " $r " in *" $q "*) k=1 ;; esac
+    case $b in
+      sh | bash | dash | ash | zsh | ksh | busybox) continue ;;
+      tini* | dumb-init | docker-init | catatonit | sshd | python* | pypy*)
+        h=$h$k
+        continue
+        ;;
+      sleep | tail | pause)
+        case $k$w in
+          1* | *" infinity "* | *" -f "* | *" "[1-9][0-9][0-9]* | *[0-9][hd]" "*)
+            h=1
+            continue
+            ;;
+        esac
+        ;;
+    esac
+    [ "$k" ] || X $q || O="$O $b"
+  done
+}
+
+# f is the program of PID 1, L what was there one look before.
+V
+W 1
+f=$b
+case "$t " in
+  *" 1 "*)
+    echo "atlctl: first"
+    exit
+    ;;
+esac
+[ "$t" ] || {
+  H
+  [ "$h" ] && [ ! "$O" ] && k=idle || k="none $f$O"
+  echo "atlctl: $k"
+  exit
+}
+b=$f
+case $b in
+  tini | tini-static | dumb-init | docker-init | catatonit)
+    for q in $u; do
+      R $q
+      [ $p != 1 ] || {
+        echo "atlctl: first"
+        exit
+      }
+    done
+    ;;
+esac
+z=0
+for q in $t; do z=$((z+1)); done
+while [ "$t" ]; do
+  if [ $n -lt $g ]; then
+    for q in $u; do
+      case "$T " in
+        *" $q "*) ;;
+        *)
+          kill -TERM $q
+          kill -CONT $q
+          T="$T $q"
+          ;;
+      esac
+    done
+  elif [ $n -lt $((g+50)) ]; then
+    K=killed
+    kill -KILL $t
+  else
+    for q in $t; do
+      case "$L " in
+        *" $q "*) ;;
+        *)
+          echo "atlctl: again"
+          exit
+          ;;
+      esac
+    done
+    echo "atlctl: left$t"
+    exit
+  fi
+  sleep .1 || {
+    sleep 1
+    n=$((n+9))
+  }
+  n=$((n+1))
+  L=$t
+  V
+done
+case $f in
+  sh | bash | dash | ash | zsh | ksh | busybox)
+    sleep 1
+    V
+    [ ! "$t" ] || {
+      echo "atlctl: again"
+      exit
+    }
+    ;;
+esac
+echo "atlctl: ended $z $K"

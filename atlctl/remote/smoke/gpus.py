@@ -1,0 +1,250 @@
+"""What the driver tells of this worker's GPUs, by `nvidia-smi`: no answer in time is an answer, too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import subprocess
+import threading
+import time
+
+from atlctl.remote import proc
+from atlctl.remote.gpus import FIELDS, FORMAT, REASONS, rows
+
+from . import children
+
+TYPE_CHECKING = False  # that of `typing` takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from .wire import Say
+
+#: What is asked for first: known to drivers of the last ten years.
+_BASE = (*FIELDS, "pci.bus_id")
+#: Known to some: asked for apart, since one name that is not known makes the whole query fail.
+_EXTRA = (
+    ("remapped_rows.pending", "remapped_rows.failure"),
+    ("retired_pages.pending",),
+    ("ecc.errors.uncorrected.aggregate.total",),
+    ("mig.mode.current",),
+)
+#: What a field is called in the answer.
+_KEYS = {
+    "pci.bus_id": "bus", "utilization.gpu": "utilisation", "memory.used": "memory_used", "memory.total": "memory_total",
+    "power.draw": "power", "temperature.gpu": "temperature", "ecc.errors.uncorrected.volatile.total": "ecc",
+    "ecc.errors.uncorrected.aggregate.total": "ecc_ever",
+    "remapped_rows.pending": "remap_pending", "remapped_rows.failure": "remap_failure",
+    "retired_pages.pending": "retire_pending", "mig.mode.current": "mig",
+}  # fmt: skip
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): ([0-9]+)(.{0,200})")
+_LINES, _OUTPUT = 16, 4 << 20
+#: Seconds of the kernel's log that are looked at.
+_RECENT = 24 * 3600.0
+
+
+def gpus(say: Say, request: dict[str, Any]) -> None:
+    """The command. `seconds_each`: the limit of one question. `more`: NVLink, topology, Xid, what only some tell."""
+    say(ev="gpus", end=True, **look(float(request.get("seconds_each", 5.0)), bool(request.get("more"))))
+
+
+def look(limit: float, more: bool) -> dict[str, Any]:
+    """`gpus`: one for each. `tool`: whether there is an nvidia-smi. `hung`: what did not answer, and how it waited.
+    `odd`: lines that tell of no GPU (hostile)."""
+    found: dict[str, Any] = {"tool": bool(_tool()), "gpus": [], "odd": [], "hung": ""}
+    found["devices"] = len([name for name in proc.names("/dev") if re.fullmatch(r"nvidia[0-9]+", name)])
+    if not found["tool"]:
+        found["gpus"] = [{"index": number, "name": None} for number in range(found["devices"])]
+        return found
+    code, output, hung = _query(_BASE, limit)
+    if hung:
+        return dict(found, hung=hung)
+    found["gpus"], found["odd"], _ = _rows(_BASE, output)
+    if code:
+        found["problem"] = f"nvidia-smi ended with {code}: {output.strip()[:200]}"
+        found["none"] = "no devices were found" in output.lower()
+    if not found["gpus"]:
+        return found
+    works = {"apps": lambda: _apps(found, limit), "reasons": lambda: _reasons(found, limit)}
+    if more:
+        works.update(extra=lambda: _extra(found, limit), links=lambda: _links(found, limit), xids=lambda: _xids(found))
+    threads = [threading.Thread(target=work, daemon=True) for work in works.values()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(limit + 1)
+    return found
+
+
+def _rows(fields: Sequence[str], output: str) -> tuple[list[dict[str, Any]], list[str], bool]:
+    """As `gpus.rows`, under the names of the answer, texts of at most 100 characters."""
+    found, odd, none = rows(fields, output.encode("utf-8", "replace"))
+    named = [
+        {_KEYS.get(field, field): value[:100] if isinstance(value, str) else value for field, value in row.items()}
+        for row in found
+    ]
+    return named, odd, none
+
+
+def parse_links(output: str) -> dict[int, dict[str, int]]:
+    """How many NVLinks of each GPU are up, and how many down, of `nvidia-smi nvlink --status`."""
+    found: dict[int, dict[str, int]] = {}
+    gpu: dict[str, int] | None = None
+    for line in output.splitlines():
+        head = re.match(r"GPU ([0-9]{1,4}):", line)
+        if head:
+            gpu = found.setdefault(int(head.group(1)), {"up": 0, "down": 0})
+        elif gpu is not None and re.match(r"\s+Link [0-9]+:", line):
+            up = re.search(r":\s*[0-9.]+ GB/s", line)
+            gpu["up" if up else "down"] += 1
+    return found
+
+
+def parse_topology(output: str) -> dict[str, int]:
+    """How GPUs are connected, and how many pairs so: `{"NV18": 28}`."""
+    kinds: dict[str, int] = {}
+    rows = [line.split("\t") for line in output.splitlines() if re.match(r"GPU[0-9]+\s", line)]
+    for number, row in enumerate(rows):
+        for word in row[number + 2 : len(rows) + 1]:
+            kind = word.strip()
+            if re.fullmatch(r"[A-Z]{2,4}[0-9]*", kind):
+                kinds[kind] = kinds.get(kind, 0) + 1
+    return kinds
+
+
+def parse_xids(lines: Sequence[str], now: float) -> list[dict[str, Any]]:
+    """Xid messages of the kernel's log of the last day: `bus`, `xid`, `age` in seconds, `text`. Lines as /dev/kmsg has
+    them: `level,number,microseconds,...;text`."""
+    found = []
+    for line in lines:
+        head, _, text = line.partition(";")
+        match, stamps = _XID.search(text), head.split(",")
+        if not match or len(stamps) < 3 or not stamps[2].isdigit():
+            continue
+        age = now - int(stamps[2]) / 1e6
+        if age <= _RECENT:
+            found.append({"bus": match.group(1), "xid": int(match.group(2)), "age": round(age), "text": text[:300]})
+    return found[-_LINES:]
+
+
+def run(words: Sequence[str], limit: float) -> tuple[int, str, str]:
+    """Exit code, output, and how it waited where it did not end in time. One that cannot be killed is left behind."""
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT, bufsize=0)
+    except OSError as error:
+        return 127, str(error), ""
+    name = f"process {process.pid}"
+    children.at_end(name, process.kill)
+    assert process.stdout is not None
+    poll, data, end = select.poll(), b"", time.monotonic() + limit
+    poll.register(process.stdout, select.POLLIN)
+    hung = ""
+    while True:
+        if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
+            state = proc.text(f"/proc/{process.pid}/stat", 4096).rpartition(")")[2].split()[:1]
+            hung = f"no answer in {limit:g} s (process state {''.join(state) or '?'})"
+            break
+        got = os.read(process.stdout.fileno(), 1 << 16)
+        data += got
+        if not got or len(data) > _OUTPUT:
+            break
+    if hung:
+        process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(1.0)
+    children.not_at_end(name)
+    process.stdout.close()
+    code = process.returncode
+    return 0 if code is None else code, data.decode("utf-8", "backslashreplace"), hung
+
+
+def _tool() -> str:
+    """The path of nvidia-smi, empty where there is none. Folders that lie on a network's mount are not looked into."""
+    table = proc.mounts()
+    for folder in os.environ.get("PATH", os.defpath).split(":"):
+        mount = proc.mount_of(folder, table)
+        if folder and not (mount is not None and proc.is_shared(mount["fs"])):
+            path = os.path.join(folder, "nvidia-smi")
+            if os.access(path, os.X_OK):
+                return path
+    return ""
+
+
+def _query(fields: Sequence[str], limit: float, what: str = "gpu") -> tuple[int, str, str]:
+    return run([_tool(), f"--query-{what}={','.join(fields)}", FORMAT], limit)
+
+
+def _apps(found: dict[str, Any], limit: float) -> None:
+    """How many processes compute on each GPU. Those of other containers may not be seen."""
+    fields = ("gpu_uuid", "pid", "used_memory")
+    code, output, hung = _query(fields, limit, "compute-apps")
+    if hung or code:
+        return
+    uuids = [line.split(", ")[0].strip() for line in output.splitlines() if line.count(", ") == len(fields) - 1]
+    for gpu in found["gpus"]:
+        gpu["processes"] = uuids.count(str(gpu.get("uuid")))
+
+
+def _reasons(found: dict[str, Any], limit: float) -> None:
+    """`clock_reasons` of each GPU: the driver's bits. Asked for apart, since one name that is not known makes the whole
+    query fail."""
+    by_index = {gpu["index"]: gpu for gpu in found["gpus"]}
+    for name in REASONS:
+        code, output, hung = _query(("index", name), limit)
+        if hung:
+            return
+        if code:
+            continue
+        for gpu in _rows(("index", name), output)[0]:
+            if gpu[name] is not None:
+                by_index.get(gpu["index"], {})["clock_reasons"] = gpu[name]
+        return
+
+
+def _extra(found: dict[str, Any], limit: float) -> None:
+    by_index = {gpu["index"]: gpu for gpu in found["gpus"]}
+    for fields in _EXTRA:
+        code, output, hung = _query(("index", *fields), limit)
+        if hung:
+            return
+        for gpu in _rows(("index", *fields), output)[0] if not code else []:
+            by_index.get(gpu["index"], {}).update(gpu)
+
+
+def _links(found: dict[str, Any], limit: float) -> None:
+    code, output, hung = run([_tool(), "nvlink", "--status"], limit)
+    if not hung and not code:
+        links = parse_links(output)
+        for gpu in found["gpus"]:
+            gpu["links"] = links.get(gpu["index"])
+    if len(found["gpus"]) > 1:
+        code, output, hung = run([_tool(), "topo", "-m"], limit)
+        found["topology"] = parse_topology(output) if not hung and not code else None
+
+
+def _xids(found: dict[str, Any]) -> None:
+    """Where the kernel's log may be read. It tells of all GPUs of the machine, also those of others."""
+    lines: list[str] = []
+    try:
+        log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        found["log"] = f"not readable: {error.strerror}"
+        return
+    try:
+        while True:
+            try:
+                line = os.read(log, 8192)
+            except BrokenPipeError:
+                continue  # overwritten while it was read
+            except OSError:
+                break  # the end, as a log that does not block has it
+            if not line:
+                break
+            if b"Xid" in line:
+                lines.append(line.decode("utf-8", "backslashreplace"))
+    finally:
+        os.close(log)
+    found["xids"] = parse_xids(lines, time.monotonic())

@@ -1,0 +1,514 @@
+"""TCP between the workers: a server for the others, calls to all of them at once, and speed to one after another.
+
+Server and calls are loops over a selector, since a thread for each of many peers costs more than what it does. Who
+does not show the token of the run is hung up on; the server ends with the process.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import fcntl
+import hashlib
+import hmac
+import os
+import resource
+import select
+import selectors
+import socket
+import struct
+import threading
+import time
+
+from atlctl.remote import proc
+
+TYPE_CHECKING = False  # that of `typing` takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .wire import Say
+
+#: What a caller says first: the digest of the token, the index of the worker it wants, what it wants. The answer to it.
+HELLO = struct.Struct("!32sIc")
+REPLY = struct.Struct("!cI")
+ECHO, SINK, HERE = b"E", b"S", b"K"
+#: Connections served at once, those of them that have not said hello yet, and seconds that they have for it.
+_GUESTS, _STRANGERS, _MANNERS = 4096, 256, 10.0
+#: Bytes that are held for one echo before no more are read.
+_HELD = 1 << 18
+#: Bytes of one read.
+_READ = 1 << 18
+#: Calls under way at once; a share of the open files that are allowed.
+_CALLS = 512
+#: Files that are asked for: one for each connection in and out.
+_FILES = 16384
+_TCP_NOTSENT_LOWAT, _SO_MAX_PACING_RATE = 25, 47
+
+_lock = threading.Lock()
+_servers: list[Server] = []
+
+
+def listen(say: Say, request: dict[str, Any]) -> None:
+    """Serve the others from now on, and tell where: the port, the addresses of this worker, and for each of `targets`
+    the address from which a packet to it would leave. A second call tells the same of the same server."""
+    with _lock:
+        if not _servers:
+            _more_files()
+            _servers.append(Server(digest(str(request["token"])), int(request["index"])))
+            threading.Thread(target=_servers[0].serve, daemon=True).start()
+    routes = {target: _route(target) for target in request.get("targets", ())}
+    say(
+        ev="listen",
+        port=_servers[0].port,
+        addresses=_addresses(),
+        default=_route("192.0.2.1") or _route("2001:db8::1"),
+        routes=routes,
+        machine=_machine(),
+        stack=_stack(),
+        end=True,
+    )
+
+
+def _more_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    want = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < want:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (want, hard))
+
+
+# Where this worker is
+
+
+def _addresses() -> list[list[str]]:
+    """Interface and address of every one that is up, loopback too."""
+    found = []
+    size, room = 40 if struct.calcsize("P") == 8 else 32, 1 << 15
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        names = array.array("B", bytes(room))
+        filled = fcntl.ioctl(asked.fileno(), 0x8912, struct.pack("iP", room, names.buffer_info()[0]))  # SIOCGIFCONF
+        data = names.tobytes()[: struct.unpack_from("i", filled)[0]]
+    for at in range(0, len(data), size):
+        name = data[at : at + 16].split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
+        found.append([name, socket.inet_ntoa(data[at + 20 : at + 24])])
+    try:
+        with open("/proc/net/if_inet6") as file:
+            for line in file:
+                digits, _, _, scope, _, name = line.split()
+                if scope in ("00", "10"):  # global and loopback; a link's own addresses need an interface beside them
+                    found.append([name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))])
+    except (OSError, ValueError):
+        return found  # no IPv6 here
+    return found
+
+
+def _route(target: str) -> str | None:
+    """The address from which a packet to `target` would leave; nothing is sent. None where there is no way."""
+    family = socket.AF_INET6 if ":" in target else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as asked:
+            asked.connect((target, 9))
+            return str(asked.getsockname()[0])
+    except OSError:
+        return None
+
+
+def _machine() -> str:
+    """Equal where two workers share one kernel; empty where it is not known."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _stack() -> str:
+    """Equal where two workers of one machine share one network stack: loopback joins them."""
+    try:
+        return os.readlink("/proc/self/ns/net")
+    except OSError:
+        return socket.gethostname()
+
+
+# Calls to all of the others
+
+
+class _Call:
+    """One conversation: connect, hello, a few small echoes, a large one. `stage` is what it waits for."""
+
+    def __init__(self, index: int, where: tuple[str, int], hello: bytes, small: int, large: bytes) -> None:
+        self.index, self.small, self.large = index, small, large
+        self.stage = "connect"
+        self.out, self.got = memoryview(hello), bytearray()
+        self.events = selectors.EVENT_WRITE
+        self.connect = self.rtt = self.sent = 0.0
+        self.result: dict[str, Any] | None = None
+        self.begun = self.moved = time.monotonic()
+        self.sock = socket.socket(socket.AF_INET6 if ":" in where[0] else socket.AF_INET, socket.SOCK_STREAM)
+        self.sock.setblocking(False)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = self.sock.connect_ex(where)
+        if code not in (0, errno.EINPROGRESS):
+            self.fail(OSError(code, os.strerror(code)))
+
+    def step(self, events: int) -> None:
+        """Go on as far as it goes without waiting. Raises OSError; `result` is set at the end."""
+        if self.stage == "connect":
+            code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+            self.connect, self.stage = time.monotonic() - self.begun, "hello"
+        if events & selectors.EVENT_READ:
+            data = self.sock.recv(_READ)
+            if not data:
+                raise ConnectionResetError("hung up")
+            self.got += data
+            self.moved = time.monotonic()
+            self._hear()
+        if self.out:
+            with contextlib.suppress(BlockingIOError):
+                self.out = self.out[self.sock.send(self.out) :]
+                self.moved = time.monotonic()
+        self.events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.out else 0)
+
+    def _hear(self) -> None:
+        if self.stage == "hello":
+            if len(self.got) < REPLY.size:
+                return None
+            here, index = REPLY.unpack_from(self.got)
+            if here != HERE or index != self.index:
+                return self._end("stranger", f"worker number {index} answers there")
+            self.got.clear()
+            self.stage = "small"
+            return self._small()
+        wanted = b"\x5a" * 64 if self.stage == "small" else self.large
+        if len(self.got) < len(wanted):
+            return None
+        if self.got != wanted:
+            return self._end("data", "bytes came back altered")
+        self.got.clear()
+        if self.stage == "large":
+            return self._end("", "")
+        took = time.monotonic() - self.sent
+        self.rtt = min(self.rtt or took, took)
+        self.small -= 1
+        if self.small:
+            return self._small()
+        self.stage, self.out = "large", memoryview(self.large)
+        return None
+
+    def _small(self) -> None:
+        self.sent, self.out = time.monotonic(), memoryview(b"\x5a" * 64)
+
+    def _end(self, kind: str, error: str) -> None:
+        self.result = {"ok": not kind, "kind": kind, "error": error}
+
+    def fail(self, error: OSError | None) -> None:
+        """`kind` is what did not come: `connect`, `hello`, `small`, `large`, or `refused`."""
+        kind = "refused" if isinstance(error, ConnectionRefusedError) else self.stage
+        waited = f"nothing came for {time.monotonic() - self.moved:.1f} s"
+        self._end(kind, waited if error is None else error.strerror or str(error))
+
+    def told(self) -> dict[str, Any]:
+        times = {"connect_ms": round(self.connect * 1e3, 3), "rtt_ms": round(self.rtt * 1e3, 3)}
+        return dict(self.result or {}, **{name: value for name, value in times.items() if value})
+
+
+def mesh(say: Say, request: dict[str, Any]) -> None:
+    """Call all of `peers` (index -> address and port) at once, and tell how each call went.
+
+    A call is given up after `patience` seconds in which nothing of it came, or `cap` in all.
+    """
+    large, shown = os.urandom(int(request.get("large", 65536))), digest(str(request["token"]))
+    small, peers, own = int(request.get("small", 3)), request["peers"], int(request["index"])
+
+    def call(index: int) -> _Call:
+        host, port = peers[str(index)]
+        return _Call(index, (host, port), HELLO.pack(shown, index, ECHO), small, large)
+
+    begun = time.monotonic()
+    # Everybody begins with the one behind himself, so that not all call the same one at once.
+    order = sorted(map(int, peers), key=lambda index: (index < own, index))
+    told = _hold(order, call, float(request["patience"]), float(request["cap"]))
+    say(ev="mesh", peers=told, seconds=round(time.monotonic() - begun, 3), end=True)
+
+
+def _hold(order: list[int], begin: Callable[[int], _Call], patience: float, cap: float) -> dict[int, dict[str, Any]]:
+    told: dict[int, dict[str, Any]] = {}
+    live: set[_Call] = set()
+    room = max(8, min(_CALLS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+    swept = 0.0
+    with selectors.DefaultSelector() as selector:
+
+        def done(call: _Call) -> None:
+            told[call.index] = call.told()
+            live.discard(call)
+            selector.unregister(call.sock)
+            call.sock.close()
+
+        while order or live:
+            while order and len(live) < room:
+                call = begin(order.pop(0))
+                live.add(call)
+                selector.register(call.sock, call.events, call)
+            for key, events in selector.select(0.1):
+                call = key.data
+                try:
+                    if call.result is None:
+                        call.step(events)
+                except OSError as error:
+                    call.fail(error)
+                if call.result is not None:
+                    done(call)
+                elif call.events != key.events:
+                    selector.modify(call.sock, call.events, call)
+            now = time.monotonic()
+            if now > swept + 0.05:
+                swept = now
+                for call in [call for call in live if now - call.moved > patience or now - call.begun > cap]:
+                    call.fail(None)
+                    done(call)
+    return told
+
+
+# Speed
+
+
+def send(say: Say, request: dict[str, Any]) -> None:
+    """Send to each of `turns` (index, address, port) in order, each in a slot of `slot` seconds of its own: for
+    `seconds`, the first share `singly` of them one segment at a time, at no more than `pace` bytes a second. Tells what
+    got there and what was sent again."""
+    begun = time.monotonic()
+    results = []
+    for number, turn in enumerate(request["turns"]):
+        time.sleep(max(0.0, begun + number * float(request["slot"]) - time.monotonic()))
+        if turn is None:
+            continue
+        try:
+            result = _transfer(turn, request)
+        except OSError as error:
+            result = {"error": error.strerror or str(error) or type(error).__name__}
+        results.append(dict(result, to=turn[0]))
+    say(ev="send", turns=results, end=True)
+
+
+def _transfer(turn: list[Any], request: dict[str, Any]) -> dict[str, Any]:
+    index, host, port = turn
+    patience = float(request["patience"])
+    with socket.create_connection((host, port), patience) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, 1 << 18)
+        if request.get("pace"):
+            sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, int(request["pace"]))
+        sock.sendall(HELLO.pack(digest(str(request["token"])), int(index), SINK))
+        if sock.recv(REPLY.size, socket.MSG_WAITALL) != REPLY.pack(HERE, int(index)):
+            raise ConnectionRefusedError("another worker answers there")
+        sock.setblocking(False)
+        # What is still under way when the time is up is of no use, and must not stand in the way of the next one.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        return _push(sock, float(request["seconds"]), float(request["singly"]))
+
+
+def _push(sock: socket.socket, seconds: float, singly: float) -> dict[str, Any]:
+    """Send for so long. For the first share `singly` of it the kernel may not put segments together: what loses one in
+    a hundred would lose one heap in a hundred, and there are few heaps. It costs CPU time, and so speed."""
+    data = memoryview(bytes(1 << 20))
+    piece = data[: max(500, sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))]
+    ready = select.poll()
+    ready.register(sock, select.POLLOUT)
+    before, waited, cpu = _tcp(sock), proc.waited("thread-self"), time.thread_time()
+    begun = now = time.monotonic()
+    # The first part, while the connection finds its speed, does not count.
+    single, counts = begun + singly * seconds, begun + (singly if 0 < singly < 1 else 1 / 3) * seconds
+    sent, alone, counted = 0, 0, (begun, 0)
+    while now < begun + seconds:
+        try:
+            if now < single:
+                sent += sock.send(piece, socket.MSG_EOR)
+                alone = sent
+            else:
+                sent += sock.send(data)
+        except BlockingIOError:
+            ready.poll(max(1, int((begun + seconds - now) * 1000)))
+        now = time.monotonic()
+        if now >= counts and counted[0] == begun:
+            counted = now, sent - _unacknowledged(sock)
+    arrived, took = sent - _unacknowledged(sock), max(now - counted[0], 1e-6)
+    after = _tcp(sock)
+    return {
+        "bytes": arrived,
+        "seconds": round(now - begun, 4),
+        "bytes_per_s": round((arrived - counted[1]) / took),
+        "segments": after["segments"] - before["segments"],
+        "singly": min(alone, arrived) // len(piece),
+        "again": after["again"] - before["again"],
+        "needless": after["needless"] - before["needless"],
+        "rtt_us": after["rtt_us"],
+        "rttmin_us": after["rttmin_us"],
+        "receiver_share": round((after["receiver_us"] - before["receiver_us"]) / max(1.0, (now - begun) * 1e6), 3),
+        "cpu_share": round((time.thread_time() - cpu) / max(now - begun, 1e-6), 3),
+        "waited_share": round(proc.waited_since("thread-self", waited) / max(now - begun, 1e-6), 3),
+    }
+
+
+def _unacknowledged(sock: socket.socket) -> int:
+    """Bytes under way; 0 where the kernel does not say."""
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), 0x5411, b"\0" * 4))[0])  # SIOCOUTQ
+    except OSError:
+        return 0
+
+
+def _tcp(sock: socket.socket) -> dict[str, int]:
+    """The kernel's TCP_INFO, as much as there is of it: what it does not say is 0. `needless`: sent again although it
+    had arrived. `receiver_us`: time in which the receiver took no more."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    except OSError:
+        info = b""
+
+    def word(at: int, form: str = "=I") -> int:
+        return int(struct.unpack_from(form, info, at)[0]) if len(info) >= at + struct.calcsize(form) else 0
+
+    return {
+        "rtt_us": word(68),
+        "again": word(100),
+        "rttmin_us": word(148),
+        "segments": word(156) or word(136),
+        "receiver_us": word(176, "=Q"),
+        "needless": word(216),
+    }
+
+
+# The server
+
+
+def digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+class _Guest:
+    """One connection to the server."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.since = time.monotonic()
+        self.wants = b""
+        self.held = bytearray()
+        self.events = selectors.EVENT_READ
+
+
+class Server:
+    def __init__(self, digest: bytes, index: int) -> None:
+        self._digest, self._index = digest, index
+        self._listener = _listener()
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._guests: dict[int, _Guest] = {}
+        self._strangers: dict[int, _Guest] = {}
+        self._buffer = bytearray(1 << 20)
+
+    def serve(self) -> None:
+        """For as long as the process lives."""
+        while True:
+            for key, events in self._selector.select(1.0):
+                if key.data is None:
+                    self._accept()
+                    continue
+                try:
+                    self._attend(key.data, events)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    self._dismiss(key.data)
+            late = time.monotonic() - _MANNERS
+            for guest in [guest for guest in self._strangers.values() if guest.since < late]:
+                self._dismiss(guest)
+
+    def _accept(self) -> None:
+        for _ in range(64):
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    time.sleep(0.01)
+                    return
+                continue
+            if len(self._guests) >= _GUESTS:
+                sock.close()
+                continue
+            if len(self._strangers) >= _STRANGERS:
+                self._dismiss(next(iter(self._strangers.values())))
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            guest = _Guest(sock)
+            self._guests[sock.fileno()] = self._strangers[sock.fileno()] = guest
+            self._selector.register(sock, guest.events, guest)
+
+    def _attend(self, guest: _Guest, events: int) -> None:
+        if guest.wants == SINK:
+            for _ in range(4):
+                if not guest.sock.recv_into(self._buffer):
+                    return self._dismiss(guest)
+            return None
+        if events & selectors.EVENT_READ:
+            data = guest.sock.recv(_READ)
+            if not data:
+                return self._dismiss(guest)
+            guest.held += data
+        if not guest.wants and not self._greet(guest):
+            return None
+        if guest.held:
+            with contextlib.suppress(BlockingIOError):
+                del guest.held[: guest.sock.send(guest.held)]
+        self._watch(guest)
+        return None
+
+    def _greet(self, guest: _Guest) -> bool:
+        """Whether it may stay and its wish is known."""
+        if len(guest.held) < HELLO.size:
+            return False
+        digest, index, wants = HELLO.unpack_from(guest.held)
+        if not hmac.compare_digest(digest, self._digest) or wants not in (ECHO, SINK):
+            self._dismiss(guest)
+            return False
+        guest.wants = wants
+        self._strangers.pop(guest.sock.fileno(), None)
+        del guest.held[: HELLO.size]
+        guest.sock.send(REPLY.pack(HERE, self._index))
+        if index != self._index:
+            self._dismiss(guest)
+            return False
+        if wants == SINK:
+            guest.held.clear()
+        return True
+
+    def _watch(self, guest: _Guest) -> None:
+        """Reading stops while too much is held for one that does not take its echo."""
+        events = (selectors.EVENT_READ if len(guest.held) < _HELD else 0) | (selectors.EVENT_WRITE if guest.held else 0)
+        if events != guest.events:
+            guest.events = events
+            self._selector.modify(guest.sock, events, guest)
+
+    def _dismiss(self, guest: _Guest) -> None:
+        number = guest.sock.fileno()
+        if self._guests.pop(number, None) is not None:
+            self._strangers.pop(number, None)
+            self._selector.unregister(guest.sock)
+            guest.sock.close()
+
+
+def _listener() -> socket.socket:
+    """On every address, of both families where there are two."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", 0), family=socket.AF_INET6, backlog=4096, dualstack_ipv6=True)
+        except OSError:
+            return socket.create_server(("", 0), backlog=4096)
+    return socket.create_server(("", 0), backlog=4096)

@@ -1,0 +1,267 @@
+"""Python stacks and flight recorders of rank processes, from whoever gives them.
+
+Modules that take long to import are imported where they are needed: many probes may run on one machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+
+from atlctl.remote.proc import decoded, link, read, read_all
+from atlctl.remote.trust import runs, safe
+
+TYPE_CHECKING = False  # that of `typing` takes long to import
+if TYPE_CHECKING:
+    from typing import Any
+
+    Found = dict[str, Any]
+
+#: Processes that are asked at once, and seconds in which one must answer.
+AT_ONCE = 4
+_SERVER_SECONDS, _SPY_SECONDS = 2.0, 5.0
+#: Bytes of an answer and of a recorder's dump; threads of a stack, frames of a thread, entries of a recorder.
+_ANSWER_LIMIT, _DUMP_LIMIT = 4 << 20, 1 << 20
+_THREADS, _FRAMES, _ENTRIES = 32, 64, 256
+_TRIES = 3
+SOCKET = b"TORCH_WORKER_SERVER_SOCKET"
+DUMP_FILES = (b"TORCH_FR_DUMP_TEMP_FILE", b"TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+
+
+class Dumps:
+    """Asks torch's own worker server first, then py-spy. `problem`: why there is no py-spy, None where there is one."""
+
+    def __init__(self, brought: bytes | None, deadline: float) -> None:
+        self._deadline = deadline
+        self._brought: int | None = None
+        self._spy: str | None = None
+        self.problem: str | None = None
+        if brought is not None:
+            self.problem = self._put(brought)
+        else:
+            places = os.environ.get("PATH", os.defpath).split(os.pathsep)
+            self._spy = next(
+                (path for path in (place + "/py-spy" for place in places) if os.access(path, os.X_OK)), None
+            )
+
+    def close(self) -> None:
+        if self._brought is not None:
+            os.close(self._brought)
+
+    def ask(self, ranks: list[Found], environs: dict[int, dict[bytes, bytes]]) -> None:
+        """Adds `stack` and `recorder` to each of `ranks`: what was found, or why nothing was."""
+        files = {}
+        for rank in ranks:
+            environ = environs.get(rank["pid"], {})
+            path = next((environ[name] for name in DUMP_FILES if name in environ), b"")
+            if path and rank["rank"] is not None:
+                files[rank["pid"]] = os.fsdecode(path) + str(rank["rank"])
+        dumped, _ = read_all(sorted(set(files.values())), _DUMP_LIMIT + 1)
+        left = list(ranks)
+
+        def work() -> None:
+            while True:
+                try:
+                    rank = left.pop(0)
+                except IndexError:
+                    return
+                rank.update(self._rank(rank, environs))
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in ranks[:AT_ONCE]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for rank in ranks:
+            data = dumped.get(files.get(rank["pid"], ""))
+            if data and rank["recorder"] is None and len(data) <= _DUMP_LIMIT:
+                import base64
+
+                rank["recorder"] = {"source": "file", "base64": base64.b64encode(data).decode()}
+
+    def _rank(self, rank: Found, environs: dict[int, dict[bytes, bytes]]) -> Found:
+        pid, problems, recorder = rank["pid"], [], None
+        path = environs.get(pid, {}).get(SOCKET)
+        if path:
+            try:
+                server = _server_of(pid, os.fsdecode(path))
+                stack: Found = {"source": "torch", "text": decoded(_post(server, "dump_traceback"))[: 64 << 10]}
+                try:
+                    recorder = _recorder(_post(server, "fr_trace_json"))
+                except (OSError, ValueError) as error:
+                    problems.append(f"torch's flight recorder: {error}")
+                return {"stack": stack, "recorder": recorder, "problems": problems}
+            except (OSError, ValueError) as error:
+                problems.append(f"torch's worker server: {error}")
+        found, why = self._spy_on(rank)
+        if found is None:
+            problems.append(why)
+        return {"stack": found, "recorder": None, "problems": problems}
+
+    def _spy_on(self, rank: Found) -> tuple[Found | None, str]:
+        pid = rank["pid"]
+        program = self._spy
+        if self._brought is not None:
+            program = f"/proc/self/fd/{self._brought}"
+        if program is None:
+            program, why = _beside(pid, rank["command"].split(" ")[0])
+        if program is None:
+            return None, self.problem or why
+        why = "not in time"
+        for _ in range(_TRIES):
+            left = min(_SPY_SECONDS, self._deadline - time.monotonic())
+            if left <= 0:
+                break
+            # Without --nonblocking it would stop the process, and leave it stopped if it were killed.
+            try:
+                code, out, err = self._call(program, ["dump", "--nonblocking", "--json", "--pid", str(pid)], left)
+            except OSError as error:
+                return None, f"py-spy: {error.strerror}"
+            try:
+                if code == 0:
+                    return {"source": "py-spy", "threads": _threads(json.loads(out))}, ""
+            except (ValueError, KeyError, TypeError, AttributeError):
+                why = "its answer cannot be read"
+                continue
+            why = "; ".join(decoded(err).split("\n")[:2])[:300] or f"exit {code}"
+            if "ermission" in why or "not permitted" in why:
+                return None, f"py-spy is not permitted: {why}"
+        return None, f"py-spy: {why}"
+
+    def _put(self, brought: bytes) -> str | None:
+        """Opens the program. Its folder is gone again before it runs for a rank, so nothing can leave it behind."""
+        import shutil
+        import tempfile
+
+        if brought[:20][18:] != read("/proc/self/exe", 20)[18:]:
+            return "the py-spy brought along is for another kind of machine"
+        why = "there is no folder to put py-spy into"
+        places = [os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~")]  # noqa: S108
+        for place in dict.fromkeys(place for place in places if place and os.path.isdir(place)):
+            try:
+                folder = tempfile.mkdtemp(prefix=".atlctl-stacks-", dir=place)
+                try:
+                    path = os.path.join(folder, "py-spy")
+                    with open(path, "wb") as file:
+                        file.write(brought)
+                    os.chmod(path, 0o700)
+                    if os.access(path, os.X_OK):
+                        self._brought = os.open(path, os.O_RDONLY)
+                        return None
+                    why = "py-spy could not be put there: no program may run from its folders"
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+            except OSError as error:
+                why = f"py-spy could not be put there: {error.strerror}"
+        return why
+
+    def _call(self, program: str, words: list[str], seconds: float) -> tuple[int, bytes, bytes]:
+        """Exit code and both outputs, by way of files without a name: on a pipe that nobody reads it would hang."""
+        import subprocess
+        import tempfile
+
+        kept = [] if self._brought is None else [self._brought]
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            with subprocess.Popen(
+                ["py-spy", *words],
+                executable=program,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                pass_fds=kept,
+            ) as running:
+                try:
+                    code = running.wait(seconds)
+                except subprocess.TimeoutExpired:
+                    code = -1
+                finally:
+                    running.kill()
+            out.seek(0)
+            err.seek(0)
+            return code, out.read(_ANSWER_LIMIT), err.read(2000)
+
+
+def inflated(data: bytes) -> bytes:
+    """What the client has compressed."""
+    import zlib
+
+    return zlib.decompress(data)
+
+
+def _threads(answer: list[Found]) -> list[Found]:
+    return [
+        {
+            "tid": thread["os_thread_id"],
+            "name": thread.get("thread_name"),
+            "active": thread.get("active"),
+            "gil": thread.get("owns_gil"),
+            "frames": [[f["name"][:200], f["filename"][:300], f["line"]] for f in thread["frames"][:_FRAMES]],
+        }
+        for thread in answer[:_THREADS]
+    ]
+
+
+def _beside(pid: int, called: str) -> tuple[str | None, str]:
+    """A py-spy beside the interpreter of a process, as that was called (it may be that of a virtual environment) or as
+    it is; else why there is none. That of another user's process is not run."""
+    why = "there is no py-spy in the worker"
+    for python in (called, link(f"/proc/{pid}/exe")):
+        path = os.path.join(os.path.dirname(python), "py-spy")
+        if not python.startswith("/") or not os.path.exists(path):
+            continue
+        try:
+            if runs(f"/proc/{pid}", python) and safe(path):
+                return path, ""
+        except OSError:
+            pass
+        why = f"{path} is not run: other users can change it"
+    return None, why
+
+
+def _server_of(pid: int, stated: str) -> str:
+    """The socket on which this very process listens: another rank may have taken the name that is stated."""
+    inodes = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        match = re.match(r"socket:\[(\d+)\]$", link(f"/proc/{pid}/fd/{name}"))
+        if match:
+            inodes.add(match.group(1))
+    for line in decoded(read(f"/proc/{pid}/net/unix", 4 << 20)).splitlines():
+        words = line.split(None, 7)
+        if len(words) == 8 and words[6] in inodes and words[7].startswith(stated):
+            return words[7] if words[7].startswith("/") else os.path.join(f"/proc/{pid}/cwd", words[7])
+    raise OSError(f"the process does not listen on {stated}")
+
+
+def _post(path: str, handler: str) -> bytes:
+    """What a handler of torch's worker server answers. Raises OSError and ValueError."""
+    import socket
+
+    deadline = time.monotonic() + _SERVER_SECONDS
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_SERVER_SECONDS)
+        connection.connect(path)
+        connection.sendall(b"POST /handler/%s HTTP/1.0\r\nContent-Length: 0\r\n\r\n" % handler.encode())
+        data = b""
+        while len(data) < _ANSWER_LIMIT:
+            connection.settimeout(max(0.01, deadline - time.monotonic()))
+            piece = connection.recv(65536)
+            if not piece:
+                break
+            data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    if not head.startswith((b"HTTP/1.0 200", b"HTTP/1.1 200")):
+        answer = decoded(head.split(b"\r\n")[0][:100])
+        raise ValueError(f"it answered {answer}")
+    return body
+
+
+def _recorder(answer: bytes) -> Found | None:
+    """A dump without the entries that are long over; None where nothing is recorded."""
+    dump = json.loads(answer.decode("utf-8", "replace"))
+    if not isinstance(dump, dict) or not dump.get("entries"):
+        return None
+    dump["entries"] = dump["entries"][-_ENTRIES:]
+    return {"source": "torch", "json": dump}

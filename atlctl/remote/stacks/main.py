@@ -1,0 +1,232 @@
+"""The probe: two looks at each rank some seconds apart, then the stacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+
+from atlctl.remote import cgroups
+from atlctl.remote.proc import names, read, read_all, stat, text
+from atlctl.remote.ranks import Finder
+
+from .dumping import Dumps, inflated
+
+TYPE_CHECKING = False  # that of `typing` takes long to import
+if TYPE_CHECKING:
+    from typing import Any
+
+    Found = dict[str, Any]
+
+_CHILDREN, _MOVED, _MAPS = 32, 5, 8 << 20
+#: Bytes of headroom below which nothing but /proc is looked at. A py-spy takes some 10 MiB, four run at once, and the
+#: training goes on to take memory meanwhile.
+HEADROOM = 128 << 20
+_MAX_THREADS = 512
+_X86 = {
+    0: "read", 1: "write", 7: "poll", 17: "pread64", 19: "readv", 23: "select", 24: "sched_yield", 16: "ioctl",
+    34: "pause", 35: "nanosleep", 42: "connect", 43: "accept", 45: "recvfrom", 47: "recvmsg", 61: "wait4", 2: "open",
+    72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync", 202: "futex", 208: "io_getevents", 4: "stat", 5: "fstat",
+    230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat", 262: "newfstatat", 270: "pselect6",
+    271: "ppoll", 281: "epoll_pwait", 288: "accept4", 332: "statx", 426: "io_uring_enter", 18: "pwrite64",
+    20: "writev", 217: "getdents64", 128: "rt_sigtimedwait", 40: "sendfile", 295: "preadv", 6: "lstat",
+}  # fmt: skip
+_ARM = {
+    63: "read", 64: "write", 67: "pread64", 65: "readv", 29: "ioctl", 72: "pselect6", 73: "ppoll", 124: "sched_yield",
+    101: "nanosleep", 115: "clock_nanosleep", 203: "connect", 202: "accept", 207: "recvfrom", 212: "recvmsg",
+    260: "wait4", 95: "waitid", 25: "fcntl", 32: "flock", 82: "fsync", 83: "fdatasync", 98: "futex", 4: "io_getevents",
+    22: "epoll_pwait", 56: "openat", 79: "newfstatat", 80: "fstat", 242: "accept4", 291: "statx", 68: "pwrite64",
+    426: "io_uring_enter", 66: "writev", 61: "getdents64", 137: "rt_sigtimedwait", 71: "sendfile", 69: "preadv",
+}  # fmt: skip
+_SYSCALLS = {"x86_64": _X86, "aarch64": _ARM}.get(os.uname().machine, {})
+#: Calls whose first argument is a descriptor.
+_ON_FILE = frozenset({
+    "read", "write", "readv", "writev", "pread64", "preadv", "pwrite64", "ioctl", "fcntl", "flock", "fsync",
+    "fdatasync", "fstat", "getdents64", "recvfrom", "recvmsg", "accept", "accept4", "connect",
+})  # fmt: skip
+
+
+def main(*words: str) -> None:
+    """`words`: seconds of the window, seconds for all, bytes of a compressed py-spy on standard input (0: none)."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _leave)
+    window, seconds, size = float(words[0]), float(words[1]), int(words[2])
+    deadline = time.monotonic() + seconds
+    brought = sys.stdin.buffer.read(size) if size else None
+    room = _headroom()
+    finder = Finder()
+    ranks = finder.ranks()
+    before = {rank["pid"]: _look(finder, rank["pid"]) for rank in ranks}
+    begun, held = time.monotonic(), cgroups.throttled()
+    time.sleep(window)
+    after = {rank["pid"]: _look(finder, rank["pid"]) for rank in ranks}
+    passed = time.monotonic() - begun
+    now = cgroups.throttled()
+    for rank in ranks:
+        rank.update(_change(before[rank["pid"]], after[rank["pid"]]))
+        rank.update({"stack": None, "recorder": None, "problems": []})
+    _tell_torch(ranks)
+    problem = _dump(ranks, finder, room, brought, deadline)
+    report = {
+        "atlctl_stacks": 1,
+        "seconds": round(passed, 3),
+        "ticks_per_second": os.sysconf("SC_CLK_TCK"),
+        "cpus": len(os.sched_getaffinity(0)),
+        "now": time.time(),
+        "memory": room,
+        "throttled_us": None if held is None or now is None else now - held,
+        "hidden": finder.hidden,
+        "launchers": 0 if ranks else finder.launchers(),
+        "problem": problem,
+        "ranks": [dict(rank, started=_started(rank["start"])) for rank in ranks],
+    }
+    sys.stdout.write(json.dumps(report, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def _headroom() -> Found:
+    memory = cgroups.memory()
+    return {"headroom": memory["room"], "of": memory["of"], "needed": HEADROOM}
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _tell_torch(ranks: list[Found]) -> None:
+    """Adds `torch`: whether the process has loaded torch's libraries; None where its memory map cannot be read."""
+    paths = {f"/proc/{rank['pid']}/maps": rank for rank in ranks}
+    maps, _ = read_all(list(paths), _MAPS)
+    for path, rank in paths.items():
+        rank["torch"] = b"/libtorch" in maps[path] if maps.get(path) else None
+
+
+def _dump(ranks: list[Found], finder: Finder, room: Found, brought: bytes | None, deadline: float) -> str | None:
+    """Why there are no Python stacks, for all ranks alike; None where they were tried."""
+    if room["headroom"] is not None and room["headroom"] < HEADROOM:
+        free, needed = room["headroom"] >> 20, HEADROOM >> 20
+        return f"only {free} MiB of memory are free, and {needed} are needed for stacks: /proc alone was read"
+    living = [rank for rank in ranks if rank["looks"]]
+    if not living:
+        return None
+    dumps = Dumps(None if brought is None else inflated(brought), deadline)
+    try:
+        dumps.ask(living, finder.environs)
+    finally:
+        dumps.close()
+    return dumps.problem
+
+
+def _look(finder: Finder, pid: int) -> Found:
+    found = look_at(pid)
+    below = finder.below(pid)[:_CHILDREN]
+    found["children"] = {child: _thread(child, child) for child in below} if found else {}
+    return found
+
+
+def look_at(pid: int) -> dict[str, Any]:
+    """One look at a process: its own numbers, its main thread, and where its other threads wait."""
+    folder = f"/proc/{pid}"
+    process, main = stat(folder), _thread(pid, pid)
+    if process is None or main is None:
+        return {}
+    threads = [name for name in names(folder + "/task") if name != str(pid)]
+    others = [found for found in (_thread(pid, int(name)) for name in threads[:_MAX_THREADS]) if found]
+    return {"start": process.start, "ticks": process.ticks, "main": main, "others": others,
+            "threads": len(threads) + 1, "frozen": cgroups.frozen(pid)}  # fmt: skip
+
+
+def _thread(pid: int, tid: int) -> dict[str, Any] | None:
+    folder = f"/proc/{pid}/task/{tid}"
+    found = stat(folder)
+    if found is None:
+        return None
+    schedule = read(folder + "/schedstat").split()
+    status = text(folder + "/status")
+    switches = re.findall(r"^(?:non)?voluntary_ctxt_switches:\s+(\d+)", status, re.MULTILINE)
+    tracer = re.search(r"^TracerPid:\s+(\d+)", status, re.MULTILINE)
+    call, timed, target = _syscall(pid, folder)
+    return {
+        "tid": tid, "name": found.comm, "state": found.state, "ticks": found.ticks,
+        "run_ns": int(schedule[0]) if len(schedule) > 1 else None,
+        "wait_ns": int(schedule[1]) if len(schedule) > 1 else None,
+        "switches": sum(map(int, switches)) if switches else None,
+        "tracer": int(tracer.group(1)) if tracer else 0,
+        "wchan": text(folder + "/wchan", 100).strip("0") or None,
+        "syscall": call, "timed": timed, "target": target,
+    }  # fmt: skip
+
+
+def _syscall(pid: int, folder: str) -> tuple[str | None, bool | None, str | None]:
+    """The system call a thread is in, whether a futex has a time limit, and what a descriptor stands for."""
+    words = read(folder + "/syscall").split()
+    if not words or words == [b"running"]:
+        return ("running" if words else None), None, None
+    number = int(words[0])
+    name = _SYSCALLS.get(number, str(number))
+    if number < 0 or len(words) < 5:
+        return "none", None, None
+    timed = words[4] != b"0x0" if name == "futex" else None
+    if name not in _ON_FILE:
+        return name, timed, None
+    try:
+        return name, timed, os.readlink(f"/proc/{pid}/fd/{int(words[1], 16)}")[:300]
+    except (OSError, OverflowError):
+        return name, timed, None
+
+
+def _change(first: Found, last: Found) -> Found:
+    """Two looks as one: numbers that count as what they grew by. `looks` is empty where the process has ended."""
+    if not first.get("main") or not last.get("main") or first["start"] != last["start"]:
+        return {"looks": []}
+    older = {other["tid"]: other["ticks"] for other in first["others"]}
+    moved = [
+        {"name": other["name"], "tid": other["tid"], "ticks": other["ticks"] - older.get(other["tid"], 0)}
+        for other in last["others"]
+    ]
+    waits: dict[Any, int] = {}
+    for other in last["others"]:
+        key = (other["name"], other["state"], other["syscall"], other["timed"], other["wchan"])
+        waits[key] = waits.get(key, 0) + 1
+    return {
+        "looks": [_main(first["main"]), _main(last["main"])],
+        "ticks": last["ticks"] - first["ticks"],
+        "main_ticks": last["main"]["ticks"] - first["main"]["ticks"],
+        "run_ns": _grown(first, last, "run_ns"),
+        "wait_ns": _grown(first, last, "wait_ns"),
+        "switches": _grown(first, last, "switches"),
+        "tracer": last["main"]["tracer"],
+        "frozen": last["frozen"],
+        "threads": last["threads"],
+        "moved": sorted((item for item in moved if item["ticks"]), key=lambda item: -item["ticks"])[:_MOVED],
+        "waits": [[*key, count] for key, count in sorted(waits.items(), key=lambda item: -item[1])[:40]],
+        "children": [
+            dict(_main(child), pid=pid, name=child["name"], ticks=child["ticks"] - _ticks(first["children"].get(pid)))
+            for pid, child in last["children"].items()
+            if child is not None
+        ],
+    }
+
+
+def _ticks(child: Found | None) -> int:
+    return child["ticks"] if child else 0
+
+
+def _main(found: Found) -> Found:
+    return {name: found[name] for name in ("name", "state", "wchan", "syscall", "timed", "target")}
+
+
+def _grown(first: Found, last: Found, name: str) -> int | None:
+    old, new = first["main"][name], last["main"][name]
+    return None if old is None or new is None else new - old
+
+
+def _started(ticks: int) -> float | None:
+    """Seconds since the epoch of a start time in ticks since boot."""
+    for line in read("/proc/stat", 1 << 20).splitlines():
+        if line.startswith(b"btime "):
+            return int(line.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
+    return None

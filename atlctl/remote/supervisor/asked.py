@@ -1,0 +1,250 @@
+"""Entry: one question, whose name and details are in the words of the command; and its answer.
+
+How a worker is (`look`), its log, the beginning of a file, its end by way of its supervisor, and the removal of what is
+left of it. A start is a dialogue, see `starting`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from . import folders, processes
+from .logs import log
+from .telling import Refused, explained, say, write
+
+#: The exit code if the answer is a refusal, which is on standard output.
+REFUSED = 96
+#: Names of programs that are told.
+MAX_PROGRAMS = 50
+#: Seconds that the supervisor may take beyond the grace: SIGKILL has 5 s, pipes 2 s, and the machine is busy.
+MARGIN_SECONDS = 12.0
+#: How long a supervisor may live on after it has closed its socket, seconds.
+GOING_SECONDS = 2.0
+#: Of a worker whose supervisor was killed.
+KILLED = "its supervisor was killed while it was stopped"
+
+
+def main(words: list[str], program: dict[str, str]) -> int:
+    """`words`: the question, its details as JSON. `program`: the supervisor's modules, for a start."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    wanted = json.loads(words[1])
+    try:
+        _answer(words[0], wanted, program)
+    except Refused as refused:
+        say(refused.told)
+        return REFUSED
+    except BrokenPipeError:
+        return 1
+    except OSError as error:
+        say(explained(error, wanted.get("folder", "")).told)
+        return REFUSED
+    return 0
+
+
+def _answer(question: str, wanted: dict[str, Any], program: dict[str, str]) -> None:
+    if question == "start":
+        from .starting import start  # only there is it sent
+
+        start(wanted, program)
+    elif question == "log":
+        log(wanted)
+    elif question == "read":
+        read(wanted)
+    else:
+        say({"look": look, "stop": stop, "remove": remove}[question](wanted))
+
+
+# How a worker is
+
+
+def look(wanted: dict[str, Any]) -> dict[str, Any]:
+    """What is to be seen of one worker, and how much its machine has to do. Raises Refused."""
+    folder = wanted["folder"]
+    record = folders.record(folder, wanted["uid"])
+    # The order matters: a worker that ends meanwhile has its exit written by now, or is seen as running.
+    presence, place = folders.presence(record)
+    found = {
+        **seen(f"{folder}/workers/{wanted['worker']}", presence, place),
+        "host": os.uname().nodename,
+        "load": list(os.getloadavg()),
+        "cpus": os.cpu_count(),
+        "processes": 0,
+        "ranks": [],
+    }
+    if presence == "alive":
+        children = processes.children_of(processes.everything())
+        family = processes.below(children, (record["supervisor"]["pid"],))
+        found["processes"] = len(family)
+        found["ranks"] = sorted(ranks(family, record["name"]))
+    return found
+
+
+def seen(
+    own: str, presence: str, place: str, table: Callable[[], dict[int, processes.Stat]] = processes.everything
+) -> dict[str, Any]:
+    """What is to be seen of the worker in the folder `own` alone. Raises Refused.
+
+    `presence`, `place`: of its supervisor. `table`: all processes, for which is asked only if the worker may be Held.
+    """
+    process = folders.read_json(f"{own}/proc.json") or {}
+    # The order matters: a worker that ends meanwhile has its exit written by now, or is seen as running.
+    found: dict[str, Any] = {
+        "event": "seen",
+        "presence": presence,
+        "place": place,
+        "process": process,
+        "exit": folders.read_json(f"{own}/exit.json"),
+        "trainer_failed": os.path.exists(f"{own}/trainer.json"),
+        "stopping": os.path.exists(f"{own}/stopping"),
+        "programs": [],
+    }
+    if found["trainer_failed"] and presence == "alive" and not found["exit"]:
+        found["programs"] = _programs(table(), process.get("pid"))
+    return found
+
+
+def _programs(table: dict[int, processes.Stat], first: object) -> list[str]:
+    """The names of the programs that run in the worker whose first process is `first`."""
+    family = processes.below(processes.children_of(table), (first,)) | {first} if isinstance(first, int) else set()
+    return sorted({table[pid].comm for pid in family if pid in table})[:MAX_PROGRAMS]
+
+
+def ranks(pids: Iterable[int], job: str) -> dict[int, str]:
+    """The global ranks of torchrun's children among `pids` that are of `job`, and the worker of each.
+
+    Inside such a process `RANK` is torch's and counts processes, in other processes the platform's, which counts
+    workers. A job that was started inside of this one has ranks of its own.
+    """
+    found = {}
+    for pid in pids:
+        env = processes.environment(pid)
+        rank = env.get(b"RANK", b"")
+        if (
+            env.get(b"ATLCTL_JOB") == job.encode()
+            and b"TORCHELASTIC_RUN_ID" in env
+            and env.get(b"LOCAL_RANK", b"").isdigit()
+            and rank.isdigit()
+            and len(rank) < 10
+        ):
+            found[int(rank)] = env.get(b"ATLCTL_WORKER", b"").decode("utf-8", "replace")
+    return found
+
+
+# The beginning of a file
+
+
+def read(wanted: dict[str, Any]) -> None:
+    """One line of JSON, then the bytes. A relative path begins in the worker's working folder. Raises Refused."""
+    record = folders.record(wanted["folder"], wanted["uid"])
+    base = record["workers"][0].get("chdir", "/")
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(os.path.join(base, wanted["path"]), flags)
+    except (OSError, ValueError):
+        say({"event": "none"})
+        return
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        say({"event": "none"})
+        return
+    with open(descriptor, "rb") as file:
+        say({"event": "file"})
+        left = wanted["limit"]
+        while left > 0:
+            data = file.read(min(left, 1 << 18))
+            if not data:
+                return
+            write(data)
+            left -= len(data)
+
+
+# The end
+
+
+def stop(wanted: dict[str, Any]) -> dict[str, Any]:
+    """SIGTERM, `grace` seconds, SIGKILL. Raises Refused."""
+    folder = wanted["folder"]
+    record = folders.record(folder, wanted["uid"])
+    presence, place = folders.presence(record)
+    if presence == "elsewhere":
+        raise Refused("elsewhere", f"it runs on {place}: it can only be stopped there")
+    if presence == "gone":
+        return _told("already-ended")
+    try:
+        answer = _ask(folder, record, wanted["grace"])
+    except socket.timeout:  # noqa: UP041  the same as TimeoutError since Python 3.10
+        raise Refused(
+            "failed", f"its supervisor does not answer within {wanted['grace'] + MARGIN_SECONDS:g} s"
+        ) from None
+    except OSError:
+        answer = None
+    if answer is not None:
+        return answer
+    identity = record["supervisor"]
+    deadline = time.monotonic() + GOING_SECONDS
+    while processes.alive(identity["pid"], identity["start"]):
+        if time.monotonic() > deadline:
+            raise Refused("failed", "its supervisor cannot be reached")
+        time.sleep(0.02)
+    if os.path.exists(f"{folder}/workers/{wanted['worker']}/exit.json"):
+        return _told("already-ended")
+    return {**_told("killed"), "reason": KILLED}
+
+
+def _told(how: str, processes: int = 0) -> dict[str, Any]:
+    return {"event": "stopped", "how": how, "processes": processes, "reason": ""}
+
+
+def _ask(folder: str, record: dict[str, Any], grace: float) -> dict[str, Any] | None:
+    """What the supervisor says; None if it went away without a word."""
+    names = [entry["name"] for entry in record["workers"]]
+    body = {"id": 1, "uid": record["uid"], "fds": 0, "op": "stop", "workers": names, "grace": grace}
+    # By way of a descriptor, since socket addresses are shorter than paths may be.
+    here = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(grace + MARGIN_SECONDS)
+            sock.connect(f"/proc/self/fd/{here}/control.sock")
+            if not processes.peer_is_me(sock):
+                raise Refused("not_allowed", "its supervisor runs as another user there")
+            sock.sendall(json.dumps(body).encode() + b"\n")
+            with sock.makefile("rb") as answers:
+                for line in answers:
+                    told = json.loads(line)
+                    if told.get("event") == "stopped":
+                        return _told(told["how"], told["processes"])
+                    if told.get("event") == "wrong-job":
+                        raise Refused("replaced", "another job of that name has taken its place on this host")
+    finally:
+        os.close(here)
+    return None
+
+
+def remove(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Delete the folder of a worker that has ended. Raises Refused."""
+    folder = wanted["folder"]
+    folders.trusted(folder)
+    if not os.path.isdir(folder):
+        return {"event": "removed"}
+    lock = folders.Lock(folder)
+    try:
+        found = folders.read_json(f"{folder}/job.json")
+        if found is not None and found.get("uid") != wanted["uid"]:
+            return {"event": "removed"}  # long since, and another job is there
+        if found is not None:
+            presence, place = folders.presence(found)
+            if presence == "alive":
+                raise Refused("running", "it still runs")
+            if presence == "elsewhere":
+                raise Refused("elsewhere", f"it may still run on {place}")
+        folders.delete(folder)
+        return {"event": "removed"}
+    finally:
+        lock.release()

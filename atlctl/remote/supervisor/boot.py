@@ -1,0 +1,200 @@
+"""Start of a supervisor: how a launcher begins it and hears of it, and what it does then, under a guard.
+
+Two processes: the guard, which only waits, and its child, the supervisor. Both adopt orphans. When the
+supervisor is killed, everything it had started falls to the guard, which kills it: workers never outlive
+their supervisor. When the guard is killed, the supervisor stops the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from . import processes
+
+#: What a launcher says when it has taken note of the start.
+KEEP = b"k"
+#: Seconds in which a supervisor must have started.
+START_SECONDS = 60.0
+#: How long a start that has failed may take to end what it had begun.
+UNDO_SECONDS = 15.0
+#: Seconds in which the guard ends what a supervisor that was killed has left.
+GUARD_SECONDS = 30.0
+
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.boot import main; main(sys.argv[2], int(sys.argv[3]))"
+)
+
+
+class Failed(Exception):
+    """There is no answer. `late`: none in time; else the supervisor has ended."""
+
+    def __init__(self, message: str, *, late: bool = False) -> None:
+        super().__init__(message)
+        self.late = late
+
+
+def umask() -> int:
+    """This process's."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def port_is_free(port: int) -> bool:
+    """Whether torch's store could listen there."""
+    with socket.socket() as probe:
+        # As the store does: a port that only waits out old connections is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    """A port on which nobody listens, on any of this machine's addresses."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def begin(
+    package: str, folder: str, link: int, env: Mapping[str, str] | None = None, *flags: str
+) -> subprocess.Popen[bytes]:
+    """The supervisor of the job in `folder`, from the program in `package`, with the socket `link`. `flags`: more of
+    them for its Python. Raises OSError with the name of the file in it, where it is one."""
+    log = os.open(
+        f"{folder}/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
+    try:
+        return subprocess.Popen(
+            # UTF-8 whatever the locale: commands come from clients with locales of their own.
+            [sys.executable, "-I", "-S", *flags, "-X", "utf8", "-c", _PROGRAM, package, folder, str(link)],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=(link,),
+            cwd="/",
+        )
+    finally:
+        os.close(log)
+
+
+def await_start(link: socket.socket, folder: str) -> dict[str, Any]:
+    """What the supervisor says, see `main`. Raises Failed."""
+    data = b""
+    deadline = time.monotonic() + START_SECONDS
+    while not data.endswith(b"\n"):
+        link.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            chunk = link.recv(65536)
+        except socket.timeout:  # noqa: UP041  the same as TimeoutError since Python 3.10
+            raise Failed(f"the supervisor did not start within {START_SECONDS:.0f} s", late=True) from None
+        except ConnectionResetError:
+            chunk = b""
+        if not chunk:
+            raise Failed(f"the supervisor ended at once: {_last_line(folder)}")
+        data += chunk
+    found = json.loads(data)
+    return found if isinstance(found, dict) else {}
+
+
+def _last_line(folder: str) -> str:
+    with open(f"{folder}/supervisor.log", encoding="utf-8", errors="replace") as file:
+        lines = [line.strip() for line in file if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+# The supervisor's own part
+
+#: What a launcher may have been told to ignore, and workers must not inherit.
+SIGNALS = (
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGTSTP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+)
+
+
+def main(folder: str, ready: int) -> None:
+    """Run the job in `folder`. Never returns.
+
+    `ready` (a socket) is told in one JSON line whether it started, and must answer with KEEP for the job to stay.
+    """
+    os.chdir("/")
+    processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
+    guard = os.getpid()
+    supervisor = os.fork()
+    if supervisor == 0:
+        status = 1
+        try:
+            status = _supervise(folder, ready, guard)
+        except BaseException:  # noqa: BLE001  the end of this process: what it died of goes to its log
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    os.close(ready)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: processes.send((supervisor,), number))
+    # The supervisor is the only child until it ends; then its orphans are.
+    os.wait()
+    processes.end_all_below(guard, GUARD_SECONDS)
+    os._exit(0)
+
+
+def _supervise(folder: str, ready: int, guard: int) -> int:
+    from .folders import write_json
+    from .supervisor import KILL_SECONDS, Supervisor, read_spec
+    from .workers import StartError
+
+    launcher = socket.socket(fileno=ready)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
+    processes.prctl(processes.PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != guard:
+        return 1
+    os.umask(0o022)
+    answer: dict[str, object]
+    supervisor: Supervisor | None = None
+    try:
+        spec, env = read_spec(folder)
+        if "umask" in spec:
+            os.umask(spec["umask"])
+        supervisor = Supervisor(folder, spec, env)
+        supervisor.start()
+        write_json(
+            f"{folder}/job.json",
+            {**spec, "started": time.time(), "supervisor": processes.identity(os.getpid())},
+        )
+        answer = {"ok": True}
+    except StartError as error:
+        answer = {"ok": False, "exit_code": error.exit_code, "message": error.reason}
+    except OSError as error:
+        processes.end_all_below(os.getpid(), KILL_SECONDS)
+        answer = {"ok": False, "exit_code": 1, "message": f"{error.strerror}: {error.filename or folder}"}
+    with contextlib.suppress(OSError):  # a launcher that has gone shows when its word is awaited
+        launcher.sendall(json.dumps(answer).encode() + b"\n")
+    if supervisor is None or not answer["ok"]:
+        return 1
+    supervisor.await_keep(launcher)
+    supervisor.run()
+    return 0

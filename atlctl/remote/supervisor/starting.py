@@ -1,0 +1,266 @@
+"""Starts a worker on this machine, in step with its siblings on others: a line of JSON in, a line of JSON out.
+
+    the specification   ready      all is in place, and nothing runs
+    go                  started    it runs, and is ended again unless it is kept
+    keep                kept       it stays, whoever goes
+    undo, or nothing    undone     nothing is left of it (`left`: something does not end)
+
+A client that goes in the middle takes the start along: its end is the end of standard input, or SIGTERM of the guard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from types import FrameType
+from typing import Any, NoReturn
+
+from . import boot, folders, processes
+from .boot import KEEP
+from .telling import Refused, explained, say
+
+#: Bytes of one line of the client: a command line and an environment. The kernel takes 6 MiB of each.
+MAX_STEP = 32 * 1024 * 1024
+#: Seconds in which the client must take the next step.
+PATIENCE_SECONDS = 300
+
+
+class _Gone(BaseException):
+    """The client went away, or takes no step."""
+
+
+def start(wanted: dict[str, Any], program: dict[str, str]) -> None:
+    """The whole dialogue. `program`: the supervisor's modules. Raises Refused; then nothing is left."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, _leave)
+    try:
+        begun = _Start({**wanted, **_hear()}, program)
+    except _Gone:
+        return
+    try:
+        say({"event": "ready", **begun.prepare()})
+        order = _hear()
+        if order["do"] == "go":
+            begun.go(order["port"])
+            say({"event": "started"})
+            order = _hear()
+        if order["do"] == "keep":
+            begun.keep()
+            say({"event": "kept"})
+            return
+    except _Gone:
+        begun.undo()
+        return
+    except OSError as error:
+        begun.undo()
+        raise explained(error, begun.folder) from error
+    except BaseException:
+        begun.undo()
+        raise
+    say({"event": "undone" if begun.undo() else "left"})
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
+    raise _Gone
+
+
+def _hear() -> dict[str, Any]:
+    signal.alarm(PATIENCE_SECONDS)
+    line = sys.stdin.buffer.readline(MAX_STEP)
+    signal.alarm(0)
+    if not line.endswith(b"\n"):
+        raise _Gone
+    found = json.loads(line)
+    assert isinstance(found, dict)
+    return found
+
+
+class _Start:
+    """One worker's start. What it has begun is undone by `undo`, up to `keep`."""
+
+    def __init__(self, wanted: dict[str, Any], program: dict[str, str]) -> None:
+        self._wanted, self._program = wanted, program
+        self._state = folders.state()
+        job = f"{self._state}/{folders.TREE}/{wanted['name']}"
+        self.folder = f"{job}/{wanted['own']}"
+        self._aside = f"{job}/.old-{wanted['own']}"
+        self._lock: folders.Lock | None = None
+        self._link: socket.socket | None = None
+        self._boot = (0, 0)
+        #: What lies in `folder` is of this start.
+        self._ours = False
+        self._env: dict[str, str] = {}
+        self._place = ""
+
+    def prepare(self) -> dict[str, Any]:
+        """Everything that can fail before a process is started."""
+        for path in (f"{self._state}/{folders.TREE}", os.path.dirname(self.folder)):
+            folders.private(path)
+        self._lock = folders.Lock(self.folder)
+        self._give_way()
+        self._ours = True
+        self._place = os.path.normpath(os.path.join(os.getcwd(), self._wanted["chdir"] or "."))
+        self._env = self._environment()
+        self._check()
+        port = self._port() if self._wanted["chooses_port"] else None
+        for part in ("", "/program", "/program/supervisor", "/workers", *self._parts()):
+            folders.private(self.folder + part)
+        for name, text in self._program.items():
+            self._write(f"/program/supervisor/{name}.py", text)
+        return {"folder": self.folder, "chdir": self._place, "port": port, "host": os.uname().nodename}
+
+    def _parts(self) -> list[str]:
+        return [f"/workers/{self._wanted['own']}{part}" for part in ("", "/work", "/log")]
+
+    def _write(self, path: str, text: str) -> None:
+        descriptor = os.open(self.folder + path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def _give_way(self) -> None:
+        """An ended job's folder is put aside; a living one, or one out of sight, stays."""
+        if os.path.islink(self.folder):
+            raise Refused("not_allowed", f"{self.folder} is a symbolic link, which is not followed")
+        # A start that was killed may have left both: what it had put aside is the job.
+        if os.path.isdir(self._aside) and not os.path.exists(f"{self.folder}/job.json"):
+            folders.delete(self.folder)
+            os.rename(self._aside, self.folder)
+        folders.delete(self._aside)
+        found = folders.read_json(f"{self.folder}/job.json")
+        if found is None:
+            folders.delete(self.folder)
+            return
+        if not self._wanted["gives_way"]:
+            raise Refused("taken", f"a job of the name {self._wanted['name']} is there already")
+        presence, place = folders.presence(found)
+        if presence == "alive":
+            raise Refused("running", f"a job of the name {self._wanted['name']} runs there")
+        if presence == "elsewhere":
+            raise Refused(
+                "elsewhere", f"a job of the name {self._wanted['name']} was started in that folder on {place}"
+            )
+        os.rename(self.folder, self._aside)
+
+    def _environment(self) -> dict[str, str]:
+        leaking = re.compile(self._wanted["leaking"])
+        env = {key: value for key, value in os.environ.items() if not leaking.fullmatch(key)}
+        for key in ("PWD", "OLDPWD"):
+            env.pop(key, None)
+        env["MASTER_ADDR"] = self._wanted["master_addr"]
+        env.update(self._wanted["env"])
+        env.update(self._wanted["contract"])
+        env["ATLCTL_STATE_DIR"] = self._state
+        return env
+
+    def _check(self) -> None:
+        """What a shell would say of the working folder and the command."""
+        if not os.path.isdir(self._place):
+            raise Refused("cannot_start", f"{self._place}: no such folder", code=125)
+        if not os.access(self._place, os.X_OK):
+            raise Refused("cannot_start", f"{self._place}: permission denied", code=125)
+        word = self._wanted["argv"][0]
+        folder_list = [""] if "/" in word else os.get_exec_path(self._env)
+        paths = [os.path.join(self._place, folder, word) for folder in folder_list]
+        if not any(os.path.exists(path) for path in paths):
+            raise Refused("cannot_start", f"{word}: command not found", code=127)
+        if not any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths):
+            raise Refused("cannot_start", f"{word}: cannot be executed", code=126)
+
+    def _port(self) -> int:
+        wanted = self._wanted["port"]
+        first = wanted if wanted is not None else self._wanted["default_port"]
+        if boot.port_is_free(first):
+            return int(first)
+        if wanted is not None:
+            raise Refused("failed", f"port {wanted} is in use there")
+        return boot.free_port()
+
+    def go(self, port: int) -> None:
+        """Start the supervisor, and with it the worker. Raises Refused."""
+        wanted = self._wanted
+        spec = {
+            **{key: wanted[key] for key in ("name", "uid", "created", "argv", "failure_markers")},
+            **{key: wanted[key] for key in ("log_max_bytes", "log_max_files")},
+            "master_port": port,
+            "umask": boot.umask(),
+            "workers": [{"name": wanted["worker"], "folder": wanted["own"], "chdir": self._place, "env": {}}],
+        }
+        folders.write_json(f"{self.folder}/spec.json", spec)
+        folders.write_json(f"{self.folder}/env.json", {**self._env, "MASTER_PORT": str(port)})
+        self._link, theirs = socket.socketpair()
+        with theirs:
+            self._spawn(theirs.fileno())
+        try:
+            answer = boot.await_start(self._link, self.folder)
+        except boot.Failed as failed:
+            raise Refused("failed", str(failed)) from None
+        if not answer.get("ok"):
+            code = answer.get("exit_code", 1)
+            kind = "cannot_start" if code in (125, 126, 127) else "failed"
+            raise Refused(kind, str(answer.get("message")), code=code)
+
+    def _spawn(self, link: int) -> None:
+        """By way of a process that ends at once: the supervisor is nobody's child here, and bears no mark of the guard,
+        so that the socket alone decides whether it stays."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            said = b""
+            try:
+                said = str(self._begin(link)).encode()
+            except OSError as error:
+                said = f"{error.filename or sys.executable}: {error.strerror}".encode()
+            finally:
+                os.write(writer, said)
+                os._exit(0)
+        os.close(writer)
+        with open(reader, "rb") as file:
+            said = file.read()
+        os.waitpid(child, 0)
+        if not said.isdigit():
+            raise Refused("failed", said.decode("utf-8", "replace") or "the supervisor could not be started")
+        found = processes.stat(int(said))
+        self._boot = (int(said), found.start if found else 0)
+
+    def _begin(self, link: int) -> int:
+        env = {key: value for key, value in os.environ.items() if key != "ATLCTL_EXEC"}
+        # Nothing compiled is kept: the program is this job's alone.
+        return boot.begin(f"{self.folder}/program", self.folder, link, env, "-B").pid
+
+    def keep(self) -> None:
+        assert self._link is not None
+        with contextlib.suppress(BrokenPipeError):  # its worker has ended already
+            self._link.sendall(KEEP)
+        self._link.close()
+        with contextlib.suppress(Refused):  # it runs; the next start removes what is left of the old one
+            folders.delete(self._aside)
+        if self._lock is not None:
+            self._lock.release()
+
+    def undo(self) -> bool:
+        """End what was begun, and leave things as they were; False where something does not end."""
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+            signal.signal(number, signal.SIG_IGN)
+        if self._lock is None:
+            return True  # what is there is not ours
+        if self._link is not None:
+            self._link.close()
+        deadline = time.monotonic() + boot.UNDO_SECONDS
+        while self._boot[0] and processes.alive(*self._boot):
+            if time.monotonic() > deadline:
+                self._lock.release()
+                return False
+            time.sleep(0.02)
+        with contextlib.suppress(Refused, OSError):
+            if self._ours:
+                folders.delete(self.folder)
+            if self._ours and os.path.isdir(self._aside):
+                os.rename(self._aside, self.folder)
+        self._lock.release()
+        return True

@@ -1,0 +1,271 @@
+"""The workers of the job, and commands executed in them: started, listened to, and their ends written down."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import os
+import resource
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from . import processes
+from .folders import write_json
+from .logs import CriLog
+from .loop import Loop
+
+
+class StartError(Exception):
+    """A command that did not start, with the exit code a shell would give: 126, 127, else 125."""
+
+    def __init__(self, exit_code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code
+        self.reason = reason
+
+
+def exit_code(status: int) -> int:
+    """A wait status as `Popen.returncode` has it: the exit code, or the signal below zero."""
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _preparation(terminal: bool, group: bool, soft_limit: int) -> Callable[[], None] | None:
+    """What the new process does before it becomes the command, None for nothing."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    limited = soft_limit != hard
+    if not (terminal or group or limited):
+        return None
+
+    def prepare() -> None:
+        if group:
+            os.setpgid(0, 0)
+        if limited:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard))
+        if terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    return prepare
+
+
+def spawn(
+    argv: Sequence[str],
+    *,
+    folder: str,
+    env: Mapping[str, str],
+    stdio: tuple[int, int, int],
+    session: bool,
+    soft_limit: int,
+    terminal: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start `argv` as leader of a new process group, or of a new session. Raises StartError.
+
+    `terminal`: its stdin is a terminal and becomes the controlling one. `soft_limit`: the descriptor limit it gets.
+    """
+    own_group = not (session or terminal)
+    # As an option it is younger than Python 3.8, and cheaper than a preparation.
+    by_option = own_group and sys.version_info >= (3, 11)
+    start: type[subprocess.Popen[bytes]] | functools.partial[subprocess.Popen[bytes]] = subprocess.Popen
+    if by_option:
+        start = functools.partial(subprocess.Popen, process_group=0)
+    try:
+        return start(
+            list(argv),
+            cwd=folder,
+            env=dict(env),
+            stdin=stdio[0],
+            stdout=stdio[1],
+            stderr=stdio[2],
+            start_new_session=session or terminal,
+            preexec_fn=_preparation(terminal, own_group and not by_option, soft_limit),
+        )
+    except OSError as error:
+        raise _explained(error, argv[0], folder) from error
+    except (ValueError, subprocess.SubprocessError) as error:
+        raise StartError(125, f"{argv[0]}: {error}") from error
+
+
+def _explained(error: OSError, program: str, folder: str) -> StartError:
+    if error.filename == folder:
+        return StartError(125, f"the worker's working folder cannot be entered: {error.strerror}")
+    if isinstance(error, FileNotFoundError):
+        return StartError(127, f"{program}: command not found")
+    cannot_run = isinstance(error, (PermissionError, NotADirectoryError)) or error.errno == errno.ENOEXEC
+    return StartError(126 if cannot_run else 125, f"{program}: {error.strerror or error}")
+
+
+#: Seconds that a worker's pipes may stay open after everything of it has ended.
+DRAIN_SECONDS = 2.0
+READ_SIZE = 256 * 1024
+
+
+class WorkerRun:
+    """One worker: a process in its own session with its own folder, its log, and how it ended."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        folder: str,
+        place: str,
+        name: str,
+        markers: Sequence[bytes],
+        log_limits: tuple[int, int],
+        on_end: Callable[[], None],
+    ) -> None:
+        """`place`: the working folder of its processes. `markers`: bytes in its output that say that its trainer has
+        failed. `on_end` is called once, at the end."""
+        self.name = name
+        self.folder = folder
+        self.place = place
+        self.ended = False
+        self.stopping = False
+        #: What it left behind is being killed.
+        self.cleaning = False
+        self._concluding = False
+        self.pid = 0
+        self.start = 0
+        self._status: int | None = None
+        self._loop = loop
+        self._on_end = on_end
+        self._told: list[Callable[[], None]] = []
+        self._markers = tuple(markers)
+        self._marked_at = 0.0
+        self._reach = max((len(marker) for marker in self._markers), default=1)
+        self._seams: dict[int, bytes] = {}
+        self._open: dict[int, str] = {}
+        self._log = CriLog(f"{folder}/log", *log_limits)
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def begin(self, argv: Sequence[str], env: Mapping[str, str], soft_limit: int) -> None:
+        """Start it. Raises StartError, or OSError on a full disk."""
+        ends = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            child = spawn(
+                argv,
+                folder=self.place,
+                env=env,
+                stdio=(null, ends[0][1], ends[1][1]),
+                session=True,
+                soft_limit=soft_limit,
+            )
+        except StartError:
+            for reader, _ in ends:
+                os.close(reader)
+            raise
+        finally:
+            os.close(null)
+            for _, writer in ends:
+                os.close(writer)
+        self._child, self.pid = child, child.pid
+        identity = processes.stat(child.pid)
+        self.start = identity.start if identity else 0
+        for (reader, _), stream in zip(ends, ("stdout", "stderr")):  # noqa: B905  strict is younger than Python 3.8
+            os.set_blocking(reader, False)
+            self._open[reader] = stream
+            self._loop.read(reader, functools.partial(self._readable, reader))
+        write_json(f"{self.folder}/proc.json", {"pid": self.pid, "start": self.start, "started": time.time()})
+
+    def _readable(self, reader: int) -> None:
+        try:
+            data = os.read(reader, READ_SIZE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._close(reader)
+            return
+        self._log.feed(self._open[reader], data)
+        # A marker may lie across two reads: torchrun's output often comes through a `tee` that cuts anywhere.
+        seam = self._seams.get(reader, b"") + data[: self._reach]
+        self._seams[reader] = (seam if len(data) < self._reach else data)[-self._reach :]
+        if any(marker in data or marker in seam for marker in self._markers):
+            self._note_trainer_failure()
+
+    def _note_trainer_failure(self) -> None:
+        now = time.time()
+        if now - self._marked_at < 1.0:
+            return  # one block holds several markers
+        self._marked_at = now
+        with contextlib.suppress(OSError):  # a full disk must not cost the worker; the log holds the text too
+            write_json(f"{self.folder}/trainer.json", {"failed_at": now})
+
+    def note_stopping(self) -> None:
+        """Somebody asked for its end: shown at once, and in how it ended."""
+        self.stopping = True
+        with contextlib.suppress(OSError):  # the note is for `ps` only
+            write_json(f"{self.folder}/stopping", {"since": time.time()})
+
+    def _close(self, reader: int) -> None:
+        self._loop.forget(reader)
+        os.close(reader)
+        del self._open[reader]
+
+    def reaped(self, status: int) -> None:
+        """Its first process has ended with this wait status."""
+        self._status = exit_code(status)
+        if self._child is not None:
+            self._child.returncode = self._status
+
+    @property
+    def exited(self) -> bool:
+        """Its first process has ended; what that one left may still run."""
+        return self._status is not None
+
+    def when_ended(self, told: Callable[[], None]) -> None:
+        """Call `told` when the exit stands in its file, or could not be written for now."""
+        self._told.append(told)
+        if self.ended:
+            self._tell()
+
+    def conclude(self) -> None:
+        """Nothing of it runs any more: read the pipes to their end, then write the exit. Safe to call twice."""
+        if self._concluding:
+            return
+        self._concluding = True
+        deadline = time.monotonic() + DRAIN_SECONDS
+
+        def look() -> None:
+            for reader in list(self._open):
+                self._readable(reader)
+            if self._open and time.monotonic() < deadline:
+                self._loop.later(0.01, look)
+                return
+            for reader in list(self._open):
+                self._close(reader)
+            self._log.close()
+            self._write_exit(time.time())
+
+        look()
+
+    def _tell(self) -> None:
+        told, self._told = self._told, []
+        for tell in told:
+            tell()
+
+    def _write_exit(self, when: float) -> None:
+        code = self._status if self._status is not None else -9
+        value: dict[str, Any] = {
+            "exit_code": code if code >= 0 else None,
+            "signal": -code if code < 0 else None,
+            "ended": when,
+            "stopped": self.stopping,
+            "log_bytes_lost": self._log.lost,
+        }
+        try:
+            write_json(f"{self.folder}/exit.json", value)
+        except FileNotFoundError:
+            self.ended = True  # the entry was removed by hand: nobody is left to tell
+        except OSError:
+            self._loop.later(1.0, lambda: self._write_exit(when))  # a full disk: the exit code waits for room
+        else:
+            self.ended = True
+        self._tell()
+        if self.ended:
+            self._on_end()

@@ -1,1 +1,0 @@
-"""The one page of HTML that atlctl makes: plain data in, a text that stands alone out."""

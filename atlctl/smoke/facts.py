@@ -1,0 +1,472 @@
+"""The check `facts`: what the workers are made of, side by side, and who differs from the others.
+
+Every agent reports the facts of its worker once in a run (`gather`); other checks read them in `Run.facts`. Then what
+should be equal on all workers is compared: versions, settings, GPUs, clocks, and what a host's own name stands for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from atlctl.i18n import COMMA, Message, joined
+from atlctl.jobs.fields import entries
+from atlctl.jobs.naming import fold_names, names_by_reason
+from atlctl.remote.gpus import slowed
+from atlctl.smoke.context import Run
+from atlctl.smoke.findings import Culprit, Finding, Severity
+from atlctl.smoke.heard import message_of
+from atlctl.smoke.session import Answer, Heard
+
+CHECK = "facts"
+#: Differences of one worker that are told.
+_TOLD = 6
+_ADVICE = {
+    "torch": "use the same image on all workers",
+    "CUDA": "use the same image on all workers",
+    "NCCL": "use the same image on all workers",
+    "Python": "use the same image on all workers",
+    "GPU driver": "have the machine's driver brought to the version of the others",
+    "GPUs": "compare: atlctl exec --all nvidia-smi -L",
+    "NVLinks": "compare: atlctl exec --all nvidia-smi nvlink --status",
+    "GPU topology": "compare: atlctl exec --all nvidia-smi topo -m",
+    "setting": "set the same variables on all workers",
+    "RDMA": "look at the port: ibstat, rdma link; have the cable or the card checked",
+    "/dev/shm": "give all workers the same shared memory (an emptyDir of medium Memory)",  # noqa: S108
+    "memlock": "give all workers the same limit (RDMA wants no limit)",
+}
+_ADVICE_CLOCK = "have the machine's time service checked; until then times in logs of several workers mislead"
+_ADVICE_NAME = "set GLOO_SOCKET_IFNAME to the network's interface, or give the host's name its real address"
+#: Seconds for all facts of a worker, and of them for one question to nvidia-smi.
+_SECONDS, GPU_SECONDS = 12.0, 5.0
+#: Seconds since 1970 that may be a clock's. What is farther off, or no number, is an agent's nonsense.
+_TIME = 1e12
+#: Sizes that are this near to each other are the same: a share of a machine's memory varies.
+_ALIKE = 0.1
+#: Seconds by which clocks may differ before it is said.
+CLOCKS = 1.0
+#: Settings that decide how a training talks, and those of them that each worker has for itself.
+_TALK = ("NCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "FI_")
+_OWN = frozenset({"NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE"})
+_WORD = 160
+#: What the values are called that are not names by themselves, and a value of a worker that has no such thing.
+GPUS, NONE = Message("GPUs"), Message("none")
+_DRIVER, _KERNEL, _MACHINE, _TOPOLOGY = (
+    Message("GPU driver"), Message("kernel"), Message("machine"), Message("GPU topology")
+)  # fmt: skip
+
+#: By worker: between which two figures its clock's distance from ours lies, in seconds.
+Bounds = dict[str, tuple[float, float]]
+Facts = Mapping[str, Any]
+
+
+async def check_facts(run: Run) -> None:
+    """Fills `run.facts` where nobody has."""
+    with run.check(CHECK) as stage:
+        await gather(run)
+        votes = compare(run.facts)
+        if votes:
+            await gather_again(run, sorted({name for found in votes.values() for name in found.odd}))
+            votes = compare(run.facts)
+        run.find(*differences(votes))
+        run.find(*await _clocks(run))
+        run.find(*loopback_names(run.facts))
+        silent = {name: fact["problem"] for name, fact in run.facts.items() if "problem" in fact}
+        run.find(*(_silent(name, message_of(why)) for name, why in silent.items()))
+        for name, fact in run.facts.items():
+            run.report.workers.setdefault(name, {}).update(summary(fact))
+        run.report.data[CHECK] = {
+            "differ": {label: {"most": found.majority, "odd": found.odd} for label, found in votes.items()},
+            "loopback_names": [name for name, fact in run.facts.items() if loopback(fact)],
+            "place": {name: fact["place"] for name, fact in run.facts.items() if fact.get("place")},
+        }
+        stage.note = _note(run.facts)
+        if len(run.facts) < 2:
+            alone = Message("one worker, nothing to compare with")
+            with_note = Message("one worker, nothing to compare with: {facts}", facts=stage.note)
+            stage.not_judged(with_note if stage.note else alone)
+
+
+# What the agents report
+
+
+async def gather(run: Run) -> None:
+    """Fill `run.facts`, unless they are there. Of each worker: what `remote/smoke/facts.py` reports, `gpus` (one for
+    each, with `index` and `name`), `smi` (what else `remote/smoke/gpus.py` reports), `clock` (bounds of its clock's
+    distance from ours in seconds), and `problem` if it reported nothing."""
+    if run.facts:
+        return
+    living = run.session.living()
+    gpus = {name: _ask_gpus(GPU_SECONDS, more=not run.options.net_only) for name in living}
+    told, smi = await asyncio.gather(
+        _facts(run, living, processes=not run.options.net_only), run.session.ask(gpus, _SECONDS)
+    )
+    for name in living:
+        run.facts[name] = told[name] | _told_gpus(smi[name])
+
+
+async def gather_again(run: Run, names: Sequence[str]) -> None:
+    """Those of `names` once more, as far as they answer."""
+    living = [name for name in names if name in run.session.living()]
+    told = await _facts(run, living, processes=not run.options.net_only)
+    for name, facts in told.items():
+        if "problem" not in facts:
+            run.facts[name] = {**run.facts[name], **facts, "clock": run.facts[name].get("clock", facts.get("clock"))}
+
+
+async def gather_gpus_again(run: Run, names: Sequence[str], seconds: float) -> None:
+    """What the GPUs of `names` are now, with more time."""
+    asks = {name: _ask_gpus(seconds, more=True) for name in names if name in run.session.living()}
+    for name, answer in (await run.session.ask(asks, 2 * seconds + 2)).items():
+        run.facts[name] = {**run.facts.get(name, {}), **_told_gpus(answer)}
+
+
+async def _facts(run: Run, living: list[str], *, processes: bool) -> dict[str, dict[str, Any]]:
+    bounds: Bounds = {}
+    asks = {name: {"cmd": "facts", "processes": processes} for name in living}
+    answers = await run.session.ask(asks, _SECONDS, _clock(bounds))
+    facts: dict[str, dict[str, Any]] = {}
+    for name, answer in answers.items():
+        if answer.fields is None:
+            facts[name] = {"problem": answer.problem}
+        else:
+            facts[name] = {key: value for key, value in answer.fields.items() if key not in ("ev", "re", "end", "t")}
+        if name in bounds:
+            facts[name]["clock"] = bounds[name]
+    return facts
+
+
+async def clocks_again(run: Run, names: list[str]) -> Bounds:
+    """The clocks of these workers again, one after the other, so that no crowd blurs the bounds."""
+    found: Bounds = {}
+    for name in names:
+        await run.session.ask({name: {"cmd": "facts", "clock": True}}, 3.0, _clock(found))
+    return found
+
+
+def _clock(into: Bounds) -> Heard:
+    """Notes the clock of each worker that tells its time, asked for now. The first word counts."""
+    asked = time.time()
+
+    def heard(name: str, event: dict[str, Any]) -> None:
+        wall = event.get("wall")
+        if event.get("ev") == "clock" and isinstance(wall, int | float) and abs(wall) < _TIME:
+            into.setdefault(name, (wall - time.time(), wall - asked))
+
+    return heard
+
+
+def _ask_gpus(seconds: float, *, more: bool) -> dict[str, Any]:
+    return {"cmd": "gpus", "seconds_each": seconds, "more": more}
+
+
+def _told_gpus(answer: Answer) -> dict[str, Any]:
+    """GPUs by nvidia-smi; where it hangs, the devices that there are. Nothing but dicts with an index.
+
+    `throttled`: what slows each one's clocks down.
+    """
+    fields = answer.fields or {"problem": answer.problem, "late": answer.late}
+    listed = fields.get("gpus")
+    gpus = [
+        {"name": None, **gpu, "throttled": list(slowed(_bits(gpu)))}
+        for gpu in (listed if isinstance(listed, list) else [])
+        if isinstance(gpu, dict) and isinstance(gpu.get("index"), int)
+    ]
+    devices = fields.get("devices")
+    if not gpus and fields.get("hung") and isinstance(devices, int):
+        gpus = [{"index": number, "name": None} for number in range(min(devices, 1024))]
+    smi = {key: value for key, value in fields.items() if key not in ("ev", "re", "end", "t", "gpus")}
+    return {"gpus": gpus, "smi": smi}
+
+
+def _bits(gpu: dict[str, Any]) -> int | None:
+    bits = gpu.get("clock_reasons")
+    return bits if type(bits) is int else None
+
+
+# Who differs from the others
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """What most have, and who has something else. `majority` is None where no value is that of most."""
+
+    majority: str | None
+    odd: dict[str, str] = field(default_factory=dict)
+
+
+def vote(values: Mapping[str, str]) -> Vote:
+    """`odd` is empty where all are alike. Most: more than half of three workers or more."""
+    counted = Counter(values.values())
+    if len(counted) < 2:
+        return Vote(next(iter(counted), None))
+    value, count = counted.most_common(1)[0]
+    if len(values) < 3 or 2 * count <= len(values):
+        return Vote(None, dict(values))
+    return Vote(value, {name: other for name, other in values.items() if other != value})
+
+
+def compare(facts: Mapping[str, Facts]) -> dict[str, Vote]:
+    """What is not alike among the workers that told anything, by what it is called."""
+    told = {name: labels(fact) for name, fact in facts.items() if "problem" not in fact}
+    votes = {}
+    for label in dict.fromkeys(label for mine in told.values() for label in mine):
+        missing = next((text for start, text in _MISSING.items() if label.startswith(start)), None)
+        values: dict[str, str | None] = {name: mine.get(label, missing) for name, mine in told.items()}
+        votes[label] = vote({name: value for name, value in values.items() if value is not None})
+    votes["/dev/shm"] = _sizes({name: fact.get("shm") for name, fact in facts.items()})  # noqa: S108
+    if not any(mine.get("torch", NONE) != NONE for mine in told.values()):
+        votes.pop("torch", None)
+    return {label: found for label, found in votes.items() if found.odd}
+
+
+#: What a worker has that does not tell of such a thing, where another one does.
+_MISSING = {"RDMA port": Message("not there"), "setting ": Message("not set")}
+
+
+def labels(facts: Facts) -> dict[str, str]:
+    """What should be equal on all workers, in words. What is not told is left out."""
+    found: dict[str, Any] = {
+        "torch": None if facts.get("versions_problem") else facts.get("torch") or NONE,
+        "CUDA": facts.get("cuda"),
+        "NCCL": facts.get("nccl"),
+        _DRIVER: facts.get("driver"),
+        "Python": _first(facts.get("python"), 2),
+        _KERNEL: _first(facts.get("kernel"), 1),
+        _MACHINE: facts.get("machine"),
+        "memlock": _limit(facts.get("memlock")),
+        GPUS: _gpu_kinds(facts),
+        _TOPOLOGY: _topology(facts),
+    }
+    for port in entries(facts.get("rdma")):
+        name = Message("RDMA port {port}", port=f"{_word(port.get('device'))}/{_word(port.get('port'))}")
+        told = [_word(port.get(key)) for key in ("state", "rate", "layer")]
+        found[name] = ", ".join([*(word for word in told if word), f"{_word(port.get('gids'))} GIDs"])
+    if facts.get("rdma_problem"):
+        found["RDMA"] = Message("not told: {why}", why=_word(facts["rdma_problem"]))
+    settings = facts.get("settings")
+    for name, value in (settings if isinstance(settings, dict) else {}).items():
+        if name.startswith(_TALK) and name not in _OWN:
+            found[Message("setting {name}", name=name)] = value
+    for gpu in entries(facts.get("gpus")):
+        links = gpu.get("links")
+        if isinstance(links, dict):
+            ends = Message("{up} up, {down} down", up=_word(links.get("up")), down=_word(links.get("down")))
+            found[Message("NVLinks of GPU {number}", number=_word(gpu.get("index")))] = ends
+    return {label: _word(value) for label, value in found.items() if value is not None}
+
+
+def loopback(facts: Facts) -> bool | None:
+    """Whether the worker's own name stands for loopback addresses only; None where it is not told."""
+    addresses = facts.get("name")
+    if not isinstance(addresses, list) or not addresses:
+        return None
+    try:
+        return all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in addresses)
+    except ValueError:
+        return None
+
+
+def astray(bounds: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """Clocks that differ from the one in the middle for certain, by how many seconds (positive: ahead).
+
+    `bounds`: within which the distance from the client's clock lies, as far as the way to and fro tells.
+    """
+    if len(bounds) < 2:
+        return {}
+    middle = sorted(bounds, key=lambda name: sum(bounds[name]))[(len(bounds) - 1) // 2]
+    low, high = bounds[middle]
+    found = {}
+    for name, (least, most) in bounds.items():
+        if least - high > CLOCKS:
+            found[name] = least - high
+        elif low - most > CLOCKS:
+            found[name] = most - low
+    return found
+
+
+def _sizes(rooms: Mapping[str, Any]) -> Vote:
+    sizes = {
+        name: room["size"]
+        for name, room in rooms.items()
+        if isinstance(room, dict) and isinstance(room.get("size"), int) and room["size"] > 0
+    }
+    if len(sizes) < 2:
+        return Vote(None)
+    # Not the mean of the middle two, which neither of them may be near to.
+    middle = statistics.median_low(sizes.values())
+    common = size(middle)
+    return vote({n: common if abs(s - middle) <= _ALIKE * middle else size(s) for n, s in sizes.items()})
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"
+
+
+def _gpu_kinds(facts: Facts) -> str | None:
+    """How many of which, where that is told."""
+    smi = facts.get("smi")
+    if not isinstance(smi, dict) or smi.get("hung") or smi.get("late"):
+        return None
+    names = Counter(_word(gpu.get("name") or Message("of unknown kind")) for gpu in entries(facts.get("gpus")))
+    return joined([joined([f"{count} x", name], " ") for name, count in sorted(names.items())], " + ") or NONE
+
+
+def _topology(facts: Facts) -> str | None:
+    smi = facts.get("smi")
+    pairs = smi.get("topology") if isinstance(smi, dict) else None
+    return ", ".join(f"{kind} x {count}" for kind, count in sorted(pairs.items())) if isinstance(pairs, dict) else None
+
+
+def _limit(value: Any) -> str | None:
+    if not isinstance(value, int):
+        return None
+    return Message("no limit") if value < 0 or value >= 1 << 62 else size(value)
+
+
+def _first(version: Any, parts: int) -> str | None:
+    return ".".join(version.split(".")[:parts]) if isinstance(version, str) and version else None
+
+
+def _word(value: Any) -> str:
+    """A message as it is; a worker's word cut."""
+    if isinstance(value, Message):
+        return value
+    return "" if value is None else str(value)[:_WORD]
+
+
+# What is said of it
+
+
+def differences(votes: Mapping[str, Vote]) -> list[Finding]:
+    """One finding for each worker that differs from most, and one for all in which there is no most."""
+    odd: dict[str, dict[str, str]] = {}
+    split: dict[str, str] = {}
+    for label, found in votes.items():
+        if found.majority is None:
+            split[label] = Message("{label}: {groups}", label=label, groups=_groups(found.odd))
+            continue
+        for name, value in found.odd.items():
+            odd.setdefault(name, {})[label] = Message(
+                "{label}: {value} (the others: {most})", label=label, value=value, most=found.majority
+            )
+    findings = [
+        Finding(CHECK, Severity.WARN, Culprit("facts", name), _some(texts), True, _advice(texts))
+        for name, texts in odd.items()
+    ]
+    if split:
+        text = Message("not alike, and no value is that of most: {differences}", differences=_some(split))
+        findings.append(Finding(CHECK, Severity.WARN, Culprit("facts"), text, True, _advice(split)))
+    return findings
+
+
+def loopback_names(facts: Mapping[str, Facts]) -> list[Finding]:
+    """A host's own name that stands for loopback: gloo, told no interface, offers that address to the others. Where all
+    are so, it is how these machines are made, and whoever trains on them has dealt with it."""
+    leads = {name: loopback(fact) for name, fact in facts.items()}
+    bad = [name for name, is_loopback in leads.items() if is_loopback]
+    good = [name for name, is_loopback in leads.items() if is_loopback is False]
+    if len(bad) >= len(good):
+        return []
+    findings = []
+    for name in bad:
+        settings = facts[name].get("settings")
+        if isinstance(settings, dict) and settings.get("GLOO_SOCKET_IFNAME"):
+            continue
+        addresses = ", ".join(map(str, facts[name]["name"][:4]))
+        text = Message(
+            "its name {host} stands for {addresses} there", host=facts[name].get("host"), addresses=addresses
+        )
+        findings.append(Finding(CHECK, Severity.WARN, Culprit("facts", name), text, True, _ADVICE_NAME))
+    return findings
+
+
+def clock_findings(off: Mapping[str, float], count: int) -> list[Finding]:
+    """Of clocks that went astray in two looks, among `count` workers."""
+    if not off:
+        return []
+    if count < 3 or 2 * len(off) >= count:
+        each = [Message("{worker} by {seconds:+.1f} s", worker=name, seconds=seconds) for name, seconds in off.items()]
+        text = Message("clocks differ: {workers}", workers=joined(each, COMMA))
+        return [Finding(CHECK, Severity.WARN, Culprit("facts"), text, True, _ADVICE_CLOCK)]
+    return [
+        Finding(
+            CHECK,
+            Severity.WARN,
+            Culprit("facts", name),
+            Message("its clock is {seconds:.1f} s ahead of the others', at least", seconds=seconds)
+            if seconds > 0
+            else Message("its clock is {seconds:.1f} s behind the others', at least", seconds=-seconds),
+            True,
+            _ADVICE_CLOCK,
+        )
+        for name, seconds in off.items()
+    ]
+
+
+def summary(facts: Facts) -> dict[str, Any]:
+    """What the report tells of a worker."""
+    told = labels(facts)
+    keys = {"torch": "torch", "cuda": "CUDA", "nccl": "NCCL", "driver": "GPU driver", "gpus": "GPUs"}
+    found: dict[str, Any] = {key: told[label] for key, label in keys.items() if label in told}
+    memory, cpus = facts.get("memory"), facts.get("cpus")
+    if isinstance(memory, dict):
+        found["memory_room"] = memory.get("room")
+    if isinstance(cpus, dict):
+        found["cpus"] = cpus.get("quota") or cpus.get("allowed")
+        found["cpu_busy"] = cpus.get("busy")
+    return found
+
+
+async def _clocks(run: Run) -> list[Finding]:
+    bounds = {name: fact["clock"] for name, fact in run.facts.items() if "clock" in fact}
+    first = astray(bounds)
+    if not first:
+        return []
+    calm = next((name for name in bounds if name not in first), None)
+    again = bounds | await clocks_again(run, [*first, *([calm] if calm else [])])
+    second = astray(again)
+    return clock_findings({name: second[name] for name in first if name in second}, len(bounds))
+
+
+def _silent(name: str, why: str) -> Finding:
+    text = Message("it told nothing of itself: {why}", why=why)
+    return Finding(CHECK, Severity.NOT_JUDGED, Culprit("worker", name), text)
+
+
+def _note(facts: Mapping[str, Facts]) -> str:
+    """The facts that everybody asks for first, where all have the same."""
+    every = [labels(fact) for fact in facts.values() if "problem" not in fact]
+    parts: list[str] = []
+    for label in ("torch", "CUDA", "NCCL", GPUS):
+        values = {mine[label] for mine in every if label in mine}
+        if len(values) == 1:
+            value = values.pop()
+            parts.append(Message("{label} none", label=label) if value == NONE else joined([label, value], " "))
+    return joined(parts, COMMA) if parts else ""
+
+
+def _groups(values: Mapping[str, str]) -> str:
+    by_value = names_by_reason(values.items())
+    groups = [joined([fold_names(who), value], " ") for value, who in list(by_value.items())[:_TOLD]]
+    return joined(groups, COMMA)
+
+
+def _some(texts: Mapping[str, str]) -> str:
+    """By label; the first of them, and how many more."""
+    shown = list(texts.values())[:_TOLD]
+    return joined([*shown, *([Message("{n} more", n=len(texts) - _TOLD)] if len(texts) > _TOLD else [])])
+
+
+def _advice(labels: Iterable[str]) -> str:
+    return next((advice for start, advice in _ADVICE.items() for label in labels if label.startswith(start)), "")

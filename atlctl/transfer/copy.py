@@ -1,0 +1,518 @@
+"""A copy to or from many workers at once: for the fan-out a command like any other.
+
+The executors here wrap any other: they answer the worker's greeting and see to the bytes. What a command's exit does
+not tell is in its `Copy`: what the worker says it sends, where it belongs, whether it came whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from atlctl.backends.base import Event, ExecRequest, Execution, Executor, Exited, Output, Stream
+from atlctl.fanout.engine import FanOut, Limits
+from atlctl.fanout.outcome import EndKind, Outcome
+from atlctl.fanout.sessions import ExecutionAround
+from atlctl.jobs.errors import AtlctlError, ExitCode
+from atlctl.jobs.model import Worker
+from atlctl.jobs.naming import safe_file_name
+from atlctl.transfer.scripts import MAX_GREETING, send_request, take_request
+from atlctl.transfer.spec import Remote
+from atlctl.transfer.tar import BadStreamError, LocalSource, SourceError, TarEntry, TarReader, archive, plain
+from atlctl.transfer.unpack import FileTaker, FolderTaker, PlaceError, Tally, make_folder, open_folder
+
+#: Bytes of a worker's stderr that are kept: its first lines say what went wrong.
+_STDERR = 4096
+#: Bytes taken before the event loop has its turn: a worker that never stops must not hold up Ctrl-C.
+_TURN = 1 << 20
+#: Seconds from SIGTERM to SIGKILL where a copy is given up, and for what is under way here.
+_GRACE = 1.0
+#: What GNU tar says (and exits with 1) where a file is no copy of one moment, and nothing else is wrong.
+_CHANGED = (b": file changed as we read it", b": File removed before we read it")
+_log = logging.getLogger(__name__)
+#: Mode of a file that came without one.
+_PRIVATE = 0o600
+_MAX_SIZE_DIGITS = 19
+
+
+@dataclass(slots=True)
+class CopyProgress:
+    """What can be told while copies go on. `done` and `total` count workers."""
+
+    total: int
+    done: int = 0
+    copies: list[Copy] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        return sum(copy.tally.bytes for copy in self.copies)
+
+    @property
+    def files(self) -> int:
+        return sum(copy.tally.files for copy in self.copies)
+
+
+class _Silent:
+    """The fan-out's sink: output never comes this far."""
+
+    def __init__(self, progress: CopyProgress) -> None:
+        self._progress = progress
+
+    async def started(self, worker: Worker) -> None:
+        """Nothing is told of it."""
+
+    async def output(self, worker: Worker, stream: Stream, data: bytes) -> None:
+        """The executions keep all output to themselves."""
+
+    async def finished(self, outcome: Outcome) -> None:  # noqa: ARG002 - a part of the protocol
+        self._progress.done += 1
+
+
+class Copying:
+    """A copy that is set up; `fan_out` runs it, and `results` tells afterwards. Both are to be used once."""
+
+    def __init__(self, fan_out: FanOut, copies: dict[str, Copy], progress: CopyProgress) -> None:
+        self.fan_out = fan_out
+        self.progress = progress
+        self._copies = copies
+
+    def results(self, outcomes: Sequence[Outcome]) -> list[tuple[Outcome, Copy]]:
+        """What each outcome means for a copy: `exited` with 0 alone is a success (and a `changed` copy), any other
+        exit is 1.
+
+        `timeout`, `lost` and `cancelled` stay, and so does a worker that could not be reached.
+        """
+        return [(_judged(outcome, self._copies[outcome.worker.name]), self._copies[outcome.worker.name])
+                for outcome in outcomes]  # fmt: skip
+
+
+def download(
+    executor: Executor, workers: Sequence[Worker], remote: Remote, path: str, each: bool, limits: Limits
+) -> Copying:
+    """From `remote` on `workers` to `path`. `each`: into a folder for each worker; else there is one worker."""
+    receivers = {
+        worker.name: Receiver(EachTarget(path, worker.name, remote.name) if each else OneTarget(path, remote.name))
+        for worker in workers
+    }
+    copies = {name: Copy(receiver.path, receiver.tally) for name, receiver in receivers.items()}
+    return _set_up(DownExecutor(executor, copies, receivers), workers, send_request(remote.path), copies, limits)
+
+
+def upload(
+    executor: Executor, workers: Sequence[Worker], source: LocalSource, remote: Remote, limits: Limits
+) -> Copying:
+    """`source` to `remote` on `workers`."""
+    copies = {worker.name: Copy(remote.path, _tally(source)) for worker in workers}
+
+    def request(_: Worker) -> ExecRequest:
+        # Workers may share a disk: each has a temporary name of its own.
+        tag = secrets.token_hex(8)
+        return take_request(remote.path, source.name, source.kind, remote.slash, tag, source.size, source.mode)
+
+    return _set_up(UpExecutor(executor, copies, source), workers, request, copies, limits)
+
+
+def _tally(source: LocalSource) -> Tally:
+    tally = Tally()
+    tally.skipped = source.skipped
+    return tally
+
+
+def _set_up(
+    executor: Executor,
+    workers: Sequence[Worker],
+    request: ExecRequest | Callable[[Worker], ExecRequest],
+    copies: dict[str, Copy],
+    limits: Limits,
+) -> Copying:
+    progress = CopyProgress(len(workers), copies=list(copies.values()))
+    fan_out = FanOut(executor, workers, request, limits, _Silent(progress))
+    return Copying(fan_out, copies, progress)
+
+
+def _judged(outcome: Outcome, copy: Copy) -> Outcome:
+    if outcome.kind in (EndKind.TIMEOUT, EndKind.CANCELLED) or (outcome.kind is EndKind.LOST and not copy.problem):
+        return outcome
+    if outcome.kind is EndKind.FAILED_TO_START:
+        if outcome.code == ExitCode.UNREACHABLE:
+            return outcome
+        reason = f"no shell there: {outcome.reason}" if outcome.code == ExitCode.NOT_FOUND else outcome.reason
+        return replace(outcome, exit_code=int(ExitCode.FAILED), reason=reason)
+    if outcome.ok and not copy.problem:
+        return outcome
+    if copy.changed and outcome.kind is EndKind.EXITED:
+        return replace(outcome, exit_code=int(ExitCode.OK))
+    how = f"ended by signal {outcome.signal}" if outcome.signal is not None else f"exit {outcome.exit_code}"
+    return replace(
+        outcome,
+        kind=EndKind.EXITED,
+        exit_code=int(ExitCode.FAILED),
+        signal=None,
+        reason=copy.problem or copy.said or how,
+    )
+
+
+class Copy:
+    """One worker's copy, while it goes on and afterwards. `problem`: why it does not count, empty where it does.
+
+    `path`: where it lies, as far as that is known. `said`: the first line of the command's stderr. `changed`: whole,
+    but for files that were written to meanwhile, as logs of a living job are; the command's exit code is 1 then.
+    """
+
+    def __init__(self, path: str, tally: Tally) -> None:
+        self.path = path
+        self.tally = tally
+        self.problem = ""
+        self.changed = False
+        self.stderr = bytearray()
+
+    @property
+    def said(self) -> str:
+        for line in bytes(self.stderr).splitlines():
+            if line.strip():
+                return line.decode("utf-8", "backslashreplace").strip()[:300]
+        return ""
+
+
+def _only_changed(stderr: bytes) -> bool:
+    """All that tar had to say is that files were written to, or taken away, while it read them."""
+    lines = stderr.splitlines()
+    return bool(lines) and len(stderr) < _STDERR and all(line.endswith(_CHANGED) for line in lines)
+
+
+class _Around(ExecutionAround):
+    """What both directions share: an execution around another one."""
+
+    def __init__(self, inner: Execution, copy: Copy) -> None:
+        super().__init__(inner)
+        self._copy = copy
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        events = aiter(self._inner)
+        try:
+            async for event in events:
+                if not isinstance(event, Output):
+                    if isinstance(event, Exited):
+                        await self._exited(event)
+                    yield event
+                elif event.stream == "stdout":
+                    await self._output(event.data)
+                else:
+                    self._copy.stderr += event.data[: _STDERR - len(self._copy.stderr)]
+        finally:
+            await self._over()
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()
+
+    @abstractmethod
+    async def _output(self, data: bytes) -> None:
+        """What the script printed on stdout."""
+
+    @abstractmethod
+    async def _exited(self, event: Exited) -> None:
+        """The script has ended."""
+
+    async def _over(self) -> None:
+        """However it ended: give back what is held."""
+
+
+class _Down(_Around):
+    """From a worker to this machine."""
+
+    def __init__(self, inner: Execution, copy: Copy, receiver: Receiver) -> None:
+        super().__init__(inner, copy)
+        self._receiver = receiver
+        self._since_turn = 0
+        self._ending: asyncio.Task[bool] | None = None
+
+    async def _output(self, data: bytes) -> None:
+        self._receiver.feed(data)
+        self._copy.path = self._receiver.path
+        self._since_turn += len(data)
+        if self._since_turn >= _TURN:
+            self._since_turn = 0
+            await asyncio.sleep(0)
+        if self._receiver.problem and self._ending is None:
+            self._copy.problem = self._receiver.problem
+            # What it would go on to send is of no use. The iterator is read meanwhile, for its last event.
+            self._ending = asyncio.create_task(self._inner.end(_GRACE))
+
+    async def _exited(self, event: Exited) -> None:
+        changed = event.exit_code == 1 and _only_changed(bytes(self._copy.stderr))
+        if event.exit_code == 0 or changed:
+            self._receiver.finish()
+            self._copy.path = self._receiver.path
+            self._copy.problem = self._receiver.problem
+            self._copy.changed = changed and not self._copy.problem
+
+    async def _over(self) -> None:
+        self._receiver.close()
+        if self._ending is not None:
+            await asyncio.wait([self._ending], timeout=_GRACE)
+
+
+class _Up(_Around):
+    """From this machine to a worker: nothing is sent before the worker says in which form it takes it."""
+
+    def __init__(self, inner: Execution, copy: Copy, source: LocalSource) -> None:
+        super().__init__(inner, copy)
+        self._source = source
+        self._greeting = bytearray()
+        self._feeding: asyncio.Task[None] | None = None
+
+    async def _output(self, data: bytes) -> None:
+        if self._feeding is not None:
+            return
+        self._greeting += data[:MAX_GREETING]
+        line, newline, _ = bytes(self._greeting).partition(b"\n")
+        if newline or len(self._greeting) > MAX_GREETING:
+            self._feeding = asyncio.create_task(self._feed(line.split()[1:]))
+
+    async def _feed(self, form: list[bytes]) -> None:
+        try:
+            if form == [b"tar"]:
+                await self._pass(archive(self._source))
+            elif form == [b"cat"] and self._source.kind == "file":
+                await self._pass(plain(self._source))
+            else:
+                self._copy.problem = "the worker did not say how it takes it"
+        except SourceError as error:
+            self._copy.problem = error.message
+        except (AtlctlError, OSError) as error:
+            _log.debug("the worker's stdin is gone: %r", error)  # its last event tells how it ended
+        finally:
+            with contextlib.suppress(AtlctlError, OSError):
+                await self._inner.close_stdin()
+
+    async def _pass(self, pieces: Iterator[bytes]) -> None:
+        tally = self._copy.tally
+        while piece := await asyncio.to_thread(next, pieces, b""):
+            if not await self._inner.write(piece):
+                return
+            tally.bytes += len(piece)
+
+    async def _exited(self, event: Exited) -> None:
+        if event.exit_code != 0 or self._copy.problem:
+            return
+        if self._feeding is None:
+            self._copy.problem = "the worker took nothing"
+            return
+        # The worker's script has seen the end of the stream: what may be left to write is its filling.
+        self._feeding.cancel()
+        self._copy.tally.files, self._copy.tally.bytes = self._source.files, self._source.bytes
+
+    async def _over(self) -> None:
+        if self._feeding is not None:
+            self._feeding.cancel()
+            await asyncio.wait([self._feeding], timeout=_GRACE)
+
+
+class DownExecutor:
+    """Runs requests of `send_request` through `inner`. `receivers` and `copies`: one for each worker's name."""
+
+    def __init__(self, inner: Executor, copies: dict[str, Copy], receivers: dict[str, Receiver]) -> None:
+        self._inner = inner
+        self._copies = copies
+        self._receivers = receivers
+
+    def run(self, worker: Worker, request: ExecRequest) -> Execution:
+        return _Down(self._inner.run(worker, request), self._copies[worker.name], self._receivers[worker.name])
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class UpExecutor:
+    """Runs requests of `take_request` through `inner`, and sends `source` to each."""
+
+    def __init__(self, inner: Executor, copies: dict[str, Copy], source: LocalSource) -> None:
+        self._inner = inner
+        self._copies = copies
+        self._source = source
+
+    def run(self, worker: Worker, request: ExecRequest) -> Execution:
+        return _Up(self._inner.run(worker, request), self._copies[worker.name], self._source)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class CopyTarget(Protocol):
+    """Where one worker's copy belongs. Both raise OSError or PlaceError.
+
+    `path` shows it to people; it is known once one of the other two was called.
+    """
+
+    @property
+    def path(self) -> str: ...
+
+    def folder(self) -> tuple[int, bool]:
+        """A descriptor of the folder that gets the contents of a folder, and whether it was made for that."""
+
+    def file(self) -> tuple[int, str]:
+        """A descriptor of the folder that gets a file, and the file's name."""
+
+
+class OneTarget:
+    """As `cp` does: into `path` where it is a folder, else as `path`. `name`: of the source, empty: it has none."""
+
+    def __init__(self, path: str, name: str) -> None:
+        self.path = path
+        self._name = name
+
+    def file(self) -> tuple[int, str]:
+        if os.path.isdir(self.path) or self.path.endswith("/"):
+            folder = open_folder(self.path)
+            self.path = os.path.join(self.path, self._name)
+            return folder, self._name
+        return open_folder(os.path.dirname(self.path) or "."), os.path.basename(self.path)
+
+    def folder(self) -> tuple[int, bool]:
+        if os.path.isdir(self.path):
+            parent = open_folder(self.path)
+            if not self._name:
+                return parent, False
+            name, self.path = self._name, os.path.join(self.path, self._name)
+        else:
+            whole = self.path.rstrip("/")
+            parent, name = open_folder(os.path.dirname(whole) or "."), os.path.basename(whole)
+        return _below(parent, name)
+
+
+class EachTarget:
+    """A folder of the worker's own below `path`; made, for its owner alone, where it is missing."""
+
+    def __init__(self, path: str, worker: str, name: str) -> None:
+        self._root = path
+        self._own = safe_file_name(worker)
+        self._name = name
+        self.path = os.path.join(path, self._own)
+
+    def file(self) -> tuple[int, str]:
+        folder, _ = self.folder()
+        self.path = os.path.join(self.path, self._name)
+        return folder, self._name
+
+    def folder(self) -> tuple[int, bool]:
+        make_folder(self._root, 0o700)
+        return _below(open_folder(self._root), self._own)
+
+
+def _below(parent: int, name: str) -> tuple[int, bool]:
+    """A folder in the folder `parent`, a descriptor that is closed; made where it is missing."""
+    try:
+        made = make_folder(name, 0o700, within=parent)
+        return open_folder(name, within=parent), made
+    finally:
+        os.close(parent)
+
+
+class Receiver:
+    """Takes the bytes of one worker's stdout. Never raises: `problem` says what went wrong, empty while nothing did.
+
+    A copy counts when `finish` was called, which needs the command's exit with 0, and `problem` is still empty.
+    """
+
+    def __init__(self, target: CopyTarget) -> None:
+        self.tally = Tally()
+        self.problem = ""
+        self._target = target
+        self._greeting = bytearray()
+        self._taker: FileTaker | FolderTaker | None = None
+        self._reader: TarReader | None = None
+        #: Bytes that `cat` owes.
+        self._owed = 0
+
+    @property
+    def path(self) -> str:
+        return self._target.path
+
+    def feed(self, data: bytes) -> None:
+        if self.problem:
+            return
+        try:
+            self._take(data)
+        except (BadStreamError, PlaceError) as error:
+            self._fail(str(error))
+        except OSError as error:
+            self._fail(f"cannot write {self.path}: {error.strerror}")
+
+    def finish(self) -> None:
+        """The command has exited with 0: put the last file in its place, where the stream is whole."""
+        if self.problem:
+            return
+        if self._taker is None or self._owed or (self._reader is not None and not self._reader.ended):
+            self._fail("the stream was cut before its end")
+            return
+        try:
+            if self._reader is None:
+                self._taker.end()
+            self._taker.commit()
+        except (BadStreamError, PlaceError) as error:
+            self._fail(str(error))
+        except OSError as error:
+            self._fail(f"cannot write {self.path}: {error.strerror}")
+        failed = self.tally.failed
+        if failed.count and not self.problem:
+            more = f" and {failed.count - len(failed.first)} more" if failed.count > len(failed.first) else ""
+            self.problem = f"not copied: {'; '.join(failed.first)}{more}"
+
+    def close(self) -> None:
+        """Leave nothing half-made. Safe to call twice."""
+        if self._taker is not None:
+            self._taker.close()
+
+    def _fail(self, problem: str) -> None:
+        self.problem = problem
+        self.close()
+
+    def _take(self, data: bytes) -> None:
+        piece = memoryview(data)
+        if self._taker is None:
+            self._greeting += data[: MAX_GREETING + 1]
+            line, newline, _ = bytes(self._greeting).partition(b"\n")
+            if not newline:
+                if len(self._greeting) > MAX_GREETING:
+                    raise BadStreamError("the worker did not say what it sends")
+                return
+            held = len(self._greeting) - len(data[: MAX_GREETING + 1])
+            piece = piece[len(line) + 1 - held :]
+            self._greet(line)
+        if self._reader is not None:
+            self._reader.feed(piece)
+        elif piece and self._taker is not None:
+            if len(piece) > self._owed:
+                raise BadStreamError("the file grew while it was read")
+            self._owed -= len(piece)
+            self._taker.data(piece)
+
+    def _greet(self, line: bytes) -> None:
+        match line.split():
+            case [b"folder", b"tar"]:
+                self._taker = FolderTaker(*self._target.folder(), self.tally)
+                self._reader = TarReader(self._taker)
+            case [b"file", b"tar"]:
+                self._taker = self._one_file()
+                self._reader = TarReader(self._taker)
+            case [b"file", b"cat", size] if size.isdigit() and len(size) < _MAX_SIZE_DIGITS:
+                self._owed = int(size)
+                self._taker = self._one_file()
+                self._taker.begin(TarEntry(b"", "file", self._owed, _PRIVATE, time.time()))
+            case _:
+                raise BadStreamError("the worker did not say what it sends")
+
+    def _one_file(self) -> FileTaker:
+        folder, name = self._target.file()
+        try:
+            return FileTaker(folder, name, self.tally)
+        except (OSError, PlaceError):
+            os.close(folder)
+            raise

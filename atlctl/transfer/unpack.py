@@ -1,0 +1,357 @@
+"""Members of a tar stream as files of this machine: whole or not at all, and never through a link.
+
+Every step is relative to an open folder and follows nothing (`openat` with O_NOFOLLOW), so that neither a name from
+outside nor a link in the target leads elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable
+
+from atlctl.transfer.tar import BadStreamError, CountedNames, TarEntry
+
+#: The disk or this process is in trouble: what comes next would fail as well.
+_ENDS_ALL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+#: Bytes of the longest path that Linux takes.
+_LONGEST = 4096
+_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+#: Bytes and files of the disk that a copy leaves free.
+_SPARE_BYTES, _SPARE_FILES = 1 << 20, 16
+TEMPORARY = ".atlctl-cp."
+
+
+class Tally:
+    """What was copied so far. `skipped`: links and special files; `failed`: what could not be put in its place."""
+
+    __slots__ = ("bytes", "failed", "files", "skipped")
+
+    def __init__(self) -> None:
+        self.files = 0
+        self.bytes = 0
+        self.skipped = CountedNames()
+        self.failed = CountedNames()
+
+
+class _Folder:
+    """A folder that this copy made, and what it gets when it is left."""
+
+    __slots__ = ("mode", "mtime", "parts")
+
+    def __init__(self, parts: tuple[str, ...], mode: int, mtime: float) -> None:
+        self.parts, self.mode, self.mtime = parts, mode, mtime
+
+
+class FolderTaker:
+    """Puts members below the folder `root`, a descriptor that it takes over.
+
+    `made`: the folder was made for this copy, and gets the mode and time of the stream's own root. A name that is
+    absolute or holds `..` ends the copy (BadStreamError); what stands in the way of one file is noted, and the rest
+    goes on. The last file gets its name with the next member, or by `commit`.
+    """
+
+    def __init__(self, root: int, made: bool, tally: Tally) -> None:
+        self._root = root
+        self._made = made
+        self._tally = tally
+        self._umask = current_umask()
+        self._file: NewFile | None = None
+        self._entry: TarEntry | None = None
+        #: Whole, and not yet published.
+        self._whole: tuple[NewFile, str] | None = None
+        self._at: tuple[tuple[str, ...], int] | None = None
+        self._open: list[_Folder] = []
+
+    def begin(self, entry: TarEntry) -> None:
+        self._publish()
+        self._entry = entry
+        parts = _parts(entry.name)
+        self._leave(parts)
+        if entry.kind in ("symlink", "hardlink", "device", "fifo"):
+            self._tally.skipped.add(f"{_shown(entry.name)} ({entry.kind})")
+        elif entry.kind == "folder":
+            self._try(entry, lambda: self._folder(parts, entry))
+        elif entry.kind == "file" and parts:
+            self._try(entry, lambda: self._begin_file(parts, entry))
+        else:
+            self._tally.failed.add(f"{_shown(entry.name)}: not a plain file ({entry.kind})")
+
+    def data(self, piece: memoryview) -> None:
+        if self._file is not None:
+            self._file.write(piece)
+            self._tally.bytes += len(piece)
+
+    def end(self) -> None:
+        entry, file = self._entry, self._file
+        if file is not None and entry is not None:
+            file.seal(entry.mode & ~self._umask, entry.mtime)
+            self._whole, self._file = (file, _shown(entry.name)), None
+
+    def commit(self) -> None:
+        """The copy has gone well: publish what waits for that."""
+        self._publish()
+        self.close()
+
+    def close(self) -> None:
+        """Leave nothing half-made; what has its name stays. Safe to call twice."""
+        for file in (self._file, self._whole[0] if self._whole is not None else None):
+            if file is not None:
+                file.discard()
+        self._file = self._whole = None
+        if self._root >= 0:
+            self._leave(None)
+            self._forget_place()
+            os.close(self._root)
+            self._root = -1
+
+    def _try(self, entry: TarEntry, step: Callable[[], None]) -> None:
+        """What hinders one member is noted. A full disk ends the copy."""
+        try:
+            step()
+        except PlaceError as error:
+            self._tally.failed.add(f"{_shown(entry.name)}: {error}")
+        except OSError as error:
+            if error.errno in _ENDS_ALL:
+                raise
+            self._tally.failed.add(f"{_shown(entry.name)}: {error.strerror}")
+
+    def _begin_file(self, parts: tuple[str, ...], entry: TarEntry) -> None:
+        self._file = NewFile(self._enter(parts[:-1]), parts[-1], entry.size)
+
+    def _publish(self) -> None:
+        if self._whole is None:
+            return
+        (file, name), self._whole = self._whole, None
+        try:
+            file.publish()
+            self._tally.files += 1
+        except PlaceError as error:
+            self._tally.failed.add(f"{name}: {error}")
+
+    def _folder(self, parts: tuple[str, ...], entry: TarEntry) -> None:
+        if not parts:
+            if self._made:
+                self._open.insert(0, _Folder((), entry.mode & ~self._umask, entry.mtime))
+                self._made = False
+            return
+        parent = self._enter(parts[:-1])
+        if make_folder(parts[-1], 0o700, within=parent):
+            self._open.append(_Folder(parts, entry.mode & ~self._umask, entry.mtime))
+        else:
+            os.close(open_folder(parts[-1], within=parent))
+
+    def _enter(self, parts: tuple[str, ...]) -> int:
+        """A descriptor of that folder below the root, made where it is missing. It stays ours."""
+        if self._at is not None and self._at[0] == parts:
+            return self._at[1]
+        self._forget_place()
+        here = os.dup(self._root)
+        try:
+            for name in parts:
+                make_folder(name, 0o777, within=here)
+                below = open_folder(name, within=here)
+                os.close(here)
+                here = below
+        except (OSError, PlaceError):
+            os.close(here)
+            raise
+        self._at = (parts, here)
+        return here
+
+    def _forget_place(self) -> None:
+        if self._at is not None:
+            os.close(self._at[1])
+            self._at = None
+
+    def _leave(self, parts: tuple[str, ...] | None) -> None:
+        """Folders that hold nothing more of what comes get their mode and time. None: all of them."""
+        while self._open and (parts is None or parts[: len(self._open[-1].parts)] != self._open[-1].parts):
+            done = self._open.pop()
+            self._forget_place()
+            with contextlib.suppress(OSError, PlaceError):  # somebody else has moved it meanwhile
+                folder = self._enter(done.parts)
+                os.fchmod(folder, done.mode & 0o777)
+                nanoseconds = int(done.mtime * 1_000_000_000)
+                os.utime(folder, ns=(nanoseconds, nanoseconds))
+
+
+class FileTaker:
+    """One file, in the place that was asked for, whatever name the stream gives it. `folder` is taken over."""
+
+    def __init__(self, folder: int, name: str, tally: Tally) -> None:
+        self._folder = folder
+        self._name = name
+        self._tally = tally
+        self._umask = current_umask()
+        self._file: NewFile | None = None
+        self._entry: TarEntry | None = None
+        in_the_way(folder, name)
+
+    def begin(self, entry: TarEntry) -> None:
+        if self._entry is not None or entry.kind != "file":
+            raise BadStreamError("the worker sent something else than the one file")
+        self._entry = entry
+        self._file = NewFile(self._folder, self._name, entry.size)
+
+    def data(self, piece: memoryview) -> None:
+        if self._file is not None:
+            self._file.write(piece)
+            self._tally.bytes += len(piece)
+
+    def end(self) -> None:
+        if self._file is not None and self._entry is not None:
+            self._file.seal(self._entry.mode & ~self._umask, self._entry.mtime)
+
+    def commit(self) -> None:
+        """The copy has gone well. Raises BadStreamError where no file came."""
+        if self._file is None:
+            raise BadStreamError("the worker sent no file")
+        self._file.publish()
+        self._tally.files += 1
+        self.close()
+
+    def close(self) -> None:
+        """Leave nothing half-made. Safe to call twice."""
+        if self._file is not None:
+            self._file.discard()
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+
+def _parts(name: bytes) -> tuple[str, ...]:
+    """The folders and the name of a member. Raises BadStreamError for one that would leave the target."""
+    if len(name) > _LONGEST:
+        raise BadStreamError("the worker sent a name that is too long")
+    parts = [part for part in name.split(b"/") if part not in (b"", b".")]
+    if name.startswith(b"/") or b".." in parts or b"\0" in name:
+        raise BadStreamError(f"the worker sent a name that leads out of the target: {_shown(name)}")
+    return tuple(os.fsdecode(part) for part in parts)
+
+
+def _shown(name: bytes) -> str:
+    return os.fsdecode(name[:256]).removeprefix("./").rstrip("/") or "."
+
+
+class PlaceError(Exception):
+    """A file cannot be put in its place; the text says why, for people."""
+
+
+def current_umask() -> int:
+    """The bits that new files of this process do not get. Only tells: there is no call that reads it alone."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+class NewFile:
+    """A file that grows under a temporary name beside its place, for its owner alone until it is whole.
+
+    `folder` is a descriptor, of which a copy is kept. `size`: how much room it needs, None where that is not known.
+    Raises PlaceError where something else than a regular file stands in its place or the disk is full.
+    """
+
+    def __init__(self, folder: int, name: str, size: int | None) -> None:
+        _check_room(folder, size)
+        in_the_way(folder, name)
+        self._name = name
+        self._temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
+        self._folder = os.dup(folder)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
+            self._file = os.open(self._temporary, flags, 0o600, dir_fd=self._folder)
+        except OSError:
+            os.close(self._folder)
+            raise
+
+    def write(self, piece: bytes | memoryview) -> None:
+        view = memoryview(piece)
+        while view:
+            view = view[os.write(self._file, view) :]
+
+    def seal(self, mode: int, mtime: float | None) -> None:
+        """All bytes are there. `mode`: permission bits, the umask already taken off."""
+        os.fchmod(self._file, mode & 0o777)
+        if mtime is not None:
+            nanoseconds = int(mtime * 1_000_000_000)
+            os.utime(self._file, ns=(nanoseconds, nanoseconds))
+        os.close(self._file)
+        self._file = -1
+
+    def publish(self) -> None:
+        """Give it its name. A file of that name is replaced. Raises PlaceError."""
+        try:
+            in_the_way(self._folder, self._name)
+            os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except (OSError, PlaceError):
+            self.discard()
+            raise
+        self._release()
+
+    def discard(self) -> None:
+        """Leave nothing of it. Safe to call at any time, and twice."""
+        if self._folder >= 0:
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary, dir_fd=self._folder)
+        self._release()
+
+    def _release(self) -> None:
+        for descriptor in (self._file, self._folder):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._folder = -1
+
+
+def in_the_way(folder: int, name: str) -> None:
+    """Raises PlaceError where `name` in `folder` is there and is no regular file."""
+    try:
+        mode = os.lstat(name, dir_fd=folder).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise PlaceError(f"{what_is(mode)} stands in its place")
+
+
+def what_is(mode: int) -> str:
+    """The sort of a file, for a message."""
+    if stat.S_ISLNK(mode):
+        return "a link"
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "a file" if stat.S_ISREG(mode) else "a special file"
+
+
+def open_folder(name: str, *, within: int | None = None) -> int:
+    """A descriptor of a folder. `within` another one no link is followed; a path alone is the user's own word."""
+    if within is None:
+        return os.open(name, _FOLDER)
+    try:
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=within)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            # Linux says ENOTDIR for a link, too: O_DIRECTORY is looked at first.
+            raise PlaceError(f"{what_is(os.lstat(name, dir_fd=within).st_mode)} stands in its place") from error
+        raise
+
+
+def make_folder(name: str, mode: int, *, within: int | None = None) -> bool:
+    """Make a folder; False where something of that name is there already."""
+    try:
+        os.mkdir(name, mode, dir_fd=within)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _check_room(folder: int, size: int | None) -> None:
+    disk = os.fstatvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if size is not None and size + _SPARE_BYTES > free:
+        raise OSError(errno.ENOSPC, f"{size} bytes are needed and {free} are free")
+    if disk.f_files and disk.f_favail < _SPARE_FILES:
+        raise OSError(errno.ENOSPC, "the disk has no room for more files")

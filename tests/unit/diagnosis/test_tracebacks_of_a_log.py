@@ -1,0 +1,378 @@
+"""Tracebacks as CPython, torch's excepthook and torchelastic print them."""
+
+import pytest
+
+from atlctl.diagnosis import tracebacks
+from atlctl.diagnosis.logline import NOBODY, Origin
+from atlctl.diagnosis.tracebacks import Trace, Traces, read_chain
+from tests.unit.diagnosis.samples import PEER_GONE, STACK, block, entry, parse
+
+HEAD = "Traceback (most recent call last):"
+FRAME = '  File "/work/train.py", line 20, in main'
+PACKAGE = '  File "/opt/venv/lib/python3.11/site-packages/torch/nn/functional.py", line 1, in linear'
+DURING = "During handling of the above exception, another exception occurred:"
+CAUSE = "The above exception was the direct cause of the following exception:"
+CHAIN = [
+    HEAD, '  File "/work/a.py", line 3, in load', "    open(path)", "KeyError: 'lr'",
+    "", DURING, "",
+    HEAD, '  File "/work/b.py", line 9, in read', "mylib.BadConfig: no lr", "see the manual",
+    "", CAUSE, "",
+    HEAD, FRAME, "    step()", "RuntimeError: cannot start",
+]  # fmt: skip
+#: More than the lines at a log's top, where a traceback may lack its header.
+BEFORE = [f"loss {n}" for n in range(tracebacks.CUT_TOP + 5)]
+PREFIXES = ["", "[rank3]: ", "[default0]:", "[default0]:[rank3]: ", "[rank3]: [rank3]: ", "stderr: [rank3]: "]
+
+
+def one(lines: list[str]) -> Trace:
+    (found,) = parse(lines).traces
+    return found
+
+
+def shape(found: Trace) -> list[tuple[str, str, str]]:
+    return [(item.exception, item.message, item.frame.path if item.frame else "") for item in found.chain]
+
+
+def prefixed(prefix: str, lines: list[str]) -> list[str]:
+    """As torch prints it: empty lines get no prefix of a rank, but one of `--tee`."""
+    return [prefix + line if line or "[rank" not in prefix else "" for line in lines]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("stamp", ["", "2026-11-20T17:45:05.757882235Z "])
+def test_a_chain_in_every_stream(prefix, stamp):
+    found = one([*BEFORE, *(stamp + line for line in prefixed(prefix, CHAIN))])
+    assert shape(found) == [
+        ("KeyError", "KeyError: 'lr'", "/work/a.py"),
+        ("mylib.BadConfig", "mylib.BadConfig: no lr", "/work/b.py"),
+        ("RuntimeError", "RuntimeError: cannot start", "/work/train.py"),
+    ]
+    assert found.chain[1].detail == ("see the manual",)
+    assert found.line_no == len(BEFORE) + 1
+    assert found.last is found.chain[-1]
+    assert found.last.line_no == len(BEFORE) + len(CHAIN)
+    assert (found.agent, found.thread, found.logged) == (False, False, False)
+
+
+def test_ranks_that_print_at_once():
+    chains = {rank: prefixed(f"[rank{rank}]: ", CHAIN) for rank in range(3)}
+    mixed = [text for group in zip(*chains.values(), strict=True) for text in group]
+    found = parse([*BEFORE, *mixed]).traces
+    assert [item.origin for item in found] == [Origin(0), Origin(1), Origin(2)]
+    assert len({tuple(shape(item)) for item in found}) == 1
+    assert all(len(item.chain) == 3 for item in found)
+
+
+def test_a_message_of_many_lines_with_others_in_between():
+    lines = [
+        f"[rank0]: {HEAD}", f"[rank0]: {FRAME}", "step 4", "[rank0]: RuntimeError: NCCL error in: x.cpp:1, unhandled",
+        "[rank1]: something else", "[rank0]: ncclUnhandledCudaError: Call to CUDA function failed.", "loss 0.5",
+        "[rank0]: Last error:", "[rank0]: Cuda failure 'out of memory'", f"[rank1]: {HEAD}", "[rank1]: KeyError: 1",
+    ]  # fmt: skip
+    first, second = parse([*BEFORE, *lines]).traces
+    assert first.last.detail[-1] == "Cuda failure 'out of memory'"
+    assert "out of memory" in first.last.text
+    assert not any("else" in line or "loss" in line for line in first.last.detail)
+    assert (second.origin, second.last.message) == (Origin(1), "KeyError: 1")
+
+
+def test_the_text_of_other_messages_is_their_first_line():
+    assert one([*BEFORE, HEAD, FRAME, "ValueError: x", "what follows"]).last.text == "ValueError: x"
+
+
+def test_a_log_line_ends_a_message():
+    lines = [HEAD, FRAME, "ValueError: x", "2026-11-20 17:45:05,123 INFO r0 train: going on", "E1120 17:45:05.1 x"]
+    assert one([*BEFORE, *lines]).last.detail == ()
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank1]: "])
+def test_a_loader_process_is_part_of_the_message(prefix):
+    lines = [
+        HEAD, FRAME, "IndexError: Caught IndexError in DataLoader worker process 0.",
+        "Original Traceback (most recent call last):", PACKAGE, '  File "/work/data.py", line 9, in __getitem__',
+        "    return self.rows[i]", "IndexError: list index out of range", "",
+    ]  # fmt: skip
+    found = one([*BEFORE, *prefixed(prefix, lines)])
+    assert shape(found) == [("IndexError", lines[2], "/work/train.py")]
+    assert "IndexError: list index out of range" in found.last.text
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank1]: ", "[default0]:"])
+def test_an_exception_of_a_thread(prefix):
+    lines = ["Exception in thread Thread-3 (fill):", HEAD, FRAME, "ValueError: x", HEAD, "KeyError: 1"]
+    first, second = parse([*BEFORE, *prefixed(prefix, lines)]).traces
+    assert (first.thread, first.last.message) == (True, "ValueError: x")
+    assert (second.thread, second.last.message) == (False, "KeyError: 1")
+
+
+@pytest.mark.parametrize("head", ["2026-11-20 17:45:05,123 ERROR train: retry", "ERROR:root:retry", "caught this:"])
+def test_a_traceback_behind_other_text_was_printed_by_who_caught_it(head):
+    found = one([*BEFORE, f"{head} {HEAD}", FRAME, "ValueError: x"])
+    assert found.logged
+    assert found.last.frame is not None
+
+
+def test_an_exception_that_python_ignored_does_not_end_its_process():
+    lines = ["Exception ignored in: <function Pool.__del__ at 0x7f>", HEAD, FRAME, "ValueError: x"]
+    assert all(item.logged for item in parse([*BEFORE, *lines]).traces)
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank0]:", "2026-11-20T17:45:05.7Z "])
+def test_a_traceback_that_torchs_logger_reports_is_none(prefix):
+    glog = "E1120 17:45:05.757000 1 torch/distributed/elastic/x.py:145] "
+    lines = [prefix + glog + line for line in (HEAD, FRAME, "    step()", "ValueError: x")]
+    assert parse([*BEFORE, *lines]).traces == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/opt/venv/bin/torchrun",
+        "/opt/venv/lib/python3.11/site-packages/torch/distributed/run.py",
+        "/opt/venv/lib/python3.11/site-packages/torch/distributed/launcher/api.py",
+        "/opt/venv/lib/python3.11/site-packages/torch/distributed/elastic/agent/server/api.py",
+        "/opt/venv/lib/python3.11/site-packages/torch/distributed/elastic/rendezvous/api.py",
+    ],
+)
+def test_the_agents_own(path):
+    error = "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection has failed."
+    found = one([*BEFORE, HEAD, f'  File "{path}", line 1, in f', "    g()", error])
+    assert (found.agent, found.last.message) == (True, error)
+
+
+def test_the_agents_chain_of_a_whole_failure():
+    run = '  File "/opt/venv/lib/python3.11/site-packages/torch/distributed/run.py", line 1, in main'
+    found = one([*BEFORE, HEAD, run, "    run(args)", *block(entry(text=STACK)), "step 3"])
+    assert found.agent
+    assert found.last.exception.endswith("ChildFailedError")
+
+
+def test_the_function_of_torch_distributed_and_the_users_frame():
+    c10d = '  File "/o/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252, in all_reduce'
+    found = one([*BEFORE, HEAD, FRAME, "    step()", PACKAGE, c10d, "    work.wait()", PEER_GONE])
+    assert (found.last.operation, str(found.last.frame)) == ("all_reduce", FRAME.strip())
+
+
+@pytest.mark.parametrize("kept", range(1, 6))
+def test_a_log_that_was_cut_at_its_top(kept):
+    lines = [HEAD, FRAME, "    step()", '  File "/work/data.py", line 8, in read', "    open(path)", "ValueError: x"]
+    found = parse([*lines[len(lines) - kept :], "", *BEFORE]).traces
+    assert all(item.last.message == "ValueError: x" for item in found)
+    assert len(found) == (1 if kept >= 3 else 0)  # no frame is left: a line that looks like an exception proves nothing
+
+
+def test_frames_in_the_midst_of_a_log_are_no_traceback():
+    assert parse([*BEFORE, FRAME, "    step()", "ValueError: x"]).traces == []
+
+
+def test_empty_lines_at_the_top_do_not_make_it_longer():
+    lines = [*[""] * 30, *["loss 1"] * 100, f"[rank0]: {FRAME}", "[rank0]: ValueError: x"]
+    assert parse(lines).traces == []
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [("AssertionError", "AssertionError"), ("KeyboardInterrupt", "KeyboardInterrupt"), ("SystemExit: 3", "SystemExit")],
+)
+def test_exceptions_without_a_message(line, name):
+    assert one([*BEFORE, HEAD, FRAME, line]).last.exception == name
+
+
+def test_a_syntax_error_points_into_its_file():
+    lines = [HEAD, FRAME, "    import data", '  File "/work/data.py", line 9', "    def f(:", "          ^"]
+    found = one([*BEFORE, *lines, "SyntaxError: invalid syntax"])
+    assert found.last.frame is not None
+    assert (found.last.frame.path, found.last.frame.line) == ("/work/data.py", 9)
+
+
+def test_a_traceback_without_an_end_is_none_and_the_next_is_read():
+    lines = [f"[rank0]: {HEAD}", f"[rank0]: {FRAME}", f"[rank0]: {HEAD}", "[rank0]: KeyError: 2"]
+    assert shape(one([*BEFORE, *lines])) == [("KeyError", "KeyError: 2", "")]
+
+
+def test_a_progress_bar_in_front():
+    bar = " 94%|#########4| 837/888 [9:42:50<34:08, 40.17s/it]"
+    found = one([*BEFORE, f"{bar}[rank7]: {HEAD}", f"[rank7]: {FRAME}", "[rank7]: ValueError: x"])
+    assert found.origin == Origin(7)
+    assert not found.logged
+
+
+def test_streams_and_tracebacks_are_bounded():
+    found = Traces()
+    for rank in range(tracebacks.MAX_STREAMS + 50):
+        found.feed(Origin(rank), HEAD, rank, None)
+        found.feed(Origin(rank), "ValueError: x", rank, None)
+    assert len(found.found()) == tracebacks.MAX_STREAMS
+    found = Traces()
+    total = tracebacks.MAX_FIRST + tracebacks.MAX_LAST + 70
+    for number in range(total):
+        found.feed(NOBODY, HEAD, number, None)
+        found.feed(NOBODY, f"ValueError: {number}", number, None)
+    kept = [item.last.message for item in found.found()]
+    assert len(kept) <= tracebacks.MAX_FIRST + tracebacks.MAX_LAST + 1
+    assert (kept[0], kept[-1]) == ("ValueError: 0", f"ValueError: {total - 1}")
+
+
+def test_a_message_is_bounded():
+    lines = [HEAD, FRAME, "ValueError: " + "x" * 10_000, *["y" * 10_000] * 100]
+    found = one([*BEFORE, *lines])
+    assert len(found.last.detail) <= tracebacks.MAX_DETAIL
+    assert max(map(len, (found.last.message, *found.last.detail))) <= 2_000
+
+
+def test_a_traceback_is_not_awaited_for_ever():
+    found = Traces()
+    found.feed(Origin(0), HEAD, 100, None)
+    assert found.open_at(150)
+    assert not found.open_at(100_000)
+
+
+def test_the_chain_in_a_text():
+    assert [item.exception for item in read_chain("\n".join(CHAIN))] == ["KeyError", "mylib.BadConfig", "RuntimeError"]
+    (only,) = read_chain("ValueError: bad\nmore")
+    assert (only.exception, only.message, only.detail) == ("ValueError", "ValueError: bad", ("more",))
+    (plain,) = read_chain("  the shard is gone\n\nsecond")
+    assert (plain.exception, plain.message, plain.detail) == ("", "the shard is gone", ("second",))
+    assert read_chain("") == read_chain(" \n") == ()
+
+
+WIDTH = 80
+FOLDED = ("ValueError: bad magic in shard 3 of the set that the second epoch reads first, ", "and nobody can repair it")
+
+
+def box(*frames: str, ascii_only: bool = False, indent: str = "") -> list[str]:
+    """A box as rich 13 and 14 draw it without a terminal: each frame with the line of code and a table of locals."""
+    corner, dash, side, first, last = "+-||+" if ascii_only else "╭─│╰╯"
+    title = " Traceback (most recent call last) "
+    lines = [f"{corner}{title:{dash}^{WIDTH - 2}}{'+' if ascii_only else '╮'}"]
+    for frame in frames:
+        inner = [
+            frame,
+            "",
+            "❱ 20 │   step(path)",
+            "",
+            "╭───── locals ─────╮",
+            "│ e = KeyError: 'no' │",
+            "╰──────────────────╯",
+        ]
+        lines += [f"{side} {row:{WIDTH - 4}} {side}" for row in inner]
+    lines.append(f"{'+' if ascii_only else first}{dash * (WIDTH - 2)}{'+' if ascii_only else last}")
+    return [indent + line for line in lines]
+
+
+BOX = box("/work/train.py:171 in <module>", "/work/data.py:38 in read_header")
+BOXES = [*box("/work/data.py:9 in read"), "KeyError: 'lr'", "", CAUSE, "", *BOX, *FOLDED]
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank1]: ", "[default1]:", "stderr: "])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_a_box_of_rich(prefix, ascii_only):
+    lines = [
+        *box("/work/train.py:171 in <module>", "/work/data.py:38 in read", ascii_only=ascii_only),
+        "KeyError: 'lr'",
+    ]
+    found = one([*BEFORE, *(prefix + line for line in lines)])
+    assert shape(found) == [("KeyError", "KeyError: 'lr'", "/work/data.py")]
+    assert found.last.frame is not None
+    assert (found.last.frame.line, found.last.frame.function) == (38, "read")
+    assert (found.line_no, found.last.line_no) == (len(BEFORE) + 1, len(BEFORE) + len(lines))
+    assert (found.agent, found.thread, found.logged) == (False, False, False)
+    expected = {"[rank1]: ": Origin(1), "[default1]:": Origin(None, 1)}.get(prefix, NOBODY)
+    assert found.origin == expected
+
+
+@pytest.mark.parametrize("prefix", ["[rank1]: ", "[default1]:"])
+def test_a_chain_of_boxes_with_a_folded_message(prefix):
+    found = one([*BEFORE, *(prefix + line for line in BOXES)])
+    assert shape(found) == [
+        ("KeyError", "KeyError: 'lr'", "/work/data.py"),
+        ("ValueError", "".join(FOLDED), "/work/data.py"),
+    ]
+
+
+def test_a_long_box_is_not_given_up():
+    frames = [f"/work/train.py:{n} in f{n}" for n in range(1, 30)]
+    lines = box(*frames)
+    assert len(lines) > 200
+    assert shape(one([*BEFORE, *lines, "ValueError: x"])) == [("ValueError", "ValueError: x", "/work/train.py")]
+
+
+def test_boxes_of_ranks_that_print_at_once():
+    mixed = [f"[rank{rank}]: {line}" for line in BOXES for rank in range(3)]
+    found = parse([*BEFORE, *mixed]).traces
+    assert [item.origin for item in found] == [Origin(0), Origin(1), Origin(2)]
+    assert {len(item.chain) for item in found} == {2}
+
+
+def test_a_folded_message_ends_at_an_empty_line():
+    lines = [*BOX, *FOLDED, "", "what another module prints"]
+    found = one([*BEFORE, *(f"[default1]:{line}" for line in lines)])
+    assert found.last.message == "".join(FOLDED)
+    assert found.last.detail == ("what another module prints",)
+
+
+def test_a_message_without_a_box_is_not_folded():
+    assert one([*BEFORE, HEAD, FRAME, *FOLDED]).last.message == FOLDED[0].rstrip()
+
+
+def test_frames_in_packages_are_not_the_users_in_a_box_either():
+    lines = box(
+        "/work/train.py:171 in main", "/opt/venv/lib/python3.11/site-packages/torch/nn/functional.py:9 in linear"
+    )
+    found = one([*BEFORE, *lines, "RuntimeError: shapes"])
+    assert str(found.last.frame) == 'File "/work/train.py", line 171, in main'
+
+
+def test_a_box_says_in_which_function_of_torch_it_was():
+    path = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    found = one([*BEFORE, *box("/work/train.py:171 in main", f"{path}:3252 in all_reduce"), PEER_GONE])
+    assert (found.last.operation, str(found.last.frame)) == ("all_reduce", 'File "/work/train.py", line 171, in main')
+
+
+def test_a_box_of_the_agent():
+    path = "/o/site-packages/torch/distributed/elastic/rendezvous/api.py"
+    assert one([*BEFORE, *box("/work/x.py:1 in main", f"{path}:3 in f"), "ValueError: x"]).agent
+
+
+@pytest.mark.parametrize("kept", [1, 5, len(BOX)])
+def test_a_box_that_is_cut_off_is_none_and_the_next_traceback_is_read(kept):
+    assert parse([*BEFORE, *BOX[:kept]]).traces == []
+    found = one([*BEFORE, *BOX[:kept], HEAD, FRAME, "KeyError: 1", "its own detail"])
+    assert shape(found) == [("KeyError", "KeyError: 1", "/work/train.py")]
+    assert found.last.detail == ("its own detail",)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Traceback (most recent call last)",
+        "a ─ Traceback (most recent call last) ─",
+        "│ Traceback (most recent call last) │",
+    ],
+)
+def test_words_without_a_box_begin_none(line):
+    assert parse([*BEFORE, line, "KeyError: 1"]).traces == []
+
+
+def test_a_whole_traceback_of_one_line():
+    found = Traces()
+    found.feed(Origin(3), HEAD, 5, None)
+    found.take(Origin(3), CHAIN, 7, None)
+    found.take(NOBODY, [HEAD, FRAME], 8, None)  # no exception in it
+    found.feed(Origin(3), "ValueError: around it", 9, None)
+    assert [(item.line_no, len(item.chain), item.last.message) for item in found.found()] == [
+        (5, 1, "ValueError: around it"),
+        (7, 3, "RuntimeError: cannot start"),
+    ]
+
+
+@pytest.mark.parametrize("prefix", ["", "2026-11-20T17:45:05.757882235Z ", "[rank1]: "])
+def test_what_stands_behind_a_short_message_in_a_box_is_not_its_end(prefix: str) -> None:
+    lines = [*BOX, "KeyError: 'lr'", "step 3", "more"]
+    assert one([*BEFORE, *(prefix + row for row in lines)]).last.message == "KeyError: 'lr'"
+
+
+@pytest.mark.parametrize("prefix", ["", "2026-11-20T17:45:05.757882235Z "])
+def test_a_chain_of_boxes_without_a_prefix(prefix: str) -> None:
+    found = one([*BEFORE, *(prefix + row for row in BOXES)])
+    assert [item.message for item in found.chain] == ["KeyError: 'lr'", "".join(FOLDED)]

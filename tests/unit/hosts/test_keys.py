@@ -1,0 +1,71 @@
+"""Private keys: which can be used, and what is told of those that cannot."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from atlctl.backends.hosts.keys import Keys, none_accepted
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Keys: good, locked (its passphrase is `secret`), shared (others may read it), torn."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    for name in ("good", "shared", "torn"):
+        (tmp_path / name).write_bytes(key.export_private_key())
+    (tmp_path / "locked").write_bytes(key.export_private_key(passphrase="secret", rounds=64))
+    (tmp_path / "torn").write_bytes(key.export_private_key()[:100])
+    for path in tmp_path.iterdir():
+        path.chmod(0o640 if path.name == "shared" else 0o600)
+    return tmp_path
+
+
+def test_of_a_refused_login_only_its_own_keys_are_told(place: Path) -> None:
+    keys = Keys(lambda _: None)
+    assert not keys.load([str(place / name) for name in ("locked", "shared", "torn", "missing")])
+    told = none_accepted("ml", "gpu1", keys, [str(place / "torn")]).message
+    assert "torn cannot be read" in told
+    assert "locked" not in told
+    assert "shared" not in told
+    told = none_accepted("ml", "gpu1", keys).message
+    assert all(name in told for name in ("locked is encrypted", "read " + str(place / "shared"), "torn cannot be read"))
+
+
+def test_a_passphrase_is_asked_for_once_for_all_hosts(place: Path) -> None:
+    asked = []
+    answers = iter(["wrong", "secret"])
+
+    def ask(path: str) -> str:
+        asked.append(path)
+        return next(answers)
+
+    keys = Keys(ask)
+    assert len(keys.load([str(place / "locked")])) == 1
+    assert len(keys.load([str(place / "locked"), str(place / "good")])) == 2
+    assert asked == [str(place / "locked")] * 2
+    assert not keys.problems
+
+
+def test_what_became_of_each_file(place: Path) -> None:
+    keys = Keys(lambda _: None)
+    paths = [str(place / name) for name in ("good", "locked", "shared", "torn", "missing")]
+    keys.load(paths)
+    found = keys.files(paths, "")
+    assert [file.status for file in found] == ["read", "encrypted", "open", "unreadable", "absent"]
+    assert [file.algorithm for file in found] == ["ssh-ed25519", "", "", "", ""]
+    assert "chmod 600" in found[2].text
+    # One that was never meant for a login was not looked at.
+    assert [file.status for file in Keys(lambda _: None).files(paths[:1], "")] == ["absent"]
+
+
+def test_an_agent_that_does_not_answer_is_no_empty_one(tmp_path: Path) -> None:
+    async def ask() -> tuple[int | None, int | None]:
+        keys = Keys(lambda _: None)
+        await keys.ask_agent(str(tmp_path / "nobody"))
+        return keys.held(str(tmp_path / "nobody")), keys.held("")
+
+    assert asyncio.run(ask()) == (None, 0)

@@ -1,0 +1,184 @@
+"""Notes and evidence of the smoke test in Chinese: whole sentences of ours, and nothing of a worker's own words."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from atlctl.cli.smoke.data import to_data
+from atlctl.cli.smoke.telling import report_text
+from atlctl.cli.smoke.words import Words
+from atlctl.i18n import Message, as_data, from_data, joined, translated
+from atlctl.render.streams import Streams
+from atlctl.smoke import findings, storage
+from atlctl.smoke.care import ill, in_use, too_little
+from atlctl.smoke.context import Options
+from atlctl.smoke.facts import clock_findings, compare, differences
+from atlctl.smoke.findings import Check, Finding, Report, Severity, Verdict
+from atlctl.smoke.heard import SENTENCES, message_of
+from atlctl.smoke.network import mesh
+from atlctl.smoke.ranks import device
+from atlctl.smoke.ranks.collectives import wrong_in_collectives, wrong_in_ddp
+from atlctl.smoke.ranks.settle import blame
+from atlctl.smoke.ranks.stages import StageOutcome
+from tests.unit.smoke.care.test_gpus import fact
+from tests.unit.smoke.network.test_blame import NAMES
+from tests.unit.smoke.network.test_mesh import calls
+from tests.unit.smoke.ranks.test_collectives import collectives, ddp
+from tests.unit.smoke.ranks.test_settle import SLEEPS, ended, error, step, track
+from tests.unit.smoke.test_storage import PLACE, failed, looks, wrote
+
+#: What stays as it is in Chinese: terms, names of steps and of system calls, and the made-up words of workers.
+_STAY = re.compile(
+    r"worker-?|rank|rail|agent|torch|nvidia-smi|import|shell|socket|store|leader|loopback|micro-batch|inode|busbw|"
+    r"cgroup|power brake|throughput|memlock|gloo|nccl|nfs_wait|mlx5_\d|no-gpu|matmul|fp32|fp64|bf16|all_to_all|"
+    r"all_gather|all_reduce|reduce_scatter|broadcast|init|meeting|memory|probe\.py|poll(?:_device)?|main|open|create|write|fsync|"
+    r"read|cu124|cpu|x86_64|failed|export|/\w+(?:/\w+)*|(?<=NCCL_PROTO：)none|(?<=worker：)none|GB/s|MB/s|ms|inf|Xid|Python|NVLink|"
+    r"RuntimeError|KeyError|timed out|words|atlctl\.remote\.smoke\.probe"
+)
+
+
+def _crashed(end: dict[str, object]) -> str:
+    return blame(StageOutcome("ddp", [track(0, step("init")), track(1, step("init"), end)]))[0].evidence
+
+
+def made() -> Iterator[str]:
+    """What the checks say of what the tests of the checks make up."""
+    yield from (one.evidence for one in _of_gpus())
+    for facts in (fact(utilisation=97.0), fact(memory_used=7e4), fact(processes=2), {"ranks": [{"rank": 9}]}):
+        yield joined(in_use(facts, None).reasons)
+    yield from too_little(
+        {"w": fact() | {"memory": {"room": 9 << 20, "of": "cgroup", "group_kill": True}}}, Options()
+    ).values()
+    for versions in (("2.4.0", "2.4.0", "2.5.1"), ("2.4.0", "2.5.1", "2.5.0")):
+        told = {f"w-{at}": {"torch": torch, "memlock": -at} for at, torch in enumerate(versions)}
+        yield from (one.evidence for one in differences(compare(told)))
+    for off, count in (({"w-1": 3.0}, 4), ({"w-1": -3.0}, 4), ({"w-1": 3.0, "w-2": -2.5}, 2)):
+        yield from (one.evidence for one in clock_findings(off, count))
+    for nodes, links in (({2: 3}, {}), ({}, {(1, 3): 1}), ({}, {(1, 3): 2}), (dict.fromkeys(range(4), 3), {})):
+        yield from (one.evidence for one in mesh.judge_calls(NAMES[:4], calls(4, nodes, links)))
+    for views in ("aaba", "aaabc", "aabb", "ab"):
+        yield from (one.evidence for one in storage.judge(PLACE, looks(*views)))
+    for code in ("ENOENT", "ENOTDIR", "EROFS", "ENOSPC", "EDQUOT", "EACCES", "EPERM", "ESTALE", "ENOTCONN", "EIO"):
+        yield from (one.evidence for one in storage.judge(PLACE, looks(*"abaa", w1=failed(code))))
+    yield from (one.evidence for one in storage.judge(PLACE, looks(*"aaa", w1=wrote(free=100, total=1 << 20))))
+    ends = (ended(None, 11), ended(None, 9), ended(17, words="OWN\nWORDS: 2"), error("RuntimeError: OWN"))
+    for tracks in (
+        *([track(0, step("init")), track(1, step("init"), end)] for end in ends),
+        [track(0, step("x"), step("y")), track(1, step("x"), look={"state": "T", "stack": SLEEPS})],
+    ):
+        yield from (one.evidence for one in blame(StageOutcome("ddp", tracks, silent=True)))
+    ranks = ddp(4)
+    ranks[3]["sync"]["given"][0] += 0.01
+    wrongs = [*wrong_in_ddp(ranks), *wrong_in_collectives(collectives(4, {(1, 3)}))]
+    wrongs += wrong_in_collectives(collectives(4, {(1, at) for at in range(4)}, {2: True}))
+    yield from (one.evidence for one in wrongs)
+    yield device.problem({"memory": {"wrong": [17]}, "matmul fp32": {"error": 0.1, "rest": 0.1, "limit": 1e-5}})
+
+
+def _of_gpus() -> Iterator[Finding]:
+    xids = [{"bus": "0000:1b:00", "xid": 74, "age": 120}]
+    for facts in (
+        fact(ecc=3.0, remap_failure="Yes", throttled=["heat"], temperature=91.0),
+        fact(smi={"xids": xids}),
+        fact(smi={"odd": ["OWN WORDS"]}),
+        fact(smi={"hung": "no answer in 5 s (process state D)"}),
+    ):
+        yield from ill("worker-0", facts, 2, True, facts)
+    yield from ill("worker-0", fact(), 8, True, {})
+
+
+def test_what_the_checks_make_is_wholly_chinese() -> None:
+    """No word of English is left but those that are said so in Chinese, too."""
+    texts = list(dict.fromkeys(made()))
+    assert len(texts) > 40
+    left = {text: re.findall(r"[A-Za-z]?[a-z]{2,}", _STAY.sub("", translated(text, "zh"))) for text in texts}
+    assert {text: words for text, words in left.items() if words} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "chinese"),
+    [
+        (Message("{said}; asked once more it answered, and was not tested",
+                 said=Message("no answer within {seconds:g} s: {why}", seconds=4.0, why=Message("not connected"))),
+         "4 s 内没有应答：未连接上；再次询问时它有应答，但没有参与测试"),
+        (mesh.judge_calls(NAMES[:3], calls(3, {1: 3}, {}))[0].evidence,
+         "连到它的 2 个连接中有 2 个失败，由它发起的 2 个连接中有 2 个失败：没有连接（timed out）"),
+        (_crashed(ended(None, 9, words="OWN; WORDS")),
+         "worker-1 上的 rank 1 在 init 中被信号 9（SIGKILL，内存不足时即如此）结束；它的消息：OWN; WORDS"),
+        (message_of("no Python 3.8 or newer is there; not run, as other users can change it: /data/python3"),
+         "那里没有 Python 3.8 或更新的版本；/data/python3 可被其他用户改动，未予运行"),
+        (message_of("no answer in 5 s (process state D, in nfs_wait)"),
+         "5 s 内没有应答（进程状态 D，位于 nfs_wait）"),
+        (message_of("RuntimeError: ranks [1, 2] of the group did not come to the store"),
+         "RuntimeError：组内的 rank 1, 2 没有到达 store"),
+    ],
+)  # fmt: skip
+def test_sentences(text: str, chinese: str) -> None:
+    assert Words("zh").sentence(text) == chinese
+    assert Words("en").sentence(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "worker-0: not connected to 10.0.0.1", "hung up.", "Segmentation fault", "训练", "no answer in 5 s (of mine"],
+)
+def test_a_text_of_a_worker_stays_as_it_is(text: str) -> None:
+    assert translated(message_of(text), "zh") == text
+
+
+def test_sentences_of_workers_are_those_of_the_programs() -> None:
+    package = Path(findings.__file__).parents[1]
+    programs = [*(package / "remote").rglob("*.py"), *(package / "remote").rglob("*.sh")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in programs)
+    for sentence in SENTENCES:
+        rest = sentence.removeprefix("RuntimeError: ")
+        for part in re.split(r"\{\w+\}", rest):
+            for words in re.split(r"ranks (?=has|was|ended)|starts |[();:,\[\]]", part):
+                assert words.strip() in text, sentence
+
+
+def test_a_saved_document_is_said_in_the_readers_language() -> None:
+    for text in made():
+        data = json.loads(json.dumps(as_data(text)))
+        assert translated(from_data(data, str(text)), "zh") == translated(text, "zh")
+        assert from_data(data, "another text") == "another text"
+
+
+def test_a_report_is_chinese_for_its_reader_alone() -> None:
+    report = Report("quick")
+    note = Message("{some} of {all} workers answer", some=3, all=4)
+    evidence = Message("no answer within {seconds:g} s: {why}", seconds=4.0, why=Message("not connected"))
+    report.checks = [Check("roll-call", Verdict.FAIL, note, 4.0)]
+    report.findings = [Finding("roll-call", Severity.FAIL, None, evidence, True)]
+    for streams in (Streams(), Streams(stdout_tty=True, width=50)):
+        english, chinese = (report_text(report, Words(lang), streams) for lang in ("en", "zh"))
+        assert note in english
+        assert f"      {evidence}" in english
+        assert "4 个 worker 中有 3 个应答" in chinese
+        assert "      4 s 内没有应答：未连接上（复查时再次出现）" in chinese
+    document = json.dumps(to_data(report, []))
+    assert note in document
+    assert evidence in document
+
+
+def test_hostile_words_of_a_worker_are_harmless_within_a_sentence() -> None:
+    nasty = "a\x1b[2J\x9b31m\u202e\u2028\nFAIL  forged; \\g<0> \\1"
+    told = Words("zh").sentence(Message("no torch: {why}", why=message_of(nasty)))
+    assert told.startswith("没有 torch：a^[[2J")
+    assert told.isprintable()
+    assert told.endswith("forged; \\g<0> \\1")
+
+
+def test_hostile_texts_take_no_time() -> None:
+    starts = (one.partition("{")[0] for one in SENTENCES)
+    texts = [*((start * 5000)[:60_000] for start in starts), "no answer in " * 5000 + ")", " (process state " * 5000]
+    start = time.process_time()
+    for text in texts:
+        translated(message_of(text), "zh")
+    assert time.process_time() - start < 2
