@@ -335,9 +335,9 @@ COMMANDS = {
 }
 
 
-def begin(start: Start, text: str, argv: list[str]) -> tuple[subprocess.Popen[bytes], list[str]]:
+def begin(start: Start, text: str, argv: list[str], **options: Any) -> tuple[subprocess.Popen[bytes], list[str]]:
     """Start and wait until the command has begun and its processes are there. The words after S."""
-    process = start(text, MARK, *argv)
+    process = start(text, MARK, *argv, **options)
     said = word(process)
     assert said[0] == "S"
     assert process.stdout is not None
@@ -398,6 +398,21 @@ def test_what_left_its_session_is_found_whatever_its_name_and_the_image_tools(
     ask(process, "300\n")
     assert {word(process)[0], word(process)[0]} == {"X", "G"}
     assert not proc.named(f"{tmp_path / name} 4316")
+    assert left() == []
+
+
+def test_where_no_process_can_be_started_to_look_nothing_is_said_to_be_gone(start: Start, tmp_path: Path) -> None:
+    real = find_program("grep")
+    (tmp_path / "grep").write_text(f'#!/bin/sh\n[ -e {tmp_path}/room ] && exec {real} "$@"\nexit 2\n')
+    (tmp_path / "grep").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    process, (pid, began) = begin(start, guard.GUARD, ["sh", "-c", "printf begun; sleep 4318"], env=env)
+    look = start(guard.LOOK, MARK, pid, began, env=env)
+    assert word(look) == ["L", "1"]
+    ask(process, "300\n")
+    time.sleep(0.5)
+    (tmp_path / "room").touch()
+    assert {word(process)[0], word(process)[0]} == {"X", "G"}
     assert left() == []
 
 

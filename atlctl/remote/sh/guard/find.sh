@@ -32,6 +32,7 @@ f() {
   while [ "$e" != "$a$v$b" ]; do
     e=$a$v$b c=
     s=`grep -aH . /proc/[0-9]*/stat`
+    [ "$s" ] || return 0 # no process could be started that looks
     set -f
     IFS='
 '
