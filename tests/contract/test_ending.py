@@ -64,11 +64,14 @@ async def begin_and_end(
 ) -> tuple[bool, Event | None]:
     """Run `argv` until it has begun, and its processes can be seen where `settled`; then end it."""
     last: Event | None = None
+    said = b""
     async with executing(world, job, argv) as execution:
         ending: asyncio.Task[bool] | None = None
         async for event in execution:
             last = event
-            if ending is None and isinstance(event, Output) and b"begun" in event.data:
+            if ending is None and isinstance(event, Output):
+                said += event.data
+            if ending is None and b"begun" in said:
                 if settled:
                     await asyncio.to_thread(wait_until, lambda: left(world, job))
                 if twice:

@@ -111,11 +111,12 @@ def test_a_terminal_is_resized(world: World, after_input: bool) -> None:
     script = "trap 'stty size; exit 3' WINCH; echo ready; while :; do sleep 0.02; done"
 
     async def main() -> Ran:
-        ran = Ran()
+        ran, resized = Ran(), False
         async with executing(world, job, ["sh", "-c", script], tty=SIZE, stdin=True) as execution:
             async for event in execution:
                 ran.take(event)
-                if isinstance(event, Output) and b"ready" in event.data:
+                if isinstance(event, Output) and b"ready" in ran.stdout and not resized:
+                    resized = True
                     if after_input:
                         await execution.close_stdin()
                     execution.resize(TerminalSize(columns=40, rows=10))

@@ -539,9 +539,10 @@ class GuardedExecution:
                         await self._read_on()
 
     async def _read_on(self) -> None:
-        """Receive one message where nobody else does."""
+        """Receive one message. Where somebody else does, wait for that: what the caller waits for may be in it."""
+        free = not self._reading.locked()
         async with self._reading:
-            if not self._hung_up:
+            if free and not self._hung_up:
                 await self._receive_one()
 
     async def aclose(self) -> None:

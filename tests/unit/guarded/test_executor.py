@@ -7,8 +7,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from atlctl.backends.base import Argv, Event, ExecRequest, FailedToStart, Lost, TerminalSize
-from atlctl.backends.guarded.channel import Channel
+from atlctl.backends.base import (
+    Argv,
+    Event,
+    ExecRequest,
+    Exited,
+    FailedToStart,
+    Lost,
+    Output,
+    Started,
+    Stream,
+    TerminalSize,
+)
+from atlctl.backends.guarded.channel import Channel, Ended
 from atlctl.backends.guarded.executor import GuardedExecutor
 from atlctl.jobs.errors import AtlctlError, Unreachable
 from atlctl.jobs.model import State, Worker
@@ -51,6 +62,61 @@ def test_a_write_to_a_command_that_never_begins_ends(place: Unreached | FailedTo
     taken, events = asyncio.run(asyncio.wait_for(main(), 5))
     assert not taken
     assert [isinstance(event, FailedToStart) and "refused" in event.reason for event in events] == [True]
+
+
+class Scripted(Unreached):
+    """A place whose guard reports the exit and the proven end in one message, when it is asked to end the command."""
+
+    def __init__(self) -> None:
+        self.mark = ""
+        self.messages: asyncio.Queue[Output | Ended | None] = asyncio.Queue()
+
+    def command(
+        self, words: Sequence[bytes], text: str | None, before: Sequence[str] = (), *, stdin: bool, tty: bool = False
+    ) -> str:
+        (self.mark,) = before
+        return ""
+
+    async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:
+        for stream in ("stderr", "stdout"):
+            self.say(stream, "S 7 100")
+        return self
+
+    def say(self, stream: Stream, *words: str) -> None:
+        self.messages.put_nowait(Output(stream, "".join(f"{self.mark} {word}\n" for word in words).encode()))
+
+    async def receive(self) -> Output | Ended | None:
+        return await self.messages.get()
+
+    async def send(self, data: bytes) -> bool:
+        if data == b"q\n":
+            self.messages.put_nowait(None)
+        else:
+            asyncio.get_running_loop().call_later(0.05, self.say, "stderr", "X 7", "G")
+        return True
+
+    async def close_stdin(self) -> None:
+        pass
+
+    async def resize(self, size: TerminalSize) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+def test_the_proof_of_an_end_is_seen_by_whom_it_is_for_whoever_reads_it() -> None:
+    async def main() -> tuple[bool, list[Event]]:
+        execution = GuardedExecutor(lambda _: Scripted()).run(WORKER, ExecRequest(Argv(("sleep", "1"))))
+        events = aiter(execution)
+        started = await anext(events)
+        reading: asyncio.Future[Event] = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.05)
+        return await execution.end(3.0), [started, await reading]
+
+    proven, events = asyncio.run(asyncio.wait_for(main(), 5))
+    assert proven
+    assert [type(event) for event in events] == [Started, Exited]
 
 
 @pytest.mark.parametrize(("words", "says"), [((), "no command"), (("a", "b\0"), "NUL")])
