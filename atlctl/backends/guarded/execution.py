@@ -76,6 +76,7 @@ class GuardedExecution:
         self._reaching: asyncio.Future[None] | None = None  # while nothing was sent yet
         self._opened = asyncio.Event()
         self._reading = asyncio.Lock()
+        self._received = 0
         self._pending: asyncio.Task[Output | Ended | None] | None = None
         self._events: deque[Event] = deque()
         self._early: list[Output] = []
@@ -249,6 +250,7 @@ class GuardedExecution:
             return
         finally:
             self._listening = None
+            self._received += 1
         if message is None:
             self._hung_up = True
             self._finish(self._without_status())
@@ -539,10 +541,10 @@ class GuardedExecution:
                         await self._read_on()
 
     async def _read_on(self) -> None:
-        """Receive one message. Where somebody else does, wait for that: what the caller waits for may be in it."""
-        free = not self._reading.locked()
+        """Receive one message, unless somebody else does meanwhile: what the caller waits for may be in that one."""
+        before = self._received
         async with self._reading:
-            if free and not self._hung_up:
+            if self._received == before and not self._hung_up:
                 await self._receive_one()
 
     async def aclose(self) -> None:

@@ -89,10 +89,12 @@ class Scripted(Unreached):
         return await self.messages.get()
 
     async def send(self, data: bytes) -> bool:
+        loop = asyncio.get_running_loop()
         if data == b"q\n":
             self.messages.put_nowait(None)
         else:
-            asyncio.get_running_loop().call_later(0.05, self.say, "stderr", "X 7", "G")
+            loop.call_later(0.1, self.messages.put_nowait, Output("stdout", b"output"))
+            loop.call_later(0.2, self.say, "stderr", "X 7", "G")
         return True
 
     async def close_stdin(self) -> None:
@@ -105,18 +107,28 @@ class Scripted(Unreached):
         pass
 
 
-def test_the_proof_of_an_end_is_seen_by_whom_it_is_for_whoever_reads_it() -> None:
+@pytest.mark.parametrize("reader_first", [True, False])
+def test_the_proof_of_an_end_is_seen_whoever_reads_it(reader_first: bool) -> None:
     async def main() -> tuple[bool, list[Event]]:
         execution = GuardedExecutor(lambda _: Scripted()).run(WORKER, ExecRequest(Argv(("sleep", "1"))))
         events = aiter(execution)
         started = await anext(events)
-        reading: asyncio.Future[Event] = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(0.05)
-        return await execution.end(3.0), [started, await reading]
+        delays = (0.0, 0.05) if reader_first else (0.05, 0.0)
 
-    proven, events = asyncio.run(asyncio.wait_for(main(), 5))
+        async def read() -> Event:
+            await asyncio.sleep(delays[0])
+            return await anext(events)
+
+        async def end() -> bool:
+            await asyncio.sleep(delays[1])
+            return await execution.end(3.0)
+
+        last, proven = await asyncio.gather(read(), end())
+        return proven, [started, last]
+
+    proven, seen = asyncio.run(asyncio.wait_for(main(), 5))
     assert proven
-    assert [type(event) for event in events] == [Started, Exited]
+    assert [type(event) for event in seen] == [Started, Exited]
 
 
 @pytest.mark.parametrize(("words", "says"), [((), "no command"), (("a", "b\0"), "NUL")])
