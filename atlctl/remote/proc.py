@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from typing import Any, NamedTuple
 
     class Stat(NamedTuple):
-        """The fields of /proc/PID/stat that matter here. `start` and `ticks` (CPU time) are in clock ticks."""
+        """The fields of /proc/PID/stat that matter here. `start`, `ticks` (CPU time) and `ended` (that of children that
+        have ended) are in clock ticks, `pages` is resident memory."""
 
         pid: int
         comm: str
@@ -29,10 +30,14 @@ if TYPE_CHECKING:
         group: int
         session: int
         start: int
-        ticks: int
+        ticks: int = 0
+        ended: int = 0
+        pages: int = 0
 
 else:
-    Stat = collections.namedtuple("Stat", "pid comm state parent group session start ticks")  # noqa: PYI024
+    Stat = collections.namedtuple(  # noqa: PYI024
+        "Stat", "pid comm state parent group session start ticks ended pages", defaults=(0, 0, 0)
+    )
 
 #: Seconds in which one file must be read, how many that hang are waited for, and seconds for a child without a CPU.
 _FILE_SECONDS, _MAX_HANGING, _STARVED_SECONDS = 0.5, 6, 5.0
@@ -89,11 +94,15 @@ def stat(folder: str) -> Stat | None:
     # The command name is in parentheses and may itself hold parentheses and spaces.
     opening, closing = raw.find(b"("), raw.rfind(b")")
     rest = raw[closing + 2 :].split()
-    if opening < 0 or closing < opening or len(rest) < 20:
+    if opening < 0 or closing < opening or len(rest) < 22:
         return None
     comm, state = decoded(raw[opening + 1 : closing]), rest[0].decode("ascii", "replace")
-    parent, group, session = (int(word) for word in rest[1:4])
-    return Stat(int(raw[:opening]), comm, state, parent, group, session, int(rest[19]), int(rest[11]) + int(rest[12]))
+    parent, group, session, own, kernel, theirs, their_kernel, start, pages = (
+        int(rest[at]) for at in (1, 2, 3, 11, 12, 13, 14, 19, 21)
+    )
+    return Stat(
+        int(raw[:opening]), comm, state, parent, group, session, start, own + kernel, theirs + their_kernel, pages
+    )
 
 
 def everything(root: str = "") -> dict[int, Stat]:

@@ -11,9 +11,11 @@ import string
 from atlctl.i18n import Message
 
 SENTENCES = (
-    # The shell that looks for a Python (`fanout.pythons`).
+    # The shell that looks for a Python (`remote/sh/find_python.sh`).
     Message("no Python 3.8 or newer is there"),
+    Message("no Python 3.8 or newer is there; too old: {old}"),
     Message("no Python 3.8 or newer is there; not run, as other users can change it: {path}"),
+    Message("no Python 3.8 or newer is there; too old: {old}; not run, as other users can change it: {path}"),
     # The agent.
     Message("it ended with {code}"),
     Message("no answer in {seconds} s (process state {state}, in {place})"),

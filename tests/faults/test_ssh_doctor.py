@@ -290,19 +290,19 @@ def test_a_hostfile_that_cannot_be_used(hosts: Fleet, path: str) -> None:
 def asked(path: str) -> checkup.HostCheck:
     """What the script says on a machine of these programs."""
     begun = time.time()
-    said = subprocess.run(["sh", "-c", checkup._SCRIPT], env={"PATH": path}, stdout=-1, check=True, timeout=20).stdout
+    said = subprocess.run(list(checkup._QUESTION), env={"PATH": path}, stdout=-1, check=True, timeout=20).stdout
     return checkup._read(checkup.HostCheck("gpu1", "ok"), b"Welcome\n" + said, begun, time.time())
 
 
 def test_a_host_without_python_or_with_an_old_one(tmp_path: Path) -> None:
     none = asked(tools(tmp_path / "none"))
     assert (none.python, none.fits) == (None, False)
-    old = 'echo "P 3.6.8"; exit 1'
+    old = 'echo "P 3.6.8"; exit 97'
     found = asked(tools(tmp_path / "old", python3=old))
     assert (found.python, found.fits) == ("3.6.8", False)
     newer = asked(tools(tmp_path / "both", python3=old, python3_11='echo "P 3.11.2"'))
     assert (newer.python, newer.fits) == ("3.11.2", True)
-    broken = asked(tools(tmp_path / "broken", python3="echo P 3.x; exit 1"))
+    broken = asked(tools(tmp_path / "broken", python3="echo P 3.x; exit 97"))
     assert (broken.python, broken.fits) == (None, False)
     assert all(one.clock is not None and one.clock[0] <= 0 <= one.clock[1] for one in (none, found, newer, broken))
 

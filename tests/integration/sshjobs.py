@@ -178,11 +178,11 @@ def client(site: Site, *words: str, before: str = "") -> subprocess.Popen[bytes]
 
 
 def tools(folder: Path, **programs: str) -> str:
-    """A PATH with what any machine has, but no Python, and with these scripts."""
+    """A PATH with what any machine has, but no Python, nothing that finds that of a process, and with these scripts."""
     folder.mkdir()
     for place in ("/usr/bin", "/bin"):
         for found in Path(place).iterdir():
-            if not (found.name.startswith("python") or (folder / found.name).is_symlink()):
+            if not (found.name.startswith(("python", "readlink")) or (folder / found.name).is_symlink()):
                 (folder / found.name).symlink_to(found)
     for name, text in programs.items():
         path = folder / name.replace("_", ".")

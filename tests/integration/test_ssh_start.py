@@ -137,12 +137,12 @@ def test_what_is_left_is_removed(site: Site) -> None:
 
 def test_a_host_without_a_python_that_is_new_enough(site: Site) -> None:
     site.environment(PATH=tools(site.folder / "none"))
-    with pytest.raises(AtlctlError, match=r"^gpu1: Python 3.8 or newer is needed and not in PATH there") as caught:
+    with pytest.raises(AtlctlError, match=r"^gpu1: no Python 3.8 or newer is there") as caught:
         site.start("true")
     assert "python3" in (caught.value.hint or "")
     old = 'if [ "$1" = -V ]; then echo Python 3.6.8; else exit 97; fi'
     site.environment(PATH=tools(site.folder / "old", python3=old))
-    with pytest.raises(AtlctlError, match=r"not in PATH there, python3 there is Python 3.6.8; gpu2: "):
+    with pytest.raises(AtlctlError, match=r"is there; too old: python3 \(Python 3.6.8\); gpu2: "):
         site.start("true")
     assert not site.state.exists()
     # A newer one beside it is found.

@@ -57,7 +57,7 @@ _EXTRAS = {"torch": "smoke", "babel": "dev"}
 DISTRIBUTIONS = {"yaml": "pyyaml", "pydantic_core": "pydantic-core"}
 
 #: Programs of their own: the standard library (and what KNOWS grants), and of the package only what lies beside them.
-ALONE = ("remote", "remote.supervisor", "remote.smoke.probe", "cli.demo_job")
+ALONE = ("remote", "remote.smoke.probe", "cli.demo_job")
 
 #: Runs the text that it was sent.
 RUNS_TEXT = ("remote.boot",)

@@ -158,13 +158,14 @@ def test_alone_can_fail() -> None:
     for text in (
         "from atlctl.jobs import model",
         "from ...base import Argv",
-        "from .. import registry",
         "import atlctl.jobs",
     ):
         assert breach(rules.alone, "remote.supervisor.loop", text)
     assert breach(rules.alone, "remote.smoke.probe", "from atlctl.smoke import plan")
+    assert breach(rules.alone, "remote.smoke.probe", "from .. import proc")
     assert breach(rules.alone, "cli.demo_job.train", "from atlctl.jobs import model")
     assert not breach(rules.alone, "remote.supervisor.loop", "from . import files\nfrom .files import write\nimport os")
+    assert not breach(rules.alone, "remote.supervisor.loop", "from atlctl.remote.proc import Stat")
     assert not breach(rules.alone, "remote.supervisor", "from .files import write", is_package=True)
 
 

@@ -6,13 +6,10 @@ What hosts say is hostile: it is taken apart with care.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from enum import StrEnum
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 from atlctl.backends.base import (
@@ -25,14 +22,12 @@ from atlctl.backends.base import (
     FailedToStart,
     Lost,
     Output,
-    Script,
-    as_argv,
 )
 from atlctl.backends.questions import ask_each
 from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut, Unreachable
 from atlctl.jobs.model import State, Worker
-from atlctl.remote import supervisor
+from atlctl.remote import sending
 
 #: Hosts that are asked at once.
 PARALLEL = 64
@@ -51,70 +46,23 @@ K = TypeVar("K")
 
 # The program that answers
 
-#: The exit code if no Python is new enough; `remote/supervisor/asked.py` has its own for a refusal.
-NO_PYTHON, REFUSED = 95, 96
-
-_FOLDER = Path(supervisor.__file__).parent
-#: Modules that answer, each behind those that it imports.
-_ANSWERING = ("processes", "telling", "folders", "logs", "asked")
-_STARTING = ("processes", "telling", "folders", "logs", "boot", "starting", "asked")
-#: What a supervisor is made of.
-PROGRAM = (
-    *("__init__", "boot", "control", "folders", "logs", "loop"),
-    *("processes", "supervisor", "telling", "workers"),
-)
-
-#: What is looked for in PATH there, in this order.
-PYTHONS = "python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
-
-# 97: too old, and nothing was done.
-_SCRIPT = f"""\
-for p in {PYTHONS}; do
-  command -v "$p" >/dev/null 2>&1 || continue
-  "$p" -I -S -X utf8 -c "$@"
-  code=$?
-  case $code in
-  97) old="$old, $p there is $("$p" -V 2>&1)" ;;
-  126 | 127) ;;
-  *) exit $code ;;
-  esac
-done
-echo "Python 3.8 or newer is needed and not in PATH there$old" >&2
-exit 95
-"""
-_BOOT = """\
-import sys
-sys.version_info < (3, 8) and sys.exit(97)
-import base64, json, types, zlib
-names, program, texts = json.loads(zlib.decompress(base64.b64decode(sys.argv[1])))
-package = types.ModuleType("supervisor")
-package.__path__, sys.modules["supervisor"] = [], package
-for name in names:
-    module = types.ModuleType("supervisor." + name)
-    module.__package__ = "supervisor"
-    sys.modules[module.__name__] = module
-    exec(compile(texts[name], "<atlctl>/" + name, "exec"), module.__dict__)
-sys.exit(module.main(sys.argv[2:], {name: texts[name] for name in program}))
-"""
+#: Exit codes: no Python is new enough (`sh/find_python.sh`); the host refuses (`supervisor/asked.py`).
+NO_PYTHON, REFUSED = 3, 96
+_SUPERVISOR = "atlctl.remote.supervisor"
 
 
 @cache
-def _packed(names: tuple[str, ...], program: tuple[str, ...]) -> str:
-    sent = names, program, {name: _source(name) for name in sorted({*names, *program})}
-    return base64.b64encode(zlib.compress(json.dumps(sent).encode(), 9)).decode("ascii")
-
-
-def _source(name: str) -> str:
-    return (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
+def _program(entry: str) -> str:
+    return sending.inline(sending.needed(entry))
 
 
 def request(question: str, details: dict[str, Any]) -> ExecRequest:
     """The command that asks one question. A start takes its steps on standard input; the others have no input, so that
     one session carries both the question and the lifeline."""
     start = question == "start"
-    packed = _packed(_STARTING, PROGRAM) if start else _packed(_ANSWERING, ())
-    words = (*as_argv(Script(_SCRIPT)).words, f"atlctl-{question}", _BOOT, packed, question, json.dumps(details))
-    return ExecRequest(Argv(words), stdin=start)
+    entry = f"{_SUPERVISOR}.starting" if start else f"{_SUPERVISOR}.asked"
+    words = (sending.boot(), entry, _program(entry), "--", question, json.dumps(details))
+    return ExecRequest(Argv(sending.command(f"atlctl-{question}", "-I -S -X utf8", words)), stdin=start)
 
 
 # Questions and answers

@@ -15,7 +15,6 @@ import asyncssh
 
 from atlctl.backends.base import Argv
 from atlctl.backends.guarded.asking import told_by
-from atlctl.backends.hosts.asking import PYTHONS
 from atlctl.backends.hosts.connect import Connections, Target
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.hostkeys import HostKeyRefused, KnownHosts
@@ -23,6 +22,7 @@ from atlctl.backends.hosts.stream import SshExecutor
 from atlctl.backends.questions import ask_all
 from atlctl.jobs.errors import AtlctlError, TimedOut, UsageError
 from atlctl.jobs.model import State, Worker
+from atlctl.remote.sending import shell
 
 #: Hosts that are asked at once.
 PARALLEL = 64
@@ -31,14 +31,10 @@ Status = Literal[
 ]
 
 # The time first: what comes behind it may take a while.
-_SCRIPT = f"""\
-echo "T `date +%s`"
-for p in {PYTHONS}; do
-  command -v "$p" >/dev/null 2>&1 || continue
-  "$p" -I -S -c 'import sys; print("P %d.%d.%d" % sys.version_info[:3]); sys.exit(sys.version_info < (3, 8))' && exit 0
-done
-exit 0
-"""
+_QUESTION = (
+    *("sh", "-c", f'echo "T `date +%s`"\n({shell("find_python")}) 2>/dev/null\nexit 0', "sh", "-I -S"),
+    'import sys; print("P %d.%d.%d" % sys.version_info[:3]); sys.exit(97 * (sys.version_info < (3, 8)))',
+)
 _LIMIT = 4096
 _TIME = re.compile(rb"^T ([0-9]{1,12})$", re.MULTILINE)
 _PYTHON = re.compile(rb"^P ([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})$", re.MULTILINE)
@@ -106,7 +102,7 @@ async def _one(
     try:
         begun = time.time()
         async with asyncio.timeout(seconds):
-            said = await told_by(executor, worker, Argv(("sh", "-c", _SCRIPT)), _LIMIT)
+            said = await told_by(executor, worker, Argv(_QUESTION), _LIMIT)
         return _read(checked, said, begun, time.time())
     except TimeoutError:
         hung = TimedOut(f"it lets you in, and a command there does not end within {seconds:g} s")

@@ -197,7 +197,7 @@ def _start_supervisor(folder: str, spec: LaunchSpec) -> None:
 
 def _spawn(folder: str, link: int) -> subprocess.Popen[bytes]:
     try:
-        return boot.begin(str(Path(boot.__file__).absolute().parents[1]), folder, link)
+        return boot.begin(str(Path(boot.__file__).absolute().parents[3]), folder, link)
     except OSError as error:
         raise file_error(error, error.filename or sys.executable) from error
 

@@ -9,7 +9,7 @@ import secrets
 import stat
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from atlctl.backends.base import ExecRequest, Listing, LogLine, LogRequest, Plan, StopResult
 from atlctl.backends.hosts import logs, registry
@@ -17,6 +17,7 @@ from atlctl.backends.hosts.backend import SupervisedBackend, ended
 from atlctl.backends.hosts.execution import ControlClient, LocalExecution
 from atlctl.jobs.errors import AtlctlError, Replaced, Unreachable, UsageError
 from atlctl.jobs.model import Job, Processes, RankMap, State, Worker
+from atlctl.remote import proc
 from atlctl.remote.supervisor import asked, processes
 from atlctl.remote.supervisor.logs import Ended
 
@@ -197,8 +198,8 @@ def _living_ranks(name: str) -> RankMap | None:
     with contextlib.suppress(AtlctlError):
         job = registry.glance(name)
         if job.presence == "alive":
-            children = processes.children_of(processes.everything())
-            found = asked.ranks(processes.below(children, (job.supervisor["pid"],)), name)
+            family = proc.below(proc.children_of(proc.everything()), (job.supervisor["pid"],))
+            found = asked.ranks(family, name)
     return RankMap(found, "living torchrun processes") if found else None
 
 
@@ -216,38 +217,20 @@ def _guessed_ranks(job: Job) -> RankMap | None:
     return RankMap(found, f"node rank x PET_NPROC_PER_NODE={count}", guess=True)
 
 
-class _Spent(NamedTuple):
-    parent: int
-    session: int
-    ticks: int
-    pages: int
-
-
 def measure(workers: Sequence[Worker]) -> Mapping[str, Processes]:
     """See `atlctl.backends.base.Measuring`. A worker's processes: its first one, those below it and its session."""
-    table = {pid: spent for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if (spent := _spent(pid))}
-    children: dict[int, list[int]] = {}
+    table = proc.everything()
+    children = proc.children_of(table)
     sessions: dict[int, list[int]] = {}
-    for pid, spent in table.items():
-        children.setdefault(spent.parent, []).append(pid)
-        sessions.setdefault(spent.session, []).append(pid)
+    for entry in table.values():
+        sessions.setdefault(entry.session, []).append(entry.pid)
     tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     found = {}
     for worker in workers:
         roots = {worker.pid, *sessions.get(worker.pid, ())} if worker.pid else set()
-        own = [table[pid] for pid in processes.below(children, roots) | roots if pid in table]
+        own = [table[pid] for pid in {*proc.below(children, roots), *roots} if pid in table]
         if own:
-            ticks, pages = sum(one.ticks for one in own), sum(one.pages for one in own)
+            # The time of children that have ended counts: they were the worker's, too.
+            ticks, pages = sum(one.ticks + one.ended for one in own), sum(one.pages for one in own)
             found[worker.name] = Processes(ticks / tick, pages * page)
     return found
-
-
-def _spent(pid: int) -> _Spent | None:
-    """None where it has gone. The time of children that have ended counts: they were the worker's, too."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The command's name, in parentheses, may hold anything.
-            rest = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return _Spent(int(rest[1]), int(rest[3]), sum(map(int, rest[11:15])), int(rest[21])) if len(rest) > 21 else None

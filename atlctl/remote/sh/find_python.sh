@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs a Python of 3.8 or newer: one in PATH, else one that a process runs, most likely a trainer's.
-# Arguments: flags (split at blanks), the words behind "-c". Ends with 3 if there is no good Python.
+# Runs a Python of 3.8 or newer: one in PATH, where that of the distribution may be old and another one beside it, else
+# one that a process runs, most likely a trainer's. Arguments: flags (split at blanks), the words behind "-c". Ends with 3
+# if there is no good Python.
 #
 # The conditions for a program that a process runs, and why, are those of remote/trust.py: there is no Python yet to run
 # that. The path is the kernel's, without links. A boot that ends with 97 has found its Python too old, and has read
@@ -12,9 +13,14 @@ shift
 run() {
   "$p" $flags -c "$@"
   code=$?
-  case $code in 97 | 126 | 127) ;; *) exit $code ;; esac
+  case $code in
+    97) old="$old $p ($("$p" -V 2>&1))" ;;
+    126 | 127) ;;
+    *) exit $code ;;
+  esac
 }
-for p in python3 python; do
+old=''
+for p in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8 python; do
   command -v "$p" >/dev/null 2>&1 && run "$@"
 done
 mine() {
@@ -46,5 +52,5 @@ for d in /proc/[0-9]*; do
   seen="$seen$p "
   if safe "$p"; then run "$@"; else unsafe="$unsafe $p"; fi
 done
-echo "no Python 3.8 or newer is there${unsafe:+; not run, as other users can change it:$unsafe}" >&2
+echo "no Python 3.8 or newer is there${old:+; too old:$old}${unsafe:+; not run, as other users can change it:$unsafe}" >&2
 exit 3

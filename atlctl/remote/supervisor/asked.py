@@ -1,4 +1,4 @@
-"""Entry: one question, whose name and details are in the words of the command; and its answer.
+"""One question, whose name and details are in the words of the command; and its answer.
 
 How a worker is (`look`), its log, the beginning of a file, its end by way of its supervisor, and the removal of what is
 left of it. A start is a dialogue, see `starting`.
@@ -11,9 +11,12 @@ import os
 import signal
 import socket
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
+
+from atlctl.remote.proc import Stat, below, children_of
 
 from . import folders, processes
 from .logs import log
@@ -31,35 +34,29 @@ GOING_SECONDS = 2.0
 KILLED = "its supervisor was killed while it was stopped"
 
 
-def main(words: list[str], program: dict[str, str]) -> int:
-    """`words`: the question, its details as JSON. `program`: the supervisor's modules, for a start."""
+def main(question: str, details: str) -> None:
+    """The entry. `details` are JSON. Never returns."""
+    if question in ("log", "read"):
+        answer({"log": log, "read": read}[question], details)
+    answer(lambda wanted: say({"look": look, "stop": stop, "remove": remove}[question](wanted)), details)
+
+
+def answer(give: Callable[[dict[str, Any]], object], details: str) -> NoReturn:
+    """Give the answer to one question, and end."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    wanted = json.loads(words[1])
+    wanted = json.loads(details)
     try:
-        _answer(words[0], wanted, program)
+        give(wanted)
     except Refused as refused:
         say(refused.told)
-        return REFUSED
+        sys.exit(REFUSED)
     except BrokenPipeError:
-        return 1
+        sys.exit(1)
     except OSError as error:
         say(explained(error, wanted.get("folder", "")).told)
-        return REFUSED
-    return 0
-
-
-def _answer(question: str, wanted: dict[str, Any], program: dict[str, str]) -> None:
-    if question == "start":
-        from .starting import start  # only there is it sent
-
-        start(wanted, program)
-    elif question == "log":
-        log(wanted)
-    elif question == "read":
-        read(wanted)
-    else:
-        say({"look": look, "stop": stop, "remove": remove}[question](wanted))
+        sys.exit(REFUSED)
+    sys.exit(0)
 
 
 # How a worker is
@@ -80,15 +77,14 @@ def look(wanted: dict[str, Any]) -> dict[str, Any]:
         "ranks": [],
     }
     if presence == "alive":
-        children = processes.children_of(processes.everything())
-        family = processes.below(children, (record["supervisor"]["pid"],))
+        family = below(children_of(processes.everything()), (record["supervisor"]["pid"],))
         found["processes"] = len(family)
         found["ranks"] = sorted(ranks(family, record["name"]))
     return found
 
 
 def seen(
-    own: str, presence: str, place: str, table: Callable[[], dict[int, processes.Stat]] = processes.everything
+    own: str, presence: str, place: str, table: Callable[[], dict[int, Stat]] = processes.everything
 ) -> dict[str, Any]:
     """What is to be seen of the worker in the folder `own` alone. Raises Refused.
 
@@ -111,9 +107,9 @@ def seen(
     return found
 
 
-def _programs(table: dict[int, processes.Stat], first: object) -> list[str]:
+def _programs(table: dict[int, Stat], first: object) -> list[str]:
     """The names of the programs that run in the worker whose first process is `first`."""
-    family = processes.below(processes.children_of(table), (first,)) | {first} if isinstance(first, int) else set()
+    family = {first, *below(children_of(table), (first,))} if isinstance(first, int) else set()
     return sorted({table[pid].comm for pid in family if pid in table})[:MAX_PROGRAMS]
 
 

@@ -30,7 +30,8 @@ UNDO_SECONDS = 15.0
 GUARD_SECONDS = 30.0
 
 _PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.boot import main; main(sys.argv[2], int(sys.argv[3]))"
+    "import sys; sys.path.append(sys.argv[1]); from atlctl.remote.supervisor.boot import main; "
+    "main(sys.argv[2], int(sys.argv[3]))"
 )
 
 
@@ -69,17 +70,17 @@ def free_port() -> int:
 
 
 def begin(
-    package: str, folder: str, link: int, env: Mapping[str, str] | None = None, *flags: str
+    where: str, folder: str, link: int, env: Mapping[str, str] | None = None, *flags: str
 ) -> subprocess.Popen[bytes]:
-    """The supervisor of the job in `folder`, from the program in `package`, with the socket `link`. `flags`: more of
-    them for its Python. Raises OSError with the name of the file in it, where it is one."""
+    """The supervisor of the job in `folder`, from the package in the folder `where`, with the socket `link`. `flags`:
+    more of them for its Python. Raises OSError with the name of the file in it, where it is one."""
     log = os.open(
         f"{folder}/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
     )
     try:
         return subprocess.Popen(
             # UTF-8 whatever the locale: commands come from clients with locales of their own.
-            [sys.executable, "-I", "-S", *flags, "-X", "utf8", "-c", _PROGRAM, package, folder, str(link)],
+            [sys.executable, "-I", "-S", *flags, "-X", "utf8", "-c", _PROGRAM, where, folder, str(link)],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -10,11 +10,16 @@ import socket
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from atlctl.remote import proc
+from atlctl.remote.proc import Stat, below, children_of
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+#: Bytes of an environment: the kernel takes 6 MiB of words and variables.
+ENVIRON_LIMIT = 8 << 20
 
 
 def prctl(option: int, value: int) -> None:
@@ -31,39 +36,9 @@ def peer_is_me(sock: socket.socket) -> bool:
     return bool(struct.unpack("3i", raw)[1] == os.geteuid())
 
 
-class Stat(NamedTuple):
-    """The fields of /proc/PID/stat that matter here. `start` is in clock ticks since boot."""
-
-    pid: int
-    comm: str
-    state: str
-    parent: int
-    group: int
-    session: int
-    start: int
-
-
 def stat(pid: int | str) -> Stat | None:
     """The process, None where there is none (any more)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            raw = file.read()
-    except OSError:
-        return None
-    # The command name stands in parentheses and may itself hold parentheses and spaces.
-    opening, closing = raw.find(b"("), raw.rfind(b")")
-    if opening < 0 or closing < opening:
-        return None
-    rest = raw[closing + 2 :].split()
-    return Stat(
-        int(raw[:opening]),
-        raw[opening + 1 : closing].decode("utf-8", "replace"),
-        rest[0].decode("ascii"),
-        int(rest[1]),
-        int(rest[2]),
-        int(rest[3]),
-        int(rest[19]),
-    )
+    return proc.stat(f"/proc/{pid}")
 
 
 def alive(pid: int, start: int) -> bool:
@@ -74,44 +49,12 @@ def alive(pid: int, start: int) -> bool:
 
 def everything() -> dict[int, Stat]:
     """All processes in sight, zombies left out."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            entry = stat(name)
-            if entry is not None and entry.state not in "ZX":
-                found[entry.pid] = entry
-    return found
-
-
-def children_of(table: dict[int, Stat]) -> dict[int, list[int]]:
-    """Who has which children in `table`."""
-    children: dict[int, list[int]] = {}
-    for entry in table.values():
-        children.setdefault(entry.parent, []).append(entry.pid)
-    return children
-
-
-def below(children: dict[int, list[int]], roots: Collection[int]) -> set[int]:
-    """All descendants of `roots`, the roots themselves left out."""
-    found: set[int] = set()
-    todo = list(roots)
-    while todo:
-        for child in children.get(todo.pop(), ()):
-            if child not in found:
-                found.add(child)
-                todo.append(child)
-    return found - set(roots)
+    return {pid: entry for pid, entry in proc.everything().items() if entry.state not in "ZX"}
 
 
 def environment(pid: int) -> dict[bytes, bytes]:
     """The environment a process was started with; empty where it cannot be read."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            raw = file.read()
-    except OSError:
-        return {}
-    pairs = (item.partition(b"=") for item in raw.split(b"\0") if item)
-    return {name: value for name, _, value in pairs}
+    return proc.environment(proc.read(f"/proc/{pid}/environ", ENVIRON_LIMIT))
 
 
 def send(pids: Iterable[int], number: int) -> None:
@@ -221,7 +164,7 @@ class Snapshot:
             found |= self._in_session[root] | self._in_group[root]
             if entry is not None:
                 found.add(root)
-        return found | below(self._children, found)
+        return found.union(below(self._children, found))
 
     def of_worker(self, name: str, root: int, start: int) -> set[int]:
         """Everything of a worker, commands executed in it included."""
@@ -230,7 +173,7 @@ class Snapshot:
     def executed_in(self, name: str) -> set[int]:
         """What runs of `exec` and `shell` started in a worker."""
         found: set[int] = set().union(*self._of_run[name].values())
-        return found | below(self._children, found)
+        return found.union(below(self._children, found))
 
     def on_their_own(self, name: str, root: int, start: int) -> set[int]:
         """What a worker has left outside of its group without a living parent: nobody hands signals on to it."""

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from . import boot, folders, processes
+from .asked import answer
 from .boot import KEEP
 from .telling import Refused, explained, say
 
@@ -35,12 +36,17 @@ class _Gone(BaseException):
     """The client went away, or takes no step."""
 
 
-def start(wanted: dict[str, Any], program: dict[str, str]) -> None:
-    """The whole dialogue. `program`: the supervisor's modules. Raises Refused; then nothing is left."""
+def main(_: str, details: str) -> None:
+    """The entry. `details` are JSON. Never returns."""
+    answer(start, details)
+
+
+def start(wanted: dict[str, Any]) -> None:
+    """The whole dialogue. Raises Refused; then nothing is left."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, _leave)
     try:
-        begun = _Start({**wanted, **_hear()}, program)
+        begun = _Start({**wanted, **_hear()})
     except _Gone:
         return
     try:
@@ -84,8 +90,8 @@ def _hear() -> dict[str, Any]:
 class _Start:
     """One worker's start. What it has begun is undone by `undo`, up to `keep`."""
 
-    def __init__(self, wanted: dict[str, Any], program: dict[str, str]) -> None:
-        self._wanted, self._program = wanted, program
+    def __init__(self, wanted: dict[str, Any]) -> None:
+        self._wanted = wanted
         self._state = folders.state()
         job = f"{self._state}/{folders.TREE}/{wanted['name']}"
         self.folder = f"{job}/{wanted['own']}"
@@ -109,14 +115,23 @@ class _Start:
         self._env = self._environment()
         self._check()
         port = self._port() if self._wanted["chooses_port"] else None
-        for part in ("", "/program", "/program/supervisor", "/workers", *self._parts()):
+        for part in ("", "/program", "/workers", *self._parts()):
             folders.private(self.folder + part)
-        for name, text in self._program.items():
-            self._write(f"/program/supervisor/{name}.py", text)
+        self._write_program()
         return {"folder": self.folder, "chdir": self._place, "port": port, "host": os.uname().nodename}
 
     def _parts(self) -> list[str]:
         return [f"/workers/{self._wanted['own']}{part}" for part in ("", "/work", "/log")]
+
+    def _write_program(self) -> None:
+        """What was sent, of which the supervisor is a part, as files."""
+        texts: dict[str, str] = sys.modules["__main__"].texts
+        for name in sorted(texts):
+            path = "/program/" + name.replace(".", "/")
+            if any(other.startswith(name + ".") for other in texts):
+                folders.private(self.folder + path)
+                path += "/__init__"
+            self._write(path + ".py", texts[name])
 
     def _write(self, path: str, text: str) -> None:
         descriptor = os.open(self.folder + path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

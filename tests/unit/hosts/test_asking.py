@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from atlctl.backends.hosts import asking
 from atlctl.backends.hosts.stream import COMMAND_LIMIT
+from atlctl.remote import sending, supervisor
 
-MODULES = sorted(asking._FOLDER.glob("*.py"))
+MODULES = sorted(Path(supervisor.__file__).parent.glob("*.py"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
@@ -31,19 +31,13 @@ def test_it_is_python_3_8(path: Path) -> None:
     assert not aliases, "subscripted when the module is run"
 
 
-def test_everything_is_sent_that_is_there() -> None:
-    sent = {*asking._ANSWERING, *asking._STARTING, *asking.PROGRAM}
-    assert sent == {path.stem for path in MODULES}
-
-
-@pytest.mark.parametrize("names", [asking._ANSWERING, asking._STARTING])
-def test_each_module_comes_behind_those_that_it_imports(names: tuple[str, ...]) -> None:
-    for at, name in enumerate(names):
-        tree = ast.parse(asking._source(name))
-        top = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level == 1]
-        wanted = {alias.name for node in top if node.module is None for alias in node.names}
-        wanted |= {node.module for node in top if node.module is not None}
-        assert wanted <= set(names[:at]), name
+def test_a_start_brings_everything_that_is_there() -> None:
+    sent = sending.needed("atlctl.remote.supervisor.starting")
+    package = "atlctl.remote.supervisor."
+    assert {name.removeprefix(package) for name in sent if name.startswith(package)} == {
+        path.stem for path in MODULES if path.stem != "__init__"
+    }
+    assert len(sending.needed("atlctl.remote.supervisor.asked")) < len(sent)
 
 
 @pytest.mark.parametrize("question", ["look", "log", "stop", "remove", "read"])
@@ -63,10 +57,3 @@ def test_commands_are_short_enough_for_any_host() -> None:
     for question in ("start", "look"):
         words = asking.request(question, {"folder": "/" * 4096}).argv.words
         assert sum(len(word) for word in words) < COMMAND_LIMIT / 2
-
-
-def test_a_python_that_is_too_old_does_nothing() -> None:
-    boot = asking._BOOT.replace("(3, 8)", "(9, 9)")
-    run = subprocess.run([sys.executable, "-c", boot, "nonsense"], capture_output=True, timeout=30)
-    assert run.returncode == 97
-    ast.parse(asking._BOOT, feature_version=(3, 4))

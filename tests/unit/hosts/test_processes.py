@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from atlctl.remote.proc import Stat
 from atlctl.remote.supervisor import processes
-from atlctl.remote.supervisor.processes import Snapshot, Stat
+from atlctl.remote.supervisor.processes import Snapshot
 from tests.support.proc import wait_until
 
 

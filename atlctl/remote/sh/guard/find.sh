@@ -11,7 +11,7 @@ command -v grep >/dev/null || grep() {
   shift 2
   for d; do
     case $g in
-      -aH.) while read -r l; do echo "$d:$l"; done <$d ;;
+      *.) while read -r l; do echo "$d:$l"; done <$d ;;
       *) case `tr '\0' ' '<$d` in *$m*) echo $d ;; esac ;;
     esac
   done
@@ -20,8 +20,8 @@ command -v grep >/dev/null || grep() {
 # Sets w to x once the shell that is the exec has gone.
 W() { read -r l </proc/$w/stat && set -- ${l##*) } && [ $1 != Z ] && [ ${20} = $t ] || w=x; }
 
-# Finds what is left. v: all of it, o: those outside of the exec's process group, a: the shells that wait for it, one of
-# which may be about to start it.
+# Finds what is left, or could start no process that looks. v: all of it, o: those outside of the exec's process group,
+# a: the shells that wait for it, one of which may be about to start it.
 f() {
   v= o= a= b= e=-
   W
@@ -32,7 +32,6 @@ f() {
   while [ "$e" != "$a$v$b" ]; do
     e=$a$v$b c=
     s=`grep -aH . /proc/[0-9]*/stat`
-    [ "$s" ] || return 0 # no process could be started that looks
     set -f
     IFS='
 '
@@ -55,5 +54,5 @@ f() {
     unset IFS
     b=$b`[ ! "$c" ]||grep -l $m $c`
   done
-  [ "$v$a" ]
+  [ "$v$a" -o ! "$s" ]
 }
