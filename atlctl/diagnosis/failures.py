@@ -13,6 +13,7 @@ from atlctl.diagnosis.logline import Moment
 from atlctl.diagnosis.signatures import LineRole, Matcher
 from atlctl.diagnosis.torchelastic import signal_name
 from atlctl.diagnosis.tracebacks import Frame
+from atlctl.i18n import Message
 
 
 class Part(StrEnum):
@@ -176,7 +177,10 @@ class Judge:
                 # A peer's watchdog asked for its counters: it was ended with all others, and the counters decide.
                 waited = self._statement(process, dumped, Part.VICTIM, None)
                 return replace(
-                    waited, sort=Sort.WAITED, category="nccl_timeout", reason="NCCL: ended after a peer's timeout"
+                    waited,
+                    sort=Sort.WAITED,
+                    category="nccl_timeout",
+                    reason=Message("NCCL: ended after a peer's timeout"),
                 )
             if victim is not None:
                 return _with(made(Part.VICTIM, None, "cascade_nccl_abort"), victim, "")

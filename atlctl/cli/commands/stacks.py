@@ -217,13 +217,11 @@ class SceneText:
             else self._say(Message("ranks {numbers}", numbers=fold_numbers(known)))
         )
 
-    def _say(self, text: Message) -> str:
+    def _say(self, text: str) -> str:
         return translated(text, self._lang)
 
     def _phrase(self, text: str) -> str:
-        from atlctl.diagnosis.telling.phrases import said_in
-
-        return clean(said_in(text, self._lang))
+        return clean(self._say(text))
 
     def _headline(self, scene: Scene) -> str:
         """Who and what, in one line."""
