@@ -11,7 +11,7 @@ from atlctl.diagnosis.joining import Process
 from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts, Says, SignatureHit
 from atlctl.diagnosis.logline import Moment
 from atlctl.diagnosis.signatures import LineRole, Matcher
-from atlctl.diagnosis.torchelastic import signal_name
+from atlctl.diagnosis.torchelastic import NoteKind, signal_name
 from atlctl.diagnosis.tracebacks import Frame
 from atlctl.i18n import Message
 
@@ -243,7 +243,7 @@ class Judge:
         end, first = process.note.line_no, None
         for note in reversed(self._log.notes):
             if note.line_no < end and end - note.line_no < 200:
-                if note.kind.value not in ("closing", "forced"):
+                if note.kind not in (NoteKind.CLOSING, NoteKind.FORCED):
                     break
                 first = self._log.moments.get(note.line_no) or first
         return first

@@ -92,7 +92,7 @@ def page(material: Material, manner: Manner, words: Mapping[str, str]) -> Report
     """The page. Times are UTC."""
     found, manifest = material.found, material.manifest
     telling = tell_people(found, manner)
-    kept = [row for row in telling.rows if row.label != manner.word("evidence")]
+    kept = [row for row in telling.rows if not row.proofs]
     name = str(material.about.get("job") or words["saved logs"])
     events = material.job.events
     workers, everyone = _workers(material, manner, words)

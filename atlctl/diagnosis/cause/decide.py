@@ -373,41 +373,27 @@ def _worker(job: JudgedJob, index: int) -> WorkerReport:
     told = [item for item in mine if item.part is not Part.SILENT]
     timed = [(when, item) for item in told if (when := job.when(item)) is not None]
     first = min(timed, key=lambda pair: pair[0].seconds, default=None)
-    skew = job.clocks.skew.get(worker.worker)
-    processes = len({item.key for item in mine})
-    failed = len({item.key for item in told})
-    if first is None and told:
-        shown: Failure | None = told[0]
-    else:
-        shown = first[1] if first else None
+    shown = first[1] if first else next(iter(told), None)
     if shown is not None:
-        found = proofs(shown)
-        return WorkerReport(
-            worker.worker, worker.evidence.index, str(shown.part), shown.message or _reason(shown),
-            first[0] if first else None, processes, failed, worker.rounds.count, found[0] if found else None, skew,
-        )  # fmt: skip
-    if worker.ends:
+        part, said, when = str(shown.part), shown.message or _reason(shown), first[0] if first else None
+        proof = next(iter(proofs(shown)), None)
+    elif worker.ends:
         end = worker.ends[0]
-        return WorkerReport(
-            worker.worker, worker.evidence.index, "agent", end.text, job.clocks.when(worker.worker, end.time),
-            processes, failed, worker.rounds.count, Proof(worker.worker, end.line_no, end.text), skew,
-        )  # fmt: skip
-    if log is None:
-        return WorkerReport(worker.worker, worker.evidence.index, "no log", "", None, processes, 0, 0, None, skew)
-    proof = Proof(worker.worker, log.last_line, log.last_text) if log.last_line else None
-    when = job.clocks.when(worker.worker, log.last)
+        part, said, when = "agent", end.text, job.clocks.when(worker.worker, end.time)
+        proof = Proof(worker.worker, end.line_no, end.text)
+    elif log is not None:
+        part, said, when = "silent", log.last_text, job.clocks.when(worker.worker, log.last)
+        proof = Proof(worker.worker, log.last_line, log.last_text) if log.last_line else None
+    else:
+        part, said, when, proof = "no log", "", None, None
     return WorkerReport(
-        worker.worker,
-        worker.evidence.index,
-        "silent",
-        log.last_text,
-        when,
-        processes,
-        0,
-        worker.rounds.count,
-        proof,
-        skew,
-    )
+        worker.worker, worker.evidence.index, part, said, when,
+        processes=len({item.key for item in mine}),
+        failed=len({item.key for item in told}),
+        rounds=worker.rounds.count if shown or worker.ends or log else 0,
+        proof=proof,
+        skew=job.clocks.skew.get(worker.worker),
+    )  # fmt: skip
 
 
 def _earlier(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Cause, ...]:

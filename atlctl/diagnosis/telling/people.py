@@ -101,7 +101,7 @@ def _found(causes: Sequence[Cause], manner: Manner) -> list[Row]:
         Row(manner.word(Message("when")), _distinct([_when(causes, manner)])),
         Row(manner.word(Message("node")), _distinct(_address(cause, manner) for cause in causes)),
         Row(manner.word(Message("why")), _distinct(manner.word(cause.why) for cause in causes)),
-        Row(manner.word(Message("evidence")), tuple(_evidence(causes, manner)), manner.fold(_FOLD_PROOF)),
+        Row(manner.word(Message("evidence")), tuple(_evidence(causes, manner)), manner.fold(_FOLD_PROOF), proofs=True),
         Row(manner.word(Message("next")), tuple(_next(causes, manner))),
     ]
     return [row for row in rows if row.lines]

@@ -24,12 +24,16 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A label and its lines. `fold`: how many lines of a screen each of them may take, None for all it needs."""
+    """A label and its lines. `fold`: how many lines of a screen each of them may take, None for all it needs.
+
+    `proofs`: the lines are pieces of evidence.
+    """
 
     label: str
     lines: tuple[str, ...]
     fold: int | None = None
     tone: Tone = "plain"
+    proofs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
