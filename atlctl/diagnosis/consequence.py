@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from atlctl.i18n import Message
+
 _LIMIT = 4096
 
 
@@ -52,68 +54,84 @@ _TEXTS: tuple[tuple[re.Pattern[str], Sort, str], ...] = tuple(
     (re.compile(pattern), sort, reason)
     for pattern, sort, reason in (
         # gloo: at a start all ranks connect to all; transport/tcp/pair.cc afterwards.
-        (r"connectFullMesh failed", Sort.MESH, "gloo: could not connect to its peers"),
-        (rf"Connection closed by peer {_PEER}", Sort.LEFT, "gloo: connection closed by a peer"),
-        (r"Connection closed by peer", Sort.LEFT, "gloo: connection closed by a peer"),
-        (rf"gloo/\S{{1,200}}\] (?:Read|Write|writev?) error {_PEER}", Sort.LEFT, "gloo: connection to a peer broke"),
-        (r"gloo/\S{1,200}\] (?:Read|Write|writev?) error", Sort.LEFT, "gloo: connection to a peer broke"),
+        (r"connectFullMesh failed", Sort.MESH, Message("gloo: could not connect to its peers")),
+        (rf"Connection closed by peer {_PEER}", Sort.LEFT, Message("gloo: connection closed by a peer")),
+        (r"Connection closed by peer", Sort.LEFT, Message("gloo: connection closed by a peer")),
+        (
+            rf"gloo/\S{{1,200}}\] (?:Read|Write|writev?) error {_PEER}",
+            Sort.LEFT,
+            Message("gloo: connection to a peer broke"),
+        ),
+        (r"gloo/\S{1,200}\] (?:Read|Write|writev?) error", Sort.LEFT, Message("gloo: connection to a peer broke")),
         (
             r"Timed out waiting \d{1,12} ?ms for (?:recv|send) operation",
             Sort.WAITED,
-            "gloo: waited for a peer until the timeout",
+            Message("gloo: waited for a peer until the timeout"),
         ),
-        (r"Application timeout caused pair closure", Sort.WAITED, "gloo: waited for a peer until the timeout"),
+        (r"Application timeout caused pair closure", Sort.WAITED, Message("gloo: waited for a peer until the timeout")),
         # NCCL: a peer's socket or process is gone, or its watchdog saw a collective that never ended.
-        (rf"Connection closed by remote peer {_PEER}", Sort.LEFT, "NCCL: connection closed by a peer"),
-        (r"Connection closed by remote peer", Sort.LEFT, "NCCL: connection closed by a peer"),
-        (r"ncclRemoteError|remote process exited or there was a network error", Sort.LEFT, "NCCL: a peer left"),
+        (rf"Connection closed by remote peer {_PEER}", Sort.LEFT, Message("NCCL: connection closed by a peer")),
+        (r"Connection closed by remote peer", Sort.LEFT, Message("NCCL: connection closed by a peer")),
+        (
+            r"ncclRemoteError|remote process exited or there was a network error",
+            Sort.LEFT,
+            Message("NCCL: a peer left"),
+        ),
         (
             r"Watchdog caught collective operation timeout",
             Sort.WAITED,
-            "NCCL: waited in a collective until the timeout",
+            Message("NCCL: waited in a collective until the timeout"),
         ),
         (
             r"Heartbeat monitor timed out|watchdog got stuck for",
             Sort.STUCK,
-            "NCCL: its own watchdog thread was stuck",
+            Message("NCCL: its own watchdog thread was stuck"),
         ),
         (
             r"collective timeout from +this local rank",
             Sort.WAITED,
-            "NCCL: waited in a collective until the timeout",
+            Message("NCCL: waited in a collective until the timeout"),
         ),
         (
             r"we are taking the entire process down|NCCL operations have failed or timed out",
             Sort.FOLLOWED,
-            "NCCL: ended by its own watchdog after a failed collective",
+            Message("NCCL: ended by its own watchdog after a failed collective"),
         ),
-        (r"NCCL communicator was aborted", Sort.FOLLOWED, "NCCL: the communicator was aborted after a failure"),
+        (
+            r"NCCL communicator was aborted",
+            Sort.FOLLOWED,
+            Message("NCCL: the communicator was aborted after a failure"),
+        ),
         # TCPStore: its host left, or a key that a peer should have set never came.
         (
             r"recvValue failed|sendBytes failed|ailed to recv, got 0 bytes|Connection was likely closed",
             Sort.STORE_LEFT,
-            "the store's host went away",
+            Message("the store's host went away"),
         ),
-        (r"wait timeout after \d{1,12} ?ms, keys:", Sort.STORE_WAITED, "waited in the store for a peer"),
-        (r"Timed out after \d{1,9} seconds waiting for clients", Sort.STORE_WAITED, "waited for peers to join"),
-        (r"RendezvousConnectionError", Sort.STORE_LEFT, "the rendezvous' host went away or cannot be reached"),
-        (r"RendezvousClosedError", Sort.FOLLOWED, "another worker closed the rendezvous"),
+        (r"wait timeout after \d{1,12} ?ms, keys:", Sort.STORE_WAITED, Message("waited in the store for a peer")),
+        (
+            r"Timed out after \d{1,9} seconds waiting for clients",
+            Sort.STORE_WAITED,
+            Message("waited for peers to join"),
+        ),
+        (r"RendezvousConnectionError", Sort.STORE_LEFT, Message("the rendezvous' host went away or cannot be reached")),
+        (r"RendezvousClosedError", Sort.FOLLOWED, Message("another worker closed the rendezvous")),
         # monitored_barrier raises on the ranks that did arrive.
         (
             r"failed to pass monitoredBarrier|successfully reached monitoredBarrier",
             Sort.WAITED,
-            "waited for peers in a barrier",
+            Message("waited for peers in a barrier"),
         ),
         # gloo aborts the process that receives more or less than it expects: the sender may be at fault as well.
         (
             r"op\.preamble\.length <= op\.nbytes|op\.nwritten == op\.preamble\.nbytes",
             Sort.SIZES,
-            "gloo: received another size than expected",
+            Message("gloo: received another size than expected"),
         ),
-        (r"Detected mismatch between collectives", Sort.FOLLOWED, "ran another collective than a peer"),
+        (r"Detected mismatch between collectives", Sort.FOLLOWED, Message("ran another collective than a peer")),
         # The kernel's own words for a peer that is gone, whoever passes them on.
-        (r"Connection reset by peer", Sort.LEFT, "connection reset by a peer"),
-        (r"Broken pipe", Sort.LEFT, "wrote to a peer that was gone"),
+        (r"Connection reset by peer", Sort.LEFT, Message("connection reset by a peer")),
+        (r"Broken pipe", Sort.LEFT, Message("wrote to a peer that was gone")),
     )
 )
 

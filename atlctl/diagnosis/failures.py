@@ -11,8 +11,9 @@ from atlctl.diagnosis.joining import Process
 from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts, Says, SignatureHit
 from atlctl.diagnosis.logline import Moment
 from atlctl.diagnosis.signatures import LineRole, Matcher
-from atlctl.diagnosis.torchelastic import signal_name
+from atlctl.diagnosis.torchelastic import NoteKind, signal_name
 from atlctl.diagnosis.tracebacks import Frame
+from atlctl.i18n import Message
 
 
 class Part(StrEnum):
@@ -176,7 +177,10 @@ class Judge:
                 # A peer's watchdog asked for its counters: it was ended with all others, and the counters decide.
                 waited = self._statement(process, dumped, Part.VICTIM, None)
                 return replace(
-                    waited, sort=Sort.WAITED, category="nccl_timeout", reason="NCCL: ended after a peer's timeout"
+                    waited,
+                    sort=Sort.WAITED,
+                    category="nccl_timeout",
+                    reason=Message("NCCL: ended after a peer's timeout"),
                 )
             if victim is not None:
                 return _with(made(Part.VICTIM, None, "cascade_nccl_abort"), victim, "")
@@ -239,7 +243,7 @@ class Judge:
         end, first = process.note.line_no, None
         for note in reversed(self._log.notes):
             if note.line_no < end and end - note.line_no < 200:
-                if note.kind.value not in ("closing", "forced"):
+                if note.kind not in (NoteKind.CLOSING, NoteKind.FORCED):
                     break
                 first = self._log.moments.get(note.line_no) or first
         return first

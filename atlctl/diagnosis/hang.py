@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import ReprEnum, StrEnum
 from math import inf
 from typing import Literal
 
@@ -26,6 +26,7 @@ from atlctl.diagnosis.rankreport import (
 )
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.tracebacks import Frame
+from atlctl.i18n import Message, joined
 from atlctl.jobs.naming import fold_names
 
 #: A world larger than this is no world.
@@ -38,18 +39,18 @@ YOUNG = 120.0
 STUCK = 300.0
 
 
-class What(StrEnum):
-    """The verdict on a rank."""
+class What(Message, ReprEnum):
+    """The verdict on a rank. Each is its own message."""
 
-    HUNG = "hung in user code"
-    IO = "blocked on I/O"
-    STOPPED = "stopped"
-    STARVED = "starved"
-    GONE = "gone"
-    STARTING = "starting"
-    COLLECTIVE = "waiting in a collective"
-    WORKING = "working"
-    UNKNOWN = "cannot tell"
+    HUNG = Message("hung in user code")
+    IO = Message("blocked on I/O")
+    STOPPED = Message("stopped")
+    STARVED = Message("starved")
+    GONE = Message("gone")
+    STARTING = Message("starting")
+    COLLECTIVE = Message("waiting in a collective")
+    WORKING = Message("working")
+    UNKNOWN = Message("cannot tell")
 
 
 #: Verdicts on a rank that others may wait for, those that need no other rank to be seen first.
@@ -182,7 +183,8 @@ def diagnose(reports: Mapping[str, StackReport], whole: bool) -> Scene:
     dumps = [(rank.recorder, report.now) for _, rank, report in found if rank.recorder is not None]
     judged = [alone(worker, rank, report) for worker, rank, report in found]
     judged += [
-        Judged(rank, homes.get(rank), What.GONE, Confidence.CERTAIN, "no process has this rank") for rank in gone
+        Judged(rank, homes.get(rank), What.GONE, Confidence.CERTAIN, Message("no process has this rank"))
+        for rank in gone
     ]
     complete = world is not None and not doubled and len(gone) == len(missing)
     ranks = sorted(together(judged, join(dumps, seconds), complete), key=_number)
@@ -234,29 +236,40 @@ def _verdict(ranks: Sequence[Judged], seconds: float) -> tuple[What, Confidence 
     if culprits:
         best = min(culprits, key=lambda rank: (_rank_of(rank.confidence), _ORDER.index(rank.what)))
         same = [rank for rank in culprits if rank.what is best.what]
-        why = best.why + waited(ranks, seconds)
         weakest = max((rank.confidence for rank in same), key=_rank_of)
-        return best.what, weakest, why, tuple(culprits)
+        return best.what, weakest, with_waiting(best.why, ranks, seconds), tuple(culprits)
     starting = [rank for rank in ranks if rank.what is What.STARTING]
     if starting:
         return What.STARTING, None, _how_long(starting, len(ranks)), ()
     if waiting and len(waiting) == len(ranks):
-        why = "every rank waits, and none is seen to be missing: a network that is down, or ranks that were not seen"
+        why = Message(
+            "every rank waits, and none is seen to be missing: a network that is down, or ranks that were not seen"
+        )
         return What.UNKNOWN, None, why, ()
     if ranks and all(rank.what is What.WORKING for rank in ranks):
-        return What.WORKING, Confidence.GUESS, "no rank stood still during the look; --repeat compares two", ()
-    why = "nothing singles out a rank"
-    if not any(rank.frames for rank in ranks):
-        why += ", and there are no Python stacks"
-    return What.UNKNOWN, None, why, ()
+        why = Message("no rank stood still during the look; --repeat compares two")
+        return What.WORKING, Confidence.GUESS, why, ()
+    if any(rank.frames for rank in ranks):
+        return What.UNKNOWN, None, Message("nothing singles out a rank"), ()
+    return What.UNKNOWN, None, Message("nothing singles out a rank, and there are no Python stacks"), ()
 
 
 def _how_long(starting: Sequence[Judged], count: int) -> str:
     """How many ranks are starting, and for how long the oldest of them has been."""
     age = max((rank.age for rank in starting if rank.age < inf), default=0.0)
     if age >= STUCK:
-        return f"{len(starting)} of {count} ranks are still starting after {age // 60:.0f} min"
-    return f"{len(starting)} of {count} ranks are starting, {age:.0f} s after they were launched"
+        return Message(
+            "{starting} of {ranks} ranks are still starting after {minutes:.0f} min",
+            starting=len(starting),
+            ranks=count,
+            minutes=age // 60,
+        )
+    return Message(
+        "{starting} of {ranks} ranks are starting, {seconds:.0f} s after they were launched",
+        starting=len(starting),
+        ranks=count,
+        seconds=age,
+    )
 
 
 def nobody(reports: Mapping[str, StackReport]) -> str:
@@ -264,15 +277,28 @@ def nobody(reports: Mapping[str, StackReport]) -> str:
     waiting = [worker for worker, report in reports.items() if report.launchers]
     without = [worker for worker, report in reports.items() if not report.launchers]
     if not waiting:
-        return "no rank process was found: none has RANK and LOCAL_RANK in its environment"
-    why = f"no rank runs yet: torchrun waits on {fold_names(waiting)}"
-    return why + (f", and there is none on {fold_names(without)}" if without else " for its rendezvous")
+        return Message("no rank process was found: none has RANK and LOCAL_RANK in its environment")
+    if not without:
+        return Message("no rank runs yet: torchrun waits on {workers} for its rendezvous", workers=fold_names(waiting))
+    return Message(
+        "no rank runs yet: torchrun waits on {workers}, and there is none on {others}",
+        workers=fold_names(waiting),
+        others=fold_names(without),
+    )
 
 
-def waited(ranks: Sequence[Judged], seconds: float) -> str:
-    """How many wait for somebody, to stand behind a sentence; empty if none does."""
+def with_waiting(why: str, ranks: Sequence[Judged], seconds: float) -> str:
+    """`why`, and how many wait for somebody, if any do."""
     count = sum(rank.what is What.COLLECTIVE and rank.still for rank in ranks)
-    return f"; {count} of {len(ranks)} ranks have waited for {seconds:.0f} s or more" if count else ""
+    if not count:
+        return why
+    waiting = Message(
+        "{count} of {ranks} ranks have waited for {seconds:.0f} s or more",
+        count=count,
+        ranks=len(ranks),
+        seconds=seconds,
+    )
+    return joined([why, waiting])
 
 
 def _rank_of(confidence: Confidence | None) -> int:
@@ -290,40 +316,40 @@ def _fold(ranks: Sequence[Judged], culprits: Sequence[Judged]) -> tuple[RankGrou
 
 
 _BY_SIGN: Mapping[Sign, tuple[What, str]] = {
-    Sign.ENDED: (What.GONE, "its process ended during the look"),
-    Sign.STOPPED: (What.STOPPED, "a signal has stopped it (SIGSTOP); kill -CONT lets it go on"),
-    Sign.TRACED: (What.STOPPED, "a debugger holds it"),
-    Sign.FROZEN: (What.STOPPED, "its control group is frozen"),
-    Sign.STARVED: (What.STARVED, "it is ready to run and hardly gets a CPU"),
-    Sign.DISK: (What.IO, "it waits for a device or a file system, and cannot be interrupted"),
-    Sign.SLEEP: (What.HUNG, "it sleeps"),
-    Sign.FILE: (What.IO, "it waits for a file or a pipe"),
-    Sign.CHILD: (What.HUNG, "it waits for a process that it has started"),
-    Sign.LOCK: (What.HUNG, "it waits for a lock, and no collective of gloo is under way in it"),
-    Sign.GLOO: (What.COLLECTIVE, "a collective of gloo is under way in it"),
-    Sign.BUSY: (What.UNKNOWN, "it uses a CPU"),
-    Sign.FUTEX: (What.UNKNOWN, "it waits for another thread or for a lock"),
-    Sign.POLL: (What.UNKNOWN, "it waits for the network or a device"),
-    Sign.OTHER: (What.UNKNOWN, "it moves, or cannot be seen into"),
+    Sign.ENDED: (What.GONE, Message("its process ended during the look")),
+    Sign.STOPPED: (What.STOPPED, Message("a signal has stopped it (SIGSTOP); kill -CONT lets it go on")),
+    Sign.TRACED: (What.STOPPED, Message("a debugger holds it")),
+    Sign.FROZEN: (What.STOPPED, Message("its control group is frozen")),
+    Sign.STARVED: (What.STARVED, Message("it is ready to run and hardly gets a CPU")),
+    Sign.DISK: (What.IO, Message("it waits for a device or a file system, and cannot be interrupted")),
+    Sign.SLEEP: (What.HUNG, Message("it sleeps")),
+    Sign.FILE: (What.IO, Message("it waits for a file or a pipe")),
+    Sign.CHILD: (What.HUNG, Message("it waits for a process that it has started")),
+    Sign.LOCK: (What.HUNG, Message("it waits for a lock, and no collective of gloo is under way in it")),
+    Sign.GLOO: (What.COLLECTIVE, Message("a collective of gloo is under way in it")),
+    Sign.BUSY: (What.UNKNOWN, Message("it uses a CPU")),
+    Sign.FUTEX: (What.UNKNOWN, Message("it waits for another thread or for a lock")),
+    Sign.POLL: (What.UNKNOWN, Message("it waits for the network or a device")),
+    Sign.OTHER: (What.UNKNOWN, Message("it moves, or cannot be seen into")),
 }
 _BY_PLACE: Mapping[StackPlace, tuple[What, str]] = {
-    StackPlace.COLLECTIVE: (What.COLLECTIVE, "its stack is in a collective"),
-    StackPlace.JOINING: (What.COLLECTIVE, "its stack is where a process group is made"),
-    StackPlace.BACKWARD: (What.UNKNOWN, "it is in the backward pass"),
-    StackPlace.DEVICE: (What.UNKNOWN, "it waits for its device"),
-    StackPlace.LOADER: (What.HUNG, "it waits for its DataLoader"),
-    StackPlace.STORAGE: (What.IO, "its stack reads or writes files"),
-    StackPlace.NETWORK: (What.IO, "its stack waits for the network"),
-    StackPlace.LOCK: (What.HUNG, "it waits for a lock, a thread or a process of its own"),
-    StackPlace.USER: (What.HUNG, "its stack is in no collective"),
+    StackPlace.COLLECTIVE: (What.COLLECTIVE, Message("its stack is in a collective")),
+    StackPlace.JOINING: (What.COLLECTIVE, Message("its stack is where a process group is made")),
+    StackPlace.BACKWARD: (What.UNKNOWN, Message("it is in the backward pass")),
+    StackPlace.DEVICE: (What.UNKNOWN, Message("it waits for its device")),
+    StackPlace.LOADER: (What.HUNG, Message("it waits for its DataLoader")),
+    StackPlace.STORAGE: (What.IO, Message("its stack reads or writes files")),
+    StackPlace.NETWORK: (What.IO, Message("its stack waits for the network")),
+    StackPlace.LOCK: (What.HUNG, Message("it waits for a lock, a thread or a process of its own")),
+    StackPlace.USER: (What.HUNG, Message("its stack is in no collective")),
 }
 #: Said of a rank whose stack is in the user's code.
 _IN_USER: Mapping[Sign, str] = {
-    Sign.SLEEP: "it sleeps, in no collective",
-    Sign.BUSY: "it uses a CPU, in no collective",
-    Sign.LOCK: "it waits for a lock, in no collective",
-    Sign.FUTEX: "it waits for a lock or a thread, in no collective",
-    Sign.CHILD: "it waits for a process that it has started",
+    Sign.SLEEP: Message("it sleeps, in no collective"),
+    Sign.BUSY: Message("it uses a CPU, in no collective"),
+    Sign.LOCK: Message("it waits for a lock, in no collective"),
+    Sign.FUTEX: Message("it waits for a lock or a thread, in no collective"),
+    Sign.CHILD: Message("it waits for a process that it has started"),
 }
 
 
@@ -352,9 +378,9 @@ def alone(worker: str, rank: RankReport, report: StackReport) -> Judged:
         if sign is Sign.FILE:
             what, why = _BY_SIGN[sign]
     if place is StackPlace.LOADER and any(child.at.state == "D" for child in rank.children):
-        what, why = What.IO, "its DataLoader's processes wait for a device or a file system"
+        what, why = What.IO, Message("its DataLoader's processes wait for a device or a file system")
     if function is not None and what is not What.HUNG:
-        why = f"{why}: {function}"
+        why = Message("{why}: {function}", why=why, function=function)
     waits = place in (StackPlace.COLLECTIVE, StackPlace.JOINING, StackPlace.DEVICE) or (
         place is StackPlace.BACKWARD and base.still
     )
@@ -385,36 +411,43 @@ def _started(ranks: Sequence[Judged]) -> list[Judged]:
     found = []
     for rank in ranks:
         why = _start_of(rank)
-        if why is not None and (rank.age < YOUNG or not (why == _NO_GROUP or waited_for)):
+        if why is not None and (rank.age < YOUNG or not (why is Start.NO_GROUP or waited_for)):
             rank = replace(rank, what=What.STARTING, confidence=None, why=why, waits=False)
         found.append(rank)
     if not any(rank.what is What.STARTING and rank.age < YOUNG for rank in found):
         return found
     return [
-        replace(rank, what=What.STARTING, confidence=None, why="no process has this rank yet")
+        replace(rank, what=What.STARTING, confidence=None, why=Message("no process has this rank yet"))
         if rank.what is What.GONE and rank.report is None
         else rank
         for rank in found
     ]
 
 
-_NO_GROUP = "it has no process group yet"
+class Start(Message, ReprEnum):
+    """How far the start of a process has come."""
+
+    IMPORTING = Message("its stack imports a module")
+    NO_TORCH = Message("it has not loaded torch yet")
+    NO_GROUP = Message("it has no process group yet")
+
+
 #: What only ranks with a process group do. Before torch 2.4 its threads have no names.
 _AT_WORK = frozenset({StackPlace.COLLECTIVE, StackPlace.BACKWARD})
 #: What the main thread does while Python reads modules, where its stack is not known.
 _IMPORTS = frozenset({Sign.FILE, Sign.DISK, Sign.BUSY, Sign.STARVED, Sign.OTHER})
 
 
-def _start_of(rank: Judged) -> str | None:
-    """How far its start has come; None for a process that is past it, that has ended, or that is stopped."""
+def _start_of(rank: Judged) -> Start | None:
+    """None for a process that is past it, that has ended, or that is stopped."""
     report = rank.report
     if report is None or rank.what in (What.STOPPED, What.GONE) or rank.place in _AT_WORK or has_group(report):
         return None
     if imports(rank.frames):
-        return "its stack imports a module"
+        return Start.IMPORTING
     if report.torch is False and not rank.frames and rank.sign in _IMPORTS:
-        return "it has not loaded torch yet"
-    return _NO_GROUP
+        return Start.NO_TORCH
+    return Start.NO_GROUP
 
 
 def _recorded(rank: Judged, joined: Joined) -> Judged:
@@ -432,12 +465,14 @@ def _waited_for(rank: Judged, joined: Joined, only: bool) -> Judged:
         return rank
     if rank.waits:
         if rank.what is What.UNKNOWN:
-            return replace(rank, what=What.COLLECTIVE, confidence=Confidence.GUESS, why=f"{rank.why}, as others wait")
+            why = Message("{why}, as others wait", why=rank.why)
+            return replace(rank, what=What.COLLECTIVE, confidence=Confidence.GUESS, why=why)
         return rank
     absent = rank.rank is not None and rank.rank in joined.absent
     if rank.what is What.UNKNOWN:
         if rank.sign is Sign.BUSY or absent:
-            return replace(rank, what=What.HUNG, confidence=Confidence.LIKELY, why=f"{rank.why}, while others wait")
+            why = Message("{why}, while others wait", why=rank.why)
+            return replace(rank, what=What.HUNG, confidence=Confidence.LIKELY, why=why)
         return rank
     certain = rank.place is not None and (only or absent) and rank.still
     return replace(rank, confidence=Confidence.CERTAIN if certain else Confidence.LIKELY)
@@ -468,7 +503,8 @@ def _odd_one(rank: Judged) -> Judged:
     if rank.what in _FINAL or rank.waits:
         return rank
     if rank.what is What.UNKNOWN or rank.sign is Sign.BUSY:
-        return replace(rank, what=What.HUNG, confidence=Confidence.GUESS, why=f"{rank.why}, unlike the others")
+        why = Message("{why}, unlike the others", why=rank.why)
+        return replace(rank, what=What.HUNG, confidence=Confidence.GUESS, why=why)
     return replace(rank, confidence=Confidence.LIKELY)
 
 
@@ -477,14 +513,14 @@ def _by_itself(rank: Judged, others_odd: bool) -> Judged:
     if rank.what in _FINAL:
         return rank
     if others_odd and rank.what is What.HUNG:
-        return replace(rank, what=What.UNKNOWN, confidence=None, why=f"{rank.why}, like most ranks")
+        return replace(rank, what=What.UNKNOWN, confidence=None, why=Message("{why}, like most ranks", why=rank.why))
     if rank.still or rank.sign is Sign.DISK:
         weak = rank.what in (What.HUNG, What.COLLECTIVE)
         return replace(rank, confidence=Confidence.GUESS) if weak else rank
     if rank.sign is Sign.BUSY and (rank.waits or not rank.frames):
         # Ranks that wait for a GPU use a CPU, and so do ranks that work.
         return replace(rank, what=What.UNKNOWN, confidence=None)
-    why = "its main thread ran during the look"
+    why = Message("its main thread ran during the look")
     return replace(rank, what=What.WORKING, confidence=Confidence.GUESS, why=why)
 
 
@@ -691,11 +727,13 @@ def with_look(found: Diagnosis, scene: Scene, quiet: float | None) -> Diagnosis:
     if found.verdict is not Verdict.NONE or not scene.culprits:
         return replace(found, remarks=(*found.remarks, _remark(scene)))
     causes = tuple(_cause(rank, scene) for rank in scene.culprits)
-    remarks = ["the logs name no failure: this is what the ranks are doing now"]
+    remarks = [Message("the logs name no failure: this is what the ranks are doing now")]
     if quiet is None or quiet < QUIET:
         causes = tuple(replace(cause, confidence=Confidence.GUESS) for cause in causes)
         if quiet is not None:
-            remarks.append(f"the last line of a log is {max(0.0, quiet):.0f} s old: it may only be slow")
+            remarks.append(
+                Message("the last line of a log is {seconds:.0f} s old: it may only be slow", seconds=max(0.0, quiet))
+            )
     one = Verdict.RANK if causes[0].rank is not None else Verdict.WORKER
     verdict = one if len(causes) == 1 else Verdict.RANKS
     return replace(found, verdict=verdict, root_causes=causes, remarks=(*found.remarks, *remarks))
@@ -703,8 +741,11 @@ def with_look(found: Diagnosis, scene: Scene, quiet: float | None) -> Diagnosis:
 
 def _remark(scene: Scene) -> str:
     ranks = [str(rank.rank) for rank in scene.culprits if rank.rank is not None]
-    who = f" (rank {', '.join(ranks[:8])}{' and more' if len(ranks) > 8 else ''})" if ranks else ""
-    return f"what the ranks are doing was looked at; {scene.what}{who}; {scene.why}"
+    what: Message = scene.what
+    if ranks:
+        told = Message("{what} (rank {ranks} and more)") if len(ranks) > 8 else Message("{what} (rank {ranks})")
+        what = told.filled(what=what, ranks=", ".join(ranks[:8]))
+    return joined([Message("what the ranks are doing was looked at"), what, scene.why])
 
 
 def _cause(rank: Judged, scene: Scene) -> Cause:
@@ -719,9 +760,9 @@ def _cause(rank: Judged, scene: Scene) -> Cause:
     return Cause(
         worker=rank.worker,
         category=START if rank.what is What.STARTING else HANG,
-        message=str(rank.what),
+        message=rank.what,
         confidence=rank.confidence or Confidence.GUESS,
-        why=rank.why + waited(scene.ranks, scene.seconds),
+        why=with_waiting(rank.why, scene.ranks, scene.seconds),
         rank=rank.rank,
         local_rank=report.number("local_rank") if report is not None else None,
         frame=innermost_user_frame(rank.frames),

@@ -15,6 +15,7 @@ from typing import Literal
 
 from atlctl.diagnosis.result import GpuIdentity
 from atlctl.diagnosis.signatures import builtin_matcher, signature_of_xid
+from atlctl.i18n import Message, given, joined
 
 #: `proves`: it happened to this worker or node, no other reading is left. `hints`: it fits, and other causes do, too.
 Certainty = Literal["proves", "hints"]
@@ -79,7 +80,7 @@ def judge_state(state: PlatformState) -> Judgement | None:
     if state.reason in _NEVER_STARTED:
         return _never_started(state)
     if state.reason.startswith("OutOf") or state.reason in ("UnexpectedAdmissionError", "NodeAffinity"):
-        return Judgement("admission", "proves", "the node refused the worker before its container started")
+        return Judgement("admission", "proves", Message("the node refused the worker before its container started"))
     return _ended_by_signal(state)
 
 
@@ -98,7 +99,9 @@ def judge_event(event: Event) -> Judgement | None:
     if event.reason in ("Failed", "BackOff"):
         return _failed_to_start(event.message)
     if event.reason == "Killing" and "liveness probe" in event.message:
-        return Judgement("liveness_probe", "proves", "the kubelet restarted the container: its liveness probe failed")
+        return Judgement(
+            "liveness_probe", "proves", Message("the kubelet restarted the container: its liveness probe failed")
+        )
     if event.reason == "TaintManagerEviction" and event.message.startswith("Cancelling"):
         return None
     return _EVENTS.get(event.reason) or _STATES.get(event.reason)
@@ -106,7 +109,8 @@ def judge_event(event: Event) -> Judgement | None:
 
 def _of_xid(number: int) -> Judgement:
     signature = signature_of_xid(number)
-    text = f"Xid {number}: {signature.meaning.en.rstrip('.')}"
+    meaning = given(signature.meaning.en.rstrip("."), signature.meaning.zh.rstrip("。"))
+    text = Message("Xid {number}: {meaning}", number=number, meaning=meaning)
     return Judgement(signature.category, "proves" if signature.hardware else "hints", text)
 
 
@@ -124,9 +128,9 @@ def xid(message: str) -> tuple[str | None, int] | None:
 
 def _oom_killed(killed: bool) -> Judgement:
     if killed:
-        text = "out of memory: the kernel killed a process of the container, which ended by SIGKILL"
+        text = Message("out of memory: the kernel killed a process of the container, which ended by SIGKILL")
     else:
-        text = (
+        text = Message(
             "the kernel killed a process of the container for its memory: a child, or a command of exec; "
             "the container's own end may have another cause"
         )
@@ -138,27 +142,31 @@ def _oom_event(message: str) -> Judgement:
     found = builtin_matcher().match(message)
     known = found is not None and found.signature.id in ("oom_cgroup", "oom_host")
     category = found.signature.category if found is not None and known else "oom_kill"
-    text = "the kernel killed a process on the node for its memory; whose, its message may tell"
+    text = Message("the kernel killed a process on the node for its memory; whose, its message may tell")
     return Judgement(category, "hints", text)
 
 
 def _evicted(message: str) -> Judgement:
     """The kubelet ended the pod itself. Its message says what was short."""
     if "emptydir" in message.lower():
-        text = "the kubelet evicted the worker: an emptyDir volume was over its limit (of memory medium: /dev/shm)"
+        text = Message(
+            "the kubelet evicted the worker: an emptyDir volume was over its limit (of memory medium: /dev/shm)"
+        )
         return Judgement("disk_full", "proves", text)
     if _of_disk(message):
-        return Judgement("disk_full", "proves", "the kubelet evicted the worker: local disk was short")
+        return Judgement("disk_full", "proves", Message("the kubelet evicted the worker: local disk was short"))
     if "memory" in message.lower():
-        return Judgement("host_oom_kill", "proves", "the kubelet evicted the worker: the node was short of memory")
-    return Judgement("preemption", "proves", "the worker was evicted from its node")
+        return Judgement(
+            "host_oom_kill", "proves", Message("the kubelet evicted the worker: the node was short of memory")
+        )
+    return Judgement("preemption", "proves", Message("the worker was evicted from its node"))
 
 
 def _short(message: str) -> Judgement:
     """The kubelet began to make room on a node."""
     if _of_disk(message):
-        return Judgement("disk_full", "hints", "the node was short of local disk")
-    return Judgement("host_oom_kill", "hints", "the node was short of memory")
+        return Judgement("disk_full", "hints", Message("the node was short of local disk"))
+    return Judgement("host_oom_kill", "hints", Message("the node was short of memory"))
 
 
 def _of_disk(message: str) -> bool:
@@ -170,8 +178,9 @@ def _never_started(state: PlatformState) -> Judgement:
     category, text = _NEVER_STARTED[state.reason]
     ran = state.exit_code is not None and state.reason not in _MADE_UP_CODE
     if state.restarts or ran:
-        return Judgement(category, "hints", f"{text}; it had run before, and that end may have another cause")
-    return Judgement(category, "proves", f"{text}: the worker never started")
+        ran_before = Message("it had run before, and that end may have another cause")
+        return Judgement(category, "hints", joined([text, ran_before]))
+    return Judgement(category, "proves", Message("{why}: the worker never started", why=text))
 
 
 def _ended_by_signal(state: PlatformState) -> Judgement | None:
@@ -181,88 +190,99 @@ def _ended_by_signal(state: PlatformState) -> Judgement | None:
         number = state.exit_code - 128
     if not number or not 0 < number <= 64:
         return None
-    category, text = _SIGNALS.get(number, ("terminated", f"ended by signal {number}"))
+    category, text = _SIGNALS.get(number, ("terminated", Message("ended by signal {number}", number=number)))
     return Judgement(category, "hints", text)
 
 
 def _failed_to_start(message: str) -> Judgement | None:
     """Events `Failed` and `BackOff` tell images and containers apart in their message alone."""
     if "image" in message or "ImagePull" in message:
-        return Judgement("image_pull", "hints", "the image could not be pulled")
+        return Judgement("image_pull", "hints", Message("the image could not be pulled"))
     if message.startswith("Error: ") and "exit" not in message:
-        return Judgement("container_config", "hints", "the container could not be made")
+        return Judgement("container_config", "hints", Message("the container could not be made"))
     return None
 
 
 _SIGNALS: Mapping[int, tuple[str, str]] = MappingProxyType(
     {
-        1: ("terminal_hangup", "ended by SIGHUP: its terminal or session was closed"),
-        2: ("interrupted", "ended by SIGINT"),
-        4: ("native_crash", "ended by SIGILL: an instruction that this CPU does not have"),
-        6: ("native_crash", "ended by SIGABRT"),
-        7: ("shm_bus_error", "ended by SIGBUS: often /dev/shm is full"),
-        8: ("native_crash", "ended by SIGFPE"),
-        9: ("killed", "ended by SIGKILL: out of memory without the note, the end of a grace period, or a person"),
-        11: ("native_crash", "ended by SIGSEGV"),
-        15: ("preemption", "ended by SIGTERM: an eviction, a preemption, a deletion, or its own launcher"),
+        1: ("terminal_hangup", Message("ended by SIGHUP: its terminal or session was closed")),
+        2: ("interrupted", Message("ended by SIGINT")),
+        4: ("native_crash", Message("ended by SIGILL: an instruction that this CPU does not have")),
+        6: ("native_crash", Message("ended by SIGABRT")),
+        7: ("shm_bus_error", Message("ended by SIGBUS: often /dev/shm is full")),
+        8: ("native_crash", Message("ended by SIGFPE")),
+        9: (
+            "killed",
+            Message("ended by SIGKILL: out of memory without the note, the end of a grace period, or a person"),
+        ),
+        11: ("native_crash", Message("ended by SIGSEGV")),
+        15: ("preemption", Message("ended by SIGTERM: an eviction, a preemption, a deletion, or its own launcher")),
     }
 )
 
+_OUTRANKED = Judgement("preemption", "proves", Message("the scheduler ended the worker for a pod of higher priority"))
+_SHUT_DOWN = Judgement("node_lost", "proves", Message("the node was shut down"))
+_REMOVED = Judgement("node_lost", "proves", Message("the node was removed from the cluster"))
+_TAINTED = Judgement(
+    "node_lost", "hints", Message("the worker was deleted for a taint of its node: mostly a node that was not ready")
+)
 #: Reasons of pods, containers and conditions that need no second look.
 _STATES: Mapping[str, Judgement] = MappingProxyType(
     {
-        "Preempting": Judgement("preemption", "proves", "the kubelet ended the worker for a critical pod"),
-        "Preempted": Judgement("preemption", "proves", "the scheduler ended the worker for a pod of higher priority"),
-        "PreemptionByScheduler": Judgement(
-            "preemption", "proves", "the scheduler ended the worker for a pod of higher priority"
-        ),
+        "Preempting": Judgement("preemption", "proves", Message("the kubelet ended the worker for a critical pod")),
+        "Preempted": _OUTRANKED,
+        "PreemptionByScheduler": _OUTRANKED,
         "EvictionByEvictionAPI": Judgement(
-            "preemption", "proves", "somebody evicted the worker through the API: a node drain, or an autoscaler"
+            "preemption",
+            "proves",
+            Message("somebody evicted the worker through the API: a node drain, or an autoscaler"),
         ),
         "TerminationByKubelet": Judgement(
             "preemption",
             "proves",
-            "the kubelet ended the worker: its node shuts down, is short of something, or needs room",
+            Message("the kubelet ended the worker: its node shuts down, is short of something, or needs room"),
         ),
-        "DeletionByTaintManager": Judgement(
-            "node_lost", "hints", "the worker was deleted for a taint of its node: mostly a node that was not ready"
-        ),
+        "DeletionByTaintManager": _TAINTED,
         "DeletionByDeviceTaintManager": Judgement(
-            "gpu_hardware", "hints", "the worker was deleted for a taint of a device that it used"
+            "gpu_hardware", "hints", Message("the worker was deleted for a taint of a device that it used")
         ),
         "DeletionByPodGC": Judgement(
-            "node_lost", "hints", "the worker's pod was cleaned up: mostly its node does not exist any more"
+            "node_lost", "hints", Message("the worker's pod was cleaned up: mostly its node does not exist any more")
         ),
-        "NodeLost": Judgement("node_lost", "hints", "the node stopped reporting; the worker itself may have gone on"),
-        "NodeShutdown": Judgement("node_lost", "proves", "the node was shut down"),
-        "Shutdown": Judgement("node_lost", "proves", "the node was shut down"),
-        "Terminated": Judgement("node_lost", "proves", "the kubelet ended the worker: its node was shut down"),
+        "NodeLost": Judgement(
+            "node_lost", "hints", Message("the node stopped reporting; the worker itself may have gone on")
+        ),
+        "NodeShutdown": _SHUT_DOWN,
+        "Shutdown": _SHUT_DOWN,
+        "Terminated": Judgement("node_lost", "proves", Message("the kubelet ended the worker: its node was shut down")),
         "ContainerStatusUnknown": Judgement(
-            "node_lost", "hints", "the kubelet lost sight of the container; its exit code 137 is made up"
+            "node_lost", "hints", Message("the kubelet lost sight of the container; its exit code 137 is made up")
         ),
         "DeadlineExceeded": Judgement(
-            "deadline", "proves", "the worker ran longer than its job allows (activeDeadlineSeconds)"
+            "deadline", "proves", Message("the worker ran longer than its job allows (activeDeadlineSeconds)")
         ),
     }
 )
 
+_NOT_PULLED = ("image_pull", Message("its image could not be pulled"))
+_NOT_RUN = ("container_config", Message("its container could not be run"))
 #: Reasons of a container that waits, or of a pod that no node took -> category, text.
 _NEVER_STARTED: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "Unschedulable": ("not_scheduled", "no node had room for it"),
-        "SchedulingGated": ("not_scheduled", "its scheduling is held back (a queue)"),
-        "ImagePullBackOff": ("image_pull", "its image could not be pulled"),
-        "ErrImagePull": ("image_pull", "its image could not be pulled"),
-        "ErrImageNeverPull": ("image_pull", "its image is not on the node and must not be pulled"),
-        "InvalidImageName": ("image_pull", "its image's name is not valid"),
+        "Unschedulable": ("not_scheduled", Message("no node had room for it")),
+        "SchedulingGated": ("not_scheduled", Message("its scheduling is held back (a queue)")),
+        "ImagePullBackOff": _NOT_PULLED,
+        "ErrImagePull": _NOT_PULLED,
+        "ErrImageNeverPull": ("image_pull", Message("its image is not on the node and must not be pulled")),
+        "InvalidImageName": ("image_pull", Message("its image's name is not valid")),
         "CreateContainerConfigError": (
             "container_config",
-            "a secret, a configuration or a key that it needs is missing",
+            Message("a secret, a configuration or a key that it needs is missing"),
         ),
-        "CreateContainerError": ("container_config", "its container could not be made"),
-        "RunContainerError": ("container_config", "its container could not be run"),
-        "ContainerCannotRun": ("container_config", "its container could not be run"),
-        "StartError": ("container_config", "its command could not be started"),
+        "CreateContainerError": ("container_config", Message("its container could not be made")),
+        "RunContainerError": _NOT_RUN,
+        "ContainerCannotRun": _NOT_RUN,
+        "StartError": ("container_config", Message("its command could not be started")),
     }
 )
 
@@ -273,23 +293,25 @@ _MADE_UP_CODE = ("StartError", "ContainerCannotRun", "RunContainerError", "Creat
 _EVENTS: Mapping[str, Judgement] = MappingProxyType(
     {
         "SystemOOM": Judgement(
-            "host_oom_kill", "hints", "the node itself was out of memory; what was killed may be another pod's"
+            "host_oom_kill", "hints", Message("the node itself was out of memory; what was killed may be another pod's")
         ),
-        "TaintManagerEviction": Judgement(
-            "node_lost", "hints", "the worker was deleted for a taint of its node: mostly a node that was not ready"
-        ),
+        "TaintManagerEviction": _TAINTED,
         "NodeNotReady": Judgement(
-            "node_lost", "hints", "the node stopped reporting; its workers may have gone on without it"
+            "node_lost", "hints", Message("the node stopped reporting; its workers may have gone on without it")
         ),
-        "Rebooted": Judgement("node_lost", "proves", "the node was rebooted"),
-        "DeletingNode": Judgement("node_lost", "proves", "the node was removed from the cluster"),
-        "RemovingNode": Judgement("node_lost", "proves", "the node was removed from the cluster"),
-        "FailedScheduling": Judgement("not_scheduled", "hints", "no node had room for the worker then"),
+        "Rebooted": Judgement("node_lost", "proves", Message("the node was rebooted")),
+        "DeletingNode": _REMOVED,
+        "RemovingNode": _REMOVED,
+        "FailedScheduling": Judgement("not_scheduled", "hints", Message("no node had room for the worker then")),
         "FailedMount": Judgement(
-            "volume_mount", "hints", "a volume could not be mounted then; the kubelet tries again"
+            "volume_mount", "hints", Message("a volume could not be mounted then; the kubelet tries again")
         ),
-        "FailedAttachVolume": Judgement("volume_mount", "hints", "a volume could not be attached then"),
-        "FailedCreatePodSandBox": Judgement("container_config", "hints", "the pod's network or sandbox was not made"),
-        "ErrImageNeverPull": Judgement("image_pull", "hints", "the image is not on the node and must not be pulled"),
+        "FailedAttachVolume": Judgement("volume_mount", "hints", Message("a volume could not be attached then")),
+        "FailedCreatePodSandBox": Judgement(
+            "container_config", "hints", Message("the pod's network or sandbox was not made")
+        ),
+        "ErrImageNeverPull": Judgement(
+            "image_pull", "hints", Message("the image is not on the node and must not be pulled")
+        ),
     }
 )

@@ -65,7 +65,7 @@ class RankReport:
     threads), `main_ticks`, `run_ns`, `wait_ns` (ready to run, and no CPU) and `switches` of the main thread grew by
     this much in the window; None if it may not be read. `started`: seconds since the epoch, `age`: seconds since
     then. `torch`: whether torch's libraries are loaded. `threads` is empty without Python stacks, `source` says who
-    gave them, `problems` why others did not.
+    gave them, `problems` why others did not; `spy`: whether there is a py-spy for it, None if none was looked for.
     """
 
     rank: int | None
@@ -92,6 +92,7 @@ class RankReport:
     started: float | None
     age: float | None
     torch: bool | None
+    spy: bool | None
 
     def number(self, name: str) -> int | None:
         """A whole number of the environment that is kept."""
@@ -187,6 +188,7 @@ def _rank(item: Mapping[str, Any], now: float | None) -> RankReport:
         started=started,
         age=now - started if now is not None and started is not None else None,
         torch=torch if isinstance(torch := item.get("torch"), bool) else None,
+        spy=spy if isinstance(spy := item.get("spy"), bool) else None,
     )
 
 

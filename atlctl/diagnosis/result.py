@@ -58,7 +58,8 @@ class Cause:
     """A root cause, or a candidate for one.
 
     `worker` is None if the text names none (a worker that left no log). `host` is an address or host name that
-    victims name. `attempt` counts from 0 on this worker. `why` says in one sentence what speaks for it.
+    victims name. `attempt` counts from 0 on this worker. `why` says in one sentence what speaks for it. `brief`: the
+    message without the rank's name, for those who have named it; empty if there is none in it.
     """
 
     worker: str | None
@@ -76,6 +77,7 @@ class Cause:
     exit_code: int | None = None
     signal: str | None = None
     exception: str | None = None
+    brief: str = ""
     detail: str = ""
     frame: Frame | None = None
     time: When | None = None

@@ -276,6 +276,8 @@ def test_chinese(saved, tmp_path):
     page = read((tmp_path / "report" / "index.html").read_text())
     assert ("html", "lang", "zh-CN") in page.attributes
     assert "时间线" in page.headings
+    assert "理由" in page.text
+    assert page.texts.count("证据") == page.texts.count("时间线")  # the verdict has no row for what the excerpts show
 
 
 @pytest.mark.parametrize("name", ["full", "file", "link"])

@@ -21,7 +21,6 @@ import pytest
 
 import atlctl
 from atlctl.diagnosis.signatures import Matcher, builtin
-from atlctl.diagnosis.telling.phrasebook import LONGEST, Phrasebook
 from atlctl.render import redact
 
 ROOT = Path(atlctl.__file__).parent
@@ -40,7 +39,6 @@ MADE_LATER = {
     ("diagnosis.patterncost", "shape"): "compiled, never matched",
     ("diagnosis.patterncost", "_characters"): "matched with one character",
     ("diagnosis.torchelastic", "_prefix_pattern"): "literals and runs of digits",
-    ("diagnosis.telling.phrasebook", "_said"): "of the phrase books, looked at below",
     ("render.redact", "_compiled"): "its table and LATE, looked at below",
     ("diagnosis.consequence", ""): "of the module's table, which holds it",
     ("diagnosis.rankreport", ""): "of the module's table, which holds it",
@@ -60,7 +58,6 @@ class Found:
     where: str
     pattern: re.Pattern[Any]
     anchored: bool
-    longest: int = 1 << 16
 
 
 def found() -> list[Found]:
@@ -98,11 +95,6 @@ def found() -> list[Found]:
                 here.append((f"{name}:{call.lineno}", one, call.func.attr in ANCHORED))
         for where, one, anchored in here:
             made.setdefault((one.pattern, one.flags, anchored), Found(where, one, anchored))
-        for key, book in vars(module).items():
-            if isinstance(book, Phrasebook):
-                book.said("")
-                for one, _ in book._compiled:
-                    made.setdefault((one.pattern, one.flags, True), Found(f"{name}.{key}", one, True, LONGEST))
     assert unknown == set(MADE_LATER)
     texts = [value for key, value in vars(redact).items() if key in LATE]
     for text in (*texts, *(text for _, _, text in redact._TABLE)):
@@ -127,8 +119,6 @@ def held(value: Any, depth: int = 0) -> Iterator[re.Pattern[Any]]:
     """The patterns in a value of a module."""
     if isinstance(value, re.Pattern):
         yield value
-    elif isinstance(value, Phrasebook):
-        return  # whatever they are handed has an end: below
     elif isinstance(value, dict):
         yield from held(list(value.values()), depth)
     elif isinstance(value, list | tuple | set | frozenset) and depth < 4:
@@ -244,8 +234,6 @@ def slow(found: Found) -> str | None:
     for before, one in near_misses(found.pattern, found.anchored):
         last = 0.0
         for size in SIZES:
-            if size > found.longest:
-                break
             took = seconds(found, before, one, size)
             grown = last and size == SIZES[3] and took > LITTLE and took > 8 * last
             if took > LITTLE + SHARE * size or grown:

@@ -134,7 +134,7 @@ async def _stacks(
         say.document({**named, **to_data(scene, changed), "workers": seen}, problems)
     else:
         say.out(SceneText(language(), context().streams).text(scene, changed, verbose=verbose))
-        _tell(looks, scene)
+        _tell(looks, scene, brought=program is not None)
     return fold_errors([item.error for item in looks if item.error is not None])
 
 
@@ -154,7 +154,7 @@ def _pyspy() -> bytes:
     return data
 
 
-def _tell(looks: Sequence[Look], scene: Scene) -> None:
+def _tell(looks: Sequence[Look], scene: Scene, *, brought: bool) -> None:
     """On stderr: who could not be asked, and what could not be seen, each text once."""
     said: list[tuple[str, tuple[bool, str]]] = []
     for item in looks:
@@ -174,8 +174,7 @@ def _tell(looks: Sequence[Look], scene: Scene) -> None:
         for rank in report.ranks:
             said += ((item.worker.name, (False, problem)) for problem in rank.problems)
     say.about(said)
-    missing_spy = any("there is no py-spy" in text for _, (_, text) in said)
-    if missing_spy:
+    if not brought and any(rank.report is not None and rank.report.spy is False for rank in scene.ranks):
         say.note("Python stacks: --with-pyspy brings py-spy along for the look")
     if scene.unseen:
         say.note(f"not seen: {SceneText('en', context().streams).ranks(scene.unseen)}")
@@ -217,13 +216,11 @@ class SceneText:
             else self._say(Message("ranks {numbers}", numbers=fold_numbers(known)))
         )
 
-    def _say(self, text: Message) -> str:
+    def _say(self, text: str) -> str:
         return translated(text, self._lang)
 
     def _phrase(self, text: str) -> str:
-        from atlctl.diagnosis.telling.phrases import said_in
-
-        return clean(said_in(text, self._lang))
+        return clean(self._say(text))
 
     def _headline(self, scene: Scene) -> str:
         """Who and what, in one line."""

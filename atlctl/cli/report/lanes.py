@@ -132,7 +132,7 @@ def _lane(
     if report is not None:
         alike = report.part
         if not causes and report.part in _PARTS:
-            mark(_PARTS[report.part], report.first, manner.phrase(in_short(report.said, manner)))
+            mark(_PARTS[report.part], report.first, in_short(report.said, manner))
     for cause in found.earlier:
         if cause.worker == item.worker:
             mark("earlier", cause.time, what_of(cause, manner))

@@ -292,17 +292,23 @@ def _place(proof: Proof) -> str:
     return f"{proof.file}:{proof.line_no}" if proof.line_no is not None else proof.file
 
 
+def _redacted(text: str) -> str:
+    """A message that holds no secret stays one."""
+    hidden = redact_text(text)
+    return text if hidden == text else hidden
+
+
 def _hidden(found: Diagnosis) -> Diagnosis:
     def caused(items: Sequence[Cause]) -> tuple[Cause, ...]:
         return tuple(
-            replace(item, message=redact_text(item.message), detail=redact_text(item.detail), why=redact_text(item.why))
+            replace(item, message=_redacted(item.message), detail=redact_text(item.detail), why=_redacted(item.why))
             for item in items
         )
 
     def hidden(proof: Proof) -> Proof:
-        return replace(proof, text=redact_text(proof.text))
+        return replace(proof, text=_redacted(proof.text))
 
-    remarks = tuple(map(redact_text, found.remarks))
+    remarks = tuple(map(_redacted, found.remarks))
     changed = replace(
         found, root_causes=caused(found.root_causes), candidates=caused(found.candidates), remarks=remarks
     )

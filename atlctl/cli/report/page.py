@@ -92,7 +92,7 @@ def page(material: Material, manner: Manner, words: Mapping[str, str]) -> Report
     """The page. Times are UTC."""
     found, manifest = material.found, material.manifest
     telling = tell_people(found, manner)
-    kept = [row for row in telling.rows if row.label != manner.word("evidence")]
+    kept = [row for row in telling.rows if not row.proofs]
     name = str(material.about.get("job") or words["saved logs"])
     events = material.job.events
     workers, everyone = _workers(material, manner, words)
@@ -106,7 +106,7 @@ def page(material: Material, manner: Manner, words: Mapping[str, str]) -> Report
         [Fact(row.label, row.lines, _typed(row.lines), row.tone) for row in kept],
         _excerpts(proofs_of(found), material.passages, manner),
         [Fact(label, [text]) for label, text in material.made],
-        remarks=[*map(manner.phrase, found.remarks), *material.remarks],
+        remarks=[*map(manner.word, found.remarks), *material.remarks],
         timeline=timeline(found, material.job.workers, Around(material.states, events), manner, words),
         cascade=_cascade(found, manner, words),
         earlier=_earlier(found.earlier, manner, words),
@@ -156,7 +156,7 @@ def _excerpts(proofs: Sequence[Proof], passages: Mapping[tuple[str, int], Passag
         name, number = proof.file or "", proof.line_no or 0
         passage = passages.get((name, number))
         if passage is None:
-            drawn.append(Excerpt(manner.place(proof), proof.text[:_SAID]))
+            drawn.append(Excerpt(manner.place(proof), manner.word(proof.text)[:_SAID]))
             continue
         same = next((at for at in places.get(name, ()) if 0 <= number - drawn[at].first < len(drawn[at].lines)), None)
         if same is not None:
@@ -173,7 +173,7 @@ def _cascade(found: Diagnosis, manner: Manner, words: Mapping[str, str]) -> Page
         (
             offset(item.first, base),
             str(item.count),
-            manner.phrase(item.reason),
+            manner.word(item.reason),
             fold_names(item.workers),
             fold_numbers(item.ranks),
             utc(item.first) or "-",
@@ -269,7 +269,7 @@ def _said(item: WorkerReport, cause: Cause | None, manner: Manner) -> str:
     if cause is not None:
         return what_of(cause, manner)[:_SAID]
     reason = consequence_of(item.said) if item.part != "initiator" else None
-    return manner.phrase(reason.reason if reason else in_short(item.said, manner))[:_SAID]
+    return (manner.word(reason.reason) if reason else in_short(item.said, manner))[:_SAID]
 
 
 def _states(changes: Sequence[StateChange], words: Mapping[str, str]) -> PageTable | None:

@@ -23,6 +23,7 @@ from atlctl.diagnosis.joining import WorkerRounds
 from atlctl.diagnosis.platform import Event, Judgement, PlatformState, judge_event, judge_state
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Followed, Proof, Verdict, WorkerReport
 from atlctl.diagnosis.signatures import Matcher
+from atlctl.i18n import Message, joined, plural
 from atlctl.jobs import podnews
 from atlctl.jobs.model import State
 
@@ -119,8 +120,8 @@ _GONE = frozenset({"node_lost", "network_lost", "rendezvous_timeout"})
 _STOPPING = "Stopping container"
 #: Exit codes of SIGKILL and SIGTERM.
 _OF_DELETION = (137, 143)
-_FIRST = "it is the first that ended, by the states and events of the job"
-_PLATFORM_SAYS = "the logs do not decide it, the platform says so"
+_FIRST = Message("it is the first that ended, by the states and events of the job")
+_PLATFORM_SAYS = Message("the logs do not decide it, the platform says so")
 
 
 def with_platform(job: JudgedJob, answer: Diagnosis) -> Diagnosis:
@@ -200,7 +201,11 @@ def _by_deletion(end: _End, deleted: Mapping[str, float]) -> bool:
 
 def _exited(job: JudgedJob, end: _End) -> Cause:
     judged = judge_state(PlatformState(exit_code=end.code))
-    text = f"{end.worker} ended with exit code {end.code}, before the job's controller deleted the other pods"
+    text = Message(
+        "{worker} ended with exit code {code}, before the job's controller deleted the other pods",
+        worker=end.worker,
+        code=end.code,
+    )
     cause = _cause(job, end.worker, judged.category if judged else "explicit_exit", text, Confidence.LIKELY, _FIRST)
     proofs = (*cause.proofs, *([Proof(end.worker, None, end.event)] if end.event else ()))
     return replace(cause, exit_code=end.code, proofs=proofs)
@@ -208,7 +213,9 @@ def _exited(job: JudgedJob, end: _End) -> Cause:
 
 def _stopped(job: JudgedJob, event: Event) -> Cause:
     name = event.worker or ""
-    text = f"{name} was stopped from outside (its pod was deleted or evicted) before any other worker ended"
+    text = Message(
+        "{worker} was stopped from outside (its pod was deleted or evicted) before any other worker ended", worker=name
+    )
     cause = _cause(job, name, "preemption", text, Confidence.LIKELY, _FIRST)
     return replace(cause, proofs=(*cause.proofs, Proof(name, None, f"{event.reason}: {event.message}")))
 
@@ -241,7 +248,7 @@ def _explained(job: JudgedJob, cause: Cause) -> Cause:
     return replace(
         cause,
         category=found.category,
-        why=f"{cause.why}; the platform says: {found.text}",
+        why=joined([cause.why, Message("the platform says: {text}", text=found.text)]),
         confidence=Confidence.CERTAIN if sure else cause.confidence,
         proofs=(*cause.proofs, Proof(worker.worker, None, found.text)),
     )
@@ -255,8 +262,14 @@ def _failed(worker: WorkerRounds) -> bool:
 def _ending(worker: WorkerRounds) -> str:
     platform = worker.evidence.platform
     if platform and platform.exit_code:
-        return f"{worker.worker} ended with exit code {platform.exit_code}, and its log names no failure"
-    return f"{worker.worker} is {worker.evidence.state}, and its log names no failure"
+        return Message(
+            "{worker} ended with exit code {code}, and its log names no failure",
+            worker=worker.worker,
+            code=platform.exit_code,
+        )
+    return Message(
+        "{worker} is {state}, and its log names no failure", worker=worker.worker, state=worker.evidence.state
+    )
 
 
 def _cause(
@@ -293,16 +306,13 @@ def _cascade(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Followed, 
         if item.part is Part.SILENT or (item.worker, item.rank, item.local_rank) in blamed:
             continue
         groups.setdefault(_reason(item), []).append(item)
-    for end in this.final_ends:
-        if end.signal is None:
-            groups.setdefault("agents that lost the rendezvous", [])
-    made = [_group(job, reason, items) for reason, items in groups.items() if items]
+    made = [_group(job, reason, items) for reason, items in groups.items()]
     agents = [end for end in this.final_ends if end.signal is None]
     if agents:
         first = agents[0]
         made.append(
             Followed(
-                "torchrun itself ended: the rendezvous or its store was gone",
+                Message("torchrun itself ended: the rendezvous or its store was gone"),
                 len(agents),
                 tuple(dict.fromkeys(end.worker for end in agents)),
                 (),
@@ -319,20 +329,24 @@ def _cascade(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Followed, 
     count = sum(group.count for group in rest)
     return (
         *made[:MAX_GROUPS],
-        Followed("other failures", count, tuple(workers), tuple(ranks), rest[0].first, rest[0].proof),
+        Followed(Message("other failures"), count, tuple(workers), tuple(ranks), rest[0].first, rest[0].proof),
     )
 
 
 def _reason(item: Failure) -> str:
     if item.part is Part.ENDED:
         return (
-            "ended by its own agent (SIGTERM)" if item.process.forced is None else "killed by its own agent (SIGKILL)"
+            Message("ended by its own agent (SIGTERM)")
+            if item.process.forced is None
+            else Message("killed by its own agent (SIGKILL)")
         )
     if item.reason:
         return item.reason
     if item.exception:
-        return f"a later failure: {item.exception}"
-    return f"ended by {item.signal}" if item.signal else f"exit code {item.exit_code}"
+        return Message("a later failure: {exception}", exception=item.exception)
+    if item.signal:
+        return Message("ended by {signal}", signal=item.signal)
+    return Message("exit code {code}", code=item.exit_code)
 
 
 def _group(job: JudgedJob, reason: str, items: list[Failure]) -> Followed:
@@ -359,47 +373,33 @@ def _worker(job: JudgedJob, index: int) -> WorkerReport:
     told = [item for item in mine if item.part is not Part.SILENT]
     timed = [(when, item) for item in told if (when := job.when(item)) is not None]
     first = min(timed, key=lambda pair: pair[0].seconds, default=None)
-    skew = job.clocks.skew.get(worker.worker)
-    processes = len({item.key for item in mine})
-    failed = len({item.key for item in told})
-    if first is None and told:
-        shown: Failure | None = told[0]
-    else:
-        shown = first[1] if first else None
+    shown = first[1] if first else next(iter(told), None)
     if shown is not None:
-        found = proofs(shown)
-        return WorkerReport(
-            worker.worker, worker.evidence.index, str(shown.part), shown.message or _reason(shown),
-            first[0] if first else None, processes, failed, worker.rounds.count, found[0] if found else None, skew,
-        )  # fmt: skip
-    if worker.ends:
+        part, said, when = str(shown.part), shown.message or _reason(shown), first[0] if first else None
+        proof = next(iter(proofs(shown)), None)
+    elif worker.ends:
         end = worker.ends[0]
-        return WorkerReport(
-            worker.worker, worker.evidence.index, "agent", end.text, job.clocks.when(worker.worker, end.time),
-            processes, failed, worker.rounds.count, Proof(worker.worker, end.line_no, end.text), skew,
-        )  # fmt: skip
-    if log is None:
-        return WorkerReport(worker.worker, worker.evidence.index, "no log", "", None, processes, 0, 0, None, skew)
-    proof = Proof(worker.worker, log.last_line, log.last_text) if log.last_line else None
-    when = job.clocks.when(worker.worker, log.last)
+        part, said, when = "agent", end.text, job.clocks.when(worker.worker, end.time)
+        proof = Proof(worker.worker, end.line_no, end.text)
+    elif log is not None:
+        part, said, when = "silent", log.last_text, job.clocks.when(worker.worker, log.last)
+        proof = Proof(worker.worker, log.last_line, log.last_text) if log.last_line else None
+    else:
+        part, said, when, proof = "no log", "", None, None
     return WorkerReport(
-        worker.worker,
-        worker.evidence.index,
-        "silent",
-        log.last_text,
-        when,
-        processes,
-        0,
-        worker.rounds.count,
-        proof,
-        skew,
-    )
+        worker.worker, worker.evidence.index, part, said, when,
+        processes=len({item.key for item in mine}),
+        failed=len({item.key for item in told}),
+        rounds=worker.rounds.count if shown or worker.ends or log else 0,
+        proof=proof,
+        skew=job.clocks.skew.get(worker.worker),
+    )  # fmt: skip
 
 
 def _earlier(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Cause, ...]:
     """Initiators of other rounds than the one that decided."""
     found = [
-        job.cause(item, Confidence.LIKELY, "failed in another round; the job was restarted since")
+        job.cause(item, Confidence.LIKELY, Message("failed in another round; the job was restarted since"))
         for item in job.failures
         if item.part is Part.INITIATOR
         and item.strength
@@ -409,16 +409,19 @@ def _earlier(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Cause, ...
 
 
 def _remarks(job: JudgedJob, number: int) -> tuple[str, ...]:
-    found = []
+    found: list[str] = []
     unread = [worker.worker for worker in job.workers if worker.evidence.log is None]
     if unread:
-        found.append(f"no log of {len(unread)} worker{'s' if len(unread) > 1 else ''}: {', '.join(unread[:5])}")
+        names = ", ".join(unread[:5])
+        found.append(
+            plural("no log of {n} worker: {names}", "no log of {n} workers: {names}", len(unread), names=names)
+        )
     if job.evidence.missing:
-        found.append(f"never seen: {', '.join(job.evidence.missing[:5])}")
+        found.append(Message("never seen: {names}", names=", ".join(job.evidence.missing[:5])))
     skewed = {name: skew for name, skew in job.clocks.skew.items() if abs(skew) >= 1}
     if skewed:
         shown = ", ".join(f"{name} {skew:+.1f} s" for name, skew in list(skewed.items())[:5])
-        found.append(f"clocks differ and were set right: {shown}")
+        found.append(Message("clocks differ and were set right: {shown}", shown=shown))
     if job.last_round > number:
-        found.append(f"the job was restarted; what came after round {number} only followed")
+        found.append(Message("the job was restarted; what came after round {round} only followed", round=number))
     return tuple(found)

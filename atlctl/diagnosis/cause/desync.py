@@ -12,11 +12,13 @@ from atlctl.diagnosis.failures import Failure
 from atlctl.diagnosis.flightrecorder import missing_ranks
 from atlctl.diagnosis.logfacts import CollectiveLine, Says
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
+from atlctl.i18n import Message
 
 #: More ranks than this are a whole part of the job, not culprits one by one.
 MAX_CULPRITS = 64
 
 #: Neighbours send and receive: that they wait in different ones of these is no mistake.
+_NOT_JOINED = Message("it did not join the collective of the others")
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
 
 
@@ -50,9 +52,14 @@ def behind(this: Round) -> Diagnosis | None:
         return None
     ahead = len(counts) - len(slow)
     usual = values.most_common(1)[0][0]
-    why = f"last enqueued collective {low}; {ahead} other ranks had enqueued up to {usual}"
+    why = Message(
+        "last enqueued collective {low}; {ahead} other ranks had enqueued up to {usual}",
+        low=low,
+        ahead=ahead,
+        usual=usual,
+    )
     confidence = Confidence.CERTAIN if ahead > 2 * len(slow) and values[usual] > len(counts) // 2 else Confidence.LIKELY
-    message = "it did not enqueue the collective in which the others waited"
+    message = Message("it did not enqueue the collective in which the others waited")
     return _ranks(this, sorted(slow), "hang", message, why, confidence, proofs)
 
 
@@ -71,7 +78,12 @@ def odd_operation(this: Round, *, all_spoke: bool) -> Diagnosis | None:
         said = next((said for said in item.process.said if said.says is Says.TIMEOUT), None)
         operation = chain[0].operation if chain and all_spoke else ""
         if said is not None:
-            operation = f"{said.operation} number {said.seq} of {said.sizes} elements"
+            operation = Message(
+                "{operation} number {seq} of {sizes} elements",
+                operation=said.operation,
+                seq=said.seq,
+                sizes=said.sizes,
+            )
         if item.rank is not None and operation and operation not in _POINT_TO_POINT and item.sort is Sort.WAITED:
             at[item.rank] = operation
             proofs[item.rank] = Proof(item.worker, item.line_no, item.message)
@@ -82,11 +94,9 @@ def odd_operation(this: Round, *, all_spoke: bool) -> Diagnosis | None:
     odd = sorted(rank for rank, operation in at.items() if operation != usual)
     if most <= rest[0][1]:
         return None
-    why = f"it waited in {at[odd[0]]}, {most} others in {usual}"
-    confidence = Confidence.LIKELY
-    return _ranks(
-        this, odd, "collective_mismatch", "it called another collective than its peers", why, confidence, proofs
-    )
+    why = Message("it waited in {own}, {count} others in {usual}", own=at[odd[0]], count=most, usual=usual)
+    message = Message("it called another collective than its peers")
+    return _ranks(this, odd, "collective_mismatch", message, why, Confidence.LIKELY, proofs)
 
 
 def _listed(this: Round) -> Diagnosis | None:
@@ -99,10 +109,10 @@ def _listed(this: Round) -> Diagnosis | None:
     desync = any("didn't join" in said.text for said in lists)
     proofs = {rank: _proof(this, said) for said in lists for rank in said.ranks}
     category = "collective_mismatch" if desync else "hang"
-    what = "it did not join the collective of the others" if desync else "it did not come to the barrier"
+    what = _NOT_JOINED if desync else Message("it did not come to the barrier")
     waited = {item.rank for item in this.victims if item.rank is not None}
     confidence = Confidence.LIKELY if waited & set(ranks) else Confidence.CERTAIN
-    return _ranks(this, ranks, category, what, "a report of the waiting ranks names it", confidence, proofs)
+    return _ranks(this, ranks, category, what, Message("a report of the waiting ranks names it"), confidence, proofs)
 
 
 def _fingerprints(this: Round) -> Diagnosis | None:
@@ -122,16 +132,14 @@ def _fingerprints(this: Round) -> Diagnosis | None:
         return None
     (usual, most), *rest = votes.most_common()
     odd = sorted(rank for rank, found in prints.items() if found != usual)
-    category, what = "collective_mismatch", "it ran another collective than its peers"
+    category, what = "collective_mismatch", Message("it ran another collective than its peers")
     if most <= rest[0][1]:
-        return Diagnosis(
-            Verdict.UNDECIDED,
-            candidates=tuple(
-                _cause(this, rank, category, what, "two sides, no majority", Confidence.GUESS, proofs.get(rank))
-                for rank in sorted(prints)
-            ),
+        why = Message("two sides, no majority")
+        candidates = (
+            _cause(this, rank, category, what, why, Confidence.GUESS, proofs.get(rank)) for rank in sorted(prints)
         )
-    why = f"{most} ranks ran {usual[1]} {usual[2]}, it did not"
+        return Diagnosis(Verdict.UNDECIDED, candidates=tuple(candidates))
+    why = Message("{count} ranks ran {operation} {sizes}, it did not", count=most, operation=usual[1], sizes=usual[2])
     confidence = Confidence.CERTAIN if most > 2 * len(odd) else Confidence.LIKELY
     return _ranks(this, odd, category, what, why, confidence, proofs)
 
@@ -147,10 +155,15 @@ def _recorded(this: Round) -> Diagnosis | None:
         if not ranks or len(ranks) > MAX_CULPRITS:
             continue
         category = "collective_mismatch" if odd else "hang"
-        at = f"{missing.operation or 'collective'} number {missing.seq} of group {missing.description or missing.group}"
-        why = f"the flight recorders of {len(missing.joined)} ranks have {at}, its own does not"
+        why = Message(
+            "the flight recorders of {count} ranks have {operation} number {seq} of group {group}, its own does not",
+            count=len(missing.joined),
+            operation=missing.operation or Message("collective"),
+            seq=missing.seq,
+            group=missing.description or missing.group,
+        )
         confidence = Confidence.LIKELY if missing.no_dump or missing.unclear else Confidence.CERTAIN
-        return _ranks(this, ranks, category, "it did not join the collective of the others", why, confidence, {})
+        return _ranks(this, ranks, category, _NOT_JOINED, why, confidence, {})
     return None
 
 
@@ -173,7 +186,7 @@ def _ranks(
     multi = len(this.job.workers) > 1
     if whole and multi:
         name = next(iter(workers))
-        text = "None of its processes came to the collective in which the others waited"
+        text = Message("None of its processes came to the collective in which the others waited")
         cause = this.job.worker_cause(name, category, text, confidence, why, extra=[*proofs.values()][:3])
         return Diagnosis(Verdict.WORKER, (cause,))
     return Diagnosis(Verdict.RANKS, causes)
@@ -189,14 +202,16 @@ def _cause(
 ) -> Cause:
     item = _find(this, rank)
     extra = [proof] if proof else []
-    sentence = f"Rank {rank}: {message}"
+    sentence = Message("Rank {rank}: {message}", rank=rank, message=message)
     if item is not None:
         made = this.job.cause(item, confidence, why, category=category, extra=extra)
-        return replace(made, message=sentence, exception=None, detail="", proofs=tuple(extra) or made.proofs)
+        return replace(
+            made, message=sentence, brief=message, exception=None, detail="", proofs=tuple(extra) or made.proofs
+        )
     place = place_unheard(this, rank)
     return Cause(
         place.worker if place else None, category, sentence, confidence, why, rank=rank,
-        local_rank=place.local_rank if place else None, attempt=this.number, proofs=tuple(extra),
+        local_rank=place.local_rank if place else None, attempt=this.number, brief=message, proofs=tuple(extra),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from atlctl.diagnosis.consequence import Sort
 from atlctl.diagnosis.failures import Failure, Part, Strength
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Verdict
 from atlctl.diagnosis.signatures import FaultScope
+from atlctl.i18n import Message, joined, plural
 
 #: Culprits that are listed one by one.
 _MAX_LISTED = 64
@@ -18,6 +19,8 @@ _MAX_LISTED = 64
 _BEFORE_CODE = frozenset({"script_missing", "bad_arguments_or_missing_script"})
 #: Categories that lie in the image or the settings of a container, which all its processes share.
 _OF_THE_IMAGE = frozenset({"import_error", "binary_mismatch", "syntax_error", "python_version", "network_interface"})
+_ALIKE = Message("several ended alike at the same time, without a word")
+_AT_ONCE = Message("they ended with exit code 1 at the same time, without a word")
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -32,7 +35,7 @@ def find_initiators(this: Round) -> Diagnosis | None:
     mute = [item for item in this.initiators if item.strength is Strength.OPAQUE]
     if some and len(mute) > 1 and all(item.signal == "SIGABRT" and not _spoke(item) for item in some):
         # An abort without a word is often the interpreter's on its way out.
-        return undecided(this, [*some, *mute], "several ended alike at the same time, without a word")
+        return undecided(this, [*some, *mute], _ALIKE)
     if some:
         return _from(this, some, Strength.SOME)
     return _opaque(this)
@@ -45,25 +48,28 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
     if same and len(found) > 1 and (worker := _whole_worker(this, found)):
         return _worker(this, worker, found)
     if strength is Strength.SOME and len(found) > 1 and not _distinct_times(this, found):
-        return undecided(this, found, "several ended alike at the same time, without a word")
+        return undecided(this, found, _ALIKE)
     first = first_of(this.job, found)
     if first.tie == "unknown":
         return _tie(this, first, found, same)
     leader = first.leaders[0]
     alike = [item for item in found if shape(item) == shape(leader) and item.strength == leader.strength]
     if first.tie == "clocks":
-        why = "each failed of its own, on workers whose clocks cannot be compared: which was first is not known"
+        why = Message(
+            "each failed of its own, on workers whose clocks cannot be compared: which was first is not known"
+        )
         return _several(this, first.leaders, why, Confidence.GUESS)
     if first.tie == "at_once":
-        return _several(this, first.leaders, "they failed at the same moment, apart from each other", Confidence.LIKELY)
+        why = Message("they failed at the same moment, apart from each other")
+        return _several(this, first.leaders, why, Confidence.LIKELY)
     if len(alike) > 1 and _spoke(leader) and _own_words_of_all(alike):
         sure = len(alike) == len(this.initiators) and not (this.job.evidence.missing or _unread(this))
         confidence = (
             Confidence.CERTAIN if sure and not any(i.process.guessed_words for i in alike) else Confidence.LIKELY
         )
-        return _several(this, alike, f"the same failure on {len(alike)} ranks", confidence)
+        return _several(this, alike, _same_on(alike), confidence)
     if others := _sharers(this, leader):
-        why = "what it lacks is the same for all of its worker; the others were ended before they could say so"
+        why = Message("what it lacks is the same for all of its worker; the others were ended before they could say so")
         shared = [replace(item, category=leader.category, message=leader.message) for item in others]
         return _several(this, [leader, *shared], why, Confidence.LIKELY)
     confidence, why = _sureness(this, leader, first, found)
@@ -72,36 +78,43 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
     return Diagnosis(Verdict.RANK, (this.job.cause(leader, confidence, why),))
 
 
-def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failure]) -> tuple[Confidence, str]:
+def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failure]) -> tuple[Confidence, Message]:
     """How sure it is that `leader` was the first, and why."""
     others = [item for item in this.initiators if item.key != leader.key]
     followed = len(this.victims)
-    tail = f"; {followed} other{'s' if followed != 1 else ''} only lost a peer" if followed else ""
+    tail = [plural("{n} other only lost a peer", "{n} others only lost a peer", followed)] if followed else []
     named = leader.local_rank is not None or leader.rank is not None
     sure = named and not leader.process.guessed_words
     if len(found) > 1:
-        how = (
-            "its words stand first in the log" if first.same_log else f"it is {first.margin or 0:.2g} s before the next"
+        why = (
+            Message("{count} failed of their own, its words stand first in the log", count=len(found))
+            if first.same_log
+            else Message(
+                "{count} failed of their own, it is {seconds:.2g} s before the next",
+                count=len(found),
+                seconds=first.margin or 0,
+            )
         )
         wide = (
             first.margin is not None and first.margin >= 2 and this.job.clocks.aligned(leader.worker, found[1].worker)
         )
-        return (
-            Confidence.LIKELY if sure or wide else Confidence.GUESS
-        ), f"{len(found)} failed of their own, {how}{tail}"
-    if leader.strength is not Strength.STRONG:
-        why = "the only one that ended without a peer's failure in its words"
-        return (Confidence.LIKELY if sure and not others else Confidence.GUESS), why + tail
-    if leader.signal == "SIGKILL" and this.victims and any(item.sort is Sort.WAITED for item in this.victims):
-        return Confidence.LIKELY, f"killed by SIGKILL; others waited for a peer until a timeout{tail}"
-    if others:
-        return Confidence.LIKELY, f"the only one with a cause in its own words{tail}"
-    if this.job.last_round > this.number:
-        return Confidence.LIKELY, f"the only failure of its own in this round; what came later followed{tail}"
-    words = "the only one that failed of its own" if this.failures[1:] else "the only failure in the logs"
-    if not sure or this.job.evidence.missing or _unread(this) or _of_the_worker(this, leader):
-        return Confidence.LIKELY, words + tail
-    return Confidence.CERTAIN, words + tail
+        confidence = Confidence.LIKELY if sure or wide else Confidence.GUESS
+    elif leader.strength is not Strength.STRONG:
+        why = Message("the only one that ended without a peer's failure in its words")
+        confidence = Confidence.LIKELY if sure and not others else Confidence.GUESS
+    elif leader.signal == "SIGKILL" and this.victims and any(item.sort is Sort.WAITED for item in this.victims):
+        why, confidence = Message("killed by SIGKILL; others waited for a peer until a timeout"), Confidence.LIKELY
+    elif others:
+        why, confidence = Message("the only one with a cause in its own words"), Confidence.LIKELY
+    elif this.job.last_round > this.number:
+        why = Message("the only failure of its own in this round; what came later followed")
+        confidence = Confidence.LIKELY
+    else:
+        alone = not this.failures[1:]
+        why = Message("the only failure in the logs") if alone else Message("the only one that failed of its own")
+        doubtful = not sure or this.job.evidence.missing or _unread(this) or _of_the_worker(this, leader)
+        confidence = Confidence.LIKELY if doubtful else Confidence.CERTAIN
+    return confidence, joined([why, *tail])
 
 
 def _opaque(this: Round) -> Diagnosis | None:
@@ -110,15 +123,15 @@ def _opaque(this: Round) -> Diagnosis | None:
     if not found:
         return None
     if any(item.sort is Sort.WAITED for item in this.victims) and len(found) > 1:
-        return undecided(this, found, "they ended with exit code 1, without a word")
+        return undecided(this, found, Message("they ended with exit code 1, without a word"))
     if len(found) > 1 and not _distinct_times(this, found):
-        return undecided(this, found, "they ended with exit code 1 at the same time, without a word")
+        return undecided(this, found, _AT_ONCE)
     first = first_of(this.job, found)
     if first.tie:
-        return undecided(this, first.leaders, "they ended with exit code 1 at the same time, without a word")
-    leader = first.leaders[0]
-    why = "the only one that does not blame a peer" if len(found) == 1 else "it ended first; nothing says why"
-    confidence = Confidence.LIKELY if len(found) == 1 else Confidence.GUESS
+        return undecided(this, first.leaders, _AT_ONCE)
+    leader, alone = first.leaders[0], len(found) == 1
+    why = Message("the only one that does not blame a peer") if alone else Message("it ended first; nothing says why")
+    confidence = Confidence.LIKELY if alone else Confidence.GUESS
     return Diagnosis(Verdict.RANK, (this.job.cause(leader, confidence, why),))
 
 
@@ -126,10 +139,15 @@ def _tie(this: Round, first: First, found: Sequence[Failure], same: bool) -> Dia
     leaders = [item for item in found if item in first.leaders]
     if all(item.signal == "SIGKILL" for item in leaders) and len({item.worker for item in leaders}) == 1:
         # The kernel ends all processes of a container at once where it may (memory.oom.group).
-        return _several(this, leaders, f"{len(leaders)} processes of one worker were killed at once", Confidence.LIKELY)
+        why = Message("{count} processes of one worker were killed at once", count=len(leaders))
+        return _several(this, leaders, why, Confidence.LIKELY)
     if same and _own_words_of_all(leaders) and len(leaders) > 1:
-        return _several(this, leaders, f"the same failure on {len(leaders)} ranks", Confidence.LIKELY)
-    return undecided(this, leaders, "they failed within the same second, and no finer time is known")
+        return _several(this, leaders, _same_on(leaders), Confidence.LIKELY)
+    return undecided(this, leaders, Message("they failed within the same second, and no finer time is known"))
+
+
+def _same_on(items: Sequence[Failure]) -> Message:
+    return Message("the same failure on {count} ranks", count=len(items))
 
 
 def _several(this: Round, items: Sequence[Failure], why: str, confidence: Confidence) -> Diagnosis:
@@ -139,9 +157,12 @@ def _several(this: Round, items: Sequence[Failure], why: str, confidence: Confid
 
 def _job(this: Round, found: Sequence[Failure]) -> Diagnosis:
     spoke = next((item for item in found if item.line_no and item.message), found[0])
-    workers = {item.worker for item in found}
-    where = f"{len(workers)} worker{'s' if len(workers) > 1 else ''}"
-    why = f"the same failure on all {len(found)} processes that failed, on {where}"
+    why = plural(
+        "the same failure on all {count} processes that failed, on {n} worker",
+        "the same failure on all {count} processes that failed, on {n} workers",
+        len({item.worker for item in found}),
+        count=len(found),
+    )
     cause = this.job.cause(spoke, Confidence.CERTAIN if len(found) > 1 else Confidence.LIKELY, why)
     return Diagnosis(Verdict.JOB, (_everywhere(cause),))
 
@@ -155,8 +176,11 @@ def _worker(
     this: Round, worker: str, found: Sequence[Failure], confidence: Confidence = Confidence.CERTAIN
 ) -> Diagnosis:
     head = found[0]
-    count = len(found)
-    why = f"{'all its processes' if count > 1 else name_process(head.process)} failed before the user's code ran"
+    why = (
+        Message("all its processes failed before the user's code ran")
+        if len(found) > 1
+        else Message("{process} failed before the user's code ran", process=name_process(head.process))
+    )
     made = this.job.cause(head, confidence, why)
     return Diagnosis(Verdict.WORKER, (replace(made, worker=worker, rank=None, local_rank=None),))
 

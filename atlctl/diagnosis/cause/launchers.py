@@ -17,6 +17,7 @@ from atlctl.diagnosis.logfacts import LogFacts, SignatureHit
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.signatures import LineRole
 from atlctl.diagnosis.tracebacks import Raised, Trace
+from atlctl.i18n import Message, plural
 
 #: The store's count of agents that came, and the address that a client names.
 _JOINED = re.compile(r"(?P<joined>\d{1,6})/(?P<wanted>\d{1,6}) clients joined")
@@ -24,6 +25,8 @@ _PLACE = re.compile(r"\((?P<host>[^\s,()]{1,253}), \d{1,5}\)")
 #: Categories that keep an agent from its start; those of them that are about a peer.
 _AT_START = frozenset({"port_in_use", "dns_failure", "rendezvous_unreachable", "network_unreachable"})
 _FAR = frozenset({"rendezvous_unreachable", "network_unreachable"})
+_ABSENT = Message("A worker that left no log did not join the rendezvous")
+_UNRESOLVED = Message("the name does not resolve")
 _BY_SIGNAL = {"SIGINT": "interrupted", "SIGHUP": "terminal_hangup"}
 
 
@@ -47,23 +50,31 @@ def find_signals(this: Round) -> Diagnosis | None:
     confidence = Confidence.LIKELY if unknown else Confidence.CERTAIN
     if len(workers) == 1 and len(spoken) == 1 and others:
         # Two agents in one log, one of which followed: which worker it was does not stand there.
-        cause = job.worker_cause(
-            None, category, proofs[0].text, Confidence.LIKELY, "one agent got a signal", extra=proofs
-        )
+        why = Message("one agent got a signal")
+        cause = job.worker_cause(None, category, proofs[0].text, Confidence.LIKELY, why, extra=proofs)
         return Diagnosis(Verdict.WORKER, (cause,))
     if workers == spoken and not (len(workers) == 1 and job.evidence.missing):
-        why = f"{'every agent' if len(workers) > 1 else 'the agent'} received {signal} from outside"
-        return Diagnosis(
-            Verdict.EXTERNAL,
-            (_external(this, signalled, category, confidence, why),),
+        why = (
+            Message("every agent received {signal} from outside", signal=signal)
+            if len(workers) > 1
+            else Message("the agent received {signal} from outside", signal=signal)
         )
+        return Diagnosis(Verdict.EXTERNAL, (_external(this, signalled, category, confidence, why),))
     if len(workers) == 1:
         end = signalled[0]
-        why = f"its agent alone received {signal} from outside; the other workers lost their connection to it"
+        why = Message(
+            "its agent alone received {signal} from outside; the other workers lost their connection to it",
+            signal=signal,
+        )
         cause = job.worker_cause(end.worker, category, end.text, confidence, why, extra=proofs)
         made = replace(cause, signal=signal, time=job.clocks.when(end.worker, end.time))
         return Diagnosis(Verdict.WORKER, (made,))
-    why = f"{len(workers)} of {len(spoken)} agents received {signal} from outside"
+    why = Message(
+        "{count} of {agents} agents received {signal} from outside",
+        count=len(workers),
+        agents=len(spoken),
+        signal=signal,
+    )
     return Diagnosis(Verdict.EXTERNAL, (_external(this, signalled, category, Confidence.LIKELY, why),))
 
 
@@ -113,19 +124,21 @@ def find_rendezvous(this: Round) -> Diagnosis | None:
         proofs = tuple(Proof(end.worker, end.line_no, end.text) for end in stores[:5])
         counts = [found for end in stores for raised in end.chain if (found := _JOINED.search(raised.text))]
         if any(len(spoken) < int(found["wanted"]) for found in counts):
-            why = f"{counts[0]['joined']} of {counts[0]['wanted']} agents joined, and there {_logs(len(spoken))}"
-            message = "A worker that left no log did not join the rendezvous"
-            cause = job.worker_cause(None, "rendezvous_timeout", message, Confidence.LIKELY, why, extra=proofs)
+            why = plural(
+                "{joined} of {wanted} agents joined, and there is {n} log",
+                "{joined} of {wanted} agents joined, and there are {n} logs",
+                len(spoken),
+                **counts[0].groupdict(),
+            )
+            cause = job.worker_cause(None, "rendezvous_timeout", _ABSENT, Confidence.LIKELY, why, extra=proofs)
             return Diagnosis(Verdict.WORKER, (cause,))
         category = "elastic_scale_up_rendezvous_failure" if this.job.failures else "rendezvous_timeout"
-        why = "every agent waited in the store for the others until the timeout: all were there, and they did not meet"
+        why = Message(
+            "every agent waited in the store for the others until the timeout: all were there, and they did not meet"
+        )
         confidence = Confidence.LIKELY if len(stores) > 1 else Confidence.GUESS
         return Diagnosis(Verdict.JOB, (Cause(None, category, stores[0].text, confidence, why, proofs=proofs),))
     return None
-
-
-def _logs(count: int) -> str:
-    return "is 1 log" if count == 1 else f"are {count} logs"
 
 
 def _sort(raised: Raised) -> Sort | None:
@@ -172,34 +185,34 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
     spoken = {worker.worker for worker in job.workers if worker.evidence.log is not None}
     proofs = [Proof(item.worker, item.line_no, found.message) for item, found in own[:5]]
     if category == "dns_failure" and workers == spoken:
-        why = "no worker can resolve it" if len(workers) > 1 else "the name does not resolve"
+        why = Message("no worker can resolve it") if len(workers) > 1 else _UNRESOLVED
         cause = Cause(None, category, raised.message, Confidence.LIKELY, why, host=peer, proofs=tuple(proofs))
         return Diagnosis(Verdict.JOB, (cause,))
     if category in _FAR and (host := _mute_host(this, raised.message, workers)) is not None:
-        why = "the others could not reach the rendezvous on it, and its own log has no word of an agent"
+        why = Message("the others could not reach the rendezvous on it, and its own log has no word of an agent")
         last = job.worker(host).evidence.log
         extra = [Proof(host, last.last_line, last.last_text)] if last and last.last_line else []
-        message = f"No agent came up on {host}"
+        message = Message("No agent came up on {host}", host=host)
         cause = job.worker_cause(host, category, message, Confidence.LIKELY, why, extra=[*extra, *proofs])
         return Diagnosis(Verdict.WORKER, (cause,))
     if category in _FAR and workers == spoken:
         # Everybody fails to reach the same place: what is there is at fault, and it left no log.
-        why = "no worker that left a log could reach it"
+        why = Message("no worker that left a log could reach it")
         cause = job.worker_cause(None, category, raised.message, Confidence.LIKELY, why, extra=proofs, host=peer)
         return Diagnosis(Verdict.WORKER, (cause,))
     if len(workers) == 1:
-        why = "its agent failed by itself, before or beside its processes"
+        why = Message("its agent failed by itself, before or beside its processes")
         confidence = Confidence.CERTAIN if category == "port_in_use" else Confidence.LIKELY
         cause = job.worker_cause(end.worker, category, raised.message, confidence, why, extra=proofs, host=peer)
         return Diagnosis(Verdict.WORKER, (cause,))
     if workers == spoken:
-        cause = Cause(
-            None, category, raised.message, Confidence.LIKELY, "the same on every agent", proofs=tuple(proofs)
-        )
+        why = Message("the same on every agent")
+        cause = Cause(None, category, raised.message, Confidence.LIKELY, why, proofs=tuple(proofs))
         return Diagnosis(Verdict.JOB, (cause,))
+    why = Message("its agent failed by itself")
     candidates = tuple(
-        job.worker_cause(item.worker, category, found.message, Confidence.GUESS, "its agent failed by itself",
-                           extra=[Proof(item.worker, item.line_no, found.message)])
+        job.worker_cause(item.worker, category, found.message, Confidence.GUESS, why,
+                         extra=[Proof(item.worker, item.line_no, found.message)])
         for item, found in own
     )  # fmt: skip
     return Diagnosis(Verdict.UNDECIDED, candidates=candidates)
@@ -226,8 +239,8 @@ def _nobody_came(this: Round, timeouts: Sequence[AgentEnd]) -> Diagnosis:
     # A worker whose log stops before any agent spoke never got as far as the rendezvous.
     stuck = [worker.worker for worker in this.silent_workers() if not worker.elastic]
     name = missing[0] if len(missing) == 1 else stuck[0] if len(stuck) == 1 and not missing else None
-    why = "the others waited for it in the rendezvous until the timeout"
-    message = f"{name or 'A worker that left no log'} did not join the rendezvous"
+    why = Message("the others waited for it in the rendezvous until the timeout")
+    message = Message("{worker} did not join the rendezvous", worker=name) if name else _ABSENT
     # Where every agent waited by itself, they may as well have waited in two places.
     spoken = {worker.worker for worker in job.workers if worker.evidence.log is not None}
     alone = len(spoken) > 1 and {end.worker for end in timeouts} == spoken and name is None
@@ -261,8 +274,8 @@ def find_loose(this: Round) -> Diagnosis | None:
         match = job.matcher.match(first.message)
         category = match.signature.category if match else "python_exception"
         if category == "dns_failure":
-            cause = Cause(None, category, first.message, Confidence.LIKELY, "the name does not resolve",
-                          proofs=(Proof(name, first.line_no, first.message),))  # fmt: skip
+            proof = Proof(name, first.line_no, first.message)
+            cause = Cause(None, category, first.message, Confidence.LIKELY, _UNRESOLVED, proofs=(proof,))
             return Diagnosis(Verdict.JOB, (cause,))
         if consequence_of(first.text) is None:
             candidates.append(_candidate(name, category, first.message, first.line_no, first.exception))
@@ -314,7 +327,7 @@ def _same_everywhere(this: Round, roots: list[tuple[str, SignatureHit]]) -> Diag
     if len(workers) < 2 or set(last) != workers or len({_NUMBERS.sub("#", hit.text) for hit in last.values()}) > 1:
         return None
     hit = roots[-1][1]
-    why = f"the same failure on all {len(workers)} workers"
+    why = Message("the same failure on all {count} workers", count=len(workers))
     cause = Cause(None, hit.match.signature.category, hit.text, Confidence.LIKELY, why,
                   proofs=tuple(Proof(name, hit.line_no, hit.text) for name, hit in list(last.items())[:3]))  # fmt: skip
     return Diagnosis(Verdict.JOB, (cause,))
@@ -343,10 +356,10 @@ def _peer(this: Round, name: str, hit: SignatureHit) -> Diagnosis:
         (worker.worker for worker in this.job.workers if peer in worker.addresses),
         None,
     )
-    cause = this.job.worker_cause(
-        owner, hit.match.signature.category, hit.text, Confidence.LIKELY, f"{name} could not connect to {peer}",
-        extra=[Proof(name, hit.line_no, hit.text)], host=peer,
-    )  # fmt: skip
+    why = Message("{worker} could not connect to {peer}", worker=name, peer=peer)
+    proof = Proof(name, hit.line_no, hit.text)
+    category = hit.match.signature.category
+    cause = this.job.worker_cause(owner, category, hit.text, Confidence.LIKELY, why, extra=[proof], host=peer)
     return Diagnosis(Verdict.WORKER, (cause,))
 
 
@@ -363,6 +376,6 @@ def _hit(worker: str, hit: SignatureHit) -> Cause:
 
 
 def _candidate(worker: str, category: str, message: str, line_no: int, exception: str | None) -> Cause:
-    why = "the line does not say which process printed it"
+    why = Message("the line does not say which process printed it")
     return Cause(worker, category, message, Confidence.GUESS, why, exception=exception,
                  proofs=(Proof(worker, line_no, message),))  # fmt: skip

@@ -17,9 +17,12 @@ from atlctl.diagnosis.consequence import Sort
 from atlctl.diagnosis.failures import Failure, Part
 from atlctl.diagnosis.joining import Process, WorkerRounds, is_victim_end
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
+from atlctl.i18n import Message, about, joined, plural
 
 #: Seconds after the last timeout in which a peer that waited as well notices that the connection was closed.
 _LATE = 2.0
+_ENDS = about("diagnosis", "its log just ends")
+_STUCK = Message("its own watchdog thread was stuck, {others}")
 _WAITS = (Sort.WAITED, Sort.STORE_WAITED, Sort.STUCK)
 
 
@@ -56,22 +59,22 @@ def find_missing(this: Round) -> Diagnosis | None:
         return named
     sizes = [item for item in victims if item.sort is Sort.SIZES]
     if sizes and not case.waited:
-        why = "it received another size than it expected: it or its peer ran another collective"
+        why = Message("it received another size than it expected: it or its peer ran another collective")
         return _undecided(case, sizes, why)
     stuck = [item for item in victims if item.sort is Sort.STUCK]
     others = [item for item in case.waited if item.sort is Sort.WAITED]
     if len(stuck) == 1 and len(case.left) > 2:
-        why = f"its own watchdog thread was stuck, {_count(case.left, 'only lost a peer')}"
+        why = _STUCK.filled(others=_count(case.left, Message("only lost a peer")))
         return _rank(case, stuck[0], "hang", why, Confidence.LIKELY)
     if len(stuck) == 1 and len(others) > 2 and not (case.ended or case.silent or case.lost):
-        why = f"its own watchdog thread was stuck, {_count(others, 'waited until the timeout')}"
+        why = _STUCK.filled(others=_count(others, Message("waited until the timeout")))
         return _rank(case, stuck[0], "hang", why, Confidence.LIKELY)
     gone, unheard = _gone(case), _unheard_beside_ended(case)
     if len(gone) == 1 and victims and not unheard:
         return _left_silently(case, gone[0])
     if len(unheard) == 1 and victims and not gone:
-        place, victims = unheard[0], [*case.left, *case.waited]
-        why = f"its agent ended all others of its worker; {_count(victims, 'lost it or waited for it')}"
+        place = unheard[0]
+        why = joined([Message("its agent ended all others of its worker"), _missed(case)])
         return _unheard_rank(case, place.worker, place.rank, place.local_rank, why, "early_exit_zero")
     if case.waited:
         return _somebody_waits(case)
@@ -106,12 +109,12 @@ def _ended(item: Failure) -> bool:
 
 def _left_silently(case: _Case, item: Failure) -> Diagnosis:
     victims = [*case.left, *case.waited]
-    why = (
+    why = Message(
         "its agent ended all others of its worker, it neither ended nor reports this one: it had left with exit code 0"
     )
     sure = case.ranks.complete and len(victims) > 1 and not case.this.job.evidence.missing and not case.lost
     confidence = Confidence.CERTAIN if sure else Confidence.LIKELY
-    return _rank(case, item, "early_exit_zero", f"{why}; {_count(victims, 'lost it or waited for it')}", confidence)
+    return _rank(case, item, "early_exit_zero", joined([why, _missed(case)]), confidence)
 
 
 def _somebody_waits(case: _Case) -> Diagnosis:
@@ -124,9 +127,8 @@ def _somebody_waits(case: _Case) -> Diagnosis:
     if odd is not None:
         return odd
     if len(case.lost) == 1 and not any(item.process.forced is not None for item in case.ended):
-        return _worker(
-            case, case.lost[0].worker, "node_lost", f"its log just ends; {_count(case.waited, 'waited for it')}"
-        )
+        why = joined([_ENDS, _count(case.waited, Message("waited for it"))])
+        return _worker(case, case.lost[0].worker, "node_lost", why)
     complained = {item.key for item in (*case.waited, *case.left)}
     spoke = {worker.worker for worker in this.job.workers if worker.elastic}
     quiet = [
@@ -135,9 +137,9 @@ def _somebody_waits(case: _Case) -> Diagnosis:
         if item.key not in complained and (item.part is Part.ENDED or item.worker in spoke or len(case.waited) > 1)
     ]
     frozen = [item for item in quiet if item.process.forced is not None]
-    why_waited = _count(case.waited, "waited for it until the timeout")
+    waited = _count(case.waited, Message("waited for it until the timeout"))
     if len(frozen) == 1:
-        why = f"it did not even leave on SIGTERM; {why_waited}"
+        why = joined([Message("it did not even leave on SIGTERM"), waited])
         return _rank(case, frozen[0], "hang", why, Confidence.CERTAIN if len(case.waited) > 1 else Confidence.LIKELY)
     places = {(item.worker, item.local_rank, item.rank) for item in quiet}
     unheard = [place for rank in case.ranks.unheard if (place := place_unheard(this, rank)) is not None]
@@ -149,29 +151,31 @@ def _somebody_waits(case: _Case) -> Diagnosis:
         confidence = (
             Confidence.CERTAIN if sure and len(case.waited) > 1 and not this.job.evidence.missing else Confidence.LIKELY
         )
-        return _rank(case, item, "hang", f"it said nothing until its agent ended it; {why_waited}", confidence)
+        why = joined([Message("it said nothing until its agent ended it"), waited])
+        return _rank(case, item, "hang", why, confidence)
     if suspects == 1 and unheard and not case.lost:
-        return _unheard_rank(case, unheard[0].worker, unheard[0].rank, unheard[0].local_rank, why_waited, "hang")
+        return _unheard_rank(case, unheard[0].worker, unheard[0].rank, unheard[0].local_rank, waited, "hang")
     late = _late(case) if not places and not case.ranks.unheard and not case.lost else []
     if len(late) == 1:
         # On a clock that nobody compared with the others' the seconds may be the clock's.
         compared = all(this.job.clocks.aligned(late[0].worker, item.worker) for item in case.waited)
         confidence = Confidence.LIKELY if compared else Confidence.GUESS
-        return _rank(case, late[0], "hang", f"it lost its peers only after they had given up; {why_waited}", confidence)
+        why = joined([Message("it lost its peers only after they had given up"), waited])
+        return _rank(case, late[0], "hang", why, confidence)
     near = _near_the_first(case, quiet)
     if near is not None:
-        why = f"the only one of the group that waited first which said nothing; {why_waited}"
+        why = joined([Message("the only one of the group that waited first which said nothing"), waited])
         return _rank(case, near, "hang", why, Confidence.LIKELY)
     whole = {item.worker for item in quiet} | {worker.worker for worker in case.lost}
     mute = _mute(case) if not quiet and not case.lost and not case.ranks.unheard else []
     if len(mute) == 1:
-        why = f"all waited until the timeout, its processes too, and its agent alone never reports an end; {why_waited}"
-        return _worker(case, mute[0], "network_lost", why)
+        why = Message("all waited until the timeout, its processes too, and its agent alone never reports an end")
+        return _worker(case, mute[0], "network_lost", joined([why, waited]))
     if len(whole) == 1 and len(case.waited) > 1:
         name = next(iter(whole))
         if not any(item.worker == name for item in (*case.waited, *case.left)):
             category = "node_lost" if case.lost else "hang"
-            return _worker(case, name, category, f"none of its processes said anything; {why_waited}")
+            return _worker(case, name, category, joined([Message("none of its processes said anything"), waited]))
     return _undecided(case, quiet)
 
 
@@ -210,13 +214,17 @@ def _near_the_first(case: _Case, quiet: Sequence[Failure]) -> Failure | None:
 def _somebody_left(case: _Case) -> Diagnosis:
     """A closed connection: the culprit is gone, and nobody reports its end."""
     this = case.this
-    gone = _count(case.left, "lost their connection to it") if case.left else "the others lost their rendezvous"
+    gone = (
+        _count(case.left, Message("lost their connection to it"))
+        if case.left
+        else Message("the others lost their rendezvous")
+    )
     lost = case.lost
     left_early = [worker for worker in lost if _waits_at_the_exit(worker)]
     if len(left_early) == 1:
         return _finished_early(case, left_early[0], gone)
     if len(lost) == 1:
-        return _worker(case, lost[0].worker, "node_lost", f"its log just ends; {gone}")
+        return _worker(case, lost[0].worker, "node_lost", joined([_ENDS, gone]))
     reported = {item.worker for item in this.failures if item.part is not Part.SILENT}
     left = [item for item in case.silent if item.worker in reported]
     places = {(item.worker, item.local_rank, item.rank) for item in left}
@@ -228,19 +236,18 @@ def _somebody_left(case: _Case) -> Diagnosis:
         if place is not None:
             return _unheard_rank(case, place.worker, place.rank, place.local_rank, gone, "early_exit_zero")
     if len(lost) > 1:
-        why = f"the logs of {len(lost)} workers just end"
+        why = Message("the logs of {count} workers just end", count=len(lost))
         return _by_address(case) or _undecided(case, left, why)
     absent = this.job.evidence.missing
     heard = {worker.worker for worker in this.job.workers if worker.evidence.log is not None}
     if len(absent) > len(set(this.job.evidence.deleted) - heard) and not places:
-        cause = this.job.worker_cause(
-            absent[0] if len(absent) == 1 else None, "node_lost", "a worker left no log", Confidence.GUESS, gone
-        )
+        name = absent[0] if len(absent) == 1 else None
+        cause = this.job.worker_cause(name, "node_lost", Message("a worker left no log"), Confidence.GUESS, gone)
         return Diagnosis(Verdict.WORKER, (cause,))
     if len(case.ended) == 1 and not left and not unheard and not lost and len(case.left) > 1:
         # It was on its way out when its agent ended it, and nothing of what it said is in the log.
-        why = f"the only one that blames no peer, and it left no word; {gone}"
-        return _rank(case, case.ended[0], "unknown_python_exit", why, Confidence.LIKELY)
+        why = Message("the only one that blames no peer, and it left no word")
+        return _rank(case, case.ended[0], "unknown_python_exit", joined([why, gone]), Confidence.LIKELY)
     return _by_address(case) or _undecided(case, left or case.ended)
 
 
@@ -255,7 +262,7 @@ def _waits_at_the_exit(worker: WorkerRounds) -> bool:
 
 def _finished_early(case: _Case, worker: WorkerRounds, gone: str) -> Diagnosis:
     own = [item for item in case.this.failures if item.worker == worker.worker]
-    why = f"its agent waits at the exit: its processes had left with exit code 0; {gone}"
+    why = joined([Message("its agent waits at the exit: its processes had left with exit code 0"), gone])
     if len(own) == 1:
         return _rank(case, own[0], "early_exit_zero", why, Confidence.LIKELY)
     if not own and (rank := rank_of_the_mute(case.this, worker.worker)) is not None:
@@ -274,20 +281,22 @@ def _by_address(case: _Case) -> Diagnosis | None:
         name = next(iter(blamed))
         others = {item.worker for item in case.left}
         if name not in others:
-            return _worker(case, name, "node_lost", f"all victims name its address {next(iter(peers))}")
+            why = Message("all victims name its address {address}", address=next(iter(peers)))
+            return _worker(case, name, "node_lost", why)
     return None
 
 
 def _rank(case: _Case, item: Failure, category: str, why: str, confidence: Confidence) -> Diagnosis:
-    message = _SENTENCE[category].format(who=name_process(item.process).capitalize())
+    message = _SENTENCE[category].filled(who=name_process(item.process).capitalize())
     cause = case.this.job.cause(item, confidence, why, category=category, extra=_proofs(case))
     return Diagnosis(Verdict.RANK, (replace(cause, message=message, exception=None, detail=""),))
 
 
 def _unheard_rank(case: _Case, worker: str, rank: int | None, local: int | None, why: str, category: str) -> Diagnosis:
-    message = _SENTENCE[category].format(who=f"Rank {rank} (local rank {local})")
+    message = _SENTENCE[category].filled(who=f"Rank {rank} (local rank {local})")
+    why = joined([Message("nobody heard of it, though the ranks around it spoke"), why])
     cause = Cause(
-        worker, category, message, Confidence.LIKELY, f"nobody heard of it, though the ranks around it spoke; {why}",
+        worker, category, message, Confidence.LIKELY, why,
         rank=rank, local_rank=local, attempt=case.this.number, proofs=_proofs(case),
     )  # fmt: skip
     return Diagnosis(Verdict.RANK, (cause,))
@@ -298,7 +307,7 @@ def _worker(case: _Case, name: str, category: str, why: str) -> Diagnosis:
     log = job.worker(name).evidence.log
     last = [Proof(name, log.last_line, log.last_text)] if log and log.last_line else []
     mine = [item for item in case.this.failures if item.worker == name]
-    message = _SENTENCE["worker:unread" if log is None else f"worker:{category}"].format(who=name)
+    message = _SENTENCE["worker:unread" if log is None else f"worker:{category}"].filled(who=name)
     confidence = Confidence.LIKELY
     alone = log is not None and len(case.lost) < 2 and not job.evidence.missing and len(job.workers) > 1
     victims = len(case.left) + len(case.waited)
@@ -341,21 +350,18 @@ def _proofs(case: _Case) -> tuple[Proof, ...]:
 
 
 def _undecided(
-    case: _Case, suspects: Sequence[Failure], why: str = "nothing tells which of them was first"
+    case: _Case, suspects: Sequence[Failure], why: str = Message("nothing tells which of them was first")
 ) -> Diagnosis:
     job = case.this.job
     candidates = [job.cause(item, Confidence.GUESS, why) for item in suspects[:16]]
     candidates += [
-        job.worker_cause(worker.worker, "node_lost", "its log just ends", Confidence.GUESS, why)
-        for worker in case.lost[:16]
+        job.worker_cause(worker.worker, "node_lost", _ENDS, Confidence.GUESS, why) for worker in case.lost[:16]
     ]
     if not candidates:
-        candidates = [
-            job.cause(item, Confidence.GUESS, "a victim that spoke: the first failure is not in these logs")
-            for item in (*case.waited, *case.left)[:4]
-        ]
+        why = Message("a victim that spoke: the first failure is not in these logs")
+        candidates = [job.cause(item, Confidence.GUESS, why) for item in (*case.waited, *case.left)[:4]]
     if not candidates:
-        why = "its agent lost the rendezvous: the first failure is not in these logs"
+        why = Message("its agent lost the rendezvous: the first failure is not in these logs")
         candidates = [
             job.worker_cause(
                 end.worker,
@@ -370,19 +376,23 @@ def _undecided(
     return Diagnosis(Verdict.UNDECIDED, candidates=tuple(candidates))
 
 
-def _count(items: Sequence[Failure], what: str) -> str:
-    workers = len({item.worker for item in items})
-    ranks = "1 rank" if len(items) == 1 else f"{len(items)} ranks"
-    return f"{ranks} on {workers} worker{'' if workers == 1 else 's'} {what}"
+def _missed(case: _Case) -> Message:
+    return _count([*case.left, *case.waited], Message("lost it or waited for it"))
+
+
+def _count(items: Sequence[Failure], what: Message) -> Message:
+    ranks = plural("{n} rank", "{n} ranks", len(items))
+    workers = plural("{n} worker", "{n} workers", len({item.worker for item in items}))
+    return Message("{ranks} on {workers} {what}", ranks=ranks, workers=workers, what=what)
 
 
 _SENTENCE = {
-    "hang": "{who} did not come to the collective in which the others waited",
-    "early_exit_zero": "{who} left in mid-run without a word (exit code 0)",
-    "unknown_python_exit": "{who} left, and its words are not in the log",
-    "worker:unread": "The others lost their connection to {who}, whose log could not be read",
-    "worker:hang": "No process of {who} came to the collective in which the others waited",
-    "worker:node_lost": "The log of {who} just ends, while the others lost their connection to it",
-    "worker:network_lost": "{who} was cut off from the others",
-    "worker:early_exit_zero": "The processes of {who} left in mid-run without a word (exit code 0)",
+    "hang": Message("{who} did not come to the collective in which the others waited"),
+    "early_exit_zero": Message("{who} left in mid-run without a word (exit code 0)"),
+    "unknown_python_exit": Message("{who} left, and its words are not in the log"),
+    "worker:unread": Message("The others lost their connection to {who}, whose log could not be read"),
+    "worker:hang": Message("No process of {who} came to the collective in which the others waited"),
+    "worker:node_lost": Message("The log of {who} just ends, while the others lost their connection to it"),
+    "worker:network_lost": Message("{who} was cut off from the others"),
+    "worker:early_exit_zero": Message("The processes of {who} left in mid-run without a word (exit code 0)"),
 }

@@ -100,8 +100,8 @@ def _found(causes: Sequence[Cause], manner: Manner) -> list[Row]:
         Row(manner.word(Message("ended")), _distinct(ended(cause, manner) for cause in causes if not wordless(cause))),
         Row(manner.word(Message("when")), _distinct([_when(causes, manner)])),
         Row(manner.word(Message("node")), _distinct(_address(cause, manner) for cause in causes)),
-        Row(manner.word(Message("why")), _distinct(manner.phrase(cause.why) for cause in causes)),
-        Row(manner.word(Message("evidence")), tuple(_evidence(causes, manner)), manner.fold(_FOLD_PROOF)),
+        Row(manner.word(Message("why")), _distinct(manner.word(cause.why) for cause in causes)),
+        Row(manner.word(Message("evidence")), tuple(_evidence(causes, manner)), manner.fold(_FOLD_PROOF), proofs=True),
         Row(manner.word(Message("next")), tuple(_next(causes, manner))),
     ]
     return [row for row in rows if row.lines]
@@ -223,7 +223,7 @@ def _undecided(candidates: Sequence[Cause], manner: Manner) -> list[Row]:
     for cause in candidates:
         what = what_of(cause, manner)
         groups.setdefault((what if manner.verbose else shape_of(what), cause.why), []).append(cause)
-    reasons = _distinct(manner.phrase(why) for _, why in groups)
+    reasons = _distinct(manner.word(why) for _, why in groups)
     fallback = manner.word(
         Message("nothing decides between the candidates")
         if candidates

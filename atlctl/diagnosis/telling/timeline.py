@@ -39,7 +39,7 @@ def listings(diagnosis: Diagnosis, manner: Manner) -> tuple[Listing, ...]:
         _followed(diagnosis.cascade, base, manner),
         _workers(diagnosis, base, manner),
         _earlier(diagnosis.earlier, base, manner),
-        Listing(manner.word(Message("remarks")), tuple(Line((manner.phrase(text),)) for text in diagnosis.remarks)),
+        Listing(manner.word(Message("remarks")), tuple(Line((manner.word(text),)) for text in diagnosis.remarks)),
     ]
     return tuple(listing for listing in found if listing.lines)
 
@@ -89,7 +89,7 @@ def _followed(groups: Sequence[Followed], base: When | None, manner: Manner) -> 
         # Of some processes only the worker may be known.
         who = crowd(group.workers, group.ranks if len(group.ranks) == group.count else (), manner)
         text = manner.word(
-            Message("{count}x {reason} ({who})", count=group.count, reason=manner.phrase(group.reason), who=who)
+            Message("{count}x {reason} ({who})", count=group.count, reason=manner.word(group.reason), who=who)
         )
         lines.append(Line((offset(group.first, base), text)))
         if manner.verbose and group.proof is not None:
@@ -172,9 +172,9 @@ def _said(item: WorkerReport, cause: Cause | None, manner: Manner) -> str:
             manner.word(Message("last line: {line}", line=line)) if line else manner.word(Message("its log is empty"))
         )
     elif item.part == "agent":
-        text = manner.word(Message("torchrun: {said}", said=manner.phrase(_short(item, manner))))
+        text = manner.word(Message("torchrun: {said}", said=_short(item, manner)))
     else:
-        text = manner.phrase(_short(item, manner))
+        text = _short(item, manner)
     numbers = _numbers(item, manner) if manner.verbose else ""
     return f"{text} ({numbers})" if numbers else text
 
@@ -182,7 +182,7 @@ def _said(item: WorkerReport, cause: Cause | None, manner: Manner) -> str:
 def _short(item: WorkerReport, manner: Manner) -> str:
     """What a victim says, in short: the sort of it, unless everything is asked for."""
     found = None if manner.verbose or item.part == "initiator" else consequence_of(item.said)
-    return found.reason if found else in_short(item.said, manner)
+    return manner.word(found.reason) if found else in_short(item.said, manner)
 
 
 def _numbers(item: WorkerReport, manner: Manner) -> str:

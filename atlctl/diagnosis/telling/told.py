@@ -8,7 +8,6 @@ from typing import Literal
 
 from atlctl.diagnosis.result import Cause, Proof
 from atlctl.diagnosis.telling.guide import Guide
-from atlctl.diagnosis.telling.phrases import said_in
 from atlctl.i18n import Language, translated
 
 #: How a piece of text stands out: the culprit, a heading, or what matters less.
@@ -25,12 +24,16 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A label and its lines. `fold`: how many lines of a screen each of them may take, None for all it needs."""
+    """A label and its lines. `fold`: how many lines of a screen each of them may take, None for all it needs.
+
+    `proofs`: the lines are pieces of evidence.
+    """
 
     label: str
     lines: tuple[str, ...]
     fold: int | None = None
     tone: Tone = "plain"
+    proofs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +74,8 @@ class Manner:
     next_command: Callable[[Cause], str | None]
 
     def word(self, text: str) -> str:
-        """A message in the reader's language."""
+        """A message in the reader's language; a log's own text as it is."""
         return translated(text, self.language)
-
-    def phrase(self, text: str) -> str:
-        """A sentence of the engine's."""
-        return said_in(text, self.language)
 
     def fold(self, lines: int) -> int | None:
         """At most so many lines of a screen, all of them with -v."""

@@ -57,13 +57,12 @@ def what_of(cause: Cause, manner: Manner) -> str:
         return manner.word(Message("received {signal} from outside", signal=cause.signal))
     if wordless(cause):
         return manner.word(Message("{end}, without a word of its own", end=_end(cause, manner)))
-    # The headline says which rank it is.
-    return manner.phrase(in_short(cause.message, manner).removeprefix(f"Rank {cause.rank}: "))
+    return in_short(cause.brief or cause.message, manner)
 
 
 def wordless(cause: Cause) -> bool:
     """Whether the message is only torchrun's report of the end, which the words for the end say better."""
-    if cause.exception is not None:
+    if cause.exception is not None or isinstance(cause.message, Message):
         return False
     note = parse_note(cause.message.encode("utf-8", "replace"), 0)
     return own_text(cause.message.strip()) is None or (note is not None and note.kind is not NoteKind.RENDEZVOUS)
@@ -103,7 +102,9 @@ def shape_of(text: str) -> str:
 
 
 def in_short(text: str, manner: Manner) -> str:
-    """A line of a log without a logger's head and places in C++ sources; as it is with -v."""
+    """A line of a log without a logger's head and places in C++ sources; as it is with -v. Messages: translated."""
+    if isinstance(text, Message):
+        return manner.word(text)
     text = text.strip()
     if manner.verbose:
         return text

@@ -108,6 +108,7 @@ class Dumps:
             program = f"/proc/self/fd/{self._brought}"
         if program is None:
             program, why = _beside(pid, rank["command"].split(" ")[0])
+        rank["spy"] = program is not None
         if program is None:
             return None, self.problem or why
         why = "not in time"

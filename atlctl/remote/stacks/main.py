@@ -67,7 +67,7 @@ def main(*words: str) -> None:
     now = cgroups.throttled()
     for rank in ranks:
         rank.update(_change(before[rank["pid"]], after[rank["pid"]]))
-        rank.update({"stack": None, "recorder": None, "problems": []})
+        rank.update({"stack": None, "recorder": None, "problems": [], "spy": None})
     _tell_torch(ranks)
     problem = _dump(ranks, finder, room, brought, deadline)
     report = {

@@ -12,7 +12,7 @@ from atlctl.diagnosis.telling.guide import Guide
 from atlctl.diagnosis.telling.people import tell_people
 from atlctl.diagnosis.telling.told import Manner, Telling
 from atlctl.diagnosis.tracebacks import Frame
-from atlctl.i18n import Language
+from atlctl.i18n import Language, Message, joined, plural
 
 #: 2026-11-20T17:47:12.905Z, on a clock of milliseconds and on one of whole seconds.
 START = 1795196832.905
@@ -58,7 +58,12 @@ CAUSE = Cause(
     category="python_exception",
     message=MESSAGE,
     confidence=Confidence.CERTAIN,
-    why="the only one that failed of its own; 3 others only lost a peer",
+    why=joined(
+        [
+            Message("the only one that failed of its own"),
+            plural("{n} other only lost a peer", "{n} others only lost a peer", 3),
+        ]
+    ),
     rank=3,
     local_rank=1,
     attempt=0,
@@ -87,7 +92,7 @@ def report(worker: int, part: str, said: str, first: When | None, **values: Any)
 
 
 FOLLOWED = Followed(
-    "gloo: connection closed by a peer",
+    Message("gloo: connection closed by a peer"),
     3,
     ("worker-0", "worker-1"),
     (0, 1, 2),
@@ -99,7 +104,7 @@ ONE = Diagnosis(
     (CAUSE,),
     cascade=(FOLLOWED,),
     workers=(report(0, "victim", PEER_GONE, after(1.04)), report(1, "initiator", MESSAGE, AT)),
-    remarks=("never seen: worker-2",),
+    remarks=(Message("never seen: {names}", names="worker-2"),),
 )
 
 

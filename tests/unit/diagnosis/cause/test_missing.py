@@ -6,7 +6,7 @@ import pytest
 
 from atlctl.diagnosis.platform import Event, PlatformState
 from atlctl.diagnosis.result import Verdict
-from atlctl.diagnosis.telling.phrases import said_in
+from atlctl.i18n import translated
 
 from .logs import STORE, WAITED, Log, address, candidates, closed_by, culprit, diagnosed, unread, victim
 
@@ -363,5 +363,5 @@ def test_the_sentences_about_events_are_known_in_chinese() -> None:
     ):
         (cause,) = diagnosed(victim(0, of=1), Log(1).start(), unread(2), events=events).root_causes
         for text in (cause.message, cause.why):
-            assert said_in(text, "zh").isascii() is False, text
-            assert "before" not in said_in(text, "zh")
+            assert translated(text, "zh").isascii() is False, text
+            assert "before" not in translated(text, "zh")

@@ -12,7 +12,7 @@ from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, GpuIdentity, P
 from atlctl.diagnosis.telling.guide import Guide
 from atlctl.diagnosis.telling.people import MAX_CANDIDATES, MAX_PROOFS
 from atlctl.diagnosis.telling.told import Listing
-from atlctl.i18n import Language
+from atlctl.i18n import Language, Message
 from tests.unit.diagnosis.causes import (
     CATEGORIES,
     CAUSE,
@@ -155,8 +155,9 @@ def test_an_attempt_and_a_time_of_whole_seconds() -> None:
 
 
 def test_several_culprits_that_say_the_same_are_told_once() -> None:
-    causes = [replace(cause, message=f"Rank {cause.rank}: it did not come to the barrier") for cause in ranks(3)]
-    assert rows(told(found(Verdict.RANKS, *causes)))["what"] == ["it did not come to the barrier"]
+    brief = Message("it did not come to the barrier")
+    causes = [replace(cause, message=f"Rank {cause.rank}: {brief}", brief=brief) for cause in ranks(3)]
+    assert rows(told(found(Verdict.RANKS, *causes)))["what"] == [brief]
     assert rows(told(found(Verdict.RANKS, *causes), "zh"))["现象"] == ["它没有到达 barrier"]
 
 
