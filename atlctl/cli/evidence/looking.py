@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from atlctl.cli import say
+from atlctl.i18n import Message
 from atlctl.jobs.model import Job, State
 
 if TYPE_CHECKING:
@@ -45,7 +46,11 @@ async def with_ranks(source: Backend, job: Job, found: Diagnosis, evidence: JobE
     from atlctl.jobs.naming import fold_names, names_by_reason
     from atlctl.stacks.look import WINDOW, look
 
-    say.note(f"the logs name no failure so far; looking for {WINDOW:g} s at what the ranks are doing")
+    say.note(
+        Message(
+            "the logs name no failure so far; looking for {seconds:g} s at what the ranks are doing", seconds=WINDOW
+        )
+    )
     executor = source.executor(job)
     try:
         looks = await look(executor, job.workers, SECONDS, None)
@@ -54,7 +59,10 @@ async def with_ranks(source: Backend, job: Job, found: Diagnosis, evidence: JobE
     unseen = names_by_reason(
         (item.worker.name, item.error.message) for item in looks if item.error is not None and item.worker.state.active
     )
-    remarks = [f"{fold_names(names)} could not be looked at: {why}" for why, names in unseen.items()]
+    remarks: list[str] = [
+        Message("{workers} could not be looked at: {why}", workers=fold_names(names), why=why)
+        for why, names in unseen.items()
+    ]
     scene = scene_of(looks, job)
     if any(rank.report is not None for rank in scene.ranks):
         found = with_look(found, scene, _quiet(evidence))
