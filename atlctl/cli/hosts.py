@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from atlctl.cli import say
 from atlctl.cli.runtime import asking, context
-from atlctl.i18n import Message, joined, translated
+from atlctl.i18n import LIST, Message, joined, translated
 from atlctl.jobs.config import load_config
 from atlctl.jobs.errors import NothingMatched, UsageError
 from atlctl.jobs.statedir import state_dir
@@ -130,7 +130,7 @@ def list_named(name: str) -> HostList:
 
     jobs = configured().jobs
     if name not in jobs:
-        names = Message("configured are {names}", names=", ".join(jobs))
+        names = Message("configured are {names}", names=joined(jobs, LIST))
         there = names if jobs else Message("none is configured; name a file with --hostfile")
         raise NothingMatched(Message("no list of hosts named {name}", name=name), there)
     return of_config(name, jobs[name])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atlctl.i18n import Message
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def one_of(*values: str) -> Callable[[str], str]:
 
     def parse(text: str) -> str:
         if text not in values:
-            raise ValueError(Message("one of {values} is needed", values=", ".join(values)))
+            raise ValueError(Message("one of {values} is needed", values=joined(values, LIST)))
         return text
 
     return parse

@@ -279,7 +279,7 @@ def _convert_plainly(params: Sequence[Any]) -> None:
 
 
 def _spelled(param: Any) -> str:
-    return f"'{max(param.opts, key=len)}'" if isinstance(param, TyperOption) else key_of(param)
+    return Message("'{name}'", name=max(param.opts, key=len)) if isinstance(param, TyperOption) else key_of(param)
 
 
 def _invalid(word: str, param: Any, why: str) -> UsageError:

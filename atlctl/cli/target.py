@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from atlctl.cli import say
 from atlctl.cli.options import BACKENDS, stated_job
 from atlctl.cli.runtime import context
-from atlctl.i18n import Message, joined
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
 from atlctl.jobs.model import HOSTS, Job, RankMap, Worker
 from atlctl.jobs.selection import Selection, resolve
@@ -72,7 +72,7 @@ def choice(argument: str | None = None, option: str | None = None) -> Choice:
         if stated not in BACKENDS:
             raise UsageError(
                 Message("invalid value '{value}' for {variable}", value=stated, variable=BACKEND_VARIABLE),
-                Message("one of {values}", values=", ".join(BACKENDS)),
+                Message("one of {values}", values=joined(BACKENDS, LIST)),
             )
         return Choice(stated, "variable", stated)
     return _fitting(stated_job(argument, option))
@@ -246,7 +246,7 @@ async def current_job(source: Backend, argument: str | None, option: str | None 
             "ssh": Message("name hosts with --hostfile FILE"),
         }
         raise NothingMatched(Message("there is no job here"), hints[source.name])
-    shown = ", ".join(job.name for job in (active or jobs)[:8])
+    shown = joined((job.name for job in (active or jobs)[:8]), LIST)
     raise UsageError(Message("no job is named"), Message("name one with -j: {jobs}; all: atlctl jobs", jobs=shown))
 
 

@@ -11,7 +11,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import COMMA, Message, about, joined, plural, translated
+from atlctl.i18n import COMMA, LIST, Message, joined, plural, translated
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.render.width import cut
@@ -318,7 +318,7 @@ def _grouped(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, list[str]]]:
 
 
 def _named(names: CountedNames) -> str:
-    shown = joined(names.first, about("list", ", "))
+    shown = joined(names.first, LIST)
     more = names.count - len(names.first)
     return Message("{names} and {count} more", names=shown, count=more) if more else shown
 

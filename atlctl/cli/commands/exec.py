@@ -8,7 +8,7 @@ import typer
 
 from atlctl.cli import options
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import Message, joined
+from atlctl.i18n import Message, about, joined
 from atlctl.jobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _check(form: Form) -> None:
     chosen = [name for name, on in asked.items() if on]
     if len(chosen) > 1:
         raise UsageError(
-            Message("{options} are two forms of the same output", options=joined(chosen, Message(" and "))),
+            Message("{options} are two forms of the same output", options=joined(chosen, about("list", " and "))),
             Message("choose one"),
         )
     if form.raw and chosen:

@@ -9,7 +9,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import Message, about, joined
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.errors import ExitCode, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ async def _chosen(
     if not any(worker.state.active for worker in chosen):
         from atlctl.jobs.naming import fold_names
 
-        states = joined(dict.fromkeys(say.state(worker.state) for worker in chosen), about("list", ", "))
+        states = joined(dict.fromkeys(say.state(worker.state) for worker in chosen), LIST)
         names = fold_names(worker.name for worker in chosen)
         raise Unreachable(
             Message("no worker lives to be tested: {workers} ({states})", workers=names, states=states),

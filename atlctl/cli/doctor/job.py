@@ -175,7 +175,7 @@ async def ask(
     for worker in workers:
         answer = answers.get(worker.name)
         if answer is None or answer.fields is None:
-            problem = gone.get(worker.name, "no answer") if answer is None else answer.problem
+            problem = gone.get(worker.name, Message("no answer")) if answer is None else answer.problem
             told.append(Told(worker.name, problem=problem))
         else:
             told.append(_read(worker.name, hellos[worker.name], answer.fields))

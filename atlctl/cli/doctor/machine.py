@@ -164,7 +164,7 @@ def check_settings(report: DoctorReport, env: Mapping[str, str]) -> None:
         report.data["machine"]["settings"] = files
         config = load_config(env, os.getcwd())
     except OSError as error:
-        report.fail("settings", file_error(error, "the working folder").message, "cd")
+        report.fail("settings", file_error(error, Message("the working folder")).message, "cd")
         return
     except AtlctlError as error:
         report.fail("settings", error.message, error.hint)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
 from atlctl.cli.runtime import context
-from atlctl.i18n import COMMA, Message, about, joined, language, plural, translated
+from atlctl.i18n import COMMA, LIST, Message, joined, language, plural, translated
 from atlctl.jobs.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _next_command(cause: Cause) -> str | None:
 
 def _head(paths: Sequence[str], saved: Saved) -> str:
     shown = [Message("standard input") if path == "-" else path for path in paths]
-    sources = joined(shown[:3], about("list", ", "))
+    sources = joined(shown[:3], LIST)
     if len(shown) > 3:
         sources = Message("{names} and {count} more", names=sources, count=len(shown) - 3)
     counts = [plural("{n} log", "{n} logs", len(saved.logs))]

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
-from atlctl.i18n import Message, joined, plural
+from atlctl.i18n import LIST, Message, joined, plural
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _missing(job: Job, events: Sequence[Mapping[str, Any]]) -> Message:
         what = Message("the pod of worker {number} is gone", number=job.missing[0])
     what = Message("{what} ({when})", what=what, when=when)
     if told:
-        names: str = ", ".join(list(told)[:MAX_NAMES])
+        names = joined(list(told)[:MAX_NAMES], LIST)
         if len(told) > MAX_NAMES:
             names = Message("{names} and others", names=names)
         what = Message("{what}: {names}", what=what, names=names)

@@ -12,7 +12,7 @@ from itertools import groupby
 from atlctl.cli import say
 from atlctl.cli.top.reading import Compute
 from atlctl.cli.top.view import Kind, Mark, SeenGpu, View, judge
-from atlctl.i18n import COMMA, Message, about, joined, plural, translated
+from atlctl.i18n import COMMA, LIST, Message, about, joined, plural, translated
 from atlctl.jobs.naming import fold_names, fold_numbers
 from atlctl.render.screen import fitted
 from atlctl.render.table import Column
@@ -103,7 +103,7 @@ def page(
         if not rest and len(rows) == room:
             rows, rest = _fill(shown, room - 1)
             lines, left = _table(rows, columns, hidden)
-        narrow = Message("too narrow for {columns}", columns=joined(left, about("list", ", ")))
+        narrow = Message("too narrow for {columns}", columns=joined(left, LIST))
         lines.append(translated(joined(text for text in (rest, narrow if left else "") if text)))
     return [*heading, *lines], len(heading)
 
