@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.local import Registry, registry
+from tests.integration.terminal import Terminal
 
 CHINESE = {"LC_ALL": "zh_CN.UTF-8", "LANG": "zh_CN.UTF-8"}
 #: Command lines are shown as they are typed. `-- …` is somebody else's command, and so is what follows a prefix.
@@ -68,3 +69,11 @@ def test_programs_read_english(jobs: Registry) -> None:
     for line in ("ps -o json", "ps one -o json", "exec --gathr ls -o json", "jobs -o yaml"):
         plain, chinese = (jobs.cli(*shlex.split(line), env=env) for env in (None, CHINESE))
         assert (chinese.stdout, chinese.code) == (plain.stdout, plain.code)
+
+
+def test_the_question_takes_a_chinese_yes(jobs: Registry) -> None:
+    name = jobs.start("three", 1)
+    with Terminal("stop", name, env={**jobs.env, **CHINESE}) as terminal:
+        terminal.wait_for("停止作业 three？[y/N] ".encode())
+        terminal.type("是\r".encode())
+        assert terminal.code() == 0
