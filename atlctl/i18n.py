@@ -128,7 +128,7 @@ class _Joined(Message):
         return translated(self.separator, lang).join(translated(part, lang) for part in self.parts)
 
 
-COMMA, SEMICOLON = Message(", "), Message("; ")
+COMMA, SEMICOLON, LIST = Message(", "), Message("; "), about("list", ", ")
 
 
 def joined(parts: Iterable[str], separator: str = SEMICOLON) -> Message:

@@ -21,6 +21,7 @@ from atlctl.fanout.engine import FanOut, Limits, RunInterrupted, StdinFeed
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import EndKind, Outcome, fold_codes
 from atlctl.fanout.retry import job_key, load, save
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, UsageError
 from atlctl.jobs.naming import fold_names
 from atlctl.jobs.selection import Selection
@@ -69,13 +70,19 @@ async def _found(
         raise
     if selection.empty and job.expected > 1:
         _refuse_misplaced(named, words)
-        exist = fold_names(worker.name for worker in job.workers)
-        raise UsageError(
-            f"which of the {job.expected} workers of {job.name}?", f"select them: --all, or -w with some of {exist}"
-        )
+        raise UsageError(*which_workers(job))
     workers = await target.choose(source, job, selection)
     target.say_guessed(workers)
     return job, workers
+
+
+def which_workers(job: Job) -> tuple[Message, Message]:
+    """The refusal to take all workers of a job where none were selected, and its hint."""
+    exist = fold_names(worker.name for worker in job.workers)
+    return (
+        Message("which of the {count} workers of {job}?", count=job.expected, job=job.name),
+        Message("select them: --all, or -w with some of {workers}", workers=exist),
+    )
 
 
 async def retry(named: str | None, stdin: bool, limits: Limits, form: Form) -> int:
@@ -85,16 +92,20 @@ async def retry(named: str | None, stdin: bool, limits: Limits, form: Form) -> i
         job = await target.find_job(source, None, named, reads_only=False)
     last = load(state_dir(), job_key(job))
     if last is None:
-        raise NothingMatched(f"nothing was run with exec on job {job.name} yet", "atlctl exec --all CMD")
+        raise NothingMatched(
+            Message("nothing was run with exec on job {job} yet", job=job.name), "atlctl exec --all CMD"
+        )
     if not last.failed_workers:
-        say.note(f"the last command had no failure: {_shown(last.argv)}")
+        say.note(Message("the last command had no failure: {command}", command=_shown(last.argv)))
         return int(ExitCode.OK)
     workers = [worker for worker in job.workers if worker.name in set(last.failed_workers)]
     if not workers:
         raise NothingMatched(
-            f"{fold_names(last.failed_workers)} of the last run is not there any more", f"atlctl ps {job.name}"
+            Message("{workers} of the last run is not there any more", workers=fold_names(last.failed_workers)),
+            f"atlctl ps {job.name}",
         )
-    say.note(f"again on {fold_names(worker.name for worker in workers)}: {_shown(last.argv)}")
+    names = fold_names(worker.name for worker in workers)
+    say.note(Message("again on {workers}: {command}", workers=names, command=_shown(last.argv)))
     return await _run(source, job, workers, tuple(last.argv), stdin, limits, form)
 
 
@@ -114,7 +125,9 @@ async def _refuse_job_as_command(source: Backend, words: tuple[str, ...]) -> Non
         return
     selected = any(word.partition("=")[0] in _SELECTION_OPTIONS for word in words)
     fixed = ["-j", words[0], *([] if selected else ["--all"]), *words[1:]]
-    raise UsageError(f"'{words[0]}' is a job, and exec takes the job with -j", f"atlctl exec {_shown(fixed)}")
+    raise UsageError(
+        Message("'{job}' is a job, and exec takes the job with -j", job=words[0]), f"atlctl exec {_shown(fixed)}"
+    )
 
 
 def _refuse_misplaced(named: str | None, words: tuple[str, ...]) -> None:
@@ -124,7 +137,7 @@ def _refuse_misplaced(named: str | None, words: tuple[str, ...]) -> None:
         return
     fixed = [*(["-j", named] if named is not None else []), *options, *rest]
     raise UsageError(
-        f"no workers are selected: '{options[0]}' behind the command belongs to the command",
+        Message("no workers are selected: '{option}' behind the command belongs to the command", option=options[0]),
         f"atlctl exec {_shown(fixed)}",
     )
 
@@ -155,7 +168,10 @@ async def _run(
     form: Form,
 ) -> int:
     if stdin and sys.stdin is None:
-        raise UsageError("-i needs a standard input, and it is closed", "redirect it: -i < FILE")
+        raise UsageError(
+            Message("-i needs a standard input, and it is closed"),
+            Message("redirect it: {example}", example="-i < FILE"),
+        )
     make_room(len(workers), limits.parallel, limits.batch)
     sink = _sink(form, workers)
     names = [worker.name for worker in workers]
@@ -187,7 +203,7 @@ def _remember(job: Job, words: tuple[str, ...], names: Sequence[str], outcomes: 
     try:
         save(state_dir(), job_key(job), words, {}, names, outcomes)
     except AtlctlError as error:
-        say.warning(f"--retry-failed will not know of this run: {error.message}")
+        say.warning(Message("--retry-failed will not know of this run: {why}", why=error.message))
 
 
 async def _finish(outcomes: Sequence[Outcome], sink: LiveSink | JsonSink | GatherSink | FolderSink, code: int) -> bool:
@@ -235,11 +251,16 @@ def _sink(form: Form, workers: Sequence[Worker]) -> LiveSink | JsonSink | Gather
 def _say_ending(fan_out: FanOut) -> None:
     if context().reader_gone:
         return  # as any program in a pipeline: nobody is interested any more
-    left = fold_names(worker.name for worker in fan_out.running())
-    cause = "the output cannot be written" if context().leaving == ExitCode.FAILED else "interrupted"
-    say.line(f"{cause}; ending the command on {left or 'no worker'} (Ctrl-C leaves at once)")
+    full = context().leaving == ExitCode.FAILED
+    say.line(
+        Message(
+            "{cause}; ending the command on {workers} (Ctrl-C leaves at once)",
+            cause=Message("the output cannot be written") if full else Message("interrupted"),
+            workers=fold_names(worker.name for worker in fan_out.running()) or Message("no worker"),
+        )
+    )
 
 
 def _left(fan_out: FanOut) -> str:
     left = fold_names(worker.name for worker in fan_out.running())
-    return f"may still run: {left}" if left else "nothing is left running"
+    return Message("may still run: {workers}", workers=left) if left else Message("nothing is left running")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from atlctl.cli import say
 from atlctl.cli.runtime import context
+from atlctl.i18n import Message
 from atlctl.jobs.errors import ExitCode, UsageError
-from atlctl.jobs.naming import counted
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
@@ -23,13 +23,16 @@ def pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         # Not shown: it may be a secret whose name was forgotten.
-        raise UsageError("--env takes NAME=VALUE, and one of its values has no name", "write --env NAME=VALUE")
+        raise UsageError(
+            Message("--env takes NAME=VALUE, and one of its values has no name"),
+            Message("write {example}", example="--env NAME=VALUE"),
+        )
     return name, value
 
 
 async def stay(source: Backend, job: Job) -> int:
     """The job's logs until it has ended, then its exit code. Ctrl-C and SIGTERM stop it."""
-    say.note(f"job {job.name} runs with {counted(job.expected, 'worker')}; Ctrl-C stops it")
+    say.note(Message("job {job} runs with {workers}; Ctrl-C stops it", job=job.name, workers=say.workers(job.expected)))
     try:
         await _follow(source, job)
     except asyncio.CancelledError:
@@ -54,12 +57,13 @@ async def interrupted(source: Backend, job: Job) -> None:
     """Ctrl-C and SIGTERM stop the job; a terminal that goes away (SIGHUP) leaves it running."""
     if context().leaving == 128 + signal.SIGHUP:
         return
-    say.note(f"stopping job {job.name}; once more leaves at once")
-    context().on_second = lambda: say.now(f"job {job.name} may still be running: atlctl stop {job.name}")
+    say.note(Message("stopping job {job}; once more leaves at once", job=job.name))
+    running = Message("job {job} may still be running: atlctl stop {job}", job=job.name)
+    context().on_second = lambda: say.now(running)
     current = await source.get_job(job.name)
     for result in await source.stop(current, current.workers, GRACE_SECONDS):
         if result.how == "not-stopped":
-            say.warning(f"{result.worker} may still run: {result.reason}")
+            say.warning(Message("{worker} may still run: {why}", worker=result.worker, why=result.reason))
 
 
 def _exit_code(job: Job) -> int:
@@ -68,7 +72,8 @@ def _exit_code(job: Job) -> int:
 
     failed = [worker for worker in job.workers if worker.state is not State.SUCCEEDED]
     if failed:
-        say.line(f"job {job.name}: {job.state} ({job.reason}); look closer: atlctl errors {job.name}")
+        state = Message("{state} ({reason})", state=say.state(job.state), reason=job.reason)
+        say.line(Message("job {job}: {state}; look closer: atlctl errors {job}", job=job.name, state=state))
     if any(worker.state in (State.LOST, State.UNKNOWN) for worker in job.workers):
         return int(ExitCode.UNREACHABLE)
     return max(_code(worker) for worker in job.workers)

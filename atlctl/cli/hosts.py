@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from atlctl.cli import say
 from atlctl.cli.runtime import asking, context
+from atlctl.i18n import LIST, Message, joined, translated
 from atlctl.jobs.config import load_config
 from atlctl.jobs.errors import NothingMatched, UsageError
 from atlctl.jobs.statedir import state_dir
@@ -30,7 +31,7 @@ def settings() -> Config:
     """The configuration that holds here. A project file that is not read is named on stderr. Raises UsageError."""
     found = load_config(os.environ)
     if found.unread:
-        _note_once(f"the project file is not read: {found.unread}")
+        _note_once(Message("the project file is not read: {why}", why=found.unread))
     return found
 
 
@@ -44,8 +45,9 @@ def say_project(name: str) -> None:
     job = configured().jobs.get(name)
     if job is None or job.project is None:
         return
-    hidden = "; it hides the one in your config.toml" if job.hides else "; for one of the cluster: --backend kubernetes"
-    say.note(f"job {name} is a list of hosts in the project file {job.project}{hidden}")
+    what = Message("job {job} is a list of hosts in the project file {file}", job=name, file=job.project)
+    hides = Message("it hides the one in your config.toml")
+    say.note(joined((what, hides if job.hides else Message("for one of the cluster: --backend kubernetes"))))
 
 
 def started(name: str | None) -> bool:
@@ -79,7 +81,7 @@ def peers() -> Found | None:
     try:
         return find(surroundings(os.environ))
     except UsageError as error:
-        say.note(f"no peers: {error.message}")
+        say.note(Message("no peers: {why}", why=error.message))
         return None
 
 
@@ -89,7 +91,7 @@ def backend(hostfile: str | None, *, around: bool) -> SshBackend:
 
     meant = meant_list(hostfile, around=around)
     if meant is not None and hostfile is None:
-        say.note(f"{len(meant.hosts)} workers: {meant.source}")
+        say.note(Message("{count} workers: {source}", count=len(meant.hosts), source=meant.source))
     for remark in meant.remarks if meant is not None else ():
         say.note(remark)
     return SshBackend(connections(), lists_named(), meant, say.note)
@@ -128,8 +130,9 @@ def list_named(name: str) -> HostList:
 
     jobs = configured().jobs
     if name not in jobs:
-        there = f"configured are {', '.join(jobs)}" if jobs else "none is configured; name a file with --hostfile"
-        raise NothingMatched(f"no list of hosts named {name}", there)
+        names = Message("configured are {names}", names=joined(jobs, LIST))
+        there = names if jobs else Message("none is configured; name a file with --hostfile")
+        raise NothingMatched(Message("no list of hosts named {name}", name=name), there)
     return of_config(name, jobs[name])
 
 
@@ -140,7 +143,7 @@ def _passphrase(path: str) -> str | None:
     import getpass
 
     with asking():
-        return getpass.getpass(f"passphrase of {path}: ") or None
+        return getpass.getpass(translated(Message("passphrase of {path}: ", path=path))) or None
 
 
 def available() -> bool:

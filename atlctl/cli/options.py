@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atlctl.i18n import Message
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def one_of(*values: str) -> Callable[[str], str]:
 
     def parse(text: str) -> str:
         if text not in values:
-            raise ValueError(f"one of {', '.join(values)} is needed")
+            raise ValueError(Message("one of {values} is needed", values=joined(values, LIST)))
         return text
 
     return parse
@@ -52,7 +52,7 @@ def parse_duration(text: str) -> float:
     """Seconds in `10`, `1.5s`, `2m`, `1h`, `1d`; 0 is allowed. Raises ValueError."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError("a duration is needed, like 10, 1.5s, 2m or 1h")
+        raise ValueError(Message("a duration is needed, like 10, 1.5s, 2m or 1h"))
     return float(match[1]) * _SECONDS[match[2]]
 
 
@@ -60,7 +60,7 @@ def parse_timeout(text: str) -> float:
     """Seconds, as `parse_duration`, but more than 0. Raises ValueError."""
     seconds = parse_duration(text)
     if seconds == 0:
-        raise ValueError("must be more than 0; without the option there is no limit")
+        raise ValueError(Message("must be more than 0; without the option there is no limit"))
     return seconds
 
 
@@ -218,8 +218,11 @@ def stated_job(argument: str | None, option: str | None = None, env: Mapping[str
     Raises UsageError where the two differ or a name is empty.
     """
     if argument is not None and option is not None and argument != option:
-        raise UsageError(f"two jobs are named: '{argument}' and '{option}' (-j)", "name one job")
+        raise UsageError(
+            Message("two jobs are named: '{argument}' and '{option}' (-j)", argument=argument, option=option),
+            Message("name one job"),
+        )
     named = argument if argument is not None else option
     if named == "":
-        raise UsageError("the job's name is empty", "see: atlctl jobs")
+        raise UsageError(Message("the job's name is empty"), Message("see: {command}", command="atlctl jobs"))
     return named if named is not None else env.get("ATLCTL_JOB") or None

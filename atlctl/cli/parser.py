@@ -24,6 +24,7 @@ from typer.main import get_command
 
 from atlctl.cli import helptext, runtime
 from atlctl.cli.helptext import EVERYWHERE, key_of
+from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 
 _SHARED = (*EVERYWHERE, "job", "output")
@@ -67,7 +68,8 @@ class Commands(MutableMapping[str, Any]):
         if entry.group is not None:
             return get_command(entry.group())
         module = importlib.import_module(entry.module)
-        settings = {"allow_interspersed_args": not entry.options_first}
+        # Words that are too many are refused in `parse_args`, in our words.
+        settings = {"allow_interspersed_args": not entry.options_first, "allow_extra_args": True}
         single = new_app()
         single.command(name, cls=Command, help="", context_settings=settings)(module.command)
         command = get_command(single)
@@ -125,11 +127,16 @@ class Command(_Parser, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         with _located(ctx):
             rest = super().parse_args(ctx, args)
+        if rest:
+            raise UsageError(Message("too many arguments ({words})", words=" ".join(rest)), _see(f"atlctl {self.path}"))
         given = _merge_shared(self, ctx)
         own = {key_of(param): param for param in self.params}
         for key, value in given.items():
             if key not in own:
-                raise UsageError(f"'--{key}' does not apply to 'atlctl {self.path}'", f"see: atlctl {self.path} -h")
+                raise UsageError(
+                    Message("'--{option}' does not apply to 'atlctl {command}'", option=key, command=self.path),
+                    _see(f"atlctl {self.path}"),
+                )
             param = own[key]
             ctx.params[param.name] = value if key in EVERYWHERE else param.process_value(ctx, value)
         shared = {key: ctx.params.pop(own[key].name) for key in EVERYWHERE}
@@ -170,8 +177,8 @@ class Group(_Parser, TyperGroup):
         prefix = f"atlctl {self.path}".strip()
         known = [*self.table, *(alias for entry in self.table.values() for alias in entry.aliases)]
         near = _nearest(name, known)
-        hint = f"did you mean '{prefix} {near}'?" if near else f"see: {prefix} -h"
-        raise UsageError(f"no such command '{prefix} {name}'", hint)
+        hint = _meant(f"{prefix} {near}") if near else _see(prefix)
+        raise UsageError(Message("no such command '{command}'", command=f"{prefix} {name}"), hint)
 
 
 @contextmanager
@@ -219,9 +226,14 @@ def _merge_shared(command: Any, ctx: Any) -> dict[str, Any]:
             given[key] += value
         elif given[key] != value:
             raise UsageError(
-                f"'--{key}' is given twice with different values: '{given[key]}' before the command's name "
-                f"and '{value}' after it",
-                "give it once",
+                Message(
+                    "'--{option}' is given twice with different values: '{before}' before the command's name "
+                    "and '{after}' after it",
+                    option=key,
+                    before=given[key],
+                    after=value,
+                ),
+                Message("give it once"),
             )
     return given
 
@@ -245,16 +257,16 @@ class _Plain:
         try:
             value = self._parse(word)
         except ValueError as error:
-            why = {int: "a whole number is needed", float: "a number is needed"}.get(self._kind) or str(error)
-            raise UsageError(f"invalid value '{word}' for {_spelled(param)}: {why}") from error
+            raise _invalid(word, param, _NEEDED.get(self._kind) or error.args[0]) from error
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if param.min is not None and value < param.min:
-                raise UsageError(f"invalid value '{word}' for {_spelled(param)}: at least {param.min}")
+                raise _invalid(word, param, Message("at least {least}", least=param.min))
             if param.max is not None and value > param.max:
-                raise UsageError(f"invalid value '{word}' for {_spelled(param)}: at most {param.max}")
+                raise _invalid(word, param, Message("at most {most}", most=param.max))
         return value
 
 
+_NEEDED: Mapping[type, str] = {int: Message("a whole number is needed"), float: Message("a number is needed")}
 _PLAIN: dict[Any, type] = {str: str, int: int, float: float, bool: bool, list[str]: str, list[int]: int}
 
 
@@ -267,7 +279,20 @@ def _convert_plainly(params: Sequence[Any]) -> None:
 
 
 def _spelled(param: Any) -> str:
-    return f"'{max(param.opts, key=len)}'" if isinstance(param, TyperOption) else key_of(param)
+    return Message("'{name}'", name=max(param.opts, key=len)) if isinstance(param, TyperOption) else key_of(param)
+
+
+def _invalid(word: str, param: Any, why: str) -> UsageError:
+    text = Message("invalid value '{value}' for {option}: {why}", value=word, option=_spelled(param), why=why)
+    return UsageError(text)
+
+
+def _see(name: str) -> Message:
+    return Message("see: {command}", command=f"{name} -h")
+
+
+def _meant(name: str) -> Message:
+    return Message("did you mean '{name}'?", name=name)
 
 
 def _usage_error(error: Any) -> UsageError:
@@ -275,18 +300,25 @@ def _usage_error(error: Any) -> UsageError:
     ctx = getattr(error, "ctx", None)
     path = ctx.command.path if ctx is not None else ""
     name = f"atlctl {path}".strip()
-    hint = f"see: {name} -h"
+    hint = _see(name)
     if isinstance(error, parse_errors.NoSuchOption):
         options = [opt for param in ctx.command.get_params(ctx) for opt in param.opts] if ctx else []
         near = _nearest(error.option_name, options)
         return UsageError(
-            f"no such option '{error.option_name}' for '{name}'", f"did you mean '{near}'?" if near else hint
+            Message("no such option '{option}' for '{command}'", option=error.option_name, command=name),
+            _meant(near) if near else hint,
         )
     if isinstance(error, parse_errors.MissingParameter):
-        return UsageError(f"{_spelled(error.param)} is missing", f"usage: {helptext.usage(ctx)}")
-    if isinstance(error, parse_errors.BadOptionUsage):
-        return UsageError(error.message[:1].lower() + error.message[1:].rstrip("."), hint)
-    message = error.format_message().rstrip(".").replace("Got unexpected extra argument(s)", "too many arguments")
+        missing = Message("{option} is missing", option=_spelled(error.param))
+        return UsageError(missing, Message("usage: {usage}", usage=helptext.usage(ctx)))
+    if isinstance(error, parse_errors.BadOptionUsage) and ctx is not None:
+        given = next((param for param in ctx.command.get_params(ctx) if error.option_name in param.opts), None)
+        if given is not None and (given.is_flag or given.count):
+            return UsageError(Message("option '{option}' does not take a value", option=error.option_name), hint)
+        return UsageError(Message("option '{option}' requires an argument", option=error.option_name), hint)
+    if ctx is not None and isinstance(ctx.command, Group):
+        return UsageError(Message("missing command"), hint)
+    message = error.format_message().rstrip(".")
     return UsageError(message[:1].lower() + message[1:], hint)
 
 

@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
+from atlctl.i18n import Message
 from atlctl.jobs.errors import TimedOut
 
 T = TypeVar("T")
@@ -27,8 +28,11 @@ async def login(work: Coroutine[Any, Any, T], seconds: float) -> T:
             _end_programs()
             await asyncio.wait([task], timeout=_RETURNING)
             raise TimedOut(
-                f"who asks could not be told within {seconds:g} s: a login program of the kubeconfig hangs",
-                "run the kubeconfig's plugin by hand, or log in again: kubectl auth whoami",
+                Message(
+                    "who asks could not be told within {seconds:g} s: a login program of the kubeconfig hangs",
+                    seconds=seconds,
+                ),
+                Message("run the kubeconfig's plugin by hand, or log in again: kubectl auth whoami"),
             )
         return await task
     finally:
@@ -53,7 +57,8 @@ async def within(limit: float | None) -> AsyncIterator[None]:
             raise
         _end_programs()
         raise TimedOut(
-            f"the job and its workers could not be asked for within {seconds:g} s", "see what is slow: atlctl doctor"
+            Message("the job and its workers could not be asked for within {seconds:g} s", seconds=seconds),
+            Message("see what is slow: atlctl doctor"),
         ) from error
 
 

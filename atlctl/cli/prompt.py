@@ -6,6 +6,7 @@ import os
 import select
 
 from atlctl.cli.runtime import asking, context
+from atlctl.i18n import Message, translated
 from atlctl.jobs.errors import UsageError
 
 #: A signal that comes between two looks is noticed within this time, in seconds.
@@ -13,15 +14,15 @@ LOOK_SECONDS = 0.2
 
 
 def confirm(question: str) -> bool:
-    """Ask on stderr, read a line from stdin; only `y` and `yes` agree.
+    """Ask on stderr, read a line from stdin; only `y`, `yes` and what they are in Chinese agree.
 
     Raises UsageError (exit 2) where nobody can be asked: nothing was written then.
     """
     if not context().streams.can_prompt:
-        raise UsageError("this needs a yes, and there is no terminal to ask on", "add --yes")
+        raise UsageError(Message("this needs a yes, and there is no terminal to ask on"), Message("add --yes"))
     answer = b""
     with asking():
-        context().writer.put("stderr", f"{question} [y/N] ".encode())
+        context().writer.put("stderr", translated(Message("{question} [y/N] ", question=question)).encode())
         context().writer.flush(5.0)
         while not answer.endswith(b"\n"):
             # A read would sleep through a signal that came just before it.
@@ -31,4 +32,4 @@ def confirm(question: str) -> bool:
             if not data:
                 break
             answer += data
-    return answer.strip().lower() in (b"y", b"yes")
+    return answer.strip().lower().decode(errors="replace") in ("y", "yes", "是")

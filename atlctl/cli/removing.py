@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from atlctl.cli import say
 from atlctl.cli.runtime import context
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.statedir import state_dir
 
@@ -22,12 +23,12 @@ async def remove(source: SupervisedBackend, names: Sequence[str], *, yes: bool, 
     jobs = [await source.get_job(name) for name in dict.fromkeys(names)]
     left = [await source.left_of(job) for job in jobs]
     for job, what in zip(jobs, left, strict=True):
-        say.line(f"removes {job.name} ({job.state}): {what}")
+        say.line(Message("removes {job} ({state}): {what}", job=job.name, state=say.state(job.state), what=what))
     if dry_run:
-        say.note("dry run: nothing was removed")
+        say.note(Message("dry run: nothing was removed"))
         return 0
-    if not yes and not confirm("Remove?"):
-        raise AtlctlError("nothing was removed")
+    if not yes and not confirm(Message("Remove?")):
+        raise AtlctlError(Message("nothing was removed"))
     for job in jobs:
         await source.remove(job)
         forget(state_dir(), job_key(job))

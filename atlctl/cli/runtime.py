@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO, TypeVar, cast
 
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode
 from atlctl.jobs.statedir import write_all
 
@@ -382,8 +383,8 @@ def _told(body: Callable[[], int], peek: Peek) -> int:
             _to_stderr(harmless(traceback.format_exc().rstrip("\n")))
         text = " ".join(harmless(str(error)).split())
         failure = AtlctlError(
-            f"internal error: {type(error).__name__}{f': {text}' if text else ''}",
-            None if _current.debug else "this is a fault of atlctl; run it again with --debug to see where",
+            Message("internal error: {what}", what=type(error).__name__ + (f": {text}" if text else "")),
+            None if _current.debug else Message("this is a fault of atlctl; run it again with --debug to see where"),
         )
         return _report(failure, ExitCode.FAILED, peek)
 
@@ -394,12 +395,15 @@ def _surroundings(error: OSError) -> AtlctlError | None:
         import resource
 
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return AtlctlError(f"{error.strerror}: the limit is {limit}", "raise it: ulimit -n 1024")
+        return AtlctlError(
+            Message("{what}: the limit is {limit}", what=error.strerror, limit=limit),
+            Message("raise it: ulimit -n 1024"),
+        )
     if error.errno == errno.ENOENT:
         try:
             os.getcwd()
         except FileNotFoundError:
-            return AtlctlError("the working folder no longer exists", "cd to one that does")
+            return AtlctlError(Message("the working folder no longer exists"), Message("cd to one that does"))
     return None
 
 
@@ -407,7 +411,9 @@ def unwritten(error: OSError) -> Exception:
     """What to raise where stdout could not be written."""
     if isinstance(error, BrokenPipeError):
         return error
-    return AtlctlError(f"the output could not be written: {error.strerror}", "what was shown is not complete")
+    return AtlctlError(
+        Message("the output could not be written: {why}", why=error.strerror), Message("what was shown is not complete")
+    )
 
 
 def _report(error: AtlctlError, code: int, peek: Peek) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from atlctl.cli.runtime import context
-from atlctl.i18n import translated
+from atlctl.i18n import Message, plural, translated
 from atlctl.render.streams import Streams
 
 #: Reasons that are told one by one.
@@ -46,7 +46,7 @@ def by_reason(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     for why, names in list(alike.items())[:MOST_REASONS]:
         yield fold_names(name for name in names if name), why
     if len(alike) > MOST_REASONS:
-        yield "", f"and {len(alike) - MOST_REASONS} more reasons"
+        yield "", Message("and {count} more reasons", count=len(alike) - MOST_REASONS)
 
 
 def about(found: Iterable[tuple[str, tuple[bool, str]]]) -> None:
@@ -54,7 +54,7 @@ def about(found: Iterable[tuple[str, tuple[bool, str]]]) -> None:
     from atlctl.jobs.naming import fold_names, names_by_reason
 
     for (bad, text), names in names_by_reason(found).items():
-        (warning if bad else note)(f"{fold_names(names)}: {text}")
+        (warning if bad else note)(Message("{names}: {text}", names=fold_names(names), text=text))
 
 
 def now(text: str) -> None:
@@ -85,6 +85,32 @@ def as_document(data: Any, errors: Sequence[object] = ()) -> str:
 def document(data: Any, errors: Sequence[object] = ()) -> None:
     """`as_document` on stdout."""
     out(as_document(data, errors))
+
+
+def workers(count: int) -> Message:
+    return plural("{n} worker", "{n} workers", count)
+
+
+_STATES: Mapping[str, Message] = {
+    "Pending": Message("Pending"),
+    "Queued": Message("Queued"),
+    "Starting": Message("Starting"),
+    "Running": Message("Running"),
+    "Held": Message("Held"),
+    "Restarting": Message("Restarting"),
+    "Suspended": Message("Suspended"),
+    "Stopping": Message("Stopping"),
+    "Stopped": Message("Stopped"),
+    "Succeeded": Message("Succeeded"),
+    "Failed": Message("Failed"),
+    "Lost": Message("Lost"),
+    "Unknown": Message("Unknown"),
+}
+
+
+def state(of: str, reason: str = "") -> Message:
+    """The state of a job or worker, with its reason where there is one."""
+    return Message("{state} ({reason})", state=_STATES[of], reason=reason) if reason else _STATES[of]
 
 
 def moment(epoch: float | None, streams: Streams, now: float) -> str:

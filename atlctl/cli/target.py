@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from atlctl.cli import say
 from atlctl.cli.options import BACKENDS, stated_job
 from atlctl.cli.runtime import context
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
 from atlctl.jobs.model import HOSTS, Job, RankMap, Worker
 from atlctl.jobs.selection import Selection, resolve
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 BACKEND_VARIABLE = "ATLCTL_BACKEND"
+START_ONE = Message("start one: atlctl local run --workers 2 -- CMD, or try: atlctl demo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,10 @@ def choice(argument: str | None = None, option: str | None = None) -> Choice:
     if cluster is not None:
         _agree(f"--{cluster}", "kubernetes", asked.backend)
         if asked.hostfile is not None:
-            raise UsageError(f"'--{cluster}' and '--hostfile' do not go together", "leave one of them out")
+            raise UsageError(
+                Message("'--{option}' and '--hostfile' do not go together", option=cluster),
+                Message("leave one of them out"),
+            )
         return Choice("kubernetes", "cluster_option", f"--{cluster}")
     if asked.hostfile is not None:
         _agree("--hostfile", "ssh", asked.backend)
@@ -65,24 +70,33 @@ def choice(argument: str | None = None, option: str | None = None) -> Choice:
         return Choice(asked.backend, "option", asked.backend)
     if stated := os.environ.get(BACKEND_VARIABLE):
         if stated not in BACKENDS:
-            raise UsageError(f"invalid value '{stated}' for {BACKEND_VARIABLE}", f"one of {', '.join(BACKENDS)}")
+            raise UsageError(
+                Message("invalid value '{value}' for {variable}", value=stated, variable=BACKEND_VARIABLE),
+                Message("one of {values}", values=joined(BACKENDS, LIST)),
+            )
         return Choice(stated, "variable", stated)
     return _fitting(stated_job(argument, option))
 
 
 def _agree(option: str, needs: str, asked: str | None) -> None:
     if asked is not None and asked != needs:
-        raise UsageError(f"'{option}' does not apply to the backend {asked}", "leave one of them out")
+        raise UsageError(not_for(option, asked), Message("leave one of them out"))
+
+
+def not_for(option: str, backend: str) -> Message:
+    return Message("'{option}' does not apply to the backend {backend}", option=option, backend=backend)
 
 
 def backend(argument: str | None = None, option: str | None = None, *, everywhere: bool = False) -> Backend:
     """The backend that `choice` names. `everywhere`: it lists the jobs of all namespaces."""
     chosen = choice(argument, option)
     if chosen.why == "local_job":
-        say.note(f"{chosen.value} is a job of this machine; for one of the cluster: --backend kubernetes")
+        say.note(
+            Message("{job} is a job of this machine; for one of the cluster: --backend kubernetes", job=chosen.value)
+        )
     asked = context()
     if chosen.name != "kubernetes" and asked.container is not None:
-        raise UsageError(f"'--container' does not apply to the backend {chosen.name}", "leave it out")
+        raise UsageError(not_for("--container", chosen.name), Message("leave it out"))
     if chosen.name == "local":
         return local()
     if chosen.name == "ssh":
@@ -94,7 +108,9 @@ def backend(argument: str | None = None, option: str | None = None, *, everywher
     from atlctl.backends.kubernetes.backend import KubernetesBackend
 
     if asked.selector is not None and stated_job(argument, option) is not None:
-        raise UsageError("a job and a selector are given", "leave one of them out: JOB, or -l SELECTOR")
+        raise UsageError(
+            Message("a job and a selector are given"), Message("leave one of them out: JOB, or -l SELECTOR")
+        )
     made = KubernetesBackend(
         asked.kubeconfig,
         asked.context,
@@ -175,17 +191,20 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
         found = replace(found, job=_as_recorded(source, found.job))
     remember(source, [found.job])
     if found.how == "place" and context().selector is None and source.name != "ssh":
-        say.note(f"job {found.job.name}, which this worker belongs to")
+        say.note(Message("job {job}, which this worker belongs to", job=found.job.name))
     elif found.how == "only":
-        say.note(f"job {found.job.name}, the only active one")
+        say.note(Message("job {job}, the only active one", job=found.job.name))
     elif found.job.kind == HOSTS and context().hostfile is None:
         from atlctl.cli import hosts
 
         hosts.say_project(found.job.name)
     if not found.job.numbered:
         say.note(
-            f"pods of job {found.job.name} are gone, and nothing shows the order in which they were made: "
-            "its workers have the names of their pods, and their numbers count only those that are left"
+            Message(
+                "pods of job {job} are gone, and nothing shows the order in which they were made: "
+                "its workers have the names of their pods, and their numbers count only those that are left",
+                job=found.job.name,
+            )
         )
     return found.job
 
@@ -203,7 +222,8 @@ async def current_job(source: Backend, argument: str | None, option: str | None 
             return Current(await source.get_job(name), "named" if stated else "variable")
         except NothingMatched as error:
             if not stated:
-                raise NothingMatched(f"{error.message} (named by ATLCTL_JOB)", _elsewhere(name, error)) from error
+                named = Message("{problem} (named by ATLCTL_JOB)", problem=error.message)
+                raise NothingMatched(named, _elsewhere(name, error)) from error
             raise NothingMatched(error.message, _elsewhere(name, error)) from error
     try:
         own = await source.current()
@@ -221,13 +241,13 @@ async def current_job(source: Backend, argument: str | None, option: str | None 
         raise listing.problems[0]
     if not jobs:
         hints = {
-            "local": "start one: atlctl local run --workers 2 -- CMD, or try: atlctl demo",
-            "kubernetes": "look in all: atlctl jobs -A",
-            "ssh": "name hosts with --hostfile FILE",
+            "local": START_ONE,
+            "kubernetes": Message("look in all: atlctl jobs -A"),
+            "ssh": Message("name hosts with --hostfile FILE"),
         }
-        raise NothingMatched("there is no job here", hints[source.name])
-    shown = ", ".join(job.name for job in (active or jobs)[:8])
-    raise UsageError("no job is named", f"name one with -j: {shown}; all: atlctl jobs")
+        raise NothingMatched(Message("there is no job here"), hints[source.name])
+    shown = joined((job.name for job in (active or jobs)[:8]), LIST)
+    raise UsageError(Message("no job is named"), Message("name one with -j: {jobs}; all: atlctl jobs", jobs=shown))
 
 
 def _as_recorded(source: Backend, job: Job) -> Job:
@@ -250,7 +270,9 @@ def _elsewhere(name: str, error: NothingMatched) -> str | None:
     from atlctl.cli import hosts
 
     if hosts.placed_here(name):
-        return "a worker of it runs here; 'atlctl ssh run' was called elsewhere, and only there the job is known"
+        return Message(
+            "a worker of it runs here; 'atlctl ssh run' was called elsewhere, and only there the job is known"
+        )
     return error.hint
 
 
@@ -258,11 +280,12 @@ def _or_peers(error: NotAllowed) -> NotAllowed:
     """The refusal inside a worker, without kubectl: peers may be known without the cluster."""
     from atlctl.cli import hosts
 
-    doctor = "atlctl doctor shows what is allowed here"
+    doctor = Message("atlctl doctor shows what is allowed here")
     found = hosts.peers()
     if found is None:
         return NotAllowed(error.message, doctor)
-    return NotAllowed(error.message, f"the workers can be reached with --backend ssh ({found.used}); {doctor}")
+    peers = Message("the workers can be reached with --backend ssh ({how})", how=found.used)
+    return NotAllowed(error.message, joined((peers, doctor)))
 
 
 async def find_logged(source: Backend, argument: str | None, option: str | None = None) -> Job:
@@ -270,8 +293,10 @@ async def find_logged(source: Backend, argument: str | None, option: str | None 
     job = await find_job(source, argument, option, reads_only=True)
     if job.kind == HOSTS:
         raise UsageError(
-            f"{job.name} is a list of hosts: there are no logs that atlctl knows of",
-            "a job that 'atlctl ssh run' starts has logs; for files: atlctl exec --hostfile FILE --all -- tail FILE",
+            Message("{job} is a list of hosts: there are no logs that atlctl knows of", job=job.name),
+            Message(
+                "a job that 'atlctl ssh run' starts has logs; for files: atlctl exec --hostfile FILE --all -- tail FILE"
+            ),
         )
     return job
 
@@ -296,7 +321,7 @@ async def choose(
     Raises NothingMatched (exit 3).
     """
     if not job.workers:
-        raise NothingMatched(f"job {job.name} has no workers", f"atlctl ps {job.name}")
+        raise NothingMatched(Message("job {job} has no workers", job=job.name), f"atlctl ps {job.name}")
     if selection.empty:
         selection = replace(selection, all=True)
     if selection.failed and not looked:
@@ -310,9 +335,12 @@ async def choose(
         ranks = recorded.completed(job, await source.ranks(job))
         if ranks is not None:
             if ranks.guess and irreversible:
-                raise AtlctlError(f"where ranks live is only a guess ({ranks.source})", "select workers with -w")
-            guess = ", a guess" if ranks.guess else ""
-            say.note(f"ranks to workers by {ranks.source}{guess}")
+                raise AtlctlError(
+                    Message("where ranks live is only a guess ({source})", source=ranks.source),
+                    Message("select workers with -w"),
+                )
+            by = Message("ranks to workers by {source}", source=ranks.source)
+            say.note(Message("{by}, a guess", by=by) if ranks.guess else by)
     return resolve(selection, job, ranks)
 
 
@@ -323,4 +351,5 @@ def say_guessed(workers: Sequence[Worker]) -> None:
         from atlctl.jobs.naming import fold_names
 
         names = ", ".join(dict.fromkeys(str(worker.container) for worker in guessed))
-        say.note(f"container {names} of {fold_names(worker.name for worker in guessed)} is a guess; name one with -c")
+        whose = fold_names(worker.name for worker in guessed)
+        say.note(Message("container {names} of {workers} is a guess; name one with -c", names=names, workers=whose))

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job, Worker
 from atlctl.render.streams import Streams
@@ -18,11 +19,9 @@ if TYPE_CHECKING:
 
 
 def _text(value: object) -> str:
-    return "-" if value is None or value == "" else str(value)
-
-
-def _state(state: str, reason: str) -> str:
-    return f"{state} ({reason})" if reason else str(state)
+    if value is None or value == "":
+        return "-"
+    return value if isinstance(value, str) else str(value)
 
 
 def _tells(column: Column, cell: str) -> bool:
@@ -41,21 +40,21 @@ def jobs_table(jobs: Sequence[Job], streams: Streams, wide: bool, *, spread: boo
     """`spread`: jobs of several namespaces, which are then shown in any width."""
     now = time.time()
     columns = [
-        Column("NAME"),
-        Column("KIND"),
-        Column("STATE"),
-        Column("WORKERS", "right"),
-        Column("GPUS", "right"),
-        Column("AGE" if streams.stdout_tty else "CREATED", "right" if streams.stdout_tty else "left"),
-        Column("NAMESPACE", wide_only=not spread),
-        Column("BACKEND", wide_only=True),
+        Column(Message("NAME")),
+        Column(Message("KIND")),
+        Column(Message("STATE")),
+        Column(Message("WORKERS"), "right"),
+        Column(Message("GPUS"), "right"),
+        Column(Message("AGE") if streams.stdout_tty else Message("CREATED"), "right" if streams.stdout_tty else "left"),
+        Column(Message("NAMESPACE"), wide_only=not spread),
+        Column(Message("BACKEND"), wide_only=True),
         Column("UID", wide_only=True),
     ]
     rows = [
         [
             job.name,
             job.kind,
-            _state(job.state, job.reason),
+            say.state(job.state, job.reason),
             f"{job.ready}/{job.expected}",
             _text(job.gpus),
             say.moment(job.created, streams, now),
@@ -74,21 +73,25 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
     now = time.time()
     used = any(worker.usage is not None for worker in workers)
     columns = [
-        Column("INDEX", "right"),
-        Column("NODE RANK", "right"),
-        Column("ROLE"),
-        Column("NAME"),
-        Column("STATE"),
-        Column("RESTARTS", "right"),
-        Column("POD/HOST"),
-        Column("ADDRESS"),
-        Column("GPUS", "right"),
-        Column("AGE" if streams.stdout_tty else "STARTED", "right" if streams.stdout_tty else "left"),
-        *([Column("LOAD", "right"), Column("RANKS", "right"), Column("GPU USE")] if used else []),
-        Column("NODE", wide_only=True),
+        Column(Message("INDEX"), "right"),
+        Column(Message("NODE RANK"), "right"),
+        Column(Message("ROLE")),
+        Column(Message("NAME")),
+        Column(Message("STATE")),
+        Column(Message("RESTARTS"), "right"),
+        Column(Message("POD/HOST")),
+        Column(Message("ADDRESS")),
+        Column(Message("GPUS"), "right"),
+        Column(Message("AGE") if streams.stdout_tty else Message("STARTED"), "right" if streams.stdout_tty else "left"),
+        *(
+            [Column(Message("LOAD"), "right"), Column(Message("RANKS"), "right"), Column(Message("GPU USE"))]
+            if used
+            else []
+        ),
+        Column(Message("NODE"), wide_only=True),
         Column("PID", "right", wide_only=True),
-        Column("ENDED", wide_only=True),
-        Column("MESSAGE", wide_only=True),
+        Column(Message("ENDED"), wide_only=True),
+        Column(Message("MESSAGE"), wide_only=True),
     ]
     rows: list[tuple[int, list[str]]] = [
         (
@@ -98,7 +101,7 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
                 _text(worker.node_rank),
                 _text(worker.role),
                 worker.name,
-                _state(worker.state, worker.reason),
+                say.state(worker.state, worker.reason),
                 str(worker.restarts),
                 _text(worker.pod or worker.host),
                 _text(worker.address),
@@ -114,9 +117,13 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
         for worker in workers
     ]
     blank = ["-"] * (len(columns) - 5)
-    rows += [(index, [str(index), "-", "-", "-", "missing", *blank]) for index in missing]
+    rows += [(index, [str(index), "-", "-", "-", Message("missing"), *blank]) for index in missing]
     rows.sort(key=lambda row: row[0])
     return _render(columns, [cells for _, cells in rows], streams, wide)
+
+
+def _use_columns() -> tuple[Column, ...]:
+    return Column(Message("LOAD"), "right"), Column(Message("RANKS"), "right"), Column(Message("GPU USE"))
 
 
 def _usage(usage: Usage | None) -> tuple[str, str, str]:

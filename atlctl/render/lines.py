@@ -10,6 +10,7 @@ import tempfile
 import zlib
 from collections.abc import Sequence
 
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.render.sanitize import OutputSanitizer, clean
 
@@ -62,8 +63,8 @@ class Spill:
 
 def _cannot_hold(error: OSError) -> AtlctlError:
     return AtlctlError(
-        f"cannot hold output in {tempfile.gettempdir()}: {error.strerror}",
-        hint="set TMPDIR to a folder with space",
+        Message("cannot hold output in {folder}: {why}", folder=tempfile.gettempdir(), why=error.strerror),
+        hint=Message("set TMPDIR to a folder with space"),
     )
 
 

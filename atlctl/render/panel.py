@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from atlctl.i18n import Message, translated
 from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
 from atlctl.render.width import display_width, fold_points, padded
@@ -92,7 +93,7 @@ def _plain(telling: TellingLike) -> str:
         label = padded(clean(row.label), room)
         lines += [f"  {label}  {clean(line)}" for line in row.lines]
     for listing in telling.listings:
-        lines.append(f"{clean(listing.label)}:")
+        lines.append(translated(Message("{label}:", label=clean(listing.label))))
         cells = [[clean(cell) for cell in line.cells] for line in listing.lines]
         rooms = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
         for line in cells:

@@ -838,10 +838,11 @@ def _hide(data: bytes, found: Counter[Kind]) -> bytes:
 
 
 def redact_text(text: str, found: Counter[Kind] | None = None) -> str:
-    """A text of one or several lines."""
+    """A text of one or several lines; `text` itself, which may be a message, where there is nothing to hide."""
     redactor = Redactor(found=found)
     lines = text.encode("utf-8", "surrogatepass").split(b"\n")
-    return b"\n".join(map(redactor.line, lines)).decode("utf-8", "surrogatepass")
+    hidden = b"\n".join(map(redactor.line, lines)).decode("utf-8", "surrogatepass")
+    return text if hidden == text else hidden
 
 
 def redact_json(value: Any, found: Counter[Kind] | None = None, depth: int = 0) -> Any:

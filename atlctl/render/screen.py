@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from atlctl.i18n import translated
 from atlctl.render.sanitize import clean
 from atlctl.render.table import Column
 from atlctl.render.width import cut, display_width, padded
@@ -66,11 +67,12 @@ def fitted(
     `spare`: titles of the columns that may be, in that order, until the table fits into `width` cells (None: any). The
     last column may be cut, but not below `least` cells.
     """
-    cells = [[clean(cell) for cell in row] for row in rows]
+    cells = [[clean(translated(cell)) for cell in row] for row in rows]
     titles = [column.title for column in columns]
+    shown = [translated(title) for title in titles]
     kept = list(range(len(columns)))
     widths = [
-        max([display_width(titles[number]), *(display_width(row[number]) for row in cells)])
+        max([display_width(shown[number]), *(display_width(row[number]) for row in cells)])
         for number in range(len(columns))
     ]
     left = []
@@ -80,9 +82,9 @@ def fitted(
             break
         if title in titles and (number := titles.index(title)) in kept:
             kept.remove(number)
-            left.append(title)
+            left.append(titles[number])
     lines = []
-    for row in [titles, *cells]:
+    for row in [shown, *cells]:
         text = [padded(row[number], widths[number], right=columns[number].align == "right") for number in kept]
         lines.append((" " * _GAP).join(text).rstrip(" "))
     return lines, left

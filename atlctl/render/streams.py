@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from atlctl.i18n import translated
+from atlctl.i18n import Message, translated
 from atlctl.render.sanitize import clean
 
 ColorFlag = Literal["always", "never", "auto"]
 
+_ERROR, _HINT = Message("{on}error:{off} {text}"), Message("{on}hint:{off} {text}")
+_WARNING, _NOTE = Message("{on}warning:{off} {text}"), Message("{on}note:{off} {text}")
 #: Used where nothing tells the width of the terminal.
 DEFAULT_WIDTH = 80
 
@@ -92,20 +94,21 @@ class Streams:
         return self.stdin_tty and self.stdout_tty
 
 
-def _labelled(label: str, style: str, text: str, color: bool) -> str:
-    shown = clean(translated(text))
-    return f"\x1b[{style}m{label}:\x1b[0m {shown}" if color else f"{label}: {shown}"
+def _labelled(labelled: Message, style: str, text: str, color: bool) -> str:
+    """`labelled`: the label between `{on}` and `{off}`, then the text."""
+    on, off = (f"\x1b[{style}m", "\x1b[0m") if color else ("", "")
+    return translated(labelled.filled(on=on, off=off, text=clean(translated(text))))
 
 
 def error_text(message: str, hint: str | None, color: bool) -> str:
     """`error: what happened`, then `hint: the next command` where there is one."""
-    text = _labelled("error", "1;31", message, color)
-    return text if hint is None else f"{text}\n{_labelled('hint', '36', hint, color)}"
+    text = _labelled(_ERROR, "1;31", message, color)
+    return text if hint is None else f"{text}\n{_labelled(_HINT, '36', hint, color)}"
 
 
 def warning_text(message: str, color: bool) -> str:
-    return _labelled("warning", "33", message, color)
+    return _labelled(_WARNING, "33", message, color)
 
 
 def note_text(message: str, color: bool) -> str:
-    return _labelled("note", "36", message, color)
+    return _labelled(_NOTE, "36", message, color)

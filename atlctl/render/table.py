@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from atlctl.i18n import translated
 from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
 from atlctl.render.width import display_width, padded
@@ -16,7 +17,7 @@ _GAP = 2
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`wide_only`: left out unless the wide form is asked for."""
+    """`title` may be a message. `wide_only`: left out unless the wide form is asked for."""
 
     title: str
     align: Literal["left", "right"] = "left"
@@ -25,7 +26,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Every row has one cell for each column."""
+    """Every row has one cell for each column, which may be a message."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
@@ -37,8 +38,8 @@ def render_table(table: Table, streams: Streams, wide: bool = False) -> str:
     On a terminal cells fold at its width; on a pipe nothing is folded or truncated. Every cell is cleaned.
     """
     kept = [i for i, column in enumerate(table.columns) if wide or not column.wide_only]
-    columns = [table.columns[i] for i in kept]
-    rows = [[clean(row[i]) for i in kept] for row in table.rows]
+    columns = [replace(table.columns[i], title=translated(table.columns[i].title)) for i in kept]
+    rows = [[clean(translated(row[i])) for i in kept] for row in table.rows]
     if streams.stdout_tty:
         return _for_terminal(columns, rows, streams)
     return _plain(columns, rows)

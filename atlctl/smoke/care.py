@@ -28,7 +28,7 @@ _RESET = "xid_154"
 _XID_TEXT = 300
 _NO_SMI = Message("there is no nvidia-smi to ask")
 #: What slows a GPU's clocks down, by the words of `jobs.gpus`.
-_SLOWED = {"heat": Message("heat"), "power brake": Message("power brake"), "hardware": Message("hardware")}
+SLOWED = {"heat": Message("heat"), "power brake": Message("power brake"), "hardware": Message("hardware")}
 #: Whose memory a worker has: of its control group, or of the whole machine.
 _OWNERS = {"cgroup": Message("its cgroup"), "machine": Message("its machine")}
 
@@ -208,7 +208,7 @@ def _faults(gpu: Facts, xids: Sequence[Facts], earlier: Facts | None, second: bo
     throttled = gpu.get("throttled")
     if isinstance(throttled, list) and throttled and (not second or (earlier or {}).get("throttled")):
         degrees = _number(gpu, "temperature")
-        why = joined([_SLOWED.get(str(one), str(one)) for one in throttled], COMMA)
+        why = joined([SLOWED.get(str(one), str(one)) for one in throttled], COMMA)
         texts.append(
             Message("its clock is held down: {why}", why=why)
             if degrees is None

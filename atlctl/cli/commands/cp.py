@@ -11,9 +11,10 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import Message
+from atlctl.i18n import COMMA, LIST, Message, joined, plural, translated
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
-from atlctl.jobs.naming import counted, fold_names, names_by_reason
+from atlctl.jobs.naming import fold_names, names_by_reason
+from atlctl.render.width import cut
 
 if TYPE_CHECKING:
     from atlctl.fanout.engine import FanOut, Limits, RunInterrupted
@@ -96,8 +97,8 @@ async def _copy(named: str | None, selection: Selection, spec: CopySpec, limits:
 
     if spec.remote.worker and not (selection.empty and not selection.exclude):
         raise UsageError(
-            f"'{spec.remote.worker}:' names one worker, and a selection means others",
-            "write :PATH for the selected workers",
+            Message("'{worker}:' names one worker, and a selection means others", worker=spec.remote.worker),
+            Message("write :PATH for the selected workers"),
         )
     source = target.backend(None, named)
     async with within(limits.reaching):
@@ -105,15 +106,15 @@ async def _copy(named: str | None, selection: Selection, spec: CopySpec, limits:
         workers = await target.choose(source, job, _chosen(job, selection, spec), irreversible=True)
     target.say_guessed(workers)
     if spec.remote.worker and len(workers) != 1:
-        shown = fold_names(worker.name for worker in workers)
+        name, shown = spec.remote.worker, fold_names(worker.name for worker in workers)
         raise UsageError(
-            f"'{spec.remote.worker}:' means {len(workers)} workers: {shown}",
-            f"for several: atlctl cp -w '{spec.remote.worker}' with :PATH",
+            Message("'{worker}:' means {count} workers: {workers}", worker=name, count=len(workers), workers=shown),
+            Message("for several: atlctl cp -w '{worker}' with :PATH", worker=name),
         )
     try:
         raise_descriptor_limit(min(len(workers), limits.parallel) * _DESCRIPTORS_EACH, _DESCRIPTORS_EACH)
     except AtlctlError as error:
-        raise AtlctlError(error.message, "raise it (ulimit -n), or fewer at once: --parallel 8") from error
+        raise AtlctlError(error.message, Message("raise it (ulimit -n), or fewer at once: --parallel 8")) from error
     executor = source.executor(job)
     try:
         if spec.upload:
@@ -133,11 +134,11 @@ def _chosen(job: Job, selection: Selection, spec: CopySpec) -> Selection:
     if spec.remote.worker:
         return Selection(workers=(spec.remote.worker,))
     if selection.empty and job.expected > 1:
-        exist = fold_names(worker.name for worker in job.workers)
-        raise UsageError(
-            f"which of the {job.expected} workers of {job.name}?",
-            f"select them: --all, or -w with some of {exist}; one alone: {_first(job.workers)}:{spec.remote.path}",
-        )
+        from atlctl.cli.execute import which_workers
+
+        which, select = which_workers(job)
+        alone = Message("one alone: {place}", place=f"{_first(job.workers)}:{spec.remote.path}")
+        raise UsageError(which, joined((select, alone)))
     return selection
 
 
@@ -150,9 +151,14 @@ def _check_target(spec: CopySpec) -> None:
     path = spec.local
     parent = os.path.dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")
     if not os.path.isdir(path) and not os.path.isdir(parent):
-        raise UsageError(f"there is no folder {parent}", f"make it first: mkdir -p {parent}")
+        raise UsageError(
+            Message("there is no folder {folder}", folder=parent),
+            Message("make it first: mkdir -p {folder}", folder=parent),
+        )
     if not spec.remote.worker and os.path.lexists(path) and not os.path.isdir(path):
-        raise UsageError(f"{path} is no folder", "each worker gets a folder of its own in it")
+        raise UsageError(
+            Message("{path} is no folder", path=path), Message("each worker gets a folder of its own in it")
+        )
 
 
 async def _run(copying: Copying, job: Job, spec: CopySpec) -> int:
@@ -195,8 +201,8 @@ async def _run(copying: Copying, job: Job, spec: CopySpec) -> int:
 
 def _say_ending(fan_out: FanOut) -> None:
     if not context().reader_gone:
-        left = fold_names(worker.name for worker in fan_out.running())
-        say.line(f"interrupted; ending the copy on {left or 'no worker'} (Ctrl-C leaves at once)")
+        left = fold_names(worker.name for worker in fan_out.running()) or Message("no worker")
+        say.line(Message("interrupted; ending the copy on {workers} (Ctrl-C leaves at once)", workers=left))
 
 
 def _shows_progress() -> bool:
@@ -217,7 +223,7 @@ async def _show_progress(progress: CopyProgress) -> None:
             text = progress_line(progress, loop.time() - begun)
             # Behind a terminal that is not read, lines would only pile up.
             if not writer.pending_bytes:
-                writer.put("stderr", _ERASE + text[: max(1, context().streams.width - 1)].encode())
+                writer.put("stderr", _ERASE + cut(text, max(1, context().streams.width - 1)).encode())
                 shown = True
     finally:
         if shown:
@@ -233,10 +239,13 @@ def human_bytes(count: float) -> str:
 
 
 def progress_line(progress: CopyProgress, seconds: float) -> str:
-    """How far it is, in ASCII without a newline."""
-    files = f"{progress.files} files, " if progress.files else ""
+    """How far it is, without a newline."""
     rate = human_bytes(progress.bytes / seconds) if seconds > 0 else "0 B"
-    return f"copying: {progress.done}/{progress.total} workers, {files}{human_bytes(progress.bytes)}, {rate}/s"
+    parts: list[str] = [Message("{done}/{total} workers", done=progress.done, total=progress.total)]
+    if progress.files:
+        parts.append(Message("{count} files", count=progress.files))
+    parts += [human_bytes(progress.bytes), f"{rate}/s"]
+    return translated(Message("copying: {what}", what=joined(parts, COMMA)))
 
 
 def word(outcome: Outcome) -> str:
@@ -250,27 +259,39 @@ def word(outcome: Outcome) -> str:
     return "failed" if outcome.kind in (EndKind.EXITED, EndKind.FAILED_TO_START) else outcome.kind.value
 
 
-def summary(results: Sequence[tuple[Outcome, Copy]], upload: bool) -> tuple[list[str], list[str], list[str]]:
+def summary(
+    results: Sequence[tuple[Outcome, Copy]], upload: bool
+) -> tuple[list[Message], list[Message], list[Message]]:
     """Warnings, notes and closing lines, each for the workers it holds for. Names in them are not cleaned yet,
     as whoever writes a line to stderr does that."""
     from atlctl.cli.output.summary import folded
 
+    def told(text: Message, pairs: Sequence[tuple[str, str]]) -> list[Message]:
+        return [text.filled(workers=folded(names), what=what) for what, names in _grouped(pairs) if what]
+
     warnings = []
     if upload:
         if results and results[0][1].tally.skipped.count:
-            warnings.append(f"not sent: {_named(results[0][1].tally.skipped)}")
+            warnings.append(Message("not sent: {names}", names=_named(results[0][1].tally.skipped)))
     else:
         skipped = [(outcome.worker.name, _named(copy.tally.skipped)) for outcome, copy in results]
-        warnings = [f"not copied from {folded(names)}: {text}" for text, names in _grouped(skipped) if text]
+        warnings = told(Message("not copied from {workers}: {what}"), skipped)
     changed = [(outcome.worker.name, copy.said if copy.changed else "") for outcome, copy in results]
-    warnings += [f"on {folded(names)}: {text}" for text, names in _grouped(changed) if text]
+    warnings += told(Message("on {workers}: {what}"), changed)
     said = [(o.worker.name, copy.said if o.ok and not copy.changed else "") for o, copy in results]
-    notes = [f"{folded(names)} said: {text}" for text, names in _grouped(said) if text]
-    return warnings, notes, _closing(results)
+    return warnings, told(Message("{workers} said: {what}"), said), _closing(results)
 
 
-def _closing(results: Sequence[tuple[Outcome, Copy]]) -> list[str]:
-    from atlctl.cli.output.summary import folded
+_SHOWN = {
+    "failed": Message("failed"),
+    "timeout": Message("timed out"),
+    "lost": Message("lost"),
+    "cancelled": Message("cancelled"),
+}
+
+
+def _closing(results: Sequence[tuple[Outcome, Copy]]) -> list[Message]:
+    from atlctl.cli.output.summary import ended, folded
 
     lines = []
     copied = [(outcome, copy) for outcome, copy in results if outcome.ok]
@@ -278,18 +299,17 @@ def _closing(results: Sequence[tuple[Outcome, Copy]]) -> list[str]:
         files = sum(copy.tally.files for _, copy in copied)
         size = human_bytes(sum(copy.tally.bytes for _, copy in copied))
         names = folded(outcome.worker.name for outcome, _ in copied)
-        lines.append(f"copied: {names}: {counted(files, 'file')}, {size}")
-    for label in ("failed", "timeout", "lost", "cancelled"):
-        shown = "timed out" if label == "timeout" else label
+        counts = joined((plural("{n} file", "{n} files", files), size), COMMA)
+        lines.append(Message("copied: {workers}: {counts}", workers=names, counts=counts))
+    for label, shown in _SHOWN.items():
         reasons = [(o.worker.name, o.reason) for o, _ in results if not o.ok and word(o) == label]
         groups = _grouped(reasons)
-        for reason, ended in groups[:_REASONS]:
-            lines.append(f"{shown}: {folded(ended)}" + (f": {reason}" if reason else ""))
-        rest = [name for _, ended in groups[_REASONS:] for name in ended]
+        lines += [ended(shown, names, reason) for reason, names in groups[:_REASONS]]
+        rest = [name for _, names in groups[_REASONS:] for name in names]
         if rest:
-            lines.append(f"{shown}: {folded(rest)}: other reasons")
+            lines.append(ended(shown, rest, Message("other reasons")))
     running = [outcome.worker.name for outcome, _ in results if outcome.may_still_run]
-    return [*lines, f"may still run: {folded(running)}"] if running else lines
+    return [*lines, ended(Message("may still run"), running)] if running else lines
 
 
 def _grouped(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, list[str]]]:
@@ -298,8 +318,9 @@ def _grouped(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, list[str]]]:
 
 
 def _named(names: CountedNames) -> str:
+    shown = joined(names.first, LIST)
     more = names.count - len(names.first)
-    return ", ".join(names.first) + (f" and {more} more" if more else "")
+    return Message("{names} and {count} more", names=shown, count=more) if more else shown
 
 
 def document(job: Job, spec: CopySpec, results: Sequence[tuple[Outcome, Copy]], code: int) -> str:

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from atlctl.cli import say
 from atlctl.cli.installing import install_line
 from atlctl.cli.runtime import context, run_async
 from atlctl.cli.target import BACKEND_VARIABLE, local
@@ -44,7 +45,7 @@ EXAMPLES = Message("atlctl demo")
 def command(keep: Annotated[bool, typer.Option("--keep", help=Message("leave the job to play with"))] = False) -> int:
     if importlib.util.find_spec("torch") is None:
         raise AtlctlError(
-            "the demo trains with PyTorch, which is not installed beside atlctl",
+            Message("the demo trains with PyTorch, which is not installed beside atlctl"),
             install_line("torch"),
         )
     return run_async(lambda: _Demo(keep).run())
@@ -78,7 +79,7 @@ class _Demo:
                 if not self._keep:
                     await self._clean_up()
         if not self._keep and self._name in await self._jobs():
-            raise AtlctlError("the demo did not remove its job", f"atlctl local rm {self._name}")
+            raise AtlctlError(Message("the demo did not remove its job"), f"atlctl local rm {self._name}")
         self._say(
             Message(
                 "Right: rank {rank} on {worker} was damaged, and rank {rank} on {worker} was found.",
@@ -114,7 +115,7 @@ class _Demo:
         )
         self._started = True
         self._say(Message("Starting takes some seconds: every process imports torch."))
-        await self._until(self._all_ranks_train, START_SECONDS, "the training did not start")
+        await self._until(self._all_ranks_train, START_SECONDS, Message("the training did not start"))
         self._say(Message("All ranks train. Who is there, what do they answer, what do they print?"))
         await self._show("ps", self._name)
         await self._show(
@@ -137,7 +138,7 @@ class _Demo:
             )
         )
         _release(fault)
-        await self._until(self._all_held, FAIL_SECONDS, "the workers were not seen as Held")
+        await self._until(self._all_held, FAIL_SECONDS, Message("the workers were not seen as Held"))
         self._say(
             Message(
                 "The training has failed, yet the workers live on: their launch script ends in 'sleep; exit "
@@ -186,7 +187,11 @@ class _Demo:
         }
         got = {"verdict": data["verdict"], **{key: found.get(key) for key in list(wanted)[1:]}}
         if got != wanted:
-            raise AtlctlError(f"the demo did not find what it had injected: injected {wanted}, found {got}")
+            raise AtlctlError(
+                Message(
+                    "the demo did not find what it had injected: injected {wanted}, found {got}", wanted=wanted, got=got
+                )
+            )
 
     async def _all_ranks_train(self) -> bool:
         from atlctl.backends.base import LogRequest
@@ -195,7 +200,10 @@ class _Demo:
         job = await source.get_job(self._name)
         for worker in job.workers:
             if worker.state is State.HELD or not worker.state.active:
-                raise AtlctlError(f"the training did not start: {worker.name} is {worker.state} ({worker.reason})")
+                state = Message("{state} ({reason})", state=say.state(worker.state), reason=worker.reason)
+                raise AtlctlError(
+                    Message("the training did not start: {worker} is {state}", worker=worker.name, state=state)
+                )
             wanted = {f"rank {worker.index * PROCESSES + place}".encode() for place in range(PROCESSES)}
             async for batch in source.lines(job, worker, LogRequest()):
                 for line in batch:
@@ -209,7 +217,8 @@ class _Demo:
         workers = (await local().get_job(self._name)).workers
         for worker in workers:
             if not worker.state.active:
-                raise AtlctlError(f"{worker.name} has ended: {worker.state} ({worker.reason})")
+                state = Message("{state} ({reason})", state=say.state(worker.state), reason=worker.reason)
+                raise AtlctlError(Message("{worker} has ended: {state}", worker=worker.name, state=state))
         return all(worker.state is State.HELD for worker in workers)
 
     async def _until(self, condition: Callable[[], Awaitable[bool]], seconds: float, otherwise: str) -> None:
@@ -218,7 +227,7 @@ class _Demo:
         try:
             while not await condition():
                 if time.monotonic() > deadline:
-                    raise TimedOut(f"{otherwise} within {seconds:.0f} s")
+                    raise TimedOut(Message("{what} within {seconds:.0f} s", what=otherwise, seconds=seconds))
                 await asyncio.sleep(POLL_SECONDS)
         except AtlctlError:
             self._say(Message("That went wrong. Why?"))
@@ -237,7 +246,7 @@ class _Demo:
         process = await asyncio.create_subprocess_exec(*_PROGRAM, *words, env=_environment())
         code = await _wait(process)
         if code != 0:
-            raise AtlctlError(f"'atlctl {words[0]}' exited with {code}")
+            raise AtlctlError(Message("'atlctl {command}' exited with {code}", command=words[0], code=code))
 
     async def _quietly(self, *words: str) -> dict[str, Any]:
         """Run a command and return its JSON document (an empty one where it has none)."""
@@ -251,9 +260,9 @@ class _Demo:
         )
         output, errors = await process.communicate()
         if process.returncode != 0:
-            raise AtlctlError(
-                f"'atlctl {words[0]}' exited with {process.returncode}: {errors.decode(errors='replace').strip()}"
-            )
+            said = errors.decode(errors="replace").strip()
+            how = Message("'atlctl {command}' exited with {code}", command=words[0], code=process.returncode)
+            raise AtlctlError(Message("{what}: {why}", what=how, why=said))
         return {} if words[0] == "local" else json.loads(output)
 
 

@@ -51,12 +51,13 @@ def command(
     if saved:
         if job is not None or job_option is not None:
             raise UsageError(
-                "a job and saved logs (--from) are both named", "name one; several logs: --from A --from B, or a folder"
+                Message("a job and saved logs (--from) are both named"),
+                Message("name one; several logs: --from A --from B, or a folder"),
             )
         if log_path is not None:
             raise UsageError(
-                "--log-path reads files inside a job's workers, and --from names saved logs",
-                "saved files: name them with --from, too",
+                Message("--log-path reads files inside a job's workers, and --from names saved logs"),
+                Message("saved files: name them with --from, too"),
             )
         from atlctl.cli.evidence.findings import tell_saved
 
@@ -64,10 +65,11 @@ def command(
             saved, error_files=not no_files, exit_code=exit_code, output=output, verbose=bool(context().verbose)
         )
     if no_files:
-        raise UsageError("--no-files applies to saved logs only", "atlctl errors --from PATH --no-files")
+        raise UsageError(Message("--no-files applies to saved logs only"), "atlctl errors --from PATH --no-files")
     if log_path == "":
         raise UsageError(
-            "--log-path: the pattern is empty", "name files as a worker sees them: --log-path '/logs/*.log'"
+            Message("--log-path: the pattern is empty"),
+            Message("name files as a worker sees them: --log-path '/logs/*.log'"),
         )
     return run_async(lambda: _errors(job, job_option, log_path, exit_code, output, bool(context().verbose)))
 
@@ -95,14 +97,14 @@ async def _errors(
     events = await gone.events(source, job)
     collected = await collect(source, job, known, log_path, events)
     for name, problem in collected.unread.items():
-        say.warning(f"{name}: its log could not be read: {problem.message}")
+        say.warning(Message("{worker}: its log could not be read: {why}", worker=name, why=problem.message))
     for name, problem in collected.problems:
-        say.warning(f"{name}: {problem.message}")
+        say.warning(Message("{names}: {text}", names=name, text=problem.message))
     gone.tell(job, events)
     found = placed(diagnose(collected.evidence, known), collected.stories)
     unread = len(collected.unread) == len(job.workers) and not any(item.log for item in collected.evidence.workers)
     if unread and found.verdict is Verdict.NONE:
-        raise Unreachable(f"no log of job {job.name} could be read", f"atlctl ps {job.name}")
+        raise Unreachable(Message("no log of job {job} could be read", job=job.name), f"atlctl ps {job.name}")
     found = await with_ranks(source, job, found, collected.evidence)
     about = {"job": job.name, "uid": job.uid, "state": str(job.state), "source": None}
     problems = [
@@ -124,7 +126,7 @@ async def _errors(
     return tell(
         found,
         about,
-        [f"job {job.name}: {job.state}{f' ({job.reason})' if job.reason else ''}"],
+        [Message("job {job}: {state}", job=job.name, state=say.state(job.state, job.reason))],
         problems,
         exit_code=exit_code,
         output=output,
@@ -136,7 +138,8 @@ async def _errors(
 
 
 def _place(proof: Proof) -> str:
-    place = proof.worker if proof.file is None else f"{proof.worker}, {proof.file}"
     if proof.line_no is None:
-        return place
-    return f"{place}, line {proof.line_no}" if proof.file is None else f"{place} line {proof.line_no}"
+        return proof.worker if proof.file is None else f"{proof.worker}, {proof.file}"
+    if proof.file is None:
+        return Message("{worker}, line {number}", worker=proof.worker, number=proof.line_no)
+    return Message("{worker}, {file} line {number}", worker=proof.worker, file=proof.file, number=proof.line_no)

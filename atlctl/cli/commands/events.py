@@ -45,7 +45,10 @@ async def _show(argument: str | None, option: str | None, output: str) -> int:
 
     source = backend(argument, option)
     if not isinstance(source, HasEvents):
-        raise UsageError(f"the backend '{source.name}' keeps no events", "what its workers printed: atlctl logs")
+        raise UsageError(
+            Message("the backend '{backend}' keeps no events", backend=source.name),
+            Message("what its workers printed: atlctl logs"),
+        )
     job = await find_job(source, argument, option, reads_only=True)
     events = await source.events(job)
     if output in ("json", "yaml"):
@@ -53,7 +56,7 @@ async def _show(argument: str | None, option: str | None, output: str) -> int:
     elif events:
         say.out(events_table(events, context().streams))
     else:
-        say.note(f"no events of {job.name}: a cluster keeps them for an hour, as a rule")
+        say.note(Message("no events of {job}: a cluster keeps them for an hour, as a rule", job=job.name))
     return 0
 
 
@@ -64,12 +67,12 @@ def events_table(events: Sequence[JobEvent], streams: Streams) -> str:
     now = time.time()
     terminal = streams.stdout_tty
     columns = [
-        Column("LAST SEEN", "right" if terminal else "left"),
-        Column("TYPE"),
-        Column("REASON"),
-        Column("OBJECT"),
-        Column("COUNT", "right"),
-        Column("MESSAGE"),
+        Column(Message("LAST SEEN"), "right" if terminal else "left"),
+        Column(Message("TYPE")),
+        Column(Message("REASON")),
+        Column(Message("OBJECT")),
+        Column(Message("COUNT"), "right"),
+        Column(Message("MESSAGE")),
     ]
     rows = [
         [
@@ -89,7 +92,7 @@ def _object(event: JobEvent) -> str:
     """Whose event it is: a worker's, a node's, or the job's own."""
     if event.worker is not None:
         return event.worker
-    return f"node {event.node}" if event.kind == "Node" else event.kind or "-"
+    return Message("node {name}", name=event.node) if event.kind == "Node" else event.kind or "-"
 
 
 def event_data(event: JobEvent) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import typer
 
 from atlctl.cli import options
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import Message
+from atlctl.i18n import Message, about, joined
 from atlctl.jobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,12 +90,14 @@ def command(
     if retry_failed:
         if cmd or not selection.empty or selection.exclude:
             raise UsageError(
-                "--retry-failed runs the last command where it failed: it takes neither a command nor a selection",
+                Message(
+                    "--retry-failed runs the last command where it failed: it takes neither a command nor a selection"
+                ),
                 "atlctl exec --retry-failed",
             )
         return run_async(lambda: retry(job, stdin, limits, form))
     if not cmd:
-        raise UsageError("no command to run", "atlctl exec --all nvidia-smi")
+        raise UsageError(Message("no command to run"), "atlctl exec --all nvidia-smi")
     return run_async(lambda: execute(job, selection, tuple(cmd), stdin, limits, form))
 
 
@@ -103,6 +105,11 @@ def _check(form: Form) -> None:
     asked = {"-o json": form.json, "--gather": form.gather, "--output-dir": form.folder is not None}
     chosen = [name for name, on in asked.items() if on]
     if len(chosen) > 1:
-        raise UsageError(f"{' and '.join(chosen)} are two forms of the same output", "choose one")
+        raise UsageError(
+            Message("{options} are two forms of the same output", options=joined(chosen, about("list", " and "))),
+            Message("choose one"),
+        )
     if form.raw and chosen:
-        raise UsageError(f"--raw means live output, not {chosen[0]}", "leave one of them out")
+        raise UsageError(
+            Message("--raw means live output, not {option}", option=chosen[0]), Message("leave one of them out")
+        )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import Message
+from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import UsageError
 
 EXAMPLES = Message(
@@ -25,18 +25,18 @@ def command(
 
 
 async def _list(everywhere: bool, output: str) -> int:
-    from atlctl.cli.target import backend, remember
+    from atlctl.cli.target import START_ONE, backend, not_for, remember
     from atlctl.cli.views import error_data, job_data, jobs_table
     from atlctl.render.sanitize import clean
 
     source = backend(everywhere=everywhere)
     if everywhere and source.name != "kubernetes":
-        raise UsageError(f"'--all-namespaces' does not apply to the backend {source.name}", "see: atlctl jobs -h")
+        raise UsageError(not_for("--all-namespaces", source.name), Message("see: {command}", command="atlctl jobs -h"))
     listing = await source.list_jobs()
     jobs = listing.jobs
     remember(source, jobs, whole=not listing.problems, everywhere=everywhere)
     for problem in listing.problems:
-        say.warning(f"{problem.message}; {problem.hint}" if problem.hint else problem.message)
+        say.warning(joined((problem.message, problem.hint)) if problem.hint else problem.message)
     if output in ("json", "yaml"):
         say.document({"jobs": [job_data(job) for job in jobs]}, [error_data(problem) for problem in listing.problems])
     elif output == "name":
@@ -44,6 +44,6 @@ async def _list(everywhere: bool, output: str) -> int:
     elif jobs:
         say.out(jobs_table(jobs, context().streams, output == "wide", spread=everywhere))
     elif not listing.problems:
-        start = "; start one: atlctl local run --workers 2 -- CMD, or try: atlctl demo"
-        say.note(f"no jobs here{start if source.name == 'local' else ''}")
+        none = Message("no jobs here")
+        say.note(joined((none, START_ONE)) if source.name == "local" else none)
     return max((problem.exit_code for problem in listing.problems), default=0)

@@ -57,7 +57,10 @@ def _hint_relative(cmd: list[str]) -> None:
     for word in cmd:
         if not word.startswith(("/", "-")) and "." in word and os.path.isfile(word):
             say.note(
-                f"each worker runs in a folder of its own: '{word}' will not be found there; write \"$PWD/{word}\""
+                Message(
+                    "each worker runs in a folder of its own: '{file}' will not be found there; write \"$PWD/{file}\"",
+                    file=word,
+                )
             )
 
 

@@ -76,7 +76,8 @@ def _pattern(text: str | None) -> re.Pattern[bytes] | None:
         return re.compile(text.encode("utf-8", "surrogateescape"))
     except re.error as error:
         raise UsageError(
-            f"--grep '{text}' is not a regular expression: {error}", "quote special characters with \\"
+            Message("--grep '{pattern}' is not a regular expression: {why}", pattern=text, why=str(error)),
+            Message("quote special characters with \\"),
         ) from error
 
 
@@ -112,7 +113,7 @@ async def _show(
     def report(worker: Worker, problem: AtlctlError | None) -> None:
         if problem is not None:
             problems.append(problem)
-            say.warning(f"{worker.name}: {problem.message}")
+            say.warning(Message("{names}: {text}", names=worker.name, text=problem.message))
         shown.ended(worker, problem)
 
     async for chunk in merge(workers, lambda worker: source.lines(job, worker, request), report):

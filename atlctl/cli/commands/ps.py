@@ -81,11 +81,11 @@ async def _watch(source: Backend, name: str, selection: Selection, output: str, 
             raise
         except AtlctlError as error:
             if not waits:
-                say.note(f"{error.message}; waiting for it (Ctrl-C ends this)")
+                say.note(Message("{problem}; waiting for it (Ctrl-C ends this)", problem=error.message))
             waits = True
         else:
             if waits:
-                say.note(f"job {name} can be asked for again")
+                say.note(Message("job {job} can be asked for again", job=name))
                 said = "" if screen else said  # notes stand on it
             waits = False
             if shown == said and not any(worker.state.active for worker in job.workers):
@@ -109,7 +109,8 @@ async def _render(source: Backend, job: Job, selection: Selection, output: str) 
         return "".join(f"{clean(worker.name)}\n" for worker in workers)
     missing = job.missing if selection.empty or selection.all else ()
     if job.reason and job.state in (State.PENDING, State.QUEUED, State.SUSPENDED):
-        say.note(f"job {job.name} is {job.state} ({job.reason}){f': {job.message}' if job.message else ''}")
+        state = Message("job {job} is {state}", job=job.name, state=say.state(job.state, job.reason))
+        say.note(Message("{what}: {why}", what=state, why=job.message) if job.message else state)
     return workers_table(workers, missing, context().streams, output == "wide")
 
 

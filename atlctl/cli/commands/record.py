@@ -11,7 +11,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import Message
+from atlctl.i18n import COMMA, Message, joined
 from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched
 
 if TYPE_CHECKING:
@@ -93,19 +93,24 @@ async def _record(
             try:
                 recorded.remember(job, store.path)
             except (AtlctlError, OSError) as error:
-                say.note(f"'atlctl errors {job.name}' will not find this recording by itself: {error}")
+                why = error.message if isinstance(error, AtlctlError) else str(error)
+                say.note(
+                    Message(
+                        "'atlctl errors {job}' will not find this recording by itself: {why}", job=job.name, why=why
+                    )
+                )
         own_signatures()  # a mistake in them is told now, not after the job
         if isinstance(source, ManyLogs):
             source.allow_logs(max(job.expected, len(job.workers)))
         find = _finder(source, job)
         recorder = Recorder(source, job, store, before, find, say, keep=keep, on_failure=on_failure)
         _tell_begin(job, store.path, keep, goes_on=bool(before))
-        context().on_first = lambda: say.line("interrupted: what was recorded is kept")
+        context().on_first = lambda: say.line(Message("interrupted: what was recorded is kept"))
         result = await recorder.run()
         _tell_end(result, job, store.path)
         about = {"job": job.name, "uid": job.uid, "state": None}
         if not result.bytes and output == "table":
-            say.note(f"no worker of job {job.name} has printed anything")
+            say.note(Message("no worker of job {job} has printed anything", job=job.name))
         else:
             tell_saved(
                 [store.path],
@@ -119,7 +124,8 @@ async def _record(
         told = True
         return int(ExitCode.FAILED if result.incomplete else ExitCode.OK)
     except asyncio.CancelledError:
-        say.line(f"read it: atlctl errors --from {store.path}; go on: atlctl record {job.name} --out {store.path}")
+        text = Message("read it: atlctl errors --from {folder}; go on: atlctl record {job} --out {folder}")
+        say.line(text.filled(folder=store.path, job=job.name))
         raise
     finally:
         context().on_first = None
@@ -141,7 +147,8 @@ async def _wait_for(source: Backend, argument: str | None, option: str | None) -
             if options.stated_job(argument, option) is None:
                 raise
             if not waits:
-                say.note(f"{error.message}; waiting for it (Ctrl-C ends this){f'; {error.hint}' if error.hint else ''}")
+                waiting = Message("{problem}; waiting for it (Ctrl-C ends this)", problem=error.message)
+                say.note(joined((waiting, error.hint)) if error.hint else waiting)
             waits = True
             await asyncio.sleep(WAIT_SECONDS)
 
@@ -153,21 +160,29 @@ def _finder(source: Backend, job: Job) -> Callable[[], Awaitable[Job]]:
 
 
 def _tell_begin(job: Job, folder: str, keep: int, *, goes_on: bool) -> None:
-    from atlctl.jobs.naming import counted
-
-    how = "goes on recording" if goes_on else "records"
-    workers = counted(len(job.workers), "worker") if job.workers else "no workers yet, they are waited for"
-    say.line(f"{how} job {job.name} ({job.kind}, {job.state}, {workers}) in {folder}")
+    none = Message("no workers yet, they are waited for")
+    workers = say.workers(len(job.workers)) if job.workers else none
+    about = joined((job.kind, say.state(job.state), workers), COMMA)
+    goes_on_text = Message("goes on recording job {job} ({about}) in {folder}")
+    text = goes_on_text if goes_on else Message("records job {job} ({about}) in {folder}")
+    say.line(text.filled(job=job.name, about=about, folder=folder))
     most = max(job.expected, len(job.workers)) * keep
     free = os.statvfs(folder)
     room = free.f_bavail * free.f_frsize
     if most > room:
-        say.warning(f"its logs may take {most >> 20} MiB, and {room >> 20} MiB are free: --keep-mib bounds each")
+        say.warning(
+            Message(
+                "its logs may take {most} MiB, and {free} MiB are free: --keep-mib bounds each",
+                most=most >> 20,
+                free=room >> 20,
+            )
+        )
 
 
 def _tell_end(result: Result, job: Job, folder: str) -> None:
     context().on_first = None
-    ended = "is gone" if result.gone else "has ended"
-    say.line(f"job {job.name} {ended}; {result.bytes / 2**20:.1f} MiB of logs are in {folder}")
+    ended = Message("job {job} is gone", job=job.name) if result.gone else Message("job {job} has ended", job=job.name)
+    kept = Message("{size:.1f} MiB of logs are in {folder}", size=result.bytes / 2**20, folder=folder)
+    say.line(joined((ended, kept)))
     for names, why in say.by_reason(result.incomplete.items()):
-        say.warning(f"the log of {names} is not whole: {why}" if names else why)
+        say.warning(Message("the log of {workers} is not whole: {why}", workers=names, why=why) if names else why)

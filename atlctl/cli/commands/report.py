@@ -45,13 +45,15 @@ def command(
     output: Annotated[str, options.output("table", "json", "yaml")] = "table",
 ) -> int:
     if out == "":
-        raise UsageError("--out: the path is empty", "name a new folder, or a new file that ends in .tar.gz")
+        raise UsageError(
+            Message("--out: the path is empty"), Message("name a new folder, or a new file that ends in .tar.gz")
+        )
     if saved:
         if job is not None or job_option is not None:
-            raise UsageError("a job and saved evidence (--from) are both named", "name one")
+            raise UsageError(Message("a job and saved evidence (--from) are both named"), Message("name one"))
         return _saved(saved, out, smoke, not no_files, output)
     if no_files:
-        raise UsageError("--no-files applies to saved evidence only", "atlctl report --from PATH --no-files")
+        raise UsageError(Message("--no-files applies to saved evidence only"), "atlctl report --from PATH --no-files")
     context().container = container
     return run_async(lambda: _report(job, job_option, out, smoke, output))
 
@@ -63,7 +65,10 @@ def _saved(paths: list[str], out: str | None, smoke: str | None, error_files: bo
 
     folders = [path for path in paths if os.path.isdir(path)]
     if folders and len(paths) > 1:
-        raise UsageError("a report is made of one folder, or of several logs", "--from FOLDER, or --from A --from B")
+        raise UsageError(
+            Message("a report is made of one folder, or of several logs"),
+            Message("--from FOLDER, or --from A --from B"),
+        )
     name = os.path.basename(os.path.abspath(paths[0])) if paths[0] != "-" else "logs"
     with making(out, name.removesuffix(".log"), smoke) as made:
         made.copy(paths, error_files=error_files)
@@ -84,7 +89,7 @@ async def _report(argument: str | None, option: str | None, out: str | None, smo
     found = await gone.job_or_recording(source, argument, option, living=False)
     if isinstance(found, recorded.Recording):
         known = found.data["job"]
-        say.note(f"from the recording in {found.folder}")
+        say.note(recorded.source_of(found))
         with making(out, str(known.get("name") or "job"), smoke) as made:
             made.about = {"job": known.get("name"), "uid": known.get("uid"), "state": known.get("state")}
             made.copy([found.folder], error_files=True)
@@ -92,7 +97,13 @@ async def _report(argument: str | None, option: str | None, out: str | None, smo
     else:
         job = await held.look(source, found)
         with making(out, job.name, smoke) as made:
-            say.line(f"collecting the evidence of {len(job.workers)} workers ({DEADLINE:g} s at most for their logs)")
+            say.line(
+                Message(
+                    "collecting the evidence of {count} workers ({seconds:g} s at most for their logs)",
+                    count=len(job.workers),
+                    seconds=DEADLINE,
+                )
+            )
             await made.collect(source, job)
             gone.tell(job, await gone.events(source, job))
             saved, diagnosis = made.diagnose()
@@ -104,4 +115,4 @@ async def _report(argument: str | None, option: str | None, out: str | None, smo
 
 def _tell_missing(missing: Sequence[tuple[str, str]]) -> None:
     for what, why in say.by_reason(missing):
-        say.warning(f"missing: {what}: {why}" if what else why)
+        say.warning(Message("missing: {what}: {why}", what=what, why=why) if what else why)

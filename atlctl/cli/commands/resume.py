@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from atlctl.cli import options, say
-from atlctl.cli.commands.stop import TIMEOUT_SECONDS, headline
+from atlctl.cli.commands.stop import TIMEOUT_SECONDS, described, tell_facts
 from atlctl.cli.runtime import run_async
-from atlctl.i18n import Message
+from atlctl.i18n import Message, translated
 from atlctl.jobs.errors import AtlctlError
 
 EXAMPLES = Message(
@@ -44,23 +44,29 @@ async def _resume(
         job = await find_job(source, argument, option, reads_only=False)
         plan = await source.plan_resume(job)
     if plan.nothing:
-        say.line(f"{plan.nothing}: nothing to resume")
+        say.line(Message("{why}: nothing to resume", why=plan.nothing))
     else:
-        say.line(headline("resumes", f"job {job.name}", job))
-        for label, text in plan.facts:
-            say.line(f"  {label}: {text}")
+        what = Message("job {job}", job=job.name)
+        question = Message("Resume {what}?", what=what)
+        if plan.question:
+            question = Message("Resume {what} ({where})?", what=what, where=plan.question)
+        say.line(Message("resumes {what}", what=described(what, job)))
+        tell_facts(plan.facts)
         if dry_run:
             await source.check(plan)
-            say.note("dry run: nothing was resumed")
-        elif not yes and not confirm(f"Resume job {job.name}{plan.question and f' ({plan.question})'}?"):
-            raise AtlctlError("nothing was resumed")
+            say.note(Message("dry run: nothing was resumed"))
+        elif not yes and not confirm(question):
+            raise AtlctlError(Message("nothing was resumed"))
         else:
             for result in await source.carry_out(plan, timeout, say.line):
-                raise AtlctlError(f"not resumed: {result.reason}", f"look at it: atlctl ps {job.name}")
+                raise AtlctlError(
+                    Message("not resumed: {why}", why=result.reason),
+                    Message("look at it: atlctl ps {job}", job=job.name),
+                )
     done = not plan.nothing and not dry_run
     if output == "json":
         about = {"job": job.name, "uid": job.uid, "namespace": job.namespace, "dry_run": dry_run, "resumed": done}
         say.document({**about, "mechanism": plan.how, "stop": plan.undo or None})
     elif done:
-        say.out(f"resumed: job {job.name}\n")
+        say.out(translated(Message("resumed: job {job}\n", job=job.name)))
     return 0

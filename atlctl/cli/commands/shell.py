@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: The best shell the worker has; as login shells are not, so that the worker's own environment stays as it is.
 _SHELL = 'for s in "$SHELL" bash zsh; do command -v "$s" >/dev/null 2>&1 && exec "$s"; done; exec sh'
 GRACE_SECONDS = 1.0
+_SEE = Message("see: {command}", command="atlctl ps")
+_LOST = Message("{worker}: lost: {why}")
 
 
 EXAMPLES = Message(
@@ -43,8 +45,8 @@ def command(
     context().container = container
     if not context().streams.interactive:
         raise UsageError(
-            "a shell needs a terminal on standard input and output",
-            "for a script: atlctl exec -w WORKER -i -- sh < script.sh",
+            Message("a shell needs a terminal on standard input and output"),
+            Message("for a script: atlctl exec -w WORKER -i -- sh < script.sh"),
         )
     return run_async(lambda: _shell(worker, job))
 
@@ -61,8 +63,13 @@ async def _shell(wanted: str | None, named: str | None) -> int:
     workers = await choose(source, job, chosen)
     if len(workers) != 1:
         raise UsageError(
-            f"a shell opens in one worker, and this means {len(workers)}",
-            f"name one: atlctl shell -j {job.name} {workers[0].name}; workers: {fold_names(w.name for w in workers)}",
+            Message("a shell opens in one worker, and this means {count}", count=len(workers)),
+            Message(
+                "name one: atlctl shell -j {job} {worker}; workers: {workers}",
+                job=job.name,
+                worker=workers[0].name,
+                workers=fold_names(worker.name for worker in workers),
+            ),
         )
     say_guessed(workers)
     executor = source.executor(job)
@@ -93,11 +100,11 @@ async def _talk(execution: Execution, name: str) -> int:
                     return 128 + number if number is not None else (code or 0)
                 case FailedToStart(exit_code=code, reason=reason):
                     if code == ExitCode.UNREACHABLE:
-                        raise Unreachable(f"{name}: {reason}", "see: atlctl ps")
-                    raise AtlctlError(f"{name}: no shell could be started: {reason}")
+                        raise Unreachable(Message("{names}: {text}", names=name, text=reason), _SEE)
+                    raise AtlctlError(Message("{worker}: no shell could be started: {why}", worker=name, why=reason))
                 case Lost(reason=reason):
-                    raise Unreachable(f"{name}: lost: {reason}", "see: atlctl ps")
-        raise Unreachable(f"{name}: lost: no word on how the shell ended", "see: atlctl ps")
+                    raise Unreachable(_LOST.filled(worker=name, why=reason), _SEE)
+        raise Unreachable(_LOST.filled(worker=name, why=Message("no word on how the shell ended")), _SEE)
     except asyncio.CancelledError:
         await execution.end(GRACE_SECONDS)
         raise
@@ -155,4 +162,4 @@ def _raw_terminal() -> Iterator[None]:
     finally:
         context().writer.flush(1.0)
         termios.tcsetattr(0, termios.TCSADRAIN, before)
-        say.note("the shell has ended")
+        say.note(Message("the shell has ended"))

@@ -9,7 +9,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import Message
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.errors import ExitCode, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -137,12 +137,17 @@ def _check(
     for narrow, wide in (("--no-gpu", no_gpu), ("--net-only", net_only)):
         for name, given in (("--allow-busy", allow_busy), ("--gpus", bool(gpus))):
             if wide and given:
-                raise UsageError(f"'{narrow}' touches no GPU, and '{name}' is about GPUs", "leave one of them out")
+                raise UsageError(
+                    Message("'{narrow}' touches no GPU, and '{option}' is about GPUs", narrow=narrow, option=name),
+                    Message("leave one of them out"),
+                )
     if net_only and mount:
-        raise UsageError("'--net-only' tests no mount", "leave out --net-only, or --mount")
+        raise UsageError(Message("'--net-only' tests no mount"), Message("leave out --net-only, or --mount"))
     for path in mount or ():
         if not path.startswith("/"):
-            raise UsageError(f"--mount {path}: a folder on the workers is needed, from its root", "--mount /data")
+            raise UsageError(
+                Message("--mount {path}: a folder on the workers is needed, from its root", path=path), "--mount /data"
+            )
 
 
 def _gpus(texts: Sequence[str], job: Job) -> Mapping[str, Sequence[int]]:
@@ -153,7 +158,9 @@ def _gpus(texts: Sequence[str], job: Job) -> Mapping[str, Sequence[int]]:
     for text in texts:
         who, colon, numbers = text.rpartition(":")
         if not colon or not who or not numbers:
-            raise UsageError(f"--gpus {text}: workers and their GPUs are needed", "--gpus worker-1:0,2")
+            raise UsageError(
+                Message("--gpus {value}: workers and their GPUs are needed", value=text), "--gpus worker-1:0,2"
+            )
         chosen = [number for span in parse_numbers(numbers) for number in span if number < 1024]
         for worker in resolve(Selection(workers=(who,)), job):
             found.setdefault(worker.name, []).extend(number for number in chosen if number not in found[worker.name])
@@ -172,9 +179,12 @@ async def _chosen(
     if not any(worker.state.active for worker in chosen):
         from atlctl.jobs.naming import fold_names
 
-        states = ", ".join(dict.fromkeys(str(worker.state) for worker in chosen))
+        states = joined(dict.fromkeys(say.state(worker.state) for worker in chosen), LIST)
         names = fold_names(worker.name for worker in chosen)
-        raise Unreachable(f"no worker lives to be tested: {names} ({states})", f"atlctl errors {job.name}")
+        raise Unreachable(
+            Message("no worker lives to be tested: {workers} ({states})", workers=names, states=states),
+            f"atlctl errors {job.name}",
+        )
     return source, job, chosen
 
 
@@ -234,29 +244,31 @@ def _tell(smoke: Smoke, job: Job, words: Words, output: str, *, interrupted: boo
         from atlctl.cli.smoke.data import to_data
 
         data = {"job": job.name, "uid": job.uid, "complete": not interrupted, **to_data(smoke.report, left)}
-        problem = {"kind": "interrupted", "message": "ended before all checks were made", "hint": None}
+        problem = {"kind": "interrupted", "message": Message("ended before all checks were made"), "hint": None}
         say.document(data, [problem] if interrupted else ())
     else:
         from atlctl.cli.smoke.telling import report_text
 
         if interrupted:
-            say.line(words(Message("what was found so far:")))
+            say.line(Message("what was found so far:"))
         say.out(report_text(smoke.report, words, context().streams))
     if left:
-        say.warning(words(Message("agents may still run on {names}", names=fold_names(left))))
+        say.warning(Message("agents may still run on {names}", names=fold_names(left)))
 
 
 def _say_ending(living: Sequence[Worker]) -> None:
     if not context().reader_gone:
         from atlctl.jobs.naming import fold_names
 
-        say.line(f"interrupted; ending the agents on {fold_names(w.name for w in living)} (Ctrl-C leaves at once)")
+        names = fold_names(worker.name for worker in living)
+        say.line(Message("interrupted; ending the agents on {workers} (Ctrl-C leaves at once)", workers=names))
 
 
 def _left(living: Sequence[Worker]) -> str:
     from atlctl.jobs.naming import fold_names
 
-    return f"agents may still run for a moment on {fold_names(w.name for w in living)}"
+    names = fold_names(worker.name for worker in living)
+    return Message("agents may still run for a moment on {workers}", workers=names)
 
 
 async def _print_torchrun(

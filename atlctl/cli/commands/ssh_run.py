@@ -86,7 +86,7 @@ def command(
     file = context().hostfile
     if (file is None) == (job is None):
         raise UsageError(
-            "on which hosts? --hostfile FILE, or -j NAME of a list in the configuration",
+            Message("on which hosts? --hostfile FILE, or -j NAME of a list in the configuration"),
             "atlctl ssh run --hostfile hosts -- torchrun train.py",
         )
     listed = lists.of_file(file) if file is not None else hosts.list_named(str(job))

@@ -143,14 +143,20 @@ def _pyspy() -> bytes:
     beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
     path = beside if os.path.exists(beside) else shutil.which("py-spy")
     if path is None:
-        raise UsageError("--with-pyspy: there is no py-spy here to bring along", "install it: pip install py-spy")
+        raise UsageError(
+            Message("--with-pyspy: there is no py-spy here to bring along"),
+            Message("install it: {command}", command="pip install py-spy"),
+        )
     try:
         with open(path, "rb") as file:
             data = file.read(_MAX_PROGRAM + 1)
     except OSError as error:
-        raise AtlctlError(f"{path} cannot be read: {error.strerror}") from error
+        raise AtlctlError(Message("{path} cannot be read: {why}", path=path, why=error.strerror)) from error
     if not data.startswith(b"\x7fELF") or len(data) > _MAX_PROGRAM:
-        raise UsageError(f"--with-pyspy: {path} is no program of Linux", "install it: pip install py-spy")
+        raise UsageError(
+            Message("--with-pyspy: {path} is no program of Linux", path=path),
+            Message("install it: {command}", command="pip install py-spy"),
+        )
     return data
 
 
@@ -165,19 +171,29 @@ def _tell(looks: Sequence[Look], scene: Scene, *, brought: bool) -> None:
         if report is None:
             continue
         if report.headroom is not None and report.needed is not None and report.headroom < report.needed:
-            said.append((item.worker.name, (True, report.problem or "too little memory is free")))
+            said.append((item.worker.name, (True, report.problem or Message("too little memory is free"))))
         if report.hidden:
-            text = "processes of other users could not be looked into"
+            text = Message("processes of other users could not be looked into")
             said.append((item.worker.name, (False, text)))
         if not report.ranks:
-            said.append((item.worker.name, (False, "no rank process")))
+            said.append((item.worker.name, (False, Message("no rank process"))))
         for rank in report.ranks:
             said += ((item.worker.name, (False, problem)) for problem in rank.problems)
     say.about(said)
     if not brought and any(rank.report is not None and rank.report.spy is False for rank in scene.ranks):
-        say.note("Python stacks: --with-pyspy brings py-spy along for the look")
+        say.note(Message("Python stacks: --with-pyspy brings py-spy along for the look"))
     if scene.unseen:
-        say.note(f"not seen: {SceneText('en', context().streams).ranks(scene.unseen)}")
+        say.note(Message("not seen: {ranks}", ranks=named_ranks(scene.unseen)))
+
+
+def named_ranks(numbers: Iterable[int | None]) -> Message:
+    """`rank 3`, `ranks 0-2,5`, `a rank of unknown number`."""
+    known = sorted({number for number in numbers if number is not None})
+    if not known:
+        return Message("a rank of unknown number")
+    if len(known) == 1:
+        return Message("rank {rank}", rank=known[0])
+    return Message("ranks {numbers}", numbers=fold_numbers(known))
 
 
 class SceneText:
@@ -206,15 +222,7 @@ class SceneText:
         return "\n".join(lines) + "\n"
 
     def ranks(self, numbers: Iterable[int | None]) -> str:
-        """`rank 3`, `ranks 0-2,5`, `a rank of unknown number`."""
-        known = sorted({number for number in numbers if number is not None})
-        if not known:
-            return self._say(Message("a rank of unknown number"))
-        return (
-            f"rank {known[0]}"
-            if len(known) == 1
-            else self._say(Message("ranks {numbers}", numbers=fold_numbers(known)))
-        )
+        return self._say(named_ranks(numbers))
 
     def _say(self, text: str) -> str:
         return translated(text, self._lang)

@@ -12,9 +12,9 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import Message
+from atlctl.i18n import COMMA, Message, joined, plural, translated
 from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, UsageError
-from atlctl.jobs.naming import counted, fold_names, safe_file_name
+from atlctl.jobs.naming import fold_names, safe_file_name
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend, Plan, StopRequest, StopResult
@@ -26,6 +26,7 @@ GRACE_SECONDS = 10.0
 TIMEOUT_SECONDS = 120.0
 #: Lines about what was not stopped, or was not saved.
 MAX_LINES = 20
+_SAVED = Message("saved")
 #: Seconds for the error files of all workers.
 FILES_SECONDS = 20.0
 
@@ -82,7 +83,7 @@ def command(
     from atlctl.backends.base import StopRequest
 
     if out is not None and no_save:
-        raise UsageError("--out and --no-save exclude each other", "leave one of them out")
+        raise UsageError(Message("--out and --no-save exclude each other"), Message("leave one of them out"))
     selection = options.selection(
         all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
     )
@@ -113,31 +114,37 @@ async def _stop(
         workers = job.workers if selection.empty else await choose(source, job, selection, irreversible=True)
         plan = await source.plan_stop(job, workers, request)
     if plan.nothing:
-        say.line(f"{plan.nothing}: nothing to stop")
+        say.line(Message("{why}: nothing to stop", why=plan.nothing))
         _report(plan, [], dry_run, output)
         return 0
     own = await source.current_worker(job)
     inside = own is not None and plan.ends_terminal and own in {worker.name for worker in plan.workers}
     what = _what(job, workers, plan.workers)
-    say.line(headline("stops", what, job))
-    for label, text in plan.facts:
-        say.line(f"  {label}: {text}")
+    say.line(Message("stops {what}", what=described(what, job)))
+    tell_facts(plan.facts)
     if inside:
-        say.warning("the stop ends this terminal, too: it runs in one of these workers")
+        say.warning(Message("the stop ends this terminal, too: it runs in one of these workers"))
     keeping = _what_to_keep(plan, *wanted, inside=inside)
-    for label, text in keeping.facts:
-        say.line(f"  {label}: {text}")
+    tell_facts(keeping.facts)
     if dry_run:
         await source.check(plan)
-        say.note("dry run: nothing was stopped")
+        say.note(Message("dry run: nothing was stopped"))
         _report(plan, [], dry_run, output)
         return 0
-    if not yes and not confirm(f"Stop {what}{plan.question and f' ({plan.question})'}?"):
-        raise AtlctlError("nothing was stopped")
+    if not yes and not confirm(_question(what, plan)):
+        raise AtlctlError(Message("nothing was stopped"))
     saved = await _keep(source, job, keeping)
     results = await _carry_out(source, plan, timeout)
     _report(plan, results, dry_run, output, saved)
     return _code(plan, results)
+
+
+def _question(what: Message, plan: Plan) -> Message:
+    return (
+        Message("Stop {what} ({where})?", what=what, where=plan.question)
+        if plan.question
+        else Message("Stop {what}?", what=what)
+    )
 
 
 @dataclass(slots=True)
@@ -156,12 +163,13 @@ def _what_to_keep(plan: Plan, out: str | None, no_save: bool, *, inside: bool) -
     no such place is known. Nothing is made yet.
     """
     if no_save:
-        lost = (("saved", "nothing (--no-save)"),) if plan.loses_logs else ()
+        lost = ((_SAVED, Message("nothing (--no-save)")),) if plan.loses_logs else ()
         return Keeping(None, lost)
     if out is None and not plan.loses_logs:
         return Keeping(None)
     folder, why = _folder_for(plan.job, out, inside=inside and plan.loses_logs)
-    return Keeping(folder, (("saved", f"logs, states and events, before it, in {folder}{why}"),))
+    saved = Message("logs, states and events, before it, in {folder}", folder=folder)
+    return Keeping(folder, ((_SAVED, joined((saved, why), COMMA) if why else saved),))
 
 
 def _folder_for(job: Job, out: str | None, *, inside: bool) -> tuple[str, str]:
@@ -175,20 +183,27 @@ def _folder_for(job: Job, out: str | None, *, inside: bool) -> tuple[str, str]:
         below = mount_of(out, known)
         if below is not None and below.passing:
             raise UsageError(
-                f"nothing was stopped: {out} lies on {below.point} ({below.kind}), which goes with this pod",
-                "name a folder on a shared file system with --out, or give up the logs with --no-save",
+                Message(
+                    "nothing was stopped: {folder} lies on {mount} ({kind}), which goes with this pod",
+                    folder=out,
+                    mount=below.point,
+                    kind=below.kind,
+                ),
+                Message("name a folder on a shared file system with --out, or give up the logs with --no-save"),
             )
         return out, ""
     shared = shared_folder(known, os.getcwd())
     if shared is None:
         raise UsageError(
-            "nothing was stopped: this runs in one of these workers, and no shared file system is mounted to save "
-            "their logs on",
-            "--out DIR on a volume that stays, or --no-save to give up the logs",
+            Message(
+                "nothing was stopped: this runs in one of these workers, and no shared file system is mounted to save "
+                "their logs on"
+            ),
+            Message("--out DIR on a volume that stays, or --no-save to give up the logs"),
         )
     mount = mount_of(shared, known)
-    kind = f", on the shared mount {mount.point} ({mount.kind})" if mount is not None else ""
-    return os.path.join(shared, name), kind
+    kind = mount and Message("on the shared mount {path} ({kind})", path=mount.point, kind=mount.kind)
+    return os.path.join(shared, name), kind or ""
 
 
 async def _keep(source: Backend, job: Job, chosen: Keeping) -> Keeping:
@@ -200,19 +215,28 @@ async def _keep(source: Backend, job: Job, chosen: Keeping) -> Keeping:
     folder = Folder(chosen.folder)
     try:
         say.line(
-            f"saving the logs of {counted(len(job.workers), 'worker')} in {chosen.folder} ({DEADLINE:g} s at most)"
+            Message(
+                "saving the logs of {workers} in {folder} ({seconds:g} s at most)",
+                workers=say.workers(len(job.workers)),
+                folder=chosen.folder,
+                seconds=DEADLINE,
+            )
         )
         saved = chosen.saved = await save(source, job, folder)
         files = await _error_files(source, job, folder, saved) if saved.logs else 0
     finally:
         folder.close()
-    more = f", {counted(files, 'error file')}" if files else ""
-    size = _size(saved.bytes)
-    say.line(f"saved: {counted(saved.logs, 'log')}, {size}{more}; read them with: atlctl errors --from {chosen.folder}")
+    kept: list[str] = [plural("{n} log", "{n} logs", saved.logs), _size(saved.bytes)]
+    if files:
+        kept.append(plural("{n} error file", "{n} error files", files))
+    text = Message(
+        "saved: {what}; read them with: atlctl errors --from {folder}", what=joined(kept, COMMA), folder=chosen.folder
+    )
+    say.line(text)
     if saved.missing:
-        say.warning(f"missing in {chosen.folder}:")
+        say.warning(Message("missing in {folder}:", folder=chosen.folder))
         for what, why in say.by_reason(saved.missing):
-            say.line(f"  {what}: {why}" if what else f"  {why}")
+            say.line(Message("  {what}: {why}", what=what, why=why) if what else Message("  {text}", text=why))
     return chosen
 
 
@@ -251,9 +275,11 @@ async def _error_files(source: Backend, job: Job, folder: Folder, saved: SavedEv
     except NothingMatched:
         return 0  # the logs are empty
     except AtlctlError as error:
-        saved.missing.append(("error files", error.message))
+        saved.missing.append((Message("error files"), error.message))
     except TimeoutError:
-        saved.missing.append(("error files", f"not all were read within {FILES_SECONDS:g} s"))
+        saved.missing.append(
+            (Message("error files"), Message("not all were read within {seconds:g} s", seconds=FILES_SECONDS))
+        )
     return kept
 
 
@@ -280,7 +306,7 @@ async def _carry_out(source: Backend, plan: Plan, timeout: float) -> Sequence[St
 
     def told(text: str) -> None:
         say.line(text)
-        context().on_first = lambda: say.line("interrupted; what was asked for goes on without atlctl")
+        context().on_first = lambda: say.line(Message("interrupted; what was asked for goes on without atlctl"))
 
     context().writer.flush(5.0)
     try:
@@ -289,29 +315,42 @@ async def _carry_out(source: Backend, plan: Plan, timeout: float) -> Sequence[St
         context().on_first = None
 
 
-def headline(verb: str, what: str, job: Job) -> str:
-    """The first line of a plan."""
+def described(what: Message, job: Job) -> Message:
+    """What a plan is about, with what tells its job from others of that name."""
     from atlctl.render.table import rfc3339
 
-    since = f", since {rfc3339(job.created)}" if job.created is not None else ""
-    return f"{verb} {what} ({job.kind}, {job.state}{since}, uid {job.uid or 'unknown'})"
+    parts = [job.kind, say.state(job.state)]
+    if job.created is not None:
+        parts.append(Message("since {time}", time=rfc3339(job.created)))
+    parts.append(Message("uid {uid}", uid=job.uid or Message("unknown")))
+    return Message("{what} ({about})", what=what, about=joined(parts, COMMA))
 
 
-def _what(job: Job, workers: Sequence[Worker], running: Sequence[Worker]) -> str:
-    whole = len(workers) == len(job.workers)
-    return f"job {job.name}" if whole else f"{fold_names(w.name for w in running)} of job {job.name}"
+def tell_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """The lines of a plan below its first one."""
+    for label, text in facts:
+        say.line(Message("  {label}: {text}", label=label, text=text))
+
+
+def _what(job: Job, workers: Sequence[Worker], running: Sequence[Worker]) -> Message:
+    if len(workers) == len(job.workers):
+        return Message("job {job}", job=job.name)
+    return Message("{workers} of job {job}", workers=fold_names(w.name for w in running), job=job.name)
 
 
 def _code(plan: Plan, results: Sequence[StopResult]) -> int:
     left = [result for result in results if result.how == "not-stopped"]
     for result in left[:MAX_LINES]:
         if result.reason:
-            say.line(f"  {result.worker}: {result.reason}")
+            say.line(Message("  {what}: {why}", what=result.worker, why=result.reason))
     if len(left) > MAX_LINES:
-        say.line(f"  and {len(left) - MAX_LINES} more")
+        say.line(Message("  and {count} more", count=len(left) - MAX_LINES))
     if left:
         names = fold_names(result.worker for result in left)
-        raise AtlctlError(f"not stopped: {names}", f"look at it: atlctl ps {plan.job.name}; a second stop is safe")
+        raise AtlctlError(
+            Message("not stopped: {workers}", workers=names),
+            Message("look at it: atlctl ps {job}; a second stop is safe", job=plan.job.name),
+        )
     return int(ExitCode.OK)
 
 
@@ -328,20 +367,23 @@ def _report(
         say.document({**whole, **more})
         return
     texts = {
-        "terminated": "ended after SIGTERM",
-        "killed": "killed after the grace period",
-        "already-ended": "had ended already",
-        "gone": "pods are gone",
-        "not-stopped": "NOT stopped",
+        "terminated": Message("ended after SIGTERM"),
+        "killed": Message("killed after the grace period"),
+        "already-ended": Message("had ended already"),
+        "gone": Message("pods are gone"),
+        "not-stopped": Message("NOT stopped"),
     }
     for how, text in texts.items():
         found = [result for result in results if result.how == how]
         if found:
-            count = sum(result.processes for result in found)
-            processes = f", {count} process{'' if count == 1 else 'es'}" if count else ""
-            say.out(f"{text}: {fold_names(result.worker for result in found)} ({len(found)}{processes})\n")
+            counts = [str(len(found))]
+            if processes := sum(result.processes for result in found):
+                counts.append(plural("{n} process", "{n} processes", processes))
+            names = fold_names(result.worker for result in found)
+            told = Message("{how}: {workers} ({counts})", how=text, workers=names, counts=joined(counts, COMMA))
+            say.out(f"{translated(told)}\n")
     if results and (undo := _undo(plan)):
-        say.out(f"resume: {undo}\n")
+        say.out(translated(Message("resume: {command}\n", command=undo)))
 
 
 def _undo(plan: Plan) -> str | None:

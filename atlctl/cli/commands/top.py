@@ -71,7 +71,10 @@ def command(
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
     if interval < _LEAST_SECONDS:
-        raise UsageError(f"--interval is {_LEAST_SECONDS:g} s at least", "leave it out, or: --interval 1")
+        raise UsageError(
+            Message("--interval is {seconds:g} s at least", seconds=_LEAST_SECONDS),
+            Message("leave it out, or: {example}", example="--interval 1"),
+        )
     selection = options.selection(
         all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
     )
@@ -135,10 +138,10 @@ def _tell(views: Sequence[View]) -> None:
             said.append((name, (True, view.error.message)))
             continue
         if view.gpus.devices:
-            said.append((name, (True, "there are GPU devices, but no nvidia-smi")))
+            said.append((name, (True, Message("there are GPU devices, but no nvidia-smi"))))
         elif view.gpus.absent:
-            said.append((name, (False, "no GPU is told of: there is no nvidia-smi")))
+            said.append((name, (False, Message("no GPU is told of: there is no nvidia-smi"))))
         elif view.readout.none:
-            said.append((name, (False, "no GPU")))
-        said += ((name, (True, f"nvidia-smi also said: {line}")) for line in view.readout.odd)
+            said.append((name, (False, Message("no GPU"))))
+        said += ((name, (True, Message("nvidia-smi also said: {line}", line=line))) for line in view.readout.odd)
     say.about(said)

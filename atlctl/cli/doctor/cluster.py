@@ -355,7 +355,10 @@ async def _within(asked: Awaitable[T]) -> T:
         async with asyncio.timeout(PATIENCE):
             return await asked
     except TimeoutError as error:
-        raise Unreachable(f"the API server did not answer within {PATIENCE:g} s", "check the network") from error
+        raise Unreachable(
+            Message("the API server did not answer within {seconds:g} s", seconds=PATIENCE),
+            Message("check the network"),
+        ) from error
 
 
 def _cluster(report: DoctorReport) -> dict[str, Any]:

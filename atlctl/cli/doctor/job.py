@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from atlctl.cli import say
 from atlctl.cli.doctor.hosts import judge_clocks
 from atlctl.cli.doctor.report import DoctorReport
 from atlctl.cli.options import stated_job
@@ -73,12 +74,11 @@ async def check_current(
         report.warn("job", error.message, error.hint)
         return None
     job, how = found.job, _how_found(found.how, source.name)
-    state = f"{job.state} ({job.reason})" if job.reason else str(job.state)
     text = Message(
         "{name} ({kind}, {state}, {count} of {expected} workers): {how}",
         name=job.name,
         kind=job.kind,
-        state=state,
+        state=say.state(job.state, job.reason),
         count=len(job.workers),
         expected=job.expected,
         how=how,
@@ -175,7 +175,7 @@ async def ask(
     for worker in workers:
         answer = answers.get(worker.name)
         if answer is None or answer.fields is None:
-            problem = gone.get(worker.name, "no answer") if answer is None else answer.problem
+            problem = gone.get(worker.name, Message("no answer")) if answer is None else answer.problem
             told.append(Told(worker.name, problem=problem))
         else:
             told.append(_read(worker.name, hellos[worker.name], answer.fields))

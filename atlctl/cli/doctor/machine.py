@@ -140,13 +140,16 @@ def _room(folder: str) -> int:
                 ensure_dir(path)
                 above = path
     if not os.path.isdir(above) or not os.access(above, os.W_OK | os.X_OK):
-        raise NotAllowed(f"{folder} cannot be written", "set ATLCTL_STATE_DIR to a folder of your own")
+        raise NotAllowed(
+            Message("{folder} cannot be written", folder=folder),
+            Message("set ATLCTL_STATE_DIR to a folder of your own"),
+        )
     try:
         room = os.statvfs(above)
     except OSError as error:
         raise file_error(error, above) from error
     if room.f_blocks and not room.f_bavail:
-        raise AtlctlError(f"no space left on the disk of {folder}", "free some space")
+        raise AtlctlError(Message("no space left on the disk of {folder}", folder=folder), Message("free some space"))
     return room.f_bavail * room.f_frsize
 
 
@@ -161,7 +164,7 @@ def check_settings(report: DoctorReport, env: Mapping[str, str]) -> None:
         report.data["machine"]["settings"] = files
         config = load_config(env, os.getcwd())
     except OSError as error:
-        report.fail("settings", file_error(error, "the working folder").message, "cd")
+        report.fail("settings", file_error(error, Message("the working folder")).message, "cd")
         return
     except AtlctlError as error:
         report.fail("settings", error.message, error.hint)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from atlctl.i18n import Language, Message, translated
+from atlctl.i18n import Language, Message, about, translated
 from atlctl.jobs.errors import AtlctlError, ExitCode
 from atlctl.render.jsonout import yaml_dump
 from atlctl.render.sanitize import clean
-from atlctl.render.width import display_width
+from atlctl.render.width import display_width, padded
 
 
 class Status(StrEnum):
@@ -77,8 +77,12 @@ class DoctorReport:
 
 
 _COLORS = {Status.SKIPPED: "2", Status.OK: "32", Status.WARN: "33", Status.FAIL: "1;31"}
-_LABELS = {status: "-" if status is Status.SKIPPED else str(status) for status in Status}
-_WIDTH = max(map(len, _LABELS.values()))
+_LABELS = {
+    Status.SKIPPED: "-",
+    Status.OK: about("doctor", "ok"),
+    Status.WARN: Message("warn"),
+    Status.FAIL: Message("fail"),
+}
 
 
 def report_text(report: DoctorReport, color: bool, lang: Language | None = None) -> str:
@@ -86,10 +90,12 @@ def report_text(report: DoctorReport, color: bool, lang: Language | None = None)
     `kubectl apply -f -`."""
     say = functools.partial(translated, lang=lang)
     width = max((display_width(clean(check.name)) for check in report.checks), default=0)
+    labels = {status: say(label) for status, label in _LABELS.items()}
+    room = max(map(display_width, labels.values()))
     lines = []
-    indent = " " * (_WIDTH + 2)
+    indent = " " * (room + 2)
     for at, check in enumerate(report.checks):
-        label = f"{_LABELS[check.status]:<{_WIDTH}}"
+        label = padded(labels[check.status], room)
         if color:
             label = f"\x1b[{_COLORS[check.status]}m{label}\x1b[0m"
         name = clean(check.name)

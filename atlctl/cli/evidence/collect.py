@@ -20,6 +20,7 @@ from atlctl.diagnosis.logfacts import LogFacts, LogReader, literals_of
 from atlctl.diagnosis.logline import Moment
 from atlctl.diagnosis.platform import Event, PlatformState
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, ErrorRecord, parse_error_file
+from atlctl.i18n import COMMA, Message, joined
 from atlctl.jobs import podnews
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.naming import fold_names
@@ -132,8 +133,9 @@ async def _logs(
 
 def _say_cut(cut: Mapping[str, float | None]) -> None:
     times = [time for time in cut.values() if time is not None]
-    since = f", from {rfc3339(max(times))} on" if times else ""
-    say.note(f"only the end of the log of {fold_names(cut)} was read{since}: what failed begins there")
+    only = Message("only the end of the log of {workers} was read", workers=fold_names(cut))
+    since = [Message("from {time} on", time=rfc3339(max(times)))] if times else []
+    say.note(Message("{what}: what failed begins there", what=joined((only, *since), COMMA)))
 
 
 class Far(LogSource, LogEnds, Protocol):
@@ -274,7 +276,7 @@ async def _error_files(source: Backend, job: Job, worker: Worker, log: LogFacts)
             continue
         record, reason = parse_error_file(data)
         if record is None:
-            say.note(f"{worker.name}: {path}: {reason}")
+            say.note(Message("{names}: {path}: {text}", names=worker.name, path=path, text=reason))
         else:
             found[path] = record
     return found

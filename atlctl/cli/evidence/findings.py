@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
 from atlctl.cli.runtime import context
-from atlctl.i18n import language
+from atlctl.i18n import COMMA, LIST, Message, joined, language, plural, translated
 from atlctl.jobs.errors import ExitCode
-from atlctl.jobs.naming import counted
 
 if TYPE_CHECKING:
     from atlctl.diagnosis.result import Cause, Diagnosis, Proof
@@ -70,9 +69,9 @@ def tell(
         from atlctl.render.panel import render_panel
         from atlctl.render.sanitize import clean
 
-        manner = Manner(language(), verbose, guide, place, next_command)
+        manner = Manner(language(), verbose, guide, lambda proof: translated(place(proof)), next_command)
         panel = render_panel(tell_people(diagnosis, manner), context().streams)
-        say.out("".join(f"{clean(line)}\n" for line in head) + panel)
+        say.out("".join(f"{clean(translated(line))}\n" for line in head) + panel)
     return int(ExitCode.FAILED) if exit_code and diagnosis.verdict is not Verdict.NONE else int(ExitCode.OK)
 
 
@@ -96,7 +95,7 @@ def tell_saved(
     from atlctl.recording.read import STDIN
 
     if STDIN in paths and os.isatty(0):
-        say.note("reading standard input; Ctrl-D ends it")
+        say.note(Message("reading standard input; Ctrl-D ends it"))
     own = own_signatures()
     known = matcher(own)
     saved = _read_saved(paths, known, error_files, budget)
@@ -152,7 +151,8 @@ def _read_saved(paths: Sequence[str], known: Matcher, error_files: bool, budget:
         else:
             ends = Ends(max(4 * ends.share, budget // logs), begin)
     if saved.cut:
-        say.note(f"only the end of the log of {fold_names(saved.cut)} was read: what failed begins there")
+        only = Message("only the end of the log of {workers} was read", workers=fold_names(saved.cut))
+        say.note(Message("{what}: what failed begins there", what=only))
     return saved
 
 
@@ -179,7 +179,7 @@ def placed(found: Diagnosis, saved: Saved) -> Diagnosis:
 
 def _place(proof: Proof) -> str:
     if proof.file == "-":
-        return f"line {proof.line_no} of standard input"
+        return Message("line {number} of standard input", number=proof.line_no)
     if proof.file is None:
         return proof.worker  # what the platform says stands in no log
     return f"{proof.file}:{proof.line_no}" if proof.line_no is not None else proof.file
@@ -193,9 +193,16 @@ def _next_command(cause: Cause) -> str | None:
 
 
 def _head(paths: Sequence[str], saved: Saved) -> str:
-    shown = ["standard input" if path == "-" else path for path in paths]
-    more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
-    counts = counted(len(saved.logs), "log")
+    shown = [Message("standard input") if path == "-" else path for path in paths]
+    sources = joined(shown[:3], LIST)
+    if len(shown) > 3:
+        sources = Message("{names} and {count} more", names=sources, count=len(shown) - 3)
+    counts = [plural("{n} log", "{n} logs", len(saved.logs))]
     if saved.error_files:
-        counts += f", {counted(saved.error_files, 'error file')}"
-    return f"{counted(len(saved.job.workers), 'worker')} from {', '.join(shown[:3])}{more} ({counts})"
+        counts.append(plural("{n} error file", "{n} error files", saved.error_files))
+    return Message(
+        "{workers} from {sources} ({counts})",
+        workers=say.workers(len(saved.job.workers)),
+        sources=sources,
+        counts=joined(counts, COMMA),
+    )

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
+from atlctl.i18n import LIST, Message, joined, plural
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from atlctl.cli.evidence.recorded import Recording
     from atlctl.jobs.model import Job
 
-_NEXT = "next time 'atlctl record {name}', started with the job, keeps it"
 #: Pods that are named.
 MAX_NAMES = 8
 
@@ -44,13 +44,21 @@ def tell(job: Job, known: Sequence[Mapping[str, Any]]) -> None:
         from atlctl.jobs.naming import fold_names
 
         names = fold_names(worker.name for worker in replaced)
-        texts.append(f"earlier attempts of {names} are not looked at: as a rule a restart deletes their pods")
+        texts.append(
+            Message(
+                "earlier attempts of {workers} are not looked at: as a rule a restart deletes their pods", workers=names
+            )
+        )
     if texts:
         from atlctl.cli.evidence import recorded
 
         if recorded.of_job(job) is None:
-            texts.append(_NEXT.format(name=job.name))
-        say.note("; ".join(texts))
+            texts.append(_next_time(job.name))
+        say.note(joined(texts))
+
+
+def _next_time(name: str) -> Message:
+    return Message("next time 'atlctl record {job}', started with the job, keeps it", job=name)
 
 
 def _waits(job: Job) -> bool:
@@ -60,7 +68,7 @@ def _waits(job: Job) -> bool:
     return job.state in (State.PENDING, State.QUEUED, State.STARTING)
 
 
-def _missing(job: Job, events: Sequence[Mapping[str, Any]]) -> str:
+def _missing(job: Job, events: Sequence[Mapping[str, Any]]) -> Message:
     from atlctl.jobs import podnews
     from atlctl.jobs.model import State
     from atlctl.jobs.naming import fold_numbers
@@ -71,21 +79,25 @@ def _missing(job: Job, events: Sequence[Mapping[str, Any]]) -> str:
         if news is not None and news.what == "deleted":
             told.setdefault(news.pod, _time(event))
     times = sorted(time for time in told.values() if time)
-    when = f" (since {times[0]}, by its events)" if times else " (its events do not tell when)"
+    when = Message("since {time}, by its events", time=times[0]) if times else Message("its events do not tell when")
     why = {
-        State.FAILED: "of a failed job the platform deletes the pods that still run",
-        State.SUSPENDED: "a job that is suspended loses its pods",
-        State.RESTARTING: "a restart deletes the pods of the attempt before",
-    }.get(job.state, "who deleted them cannot be told")
-    pods = ", ".join(list(told)[:MAX_NAMES])
-    named = f": {pods}{' and others' if len(told) > MAX_NAMES else ''}" if pods else ""
+        State.FAILED: Message("of a failed job the platform deletes the pods that still run"),
+        State.SUSPENDED: Message("a job that is suspended loses its pods"),
+        State.RESTARTING: Message("a restart deletes the pods of the attempt before"),
+    }.get(job.state, Message("who deleted them cannot be told"))
     if not job.numbered:
-        what = f"{len(job.missing)} pods are" if len(job.missing) > 1 else "1 pod is"
+        what = plural("{n} pod is gone", "{n} pods are gone", len(job.missing))
     elif len(job.missing) > 1:
-        what = f"the pods of workers {fold_numbers(job.missing)} are"
+        what = Message("the pods of workers {numbers} are gone", numbers=fold_numbers(job.missing))
     else:
-        what = f"the pod of worker {job.missing[0]} is"
-    return f"{what} gone{when}{named}, with all logs; {why}"
+        what = Message("the pod of worker {number} is gone", number=job.missing[0])
+    what = Message("{what} ({when})", what=what, when=when)
+    if told:
+        names = joined(list(told)[:MAX_NAMES], LIST)
+        if len(told) > MAX_NAMES:
+            names = Message("{names} and others", names=names)
+        what = Message("{what}: {names}", what=what, names=names)
+    return joined((Message("{what}, with all logs", what=what), why))
 
 
 def _time(event: Mapping[str, Any]) -> str:
@@ -114,15 +126,20 @@ async def job_or_recording(
         if found is not None:
             say.note(error.message)
             return found
-        gone = f"if it was deleted, so were its logs: {_NEXT.format(name=named.rpartition('/')[2])}"
-        raise NothingMatched(error.message, f"{error.hint}; {gone}" if error.hint else gone) from error
+        next_time = _next_time(named.rpartition("/")[2])
+        gone = Message("if it was deleted, so were its logs: {next_time}", next_time=next_time)
+        raise NothingMatched(error.message, joined((error.hint, gone)) if error.hint else gone) from error
     found = recorded.of_job(job)
     if found is None or living:
         return job
     if recorded.tells_more(found, job):
         return found
     if recorded.lost(found, job):
-        say.note(f"a recording that broke off has what is gone by now: atlctl errors --from {found.folder}")
+        say.note(
+            Message(
+                "a recording that broke off has what is gone by now: atlctl errors --from {path}", path=found.folder
+            )
+        )
     return job
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from atlctl.cli import say
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import DOUBTFUL_REASON, HELD_REASON, Job, State, Worker
 
@@ -33,7 +34,12 @@ async def look(source: Backend, job: Job) -> Job:
         return job
     asked = [worker for worker in job.workers if worker.state in (State.RUNNING, State.SUCCEEDED)]
     if len(asked) > MOST:
-        say.note(f"{len(asked)} workers are too many to look for Held ones in their logs; atlctl errors reads all")
+        say.note(
+            Message(
+                "{count} workers are too many to look for Held ones in their logs; atlctl errors reads all",
+                count=len(asked),
+            )
+        )
         return job
     answers = await asyncio.gather(*(_failed(source, job, worker) for worker in asked))
     failed = {worker.name for worker, answer in zip(asked, answers, strict=True) if answer}
@@ -44,7 +50,9 @@ async def look(source: Backend, job: Job) -> Job:
     if held and job.state is State.RUNNING:
         from atlctl.jobs.naming import fold_names
 
-        return replace(job, workers=workers, state=State.HELD, reason=f"{fold_names(held)} held")
+        return replace(
+            job, workers=workers, state=State.HELD, reason=Message("{workers} held", workers=fold_names(held))
+        )
     return replace(job, workers=workers)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from atlctl.backends.base import Argv, ExecRequest, Exited, FailedToStart, Lost, Output
 from atlctl.diagnosis.evidence import RankLogFacts
 from atlctl.diagnosis.result import Diagnosis, Proof
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, TimedOut, Unreachable
 from atlctl.jobs.naming import fold_names
 from atlctl.recording.hosts import by_host, merged
@@ -42,6 +43,8 @@ READERS = 16
 _SAMPLE = 64 * 1024
 _COMPLAINT = 1024
 
+_FEWER = Message("name fewer files with --log-path")
+_UNREAD = Message("its files could not be read: {why}")
 _READ = 'tail -c "$2" < "$1"'
 
 _RANK_LOG = re.compile(r"attempt_(\d{1,6})/(\d{1,4})/(?:stdout|stderr)\.log")
@@ -115,7 +118,9 @@ async def read_files(
     found = FilesRead()
     gone = [worker.name for worker in workers if not worker.state.active]
     if gone:
-        found.remarks.append(f"{fold_names(gone)}: not running, so no files could be read there (--log-path)")
+        found.remarks.append(
+            Message("{workers}: not running, so no files could be read there (--log-path)", workers=fold_names(gone))
+        )
     living = [worker for worker in workers if worker.state.active]
     if not living:
         return found
@@ -126,7 +131,9 @@ async def read_files(
         await visit.read_all()
     finally:
         await runner.aclose()
-    found.remarks += [f"{fold_names(names)}: {text}" for text, names in visit.said.items()]
+    found.remarks += [
+        Message("{names}: {text}", names=fold_names(names), text=text) for text, names in visit.said.items()
+    ]
     return found
 
 
@@ -157,7 +164,7 @@ class _Visit:
         await asyncio.gather(*(self._within(worker, self._list) for worker in self._workers))
         none = [worker.name for worker in self._workers if self._listed.get(worker.name) == []]
         if none:
-            self._say(f"no file matches {self._pattern}", *none)
+            self._say(Message("no file matches {pattern}", pattern=self._pattern), *none)
 
     async def read_all(self) -> None:
         """Reads each file once, also where several workers see it."""
@@ -167,8 +174,8 @@ class _Visit:
                 seen.setdefault(file, []).append(worker.name)
         shared = {file: tuple(names) for file, names in seen.items() if len(names) > 1 and file.size and file.changed}
         for file, names in shared.items():
-            told = f"{len(names)} workers share {file.shown}"
-            self._say(f"{told}; what no summary's host tells of a worker is left out", *names)
+            text = Message("{count} workers share {file}; what no summary's host tells of a worker is left out")
+            self._say(text.filled(count=len(names), file=file.shown), *names)
 
         async def read(worker: Worker) -> None:
             for file in self._listed.get(worker.name, ()):
@@ -188,7 +195,7 @@ class _Visit:
                 async with asyncio.timeout(self._left[worker.name]):
                     await work(worker)
             except TimeoutError:
-                error = TimedOut(f"its files were not read within {PATIENCE:.0f} s", "name fewer files with --log-path")
+                error = TimedOut(Message("its files were not read within {seconds:.0f} s", seconds=PATIENCE), _FEWER)
                 self._found.problems.append((worker.name, error))
             except AtlctlError as error:
                 self._found.problems.append((worker.name, error))
@@ -215,19 +222,26 @@ class _Visit:
         try:
             await self._run(worker, (_READ, file.path, str(LIMIT)), intake.take)
         except _Complained as error:
-            self._found.problems.append((worker.name, AtlctlError(f"{file.shown} could not be read: {error.message}")))
+            why = Message("{file} could not be read: {why}", file=file.shown, why=error.message)
+            self._found.problems.append((worker.name, AtlctlError(why)))
             return
         if reason := intake.finish():
-            self._say(f"{file.shown} {reason}", worker.name)
+            self._say(Message("{file} {what}", file=file.shown, what=reason), worker.name)
             return
         if file.size > LIMIT:
             left = file.size - LIMIT
-            self._say(f"of {file.shown} the last {LIMIT >> 20} MiB were read, {left} bytes not", worker.name)
+            text = Message(
+                "of {file} the last {size} MiB were read, {left} bytes not",
+                file=file.shown,
+                size=LIMIT >> 20,
+                left=left,
+            )
+            self._say(text, worker.name)
         if intake.feed is None:
             return
         wrong = intake.feed.overwritten()
         if wrong:
-            self._say(f"{file.shown} {wrong}", worker.name)
+            self._say(Message("{file} {what}", file=file.shown, what=wrong), worker.name)
         item = Read(names, file, intake.reader_of_all.facts(), intake.feed.number, file.size > LIMIT, wrong)
         self._read.setdefault(worker.name, []).append(item)
 
@@ -248,16 +262,16 @@ class _Visit:
                     case FailedToStart(exit_code=code, reason=reason):
                         ended = True
                         kind = Unreachable if code == Unreachable.exit_code else AtlctlError
-                        raise kind(f"its files could not be read: {reason}")
+                        raise kind(_UNREAD.filled(why=reason))
                     case Lost(reason=reason):
                         ended = True
-                        raise Unreachable(f"its files could not be read: {reason}")
+                        raise Unreachable(_UNREAD.filled(why=reason))
                     case Exited(exit_code=code, signal=signal):
                         ended = True
                         if code or signal:
                             said = complaint.decode("utf-8", "backslashreplace").strip()
-                            how = f"ended by signal {signal}" if signal else f"exit code {code}"
-                            raise _Complained(said or how)
+                            number = Message("ended by signal {number}", number=signal)
+                            raise _Complained(said or (number if signal else Message("exit code {code}", code=code)))
                     case _:
                         pass
                 if enough:
@@ -272,7 +286,7 @@ def parse_list(data: bytes) -> tuple[list[Listed], list[str]]:
     """The files that a worker lists, and remarks on what is passed over. Raises AtlctlError where it is cut off."""
     *records, rest = data.split(b"\0")
     if rest or not records or not records[-1].startswith(b"e|"):
-        raise AtlctlError("its list of files is cut off", "name fewer files with --log-path")
+        raise AtlctlError(Message("its list of files is cut off"), _FEWER)
     files: list[Listed] = []
     remarks: list[str] = []
     for record in records[:-1]:
@@ -283,10 +297,11 @@ def parse_list(data: bytes) -> tuple[list[Listed], list[str]]:
             when = changed.decode("ascii", "replace")
             files.append(Listed(path, int(digits), when, ends.decode("ascii", "replace")))
         elif kind == b"m":
-            remarks.append(f"more than {MAX_FILES} files match: the others were not read")
+            remarks.append(Message("more than {count} files match: the others were not read", count=MAX_FILES))
         else:
-            why = "is no regular file and was not opened" if kind == b"s" else "could not be read"
-            remarks.append(f"{Listed(path, 0).shown} {why}")
+            special = Message("{file} is no regular file and was not opened")
+            unread = Message("{file} could not be read")
+            remarks.append((special if kind == b"s" else unread).filled(file=Listed(path, 0).shown))
     return files, remarks
 
 
@@ -303,7 +318,7 @@ class _Intake:
         self._start = b""
         self._left = LIMIT
         self._skip = skip
-        self._refused: str | None = None
+        self._refused: Message | None = None
 
     def take(self, data: bytes) -> bool:
         """The next bytes; False where no more are wanted."""
@@ -320,7 +335,7 @@ class _Intake:
                 self._begin()
         return self._left > 0 and self._refused is None
 
-    def finish(self) -> str | None:
+    def finish(self) -> Message | None:
         """The file has ended. Why it was not read, to go behind its name."""
         if self.feed is None and self._start and self._refused is None:
             self._begin()
@@ -335,11 +350,11 @@ class _Intake:
 
         start, self._start = self._start, b""
         if what := not_text(start):
-            self._refused = f"is no log but {what[0]}, it was not read"
+            self._refused = Message("is no log but {what}, it was not read", what=what[0])
             return
         feed = Feed(Alone(self.reader_of_all), "", 0, literals_of(self._matcher), start, alone=True)
         if feed.backwards:
-            self._refused = "has its newest lines first, it was not read"
+            self._refused = Message("has its newest lines first, it was not read")
             return
         self.feed = feed
         feed.feed(start)

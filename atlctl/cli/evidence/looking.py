@@ -46,7 +46,11 @@ async def with_ranks(source: Backend, job: Job, found: Diagnosis, evidence: JobE
     from atlctl.jobs.naming import fold_names, names_by_reason
     from atlctl.stacks.look import WINDOW, look
 
-    say.note(f"the logs name no failure so far; looking for {WINDOW:g} s at what the ranks are doing")
+    say.note(
+        Message(
+            "the logs name no failure so far; looking for {seconds:g} s at what the ranks are doing", seconds=WINDOW
+        )
+    )
     executor = source.executor(job)
     try:
         looks = await look(executor, job.workers, SECONDS, None)

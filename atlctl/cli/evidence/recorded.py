@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed
 from atlctl.jobs.fields import parse_json
 from atlctl.jobs.naming import safe_file_name
@@ -133,7 +134,7 @@ def _read(folder: str, top: str) -> Recording | None:
         data = read_bytes(os.path.join(folder, manifest.NAME), manifest.SIZE_LIMIT)
         manifest.read_manifest(data)
     except NotAllowed as error:
-        say.note(f"no recording is read: {error.message}")
+        say.note(Message("no recording is read: {why}", why=error.message))
         return None
     except (FileNotFoundError, AtlctlError, ValueError):
         return None
@@ -207,7 +208,7 @@ def ranks(job: Job) -> RankMap | None:
                 return None  # two workers with one rank are two trainings
             found[rank] = worker.name
     guess = not (recording.running or recording.whole)
-    return RankMap(found, "the recording of the job", guess) if found else None
+    return RankMap(found, Message("the recording of the job"), guess) if found else None
 
 
 def completed(job: Job, seen: RankMap | None) -> RankMap | None:
@@ -226,7 +227,9 @@ def completed(job: Job, seen: RankMap | None) -> RankMap | None:
     more = {rank: name for rank, name in known.workers.items() if rank not in seen.workers and name not in living}
     if not more:
         return seen
-    return RankMap({**seen.workers, **more}, f"{seen.source} and {known.source}", known.guess)
+    return RankMap(
+        {**seen.workers, **more}, Message("{one} and {other}", one=seen.source, other=known.source), known.guess
+    )
 
 
 def tells_more(recording: Recording, job: Job) -> bool:
@@ -239,14 +242,18 @@ def tells_more(recording: Recording, job: Job) -> bool:
     return recording.running or recording.whole or not job.workers
 
 
+def source_of(recording: Recording) -> Message:
+    return Message("from the recording in {folder}", folder=recording.folder)
+
+
 def tell(recording: Recording, *, exit_code: bool, output: str, verbose: bool) -> int:
     """Prints what the recording says; returns the exit code of `errors`."""
     from atlctl.cli.evidence.findings import tell_saved
     from atlctl.render.table import rfc3339
 
-    until = rfc3339(recording.updated)
-    how = "to the end of the job" if recording.whole else f"until {until}"
-    say.note(f"from the recording in {recording.folder}, which reaches {how}")
+    until = Message("until {time}", time=rfc3339(recording.updated))
+    how = Message("to the end of the job") if recording.whole else until
+    say.note(Message("{what}, which reaches {how}", what=source_of(recording), how=how))
     known = recording.data["job"]
     about = {"job": known.get("name"), "uid": known.get("uid"), "state": known.get("state")}
     return tell_saved(

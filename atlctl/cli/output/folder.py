@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from atlctl.backends.base import Stream
 from atlctl.fanout.outcome import Outcome
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.model import Worker
 from atlctl.jobs.naming import safe_file_name
@@ -75,8 +76,8 @@ class FolderSink:
             self._failed = True
             self.truncated.add(name)
             raise AtlctlError(
-                f"cannot write {os.path.join(self._folder, file)}: {error.strerror}",
-                hint="free some space, or choose another folder with --output-dir",
+                Message("cannot write {path}: {why}", path=os.path.join(self._folder, file), why=error.strerror),
+                hint=Message("free some space, or choose another folder with --output-dir"),
             ) from error
 
     def _open(self, file: str) -> int:
@@ -89,7 +90,7 @@ class FolderSink:
         fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | _SAFE, dir_fd=self._dir)
         if _identity(fd) != made:
             os.close(fd)
-            raise OSError(errno.ESTALE, "it was replaced meanwhile")
+            raise OSError(errno.ESTALE, Message("it was replaced meanwhile"))
         return fd
 
     def _remove(self, file: str) -> None:
@@ -123,7 +124,12 @@ def _open_folder(folder: str) -> int:
 
 def _refused(folder: str, error: OSError) -> AtlctlError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return NotAllowed(f"cannot write to {folder}: {error.strerror}")
+        return NotAllowed(Message("cannot write to {folder}: {why}", folder=folder, why=error.strerror))
     if os.path.islink(folder.rstrip("/")):
-        return UsageError(f"{folder} is a link", hint="name the folder itself with --output-dir")
-    return UsageError(f"cannot use {folder} for output: {error.strerror}", hint="name a folder with --output-dir")
+        return UsageError(
+            Message("{folder} is a link", folder=folder), hint=Message("name the folder itself with --output-dir")
+        )
+    return UsageError(
+        Message("cannot use {folder} for output: {why}", folder=folder, why=error.strerror),
+        hint=Message("name a folder with --output-dir"),
+    )

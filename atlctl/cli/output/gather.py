@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from atlctl.backends.base import Stream
 from atlctl.cli.output.live import sanitizer_for
-from atlctl.cli.output.summary import LATER, folded, outcome_label
+from atlctl.cli.output.summary import LATER, TRUNCATED, folded, outcome_label
 from atlctl.fanout.outcome import EndKind, Outcome
+from atlctl.i18n import COMMA, Message, joined, translated
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 from atlctl.jobs.naming import natural_key
@@ -51,9 +52,11 @@ class _Held:
 class _Group:
     """Workers with the same output and outcome. `held` is the output of the first of them to finish."""
 
-    label: str
+    label: Message
     reason: str
     held: _Held
+    #: Processes that the command left behind held its output open.
+    later: bool
     names: list[str] = field(default_factory=list)
 
     @property
@@ -106,7 +109,7 @@ class GatherSink:
         key = (digests, held.truncated, later, outcome.kind, outcome.exit_code, outcome.signal, outcome.reason)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(outcome_label(outcome) + f", {LATER}" * later, outcome.reason, held)
+            group = self._groups[key] = _Group(outcome_label(outcome), outcome.reason, held, later)
         else:
             self._in_memory -= len(held.memory)
         group.names.append(outcome.worker.name)
@@ -118,7 +121,7 @@ class GatherSink:
         majority = groups[0] if groups and 2 * len(groups[0].names) > total else None
         deadline = time.monotonic() + _DIFF_SECONDS
         for group in groups:
-            self._head(group.text + " " + _state(group))
+            self._head(Message("{workers} {how}", workers=group.text, how=_state(group)))
             await self._show(self._content(group.held), group.text)
             if majority is not None and group is not majority:
                 await self._compare(majority, group, deadline)
@@ -155,7 +158,8 @@ class GatherSink:
         if held.memory:
             yield bytes(held.memory)
 
-    def _head(self, text: str) -> None:
+    def _head(self, head: Message) -> None:
+        text = clean(translated(head))
         line = f"\x1b[1m{text}\x1b[0m\n" if self._streams.stdout_color else f"{text}\n"
         self._writer.put("stdout", line.encode())
 
@@ -168,16 +172,16 @@ class GatherSink:
             self._writer.put("stdout", sanitizer.finish(), owner)
 
     async def _compare(self, majority: _Group, group: _Group, deadline: float) -> None:
-        names = f"{majority.text} and {group.text}"
+        names = Message("{some} and {others}", some=majority.text, others=group.text)
         old, new = self._lines(majority.held), self._lines(group.held)
         if old is None or new is None:
-            self._head(f"{names}: too large to diff")
+            self._head(Message("{names}: too large to diff", names=names))
         elif time.monotonic() > deadline:
-            self._head(f"{names}: not compared, too many groups differ")
+            self._head(Message("{names}: not compared, too many groups differ", names=names))
         elif old != new:
             files = (majority.text.encode(), group.text.encode())
             diff = difflib.diff_bytes(difflib.unified_diff, old, new, *files)
-            self._head(f"diff of {names}")
+            self._head(Message("diff of {names}", names=names))
             await self._show(iter([b"".join(_closed(line) for line in diff)]), "diff")
 
     def _lines(self, held: _Held) -> list[bytes] | None:
@@ -199,8 +203,9 @@ def _closed(line: bytes) -> bytes:
     return line if line.endswith(b"\n") else line + b"\n" + _NO_NEWLINE
 
 
-def _state(group: _Group) -> str:
-    text = group.label + (f": {clean(group.reason)}" if group.reason else "")
-    if group.held.truncated:
-        text += ", output truncated"
-    return text if group.held.size else text + ", no output"
+def _state(group: _Group) -> Message:
+    how = Message("{label}, {more}", label=group.label, more=LATER) if group.later else group.label
+    if group.reason:
+        how = Message("{label}: {why}", label=how, why=group.reason)
+    parts = [how, *([TRUNCATED] if group.held.truncated else []), *([] if group.held.size else [Message("no output")])]
+    return joined(parts, COMMA)

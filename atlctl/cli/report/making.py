@@ -27,7 +27,7 @@ from atlctl.diagnosis.telling.data import to_data
 from atlctl.diagnosis.telling.guide import Guide
 from atlctl.diagnosis.telling.people import tell_people
 from atlctl.diagnosis.telling.told import Manner
-from atlctl.i18n import language
+from atlctl.i18n import Message, language
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable, UsageError
 from atlctl.recording import manifest
 from atlctl.recording.events import lines_within, parse_events
@@ -112,7 +112,7 @@ class Making:
         saved = await save(redacted, redacted.job, self.folder)
         self.missing += saved.missing
         if not saved.logs and not any(name == EVENTS for name, _ in self.folder.files()):
-            raise Unreachable(f"no log of job {job.name} could be read", f"atlctl ps {job.name}")
+            raise Unreachable(Message("no log of job {job} could be read", job=job.name), f"atlctl ps {job.name}")
         facts = {item.worker: item.log for item in self._read().job.workers if item.log is not None}
         await fetch_error_files(source, job, facts, self._keep_error_file)
 
@@ -272,7 +272,9 @@ def making(out: str | None, name: str, smoke: str | None) -> Iterator[Making]:
         try:
             data = read_smoke(smoke)
         except FileNotFoundError:
-            raise NothingMatched(f"{smoke}: no such file", "save one: atlctl smoke JOB -o json > smoke.json") from None
+            raise NothingMatched(
+                Message("{path}: no such file", path=smoke), Message("save one: atlctl smoke JOB -o json > smoke.json")
+            ) from None
     now = time.time()
     path = out or f"atlctl-report-{safe_file_name(name)}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
     with staged(path) as place:
@@ -281,7 +283,9 @@ def making(out: str | None, name: str, smoke: str | None) -> Iterator[Making]:
             yield Making(folder, path.rstrip("/"), data, now=now)
         except OSError as error:
             why = error.strerror or str(error)
-            raise AtlctlError(f"the report cannot be written: {why}", "name another place with --out") from error
+            raise AtlctlError(
+                Message("the report cannot be written: {why}", why=why), Message("name another place with --out")
+            ) from error
         finally:
             folder.close()
 

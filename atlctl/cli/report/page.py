@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from atlctl.cli import say
 from atlctl.cli.report.lanes import Around, timeline
 from atlctl.diagnosis.clockskew import Clocks
 from atlctl.diagnosis.consequence import consequence_of
@@ -19,7 +20,7 @@ from atlctl.diagnosis.telling.people import tell_people
 from atlctl.diagnosis.telling.timeline import base_of, offset
 from atlctl.diagnosis.telling.told import Manner
 from atlctl.diagnosis.telling.who import in_short, name_of, what_of
-from atlctl.i18n import from_data
+from atlctl.i18n import Message, from_data
 from atlctl.jobs.fields import entries, mapping, number
 from atlctl.jobs.model import State
 from atlctl.jobs.naming import fold_names, fold_numbers
@@ -106,7 +107,7 @@ def page(material: Material, manner: Manner, words: Mapping[str, str]) -> Report
         [Fact(row.label, row.lines, _typed(row.lines), row.tone) for row in kept],
         _excerpts(proofs_of(found), material.passages, manner),
         [Fact(label, [text]) for label, text in material.made],
-        remarks=[*map(manner.word, found.remarks), *material.remarks],
+        remarks=[*map(manner.word, found.remarks), *map(manner.word, material.remarks)],
         timeline=timeline(found, material.job.workers, Around(material.states, events), manner, words),
         cascade=_cascade(found, manner, words),
         earlier=_earlier(found.earlier, manner, words),
@@ -117,7 +118,7 @@ def page(material: Material, manner: Manner, words: Mapping[str, str]) -> Report
         smoke=material.smoke,
         environment=_environment(material.versions, material.smoke_workers, words),
         machines=_machines(manifest, words),
-        missing=[f"{what}: {why}" for what, why in material.missing],
+        missing=[manner.word(Message("{what}: {why}", what=what, why=why)) for what, why in material.missing],
         files=_files(material.files, words),
     )
 
@@ -212,7 +213,7 @@ def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> tu
     for item in found.workers:
         info, log, cause = known.get(item.worker), logs.get(item.worker), blamed.get(item.worker)
         last = clocks.when(item.worker, log.last) if log else None
-        state = _state(info)
+        state = _state(info, manner)
         part = words.get(f"part {item.part}", item.part)
         said = _said(item, cause, manner)
         rows.append(
@@ -224,7 +225,8 @@ def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> tu
         )
         alike.setdefault((item.worker if cause else "", state, part, said), []).append(item.worker)
     rows += [
-        (name, *(_state(known.get(name)), "", words["part never seen"]), *[""] * 6) for name in material.job.missing
+        (name, *(_state(known.get(name), manner), "", words["part never seen"]), *[""] * 6)
+        for name in material.job.missing
     ]
     if not rows:
         return None, None
@@ -251,10 +253,10 @@ def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> tu
     return few, without_empty(PageTable(whole.heads, rows, whole.numbers, marked, shown=0, folded=folded))
 
 
-def _state(info: WorkerInfo | None) -> str:
+def _state(info: WorkerInfo | None, manner: Manner) -> str:
     if info is None or info.state is State.UNKNOWN:
         return ""
-    return f"{info.state} ({info.platform.reason})" if info.platform.reason else str(info.state)
+    return manner.word(say.state(info.state, info.platform.reason))
 
 
 def _ended(info: WorkerInfo | None) -> str:

@@ -12,6 +12,7 @@ from atlctl.cli import say
 from atlctl.cli.runtime import context
 from atlctl.cli.top.table import page
 from atlctl.cli.top.watching import Watch
+from atlctl.i18n import Message
 from atlctl.render.screen import Screen, size
 
 #: Seconds of silence that are odd: at least, and in intervals.
@@ -86,7 +87,7 @@ def _tell_left(watch: Watch) -> None:
     if watch.left:
         from atlctl.jobs.naming import fold_names
 
-        say.warning(f"{fold_names(watch.left)}: nvidia-smi may still run there")
+        say.warning(Message("{workers}: nvidia-smi may still run there", workers=fold_names(watch.left)))
 
 
 # The keyboard

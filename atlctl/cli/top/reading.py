@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atlctl.backends.base import Argv
+from atlctl.i18n import Message
 from atlctl.remote.gpus import FORMAT, QUERY, REASONS, Readout, complaint, parse
 from atlctl.remote.sending import shell
 
@@ -246,6 +247,7 @@ class GpuReader:
 def _trouble(code: int, said: str) -> str:
     """Rows that came count whatever the exit code: one GPU that is lost makes nvidia-smi fail for all."""
     if code:
-        how = f"signal {code - 128}" if code > 128 else str(code)
-        return f"nvidia-smi ended with {how}{f': {said}' if said else ''}"
-    return f"nvidia-smi printed no GPU: {said}" if said else "nvidia-smi said nothing"
+        how = Message("signal {number}", number=code - 128) if code > 128 else str(code)
+        ended = Message("nvidia-smi ended with {how}", how=how)
+        return Message("{what}: {why}", what=ended, why=said) if said else ended
+    return Message("nvidia-smi printed no GPU: {output}", output=said) if said else Message("nvidia-smi said nothing")

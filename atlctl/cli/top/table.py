@@ -9,26 +9,39 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from atlctl.cli import say
 from atlctl.cli.top.reading import Compute
 from atlctl.cli.top.view import Kind, Mark, SeenGpu, View, judge
-from atlctl.jobs.naming import counted, fold_names, fold_numbers
+from atlctl.i18n import COMMA, LIST, Message, about, joined, plural, translated
+from atlctl.jobs.naming import fold_names, fold_numbers
 from atlctl.render.screen import fitted
 from atlctl.render.table import Column
 
 TITLES = (
-    "WORKER", "GPU", "NAME", "UTIL %", "MEMORY MiB", "POWER W", "TEMP C", "ECC", "CPU", "RAM GiB", "SCOPE", "MARKS",
-)  # fmt: skip
+    "WORKER",
+    "GPU",
+    Message("NAME"),
+    Message("UTIL %"),
+    Message("MEMORY MiB"),
+    Message("POWER W"),
+    Message("TEMP C"),
+    "ECC",
+    "CPU",
+    Message("RAM GiB"),
+    Message("SCOPE"),
+    Message("MARKS"),
+)
 LEFT = frozenset({"WORKER", "NAME", "SCOPE", "MARKS"})
 
 Judged = Sequence[tuple[SeenGpu, tuple[Mark, ...]]]
 Row = tuple[str, ...]
 
 _GENERAL = {
-    Kind.ECC: "uncorrected ECC",
-    Kind.SLOWED: "slowed",
-    Kind.LOW_POWER: "low power?",
-    Kind.LOW_UTILIZATION: "low use?",
-    Kind.HIGH_POWER: "others wait?",
+    Kind.ECC: Message("uncorrected ECC"),
+    Kind.SLOWED: Message("slowed"),
+    Kind.LOW_POWER: Message("low power?"),
+    Kind.LOW_UTILIZATION: Message("low use?"),
+    Kind.HIGH_POWER: Message("others wait?"),
 }
 _GIB = 1 << 30
 _NOTHING = "-"
@@ -40,9 +53,14 @@ _MARKS = 24
 _TALL = 8
 #: What the numbers of CPU and RAM are, by their scope.
 SCOPES = {
-    "container": "of the worker's container (its cgroup)",
-    "machine": "of the whole machine",
-    "processes": "of the worker's processes",
+    "container": Message("of the worker's container (its cgroup)"),
+    "machine": Message("of the whole machine"),
+    "processes": Message("of the worker's processes"),
+}
+_SCOPE = {
+    "container": Message("container"),
+    "machine": about("scope", "machine"),
+    "processes": Message("processes"),
 }
 _ON_GPUS = slice(TITLES.index("GPU"), TITLES.index("CPU"))
 
@@ -68,10 +86,14 @@ def page(
     one_name, one_scope = len(names) < 2, len(scopes) < 2
     heading = [_summary(job, views, shown, str(next(iter(names), None) or "") if one_name else "")]
     if scopes and height >= _TALL:
-        what = "; ".join(f"{scope}: {SCOPES[scope]}" for scope in sorted(scopes))
-        heading.append(
-            f"CPU (cores in use/allowed) and RAM {SCOPES[next(iter(scopes))] if one_scope else 'by ' + what}"
+        by = Message(
+            "by {scopes}",
+            scopes=joined(
+                Message("{label}: {text}", label=_SCOPE[scope], text=SCOPES[scope]) for scope in sorted(scopes)
+            ),
         )
+        what = SCOPES[next(iter(scopes))] if one_scope else by
+        heading.append(translated(Message("CPU (cores in use/allowed) and RAM {what}", what=what)))
     hidden = ({"NAME"} if one_name else set()) | ({"SCOPE"} if one_scope else set())
     # The cursor's line and the table's own heading are no rows.
     room = max(1, height - 1 - len(heading) - 1)
@@ -81,7 +103,8 @@ def page(
         if not rest and len(rows) == room:
             rows, rest = _fill(shown, room - 1)
             lines, left = _table(rows, columns, hidden)
-        lines.append("; ".join(text for text in (rest, f"too narrow for {', '.join(left)}" if left else "") if text))
+        narrow = Message("too narrow for {columns}", columns=joined(left, LIST))
+        lines.append(translated(joined(text for text in (rest, narrow if left else "") if text)))
     return [*heading, *lines], len(heading)
 
 
@@ -103,24 +126,42 @@ def _fill(shown: Sequence[Block], room: int) -> tuple[list[Row], str]:
     workers, gpus = sum(block.workers for block in rest), sum(block.gpus for block in rest)
     odd = sum(block.marked for block in rest)
     troubled = sum(block.trouble for block in rest)
-    what = [f"{counted(odd, 'GPU')} with marks" if odd else "", f"{troubled} with something wrong" if troubled else ""]
-    words = ", ".join(text for text in what if text) or "nothing odd about them"
-    return rows, f"… {counted(workers, 'more worker')} with {counted(gpus, 'GPU')}, {words}"
+    what = [
+        *([_marked(odd)] if odd else []),
+        *([Message("{count} with something wrong", count=troubled)] if troubled else []),
+    ]
+    return rows, Message(
+        "… {workers} with {gpus}, {what}",
+        workers=plural("{n} more worker", "{n} more workers", workers),
+        gpus=_count(gpus),
+        what=joined(what, COMMA) if what else Message("nothing odd about them"),
+    )
+
+
+def _count(gpus: int) -> Message:
+    return plural("{n} GPU", "{n} GPUs", gpus)
+
+
+def _marked(gpus: int) -> Message:
+    return Message("{gpus} with marks", gpus=_count(gpus))
 
 
 def _summary(job: str, views: Sequence[View], shown: Sequence[Block], name: str) -> str:
     phases = Counter(view.phase for view in views)
     counts = [
-        (phases["asking"], "not heard of yet"),
-        (phases["lost"], "lost"),
-        (phases["ended"], "ended"),
+        (phases["asking"], Message("{count} not heard of yet")),
+        (phases["lost"], Message("{count} lost")),
+        (phases["ended"], Message("{count} ended")),
     ]
     marked = sum(block.marked for block in shown)
     gpus = sum(block.gpus for block in shown)
-    text = f"{job}  {time.strftime('%H:%M:%S')}  {counted(len(views), 'worker')}, {counted(gpus, 'GPU')}"
-    text += f" ({name})" if name else ""
-    text += "".join(f", {number} {word}" for number, word in counts if number)
-    return text + (f", {counted(marked, 'GPU')} with marks" if marked else "")
+    parts = [
+        say.workers(len(views)),
+        Message("{gpus} ({name})", gpus=_count(gpus), name=name) if name else _count(gpus),
+        *(text.filled(count=number) for number, text in counts if number),
+        *([_marked(marked)] if marked else []),
+    ]
+    return f"{job}  {time.strftime('%H:%M:%S')}  {translated(joined(parts, COMMA))}"
 
 
 def _table(
@@ -239,7 +280,7 @@ def _kinds(one: tuple[SeenGpu, tuple[Mark, ...]]) -> tuple[int, ...]:
 def _rows(place: _Place, groups: Sequence[Judged]) -> tuple[Row, ...]:
     if len(place.views) == 1:
         (view,) = place.views
-        own = (*_use(view.use), "; ".join(place.troubles[0]))
+        own = (*_use(view.use), joined(place.troubles[0]))
         told = [_gpus(view.worker.name, group) for group in groups] or [(view.worker.name, *[_NOTHING] * 7)]
         return tuple(
             (*cells, *_with(("", "", "", "") if number else own, group))
@@ -247,7 +288,7 @@ def _rows(place: _Place, groups: Sequence[Judged]) -> tuple[Row, ...]:
         )
     # All of them see the same GPUs, which are shown once.
     rows = [
-        (view.worker.name, "shared", *[_NOTHING] * 6, *_use(view.use), "; ".join(trouble))
+        (view.worker.name, Message("shared"), *[_NOTHING] * 6, *_use(view.use), joined(trouble))
         for view, trouble in zip(place.views, place.troubles, strict=True)
     ]
     names = fold_names(view.worker.name for view in place.views)
@@ -257,7 +298,7 @@ def _rows(place: _Place, groups: Sequence[Judged]) -> tuple[Row, ...]:
 def _with(own: tuple[str, str, str, str], group: Judged) -> Row:
     """CPU, memory and scope of the worker, and the marks of its GPUs behind what is wrong with itself."""
     *use, trouble = own
-    return (*use, "; ".join(text for text in (trouble, _told(group)) if text))
+    return (*use, joined(text for text in (trouble, _told(group)) if text))
 
 
 def _told(group: Judged) -> str:
@@ -265,8 +306,8 @@ def _told(group: Judged) -> str:
         return ""
     texts = {tuple(mark.text for mark in found) for _, found in group}
     if len(texts) == 1:
-        return ", ".join(texts.pop())
-    return ", ".join(_GENERAL[mark.kind] for mark in group[0][1])
+        return joined(texts.pop(), COMMA)
+    return joined((_GENERAL[mark.kind] for mark in group[0][1]), COMMA)
 
 
 def _gpus(name: str, group: Judged) -> Row:
@@ -276,7 +317,7 @@ def _gpus(name: str, group: Judged) -> Row:
     return (
         name,
         fold_numbers([gpu.index for gpu in gpus]),
-        (names.pop() or _NOTHING) if len(names) == 1 else "several",
+        (names.pop() or _NOTHING) if len(names) == 1 else Message("several"),
         _span([gpu.utilization for gpu in gpus]),
         f"{used}/{total}",
         _span([gpu.power for gpu in gpus]),
@@ -299,7 +340,7 @@ def _use(use: Compute | None) -> tuple[str, str, str]:
     return (
         _of(use.cpu, use.cpu_limit, 1),
         _of(use.memory, use.memory_limit, _GIB),
-        use.scope,
+        _SCOPE[use.scope],
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from atlctl.backends.base import Stream
 from atlctl.cli.top.reading import Compute, ComputeReader, GpuReader
+from atlctl.i18n import COMMA, Message, joined
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Processes, State, Worker
 from atlctl.remote.gpus import Gpu, Readout, slowed
@@ -104,14 +105,17 @@ def marks(one: SeenGpu, normal: Normal) -> tuple[Mark, ...]:
     gpu = one.gpu
     found = []
     if gpu.ecc_uncorrected:
-        found.append(Mark(Kind.ECC, f"{gpu.ecc_uncorrected} uncorrected ECC"))
+        found.append(Mark(Kind.ECC, Message("{count} uncorrected ECC", count=gpu.ecc_uncorrected)))
     if reasons := slowed(gpu.clock_reasons):
-        found.append(Mark(Kind.SLOWED, f"slowed: {', '.join(reasons)}"))
+        from atlctl.smoke.care import SLOWED
+
+        why = joined((SLOWED[reason] for reason in reasons), COMMA)
+        found.append(Mark(Kind.SLOWED, Message("slowed: {why}", why=why)))
     if one.utilization is not None and not one.busy:
         if gpu.memory_used is None:
             return tuple(found)
         held = gpu.memory_used >= HELD_MIB
-        return (*found, Mark(Kind.IDLE, "idle, holds memory") if held else Mark(Kind.EMPTY, "empty"))
+        return (*found, Mark(Kind.IDLE, Message("idle, holds memory")) if held else Mark(Kind.EMPTY, Message("empty")))
     return (*found, *_hints(one, normal))
 
 
@@ -123,12 +127,12 @@ def _hints(one: SeenGpu, normal: Normal) -> list[Mark]:
     if one.power is not None and normal.power:
         share = one.power / normal.power
         if share < LOW_POWER:
-            found.append(Mark(Kind.LOW_POWER, f"low power? {share:.0%} of median"))
+            found.append(Mark(Kind.LOW_POWER, Message("low power? {share:.0%} of median", share=share)))
         elif share > HIGH_POWER and normal.utilization >= SPINNING:
-            found.append(Mark(Kind.HIGH_POWER, f"others wait? {share:.0%} of median power"))
+            found.append(Mark(Kind.HIGH_POWER, Message("others wait? {share:.0%} of median power", share=share)))
     used = one.utilization
     if used is not None and normal.utilization - used >= LOW_UTILIZATION:
-        found.append(Mark(Kind.LOW_UTILIZATION, f"low use? median {normal.utilization:.0f} %"))
+        found.append(Mark(Kind.LOW_UTILIZATION, Message("low use? median {median:.0f} %", median=normal.utilization)))
     return found
 
 
@@ -214,22 +218,22 @@ class View:
     def troubles(self, now: float, stale: float) -> list[str]:
         """What is wrong with the worker itself, for one line. `stale`: seconds of silence that are odd."""
         if self.phase == "asking":
-            return ["asking"]
+            return [Message("asking")]
         if self.phase == "lost":
-            return [f"lost {now - self.since:.0f}s: {self.reason}"]
+            return [Message("lost {seconds:.0f}s: {why}", seconds=now - self.since, why=self.reason)]
         if self.phase == "ended":
             return [self.reason]
-        found = []
+        found: list[str] = []
         if now - self.heard > stale:
-            found.append(f"silent {now - self.heard:.0f}s")
+            found.append(Message("silent {seconds:.0f}s", seconds=now - self.heard))
         if self.gpus.asked and now - self.looked > stale:
-            found.append(f"nvidia-smi silent {now - self.looked:.0f}s")
+            found.append(Message("nvidia-smi silent {seconds:.0f}s", seconds=now - self.looked))
         elif self.gpus.devices:
-            found.append("GPU devices, but no nvidia-smi")
+            found.append(Message("GPU devices, but no nvidia-smi"))
         elif self.gpus.latest is not None and self.gpus.latest.trouble:
             found.append(self.gpus.latest.trouble)
         elif self.readout.odd:
-            found.append(f"nvidia-smi also said: {self.readout.odd[0]}")
+            found.append(Message("nvidia-smi also said: {line}", line=self.readout.odd[0]))
         return found
 
     @property

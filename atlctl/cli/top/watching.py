@@ -13,6 +13,7 @@ from atlctl.fanout import engine
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.fanout.sessions import ended, unanswered
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, Replaced, TimedOut
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Watch:
                 (outcome,) = await engine.run(executor, [view.worker], request, limits, self)
                 if view.compute.count:
                     wait = first
-                reason = unanswered(outcome, "the sampler", "sh", _ended(view, outcome), lost="").message
+                reason = unanswered(outcome, Message("the sampler"), "sh", _ended(view, outcome), lost="").message
                 view.begin(self._clock())
                 await self._refresh(self._clock())
                 if view.worker.state.active:
@@ -172,9 +173,9 @@ class Watch:
 
 def _ended(view: View, outcome: Outcome) -> str:
     """What an end of the sampler by itself means."""
-    how = f"signal {outcome.signal}" if outcome.signal is not None else str(outcome.exit_code)
-    said = view.gpus.early
-    return f"the sampler ended with {how}{f': {said}' if said else ''}"
+    signal = None if outcome.signal is None else Message("signal {number}", number=outcome.signal)
+    ended = Message("the sampler ended with {how}", how=signal or str(outcome.exit_code))
+    return Message("{what}: {why}", what=ended, why=view.gpus.early) if view.gpus.early else ended
 
 
 def _wrong(view: View, outcome: Outcome) -> AtlctlError | None:
@@ -185,5 +186,5 @@ def _wrong(view: View, outcome: Outcome) -> AtlctlError | None:
             return AtlctlError(trouble)
         return None if view.compute.count else AtlctlError(_ended(view, outcome))
     if outcome.kind is EndKind.TIMEOUT and view.gpus.asked and not view.gpus.count:
-        return TimedOut(f"nvidia-smi has not answered: {outcome.reason}")
-    return unanswered(outcome, "the sampler", "sh", _ended(view, outcome))
+        return TimedOut(Message("nvidia-smi has not answered: {why}", why=outcome.reason))
+    return unanswered(outcome, Message("the sampler"), "sh", _ended(view, outcome))
