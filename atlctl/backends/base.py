@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job, Processes, RankMap, Worker
+from atlctl.jobs.naming import fold_names
 
 Stream = Literal["stdout", "stderr"]
 
@@ -108,12 +110,33 @@ class Lost:
     reason: str
 
 
+#: Reasons of every backend.
+ENDED_EARLY = Message("ended before its start")
+NO_STATUS = Message("connection lost before the exit status arrived")
+
+
+def by_signal(number: int) -> Message:
+    """How a process ended."""
+    return Message("ended by signal {number}", number=number)
+
+
 Event = Started | Output | Exited | FailedToStart | Lost
 
 
 def awaiting_log(worker: str, error: AtlctlError) -> str:
     """What is said when a log could not be read for now, and is asked for again."""
-    return f"waiting for the log of {worker}: {error.message}"
+    return Message("waiting for the log of {worker}: {why}", worker=worker, why=error.message)
+
+
+def as_it_is(job: Job) -> Message:
+    """Why there is nothing to stop or to resume."""
+    return Message("job {job} is {state}", job=job.name, state=job.state)
+
+
+def some_of(job: Job, workers: Sequence[Worker]) -> Message:
+    """Workers of a job, and how many of it these are."""
+    names = fold_names(worker.name for worker in workers)
+    return Message("{workers} ({count} of {expected})", workers=names, count=len(workers), expected=job.expected)
 
 
 class Execution(Protocol):

@@ -16,8 +16,20 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
-from atlctl.backends.base import Event, ExecRequest, Execution, Executor, Exited, FailedToStart, Lost, Output, Started
+from atlctl.backends.base import (
+    NO_STATUS,
+    Event,
+    ExecRequest,
+    Execution,
+    Executor,
+    Exited,
+    FailedToStart,
+    Lost,
+    Output,
+    Started,
+)
 from atlctl.fanout.outcome import EndKind, Outcome, OutcomeSink
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode, NotAllowed, NothingMatched, TimedOut, Unreachable, UsageError
 from atlctl.jobs.model import Worker
 
@@ -48,7 +60,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.parallel < 1 or (self.batch is not None and self.batch < 1):
-            raise UsageError("at least one worker must run at once", "--parallel and --batch take 1 or more")
+            raise UsageError(
+                Message("at least one worker must run at once"), Message("--parallel and --batch take 1 or more")
+            )
 
     @property
     def reaching(self) -> float | None:
@@ -128,8 +142,12 @@ class FanOut:
     ) -> None:
         if stdin is not None and limits.batch is not None and limits.batch < len(workers):
             raise UsageError(
-                f"standard input goes to all {len(workers)} workers at once, --batch {limits.batch} would hold it up",
-                "leave out --batch",
+                Message(
+                    "standard input goes to all {count} workers at once, --batch {batch} would hold it up",
+                    count=len(workers),
+                    batch=limits.batch,
+                ),
+                Message("leave out --batch"),
             )
         self._executor = executor
         self._request = request
@@ -265,7 +283,7 @@ class FanOut:
         """Pass output on until the terminal event; None where there is none."""
         worker, limits, output = run.worker, self._limits, self._sink.output
         if limits.reaching is not None:
-            self._set_timer(run, limits.reaching, "not started within")
+            self._set_timer(run, limits.reaching, Message("not started within {seconds:g} s"))
         request = self._request
         if not isinstance(request, ExecRequest):
             request = request(worker)
@@ -296,7 +314,7 @@ class FanOut:
         if run.timer is not None:
             run.timer.cancel()
         if self._limits.timeout is not None:
-            self._set_timer(run, self._limits.timeout, "not done within")
+            self._set_timer(run, self._limits.timeout, Message("not done within {seconds:g} s"))
         self._release(run)
         run.in_sink = True
         try:
@@ -337,9 +355,9 @@ class FanOut:
 
     # EndKind early
 
-    def _set_timer(self, run: _Run, seconds: float, text: str) -> None:
+    def _set_timer(self, run: _Run, seconds: float, text: Message) -> None:
         if run.ender is None:
-            verdict = EndKind.TIMEOUT, f"{text} {seconds:g} s"
+            verdict = EndKind.TIMEOUT, text.filled(seconds=seconds)
             run.timer = asyncio.get_running_loop().call_later(seconds, self._begin_end, run, verdict)
 
     def _begin_end(self, run: _Run, verdict: tuple[EndKind, str]) -> None:
@@ -420,7 +438,7 @@ class FanOut:
 
 def not_begun(worker: Worker) -> Outcome:
     """The run was cancelled before this worker's turn."""
-    return Outcome(worker, EndKind.CANCELLED, reason="not begun")
+    return Outcome(worker, EndKind.CANCELLED, reason=Message("not begun"))
 
 
 def outcome_of(worker: Worker, event: Event | None, guarded: bool | None) -> Outcome:
@@ -435,7 +453,7 @@ def outcome_of(worker: Worker, event: Event | None, guarded: bool | None) -> Out
         case Lost(reason):
             pass
         case _:
-            reason = "the connection ended without a word on how the command ended"
+            reason = NO_STATUS
     return Outcome(worker, EndKind.LOST, reason=reason, guarded=guarded, may_still_run=True)
 
 
@@ -555,4 +573,6 @@ def _wake(ready: asyncio.Future[None]) -> None:
 
 def _unreadable(error: Exception) -> AtlctlError:
     text = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-    return AtlctlError(f"standard input cannot be read: {text}", "leave out -i, or redirect it: -i < FILE")
+    return AtlctlError(
+        Message("standard input cannot be read: {text}", text=text), Message("leave out -i, or redirect it: -i < FILE")
+    )

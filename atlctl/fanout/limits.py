@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 
 #: Descriptors for everything that is no connection: standard streams, the event loop, logs, modules.
@@ -43,12 +44,24 @@ def raise_descriptor_limit(needed: int, each: int) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise AtlctlError(
-            f"{wanted} open files are needed, the limit is {hard} (soft {soft})",
-            f"raise it: ulimit -n {wanted}; or run on fewer workers at once: --batch {max(1, (hard - SPARE) // each)}",
+            Message(
+                "{wanted} open files are needed, the limit is {hard} (soft {soft})", wanted=wanted, hard=hard, soft=soft
+            ),
+            Message(
+                "raise it: ulimit -n {wanted}; or run on fewer workers at once: --batch {value}",
+                wanted=wanted,
+                value=max(1, (hard - SPARE) // each),
+            ),
         )
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:
         raise AtlctlError(
-            f"{wanted} open files are needed and the limit of {soft} cannot be raised: {error}", f"ulimit -n {wanted}"
+            Message(
+                "{wanted} open files are needed and the limit of {soft} cannot be raised: {why}",
+                wanted=wanted,
+                soft=soft,
+                why=error,
+            ),
+            f"ulimit -n {wanted}",
         ) from error

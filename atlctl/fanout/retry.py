@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atlctl.fanout.outcome import Outcome
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job
 from atlctl.jobs.naming import safe_file_name
@@ -84,8 +85,12 @@ def load(state_dir: str, job_key: str) -> LastRun | None:
         return _parse(json.loads(data))
     except (ValueError, RecursionError) as error:
         raise AtlctlError(
-            f"{path} is no record of a run that this version can read ({error})",
-            "run the command again with a selection: that replaces the record",
+            Message(
+                "{path} is not a record of a run that this version can read ({why})",
+                path=path,
+                why=error.args[0] if error.args else error,
+            ),
+            Message("run the command again with a selection: that replaces the record"),
         ) from error
 
 
@@ -94,9 +99,9 @@ def _parse(record: Any) -> LastRun:
         case {"version": 1, "argv": [_, *_] as argv, "options": dict() as options, "workers": list() as workers}:
             pass
         case {"version": version} if version != _VERSION:
-            raise ValueError("another version")
+            raise ValueError(Message("another version"))
         case _:
-            raise ValueError("fields are missing")
+            raise ValueError(Message("fields are missing"))
     failed: list[str] = []
     for entry in workers:
         match entry:
@@ -104,9 +109,9 @@ def _parse(record: Any) -> LastRun:
                 if not ok:
                     failed.append(name)
             case _:
-                raise ValueError("its workers are damaged")
+                raise ValueError(Message("its workers are damaged"))
     if not all(isinstance(word, str) for word in argv):
-        raise ValueError("its command is damaged")
+        raise ValueError(Message("its command is damaged"))
     return LastRun(tuple(argv), options, tuple(failed))
 
 

@@ -111,7 +111,7 @@ def unanswered(outcome: Outcome, program: str, missing: str, exited: str, *, los
     if outcome.kind is EndKind.TIMEOUT:
         return TimedOut(whole(outcome.reason))
     if outcome.code == ExitCode.NOT_FOUND:
-        return AtlctlError(Message("there is no {program}", program=missing))
+        return AtlctlError(Message("{program} not found", program=missing))
     if outcome.kind is EndKind.EXITED:
         return AtlctlError(exited)
     if outcome.code == ExitCode.UNREACHABLE:

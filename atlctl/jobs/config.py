@@ -34,8 +34,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from atlctl.jobs.errors import UsageError
+from atlctl.i18n import Message
+from atlctl.jobs.errors import LEAVE_ONE_OUT, UsageError, not_regular, too_large
 from atlctl.jobs.naming import check_job_name
+from atlctl.jobs.statedir import writable
 
 PROJECT_FILE = ".atlctl.toml"
 SIGNATURES_VARIABLE = "ATLCTL_SIGNATURES"
@@ -110,12 +112,12 @@ def load_config(environ: Mapping[str, str], cwd: str | None = None) -> Config:
     home = environ.get("HOME", "") or os.path.expanduser("~")
     user_file = _user_file(environ, home)
     folder = os.path.dirname(user_file)
-    user = _read(user_file, "configuration file", lambda path: _absolute(path, folder, home), trusted=True)
+    user = _read(user_file, Message("configuration file"), lambda path: _absolute(path, folder, home), trusted=True)
     here = _working_folder() if cwd is None else cwd
     project_file = _project_file(os.path.abspath(here), home) if here else None
     project, unread = _File(), _distrust(project_file) if project_file is not None else ""
     if project_file is not None and not unread:
-        project = _read(project_file, "project file", lambda path: _inside(path, project_file), trusted=False)
+        project = _read(project_file, Message("project file"), lambda path: _inside(path, project_file), trusted=False)
 
     def setting(table: str, key: str, variable: str) -> tuple[str, ...]:
         if variable in environ:
@@ -154,6 +156,7 @@ def read_toml(path: str, what: str) -> dict[str, Any]:
     """
     import tomllib
 
+    named = Message("{what} {path}", what=what, path=path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -164,17 +167,26 @@ def read_toml(path: str, what: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise UsageError(f"cannot read {what} {path}: {os.strerror(error.errno or 0)}", "check the path") from error
+        raise UsageError(
+            Message("cannot read {path}: {why}", path=named, why=os.strerror(error.errno or 0)),
+            Message("check the path"),
+        ) from error
     if not regular:
-        raise UsageError(f"{what} {path} is not a regular file", "name a TOML file")
+        raise UsageError(not_regular(named), Message("name a TOML file"))
     if len(data) > _LIMIT:
-        raise UsageError(f"{what} {path} is larger than {_LIMIT} bytes", "name a smaller file")
+        raise UsageError(
+            too_large(named, _LIMIT),
+            Message("name a smaller file"),
+        )
     try:
         return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise UsageError(f"{what} {path} is not UTF-8", "save it as UTF-8") from error
+        raise UsageError(Message("{path} is not UTF-8", path=named), Message("save it as UTF-8")) from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{what} {path} is no valid TOML: {error}", "see https://toml.io") from error
+        raise UsageError(
+            Message("{path} is not valid TOML: {why}", path=named, why=error),
+            Message("see https://toml.io"),
+        ) from error
 
 
 def _all(fd: int) -> bytes:
@@ -214,11 +226,11 @@ def _distrust(file: str) -> str:
         try:
             found = os.stat(path)
         except OSError as error:
-            return f"{path}: {os.strerror(error.errno or 0)}"
+            return Message("{path}: {why}", path=path, why=os.strerror(error.errno or 0))
         if found.st_uid not in (0, os.geteuid()):
-            return f"{path} belongs to user {found.st_uid}"
+            return Message("{path} belongs to user {user}", path=path, user=found.st_uid)
         if found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid not in (0, found.st_uid)):
-            return f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+            return writable(path, found)
     return ""
 
 
@@ -226,23 +238,26 @@ def _read(path: str, what: str, resolve: Callable[[str], str], *, trusted: bool)
     """The settings of one file. `resolve` makes its paths absolute; `trusted`: it is the user's own."""
     if not os.path.exists(path):  # also below a home that does not exist, or that this user may not enter
         return _File()
-    tables = read_toml(path, what)
+    tables, where = read_toml(path, what), Message("{what} {path}", what=what, path=path)
     for table, content in tables.items():
         if table not in _TABLES or not isinstance(content, dict):
-            raise UsageError(f"{what} {path}: unknown key {table}", f"known are the tables {', '.join(_TABLES)}")
-        for key in content if table in _PATH_KEYS else ():
-            if key not in _PATH_KEYS[table]:
-                hint = f"known in [{table}] are {', '.join(_PATH_KEYS[table])}"
-                raise UsageError(f"{what} {path}: unknown key {table}.{key}", hint)
-    ssh = read_ssh(tables.pop("ssh", {}), f"{what} {path}", resolve, trusted=trusted)
+            raise UsageError(
+                _unknown_key(where, table), Message("known are the tables {tables}", tables=", ".join(_TABLES))
+            )
+        if table in _PATH_KEYS:
+            _check_keys(content, _PATH_KEYS[table], where, table)
+    ssh = read_ssh(tables.pop("ssh", {}), where, resolve, trusted=trusted)
     if not trusted:
         ssh = replace(ssh, jobs={name: replace(job, project=path) for name, job in ssh.jobs.items()})
     found = {}
     for table, content in tables.items():
         for key, value in content.items():
             if not isinstance(value, list) or not all(isinstance(i, str) and i and "\0" not in i for i in value):
-                hint = f'write it as {key} = ["PATH"]'
-                raise UsageError(f"{what} {path}: {table}.{key} must be a list of paths", hint)
+                hint = Message('write it as {key} = ["PATH"]', key=key)
+                raise UsageError(
+                    Message("{where}: {key} must be a list of paths", where=where, key=f"{table}.{key}"),
+                    hint,
+                )
             found[f"{table}.{key}"] = tuple(resolve(item) for item in value)
     return _File(found, ssh)
 
@@ -260,8 +275,8 @@ def _inside(path: str, file: str) -> str:
     root = os.path.realpath(folder)
     if os.path.isabs(path) or os.path.commonpath((root, os.path.realpath(whole))) != root:
         raise UsageError(
-            f"project file {file}: {path} is outside of the project's folder",
-            "move the file into the project, or name it in your own config.toml",
+            Message("project file {file}: {path} is outside of the project's folder", file=file, path=path),
+            Message("move the file into the project, or name it in your own config.toml"),
         )
     return whole
 
@@ -276,16 +291,21 @@ def read_ssh(table: Mapping[str, Any], where: str, resolve: Callable[[str], str]
     if "host_keys" in table:
         if not trusted:
             raise UsageError(
-                f"{where}: ssh.host_keys is not for a project to set", "set it in your own config.toml, if you want it"
+                Message("{where}: a project cannot set ssh.host_keys", where=where),
+                Message("set it in your own config.toml"),
             )
         said = table["host_keys"]
         if said not in ("strict", "accept-new"):
-            raise UsageError(f"{where}: ssh.host_keys must be strict or accept-new", 'write it as host_keys = "strict"')
+            raise UsageError(
+                Message("{where}: ssh.host_keys must be strict or accept-new", where=where),
+                Message('write it as host_keys = "strict"'),
+            )
         host_keys = said
     jobs = table.get("jobs", {})
     if not isinstance(jobs, dict):
         raise UsageError(
-            f"{where}: ssh.jobs must be a table", 'write [ssh.jobs.NAME], and below it hosts = ["gpu[1-4]"]'
+            _no_table(where, "ssh.jobs"),
+            _table("ssh.jobs.NAME"),
         )
     return SshConfig(host_keys, {name: _job(name, job, where, resolve) for name, job in jobs.items()})
 
@@ -294,24 +314,36 @@ def _job(name: str, job: Any, where: str, resolve: Callable[[str], str]) -> SshJ
     try:
         check_job_name(name)
     except UsageError as error:
-        raise UsageError(f"{where}: ssh.jobs: {error.message}", error.hint) from None
+        raise UsageError(Message("{where}: ssh.jobs: {why}", where=where, why=error.message), error.hint) from None
     key = f"ssh.jobs.{name}"
     if not isinstance(job, dict):
-        raise UsageError(f"{where}: {key} must be a table", f'write [{key}], and below it hosts = ["gpu[1-4]"]')
+        raise UsageError(
+            _no_table(where, key),
+            _table(key),
+        )
     _check_keys(job, _JOB_KEYS, where, key)
     if ("hosts" in job) == ("hostfile" in job):
-        count = "both hosts and hostfile" if "hosts" in job else "neither hosts nor hostfile"
-        raise UsageError(f"{where}: {key} has {count}", 'write hosts = ["gpu[1-4]"] or hostfile = "PATH"')
+        found = Message("both hosts and hostfile") if "hosts" in job else Message("neither hosts nor hostfile")
+        raise UsageError(
+            Message("{where}: {key} has {found}", where=where, key=key, found=found),
+            Message('write hosts = ["gpu[1-4]"] or hostfile = "PATH"'),
+        )
     if "include" in job and "exclude" in job:
-        raise UsageError(f"{where}: {key} has both include and exclude", "leave one of them out")
+        raise UsageError(
+            Message("{where}: {key} has both include and exclude", where=where, key=key),
+            LEAVE_ONE_OUT,
+        )
     if "hosts" in job and not _are_lines(job["hosts"]):
-        hint = 'write it as hosts = ["gpu[1-4]", "ml@gpu9:2222"]'
-        raise UsageError(f"{where}: {key}.hosts must be a list of hosts", hint)
+        hint = Message('write it as hosts = ["gpu[1-4]", "ml@gpu9:2222"]')
+        raise UsageError(Message("{where}: {key} must be a list of hosts", where=where, key=f"{key}.hosts"), hint)
     for text in ("hostfile", "include", "exclude"):
         if text in job and not _is_line(job[text]):
-            raise UsageError(f"{where}: {key}.{text} must be a text", f'write it as {text} = "..."')
+            raise UsageError(
+                Message("{where}: {key} must be a text", where=where, key=f"{key}.{text}"),
+                Message('write it as {key} = "..."', key=text),
+            )
     return SshJob(
-        f"{where}: {key}",
+        Message("{where}: {key}", where=where, key=key),
         tuple(job.get("hosts", ())),
         resolve(job["hostfile"]) if "hostfile" in job else None,
         job.get("include", ""),
@@ -319,10 +351,25 @@ def _job(name: str, job: Any, where: str, resolve: Callable[[str], str]) -> SshJ
     )
 
 
+def _table(key: str) -> Message:
+    return Message('write [{key}], and below it hosts = ["gpu[1-4]"]', key=key)
+
+
+def _no_table(where: str, key: str) -> Message:
+    return Message("{where}: {key} must be a table", where=where, key=key)
+
+
+def _unknown_key(where: str, key: str) -> Message:
+    return Message("{where}: unknown key {key}", where=where, key=key)
+
+
 def _check_keys(table: Mapping[str, Any], keys: tuple[str, ...], where: str, name: str) -> None:
     for key in table:
         if key not in keys:
-            raise UsageError(f"{where}: unknown key {name}.{key}", f"known in [{name}] are {', '.join(keys)}")
+            raise UsageError(
+                _unknown_key(where, f"{name}.{key}"),
+                Message("known in [{name}] are {keys}", name=name, keys=", ".join(keys)),
+            )
 
 
 def _are_lines(value: Any) -> bool:

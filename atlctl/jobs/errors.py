@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import ClassVar
 
+from atlctl.i18n import Message
+
 
 class ExitCode(IntEnum):
     """What `atlctl` exits with. `exec` also passes on the codes of commands (see `fold_codes`)."""
@@ -87,7 +89,34 @@ class Replaced(AtlctlError):
     """Another job has the name of `job` by now, and is left alone."""
 
     def __init__(self, job: str, hint: str | None = None) -> None:
-        super().__init__(f"job {job} was replaced by another of the same name meanwhile", hint or f"atlctl ps {job}")
+        super().__init__(
+            Message("job {job} was replaced by another of the same name meanwhile", job=job), hint or f"atlctl ps {job}"
+        )
+
+
+# What several modules say.
+
+LEAVE_ONE_OUT = Message("leave one of them out")
+
+
+def no_answer(seconds: float) -> Message:
+    """The reason of a worker that was asked."""
+    return Message("no answer within {seconds:g} s", seconds=seconds)
+
+
+def unreadable(path: str, why: object) -> Message:
+    """A file that is there."""
+    return Message("{path} cannot be read: {why}", path=path, why=why)
+
+
+def not_regular(path: str) -> Message:
+    """A folder, a pipe or a device in place of a file."""
+    return Message("{path} is not a regular file", path=path)
+
+
+def too_large(path: str, limit: int) -> Message:
+    """A file of more than `limit` bytes."""
+    return Message("{path} is larger than {limit} bytes", path=path, limit=limit)
 
 
 def fold_errors(errors: Sequence[AtlctlError]) -> int:

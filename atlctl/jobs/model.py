@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from atlctl.i18n import Message
+
 if TYPE_CHECKING:
     from atlctl.remote.gpus import Gpu
 
@@ -41,8 +43,8 @@ _ENDED = frozenset({State.STOPPED, State.SUCCEEDED, State.FAILED, State.LOST})
 #: The kind of a job that is nothing but a list of hosts.
 HOSTS = "Hosts"
 #: Reasons that all backends give: of a Held worker, and of one that exited with 0 and did not succeed.
-HELD_REASON = "its trainer has failed; the launch script lives on"
-DOUBTFUL_REASON = "exit 0, but its log shows that its trainer failed"
+HELD_REASON = Message("trainer failed; launch script still running")
+DOUBTFUL_REASON = Message("exit 0, but its log shows that its trainer failed")
 #: What `--failed` selects.
 FAILED_STATES = frozenset({State.FAILED, State.HELD})
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 
 Reason = TypeVar("Reason")
@@ -73,6 +74,16 @@ def names_by_reason(pairs: Iterable[tuple[str, Reason]]) -> dict[Reason, list[st
     return {reason: list(names) for reason, names in found.items()}
 
 
+def and_more(names: str, count: int) -> str:
+    """Some names, and how many more there are."""
+    return Message("{names} and {count} more", names=names, count=count) if count > 0 else names
+
+
+def pad_alike(example: str) -> Message:
+    """The hint for a range as `[1-016]`."""
+    return Message("pad both ends alike: {example}", example=example)
+
+
 def counted(number: int, noun: str) -> str:
     """`1 file`, `2 files`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
@@ -94,19 +105,27 @@ def check_job_name(name: str) -> None:
     """Raise UsageError unless `name` may name a job: 1 to 63 ASCII letters, digits, `.`, `_`, `-`, the first
     and the last a letter or digit."""
     if not name:
-        problem = "a job name cannot be empty"
+        problem = Message("a job name cannot be empty")
     elif not all(char in _FILE_SAFE for char in name):
         bad = next(char for char in name if char not in _FILE_SAFE)
-        problem = f"job name {_short(name)} holds a character that is not allowed: {bad!a}"
+        problem = Message("job name {name} holds a character that is not allowed: {bad!a}", name=_short(name), bad=bad)
     elif len(name) > MAX_JOB_NAME:
-        problem = f"job name {_short(name)} is {len(name)} bytes long, {MAX_JOB_NAME} are allowed"
+        problem = Message(
+            "job name {name} is {count} bytes long, {most} are allowed",
+            name=_short(name),
+            count=len(name),
+            most=MAX_JOB_NAME,
+        )
     elif name[0] not in _ALNUM or name[-1] not in _ALNUM:
-        problem = f"job name {_short(name)} must start and end with a letter or digit"
+        problem = Message("job name {name} must start and end with a letter or digit", name=_short(name))
     else:
         return
     raise UsageError(
         problem,
-        f"1 to {MAX_JOB_NAME} letters, digits, '.', '_' or '-'; the first and the last a letter or digit",
+        Message(
+            "1 to {most} letters, digits, '.', '_' or '-'; the first and the last a letter or digit",
+            most=MAX_JOB_NAME,
+        ),
     )
 
 

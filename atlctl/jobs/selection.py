@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from atlctl.i18n import Message, plural
 from atlctl.jobs.errors import NothingMatched, UsageError
 from atlctl.jobs.model import FAILED_STATES, Job, RankMap, Worker
-from atlctl.jobs.naming import MAX_DIGITS, fold_names, fold_numbers, natural_key
+from atlctl.jobs.naming import MAX_DIGITS, fold_names, fold_numbers, natural_key, pad_alike
 
 #: The highest index or rank that is accepted. Larger ones are typing errors.
 MAX_NUMBER = 9_999_999
 
-_WORKERS_GRAMMAR = "-w takes indexes and ranges (0,2-5), names, pods or hosts, globs of them, or worker-[0-3,7]"
-_NUMBERS_GRAMMAR = "numbers and ranges, separated by commas: 0,2-5"
+_WORKERS_GRAMMAR = Message(
+    "-w takes indexes and ranges (0,2-5), names, pods or hosts, globs of them, or worker-[0-3,7]"
+)
+_NUMBERS_GRAMMAR = Message("numbers and ranges, separated by commas: 0,2-5")
 _DIGITS = frozenset("0123456789")
 _NUMERIC = _DIGITS | {"-"}
 _SHOWN = 300
@@ -76,13 +79,16 @@ def resolve(selection: Selection, job: Job, rank_map: RankMap | None = None) -> 
         chosen = [worker for worker in chosen if worker.role in roles]
     if selection.failed:
         if not any(worker.state in FAILED_STATES for worker in job.workers):
-            raise NothingMatched(f"no worker of job {job.name} is Failed or Held", f"see atlctl ps {job.name}")
+            raise NothingMatched(
+                Message("no worker of job {job} is Failed or Held", job=job.name),
+                Message("see atlctl ps {job}", job=job.name),
+            )
         chosen = [worker for worker in chosen if worker.state in FAILED_STATES]
     if selection.exclude:
         removed = _by_tokens(selection.exclude, job, excluding=True)
         chosen = [worker for worker in chosen if worker.index not in removed]
     if not chosen:
-        raise NothingMatched(f"the selection leaves no worker of job {job.name}", _what_exists(job))
+        raise NothingMatched(Message("the selection leaves no worker of job {job}", job=job.name), _what_exists(job))
     return tuple(chosen)
 
 
@@ -95,13 +101,21 @@ def _number_range(token: str, highest: int, grammar: str) -> range:
     first, dash, last = token.partition("-")
     ends = (first, last) if dash else (first, first)
     if not all(end and _DIGITS.issuperset(end) for end in ends):
-        raise UsageError(f"{_quote(token)} is no number and no range of numbers", grammar)
+        raise UsageError(Message("{token} is neither a number nor a range of numbers", token=_quote(token)), grammar)
     # The length is compared first: a number of a million digits must not be converted.
     if any(len(end) > MAX_DIGITS or int(end) > highest for end in ends):
-        raise UsageError(f"the number in {_quote(token)} is too large: the highest is {highest}", grammar)
+        raise UsageError(
+            Message(
+                "the number in {token} is too large: the highest is {highest}", token=_quote(token), highest=highest
+            ),
+            grammar,
+        )
     start, stop = int(ends[0]), int(ends[1])
     if stop < start:
-        raise UsageError(f"the range {_quote(token)} runs backwards", f"write {stop}-{start}")
+        raise UsageError(
+            Message("the range {token} runs backwards", token=_quote(token)),
+            Message("write {range}", range=f"{stop}-{start}"),
+        )
     return range(start, stop + 1)
 
 
@@ -124,7 +138,8 @@ def _by_tokens(texts: Sequence[str], job: Job, excluding: bool) -> set[int]:
             found = _by_name(token, job)
             if not found:
                 raise NothingMatched(
-                    f"{_quote(token)} matches no worker, pod or host of job {job.name}", _what_exists(job)
+                    Message("{token} matches no worker, pod or host of job {job}", token=_quote(token), job=job.name),
+                    _what_exists(job),
                 )
         hit |= found
     return hit
@@ -163,15 +178,18 @@ def _pattern(token: str) -> Callable[[str], bool] | None:
             low, _, high = item.partition("-")
             padded = len(low) > 1 and low[0] == "0"
             if padded and high and len(high) != len(low):
-                raise UsageError(f"{_quote(item)} in {_quote(token)} has two widths", "pad both ends alike: [01-16]")
+                raise UsageError(
+                    Message("{item} in {token} has two widths", item=_quote(item), token=_quote(token)),
+                    pad_alike("[01-16]"),
+                )
             numbers = _number_range(item, 10**MAX_DIGITS - 1, _WORKERS_GRAMMAR)
             spans.append((numbers, len(low) if padded else 0))
         return _Folded(token[:start], token[end + 1 :], tuple(spans)).matches
     if any(_two_digits(token[start:end]) for start, end in brackets):
         # A glob would read [0-12] as one character of 0, 1 or 2: never do silently what was not meant.
         raise UsageError(
-            f"{_quote(token)} mixes a range of numbers with a glob or a second range",
-            "one bracket and no '*' or '?': worker-[0-12]",
+            Message("{token} mixes a range of numbers with a glob or a second range", token=_quote(token)),
+            Message("one bracket and no '*' or '?': worker-[0-12]"),
         )
     return _glob(token)
 
@@ -197,9 +215,11 @@ def _split(text: str) -> list[str]:
             start = position + 1
     tokens.append(text[start:])
     if inside:
-        raise UsageError(f"{_quote(tokens[-1])} opens a bracket and does not close it", _WORKERS_GRAMMAR)
+        raise UsageError(
+            Message("{item} opens a bracket and does not close it", item=_quote(tokens[-1])), _WORKERS_GRAMMAR
+        )
     if not all(tokens):
-        raise UsageError(f"{_quote(text)} holds an empty item", _WORKERS_GRAMMAR)
+        raise UsageError(_empty_item(_quote(text)), _WORKERS_GRAMMAR)
     return tokens
 
 
@@ -210,7 +230,7 @@ def _brackets(token: str) -> list[tuple[int, int]]:
     while start >= 0:
         end = token.find("]", start + 1)
         if end == start + 1:
-            raise UsageError(f"{_quote(token)} holds an empty bracket", _WORKERS_GRAMMAR)
+            raise UsageError(Message("{token} holds an empty bracket", token=_quote(token)), _WORKERS_GRAMMAR)
         if end < 0:
             break
         pairs.append((start, end))
@@ -226,8 +246,8 @@ def _by_rank(texts: Sequence[str], job: Job, rank_map: RankMap | None) -> set[st
     ranges = [(token, parse_numbers(token)[0]) for text in texts for token in text.split(",")]
     if rank_map is None:
         raise NothingMatched(
-            f"nothing tells which worker of job {job.name} holds which rank",
-            "select workers by index or name: -w 0,2-5",
+            Message("it is not known which worker of job {job} holds which rank", job=job.name),
+            Message("select workers by index or name: -w 0,2-5"),
         )
     names = {worker.name for worker in job.workers}
     known = {rank: name for rank, name in rank_map.workers.items() if name in names}
@@ -236,8 +256,12 @@ def _by_rank(texts: Sequence[str], job: Job, rank_map: RankMap | None) -> set[st
         found = {name for rank, name in known.items() if rank in numbers}
         if not found:
             raise NothingMatched(
-                f"no worker of job {job.name} holds rank {token}",
-                f"known ranks: {_cut(fold_numbers(known)) or 'none'} ({rank_map.source})",
+                Message("no worker of job {job} holds rank {token}", job=job.name, token=token),
+                Message(
+                    "known ranks: {known} ({source})",
+                    known=_cut(fold_numbers(known)) or Message("none"),
+                    source=rank_map.source,
+                ),
             )
         hit |= found
     return hit
@@ -246,37 +270,51 @@ def _by_rank(texts: Sequence[str], job: Job, rank_map: RankMap | None) -> set[st
 def _check_roles(texts: Iterable[str], job: Job) -> set[str]:
     wanted = {role for text in texts for role in text.split(",")}
     if not all(wanted):
-        raise UsageError("--role holds an empty item", "roles, separated by commas: --role master,worker")
+        raise UsageError(
+            _empty_item("--role"),
+            Message("roles, separated by commas: --role master,worker"),
+        )
     present = {worker.role for worker in job.workers if worker.role}
     for role in sorted(wanted - present):
         known = ", ".join(sorted(present, key=natural_key))
         raise NothingMatched(
-            f"no worker of job {job.name} has role {_quote(role)}",
-            f"roles: {_cut(known)}" if known else "its workers have no roles; select them by -w",
+            Message("no worker of job {job} has role {role}", job=job.name, role=_quote(role)),
+            Message("roles: {roles}", roles=_cut(known))
+            if known
+            else Message("its workers have no roles; select them by -w"),
         )
     return wanted
 
 
 def _no_index(token: str, gone: Sequence[int], job: Job) -> NothingMatched:
     if gone:
-        noun = "worker" if len(gone) == 1 else "workers"
-        message = f"{noun} {_cut(fold_numbers(gone))} of job {job.name} should exist and {_are(gone)} missing"
+        message = plural(
+            "worker {workers} of job {job} should exist and is missing",
+            "workers {workers} of job {job} should exist and are missing",
+            len(gone),
+            workers=_cut(fold_numbers(gone)),
+            job=job.name,
+        )
     else:
-        message = f"job {job.name} has no worker with index {token}"
+        message = Message("job {job} has no worker with index {token}", job=job.name, token=token)
     return NothingMatched(message, _what_exists(job))
-
-
-def _are(items: Sequence[int]) -> str:
-    return "is" if len(items) == 1 else "are"
 
 
 def _what_exists(job: Job) -> str:
     if not job.workers:
-        return f"the job has no workers, {job.expected} are expected"
+        return Message("the job has no workers, {expected} are expected", expected=job.expected)
     names = _cut(fold_names(worker.name for worker in job.workers))
-    text = f"there are {names} (index {_cut(fold_numbers(worker.index for worker in job.workers))})"
+    text = Message(
+        "there are {names} (index {indexes})",
+        names=names,
+        indexes=_cut(fold_numbers(worker.index for worker in job.workers)),
+    )
     missing = job.missing
-    return f"{text}; missing: {_cut(fold_numbers(missing))}" if missing else text
+    return Message("{there}; missing: {missing}", there=text, missing=_cut(fold_numbers(missing))) if missing else text
+
+
+def _empty_item(text: str) -> Message:
+    return Message("{item} holds an empty item", item=text)
 
 
 def _quote(text: str) -> str:

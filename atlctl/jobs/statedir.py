@@ -8,11 +8,13 @@ import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
+from atlctl.i18n import Message
+from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError, not_regular, too_large
 
 #: To open a file that may be anything: no link is followed, and a pipe without a writer is not waited for.
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_ELSEWHERE = "set ATLCTL_STATE_DIR to a folder of your own"
+_ELSEWHERE = Message("set ATLCTL_STATE_DIR to a folder of your own")
+_ROOM = Message("free some space, or {advice}", advice=_ELSEWHERE)
 
 
 def state_dir(env: Mapping[str, str] = os.environ) -> str:
@@ -24,7 +26,9 @@ def state_dir(env: Mapping[str, str] = os.environ) -> str:
     own = env.get("ATLCTL_STATE_DIR", "")
     if own:
         if not os.path.isabs(own):
-            raise UsageError(f"ATLCTL_STATE_DIR must be an absolute path: {own}", "begin it with '/'")
+            raise UsageError(
+                Message("ATLCTL_STATE_DIR must be an absolute path: {own}", own=own), Message("begin it with '/'")
+            )
         return os.path.normpath(own)
     base = env.get("XDG_STATE_HOME", "")
     if not os.path.isabs(base):
@@ -67,16 +71,41 @@ def _check(path: str) -> None:
     except OSError as error:
         raise file_error(error, path) from error
     if stat.S_ISLNK(found.st_mode):
-        raise NotAllowed(f"{path} is a symbolic link, a folder is needed", f"remove the link, or {_ELSEWHERE}")
+        raise NotAllowed(
+            Message("{path} is a symbolic link, a folder is needed", path=path),
+            Message("remove the link, or {advice}", advice=_ELSEWHERE),
+        )
     if not stat.S_ISDIR(found.st_mode):
-        raise NotAllowed(f"{path} is not a folder", f"move it away, or {_ELSEWHERE}")
+        raise NotAllowed(
+            Message("{path} is not a folder", path=path), Message("move it away, or {advice}", advice=_ELSEWHERE)
+        )
     if found.st_uid != os.geteuid():
-        raise NotAllowed(f"{path} belongs to user {found.st_uid}, not to you (user {os.geteuid()})", _ELSEWHERE)
+        raise NotAllowed(
+            Message(
+                "{path} belongs to user {owner}, not to you (user {user})",
+                path=path,
+                owner=found.st_uid,
+                user=os.geteuid(),
+            ),
+            _ELSEWHERE,
+        )
     if found.st_mode & 0o022:
         raise NotAllowed(
-            f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})",
-            f"if you trust what is in it: chmod go-w {path}; or {_ELSEWHERE}",
+            writable(path, found),
+            Message("if you trust what is in it: chmod go-w {path}; or {advice}", path=path, advice=_ELSEWHERE),
         )
+
+
+def writable(path: str, found: os.stat_result) -> Message:
+    """Why the file or folder `path` is not trusted: others may have written it."""
+    return Message("{path} can be written by others (mode {mode:04o})", path=path, mode=stat.S_IMODE(found.st_mode))
+
+
+def linked(path: str) -> NotAllowed:
+    """The error for a link in place of a file or folder."""
+    return NotAllowed(
+        Message("{path} is a symbolic link, which is not followed", path=path), Message("remove the link")
+    )
 
 
 def write_atomic(path: str, data: bytes) -> None:
@@ -116,7 +145,7 @@ def read_bytes(path: str, limit: int) -> bytes:
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                raise NotAllowed(f"{path} is not a regular file", "move it away")
+                raise NotAllowed(not_regular(path), Message("move it away"))
             chunks: list[bytes] = []
             left = limit + 1
             while left and (chunk := os.read(fd, min(left, 1 << 20))):
@@ -129,7 +158,10 @@ def read_bytes(path: str, limit: int) -> bytes:
     except OSError as error:
         raise file_error(error, path) from error
     if not left:
-        raise AtlctlError(f"{path} is larger than {limit} bytes", "it was not written by atlctl; move it away")
+        raise AtlctlError(
+            too_large(path, limit),
+            Message("it was not written by atlctl; move it away"),
+        )
     return b"".join(chunks)
 
 
@@ -157,15 +189,15 @@ def open_below(folder: int, names: Iterable[str]) -> int:
 def file_error(error: OSError, path: str) -> AtlctlError:
     """What went wrong with the file or folder `path`, as one line for the user."""
     if error.errno == errno.ENOSPC:
-        return AtlctlError(f"no space left on the disk of {path}", f"free some space, or {_ELSEWHERE}")
+        return AtlctlError(Message("no space left on the disk of {path}", path=path), _ROOM)
     if error.errno == errno.EDQUOT:
-        return AtlctlError(f"disk quota exceeded at {path}", f"free some space, or {_ELSEWHERE}")
+        return AtlctlError(Message("disk quota exceeded at {path}", path=path), _ROOM)
     if error.errno == errno.ELOOP:
-        return NotAllowed(f"{path} is a symbolic link, which is not followed", "remove the link")
+        return linked(path)
     text = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return NotAllowed(f"{path}: {text}", _ELSEWHERE)
-    return AtlctlError(f"{path}: {text}")
+        return NotAllowed(Message("{path}: {why}", path=path, why=text), _ELSEWHERE)
+    return AtlctlError(Message("{path}: {why}", path=path, why=text))
 
 
 def _make(path: str) -> None:

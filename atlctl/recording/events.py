@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from atlctl.diagnosis.logline import decode
 from atlctl.diagnosis.platform import Event
+from atlctl.i18n import Message
 from atlctl.jobs import fields, podnews
 
 #: Bytes of one line, events of one file (its last ones), remarks about lines that cannot be read.
@@ -46,11 +47,17 @@ def parse_events(lines: Iterable[bytes]) -> tuple[list[Event], list[str]]:
             continue
         bad += 1
         if bad <= MAX_REMARKS:
-            remarks.append(f"line {number}: {reason}")
+            remarks.append(Message("line {number}: {why}", number=number, why=reason))
     if bad > MAX_REMARKS:
-        remarks.append(f"{bad - MAX_REMARKS} more lines are no events")
+        remarks.append(Message("{count} more lines are not events", count=bad - MAX_REMARKS))
     if good > MAX_EVENTS:
-        remarks.append(f"more than {MAX_EVENTS} events: the first {good - MAX_EVENTS} were left out")
+        remarks.append(
+            Message(
+                "more than {most} events: the first {count} were left out",
+                most=MAX_EVENTS,
+                count=good - MAX_EVENTS,
+            )
+        )
     return list(events), remarks
 
 
@@ -61,21 +68,21 @@ def of_object(found: Mapping[str, Any]) -> Event:
 
 def _parse(line: bytes) -> tuple[Event | None, str]:
     if len(line) > LINE_LIMIT:
-        return None, f"longer than {LINE_LIMIT} bytes"
+        return None, Message("longer than {limit} bytes", limit=LINE_LIMIT)
     try:
         found = fields.parse_json(decode(line))
     except RecursionError:
-        return None, "nested too deeply"
+        return None, Message("nested too deeply")
     except ValueError:
-        return None, "no JSON (cut off?)"
+        return None, Message("not JSON (cut off?)")
     if not isinstance(found, dict):
-        return None, "no JSON object"
+        return None, Message("not a JSON object")
     inner = found.get("object")
     if isinstance(inner, dict) and isinstance(found.get("type"), str):
         found = inner
     about = fields.mapping(found.get("involvedObject")) or fields.mapping(found.get("regarding"))
     event = _of_kubernetes(found, about) if about else _own(found)
-    return (event, "") if event.reason or event.message else (None, "neither a reason nor a message")
+    return (event, "") if event.reason or event.message else (None, Message("neither a reason nor a message"))
 
 
 def _own(found: Mapping[str, Any]) -> Event:

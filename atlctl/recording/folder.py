@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from atlctl.i18n import Message
+
 #: Tags of logs. Any other word counts as one only beside a `NAME.log`, since names of hosts hold dots.
 _KNOWN_TAGS = ("ts", "previous", "stdout", "stderr")
 #: Logs of one worker in their reading order; parts of a log that goes on come next, other tags behind.
@@ -34,6 +36,15 @@ MAX_ENTRIES = 100_000
 MAX_ERROR_FILES = 4_096
 #: Logs of one folder.
 MAX_LOGS = 20_000
+
+
+#: The hint where a folder cannot be written to.
+NEW_FOLDER = Message("name another folder with --out")
+
+
+def cannot_write(path: str, error: OSError) -> Message:
+    """What is said of a folder in which nothing can be made."""
+    return Message("cannot write to {path}: {why}", path=path, why=error.strerror or error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +81,7 @@ class FolderContent:
 
     def note(self, error: OSError) -> None:
         """A folder below could not be looked into."""
-        self.unreadable.append((str(error.filename), error.strerror or "cannot be read"))
+        self.unreadable.append((str(error.filename), error.strerror or Message("cannot be read")))
 
 
 def is_tag(word: str) -> bool:

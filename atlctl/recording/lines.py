@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 
 from atlctl.diagnosis.logline import LINE_LIMIT
+from atlctl.i18n import Message
+from atlctl.jobs.errors import UsageError
 
 #: Bytes that are read at once: what the scanner is fastest with.
 CHUNK = 256 * 1024
@@ -19,15 +21,19 @@ _STAMP = re.compile(rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\
 #: After the stamp, in the kubelet's own files: the stream, and F for a full line, P for a piece of one.
 _CRI = re.compile(rb"(?:stdout|stderr) ([FP]) ?")
 
-#: First bytes of files that are no text -> what they are, and how they become text.
+#: Hints where a file is not a log.
+NAME_A_LOG = Message("name a log, a folder of logs, or - for standard input")
+_UNPACK = Message("unpack it, then: atlctl {command} --from FOLDER")
+_UTF16 = Message("UTF-16 text"), "iconv -f UTF-16 -t UTF-8"
+#: First bytes of files that are no text -> what they are, and the program that makes text of them, or another hint.
 _MAGIC: tuple[tuple[bytes, str, str], ...] = (
-    (b"\x1f\x8b", "gzip data", "zcat {path} | atlctl errors --from -"),
-    (b"\x28\xb5\x2f\xfd", "zstd data", "zstdcat {path} | atlctl errors --from -"),
-    (b"\xfd7zXZ\x00", "xz data", "xzcat {path} | atlctl errors --from -"),
-    (b"BZh", "bzip2 data", "bzcat {path} | atlctl errors --from -"),
-    (b"PK\x03\x04", "a zip archive", "unpack it, then: atlctl errors --from FOLDER"),
-    (b"\xff\xfe", "UTF-16 text", "iconv -f UTF-16 -t UTF-8 {path} | atlctl errors --from -"),
-    (b"\xfe\xff", "UTF-16 text", "iconv -f UTF-16 -t UTF-8 {path} | atlctl errors --from -"),
+    (b"\x1f\x8b", Message("gzip data"), "zcat"),
+    (b"\x28\xb5\x2f\xfd", Message("zstd data"), "zstdcat"),
+    (b"\xfd7zXZ\x00", Message("xz data"), "xzcat"),
+    (b"BZh", Message("bzip2 data"), "bzcat"),
+    (b"PK\x03\x04", Message("a zip archive"), _UNPACK),
+    (b"\xff\xfe", *_UTF16),
+    (b"\xfe\xff", *_UTF16),
 )
 _TAR = (257, b"ustar")
 #: Control bytes that logs do not hold: C0 without NUL (holes), backspace, tab, newlines, form feed, escape.
@@ -38,20 +44,28 @@ _SAMPLE = 65_536
 
 
 def not_text(start: bytes) -> tuple[str, str] | None:
-    """What a file that begins with `start` is instead of a log, and the hint; None for text.
+    """What a file that begins with `start` is instead of a log, and the hint or the program that makes text of it (see
+    `no_log`); None for text.
 
-    The hint may hold `{path}`. NUL bytes alone prove nothing: a log that several processes overwrote has holes.
+    NUL bytes alone prove nothing: a log that several processes overwrote has holes.
     """
     for magic, name, hint in _MAGIC:
         if start.startswith(magic):
             return name, hint
     if start[_TAR[0] :].startswith(_TAR[1]):
-        return "a tar archive", "unpack it, then: atlctl errors --from FOLDER"
+        return Message("a tar archive"), _UNPACK
     sample = start[:_SAMPLE].replace(b"\0", b"")
     junk = len(sample) - len(sample.translate(None, _JUNK))
     if junk > _JUNK_SHARE * len(sample):
-        return "binary data", "name a log, a folder of logs, or - for standard input"
+        return Message("binary data"), NAME_A_LOG
     return None
+
+
+def no_log(what: tuple[str, str], shown: str, path: str, command: str) -> UsageError:
+    """The error for the file `path` that is `what` (see `not_text`); `command` of atlctl was to read it."""
+    name, way = what
+    hint = way.filled(command=command) if isinstance(way, Message) else f"{way} {path} | atlctl {command} --from -"
+    return UsageError(Message("{path} is not a log but {what}", path=shown, what=name), hint)
 
 
 class LineReader:

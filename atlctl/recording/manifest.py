@@ -19,6 +19,7 @@ from typing import Any
 
 from atlctl.diagnosis.platform import PlatformState
 from atlctl.diagnosis.result import GpuIdentity
+from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 from atlctl.jobs.fields import moment, parse_json, without_surrogates
 from atlctl.jobs.model import State
@@ -26,7 +27,7 @@ from atlctl.jobs.model import State
 NAME = "atlctl.json"
 VERSION = 1
 SIZE_LIMIT = 16 * 1024 * 1024
-_HINT = "repair it, or move it away: the logs are read without it, too"
+_HINT = Message("repair it, or move it away: the logs are read without it, too")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +68,28 @@ class Manifest:
 def read_manifest(data: bytes) -> Manifest:
     """The manifest of the bytes of the file. Raises UsageError that names the field."""
     if len(data) > SIZE_LIMIT:
-        raise _wrong("", f"larger than {SIZE_LIMIT} bytes")
+        raise _wrong("", Message("larger than {limit} bytes", limit=SIZE_LIMIT))
     try:
         document = parse_json(data)
     except RecursionError:
-        raise _wrong("", "nested too deeply") from None
+        raise _wrong("", Message("nested too deeply")) from None
     except ValueError as error:
-        raise _wrong("", f"not valid JSON: {str(error)[:200]}") from None
+        raise _wrong("", Message("not valid JSON: {why}", why=str(error)[:200])) from None
     fields = _Fields(document, "")
     version = fields.whole("version")
     if version != VERSION:
         newer = version is not None and version > VERSION
-        why = f"version {version} is newer than this atlctl" if newer else f"version {VERSION} was expected"
+        why = (
+            Message("version {version} is newer than this atlctl", version=version)
+            if newer
+            else Message("version {version} was expected", version=VERSION)
+        )
         raise _wrong("version", why)
     workers = tuple(_worker(item, place) for place, item in enumerate(fields.items("workers", required=True)))
     names = set()
     for place, worker in enumerate(workers):
         if worker.name in names:
-            raise _wrong(f"workers[{place}].name", "the name of a worker before it")
+            raise _wrong(f"workers[{place}].name", Message("the name of a worker before it"))
         names.add(worker.name)
     job = fields.inner("job")
     return Manifest(
@@ -146,7 +151,7 @@ class _Fields:
 
     def __init__(self, value: object, path: str) -> None:
         if not isinstance(value, dict):
-            raise _wrong(path, "an object was expected")
+            raise _wrong(path, Message("an object was expected"))
         self._value: Mapping[str, Any] = value
         self._path = path
 
@@ -155,7 +160,7 @@ class _Fields:
         if value is None:
             return None
         if not isinstance(value, str):
-            raise _wrong(self._at(key), "text was expected")
+            raise _wrong(self._at(key), Message("text was expected"))
         return without_surrogates(value)
 
     def whole(self, key: str, *, least: int = -(2**31)) -> int | None:
@@ -163,7 +168,10 @@ class _Fields:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-            raise _wrong(self._at(key), f"a whole number{' from 0' if least == 0 else ''} was expected")
+            raise _wrong(
+                self._at(key),
+                Message("a whole number from 0 was expected") if least == 0 else Message("a whole number was expected"),
+            )
         return value
 
     def time(self, key: str) -> float | None:
@@ -172,7 +180,9 @@ class _Fields:
             return None
         found = moment(value)
         if found is None:
-            raise _wrong(self._at(key), "a time was expected: 2026-11-20T17:45:05Z, or seconds since the epoch")
+            raise _wrong(
+                self._at(key), Message("a time was expected: 2026-11-20T17:45:05Z, or seconds since the epoch")
+            )
         return found
 
     def state(self) -> State:
@@ -185,7 +195,7 @@ class _Fields:
         if value is None and not required:
             return []
         if not isinstance(value, list):
-            raise _wrong(self._at(key), "a list was expected")
+            raise _wrong(self._at(key), Message("a list was expected"))
         return value
 
     def texts(self, key: str) -> list[str]:
@@ -202,4 +212,4 @@ class _Fields:
 
 
 def _wrong(path: str, why: str) -> UsageError:
-    return UsageError(f"{NAME}: {path}: {why}" if path else f"{NAME}: {why}", _HINT)
+    return UsageError(Message("{path}: {why}", path=f"{NAME}: {path}" if path else NAME, why=why), _HINT)

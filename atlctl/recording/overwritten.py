@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from atlctl.diagnosis.logline import is_utf8
-from atlctl.jobs.naming import counted
+from atlctl.i18n import Message, joined, plural
 
 #: Lines at the beginning of a log whose forms are learned; bytes of a line that are looked at.
 LEARNED = 256
@@ -135,16 +135,25 @@ class Overwritten:
         sure = bool(behind) or self._row_behind
         hosts = [host.decode(errors="replace") for host in self._hosts]
         several = self._alone and len(hosts) > 1
-        signs = [counted(holes, "hole")] if holes else []
+        signs = [plural("{n} hole", "{n} holes", holes)] if holes else []
         if count and (count > 1 or sure or holes or several):
-            signs.append(counted(count, "line") + " cut in the middle of a word")
+            signs.append(plural("{n} line cut in the middle of a word", "{n} lines cut in the middle of a word", count))
         if several:
-            signs.append(f"summaries of {len(hosts)} hosts ({', '.join(hosts[:4])}{', ...' if len(hosts) > 4 else ''})")
+            signs.append(
+                Message(
+                    "summaries of {count} hosts ({hosts})",
+                    count=len(hosts),
+                    hosts=", ".join([*hosts[:4], "..."] if len(hosts) > 4 else hosts),
+                )
+            )
         if not signs:
             return None
-        if signs[0].startswith("summaries"):
-            return f"has {signs[0]}: several workers wrote into it"
-        return f"has {' and '.join(signs)}: several processes wrote over each other in it, lines may be missing"
+        if several and len(signs) == 1:
+            return Message("has {signs}: several workers wrote into it", signs=signs[0])
+        return Message(
+            "has {signs}: several processes wrote over each other in it, lines may be missing",
+            signs=joined(signs, Message(" and ")),
+        )
 
     def _starts(self) -> list[bytes]:
         """How most of the lines begin."""

@@ -22,15 +22,16 @@ from atlctl.diagnosis.logfacts import LogFacts, LogReader, literals_of
 from atlctl.diagnosis.platform import Event
 from atlctl.diagnosis.signatures import Matcher
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, ErrorRecord, parse_error_file
+from atlctl.i18n import COMMA, Message, joined
 from atlctl.jobs import podnews
-from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
+from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError, unreadable
 from atlctl.jobs.model import State
 from atlctl.jobs.statedir import READ_FLAGS
 from atlctl.recording.events import lines_within, parse_events
 from atlctl.recording.feed import Alone, Feed, Readers, Told, pump
 from atlctl.recording.folder import FolderContent, RankLogFile, group, look, natural
 from atlctl.recording.hosts import by_host, merged
-from atlctl.recording.lines import CHUNK, not_text
+from atlctl.recording.lines import CHUNK, NAME_A_LOG, no_log, not_text
 from atlctl.recording.manifest import SIZE_LIMIT as MANIFEST_LIMIT
 from atlctl.recording.manifest import Manifest, read_manifest
 
@@ -95,11 +96,11 @@ def read_saved(
     """
     reader = _EvidenceReader(matcher, error_files, stdin, many=len(paths) > 1, ends=ends)
     if len({os.path.normpath(path) for path in paths}) < len(paths):
-        raise UsageError("--from names the same path twice", "name each file or folder once")
+        raise UsageError(Message("--from names the same path twice"), Message("give each file or folder once"))
     plain: dict[str, list[str]] = {}
     for path in paths:
         if path == "":
-            raise UsageError("--from: the path is empty", "name a file, a folder, or - for standard input")
+            raise UsageError(Message("--from: the path is empty"), NAME_A_LOG)
         if path != STDIN and _is_folder(path):
             reader.add_folder(path)
         else:
@@ -124,14 +125,21 @@ def _is_folder(path: str) -> bool:
         raise mapped(error, path) from error
 
 
+def shown_path(path: str) -> str:
+    """A path as messages name it."""
+    return Message("standard input") if path == STDIN else path
+
+
 def mapped(error: OSError, path: str) -> AtlctlError:
     """A failed read in the project's error tree."""
-    shown = "standard input" if path == STDIN else path
+    shown = shown_path(path)
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
-        return NothingMatched(f"{shown}: {error.strerror}", "name a log, a folder of logs, or - for standard input")
+        return NothingMatched(Message("{path}: {why}", path=shown, why=error.strerror), NAME_A_LOG)
     if error.errno in (errno.EACCES, errno.EPERM):
-        return NotAllowed(f"{shown}: {error.strerror}", "run it as a user who may read it")
-    return AtlctlError(f"{shown} cannot be read: {error.strerror}")
+        return NotAllowed(
+            Message("{path}: {why}", path=shown, why=error.strerror), Message("run it as a user who may read it")
+        )
+    return AtlctlError(unreadable(shown, error.strerror))
 
 
 @dataclass(slots=True)
@@ -169,10 +177,9 @@ class _EvidenceReader:
             content = look(folder, error_files=self.error_files)
         except OSError as error:
             raise mapped(error, folder) from error
-        if not content.logs and not content.error_files and not content.rank_logs:
-            raise NothingMatched(f"{folder}: no logs in it{_links(content)}", "a log there is named WORKER.log")
+        check_logs(content, folder)
         for path in content.links:
-            self.remarks.append(f"{path} is a symbolic link and was not read")
+            self.remarks.append(Message("{path} is a symbolic link and was not read", path=path))
         if content.manifest:
             self._keep_going(partial(self._read_manifest, content.manifest))
         streams = self.manifest.streams if self.manifest else frozenset()
@@ -192,10 +199,12 @@ class _EvidenceReader:
             for path in content.dumps.get(worker, ()):
                 self._keep_going(partial(self._read_dump, path, name))
             if worker in content.omitted:
-                self.remarks.append(f"{name}: too many files or folders; not all of its error files were read")
+                self.remarks.append(
+                    Message("{worker}: too many files or folders; not all of its error files were read", worker=name)
+                )
         if content.events:
             self._keep_going(partial(self._read_events, content.events))
-        self.remarks += [f"{path}: {why}" for path, why in content.unreadable]
+        self.remarks += [Message("{path}: {why}", path=path, why=why) for path, why in content.unreadable]
 
     def _wanted(self, paths: Sequence[str], name: str) -> list[tuple[str, int]]:
         """Files of a log, and how many bytes of each are left out."""
@@ -244,19 +253,22 @@ class _EvidenceReader:
 
         start = _start(read, _SAMPLE)
         if what := not_text(start):
-            shown = "standard input" if path == STDIN else path
-            raise UsageError(f"{shown} is no log but {what[0]}", what[1].format(path=path))
+            shown = shown_path(path)
+            raise no_log(what, shown, path, "errors")
         first = self.logs[-1].first + self.logs[-1].lines if self.logs else 1
         feed = Feed(readers or self, name, first - 1, literals_of(self.matcher), start, alone=alone)
         if feed.backwards:
-            shown = "standard input" if path == STDIN else path
-            raise UsageError(f"{shown}: its newest lines come first", "for Loki: logcli query --forward; else: tac")
+            shown = shown_path(path)
+            raise UsageError(
+                Message("{path}: its newest lines come first", path=shown),
+                Message("for Loki: logcli query --forward; otherwise: tac"),
+            )
         pump(read, feed, start, CHUNK)
         if readers is None:
             self.read.add(name)
         self.logs.append(SavedLog(path, first, feed.number - first + 1, size, skipped))
         if wrong := feed.overwritten():
-            self.remarks.append(f"{path} {wrong}")
+            self.remarks.append(Message("{path} {problem}", path=path, problem=wrong))
 
     def _read_rank_log(self, item: RankLogFile, name: str) -> None:
         """torchelastic's own file of one process: read by itself, its lines are counted like those of a log."""
@@ -274,7 +286,7 @@ class _EvidenceReader:
         """A flight recorder's dump."""
         dump, reason = parse_dump(_whole_file(path, DUMP_LIMIT), os.path.basename(path))
         if dump is None:
-            self.remarks.append(f"{path}: {reason}")
+            self.remarks.append(Message("{path}: {why}", path=path, why=reason))
         else:
             self.dumps.setdefault(name, []).append(dump)
 
@@ -285,12 +297,12 @@ class _EvidenceReader:
         with open(_open_file(path), "rb") as file:
             events, remarks = parse_events(lines_within(file))
         self.events += events
-        self.remarks += [f"{path}, {remark}" for remark in remarks]
+        self.remarks += [Message("{path}, {remark}", path=path, remark=remark) for remark in remarks]
 
     def _read_error_file(self, path: str, name: str) -> None:
         record, reason = parse_error_file(_whole_file(path, ERROR_FILE_LIMIT))
         if record is None:
-            self.remarks.append(f"{path}: {reason}")
+            self.remarks.append(Message("{path}: {why}", path=path, why=reason))
         else:
             self.records.setdefault(name, {})[path] = record
 
@@ -315,8 +327,10 @@ class _EvidenceReader:
         if not self.logs and self.problems:
             raise self.problems[0]
         if self.logs and not any(log.bytes for log in self.logs) and not self.records:
-            shown = ", ".join("standard input" if path == STDIN else path for path in paths[:4])
-            raise NothingMatched(f"{shown}: empty", "name the log of a job that has printed something")
+            shown = joined((shown_path(path) for path in paths[:4]), COMMA)
+            raise NothingMatched(
+                Message("{path}: empty", path=shown), Message("name the log of a job that has printed something")
+            )
         found = self._by_worker()
         if set(self.named) & set(found) - {INPUT}:
             self.told["file"] = None
@@ -423,8 +437,14 @@ def _start(read: Callable[[int], bytes], size: int) -> bytes:
     return data
 
 
-def _links(content: FolderContent) -> str:
-    return f" but {len(content.links)} symbolic links, which are not followed" if content.links else ""
+def check_logs(content: FolderContent, path: str) -> None:
+    """Raises NothingMatched if there is nothing to read in the folder `path`."""
+    if content.logs or content.error_files or content.rank_logs:
+        return
+    why = Message("no logs in it")
+    if content.links:
+        why = Message("no logs in it but {count} symbolic links, which are not followed", count=len(content.links))
+    raise NothingMatched(Message("{path}: {why}", path=path, why=why), Message("a log there is named WORKER.log"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,16 +26,17 @@ from atlctl.backends.base import LogLine, LogRequest
 from atlctl.diagnosis.flightrecorder import DUMP_LIMIT
 from atlctl.diagnosis.scanner import sieve_for
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT
-from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
+from atlctl.i18n import Message
+from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.fields import parse_json
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import READ_FLAGS, read_bytes, write_all
 from atlctl.recording import manifest
 from atlctl.recording.events import lines_within
-from atlctl.recording.folder import FolderContent, group, look
-from atlctl.recording.lines import not_text
-from atlctl.recording.read import INPUT, STDIN, mapped
+from atlctl.recording.folder import NEW_FOLDER, FolderContent, cannot_write, group, look
+from atlctl.recording.lines import no_log, not_text
+from atlctl.recording.read import INPUT, STDIN, check_logs, mapped, shown_path
 from atlctl.recording.recorder.store import EVENTS, STATES
 from atlctl.recording.save import EvidenceSource, Folder
 from atlctl.render.redact import HIDDEN, LITERALS, Kind, Redactor, redact_json, redact_json_bytes, redact_text
@@ -45,12 +46,12 @@ from atlctl.render.sanitize import clean
 LIMIT = 1 << 30
 SMOKE = "smoke.json"
 SMOKE_LIMIT = 32 << 20
-_TOO_LARGE = "there are too many logs for more"
+_TOO_LARGE = Message("there are too many logs for more")
 CHUNK = 256 * 1024
 #: A line of a log that goes on is treated in pieces of this size.
 _LINE = 1 << 20
 SUFFIXES = (".tar.gz", ".tgz")
-_ELSEWHERE = "name a new folder, or a new file that ends in .tar.gz, with --out"
+_ELSEWHERE = Message("name a new folder, or a new file that ends in .tar.gz, with --out")
 
 
 @dataclass(slots=True)
@@ -71,12 +72,11 @@ def copy_folder(path: str, folder: ReportFolder, *, error_files: bool = True, li
         content = look(path, error_files=error_files)
     except OSError as error:
         raise mapped(error, path) from error
-    if not content.logs and not content.error_files and not content.rank_logs:
-        raise NothingMatched(f"{path}: no logs in it", "a log there is named WORKER.log")
+    check_logs(content, path)
     done = Copied()
-    done.missing += [(link, "a symbolic link, which is not followed") for link in content.links]
+    done.missing += [(link, Message("a symbolic link, which is not followed")) for link in content.links]
     done.missing += list(content.unreadable)
-    done.missing += [(worker, "it has more files than are read") for worker in content.omitted]
+    done.missing += [(worker, Message("it has more files than are read")) for worker in content.omitted]
     logs = [[(file, [_log_name(file, worker)]) for file in files] for worker, files in content.logs.items()]
     logs += [[(item.path, _below(path, item.path))] for items in content.rank_logs.values() for item in items]
     _copy_logs(logs, folder, done, limit)
@@ -119,7 +119,8 @@ def copy_files(paths: Sequence[str], folder: ReportFolder, *, stdin: int = 0, li
         name = f"{INPUT}.log" if len(paths) == 1 or path == STDIN else base if base.endswith(".log") else f"{base}.log"
         if name in names.values():
             raise UsageError(
-                f"{path}: another log of this name is named, too", "copy them into one folder, and name that"
+                Message("{path}: another log of this name was given, too", path=path),
+                Message("copy them into one folder, and name that"),
             )
         names[path] = kept_name(name)
     data = {"version": manifest.VERSION, "workers": [], "streams": list(names.values())}
@@ -142,13 +143,12 @@ def _copy_stream(path: str, name: str, folder: ReportFolder, done: Copied, stdin
     Raises UsageError where it is no log, OSError.
     """
     fd = stdin if path == STDIN else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    shown = "standard input" if path == STDIN else path
+    shown = shown_path(path)
     try:
         chunks = _chunks_within(fd, limit, shown, done)
         start = next(chunks, b"")
         if what := not_text(start):
-            hint = what[1].format(path=path).replace("atlctl errors", "atlctl report")
-            raise UsageError(f"{shown} is no log but {what[0]}", hint)
+            raise no_log(what, shown, path, "report")
         out = folder.create_below([name])
         try:
             for piece in hidden(chain([start], chunks), folder.found):
@@ -168,13 +168,13 @@ def _chunks_within(fd: int, limit: int, shown: str, done: Copied) -> Iterator[by
     if regular and found.st_size - os.lseek(fd, 0, os.SEEK_CUR) > limit:
         yield os.read(fd, CHUNK).split(b"\n", 1)[0] + b"\n"  # what it is shows at its begin
         skip_to(fd, found.st_size - limit)
-        done.missing.append((shown, f"only its last {limit >> 20} MiB"))
+        done.missing.append((shown, Message("only its last {size} MiB", size=limit >> 20)))
         left += CHUNK
     while data := os.read(fd, min(CHUNK, left)):
         left -= len(data)
         yield data
         if left <= 0:
-            done.missing.append((shown, f"only its first {limit >> 20} MiB"))
+            done.missing.append((shown, Message("only its first {size} MiB", size=limit >> 20)))
             return
 
 
@@ -200,13 +200,22 @@ def _copy_logs(
                 fd = os.open(path, READ_FLAGS)
                 try:
                     if not stat.S_ISREG(os.fstat(fd).st_mode):
-                        raise OSError(errno.EINVAL, "is no regular file")
+                        raise OSError(errno.EINVAL, Message("not a regular file"))
                     folder.put_log(parts, fd, skip)
                 finally:
                     os.close(fd)
                 done.logs += 1
                 if skip:
-                    done.missing.append((path, f"only its last {(sizes[path] - skip) / 2**20:.3g} MiB: {_TOO_LARGE}"))
+                    done.missing.append(
+                        (
+                            path,
+                            Message(
+                                "only its last {size:.3g} MiB: {why}",
+                                size=(sizes[path] - skip) / 2**20,
+                                why=_TOO_LARGE,
+                            ),
+                        )
+                    )
             except OSError as error:
                 done.miss(path, error)
 
@@ -258,7 +267,9 @@ def _put_dump(folder: ReportFolder, parts: Sequence[str], data: bytes) -> None:
         folder.put(parts, redact_json_bytes(data, folder.found))
         return
     if b"".join(hidden(iter([data]), Counter())) != data:
-        raise OSError(errno.EPERM, "left out: it holds what looks like a secret, and a pickle cannot be changed")
+        raise OSError(
+            errno.EPERM, Message("left out: it holds what looks like a secret, and a pickle cannot be changed")
+        )
     folder.put(parts, data)
 
 
@@ -278,7 +289,7 @@ def _put_lines(path: str, name: str, folder: ReportFolder) -> None:
     """JSON lines, each by itself. Raises OSError."""
     with open(os.open(path, READ_FLAGS), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file")
+            raise OSError(errno.EINVAL, Message("not a regular file"))
         out = folder.create_below([name])
         try:
             for line in lines_within(file):
@@ -294,21 +305,21 @@ def put_smoke(folder: ReportFolder, data: Any) -> None:
 
 def read_smoke(path: str) -> dict[str, Any]:
     """The `data` of a document of `smoke -o json`. Raises UsageError where it is none, FileNotFoundError."""
-    hint = "save one: atlctl smoke JOB -o json > smoke.json"
+    hint = Message("save one: atlctl smoke JOB -o json > smoke.json")
     try:
         found = parse_json(read_bytes(path, SMOKE_LIMIT))
     except (ValueError, RecursionError):
-        raise UsageError(f"{path} is no JSON document", hint) from None
+        raise UsageError(Message("{path} is not a JSON document", path=path), hint) from None
     data = found.get("data", found) if isinstance(found, dict) else None
     if not isinstance(data, dict) or not isinstance(data.get("checks"), list) or "tier" not in data:
-        raise UsageError(f"{path} is no document of a smoke test", hint)
+        raise UsageError(Message("{path} is not a document of a smoke test", path=path), hint)
     return data
 
 
 class ReportFolder(Folder):
     """New, or empty. Files are 0600, folders 0700. `found` counts the secrets that were hidden on the way in."""
 
-    elsewhere = "name another folder with --out"
+    elsewhere = NEW_FOLDER
 
     def __init__(self, path: str) -> None:
         self.found: Counter[Kind] = Counter()
@@ -469,14 +480,14 @@ def staged(path: str) -> Iterator[str]:
     """
     path = path.rstrip("/")
     if not path or (os.path.lexists(path) and not (_empty(path) and not is_archive(path))):
-        raise UsageError(f"{path or '/'} is there already", _ELSEWHERE)
+        raise UsageError(Message("{path} already exists", path=path or "/"), _ELSEWHERE)
     parent = os.path.dirname(path) or "."
     try:
         folder = mkdtemp(prefix=".atlctl-report-", dir=parent)
     except PermissionError as error:
-        raise NotAllowed(f"cannot write to {parent}: {error.strerror}", _ELSEWHERE) from error
+        raise NotAllowed(cannot_write(parent, error), _ELSEWHERE) from error
     except OSError as error:
-        raise UsageError(f"cannot write to {parent}: {error.strerror}", _ELSEWHERE) from error
+        raise UsageError(cannot_write(parent, error), _ELSEWHERE) from error
     try:
         yield folder
     finally:
@@ -492,7 +503,7 @@ def move(folder: str, path: str) -> None:
     try:
         os.rename(folder, path.rstrip("/"))
     except OSError as error:
-        raise UsageError(f"cannot make {path}: {error.strerror}", _ELSEWHERE) from error
+        raise UsageError(Message("cannot make {path}: {why}", path=path, why=error.strerror), _ELSEWHERE) from error
 
 
 def pack(folder: str, path: str, now: float) -> int:
@@ -506,7 +517,7 @@ def pack(folder: str, path: str, now: float) -> int:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError as error:
-        raise UsageError(f"{path} is there already", _ELSEWHERE) from error
+        raise UsageError(Message("{path} already exists", path=path), _ELSEWHERE) from error
     whole = False
     try:
         with open(fd, "wb") as out:

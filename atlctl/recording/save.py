@@ -21,12 +21,13 @@ from typing import Any, Literal, Protocol
 from atlctl.backends.base import LogLine, LogRequest
 from atlctl.diagnosis.logfacts import LogFacts
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, all_attempts
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import open_below, write_all
 from atlctl.recording import manifest
-from atlctl.recording.folder import is_tag
+from atlctl.recording.folder import NEW_FOLDER, cannot_write, is_tag
 
 #: Seconds for all of it, bytes of all logs, logs that are read at once.
 DEADLINE = 60.0
@@ -88,7 +89,7 @@ class Folder:
     Its parent must exist. Raises UsageError or NotAllowed where it cannot be used, with `elsewhere` as hint.
     """
 
-    elsewhere = "name another folder with --out, or --no-save"
+    elsewhere = Message("name another folder with --out, or --no-save")
 
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/") or "/"
@@ -103,12 +104,12 @@ class Folder:
                 os.fchmod(self._fd, 0o700)  # a umask may have taken bits that the owner needs
             elif os.listdir(self._fd):
                 os.close(self._fd)
-                raise UsageError(f"{path} is not empty", "name a new folder with --out")
+                raise UsageError(Message("{path} is not empty", path=path), Message("name a new folder with --out"))
         except OSError as error:
             why = error.strerror or str(error)
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise NotAllowed(f"cannot write to {path}: {why}", "name another folder with --out") from error
-            raise UsageError(f"cannot save to {path}: {why}", self.elsewhere) from error
+                raise NotAllowed(cannot_write(path, error), NEW_FOLDER) from error
+            raise UsageError(Message("cannot save to {path}: {why}", path=path, why=why), self.elsewhere) from error
 
     def create(self, name: str) -> int:
         fd = os.open(name, _OPEN, 0o600, dir_fd=self._fd)
@@ -180,7 +181,7 @@ class _Saving:
         self._gate = asyncio.Semaphore(READERS)
         logs = [_Log(w, False, f"{stem(w.name)}.ts.log", w.name) for w in job.workers]
         logs += [
-            _Log(w, True, f"{stem(w.name)}.previous.ts.log", f"{w.name} before its restart")
+            _Log(w, True, f"{stem(w.name)}.previous.ts.log", Message("{worker} before its restart", worker=w.name))
             for w in job.workers
             if w.restarts
         ]
@@ -188,7 +189,7 @@ class _Saving:
         self._share = limit // max(1, len(logs))
 
     async def run(self, deadline: float) -> None:
-        self._put(manifest.NAME, describe(self._job), "the description of the job")
+        self._put(manifest.NAME, describe(self._job), Message("the description of the job"))
         end = asyncio.get_running_loop().time() + deadline
         events = asyncio.create_task(self._events())
         try:
@@ -197,13 +198,21 @@ class _Saving:
             await self._all([asyncio.create_task(self._more(log)) for log in rest], end)
         finally:
             events.cancel()
+        late = Message("not read within {seconds:g} s", seconds=deadline)
         for log in self._logs:
             if log.state == "tail":
-                self._miss(log.told, f"only its last {log.lines} lines: {deadline:g} s were not enough for more")
+                self._miss(
+                    log.told,
+                    Message(
+                        "only its last {lines} lines: {seconds:g} s were not enough for more",
+                        lines=log.lines,
+                        seconds=deadline,
+                    ),
+                )
             elif log.state == "not read":
-                self._miss(log.told, f"not read within {deadline:g} s")
+                self._miss(log.told, late)
         if events.cancelled():
-            self._miss("events", f"not read within {deadline:g} s")
+            self._miss("events", late)
         self.saved.missing.sort()
 
     async def _all(self, tasks: list[asyncio.Task[None]], end: float) -> None:
@@ -245,9 +254,10 @@ class _Saving:
                 self.saved.bytes += log.size
                 log.lines = len(held)
                 if log.state in ("cut", "not read"):
-                    log.state, why = "cut", f"the reading broke off, its last lines may be missing {why and f'({why})'}"
+                    broken = Message("the reading broke off, its last lines may be missing")
+                    log.state, why = "cut", Message("{what} ({why})", what=broken, why=why) if why else broken
             if why:
-                self._miss(log.told, why.strip())
+                self._miss(log.told, why)
 
     async def _more(self, log: _Log) -> None:
         """As much of it as its share of the space allows, beside its end, and then in its place."""
@@ -279,7 +289,7 @@ class _Saving:
         except (AtlctlError, OSError) as error:
             log.state = "cut"
             why = error.message if isinstance(error, AtlctlError) else error.strerror or str(error)
-            self._miss(log.told, f"only its last {log.lines} lines: {why}")
+            self._miss(log.told, Message("only its last {lines} lines: {why}", lines=log.lines, why=why))
         finally:
             if fd >= 0:
                 os.close(fd)
@@ -287,7 +297,14 @@ class _Saving:
 
     def _too_large(self, log: _Log) -> None:
         log.state = "cut"
-        self._miss(log.told, f"only its last {log.lines} lines: it has more than its {self._share / 2**20:.3g} MiB")
+        self._miss(
+            log.told,
+            Message(
+                "only its last {lines} lines: it has more than its {size:.3g} MiB",
+                lines=log.lines,
+                size=self._share / 2**20,
+            ),
+        )
 
     async def _events(self) -> None:
         try:

@@ -17,13 +17,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from atlctl.backends.base import Event, ExecRequest, Execution, Executor, Exited, Output, Stream
+from atlctl.backends.base import Event, ExecRequest, Execution, Executor, Exited, Output, Stream, by_signal
 from atlctl.fanout.engine import FanOut, Limits
 from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.fanout.sessions import ExecutionAround
+from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import AtlctlError, ExitCode
 from atlctl.jobs.model import Worker
-from atlctl.jobs.naming import safe_file_name
+from atlctl.jobs.naming import and_more, safe_file_name
 from atlctl.transfer.scripts import MAX_GREETING, send_request, take_request
 from atlctl.transfer.spec import Remote
 from atlctl.transfer.tar import BadStreamError, LocalSource, SourceError, TarEntry, TarReader, archive, plain
@@ -94,6 +95,10 @@ class Copying:
                 for outcome in outcomes]  # fmt: skip
 
 
+def _unclear() -> BadStreamError:
+    return BadStreamError(Message("the worker did not report what it sends"))
+
+
 def download(
     executor: Executor, workers: Sequence[Worker], remote: Remote, path: str, each: bool, limits: Limits
 ) -> Copying:
@@ -144,13 +149,17 @@ def _judged(outcome: Outcome, copy: Copy) -> Outcome:
     if outcome.kind is EndKind.FAILED_TO_START:
         if outcome.code == ExitCode.UNREACHABLE:
             return outcome
-        reason = f"no shell there: {outcome.reason}" if outcome.code == ExitCode.NOT_FOUND else outcome.reason
+        reason = (
+            Message("the worker has no shell: {why}", why=outcome.reason)
+            if outcome.code == ExitCode.NOT_FOUND
+            else outcome.reason
+        )
         return replace(outcome, exit_code=int(ExitCode.FAILED), reason=reason)
     if outcome.ok and not copy.problem:
         return outcome
     if copy.changed and outcome.kind is EndKind.EXITED:
         return replace(outcome, exit_code=int(ExitCode.OK))
-    how = f"ended by signal {outcome.signal}" if outcome.signal is not None else f"exit {outcome.exit_code}"
+    how = by_signal(outcome.signal) if outcome.signal is not None else Message("exit {code}", code=outcome.exit_code)
     return replace(
         outcome,
         kind=EndKind.EXITED,
@@ -283,7 +292,7 @@ class _Up(_Around):
             elif form == [b"cat"] and self._source.kind == "file":
                 await self._pass(plain(self._source))
             else:
-                self._copy.problem = "the worker did not say how it takes it"
+                self._copy.problem = Message("the worker did not report how it receives data")
         except SourceError as error:
             self._copy.problem = error.message
         except (AtlctlError, OSError) as error:
@@ -303,7 +312,7 @@ class _Up(_Around):
         if event.exit_code != 0 or self._copy.problem:
             return
         if self._feeding is None:
-            self._copy.problem = "the worker took nothing"
+            self._copy.problem = Message("the worker received nothing")
             return
         # The worker's script has seen the end of the stream: what may be left to write is its filling.
         self._feeding.cancel()
@@ -441,34 +450,37 @@ class Receiver:
         try:
             self._take(data)
         except (BadStreamError, PlaceError) as error:
-            self._fail(str(error))
+            self._fail(error.args[0])
         except OSError as error:
-            self._fail(f"cannot write {self.path}: {error.strerror}")
+            self._unwritable(error)
 
     def finish(self) -> None:
         """The command has exited with 0: put the last file in its place, where the stream is whole."""
         if self.problem:
             return
         if self._taker is None or self._owed or (self._reader is not None and not self._reader.ended):
-            self._fail("the stream was cut before its end")
+            self._fail(Message("the stream was cut before its end"))
             return
         try:
             if self._reader is None:
                 self._taker.end()
             self._taker.commit()
         except (BadStreamError, PlaceError) as error:
-            self._fail(str(error))
+            self._fail(error.args[0])
         except OSError as error:
-            self._fail(f"cannot write {self.path}: {error.strerror}")
+            self._unwritable(error)
         failed = self.tally.failed
         if failed.count and not self.problem:
-            more = f" and {failed.count - len(failed.first)} more" if failed.count > len(failed.first) else ""
-            self.problem = f"not copied: {'; '.join(failed.first)}{more}"
+            names = and_more(joined(failed.first), failed.count - len(failed.first))
+            self.problem = Message("not copied: {names}", names=names)
 
     def close(self) -> None:
         """Leave nothing half-made. Safe to call twice."""
         if self._taker is not None:
             self._taker.close()
+
+    def _unwritable(self, error: OSError) -> None:
+        self._fail(Message("cannot write {path}: {why}", path=self.path, why=error.strerror))
 
     def _fail(self, problem: str) -> None:
         self.problem = problem
@@ -481,7 +493,7 @@ class Receiver:
             line, newline, _ = bytes(self._greeting).partition(b"\n")
             if not newline:
                 if len(self._greeting) > MAX_GREETING:
-                    raise BadStreamError("the worker did not say what it sends")
+                    raise _unclear()
                 return
             held = len(self._greeting) - len(data[: MAX_GREETING + 1])
             piece = piece[len(line) + 1 - held :]
@@ -490,7 +502,7 @@ class Receiver:
             self._reader.feed(piece)
         elif piece and self._taker is not None:
             if len(piece) > self._owed:
-                raise BadStreamError("the file grew while it was read")
+                raise BadStreamError(Message("the file grew while it was read"))
             self._owed -= len(piece)
             self._taker.data(piece)
 
@@ -507,7 +519,7 @@ class Receiver:
                 self._taker = self._one_file()
                 self._taker.begin(TarEntry(b"", "file", self._owed, _PRIVATE, time.time()))
             case _:
-                raise BadStreamError("the worker did not say what it sends")
+                raise _unclear()
 
     def _one_file(self) -> FileTaker:
         folder, name = self._target.file()

@@ -51,7 +51,7 @@ exec cat "$1"
 _TAKE = """\
 export LC_ALL=C
 say() { echo "$1" >&2; exit 3; }
-way() { echo "${1##*/}: $2 stands in its place" >&2; bad=1; }
+way() { echo "${1##*/}: $2 is in its place" >&2; bad=1; }
 move() {
   if [ -L "$2" ]; then way "$2" 'a link'
   elif [ -d "$1" ] && [ -d "$2" ]; then merge "$1" "$2"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 
 
@@ -43,11 +44,11 @@ def parse(source: str, target: str) -> CopySpec:
     sides = [_remote(source), _remote(target)]
     for text in (source, target):
         if not text:
-            raise UsageError("a path is empty", "atlctl cp worker-0:/logs ./logs")
+            raise UsageError(Message("a path is empty"), "atlctl cp worker-0:/logs ./logs")
     if None not in sides:
         raise UsageError(
-            "both sides are on workers, and a copy has one of them here",
-            "in two steps, as: atlctl cp worker-0:/file ./file && atlctl cp --all ./file :/file",
+            Message("both sides are on workers, and a copy has one of them here"),
+            Message("in two steps, as: atlctl cp worker-0:/file ./file && atlctl cp --all ./file :/file"),
         )
     there, back = sides
     if there is None and back is not None:
@@ -55,7 +56,8 @@ def parse(source: str, target: str) -> CopySpec:
     if there is not None:
         return CopySpec(there, target, upload=False)
     raise UsageError(
-        "neither side is on a worker", "write WORKER:PATH, or :PATH for the selected workers, as SRC or as DST"
+        Message("neither side is on a worker"),
+        Message("write WORKER:PATH, or :PATH for the selected workers, as SRC or as DST"),
     )
 
 
@@ -71,7 +73,8 @@ def _remote(text: str) -> Remote | None:
         return None
     if not path:
         raise UsageError(
-            f"no path stands behind '{text}'", f"the folder it was started in is '{text}.'; a local file is './{text}'"
+            Message("no path follows '{text}'", text=text),
+            Message("the folder it was started in is '{text}.'; a local file is './{text}'", text=text),
         )
     whole = path.rstrip("/") or "/"
     return Remote(worker, whole if whole.startswith("/") else f"./{whole}", path.endswith("/"))

@@ -9,6 +9,7 @@ A stream that is written holds `data`, what was asked for, and behind it the emp
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import stat
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.transfer.spec import own_name
 
@@ -47,6 +49,9 @@ _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 class BadStreamError(Exception):
     """The bytes are no whole tar stream. Its text is for people and holds nothing from the stream."""
+
+
+_NO_NUMBER = Message("the tar stream is damaged: a field is not a number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ class TarReader:
             if self.ended:
                 self._padding += len(view)
                 if self._padding > MAX_PADDING:
-                    raise BadStreamError("the tar stream goes on behind its end")
+                    raise BadStreamError(Message("the tar stream continues after its end"))
                 return
             if self._left:
                 view = self._body(view)
@@ -138,14 +143,16 @@ class TarReader:
             return
         self._headers += 1
         if self._zeros or self._headers > MAX_HEADERS:
-            raise BadStreamError("the tar stream is damaged" if self._zeros else "the tar stream has too many members")
+            raise BadStreamError(
+                Message("the tar stream is damaged") if self._zeros else Message("the tar stream has too many members")
+            )
         if not _sum_is_right(block):
-            raise BadStreamError("the tar stream is damaged: a header's checksum is wrong")
+            raise BadStreamError(Message("the tar stream is damaged: a header's checksum is wrong"))
         flag = block[156:157]
         size = _number(block[124:136])
         if flag in (b"x", b"X", b"g", b"L", b"K"):
             if size > MAX_EXTENSION:
-                raise BadStreamError("the tar stream has a header that is too long")
+                raise BadStreamError(Message("the tar stream has a header that is too long"))
             self._extension = (flag, bytearray())
         else:
             size = self._member(block, flag, size)
@@ -166,7 +173,7 @@ class TarReader:
         if flag == b"S" or any(key.startswith(b"GNU.sparse.") for key in records):
             kind = "sparse"
         if flag == b"S" and block[482]:
-            raise BadStreamError("the tar stream holds a sparse file of a form that is not read")
+            raise BadStreamError(Message("the tar stream has a sparse file in an unsupported format"))
         if kind in _EMPTY:
             size = 0
         mtime = _moment(records[b"mtime"]) if b"mtime" in records else _number(block[136:148], negative=True)
@@ -202,20 +209,20 @@ def _number(field: bytes, negative: bool = False) -> int:
         value = int.from_bytes(field, "big", signed=False) - (0x80 << 8 * (len(field) - 1))
         if field[0] & 0x40:
             if not negative:
-                raise BadStreamError("the tar stream is damaged: a number is negative")
+                raise BadStreamError(Message("the tar stream is damaged: a number is negative"))
             return value - (0x80 << 8 * (len(field) - 1))
         return value
     digits = field.strip(b" \0").split(b"\0", 1)[0]
     if not digits:
         return 0
     if digits.translate(None, b"01234567"):
-        raise BadStreamError("the tar stream is damaged: a number is none")
+        raise BadStreamError(_NO_NUMBER)
     return int(digits, 8)
 
 
 def _decimal(text: bytes) -> int:
     if not (0 < len(text) <= 19 and text.isdigit()):
-        raise BadStreamError("the tar stream is damaged: a number is none")
+        raise BadStreamError(_NO_NUMBER)
     return int(text)
 
 
@@ -225,7 +232,7 @@ def _moment(text: bytes) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise BadStreamError("the tar stream is damaged: a time is none")
+        raise BadStreamError(Message("the tar stream is damaged: a time is not a number"))
     return value
 
 
@@ -236,11 +243,11 @@ def _pax(body: bytes) -> dict[bytes, bytes]:
     while at < len(body):
         space = body.find(b" ", at, at + 8)
         if space < 0 or not body[at:space].isdigit():
-            raise BadStreamError("the tar stream is damaged: a record has no length")
+            raise BadStreamError(Message("the tar stream is damaged: a record has no length"))
         end = at + int(body[at:space])
         key, equals, value = body[space + 1 : end - 1].partition(b"=")
         if end <= space + 1 or end > len(body) or body[end - 1 : end] != b"\n" or not equals:
-            raise BadStreamError("the tar stream is damaged: a record is cut")
+            raise BadStreamError(Message("the tar stream is damaged: a record is cut"))
         records[key] = value
         at = end
     return records
@@ -295,10 +302,12 @@ def survey(path: str) -> LocalSource:
                 pass
             return source
         if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"{path} is neither a file nor a folder")
+            raise UsageError(Message("{path} is neither a file nor a folder", path=path))
         os.close(os.open(path, _OPEN))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise UsageError(f"{path}: no such file or folder", "a path on a worker is written WORKER:PATH") from error
+        raise UsageError(
+            Message("{path}: no such file or folder", path=path), Message("a path on a worker is written WORKER:PATH")
+        ) from error
     except OSError as error:
         raise _refusal(error, path) from error
     source.files, source.bytes, source.size = 1, found.st_size, found.st_size
@@ -310,7 +319,7 @@ def archive(source: LocalSource) -> Iterator[bytes]:
     try:
         yield from _gathered(_archive(source))
     except OSError as error:
-        raise SourceError(f"{source.path} cannot be read any more: {error.strerror}") from error
+        raise _gone(source, error) from error
 
 
 def plain(source: LocalSource) -> Iterator[bytes]:
@@ -322,7 +331,7 @@ def plain(source: LocalSource) -> Iterator[bytes]:
         finally:
             os.close(file)
     except OSError as error:
-        raise SourceError(f"{source.path} cannot be read any more: {error.strerror}") from error
+        raise _gone(source, error) from error
 
 
 def _archive(source: LocalSource) -> Iterator[bytes]:
@@ -376,7 +385,7 @@ def _members(
                 source.files += 1
                 source.bytes += found.st_size
                 if not os.access(name, os.R_OK, dir_fd=folder, effective_ids=True):
-                    raise PermissionError(13, "Permission denied", os.fsdecode(path))
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fsdecode(path))
             else:
                 file = os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=folder)
                 try:
@@ -397,7 +406,7 @@ def _sort(mode: int) -> str:
 
 def _file(file: int, name: bytes, found: os.stat_result, path: str) -> Iterator[bytes]:
     if not stat.S_ISREG(found.st_mode):
-        raise SourceError(f"{path} changed while it was read")
+        raise SourceError(Message("{path} changed while it was read", path=path))
     yield _header(name, tarfile.REGTYPE, found.st_size, found.st_mode, found.st_mtime)
     yield from _bytes(file, found.st_size, path)
     if found.st_size % tarfile.BLOCKSIZE:
@@ -409,7 +418,7 @@ def _bytes(file: int, size: int, path: str) -> Iterator[bytes]:
     while size:
         piece = os.read(file, min(size, PIECE))
         if not piece:
-            raise SourceError(f"{path} became shorter while it was read")
+            raise SourceError(Message("{path} became shorter while it was read", path=path))
         size -= len(piece)
         yield piece
 
@@ -435,6 +444,10 @@ def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
+def _gone(source: LocalSource, error: OSError) -> SourceError:
+    return SourceError(Message("{path} cannot be read any more: {why}", path=source.path, why=error.strerror))
+
+
 def _refusal(error: OSError, path: str) -> AtlctlError:
     place = os.path.join(path, os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else path
-    return NotAllowed(f"cannot read {place}: {error.strerror}", "nothing was sent")
+    return NotAllowed(Message("cannot read {path}: {why}", path=place, why=error.strerror), Message("nothing was sent"))

@@ -13,6 +13,7 @@ import secrets
 import stat
 from collections.abc import Callable
 
+from atlctl.i18n import Message
 from atlctl.transfer.tar import BadStreamError, CountedNames, TarEntry
 
 #: The disk or this process is in trouble: what comes next would fail as well.
@@ -79,7 +80,9 @@ class FolderTaker:
         elif entry.kind == "file" and parts:
             self._try(entry, lambda: self._begin_file(parts, entry))
         else:
-            self._tally.failed.add(f"{_shown(entry.name)}: not a plain file ({entry.kind})")
+            self._tally.failed.add(
+                Message("{path}: not a plain file ({kind})", path=_shown(entry.name), kind=entry.kind)
+            )
 
     def data(self, piece: memoryview) -> None:
         if self._file is not None:
@@ -114,11 +117,11 @@ class FolderTaker:
         try:
             step()
         except PlaceError as error:
-            self._tally.failed.add(f"{_shown(entry.name)}: {error}")
+            self._tally.failed.add(Message("{path}: {why}", path=_shown(entry.name), why=error.args[0]))
         except OSError as error:
             if error.errno in _ENDS_ALL:
                 raise
-            self._tally.failed.add(f"{_shown(entry.name)}: {error.strerror}")
+            self._tally.failed.add(Message("{path}: {why}", path=_shown(entry.name), why=error.strerror))
 
     def _begin_file(self, parts: tuple[str, ...], entry: TarEntry) -> None:
         self._file = NewFile(self._enter(parts[:-1]), parts[-1], entry.size)
@@ -131,7 +134,7 @@ class FolderTaker:
             file.publish()
             self._tally.files += 1
         except PlaceError as error:
-            self._tally.failed.add(f"{name}: {error}")
+            self._tally.failed.add(Message("{path}: {why}", path=name, why=error.args[0]))
 
     def _folder(self, parts: tuple[str, ...], entry: TarEntry) -> None:
         if not parts:
@@ -194,7 +197,7 @@ class FileTaker:
 
     def begin(self, entry: TarEntry) -> None:
         if self._entry is not None or entry.kind != "file":
-            raise BadStreamError("the worker sent something else than the one file")
+            raise BadStreamError(Message("the worker sent something other than the one file"))
         self._entry = entry
         self._file = NewFile(self._folder, self._name, entry.size)
 
@@ -210,7 +213,7 @@ class FileTaker:
     def commit(self) -> None:
         """The copy has gone well. Raises BadStreamError where no file came."""
         if self._file is None:
-            raise BadStreamError("the worker sent no file")
+            raise BadStreamError(Message("the worker sent no file"))
         self._file.publish()
         self._tally.files += 1
         self.close()
@@ -227,10 +230,10 @@ class FileTaker:
 def _parts(name: bytes) -> tuple[str, ...]:
     """The folders and the name of a member. Raises BadStreamError for one that would leave the target."""
     if len(name) > _LONGEST:
-        raise BadStreamError("the worker sent a name that is too long")
+        raise BadStreamError(Message("the worker sent a name that is too long"))
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
     if name.startswith(b"/") or b".." in parts or b"\0" in name:
-        raise BadStreamError(f"the worker sent a name that leads out of the target: {_shown(name)}")
+        raise BadStreamError(Message("the worker sent a name that leads out of the target: {name}", name=_shown(name)))
     return tuple(os.fsdecode(part) for part in parts)
 
 
@@ -253,7 +256,7 @@ class NewFile:
     """A file that grows under a temporary name beside its place, for its owner alone until it is whole.
 
     `folder` is a descriptor, of which a copy is kept. `size`: how much room it needs, None where that is not known.
-    Raises PlaceError where something else than a regular file stands in its place or the disk is full.
+    Raises PlaceError where something else than a regular file is in its place or the disk is full.
     """
 
     def __init__(self, folder: int, name: str, size: int | None) -> None:
@@ -314,16 +317,21 @@ def in_the_way(folder: int, name: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(mode):
-        raise PlaceError(f"{what_is(mode)} stands in its place")
+        raise in_its_place(mode)
 
 
 def what_is(mode: int) -> str:
     """The sort of a file, for a message."""
     if stat.S_ISLNK(mode):
-        return "a link"
+        return Message("a link")
     if stat.S_ISDIR(mode):
-        return "a folder"
-    return "a file" if stat.S_ISREG(mode) else "a special file"
+        return Message("a folder")
+    return Message("a file") if stat.S_ISREG(mode) else Message("a special file")
+
+
+def in_its_place(mode: int) -> PlaceError:
+    """The error for a file of another sort than is wanted."""
+    return PlaceError(Message("{sort} is in its place", sort=what_is(mode)))
 
 
 def open_folder(name: str, *, within: int | None = None) -> int:
@@ -335,7 +343,7 @@ def open_folder(name: str, *, within: int | None = None) -> int:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             # Linux says ENOTDIR for a link, too: O_DIRECTORY is looked at first.
-            raise PlaceError(f"{what_is(os.lstat(name, dir_fd=within).st_mode)} stands in its place") from error
+            raise in_its_place(os.lstat(name, dir_fd=within).st_mode) from error
         raise
 
 
@@ -352,6 +360,6 @@ def _check_room(folder: int, size: int | None) -> None:
     disk = os.fstatvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     if size is not None and size + _SPARE_BYTES > free:
-        raise OSError(errno.ENOSPC, f"{size} bytes are needed and {free} are free")
+        raise OSError(errno.ENOSPC, Message("{size} bytes are needed and {free} are free", size=size, free=free))
     if disk.f_files and disk.f_favail < _SPARE_FILES:
-        raise OSError(errno.ENOSPC, "the disk has no room for more files")
+        raise OSError(errno.ENOSPC, Message("the disk has no room for more files"))

@@ -99,7 +99,7 @@ def test_a_connection_that_ends_before_the_output_is_whole_is_lost(cluster: Clus
     run = execute(cluster, "-w", "0", *options, "--", "echo", "out")
     assert run.code == 255
     assert b"out\n" in run.stdout
-    reason = b"the connection ended before all output had arrived; the command ended with exit code 0"
+    reason = b"connection lost before all output had arrived; the command ended with exit code 0"
     assert b"lost: worker-0 (1): " + reason + b"\n" in run.stderr
 
 

@@ -78,7 +78,7 @@ def test_every_host_is_told_once_with_its_kind_and_reason(told: dict[str, Any], 
     assert found["status"] == STATUS.get(name, "other"), found
     whole = f"{found['reason']}; {found['fix']}"
     if found["status"] == "shell":
-        assert found["reason"].startswith("it lets you in, and runs no command: ")
+        assert found["reason"].startswith("the login works, but no command can run: ")
     else:
         assert re.search(REASONS[name][1], whole, re.DOTALL), whole
 
@@ -208,7 +208,7 @@ def test_files_of_known_hosts(hosts: Fleet) -> None:
     assert checks(data, "ssh.known-hosts")[0][0] == "warn"
     hosts.known.mkdir()
     data, _ = doctor(hosts)
-    assert checks(data, "ssh.known-hosts")[0][:2] == ("fail", f"{hosts.known} is no regular file")
+    assert checks(data, "ssh.known-hosts")[0][:2] == ("fail", f"{hosts.known} is not a regular file")
     hosts.known.rmdir()
     hosts.known.write_text("# nothing\n\n@revoked\n")
     data, _ = doctor(hosts)

@@ -39,16 +39,16 @@ REASONS = {
     "unknown": (255, r"the key of \[\S+\]:\d+ is not known \(ssh-ed25519 SHA256:\S+\); compare the fingerprint"),
     "changed": (255, r"the key of \[\S+\]:\d+ has changed \(ssh-ed25519 SHA256:\S+\): .*: ssh-keygen -f \S+ -R \S+"),
     "revoked": (255, r"the key of \[\S+\]:\d+ was revoked \(ssh-ed25519 SHA256:\S+\): .*; ask its owner"),
-    "stranger": (255, r"stranger let \w+ not in: no key was accepted.*; try: ssh \S+@stranger true"),
-    "nobody": (255, r"nobody let no-such-user not in: no key was accepted"),
+    "stranger": (255, r"stranger refused \w+: no key was accepted.*; try: ssh \S+@stranger true"),
+    "nobody": (255, r"nobody refused no-such-user: no key was accepted"),
     "locked": (
         255,
         r"no key was accepted .*/locked is encrypted, and its passphrase was not given; ssh-add it to an agent",
     ),
     "open": (255, r"no key was accepted .*others may read \S+/shared; chmod 600 it"),
     "torn": (255, r"no key was accepted .*/torn cannot be read: "),
-    "nologin": (125, r"the shell there failed: This account is currently not available\."),
-    "false": (125, r"the shell there failed: code 1"),
+    "nologin": (125, r"the worker's shell failed: This account is currently not available\."),
+    "false": (125, r"the worker's shell failed: code 1"),
     "refuses": (255, r"refuses: no session: "),
     "leaves": (255, r"127\.0\.0\.1:\d+: "),
 }
@@ -228,7 +228,7 @@ def test_a_file_of_known_hosts_that_cannot_be_read(hosts: Fleet) -> None:
     outcomes, code = hosts.outcomes("--", "true")
     assert code == 255
     assert f"{hosts.known} cannot be read: " in outcomes["gpu1"]["reason"]
-    assert "mend the line, or remove it" in outcomes["gpu1"]["reason"]
+    assert "fix the line, or remove it" in outcomes["gpu1"]["reason"]
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,9 @@ LIES: dict[Callable[[Process], None], tuple[str, int | None, int | None, str]] =
     absurd_after: ("exited", 4, None, ""),
     absurd_word: ("lost", None, None, "the shell that waited for the command was ended"),
     signalled: ("lost", None, None, "ended with code 143 and did not report its end"),
-    failing: ("failed_to_start", 125, None, "the shell there failed: "),
+    failing: ("failed_to_start", 125, None, "the worker's shell failed: "),
     hostile: ("exited", 0, None, ""),
-    long_error: ("failed_to_start", 125, None, "the shell there failed: motd motd"),
+    long_error: ("failed_to_start", 125, None, "the worker's shell failed: motd motd"),
 }
 
 
@@ -120,7 +120,7 @@ def test_a_server_that_lies(lied: dict[str, Any], handler: Callable[[Process], N
 def test_a_command_that_was_sent_and_not_answered_may_run(lied: dict[str, Any]) -> None:
     found = lied["outcomes"]["vanishing"]
     assert (found["outcome"], found["exit_code"], found["may_still_run"]) == ("lost", None, True)
-    assert found["reason"] == "the connection ended before the command's start was answered"
+    assert found["reason"] == "connection lost before the command's start was confirmed"
 
 
 def test_beside_servers_that_lie(lied: dict[str, Any]) -> None:

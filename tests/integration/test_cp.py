@@ -276,7 +276,7 @@ def test_links_in_the_target_are_not_followed(jobs: Registry) -> None:
     Path("outside").mkdir()
     Path("each/worker-0").symlink_to("../outside")
     run = jobs.cli("cp", "-j", "four", "-w", "0,1", f":{source}", "./each")
-    assert run.stderr.splitlines()[1] == b"failed: worker-0 (1): a link stands in its place"
+    assert run.stderr.splitlines()[1] == b"failed: worker-0 (1): a link is in its place"
     assert (run.code, names("outside"), names("each/worker-1")) == (1, [], ["file"])
 
 

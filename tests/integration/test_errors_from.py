@@ -85,7 +85,7 @@ def test_several_paths_and_a_partial_answer(saved, tmp_path):
     run = errors("--from", saved / "w-0.log", "--from", saved / "w-1.log", "--from", bad, "-o", "json")
     document = json.loads(run.stdout)
     assert (run.code, document["status"], document["errors"][0]["kind"]) == (0, "partial", "usage")
-    assert run.stderr == f"warning: {bad} is no log but gzip data\n".encode()
+    assert run.stderr == f"warning: {bad} is not a log but gzip data\n".encode()
     assert document["data"]["root_causes"][0]["worker"] == "w-1"
 
 
@@ -159,7 +159,7 @@ def test_chinese_in_gbk(tmp_path):
         (("--from", "{saved}/none"), 3, "{saved}/none: No such file or directory"),
         (("--from", "{saved}/empty"), 3, "{saved}/empty: no logs in it"),
         (("--from", "{saved}/nothing.log"), 3, "{saved}/nothing.log: empty"),
-        (("--from", "{saved}/junk.log"), 2, "{saved}/junk.log is no log but binary data"),
+        (("--from", "{saved}/junk.log"), 2, "{saved}/junk.log is not a log but binary data"),
     ],
 )
 def test_refusals(saved, words, code, message):

@@ -197,7 +197,7 @@ def test_a_local_job_of_that_name_is_meant_and_said(server: Server) -> None:
     [
         (("--backend", "local", "-n", "ml", "jobs"), 2, "'--namespace' does not apply to the backend local"),
         (("--context", "nowhere", "jobs"), 2, "nowhere"),
-        (("--kubeconfig", "/nonexistent", "jobs"), 2, "there is no kubeconfig /nonexistent"),
+        (("--kubeconfig", "/nonexistent", "jobs"), 2, "kubeconfig /nonexistent not found"),
         (("--backend", "local", "jobs", "-A"), 2, "'--all-namespaces' does not apply"),
     ],
 )

@@ -289,7 +289,7 @@ def test_nothing_is_overwritten(saved, tmp_path, name):
     before = sorted(path.name for path in tmp_path.iterdir())
     run = report("--from", saved, "--out", tmp_path / name)
     assert run.code == 2
-    assert "is there already" in problem(run.stderr)[0]
+    assert "already exists" in problem(run.stderr)[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (tmp_path / "file").read_text() == (tmp_path / "full" / "x").read_text() == "mine"
 

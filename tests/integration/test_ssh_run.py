@@ -147,10 +147,10 @@ def test_held_and_going_on(site: Site) -> None:
     script = f"echo FAILED-HERE; while ! [ -e {again} ]; do sleep 0.05; done; {trainer}; exit"
     record = site.start("sh", "-c", script, failure_markers=("FAILED-HERE",))
     job = site.until(record, State.HELD)
-    assert job.workers[0].reason == "its trainer has failed; the launch script lives on"
+    assert job.workers[0].reason == "trainer failed; launch script still running"
     again.touch()
     job = site.until(record, State.RUNNING)
-    assert job.workers[1].reason == "a trainer of it has failed before"
+    assert job.workers[1].reason == "one of its trainers has failed before"
 
 
 def test_stop(site: Site) -> None:

@@ -258,6 +258,34 @@ def decided_by_text(module: Module) -> list[str]:
     return found
 
 
+#: Layers whose errors and reasons are messages, and what makes one: an error, the end of a command.
+_SPEAKING = ("jobs", "backends", "fanout", "transfer", "recording")
+_ENDS = ("Lost", "FailedToStart")
+_ERRORS = ("AtlctlError", "UsageError", "NothingMatched", "NotAllowed", "TimedOut", "Unreachable", "NoServer", "NoLog")
+#: Lines that are typed, not read.
+_COMMAND = re.compile("(atlctl|ulimit|worker-0:) ?")
+
+
+def untranslated(module: Module) -> list[str]:
+    """What a person reads of an error is a `Message`; a hint that is nothing but a command needs no translation."""
+    if module.layer not in _SPEAKING:
+        return []
+    calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+    return [
+        module.at(text, ast.unparse(text))
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id in (*_ERRORS, *_ENDS)
+        for text in call.args
+        if isinstance(text, ast.Constant | ast.JoinedStr) and _is_sentence(text)
+    ]
+
+
+def _is_sentence(node: ast.Constant | ast.JoinedStr) -> bool:
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    text = "".join(str(part.value) if isinstance(part, ast.Constant) else "" for part in parts)
+    return " " in text.strip() and _COMMAND.match(text) is None
+
+
 def too_long(module: Module) -> list[str]:
     """A file of one purpose has at most MAX_LINES lines."""
     lines = 0 if module.name in ONE_FILE else len(module.text.splitlines())

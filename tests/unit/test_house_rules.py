@@ -22,6 +22,7 @@ EACH_FILE = (
     rules.prints,
     rules.swallowed,
     rules.evaluated,
+    rules.untranslated,
     rules.too_long,
 )
 
@@ -69,6 +70,13 @@ def test_decided_by_text_can_fail(text: str) -> None:
     assert breach(rules.decided_by_text, "cli.app", text)
     assert not breach(rules.decided_by_text, "diagnosis.reader", text)
     assert not breach(rules.decided_by_text, "cli.app", "x = f(error.message)\ny = 'no' in text\nz = str(x)")
+
+
+@pytest.mark.parametrize("text", ["raise UsageError('not a file', hint)", "x = Lost(f'gone from {place}')"])
+def test_untranslated_can_fail(text: str) -> None:
+    assert breach(rules.untranslated, "jobs.config", text)
+    assert not breach(rules.untranslated, "remote.cgroups", text)
+    assert not breach(rules.untranslated, "jobs.config", "raise UsageError(Message('not a file'), f'atlctl ps {job}')")
 
 
 def test_the_package_does_not_grow_unsaid() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from atlctl.backends.base import Argv, Event, ExecRequest, Executor, Exited, FailedToStart, Lost, Output
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, Unreachable
 from atlctl.jobs.model import Worker
 from atlctl.remote.sending import shell
@@ -31,7 +32,7 @@ async def told_by(executor: Executor, worker: Worker, argv: Argv, limit: int) ->
         case FailedToStart(reason=reason):
             raise AtlctlError(reason)
         case _:
-            raise AtlctlError("what was asked there failed")
+            raise AtlctlError(Message("the command on the worker failed"))
 
 
 async def _run(executor: Executor, worker: Worker, argv: Argv, limit: int) -> tuple[bytes, Event | None]:

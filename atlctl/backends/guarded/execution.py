@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 
 from atlctl.backends.base import (
+    ENDED_EARLY,
+    NO_STATUS,
     Event,
     ExecRequest,
     Exited,
@@ -32,6 +34,7 @@ from atlctl.backends.base import (
 from atlctl.backends.guarded import guard
 from atlctl.backends.guarded.channel import Channel, Ended, Place
 from atlctl.backends.guarded.watcher import Watcher, anything_left
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 
 #: When the command's own output is whole, seconds without a status until a look: at least, or twice the time that the
@@ -126,7 +129,7 @@ class GuardedExecution:
 
     async def _begin(self) -> None:
         if self._ending is not None:
-            self._last = FailedToStart(125, "ended before its start")
+            self._last = FailedToStart(125, ENDED_EARLY)
             return
         if self._place is None or self._nowhere is not None:
             self._last = self._nowhere
@@ -168,7 +171,7 @@ class GuardedExecution:
         except asyncio.CancelledError:
             if not self._reaching.cancelled():
                 raise
-            self._last = FailedToStart(125, "ended before its start")
+            self._last = FailedToStart(125, ENDED_EARLY)
 
     async def _watch(self) -> None:
         """The command's own exec has no watcher: open one beside it. Then the command has started."""
@@ -235,7 +238,7 @@ class GuardedExecution:
     async def _receive_one(self) -> None:
         if self._channel is None or self._hung_up:
             self._hung_up = True
-            self._finish(Lost("the connection is closed"))
+            self._finish(Lost(Message("the connection is closed")))
             return
         self._listening = asyncio.get_running_loop().time()
         try:
@@ -244,7 +247,14 @@ class GuardedExecution:
             if self._is_whole:
                 await self._look()
             elif self._wrapped:
-                self._finish(Lost(f"the command was sent, and nothing was heard for {FIRST_WORD_SECONDS:g} s"))
+                self._finish(
+                    Lost(
+                        Message(
+                            "the command was sent, but there was no answer for {seconds:g} s",
+                            seconds=FIRST_WORD_SECONDS,
+                        )
+                    )
+                )
             else:
                 self._run(guarded=False)
             return
@@ -369,21 +379,28 @@ class GuardedExecution:
     def _without_status(self) -> Event:
         """The connection is over, or the shell is gone that would have reported the end."""
         if self._killed:
-            return Lost("the shell that ran the command was killed: output may be incomplete")
+            return Lost(Message("the shell that ran the command was killed: output may be incomplete"))
         if self._is_whole:
             return self._exited()
         if self._exit_heard and isinstance(exited := self._exited(), Exited):
-            how = f"signal {exited.signal}" if exited.signal is not None else f"exit code {exited.exit_code}"
-            return Lost(f"the connection ended before all output had arrived; the command ended with {how}")
-        return Lost("the connection ended before the command's exit status")
+            how = (
+                Message("signal {number}", number=exited.signal)
+                if exited.signal is not None
+                else Message("exit code {code}", code=exited.exit_code)
+            )
+            return Lost(Message("connection lost before all output had arrived; the command ended with {how}", how=how))
+        return Lost(NO_STATUS)
 
     def _exited(self) -> Event:
         """What the wrapper said of the end."""
         if self._exit is None:
-            return Lost("the shell that waited for the command was ended")
+            return Lost(Message("the shell that waited for the command was ended"))
         if self._exit.never_ran:
-            words = {127: "command not found", 126: "cannot be executed"}.get(self._exit.code, "could not be started")
-            return FailedToStart(self._exit.code, f"{self._request.argv.words[0]}: {words}")
+            why = {127: Message("command not found"), 126: Message("cannot be executed")}.get(
+                self._exit.code, Message("could not be started")
+            )
+            word = self._request.argv.words[0]
+            return FailedToStart(self._exit.code, Message("{command}: {why}", command=word, why=why))
         if self._exit.signal is not None:
             return Exited(signal=self._exit.signal, truncated=self._cut)
         return Exited(exit_code=self._exit.code, truncated=self._cut)
@@ -407,19 +424,33 @@ class GuardedExecution:
             code = outcome.exit_code or 0
             self._early.clear()
             if code == 0:
-                self._finish(Lost("the shell there ended without a word"))
+                self._finish(Lost(Message("the worker's shell ended and reported nothing")))
             elif code == 128 + SIGKILL:
-                self._finish(FailedToStart(255, "not running: the container ended"))
+                self._finish(FailedToStart(255, Message("not running: the container ended")))
             else:
-                self._finish(FailedToStart(125, f"the shell there failed: {said[:300] or f'code {code}'}"))
+                self._finish(
+                    FailedToStart(
+                        125,
+                        Message(
+                            "the worker's shell failed: {why}", why=said[:300] or Message("code {code}", code=code)
+                        ),
+                    )
+                )
 
     def _unexplained(self, outcome: Exited) -> Event:
         """The Status of a command whose wrapper said nothing of its end."""
         if self._request.tty is not None:
             return outcome  # there it never does: the command has taken its place
         if outcome.exit_code == 128 + SIGKILL:
-            return Lost("the shell that ran the command was killed, maybe with its container: output may be incomplete")
-        return Lost(f"the shell that ran the command ended with code {outcome.exit_code} and did not report its end")
+            return Lost(
+                Message("the shell that ran the command was killed, maybe with its container: output may be incomplete")
+            )
+        return Lost(
+            Message(
+                "the shell that ran the command ended with code {code} and did not report its end",
+                code=outcome.exit_code,
+            )
+        )
 
     async def _without_shell(self, outcome: FailedToStart) -> None:
         """The container has no `sh`: run the command as it is."""
@@ -560,7 +591,7 @@ class GuardedExecution:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._hung_up = True
-        self._last = self._last or Lost("given back")
+        self._last = self._last or Lost(Message("closed"))
         self._ready.set()
         watcher, self._watcher = self._watcher, None
         await asyncio.gather(*[one.close() for one in (self._channel, watcher) if one is not None])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from atlctl.backends.base import ExecRequest, FailedToStart
 from atlctl.backends.guarded.channel import Place
 from atlctl.backends.guarded.execution import GuardedExecution
+from atlctl.i18n import Message
 from atlctl.jobs.model import Worker
 
 
@@ -34,7 +35,7 @@ class GuardedExecutor:
 def _impossible(words: tuple[str, ...]) -> FailedToStart | None:
     """Why these words are no command anywhere, None where they are one."""
     if not words:
-        return FailedToStart(125, "no command")
+        return FailedToStart(125, Message("no command"))
     if any("\0" in word for word in words):
-        return FailedToStart(125, f"{words[0]!r}: a word holds a NUL byte")
+        return FailedToStart(125, Message("{word!r}: a word holds a NUL byte", word=words[0]))
     return None

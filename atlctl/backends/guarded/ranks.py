@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from atlctl.backends.base import Argv, Executor
 from atlctl.backends.guarded.asking import stdout_of
 from atlctl.backends.questions import ask_each
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import RankMap, Worker
 from atlctl.remote.sending import shell
@@ -26,7 +27,7 @@ async def living(executor: Executor, workers: Sequence[Worker]) -> RankMap | Non
         if any(rank in found for rank in ranks):
             return None
         found.update(dict.fromkeys(ranks, worker.name))
-    return RankMap(found, "the processes of torchrun in the workers") if found else None
+    return RankMap(found, Message("the processes of torchrun in the workers")) if found else None
 
 
 async def _ranks(executor: Executor, worker: Worker) -> set[int]:

@@ -24,6 +24,7 @@ from atlctl.backends.base import (
     Output,
 )
 from atlctl.backends.questions import ask_each
+from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut, Unreachable
 from atlctl.jobs.model import State, Worker
@@ -110,10 +111,10 @@ class NoAnswer(AtlctlError):
 
     def at(self, host: str) -> AtlctlError:
         """The same as an error for the user, with the host's name."""
-        message = self.message if self.named else f"{host}: {self.message}"
+        message = self.message if self.named else Message("{host}: {why}", host=host, why=self.message)
         match self.why:
             case Why.NOT_ALLOWED:
-                return NotAllowed(message, "make it yours, or set XDG_STATE_HOME for logins on that host")
+                return NotAllowed(message, Message("make it yours, or set XDG_STATE_HOME for logins on that host"))
             case Why.CANNOT_START:
                 return CannotStartError(message, None, self.code or 125)
             case Why.UNREACHABLE:
@@ -159,7 +160,7 @@ async def ask_for_bytes(
                     (out if event.stream == "stdout" else said).extend(event.data)
                     del said[MAX_SAID:]
                     if len(out) > limit + MAX_ANSWER:
-                        raise NoAnswer(Why.UNREACHABLE, "its answer is too long")
+                        raise NoAnswer(Why.UNREACHABLE, Message("its answer is too long"))
     except TimeoutError:
         raise silent(name, seconds) from None
     finally:
@@ -202,14 +203,22 @@ def failure(last: Event | None, told: dict[str, Any] | None, said: bytes) -> NoA
         code = told.get("code")
         code = code if isinstance(code, int) and 0 < code < 256 else None
         return NoAnswer(
-            _why(told.get("kind")), fields.text(told.get("message"), MAX_MESSAGE) or "no reason given", code=code
+            _why(told.get("kind")),
+            fields.text(told.get("message"), MAX_MESSAGE) or Message("no reason given"),
+            code=code,
         )
     words = last_line(said)
     if isinstance(last, Exited) and last.exit_code == NO_PYTHON:
-        return NoAnswer(Why.NO_PYTHON, words, "the supervisor of a job is a Python program: install python3 there")
+        return NoAnswer(
+            Why.NO_PYTHON, words, Message("the supervisor of a job is a Python program: install python3 there")
+        )
     if isinstance(last, Exited) and last.exit_code not in (0, REFUSED):
-        how = f"signal {last.signal}" if last.signal is not None else f"exit {last.exit_code}"
-        return NoAnswer(Why.BROKEN, words or f"the program there ended with {how}")
+        how = (
+            Message("signal {number}", number=last.signal)
+            if last.signal is not None
+            else Message("exit {code}", code=last.exit_code)
+        )
+        return NoAnswer(Why.BROKEN, words or Message("the program on the host ended with {how}", how=how))
     return unclear()
 
 
@@ -220,12 +229,14 @@ def _why(kind: object) -> Why:
 
 def unclear() -> NoAnswer:
     """The error for an answer of another form."""
-    return NoAnswer(Why.BROKEN, "its answer cannot be understood")
+    return NoAnswer(Why.BROKEN, Message("its answer is malformed"))
 
 
 def silent(name: str, seconds: float) -> NoAnswer:
     """The error for a host that says nothing."""
-    return NoAnswer(Why.SILENT, f"{name} does not answer within {seconds:g} s", named=True)
+    return NoAnswer(
+        Why.SILENT, Message("{name} did not answer within {seconds:g} s", name=name, seconds=seconds), named=True
+    )
 
 
 def for_user(name: str, error: AtlctlError) -> AtlctlError:

@@ -7,11 +7,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from atlctl.backends.base import Plan, StopRequest, StopResult
+from atlctl.backends.base import Plan, StopRequest, StopResult, as_it_is, some_of
+from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 from atlctl.jobs.fields import text, whole
 from atlctl.jobs.model import Job, Worker
-from atlctl.jobs.naming import fold_names
 
 #: Characters of a reason.
 _LIMIT = 500
@@ -31,18 +31,27 @@ class SupervisedBackend:
     async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
         for asked, option in ((request.delete, "--delete"), (request.keep, "--keep-pods")):
             if asked:
-                raise UsageError(f"{option} is for jobs of a cluster", f"atlctl stop {job.name}")
+                raise UsageError(Message("{option} is for jobs of a cluster", option=option), f"atlctl stop {job.name}")
         running = tuple(worker for worker in workers if worker.state.active)
         if not running:
-            return Plan(job, (), "signal", nothing=f"job {job.name} is {job.state}")
-        kept = f"logs and exit codes, until '{self.removal} {job.name}'; not reversible: the processes are gone"
-        how = f"SIGTERM to each worker's process group, after {request.grace:g} s SIGKILL to all that is left of it"
-        who = f"{fold_names(worker.name for worker in running)} ({len(running)} of {job.expected})"
-        facts = (("workers", who), ("how", how), ("kept", kept))
+            return Plan(job, (), "signal", nothing=as_it_is(job))
+        kept = Message(
+            "logs and exit codes, until '{removal} {job}'; not reversible: the processes are gone",
+            removal=self.removal,
+            job=job.name,
+        )
+        how = Message(
+            "SIGTERM to each worker's process group, after {grace:g} s SIGKILL to all that is left of it",
+            grace=request.grace,
+        )
+        facts = (("workers", some_of(job, running)), ("how", how), ("kept", kept))
         return Plan(job, running, "signal", facts, ends_terminal=True, steps=request.grace)
 
     async def plan_resume(self, job: Job) -> Plan:  # noqa: ARG002 - none of them can be
-        raise UsageError(f"a job {self.where} cannot be resumed: its processes are gone", "start it anew")
+        raise UsageError(
+            Message("a job {where} cannot be resumed: its processes are gone", where=self.where),
+            Message("start it again"),
+        )
 
     async def carry_out(
         self,
@@ -54,7 +63,7 @@ class SupervisedBackend:
         try:
             return await asyncio.wait_for(self.stop(plan.job, plan.workers, plan.steps), timeout)
         except TimeoutError:
-            late = f"not ended after {timeout:g} s"
+            late = Message("not ended after {timeout:g} s", timeout=timeout)
             return [StopResult(worker.name, "not-stopped", reason=late) for worker in plan.workers]
 
     @abstractmethod
@@ -80,4 +89,4 @@ def ended(name: str, told: Mapping[str, Any]) -> StopResult:
     match told.get("how"):
         case "terminated" | "killed" | "already-ended" as how:
             return StopResult(name, how, processes, reason)
-    return StopResult(name, "not-stopped", processes, reason or "some of its processes do not end")
+    return StopResult(name, "not-stopped", processes, reason or Message("some of its processes do not end"))

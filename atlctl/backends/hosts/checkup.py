@@ -15,12 +15,14 @@ import asyncssh
 
 from atlctl.backends.base import Argv
 from atlctl.backends.guarded.asking import told_by
+from atlctl.backends.hosts.asking import silent
 from atlctl.backends.hosts.connect import Connections, Target
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.hostkeys import HostKeyRefused, KnownHosts
 from atlctl.backends.hosts.stream import SshExecutor
 from atlctl.backends.questions import ask_all
-from atlctl.jobs.errors import AtlctlError, TimedOut, UsageError
+from atlctl.i18n import Message
+from atlctl.jobs.errors import AtlctlError, TimedOut, UsageError, not_regular, unreadable
 from atlctl.jobs.model import State, Worker
 from atlctl.remote.sending import shell
 
@@ -80,7 +82,7 @@ async def examine(
         return await _one(connections, executor, workers[name], hosts[name], seconds)
 
     found = await ask_all(hosts, one, most, parallel)
-    late = TimedOut(f"not asked: {most:g} s were over", "ask fewer hosts at once")
+    late = TimedOut(Message("not asked: {most:g} s had passed", most=most), Message("ask fewer hosts at once"))
     return [found.get(name) or HostCheck(name, "late", error=late) for name in hosts]
 
 
@@ -94,8 +96,12 @@ async def _one(
             await connections.get(host)
     except TimeoutError:
         where = f"{checked.target.host}:{checked.target.port}" if checked.target is not None else worker.name
-        hint = f"see where it stops: ssh -v {worker.name} true; or give it more time: --connect-timeout {seconds * 3:g}"
-        late = TimedOut(f"{where} does not answer within {seconds:g} s", hint)
+        hint = Message(
+            "see where it stops: ssh -v {worker} true; or give it more time: --connect-timeout {seconds:g}",
+            worker=worker.name,
+            seconds=seconds * 3,
+        )
+        late = TimedOut(silent(where, seconds).message, hint)
         return replace(checked, status="late", error=late)
     except AtlctlError as error:
         return replace(checked, status=status_of(error), error=error)
@@ -105,10 +111,10 @@ async def _one(
             said = await told_by(executor, worker, Argv(_QUESTION), _LIMIT)
         return _read(checked, said, begun, time.time())
     except TimeoutError:
-        hung = TimedOut(f"it lets you in, and a command there does not end within {seconds:g} s")
+        hung = TimedOut(Message("the login works, but a command did not end within {seconds:g} s", seconds=seconds))
         return replace(checked, status="shell", error=hung)
     except AtlctlError as error:
-        told = AtlctlError(f"it lets you in, and runs no command: {error.message}", error.hint)
+        told = AtlctlError(Message("the login works, but no command can run: {why}", why=error.message), error.hint)
         return replace(checked, status="shell", error=told)
     finally:
         connections.rest(host)
@@ -149,7 +155,7 @@ def known_files(paths: Sequence[str]) -> list[KnownFile]:
     found = []
     for path in map(os.path.expanduser, paths):
         if not os.path.isfile(path):
-            problem = f"{path} is no regular file" if os.path.lexists(path) and path != os.devnull else None
+            problem = not_regular(path) if os.path.lexists(path) and path != os.devnull else None
             found.append(KnownFile(path, None, problem))
             continue
         try:
@@ -159,7 +165,7 @@ def known_files(paths: Sequence[str]) -> list[KnownFile]:
         except UsageError as error:
             found.append(KnownFile(path, None, error.message))
         except OSError as error:
-            found.append(KnownFile(path, None, f"{path} cannot be read: {error.strerror}"))
+            found.append(KnownFile(path, None, unreadable(path, error.strerror)))
         else:
             found.append(KnownFile(path, sum(bool(line) and not line.startswith(b"#") for line in lines)))
     return found

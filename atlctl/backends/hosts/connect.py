@@ -14,9 +14,11 @@ from typing import Any
 
 import asyncssh
 
+from atlctl.backends.hosts.asking import silent
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.hostkeys import GLOBAL_FILES, USER_FILES, Entries, KnownHosts, refusal
 from atlctl.backends.hosts.keys import DEFAULTS, Keys, none_accepted
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut, Unreachable, UsageError
 
 #: Seconds for a host to let a connection in, and between two signs of life of a silent one.
@@ -38,8 +40,8 @@ CIPHERS = (
 )
 #: Connections that are kept for the next command: asyncssh takes 50 KB for each.
 IDLE_KEPT = 256
-_NOBODY = "no sshd listens there: check the port"
-_CLOSED = "an sshd with too many logins at once does so (MaxStartups), and what is no sshd: check the port"
+_NOBODY = Message("no sshd listens there: check the port")
+_CLOSED = Message("too many logins at once (MaxStartups), or not an sshd: check the port")
 _TRANSIENT = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
 
 
@@ -163,7 +165,10 @@ class Connections:
                 known_hosts=b"",
             )
         except (ValueError, OSError, asyncssh.Error) as error:
-            raise UsageError(f"{self._config or 'ssh'}: {error}", "ssh -G HOST shows what ssh makes of it") from error
+            raise UsageError(
+                Message("{path}: {why}", path=self._config or "ssh", why=error),
+                Message("ssh -G HOST shows what ssh makes of it"),
+            ) from error
         said = options.config.get
         user_files = said("UserKnownHostsFile", None)
         # `none` would end all checks: then nothing is known, and nothing is trusted.
@@ -251,27 +256,31 @@ class Connections:
             return none_accepted(target.user, host.name, self._keys, target.identities)
         if isinstance(error, TimeoutError):
             return TimedOut(
-                f"{place} does not answer within {CONNECT_SECONDS:g} s", "a firewall drops packets silently"
+                silent(place, CONNECT_SECONDS).message,
+                Message("a firewall may be dropping packets"),
             )
         if isinstance(error, socket.gaierror):
             return NameUnknown(target.host, str(error.strerror))
         if isinstance(error, OSError):
             hint = {errno.ECONNREFUSED: _NOBODY, errno.ECONNRESET: _CLOSED}.get(error.errno or 0)
-            return Unreachable(f"{place}: {(os.strerror(error.errno) if error.errno else str(error)).lower()}", hint)
+            why = os.strerror(error.errno) if error.errno else str(error)
+            return Unreachable(Message("{host}: {why}", host=place, why=why.lower()), hint)
         if isinstance(error, asyncssh.ConnectionLost):
-            return Unreachable(f"{place}: closed the connection before the login", _CLOSED)
+            return Unreachable(Message("{place}: closed the connection before the login", place=place), _CLOSED)
         if isinstance(error, asyncssh.KeyExchangeFailed | asyncssh.CompressionError):
-            return Unreachable(f"{place}: no common cipher or key exchange ({error})")
+            return Unreachable(Message("{place}: no common cipher or key exchange ({why})", place=place, why=error))
         if isinstance(error, asyncssh.Error):
-            return Unreachable(f"{place}: {str(error)[:200]}")
-        return NotAllowed(f"{place}: {error}")
+            return Unreachable(Message("{host}: {why}", host=place, why=str(error)[:200]))
+        return NotAllowed(Message("{host}: {why}", host=place, why=error))
 
 
 class NameUnknown(Unreachable):
     """The name `host` has no address."""
 
     def __init__(self, host: str, why: str) -> None:
-        super().__init__(f"{host} is not known: {why}", "check its name, or ~/.ssh/config")
+        super().__init__(
+            Message("{host} is not known: {why}", host=host, why=why), Message("check its name, or ~/.ssh/config")
+        )
         self.host = host
 
 

@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from atlctl.backends.base import (
+    ENDED_EARLY,
     Event,
     ExecRequest,
     Exited,
@@ -32,6 +33,7 @@ from atlctl.backends.base import (
     Stream,
     TerminalSize,
 )
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, Unreachable
 from atlctl.jobs.model import Job, Worker
 from atlctl.remote.supervisor.control import MAX_MESSAGE
@@ -104,12 +106,12 @@ class LocalExecution:
         try:
             await self._client.connect()
             if self._asked_to_end:
-                yield FailedToStart(125, "ended before its start")
+                yield FailedToStart(125, ENDED_EARLY)
                 return
             await self._begin()
         except AtlctlError as error:
             if isinstance(error, Unreachable):
-                yield FailedToStart(255, "not running" if self._has_ended() else error.message)
+                yield FailedToStart(255, Message("not running") if self._has_ended() else error.message)
             else:
                 yield FailedToStart(125, error.message, not_allowed=isinstance(error, NotAllowed))
             return
@@ -154,8 +156,8 @@ class LocalExecution:
             return None
         if message is None:
             if not self._started and self._has_ended():
-                return FailedToStart(255, "not running")
-            return Lost("the job's supervisor went away")
+                return FailedToStart(255, Message("not running"))
+            return Lost(Message("the job's supervisor went away"))
         match message["event"]:
             case "started":
                 return Started(guarded=True)
@@ -164,9 +166,9 @@ class LocalExecution:
             case "failed":
                 return FailedToStart(int(message["exit_code"]), message["reason"])
             case "wrong-job":
-                return FailedToStart(255, "the job was replaced by another of the same name")
+                return FailedToStart(255, Message("the job was replaced by another of the same name"))
             case other:
-                return Lost(f"the supervisor answered {other!r}")
+                return Lost(Message("the supervisor answered {answer!r}", answer=other))
 
     async def _begin(self) -> None:
         ours, theirs = self._terminal() if self._request.tty else self._pipes()
@@ -360,7 +362,9 @@ def _settle(room: asyncio.Future[None]) -> None:
 
 
 def _no_pipe(error: OSError) -> AtlctlError:
-    return AtlctlError(f"no pipe to the command: {error.strerror}", "raise the limit: ulimit -n")
+    return AtlctlError(
+        Message("no pipe to the command: {why}", why=error.strerror), Message("raise the limit: ulimit -n")
+    )
 
 
 def _hung_up(descriptor: int) -> bool:
@@ -426,12 +430,14 @@ class ControlClient:
             sock.close()
             if isinstance(error, PermissionError):
                 raise NotAllowed(
-                    f"the supervisor of job {self._job.name} runs as another user",
-                    f"see whose {self._folder} is, or set ATLCTL_STATE_DIR to a folder of your own",
+                    Message("the supervisor of job {job} runs as another user", job=self._job.name),
+                    Message(
+                        "see whose {folder} is, or set ATLCTL_STATE_DIR to a folder of your own", folder=self._folder
+                    ),
                 ) from error
             raise Unreachable(
-                f"job {self._job.name}: its supervisor cannot be reached: {error.strerror}",
-                f"see what is left of it: atlctl ps {self._job.name}",
+                Message("job {job}: its supervisor cannot be reached: {why}", job=self._job.name, why=error.strerror),
+                Message("see what is left of it: atlctl ps {job}", job=self._job.name),
             ) from error
         self._sock = sock
         self._reader = asyncio.create_task(self._read(sock))
@@ -452,7 +458,7 @@ class ControlClient:
         # Bytes that are no UTF-8 travel as escaped surrogates; `json.loads` reads them back.
         data = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
         if len(data) > MAX_MESSAGE:
-            raise AtlctlError("the command line is too long")
+            raise AtlctlError(Message("the command line is too long"))
         async with self._sending:
             # One that is cancelled here has sent nothing: the others' requests stay whole.
             while self._unsent or not self._begin(data, descriptors):
@@ -469,12 +475,14 @@ class ControlClient:
         except BlockingIOError:
             return False
         except OSError as error:
-            raise self._lost(f": {error.strerror}") from error
+            raise self._lost(Message(": {why}", why=error.strerror)) from error
         self._unsent = memoryview(data)[sent:]
         return True
 
     def _lost(self, why: str = "") -> Unreachable:
-        return Unreachable(f"job {self._job.name}: the connection to its supervisor was lost{why}")
+        return Unreachable(
+            Message("job {job}: the connection to its supervisor was lost{why}", job=self._job.name, why=why)
+        )
 
     async def _writable(self) -> None:
         """Wait until the socket took more of the unsent bytes, takes new ones, or is lost."""

@@ -15,7 +15,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from atlctl.jobs.errors import UsageError
+from atlctl.i18n import Message, plural
+from atlctl.jobs.errors import LEAVE_ONE_OUT, UsageError
+from atlctl.jobs.naming import and_more, pad_alike
 
 #: Hosts of one list, and how often all of them may be named together: a line for each slot is usual.
 MAX_HOSTS, MAX_NAMED = 10_000, 100_000
@@ -26,7 +28,7 @@ _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _ADDRESS = re.compile(r"[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\$?")
 _RANGE = re.compile(r"[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*")
-_GRAMMAR = "one host a line: gpu1, gpu[01-16], user@gpu1:2222, gpu1 slots=8"
+_GRAMMAR = Message("one host a line: gpu1, gpu[01-16], user@gpu1:2222, gpu1 slots=8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +71,35 @@ def parse(text: str, where: str) -> Hosts:
         try:
             _take(line, read, slots_named=named)
         except UsageError as error:
-            raise UsageError(f"{where}, line {number}: {error.message}", error.hint) from None
+            raise UsageError(
+                Message("{where}, line {number}: {why}", where=where, number=number, why=error.message), error.hint
+            ) from None
     if not read.found:
-        raise UsageError(f"{where} names no host", _GRAMMAR)
+        raise UsageError(Message("{where} names no host", where=where), _GRAMMAR)
     remarks = []
     if read.slots:
-        remarks.append(f"{where}: {_some(read.slots)} read as a host and its slots")
+        what = Message("a host and its slots")
+        remarks.append(_read_as(where, read.slots, what))
     if read.ports and read.slots:
-        remarks.append(f"{where}: {_some(read.ports)} read as a host and its port")
+        what = Message("a host and its port")
+        remarks.append(_read_as(where, read.ports, what))
     if read.twice:
-        remarks.append(f"{where}: {_some(list(read.twice))} named more than once: one worker, with all of its slots")
+        remarks.append(
+            plural(
+                "{where}: {lines} is named more than once: one worker, with all of its slots",
+                "{where}: {lines} are named more than once: one worker, with all of its slots",
+                len(read.twice),
+                where=where,
+                lines=_some(list(read.twice)),
+            )
+        )
     return Hosts(tuple(read.found.values()), tuple(remarks))
 
 
 def pick(hosts: Sequence[Host], include: str = "", exclude: str = "") -> tuple[Host, ...]:
     """deepspeed's selection, `worker-0:0,2@worker-1`: hosts, or some of their slots. Raises UsageError."""
     if include and exclude:
-        raise UsageError("--include and --exclude do not go together", "leave one of them out")
+        raise UsageError(Message("--include and --exclude do not go together"), LEAVE_ONE_OUT)
     known = {host.name: host for host in hosts}
     wanted = dict(_picked(include or exclude, known))
     if include:
@@ -101,7 +115,7 @@ def pick(hosts: Sequence[Host], include: str = "", exclude: str = "") -> tuple[H
         elif gone and host.slots is not None and (kept := tuple(n for n in range(host.slots) if n not in gone)):
             left.append(replace(host, devices=kept, slots=len(kept)))
     if not left:
-        raise UsageError("--exclude leaves no host", "leave some of them in")
+        raise UsageError(Message("--exclude leaves no host"), Message("leave some of them in"))
     return tuple(left)
 
 
@@ -109,13 +123,19 @@ def _picked(text: str, known: dict[str, Host]) -> Iterator[tuple[str, tuple[int,
     for item in text.split("@") if text else ():
         name, colon, numbers = item.partition(":")
         if name not in known:
-            raise UsageError(f"{name!a} is not in the hostfile", "hosts as they stand there: worker-0:0,2@worker-1")
+            raise UsageError(
+                Message("{name!a} is not in the hostfile", name=name),
+                Message("write hosts as in the file: worker-0:0,2@worker-1"),
+            )
         if colon and not re.fullmatch(r"[0-9]{1,4}(?:,[0-9]{1,4})*", numbers):
-            raise UsageError(f"{item!a}: slots are numbers", "worker-0:0,2@worker-1")
+            raise UsageError(Message("{item!a}: slots are numbers", item=item), "worker-0:0,2@worker-1")
         devices = tuple(dict.fromkeys(int(number) for number in numbers.split(","))) if colon else ()
         slots = known[name].slots
         if slots is not None and any(device >= slots for device in devices):
-            raise UsageError(f"{item!a}: {name} has {slots} slots, from 0", "worker-0:0,2@worker-1")
+            raise UsageError(
+                Message("{item!a}: {name} has {slots} slots, from 0", item=item, name=name, slots=slots),
+                "worker-0:0,2@worker-1",
+            )
         yield name, devices
 
 
@@ -131,12 +151,14 @@ def _take(line: str, read: _Read, *, slots_named: bool) -> None:
     slots = _slots(rest)
     user, at, place = first.rpartition("@")
     if at and not _USER.fullmatch(user):
-        raise UsageError(f"{_shown(first)} has a user's name that is not allowed", _GRAMMAR)
+        raise UsageError(Message("{first} has a user's name that is not allowed", first=_shown(first)), _GRAMMAR)
     place, number = _port(place)
     port = None
     if number is not None and (slots_named or number >= FIRST_PORT or at or first.startswith("[")):
         if not 0 < number < 65536:
-            raise UsageError(f"{_shown(first)}: no port has the number {number}", _GRAMMAR)
+            raise UsageError(
+                Message("{first}: no port has the number {number}", first=_shown(first), number=number), _GRAMMAR
+            )
         port = number
         read.ports.append(first)
     elif number is not None:
@@ -147,13 +169,16 @@ def _take(line: str, read: _Read, *, slots_named: bool) -> None:
         before = read.found.get(name)
         if before is not None:
             if (before.user, before.port) != (host.user, host.port):
-                raise UsageError(f"{name} is named twice, with two users or ports", "give one of them an alias")
+                raise UsageError(
+                    Message("{name} is named twice, with two users or ports", name=name),
+                    Message("give one of them an alias"),
+                )
             read.twice[name] = None
             host = replace(host, slots=None if slots is None or before.slots is None else before.slots + slots)
         read.found[name] = host
         read.named += 1
         if len(read.found) > MAX_HOSTS or read.named > MAX_NAMED:
-            raise UsageError(f"more than {MAX_HOSTS} hosts", "name fewer")
+            raise too_many()
 
 
 def _slots(words: Sequence[str]) -> int | None:
@@ -162,10 +187,10 @@ def _slots(words: Sequence[str]) -> int | None:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_-]{1,30}", key):
-            raise UsageError(f"{_shown(word)} is not understood", _GRAMMAR)
+            raise UsageError(Message("{word} is not understood", word=_shown(word)), _GRAMMAR)
         if key == "slots":
             if not re.fullmatch(r"[0-9]{1,4}", value):
-                raise UsageError(f"slots={_shown(value)} is no number", _GRAMMAR)
+                raise UsageError(Message("slots={value} is not a number", value=_shown(value)), _GRAMMAR)
             slots = int(value)
     return slots
 
@@ -178,14 +203,14 @@ def _port(place: str) -> tuple[str, int | None]:
         return place, None
     name, colon, number = place.partition(":")
     if colon and not re.fullmatch(r"[0-9]{1,5}", number):
-        raise UsageError(f"{_shown(place)}: a number is wanted behind the colon", _GRAMMAR)
+        raise UsageError(Message("{place}: a number is expected after the colon", place=_shown(place)), _GRAMMAR)
     return name, int(number) if colon else None
 
 
 def _expanded(place: str) -> Iterator[str]:
     if ":" in place:
         if not _ADDRESS.fullmatch(place):
-            raise UsageError(f"{_shown(place)} is no address", _GRAMMAR)
+            raise UsageError(Message("{place} is not an address", place=_shown(place)), _GRAMMAR)
         yield place
         return
     start, bracket, rest = place.partition("[")
@@ -194,17 +219,20 @@ def _expanded(place: str) -> Iterator[str]:
         return
     inside, closed, end = rest.partition("]")
     if not closed or "[" in end or not _RANGE.fullmatch(inside):
-        raise UsageError(f"{_shown(place)} is no range of hosts", "gpu[01-16,20]")
+        raise UsageError(Message("{place} is not a range of hosts", place=_shown(place)), "gpu[01-16,20]")
     for item in inside.split(","):
         low, _, high = item.partition("-")
         high = high or low
         if max(len(low), len(high)) > 9 or int(high) < int(low):
-            raise UsageError(f"{_shown(item)} is no range", "gpu[01-16,20]")
+            raise UsageError(Message("{item} is not a range", item=_shown(item)), "gpu[01-16,20]")
         width = len(low) if low[0] == "0" and len(low) > 1 else 0
         if width and len(high) != width:
-            raise UsageError(f"{_shown(item)} has two widths", "pad both ends alike: gpu[01-16]")
+            raise UsageError(
+                Message("{item} has two widths", item=_shown(item)),
+                pad_alike("gpu[01-16]"),
+            )
         if int(high) - int(low) >= MAX_HOSTS:
-            raise UsageError(f"more than {MAX_HOSTS} hosts", "name fewer")
+            raise too_many()
         for number in range(int(low), int(high) + 1):
             yield checked(f"{start}{number:0{width}d}{end}")
 
@@ -213,9 +241,15 @@ def checked(name: str) -> str:
     """A host's name or address as it is. Raises UsageError for one that could be read as an option, or worse."""
     if not _HOST.fullmatch(name) or len(name) > 253:
         raise UsageError(
-            f"{_shown(name)} is no name of a host", "letters, digits, '.', '_' and '-', no '-' at the start"
+            Message("{name} is not a host name", name=_shown(name)),
+            Message("letters, digits, '.', '_' and '-', no '-' at the start"),
         )
     return name
+
+
+def too_many() -> UsageError:
+    """The error for a list that is longer than any cluster."""
+    return UsageError(Message("more than {most} hosts", most=MAX_HOSTS), Message("name fewer"))
 
 
 def _shown(text: str) -> str:
@@ -223,7 +257,15 @@ def _shown(text: str) -> str:
 
 
 def _some(items: Sequence[str]) -> str:
-    shown = ", ".join(items[:3])
-    return (
-        f"{shown} and {len(items) - 3} more are" if len(items) > 3 else f"{shown} {'is' if len(items) == 1 else 'are'}"
+    return and_more(", ".join(items[:3]), len(items) - 3)
+
+
+def _read_as(where: str, items: Sequence[str], what: Message) -> Message:
+    return plural(
+        "{where}: {lines} is read as {what}",
+        "{where}: {lines} are read as {what}",
+        len(items),
+        where=where,
+        lines=_some(items),
+        what=what,
     )

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import asyncssh
 from asyncssh.public_key import get_default_certificate_algs, get_default_public_key_algs
 
-from atlctl.jobs.errors import NotAllowed, UsageError
+from atlctl.i18n import Message
+from atlctl.jobs.errors import NotAllowed, UsageError, unreadable
 
 #: Where they lie when the configuration of ssh names no others.
 USER_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
@@ -104,7 +105,8 @@ class KnownHosts:
                 self._parsed[paths] = Entries({path: _text(Path(path).read_bytes()) for path in there})
             except (OSError, ValueError, asyncssh.KeyImportError) as error:
                 raise UsageError(
-                    f"{' or '.join(there)} cannot be read: {error}", "mend the line, or remove it"
+                    unreadable(" or ".join(there), error),
+                    Message("fix the line, or remove it"),
                 ) from error
         return self._parsed[paths]
 
@@ -139,20 +141,37 @@ def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | 
     shown = f" ({offered.get_algorithm()} {offered.get_fingerprint()})" if offered is not None else ""
     if entries.is_revoked(place, port, offered):
         return HostKeyRefused(
-            "revoked", f"the key of {name} was revoked{shown}: it is not that host any more", "ask its owner"
+            "revoked",
+            Message("the key of {name} was revoked{shown}: it may be another machine", name=name, shown=shown),
+            Message("ask its owner"),
         )
     if entries.trusted(place, port):
         file, listed = entries.source(place, port) or (path, name)
-        hint = f"if its owner says that this is right: ssh-keygen -f {shlex.quote(file)} -R {shlex.quote(listed)}"
-        return HostKeyRefused("changed", f"the key of {name} has changed{shown}: it may be another machine", hint)
+        hint = Message(
+            "if its owner says that this is right: ssh-keygen -f {file} -R {listed}",
+            file=shlex.quote(file),
+            listed=shlex.quote(listed),
+        )
+        return HostKeyRefused(
+            "changed",
+            Message("the key of {name} has changed{shown}: it may be another machine", name=name, shown=shown),
+            hint,
+        )
+    unknown = Message("the key of {name} is not known{shown}", name=name, shown=shown)
     if offered is None:
-        return HostKeyRefused("unknown", f"the key of {name} is not known", "ask its owner for a line of known_hosts")
+        return HostKeyRefused(
+            "unknown",
+            unknown,
+            Message("ask its owner for a line of known_hosts"),
+        )
     # That very key: what another look finds may be another's, and past a jump host it finds nothing.
     line = shlex.quote(f"{name} {_public(offered)}")
     return HostKeyRefused(
         "unknown",
-        f"the key of {name} is not known{shown}",
-        f"compare the fingerprint with the host's, then: echo {line} >> {shlex.quote(path)}",
+        unknown,
+        Message(
+            "compare the fingerprint with the host's, then: echo {line} >> {path}", line=line, path=shlex.quote(path)
+        ),
     )
 
 

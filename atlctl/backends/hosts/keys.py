@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import asyncssh
 
-from atlctl.jobs.errors import NotAllowed
+from atlctl.i18n import Message, joined
+from atlctl.jobs.errors import NotAllowed, unreadable
 
 #: What ssh looks for where nothing else is configured.
 DEFAULTS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa", "~/.ssh/id_ed25519_sk", "~/.ssh/id_ecdsa_sk")
@@ -116,7 +117,7 @@ class Keys:
         except OSError:
             return ()
         if stat.S_IMODE(mode) & 0o077:
-            self.problems[path] = KeyProblem("open", f"others may read {path}; chmod 600 it")
+            self.problems[path] = KeyProblem("open", Message("others may read {path}; chmod 600 it", path=path))
             return ()
         passphrase: str | None = None
         for _ in range(_TRIES):
@@ -126,15 +127,15 @@ class Keys:
                 pass  # asked for again
             except asyncssh.KeyImportError as error:
                 if "assphrase" not in str(error):
-                    self.problems[path] = KeyProblem("unreadable", f"{path} cannot be read: {error}")
+                    self.problems[path] = KeyProblem("unreadable", unreadable(path, error))
                     return ()
             except OSError as error:
-                self.problems[path] = KeyProblem("unreadable", f"{path} cannot be read: {error.strerror or error}")
+                self.problems[path] = KeyProblem("unreadable", unreadable(path, error.strerror or error))
                 return ()
             passphrase = self._ask(path)
             if passphrase is None:
                 break
-        text = f"{path} is encrypted, and its passphrase was not given; ssh-add it to an agent"
+        text = Message("{path} is encrypted, and its passphrase was not given; ssh-add it to an agent", path=path)
         self.problems[path] = KeyProblem("encrypted", text)
         return ()
 
@@ -152,8 +153,17 @@ class LoginRefused(NotAllowed):
 
     def __init__(self, user: str, host: str, why: str) -> None:
         super().__init__(
-            f"{host} let {user} not in: no key was accepted{f' ({why})' if why else ''}",
-            f"try: ssh {user}@{host} true; keys come from an agent, ~/.ssh/id_* and IdentityFile in ~/.ssh/config",
+            Message(
+                "{host} refused {user}: no key was accepted{why}",
+                host=host,
+                user=user,
+                why=Message(" ({why})", why=why) if why else "",
+            ),
+            Message(
+                "try: ssh {user}@{host} true; keys come from an agent, ~/.ssh/id_* and IdentityFile in ~/.ssh/config",
+                user=user,
+                host=host,
+            ),
         )
         self.host = host
 
@@ -161,5 +171,5 @@ class LoginRefused(NotAllowed):
 def none_accepted(user: str, host: str, keys: Keys, paths: Sequence[str] | None = None) -> LoginRefused:
     """What a refused login means. `paths`: the keys that were meant for it, None for all."""
     own = None if paths is None else {os.path.expanduser(path) for path in paths}
-    why = "; ".join(problem.text for path, problem in keys.problems.items() if own is None or path in own)
+    why = joined(problem.text for path, problem in keys.problems.items() if own is None or path in own)
     return LoginRefused(user, host, why)

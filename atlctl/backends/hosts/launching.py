@@ -20,6 +20,7 @@ from atlctl.backends.base import Argv
 from atlctl.backends.hosts import registry
 from atlctl.backends.hosts.asking import CannotStartError
 from atlctl.backends.hosts.execution import as_utf8
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, UsageError
 from atlctl.jobs.naming import check_job_name
 from atlctl.jobs.statedir import ensure_dir, file_error, state_dir, write_atomic
@@ -60,7 +61,7 @@ def launch(spec: LaunchSpec) -> str:
     Raises UsageError, CannotStartError, AtlctlError for a full disk or a living job of that name; then nothing is left.
     """
     if not 1 <= spec.workers <= MAX_WORKERS:
-        raise UsageError(f"--workers must be from 1 to {MAX_WORKERS}, not {spec.workers}")
+        raise _out_of_range("--workers", MAX_WORKERS, spec.workers)
     check(spec.argv, spec.name, spec.env, spec.master_port, "atlctl local run --workers 4 -- python train.py")
     with registry.locked() as root:
         registry.sweep(root)
@@ -88,15 +89,26 @@ def check(argv: Argv, name: str | None, env: Mapping[str, str], master_port: int
     if name is not None:
         check_job_name(name)
     if not argv.words or not argv.words[0]:
-        raise UsageError("no command to run", example)
+        raise UsageError(Message("no command to run"), example)
     for key, value in env.items():
         if key in _CONTRACT:
-            hint = "use --master-port" if key == "MASTER_PORT" else "it belongs to the contract with the workers"
-            raise UsageError(f"--env {key}: this variable is set by atlctl", hint)
+            hint = (
+                Message("use --master-port")
+                if key == "MASTER_PORT"
+                else Message("it is part of the contract with the workers")
+            )
+            raise UsageError(Message("--env {key}: this variable is set by atlctl", key=key), hint)
         if not key or "=" in key or "\0" in key + value:
-            raise UsageError(f"--env {key}={value}: not a variable", "write --env NAME=VALUE")
+            raise UsageError(
+                Message("--env {key}={value}: not a variable", key=key, value=value), Message("write --env NAME=VALUE")
+            )
     if master_port is not None and not 1 <= master_port <= 65535:
-        raise UsageError(f"--master-port must be from 1 to 65535, not {master_port}")
+        raise _out_of_range("--master-port", 65535, master_port)
+
+
+def _out_of_range(option: str, most: int, number: int) -> UsageError:
+    message = Message("{option} must be from 1 to {most}, not {number}", option=option, most=most, number=number)
+    return UsageError(message)
 
 
 def _free_name(root: str) -> str:
@@ -111,11 +123,15 @@ def _check_free(name: str) -> None:
     except NothingMatched:
         return
     if found.presence == "alive":
-        raise AtlctlError(f"job {name} is still running", f"atlctl stop {name}, or choose another name with --name")
+        raise registry.running(name, registry.occupied(name))
     if found.presence == "elsewhere":
         raise AtlctlError(
-            f"job {name} was started on {found.place}: it cannot be seen from here whether it still runs",
-            "choose another name with --name",
+            Message(
+                "job {job} was started on {place}: it cannot be seen from here whether it still runs",
+                job=name,
+                place=found.place,
+            ),
+            registry.OTHER_NAME,
         )
 
 
@@ -123,7 +139,10 @@ def _port(wanted: int | None) -> int:
     taken = {entry.master_port for entry in registry.load_all()[0] if entry.presence == "alive"}
     if wanted is not None:
         if not boot.port_is_free(wanted):
-            raise AtlctlError(f"port {wanted} is in use", "leave out --master-port to have a free one chosen")
+            raise AtlctlError(
+                Message("port {port} is in use", port=wanted),
+                Message("leave out --master-port to have a free one chosen"),
+            )
         return wanted
     if DEFAULT_PORT not in taken and boot.port_is_free(DEFAULT_PORT):
         return DEFAULT_PORT
@@ -189,8 +208,13 @@ def _start_supervisor(folder: str, spec: LaunchSpec) -> None:
         code = int(answer.get("exit_code", ExitCode.FAILED))
         hint = None
         if code in (ExitCode.NOT_FOUND, ExitCode.NOT_EXECUTABLE):
-            hint = f"workers run in folders of their own: give a program in PATH or an absolute path{_near(spec.argv)}"
-        raise CannotStartError(f"the workers could not be started: {answer.get('message')}", hint, code)
+            hint = Message(
+                "workers run in folders of their own: give a program in PATH or an absolute path{here}",
+                here=_near(spec.argv),
+            )
+        raise CannotStartError(
+            Message("the workers could not be started: {why}", why=answer.get("message")), hint, code
+        )
     # It outlives this command: no zombie of ours, no warning about it.
     process.returncode = 0
 
@@ -211,11 +235,13 @@ def _await_end(process: subprocess.Popen[bytes]) -> None:
 
 def _near(argv: Argv) -> str:
     here = os.path.abspath(argv.words[0])
-    return f" (here: {here})" if os.path.isfile(here) else ""
+    return Message(" (here: {path})", path=here) if os.path.isfile(here) else ""
 
 
 def _answer(link: socket.socket, folder: str) -> dict[str, Any]:
     try:
         return boot.await_start(link, folder)
     except boot.Failed as failed:
-        raise AtlctlError(str(failed), "try again; is the machine overloaded?" if failed.late else None) from None
+        raise AtlctlError(
+            str(failed), Message("try again; is the machine overloaded?") if failed.late else None
+        ) from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from atlctl.backends.hosts.hostfile import Host, Hosts, parse, pick
 from atlctl.backends.hosts.peers import Found
+from atlctl.i18n import Message
 from atlctl.jobs.config import SshJob
 from atlctl.jobs.errors import UsageError
 from atlctl.jobs.model import HOSTS, Job, State, Worker
@@ -40,7 +41,9 @@ class HostList:
         )
         told = "\n".join(f"{host.user}@{host.name}:{host.port}" for host in self.hosts)
         uid = f"hosts-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
-        return Job(self.name, HOSTS, "ssh", State.UNKNOWN, uid, len(workers), workers, reason="a list of hosts")
+        return Job(
+            self.name, HOSTS, "ssh", State.UNKNOWN, uid, len(workers), workers, reason=Message("a list of hosts")
+        )
 
 
 def of_file(path: str, include: str = "", exclude: str = "") -> HostList:
@@ -70,11 +73,13 @@ def _read(path: str) -> Hosts:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"cannot read the hostfile {path}: {why}", "check the path") from error
+        raise UsageError(_unreadable(path, error), Message("check the path")) from error
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise UsageError(f"the hostfile {path} is no regular file", "write the hosts into a file, one a line")
+            raise UsageError(
+                Message("the hostfile {path} is not a regular file", path=path),
+                Message("write the hosts into a file, one a line"),
+            )
         with open(fd, "rb", closefd=False) as file:
             return _parsed(file.read(_LIMIT + 1), path)
     finally:
@@ -86,10 +91,18 @@ def _piped(path: str) -> bytes:
         with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
             return file.read(_LIMIT + 1)
     except OSError as error:
-        raise UsageError(f"cannot read the hostfile {path}: {error.strerror}", "check the path") from error
+        raise UsageError(_unreadable(path, error), Message("check the path")) from error
+
+
+def _unreadable(path: str, error: Exception) -> Message:
+    why = error.strerror if isinstance(error, OSError) else error
+    return Message("cannot read the hostfile {path}: {why}", path=path, why=why)
 
 
 def _parsed(data: bytes, path: str) -> Hosts:
     if len(data) > _LIMIT:
-        raise UsageError(f"the hostfile {path} is larger than {_LIMIT >> 20} MiB", "name a smaller one")
+        raise UsageError(
+            Message("the hostfile {path} is larger than {limit} MiB", path=path, limit=_LIMIT >> 20),
+            Message("name a smaller one"),
+        )
     return parse(data.decode("utf-8", "replace"), path)

@@ -15,6 +15,7 @@ from atlctl.backends.base import ExecRequest, Listing, LogLine, LogRequest, Plan
 from atlctl.backends.hosts import logs, registry
 from atlctl.backends.hosts.backend import SupervisedBackend, ended
 from atlctl.backends.hosts.execution import ControlClient, LocalExecution
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, Replaced, Unreachable, UsageError
 from atlctl.jobs.model import Job, Processes, RankMap, State, Worker
 from atlctl.remote import proc
@@ -42,9 +43,9 @@ class LocalExecutor:
 
     def _refusal(self, worker: Worker) -> str | None:
         if not worker.state.active or self._found.presence == "gone":
-            return f"not running ({worker.state})"
+            return Message("not running ({state})", state=worker.state)
         if self._found.presence == "elsewhere":
-            return f"it runs on {self._found.place}: it can only be reached there"
+            return Message("it runs on {place}: it can only be reached there", place=self._found.place)
         return None
 
     async def aclose(self) -> None:
@@ -55,7 +56,7 @@ class LocalBackend(SupervisedBackend):
     """See `atlctl.backends.base.Backend`."""
 
     name = "local"
-    where = "of this machine"
+    where = Message("of this machine")
     removal = "atlctl local rm"
 
     async def list_jobs(self) -> Listing:
@@ -110,27 +111,33 @@ class LocalBackend(SupervisedBackend):
     async def left_of(self, job: Job) -> str:
         found = self._same(job)
         if found.presence == "alive":
-            raise AtlctlError(f"job {job.name} is still running", f"stop it first: atlctl stop {job.name}")
+            raise registry.running(job.name)
         if found.presence == "elsewhere":
             raise AtlctlError(
-                f"job {job.name} was started elsewhere: it cannot be seen from here whether it still runs",
-                f"where it runs: atlctl ps {job.name}; remove it there",
+                Message(
+                    "job {job} was started elsewhere: it cannot be seen from here whether it still runs", job=job.name
+                ),
+                Message("where it runs: atlctl ps {job}; remove it there", job=job.name),
             )
-        return f"its logs, records and working folders in {found.folder}"
+        return Message("its logs, records and working folders in {folder}", folder=found.folder)
 
     async def remove(self, job: Job) -> None:
         with registry.locked():
             try:
                 found = self._same(job)
             except Replaced:
-                raise UsageError(f"job {job.name} was started anew meanwhile", "run the command again") from None
+                raise UsageError(
+                    Message("job {job} was started anew meanwhile", job=job.name), Message("run the command again")
+                ) from None
             registry.remove(found.folder)
 
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> list[StopResult]:
         """See `Controller.stop`. Workers whose supervisor is gone have ended with it."""
         found = self._same(job)
         if found.presence == "elsewhere":
-            raise Unreachable(f"job {job.name} runs on {found.place}: it can only be stopped there")
+            raise Unreachable(
+                Message("job {job} runs on {place}: it can only be stopped there", job=job.name, place=found.place)
+            )
         names = [worker.name for worker in workers]
         if found.presence == "gone":
             return [StopResult(name, "already-ended") for name in names]
@@ -159,12 +166,12 @@ class LocalBackend(SupervisedBackend):
         """Of a worker that the supervisor did not speak of."""
         worker = next((worker for worker in registry.load(job.name).job.workers if worker.name == name), None)
         if worker is None:
-            return StopResult(name, "not-stopped", reason="no such worker")
+            return StopResult(name, "not-stopped", reason=Message("no such worker"))
         if worker.state is State.LOST:
             return StopResult(name, "killed", reason=asked.KILLED)
         if not worker.state.active:
             return StopResult(name, "already-ended")
-        return StopResult(name, "not-stopped", reason="its supervisor went away")
+        return StopResult(name, "not-stopped", reason=Message("its supervisor went away"))
 
 
 async def _has_gone(found: registry.Glance) -> bool:
@@ -200,7 +207,7 @@ def _living_ranks(name: str) -> RankMap | None:
         if job.presence == "alive":
             family = proc.below(proc.children_of(proc.everything()), (job.supervisor["pid"],))
             found = asked.ranks(family, name)
-    return RankMap(found, "living torchrun processes") if found else None
+    return RankMap(found, Message("running torchrun processes")) if found else None
 
 
 def _guessed_ranks(job: Job) -> RankMap | None:
@@ -214,7 +221,7 @@ def _guessed_ranks(job: Job) -> RankMap | None:
         return None
     each = range(int(count))
     found = {worker.index * len(each) + local: worker.name for worker in job.workers for local in each}
-    return RankMap(found, f"node rank x PET_NPROC_PER_NODE={count}", guess=True)
+    return RankMap(found, Message("node rank x PET_NPROC_PER_NODE={count}", count=count), guess=True)
 
 
 def measure(workers: Sequence[Worker]) -> Mapping[str, Processes]:

@@ -12,6 +12,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 
 from atlctl.backends.base import LogLine, LogRequest, Stream
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.statedir import file_error
 from atlctl.remote.supervisor import logs
@@ -31,7 +32,9 @@ async def read(folder: str, request: LogRequest, ended: Callable[[], bool] | Non
     While following, an empty batch says that nothing new has come. Raises AtlctlError for a file that cannot be read.
     """
     if request.previous:
-        raise AtlctlError("local workers are not restarted: there is no previous instance", "leave out --previous")
+        raise AtlctlError(
+            Message("local workers are not restarted: there is no previous instance"), Message("leave out --previous")
+        )
     moment = int((request.since or 0) * 1e9)
     joiner = Joiner(moment)
     with closing(logs.Reader(folder)) as reader:

@@ -20,6 +20,7 @@ from atlctl.backends.hosts.asking import NoAnswer
 from atlctl.backends.hosts.logs import MAX_LINE, PIECES, Joiner, stamp
 from atlctl.backends.hosts.records import Record
 from atlctl.backends.hosts.states import Seen, of_workers, understood
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, TimedOut, Unreachable
 from atlctl.jobs.model import Job, RankMap, State, Worker
 
@@ -70,7 +71,7 @@ def _seen(worker: Worker, answer: dict[str, Any] | AtlctlError) -> Seen:
 def ranks(seen: Mapping[str, Seen]) -> RankMap | None:
     """Which worker holds which global rank, as living children of torchrun tell; None where none was seen."""
     found = {rank: name for name, one in seen.items() for rank in one.ranks}
-    return RankMap(found, "living torchrun processes") if found else None
+    return RankMap(found, Message("running torchrun processes")) if found else None
 
 
 def job(record: Record, seen: Mapping[str, Seen]) -> Job:
@@ -93,7 +94,10 @@ async def lines(
     """As `LogSource.lines`; a log that is followed goes on over lost connections, each of which `waiting` is told.
     Raises AtlctlError where the log cannot be read, or was cut off."""
     if request.previous:
-        raise AtlctlError("workers on hosts are not restarted: there is no previous instance", "leave out --previous")
+        raise AtlctlError(
+            Message("workers on hosts are not restarted: there is no previous instance"),
+            Message("leave out --previous"),
+        )
     reading = _Reading(record, name, request)
     while True:
         try:
@@ -165,7 +169,7 @@ class _Reading:
                 if isinstance(event, Output) and event.stream == "stdout":
                     *found, buffer = (buffer + event.data).split(b"\n")
                     if len(buffer) > MAX_RAW:
-                        raise AtlctlError(f"{self._name}: its log cannot be understood")
+                        raise AtlctlError(Message("{name}: its log is malformed", name=self._name))
                     if batch := self._take(found):
                         yield batch
                 elif isinstance(event, Output):

@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
-from atlctl.backends.hosts.hostfile import MAX_HOSTS, Host, checked, parse
-from atlctl.jobs.errors import UsageError
+from atlctl.backends.hosts.hostfile import MAX_HOSTS, Host, checked, parse, too_many
+from atlctl.i18n import Message, joined, plural
+from atlctl.jobs.errors import UsageError, not_regular, too_large
 
 _MPI_FILE = "/etc/mpi/hostfile"
 _MPI_VARIABLE = "OMPI_MCA_orte_default_hostfile"
@@ -48,7 +49,7 @@ _LEADER = re.compile(r"(?P<leader>[^.]+-[0-9]+)(?P<domain>\..+)?")
 #: Tasks of one job that are read, and bytes of one file.
 _MAX_TASKS = 64
 _LIMIT = 1 << 20
-_INSTEAD = "name a file with --hostfile"
+_INSTEAD = Message("name a file with --hostfile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,8 @@ class _Seen:
         except (OSError, ValueError) as error:
             raise _unreadable(path, error) from error
         if not regular or len(data) > _LIMIT:
-            problem = f"is larger than {_LIMIT} bytes" if regular else "is no regular file"
-            raise UsageError(f"{_shown(path)} {problem}", _INSTEAD)
+            problem = too_large(_shown(path), _LIMIT) if regular else not_regular(_shown(path))
+            raise UsageError(problem, _INSTEAD)
         return data.decode("utf-8", "replace")
 
     def listed(self, folder: str) -> list[str]:
@@ -186,7 +187,7 @@ def find(environ: Mapping[str, str], root: str = "/") -> Found | None:
             continue
         if found is not None:
             own, more = _own(found.hosts, seen)
-            passed = (f"{error.message}: passed over" for error in refused)
+            passed = (Message("{why}: skipped", why=error.message) for error in refused)
             return Found(found.hosts, own, found.used, (*found.remarks, *more, *passed))
     if refused:
         raise refused[0]
@@ -200,7 +201,7 @@ def _mpi(seen: _Seen) -> Found | None:
         # The file of a launcher that still waits for its workers has no line.
         if text is not None and any(line.partition("#")[0].strip() for line in text.splitlines()):
             listed = parse(text, _shown(path))
-            used = f"{_hosts(listed.hosts)} in {_shown(path)}, in its order"
+            used = Message("{hosts} in {path}, in its order", hosts=_hosts(listed.hosts), path=_shown(path))
             return Found(listed.hosts, None, used, (*listed.remarks, *_miscounted(listed.hosts, path, seen)))
     return None
 
@@ -208,7 +209,14 @@ def _mpi(seen: _Seen) -> Found | None:
 def _volcano_files(seen: _Seen) -> Found | None:
     named = [match for name in seen.listed(_VOLCANO_FOLDER) if (match := _VOLCANO_FILE.fullmatch(name))]
     if len(named) > _MAX_TASKS:
-        raise UsageError(f"{_VOLCANO_FOLDER} has more than {_MAX_TASKS} lists of hosts", _INSTEAD)
+        raise UsageError(
+            Message(
+                "{path} has more than {most} lists of hosts",
+                path=_VOLCANO_FOLDER,
+                most=_MAX_TASKS,
+            ),
+            _INSTEAD,
+        )
     tasks = {match[1]: (seen.read(f"{_VOLCANO_FOLDER}/{match[0]}") or "").split() for match in named}
     return _of_tasks(tasks, f"{_VOLCANO_FOLDER}/*.host", seen)
 
@@ -227,16 +235,34 @@ def _of_tasks(tasks: Mapping[str, list[str]], place: str, seen: _Seen) -> Found 
     if not named:
         return None
     hosts = _checked((name for _, task in named for name in tasks[task]), place)
-    order = ", then ".join(task for _, task in named)
+    order = joined((task for _, task in named), Message(", then "))
     remarks = []
     if len({turn for turn, _ in named}) < len(named) or named[-1][0] == 2:
-        remarks.append(f"{place}: nothing says how node ranks run over the tasks; taken are {order}")
+        remarks.append(
+            Message(
+                "{place}: nothing says how node ranks run over the tasks; taken are {order}", place=place, order=order
+            )
+        )
     for _, task in named:
         variable = f"VC_{task.upper().replace('-', '_')}_NUM"
         number = _number(seen.environ.get(variable, ""))
         if number is not None and number != len(tasks[task]):
-            remarks.append(f"{place} has {len(tasks[task])} hosts of the task {task}, {variable} says {number}")
-    used = f"{_hosts(hosts)} in {place}: {order}; node ranks are taken to follow this order"
+            remarks.append(
+                Message(
+                    "{place} has {count} hosts of the task {task}, {variable} says {number}",
+                    place=place,
+                    count=len(tasks[task]),
+                    task=task,
+                    variable=variable,
+                    number=number,
+                )
+            )
+    used = Message(
+        "{hosts} in {place}: {order}; node ranks are taken to follow this order",
+        hosts=_hosts(hosts),
+        place=place,
+        order=order,
+    )
     return Found(hosts, None, used, (*remarks, *_miscounted(hosts, place, seen)))
 
 
@@ -249,7 +275,12 @@ def _group(seen: _Seen) -> Found | None:
     names = _grouped(leader, seen.count[0]) if seen.count is not None and _is_name(leader) else None
     if names is None:
         return None
-    used = f"{_hosts(names)} of one group: LWS_LEADER_ADDRESS is {leader} and LWS_GROUP_SIZE {len(names)}"
+    used = Message(
+        "{hosts} of one group: LWS_LEADER_ADDRESS is {leader} and LWS_GROUP_SIZE {count}",
+        hosts=_hosts(names),
+        leader=leader,
+        count=len(names),
+    )
     return Found(_checked(names, "LWS_LEADER_ADDRESS"), None, used)
 
 
@@ -266,7 +297,14 @@ def _pattern(seen: _Seen) -> Found | None:
             first = seen.hostname  # so an old training-operator tells the master of itself
         names = _named_after(first, count, seen.hostname) if _is_name(first) else None
         if names is not None and not (said == "WORLD_SIZE" and _counts_processes(names, seen)):
-            used = f"{_hosts(names)} by the pattern of their names: {variable} is {first} and {said} {count}"
+            used = Message(
+                "{hosts} by the pattern of their names: {variable} is {first} and {said} {count}",
+                hosts=_hosts(names),
+                variable=variable,
+                first=first,
+                said=said,
+                count=count,
+            )
             return Found(_checked(names, variable), None, used)
     return None
 
@@ -289,13 +327,27 @@ def _own(hosts: tuple[Host, ...], seen: _Seen) -> tuple[int | None, tuple[str, .
     if len(found) == 1:
         if rank is None or rank[0] == found[0]:
             return found[0], ()
-        return found[0], (f"this worker is number {found[0]} by its name or address, {rank[1]} says {rank[0]}",)
+        return found[0], (
+            Message(
+                "this worker is number {number} by its name or address, {variable} says {rank}",
+                number=found[0],
+                variable=rank[1],
+                rank=rank[0],
+            ),
+        )
     if rank is not None and rank[0] < len(hosts):
         if rank[0] in found:
             return rank[0], ()
         if not found and seen.count is not None and seen.count[0] == len(hosts):
             taken = hosts[rank[0]].name
-            return rank[0], (f"this worker is taken for {taken}, since {rank[1]} is {rank[0]}",)
+            return rank[0], (
+                Message(
+                    "this worker is taken for {host}, since {variable} is {rank}",
+                    host=taken,
+                    variable=rank[1],
+                    rank=rank[0],
+                ),
+            )
     return None, ()
 
 
@@ -303,8 +355,17 @@ def _miscounted(hosts: tuple[Host, ...], place: str, seen: _Seen) -> tuple[str, 
     if seen.count is None or seen.count[0] == len(hosts):
         return ()
     number, variable = seen.count
-    rest = ": some workers are missing" if len(hosts) < number else ""
-    return (f"{_shown(place)} has {_hosts(hosts)}, {variable} says {number}{rest}",)
+    rest = Message(": some workers are missing") if len(hosts) < number else ""
+    return (
+        Message(
+            "{place} has {hosts}, {variable} says {number}{rest}",
+            place=_shown(place),
+            hosts=_hosts(hosts),
+            variable=variable,
+            number=number,
+            rest=rest,
+        ),
+    )
 
 
 def _checked(names: Iterable[str], place: str) -> tuple[Host, ...]:
@@ -314,9 +375,9 @@ def _checked(names: Iterable[str], place: str) -> tuple[Host, ...]:
         try:
             found[name] = Host(checked(name))
         except UsageError as error:
-            raise UsageError(f"{place}: {error.message}", error.hint) from None
+            raise UsageError(Message("{path}: {why}", path=place, why=error.message), error.hint) from None
         if len(found) > MAX_HOSTS:
-            raise UsageError(f"{place}: more than {MAX_HOSTS} hosts", _INSTEAD)
+            raise UsageError(Message("{path}: {why}", path=place, why=too_many().message), _INSTEAD)
     return tuple(found.values())
 
 
@@ -338,7 +399,7 @@ def _number(text: str) -> int | None:
 
 
 def _hosts(hosts: tuple[object, ...]) -> str:
-    return f"{len(hosts)} host{'s' if len(hosts) != 1 else ''}"
+    return plural("{n} host", "{n} hosts", len(hosts))
 
 
 def _shown(path: str) -> str:
@@ -346,8 +407,8 @@ def _shown(path: str) -> str:
 
 
 def _unreadable(path: str, error: Exception) -> UsageError:
-    reason = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else "it is no path"
-    return UsageError(f"cannot read {_shown(path)}: {reason}", _INSTEAD)
+    reason = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else Message("not a path")
+    return UsageError(Message("cannot read {path}: {why}", path=_shown(path), why=reason), _INSTEAD)
 
 
 # Names that follow a pattern

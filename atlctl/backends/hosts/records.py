@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from atlctl.backends.hosts.hostfile import Host
-from atlctl.backends.hosts.registry import MAX_FILE, Registry, lock
+from atlctl.backends.hosts.registry import MAX_FILE, OTHER_NAME, Registry, lock
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import ensure_dir, file_error, read_bytes, state_dir, write_atomic
@@ -48,7 +49,7 @@ class Record:
         for placed in self.workers:
             if placed.name == name:
                 return placed
-        raise NothingMatched(f"job {self.name} has no worker {name}")
+        raise NothingMatched(Message("job {job} has no worker {worker}", job=self.name, worker=name))
 
     def details(self, name: str) -> dict[str, Any]:
         """What every question to its hosts about a worker begins with."""
@@ -57,11 +58,11 @@ class Record:
 
 RECORDS = Registry(
     "ssh",
-    "record",
-    "jobs on hosts",
-    "jobs on hosts",
-    "none was started from here: atlctl ssh run --help",
-    "its processes may still run on its hosts; when you have looked",
+    Message("record"),
+    Message("jobs on hosts"),
+    Message("jobs on hosts"),
+    Message("none was started on this machine: atlctl ssh run --help"),
+    Message("its processes may still be running on its hosts; check, then remove it"),
 )
 
 
@@ -176,7 +177,10 @@ class Claim:
             if descriptor is not None:
                 break
             if name is not None:
-                raise AtlctlError(f"another atlctl is starting job {name}", "choose another name with --name")
+                raise AtlctlError(
+                    Message("another atlctl is starting job {job}", job=name),
+                    OTHER_NAME,
+                )
         self._descriptor = descriptor
         self._path = os.path.join(self._folder, "job.json")
         self.old: Record | None = None

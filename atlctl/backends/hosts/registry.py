@@ -30,10 +30,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from atlctl.backends.hosts.states import Presence, Seen, of_workers, understood
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.jobs.naming import check_job_name, natural_key, safe_file_name
-from atlctl.jobs.statedir import check_private, ensure_dir, file_error, read_bytes, state_dir
+from atlctl.jobs.statedir import check_private, ensure_dir, file_error, linked, read_bytes, state_dir
 from atlctl.remote.supervisor import asked, folders, processes
 from atlctl.remote.supervisor.telling import Refused
 
@@ -41,6 +42,8 @@ from atlctl.remote.supervisor.telling import Refused
 MAX_FILE = 64 * 1024 * 1024
 #: An ended job's folder, while a start of the same name is tried.
 _ASIDE = ".aside-"
+
+OTHER_NAME = Message("choose another name with --name")
 
 T = TypeVar("T")
 
@@ -76,8 +79,13 @@ class Registry:
     def _unreadable(self, error: OSError) -> AtlctlError:
         if error.errno in (errno.EACCES, errno.EPERM):
             return NotAllowed(
-                f"the registry of {self.jobs} cannot be read: {self.root}: {error.strerror}",
-                "make it yours again (chown, chmod u+rwx), or set ATLCTL_STATE_DIR to a folder of your own",
+                Message(
+                    "the registry of {jobs} cannot be read: {root}: {why}",
+                    jobs=self.jobs,
+                    root=self.root,
+                    why=error.strerror,
+                ),
+                Message("make it yours again (chown, chmod u+rwx), or set ATLCTL_STATE_DIR to a folder of your own"),
             )
         return file_error(error, self.root)
 
@@ -99,13 +107,18 @@ class Registry:
             return made(folder, json.loads(read_bytes(f"{folder}/job.json", MAX_FILE)))
         except FileNotFoundError:
             there = self.names()
-            hint = f"{self.listed}: {', '.join(there)}" if there else self.none
-            raise NothingMatched(f"no job named {name}", hint) from None
+            hint = Message("{listed}: {jobs}", listed=self.listed, jobs=", ".join(there)) if there else self.none
+            raise NothingMatched(Message("no job named {job}", job=name), hint) from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             folder = os.path.join(self.root, name)
             raise AtlctlError(
-                f"the {self.entry} of job {name} cannot be read: {folder}/job.json is damaged",
-                f"{self.damaged}: rm -r {folder}",
+                Message(
+                    "the {entry} of job {job} cannot be read: {folder}/job.json is damaged",
+                    entry=self.entry,
+                    job=name,
+                    folder=folder,
+                ),
+                Message("{advice}: {command}", advice=self.damaged, command=f"rm -r {folder}"),
             ) from error
 
     def load_all(self, load: Callable[[str], T]) -> tuple[list[T], list[AtlctlError]]:
@@ -123,11 +136,11 @@ class Registry:
 
 LOCAL = Registry(
     "local",
-    "entry",
-    "local jobs",
-    "jobs here",
-    "no local jobs yet; start one: atlctl local run --help; where else is looked: atlctl doctor",
-    "remove it by hand when nothing of it runs",
+    Message("entry"),
+    Message("local jobs"),
+    Message("jobs here"),
+    Message("no local jobs yet; start one: atlctl local run --help; atlctl doctor shows where else jobs are searched"),
+    Message("when nothing of it runs, remove it"),
 )
 
 
@@ -186,6 +199,17 @@ class Entry:
     master_port: int | None
 
 
+def running(name: str, hint: Message | None = None) -> AtlctlError:
+    """The error for a job that must have ended."""
+    hint = hint or Message("stop it first: atlctl stop {job}", job=name)
+    return AtlctlError(Message("job {job} is still running", job=name), hint)
+
+
+def occupied(name: str) -> Message:
+    """The hint where the name of a job that runs is wanted for another one."""
+    return Message("{command}, or {advice}", command=f"atlctl stop {name}", advice=OTHER_NAME)
+
+
 @contextlib.contextmanager
 def locked(wait: float = 30.0) -> Iterator[str]:
     """The registry's folder, made if needed, with its lock held. Raises AtlctlError after `wait` seconds."""
@@ -194,8 +218,8 @@ def locked(wait: float = 30.0) -> Iterator[str]:
     descriptor = lock(path, wait)
     if descriptor is None:
         raise AtlctlError(
-            "another atlctl is starting or removing a local job and does not finish",
-            f"see who holds {path}: fuser -v {path}",
+            Message("another atlctl has been starting or removing a local job for too long"),
+            Message("see who holds {path}: fuser -v {path}", path=path),
         )
     try:
         yield LOCAL.root
@@ -296,7 +320,7 @@ def set_aside(root_folder: str, name: str) -> str | None:
     """Move an ended job's folder out of the way of a new start; its new path, None where there is none."""
     folder = os.path.join(root_folder, name)
     if os.path.islink(folder):
-        raise NotAllowed(f"{folder} is a symbolic link, which is not followed", "remove the link")
+        raise linked(folder)
     aside = os.path.join(root_folder, f"{_ASIDE}{name}")
     try:
         os.rename(folder, aside)

@@ -26,10 +26,12 @@ from atlctl.backends.hosts.backend import SupervisedBackend
 from atlctl.backends.hosts.connect import Connections
 from atlctl.backends.hosts.lists import HostList
 from atlctl.backends.hosts.records import Record
+from atlctl.backends.hosts.registry import running
 from atlctl.backends.hosts.states import Seen
 from atlctl.backends.hosts.stream import SshExecutor, Within
 from atlctl.backends.questions import ask_each
-from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced, UsageError
+from atlctl.i18n import Message
+from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced, UsageError, no_answer
 from atlctl.jobs.model import Job, RankMap, State, Usage, Worker
 from atlctl.jobs.naming import fold_names
 from atlctl.remote.gpus import QUERY, parse
@@ -44,7 +46,7 @@ class SshBackend(SupervisedBackend):
     """See `atlctl.backends.base.Backend`. Nothing is connected to before a host is asked for something."""
 
     name = "ssh"
-    where = "on hosts"
+    where = Message("on hosts")
     removal = "atlctl ssh rm"
 
     def __init__(
@@ -87,8 +89,12 @@ class SshBackend(SupervisedBackend):
             if name in self._lists:
                 return self._lists[name].job
             known = [*(record.name for record in records.load_all()[0]), *self._lists]
-            hint = f"jobs on hosts: {', '.join(known[:8])}" if known else "name hosts with --hostfile FILE"
-            raise NothingMatched(f"no job named {name} on hosts", hint) from None
+            hint = (
+                Message("{listed}: {jobs}", listed=records.RECORDS.listed, jobs=", ".join(known[:8]))
+                if known
+                else Message("name hosts with --hostfile FILE")
+            )
+            raise NothingMatched(Message("no job named {job} on hosts", job=name), hint) from None
 
     async def current(self) -> Job | None:
         return None if self._meant is None else self._meant.job
@@ -112,7 +118,7 @@ class SshBackend(SupervisedBackend):
                 async with asyncio.timeout(_SECONDS):
                     usage = usage_of(await told_by(executor, worker, look, _LIMIT))
             except TimeoutError:
-                return replace(worker, reason=worker.reason or f"no answer within {_SECONDS:g} s")
+                return replace(worker, reason=worker.reason or no_answer(_SECONDS))
             except AtlctlError as error:
                 return replace(worker, reason=worker.reason or error.message)
             if record is None:
@@ -126,7 +132,11 @@ class SshBackend(SupervisedBackend):
         if record is not None:
             return replace(job, workers=workers)
         lost = [worker.name for worker in workers if worker.state is State.UNKNOWN]
-        state, reason = (State.UNKNOWN, f"{fold_names(lost)} not reached") if lost else (State.RUNNING, job.reason)
+        state, reason = (
+            (State.UNKNOWN, Message("{hosts} not reached", hosts=fold_names(lost)))
+            if lost
+            else (State.RUNNING, job.reason)
+        )
         return replace(job, workers=workers, state=state, reason=reason)
 
     async def ranks(self, job: Job) -> RankMap | None:
@@ -142,7 +152,7 @@ class SshBackend(SupervisedBackend):
         if len(slots) != 1 or (count := slots.pop()) is None or job.missing:
             return None
         computed = {worker.index * count + local: worker.name for worker in job.workers for local in range(count)}
-        return RankMap(computed, f"place in the list x {count} slots", guess=True)
+        return RankMap(computed, Message("place in the list x {count} slots", count=count), guess=True)
 
     # Workers
 
@@ -194,18 +204,36 @@ class SshBackend(SupervisedBackend):
         if unknown:
             names = fold_names(worker.name for worker in unknown)
             raise AtlctlError(
-                f"job {job.name}: whether it still runs on {names} is not known: {unknown[0].reason}",
-                f"where a host is gone for good, forget the job: rm -r {os.path.join(records.RECORDS.root, job.name)}",
+                Message(
+                    "job {job}: whether it still runs on {hosts} is not known: {why}",
+                    job=job.name,
+                    hosts=names,
+                    why=unknown[0].reason,
+                ),
+                Message(
+                    "if a host is gone for good, forget the job: rm -r {folder}",
+                    folder=os.path.join(records.RECORDS.root, job.name),
+                ),
             )
         if any(worker.state.active for worker in job.workers):
-            raise AtlctlError(f"job {job.name} is still running", f"stop it first: atlctl stop {job.name}")
-        return f"its logs and records on {fold_names(record.hosts)}, and what is noted of it here"
+            raise running(job.name)
+        return Message(
+            "its logs and records on {hosts}, and its record on this machine", hosts=fold_names(record.hosts)
+        )
 
     async def remove(self, job: Job) -> None:
         record = self._owned(job)
         if errors := await stopping.remove(self._asking(record), record):
             first = next(iter(errors.values()))
-            raise AtlctlError(f"job {job.name} is not removed from {fold_names(errors)}: {first.message}", first.hint)
+            raise AtlctlError(
+                Message(
+                    "job {job} is not removed from {hosts}: {why}",
+                    job=job.name,
+                    hosts=fold_names(errors),
+                    why=first.message,
+                ),
+                first.hint,
+            )
 
     # Where a job is from
 
@@ -232,8 +260,10 @@ class SshBackend(SupervisedBackend):
         record = self._record(job)
         if record is None:
             raise UsageError(
-                f"{job.name} is a list of hosts: no process there is known to be its own",
-                "what 'atlctl ssh run' starts can be stopped; else: atlctl exec --hostfile FILE --all -- pkill NAME",
+                Message("{job} is a list of hosts: no process there is known to be its own", job=job.name),
+                Message(
+                    "what 'atlctl ssh run' starts can be stopped; else: atlctl exec --hostfile FILE --all -- pkill NAME"
+                ),
             )
         return record
 

@@ -22,7 +22,9 @@ from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.launching import DEFAULT_PORT, LEAKING, LOG_MAX_BYTES, LOG_MAX_FILES, MAX_WORKERS, check
 from atlctl.backends.hosts.looking import look
 from atlctl.backends.hosts.records import Claim, Placed, Record
+from atlctl.backends.hosts.registry import OTHER_NAME, occupied
 from atlctl.backends.hosts.stopping import remove_folders, stop
+from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import AtlctlError, Unreachable, UsageError
 from atlctl.jobs.fields import whole
 from atlctl.jobs.naming import fold_names, safe_file_name
@@ -83,10 +85,10 @@ async def start(executors: Executors, spec: StartSpec, timeout: float = 60.0) ->
 
 def _check(spec: StartSpec) -> None:
     if not 1 <= len(spec.hosts) <= MAX_WORKERS:
-        raise UsageError(f"a job has 1 to {MAX_WORKERS} hosts, not {len(spec.hosts)}")
+        raise UsageError(Message("a job has 1 to {most} hosts, not {count}", most=MAX_WORKERS, count=len(spec.hosts)))
     check(spec.argv, spec.name, spec.env, spec.master_port, "atlctl ssh run --hostfile FILE -- torchrun train.py")
     if spec.chdir is not None and (not spec.chdir or "\0" in spec.chdir):
-        raise UsageError(f"--chdir {spec.chdir!r}: no path of a folder")
+        raise UsageError(Message("--chdir {path!r}: not a folder path", path=spec.chdir))
 
 
 async def _must_have_ended(executors: Executors, old: Record) -> None:
@@ -95,13 +97,17 @@ async def _must_have_ended(executors: Executors, old: Record) -> None:
     unknown = [one for one in seen.values() if one.problem is not None]
     if unknown:
         raise AtlctlError(
-            f"a job of the name {old.name} was started before, and may still run: {unknown[0].worker.reason}",
-            "choose another name with --name",
+            Message(
+                "an earlier job named {job} may still be running: {why}",
+                job=old.name,
+                why=unknown[0].worker.reason,
+            ),
+            OTHER_NAME,
         )
     if living := [name for name, one in seen.items() if one.worker.state.active]:
         raise AtlctlError(
-            f"job {old.name} is still running on {fold_names(living)}",
-            f"atlctl stop {old.name}, or choose another name with --name",
+            Message("job {job} is still running on {hosts}", job=old.name, hosts=fold_names(living)),
+            occupied(old.name),
         )
 
 
@@ -210,10 +216,18 @@ class _Start:
             await self._all(self._keep)
         except AtlctlError as error:
             if left := await self._undo():
-                _reword(error, f"{error.message}; what was begun on {fold_names(left)} may still run")
+                _reword(
+                    error,
+                    Message(
+                        "{why}; what was begun on {hosts} may still run", why=error.message, hosts=fold_names(left)
+                    ),
+                )
                 error.hint = f"atlctl stop {self._claim.name}"
             elif error.hint is None and isinstance(error, Unreachable):
-                error.hint = f"see what each host lacks: atlctl doctor --hostfile {self._spec.hostfile or 'FILE'}"
+                error.hint = Message(
+                    "see what each host lacks: atlctl doctor --hostfile {path}",
+                    path=self._spec.hostfile or "FILE",
+                )
             raise
         except BaseException:
             await self._undo()
@@ -317,9 +331,9 @@ def _together(errors: Mapping[str, AtlctlError]) -> Exception:
         return Taken()
     shown = [asking.for_user(name, error) for name, error in list(errors.items())[:TOLD]]
     first = shown[0]
-    message = "; ".join(error.message for error in shown)
+    message = joined(error.message for error in shown)
     if len(errors) > TOLD:
-        message += f"; and {len(errors) - TOLD} more hosts cannot either"
+        message = Message("{why}; and {count} more hosts cannot either", why=message, count=len(errors) - TOLD)
     return _reword(first, message)
 
 

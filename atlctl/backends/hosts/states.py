@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.fields import items, mapping, number, text, whole
 from atlctl.jobs.model import DOUBTFUL_REASON, HELD_REASON, Job, State, Worker
@@ -52,11 +53,13 @@ def understood(worker: Worker, answer: Mapping[str, Any]) -> Seen | None:
     if (code is None) != (signal is None):
         worker = _ended(worker, code, signal, ended)
         if doubtful := worker.state is State.SUCCEEDED and trainer_failed:
-            worker = replace(worker, reason="; ".join(filter(None, (DOUBTFUL_REASON, worker.reason))))
+            worker = replace(worker, reason=joined(filter(None, (DOUBTFUL_REASON, worker.reason))))
     elif presence == "elsewhere":
-        worker = replace(worker, state=State.UNKNOWN, reason=f"runs on {text(answer.get('place'), _LIMIT)}")
+        worker = replace(
+            worker, state=State.UNKNOWN, reason=Message("runs on {place}", place=text(answer.get("place"), _LIMIT))
+        )
     elif presence == "gone":
-        worker = replace(worker, state=State.LOST, reason="its supervisor was killed or the machine restarted")
+        worker = replace(worker, state=State.LOST, reason=Message("its supervisor was killed or the machine restarted"))
     elif answer.get("stopping") is True:
         worker = replace(worker, state=State.STOPPING)
     elif trainer_failed:
@@ -65,7 +68,7 @@ def understood(worker: Worker, answer: Mapping[str, Any]) -> Seen | None:
         if isinstance(programs, list) and all(text(program) in IDLE_PROGRAMS for program in programs):
             worker = replace(worker, state=State.HELD, reason=HELD_REASON)
         else:
-            worker = replace(worker, reason="a trainer of it has failed before")
+            worker = replace(worker, reason=Message("one of its trainers has failed before"))
     ranks = {rank for item in items(answer.get("ranks")) if (rank := whole(item)) is not None and rank >= 0}
     return Seen(
         worker,
@@ -85,15 +88,15 @@ def _load(value: object) -> tuple[float, float, float] | None:
 
 
 def _ended(worker: Worker, code: int | None, signal: int | None, record: Mapping[str, Any]) -> Worker:
-    how = f"exit {code}" if signal is None else f"signal {signal}"
+    reason: str = Message("exit {code}", code=code) if signal is None else Message("signal {number}", number=signal)
     if record.get("stopped") is True:
-        state, reason = State.STOPPED, how
+        state = State.STOPPED
     elif code == 0:
         state, reason = State.SUCCEEDED, ""
     else:
-        state, reason = State.FAILED, how
+        state = State.FAILED
     if lost := whole(record.get("log_bytes_lost")):
-        reason = f"{reason}; {lost} bytes of its log were lost".lstrip("; ")
+        reason = joined(filter(None, (reason, Message("{count} bytes of its log were lost", count=lost))))
     ended = number(record.get("ended"))
     return replace(worker, state=state, reason=reason, exit_code=code, signal=signal, ended=ended)
 
@@ -119,18 +122,20 @@ def _job_state(workers: Sequence[Worker], doubtful: Collection[str]) -> tuple[St
     def of(state: State) -> list[str]:
         return [worker.name for worker in workers if worker.state is state]
 
-    for state, verb in (
-        (State.LOST, "lost"),
-        (State.FAILED, "failed"),
-        (State.STOPPING, "stopping"),
-        (State.HELD, "held"),
-        (State.STOPPED, "stopped"),
+    for state, told in (
+        (State.LOST, Message("{workers} lost")),
+        (State.FAILED, Message("{workers} failed")),
+        (State.STOPPING, Message("{workers} stopping")),
+        (State.HELD, Message("{workers} held")),
+        (State.STOPPED, Message("{workers} stopped")),
     ):
         if found := of(state):
             if state is State.STOPPED and any(worker.state.active for worker in workers):
                 continue
-            return state, f"{fold_names(found)} {verb}"
+            return state, told.filled(workers=fold_names(found))
     if len(of(State.SUCCEEDED)) == len(workers):
-        return State.SUCCEEDED, f"exit 0, but the log of {fold_names(doubtful)} shows a failure" if doubtful else ""
+        return State.SUCCEEDED, Message(
+            "exit 0, but the log of {workers} shows a failure", workers=fold_names(doubtful)
+        ) if doubtful else ""
     unknown = [worker.reason for worker in workers if worker.state is State.UNKNOWN]
-    return (State.UNKNOWN, unknown[0] or "its hosts were not asked") if unknown else (State.RUNNING, "")
+    return (State.UNKNOWN, unknown[0] or Message("its hosts were not asked")) if unknown else (State.RUNNING, "")

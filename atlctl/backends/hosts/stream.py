@@ -20,7 +20,8 @@ from atlctl.backends.guarded.executor import GuardedExecutor
 from atlctl.backends.hosts.connect import WINDOW, Connections, NameUnknown
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.keys import LoginRefused
-from atlctl.jobs.errors import AtlctlError, NotAllowed, Unreachable
+from atlctl.i18n import Message, joined
+from atlctl.jobs.errors import AtlctlError, NotAllowed, Unreachable, no_answer
 from atlctl.jobs.model import Worker
 
 #: Bytes that may lie here unread until the other side is told to wait.
@@ -202,10 +203,17 @@ class HostPlace:
         try:
             size = len(command.encode())
         except UnicodeEncodeError:
-            return FailedToStart(125, f"{words[0]}: this command's words must be UTF-8")
+            return FailedToStart(125, Message("{word}: this command's words must be UTF-8", word=words[0]))
         if size > COMMAND_LIMIT:
             limit = COMMAND_LIMIT >> 10
-            return FailedToStart(125, f"{words[0]}: the command is longer than {limit} KiB; send it as input (-i)")
+            return FailedToStart(
+                125,
+                Message(
+                    "{word}: the command is longer than {limit} KiB; send it as input (-i)",
+                    word=words[0],
+                    limit=limit,
+                ),
+            )
         return None
 
     async def reach(self) -> None:
@@ -235,16 +243,16 @@ class HostPlace:
             # other says so by this error; others are the connection's.
             sent = session.channel is not None and not isinstance(error, asyncssh.ChannelOpenError)
             kind = _Unanswered if sent else Unreachable
-            why = f"no answer within {OPEN_SECONDS:g} s" if isinstance(error, TimeoutError) else str(error)[:200]
-            raise kind(f"{self.name}: no session: {why}") from error
+            why = no_answer(OPEN_SECONDS) if isinstance(error, TimeoutError) else str(error)[:200]
+            raise kind(Message("{name}: no session: {why}", name=self.name, why=why)) from error
         made = cast("asyncssh.SSHClientChannel[bytes]", channel)
         return SessionChannel(session, made, lambda: self._connections.rest(self._host))
 
     def refused(self, error: AtlctlError, *, half_close: bool = False) -> FailedToStart | Lost:  # noqa: ARG002
         if isinstance(error, _Unanswered):
-            return Lost("the connection ended before the command's start was answered")
+            return Lost(Message("connection lost before the command's start was confirmed"))
         named = isinstance(error, LoginRefused | NameUnknown) and error.host == self.name
-        reason = f"{error.message}{f'; {error.hint}' if error.hint else ''}"
+        reason = joined(filter(None, (error.message, error.hint)))
         return FailedToStart(255, reason, named, not_allowed=isinstance(error, NotAllowed))
 
 
@@ -259,9 +267,11 @@ class SshExecutor(GuardedExecutor):
         def place(worker: Worker) -> HostPlace | FailedToStart:
             host = hosts.get(worker.name)
             if host is None:
-                return FailedToStart(255, "it has no host")
+                return FailedToStart(255, Message("it has no host"))
             if not worker.state.active:
-                return FailedToStart(255, f"not running ({worker.state}); on its host: atlctl exec --hostfile FILE")
+                return FailedToStart(
+                    255, Message("not running ({state}); on its host: atlctl exec --hostfile FILE", state=worker.state)
+                )
             return HostPlace(connections, host, (within or {}).get(worker.name))
 
         super().__init__(place)

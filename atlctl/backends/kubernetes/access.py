@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from atlctl.backends.kubernetes import kubeconfig
 from atlctl.backends.kubernetes.kubeconfig import HINT, Entry, Kubeconfig
+from atlctl.i18n import Message
 from atlctl.jobs.errors import NotAllowed, UsageError
 
 #: Seconds for which the headers are taken as they are before a token is looked at again.
@@ -96,15 +97,18 @@ def load(stated: str | None = None, context: str | None = None, namespace: str |
     Raises UsageError for a configuration that is wrong or absent, NotAllowed where a plugin failed.
     """
     if stated and not os.path.exists(os.path.expanduser(stated)):
-        raise UsageError(f"there is no kubeconfig {stated}", "check --kubeconfig")
+        raise UsageError(Message("kubeconfig {path} not found", path=stated), Message("check --kubeconfig"))
     if paths := kubeconfig.kubeconfig_paths(stated):
         return _from_files(paths, context, namespace)
     if context:
-        raise UsageError("--context needs a kubeconfig, and there is none", "name it: --kubeconfig PATH")
+        raise UsageError(
+            Message("--context needs a kubeconfig, and none was found"), Message("name it: --kubeconfig PATH")
+        )
     if kubeconfig.in_cluster():
         return _from_pod(namespace)
     raise UsageError(
-        "no cluster is configured: there is no kubeconfig, and this is no pod", "set KUBECONFIG or name --kubeconfig"
+        Message("no cluster is configured: no kubeconfig found, and not running in a pod"),
+        Message("set KUBECONFIG or name --kubeconfig"),
     )
 
 
@@ -112,17 +116,19 @@ def _from_files(paths: list[str], context: str | None, namespace: str | None) ->
     config = kubeconfig.read(paths)
     chosen = context or config.current
     if chosen is None:
-        raise UsageError("the kubeconfig has no current context", "name one: --context NAME")
+        raise UsageError(Message("the kubeconfig has no current context"), Message("name one: --context NAME"))
     if (entry := config.contexts().get(chosen)) is None:
-        hint = f"there are: {', '.join(config.contexts())}" if config.contexts() else HINT
-        raise UsageError(f"the kubeconfig {', '.join(paths)} has no context {chosen}", hint)
+        hint = Message("there are: {names}", names=", ".join(config.contexts())) if config.contexts() else HINT
+        raise UsageError(
+            Message("the kubeconfig {paths} has no context {context}", paths=", ".join(paths), context=chosen), hint
+        )
     user = config.user(chosen)
     impersonate = _impersonation(user)
     try:
         cluster = config.cluster(chosen)
         server = str(cluster.get("server") or "").rstrip("/")
         if not server.startswith(("https://", "http://")):
-            raise UsageError(f"the kubeconfig's context {chosen} names no server", HINT)
+            raise UsageError(Message("the kubeconfig's context {context} names no server", context=chosen), HINT)
         if any(user.get(key) for key in _BY_PACKAGE) or (user.get("token") and user.get("tokenFile")):
             login, tls = _by_package(paths, chosen)
         else:
@@ -133,7 +139,7 @@ def _from_files(paths: list[str], context: str | None, namespace: str | None) ->
         server=server,
         context=chosen,
         namespace=namespace or str(entry.get("namespace") or "default"),
-        source=f"context {chosen} of {', '.join(paths)}",
+        source=Message("context {context} of {paths}", context=chosen, paths=", ".join(paths)),
         tls=tls,
         tls_name=str(cluster.get("tls-server-name") or "") or None,
         proxy=proxy_for(server, str(cluster.get("proxy-url") or "")),
@@ -147,7 +153,9 @@ def _from_files(paths: list[str], context: str | None, namespace: str | None) ->
 def _impersonation(user: Entry) -> dict[str, str]:
     """Headers of `as` and `as-uid`. Groups would need a repeated header, and are refused rather than dropped."""
     if user.get("as-groups") or user.get("as-user-extra"):
-        raise UsageError("the kubeconfig impersonates groups, which atlctl cannot", "use a user without as-groups")
+        raise UsageError(
+            Message("the kubeconfig impersonates groups, which atlctl cannot"), Message("use a user without as-groups")
+        )
     headers = {"Impersonate-User": user.get("as"), "Impersonate-Uid": user.get("as-uid")}
     return {name: str(value) for name, value in headers.items() if value}
 
@@ -166,7 +174,7 @@ def _token_file(path: str) -> Callable[[], str]:
     def read() -> str:
         with open(path, encoding="utf-8") as file:
             if not (token := file.read().strip()):
-                raise ValueError(f"{path} is empty")
+                raise ValueError(Message("{path} is empty", path=path))
         return f"Bearer {token}"
 
     last = read()
@@ -204,7 +212,7 @@ def _as_file(entry: Entry, key: str, held: contextlib.ExitStack) -> str | None:
         return file.name
     path = str(entry.get(key) or "")
     if path and not os.path.isfile(path):
-        raise ValueError(f"there is no file {path}")
+        raise ValueError(Message("file {path} not found", path=path))
     return path or None
 
 
@@ -243,7 +251,10 @@ def _from_pod(namespace: str | None) -> Access:
         login = _token_file(f"{folder}/token")
         tls = _static_tls(server, {"certificate-authority": f"{folder}/ca.crt"}, {})
     except (OSError, ValueError) as error:
-        raise UsageError(f"the pod's service account cannot be used: {error}", "set KUBECONFIG") from error
+        raise UsageError(
+            Message("the pod's service account cannot be used: {why}", why=error.args[0] if error.args else error),
+            Message("set KUBECONFIG"),
+        ) from error
     own = ""
     with contextlib.suppress(OSError), open(f"{folder}/namespace", encoding="utf-8") as file:
         own = file.read().strip()
@@ -251,7 +262,7 @@ def _from_pod(namespace: str | None) -> Access:
         server=server,
         context=None,
         namespace=namespace or own or "default",
-        source="the pod's service account",
+        source=Message("the pod's service account"),
         tls=tls,
         proxy=proxy_for(server, None),
         _login=login,
@@ -314,7 +325,10 @@ def _failures_raised() -> Iterator[None]:
     finally:
         root.removeHandler(heard)
     if heard.texts:
-        raise NotAllowed(f"no credentials: {heard.texts[0]}", "run the kubeconfig's plugin by hand, or log in again")
+        raise NotAllowed(
+            Message("no credentials: {why}", why=heard.texts[0]),
+            Message("run the kubeconfig's plugin by hand, or log in again"),
+        )
 
 
 def proxy_for(server: str, stated: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -329,7 +343,10 @@ def proxy_for(server: str, stated: str | None, environ: Mapping[str, str] = os.e
     url = found if "://" in found else f"http://{found}"
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         scheme = urlsplit(url).scheme
-        raise UsageError(f"a proxy of the kind {scheme} cannot be used", "use an HTTP proxy, or none (NO_PROXY)")
+        raise UsageError(
+            Message("a proxy of the kind {scheme} cannot be used", scheme=scheme),
+            Message("use an HTTP proxy, or none (NO_PROXY)"),
+        )
     return url
 
 

@@ -7,10 +7,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, TimedOut, Unreachable
 
 #: One JSON object, as the server sent it.
 Object = dict[str, Any]
+#: The reason for a server or a worker.
+LATE = Message("no answer in time")
 #: Parameters of a query, in their order; a key may be repeated.
 Query = Sequence[tuple[str, str]] | Mapping[str, str]
 
@@ -19,7 +22,9 @@ class ApiError(AtlctlError):
     """The server refused: `status` is the HTTP status, `reason` and `text` are its own words (`text` is hostile)."""
 
     def __init__(self, status: int, reason: str, text: str, *, message: str = "", hint: str | None = None) -> None:
-        super().__init__(message or f"the API server answered {status}: {text or reason}", hint)
+        super().__init__(
+            message or Message("the API server answered {status}: {text}", status=status, text=text or reason), hint
+        )
         self.status = status
         self.reason = reason
         self.text = text
@@ -33,7 +38,7 @@ class Unlisted(Denied):
     """Several lists of one place were refused with 403. `resources`: `plural.group` of each."""
 
     def __init__(self, resources: Sequence[str], where: str, text: str, hint: str) -> None:
-        message = f"not allowed to list {where}: {', '.join(resources)}"
+        message = Message("not allowed to list {where}: {resources}", where=where, resources=", ".join(resources))
         super().__init__(403, "Forbidden", text, message=message, hint=hint)
         self.resources = tuple(resources)
 
@@ -47,7 +52,11 @@ class Busy(ApiError, TimedOut):
 
     def __init__(self, status: int, reason: str, text: str, *, retry_after: float | None = None) -> None:
         super().__init__(
-            status, reason, text, message="the API server is overloaded and asked to come back later", hint="try again"
+            status,
+            reason,
+            text,
+            message=Message("the API server is overloaded and asked to come back later"),
+            hint=Message("try again"),
         )
         self.retry_after = retry_after
 
@@ -56,7 +65,7 @@ class TooLarge(ApiError):
     """An answer, or a list in pages, beyond what is read of one. Not repeated: it would be as large again."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(200, "TooLarge", "", message=message, hint="narrow it: -n NAMESPACE, or -l SELECTOR")
+        super().__init__(200, "TooLarge", "", message=message, hint=Message("narrow it: -n NAMESPACE, or -l SELECTOR"))
 
 
 class Conflict(ApiError):

@@ -17,6 +17,7 @@ from atlctl.backends.kubernetes.discovery import Served, discover
 from atlctl.backends.kubernetes.identity import OwnPod, own_pod
 from atlctl.backends.kubernetes.inventory import FoundJob
 from atlctl.backends.kubernetes.kinds import registry
+from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.errors import NothingMatched, Replaced
 from atlctl.jobs.model import Job, RankMap, State, Worker
@@ -84,7 +85,7 @@ class KubernetesBackend:
 
     def _tell_login(self) -> None:
         if self._waiting is not None and kubeconfig.runs_program(*self._asked[:2]):
-            self._waiting("waiting for the kubeconfig's login program...")
+            self._waiting(Message("waiting for the kubeconfig's exec plugin..."))
 
     async def served(self) -> Served:
         """What the server has, asked once."""
@@ -361,7 +362,10 @@ def _in_container(found: FoundJob, container: str) -> Job:
     }
     if not any(container in names.get(worker.uid or "", ()) for worker in found.job.workers):
         exist = ", ".join(dict.fromkeys(name for known in names.values() for name in known))
-        raise NothingMatched(f"no worker of {found.job.name} has a container {container}", f"there are: {exist}")
+        raise NothingMatched(
+            Message("no worker of {job} has a container {container}", job=found.job.name, container=container),
+            Message("there are: {names}", names=exist),
+        )
     workers = [replace(worker, container=container, container_guessed=False) for worker in found.job.workers]
     return replace(found.job, workers=tuple(workers))
 

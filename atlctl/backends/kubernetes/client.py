@@ -23,6 +23,7 @@ from yarl import URL
 
 from atlctl import __version__
 from atlctl.backends.kubernetes.api import (
+    LATE,
     Api,
     ApiError,
     Busy,
@@ -38,6 +39,7 @@ from atlctl.backends.kubernetes.api import (
     Stream,
     TooLarge,
 )
+from atlctl.i18n import Message
 
 if TYPE_CHECKING:
     from atlctl.backends.kubernetes.access import Access
@@ -139,10 +141,17 @@ class Client:
                 continue
             pages, weight = pages + 1, weight + _weight(raw)
             if pages > MOST_PAGES or weight > PARSED_BYTES:
-                read = f"{pages} pages, {weight >> 20} MiB"
                 found.items.clear()
                 raw.clear()
-                raise TooLarge(f"the API server {self._host()} does not come to the end of a list: {read}: {path}")
+                raise TooLarge(
+                    Message(
+                        "the API server {host} does not come to the end of a list: {pages} pages, {size} MiB: {path}",
+                        host=self._host(),
+                        pages=pages,
+                        size=weight >> 20,
+                        path=path,
+                    )
+                )
             data = _parsed(raw)
             metadata = data.get("metadata") or {}
             found.items.extend(item for item in data.get("items") or () if isinstance(item, dict))
@@ -151,7 +160,12 @@ class Client:
                 return found
             if time.monotonic() > until:
                 raise NoServer(
-                    f"the API server {self._host()} did not send a whole list within {LIST_DEADLINE:.0f} s: {path}",
+                    Message(
+                        "the API server {host} did not send a whole list within {seconds:.0f} s: {path}",
+                        host=self._host(),
+                        seconds=LIST_DEADLINE,
+                        path=path,
+                    ),
                     self._hint(),
                 )
 
@@ -276,7 +290,13 @@ class Client:
                     break
         if len(got) > ANSWER_BYTES or _weight(got) > PARSED_BYTES:
             got.clear()  # an error keeps what its frames hold
-            raise TooLarge(f"the API server {self._host()} sends too much in one answer: {response.url.path}")
+            raise TooLarge(
+                Message(
+                    "the API server {host} sends too much in one answer: {path}",
+                    host=self._host(),
+                    path=response.url.path,
+                )
+            )
         return got
 
     @asynccontextmanager
@@ -321,7 +341,10 @@ class Client:
                 raise refusal(response.status, response.headers, _masked(await _start(response), headers))
             yield response
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise NoServer(f"the connection to {self._host()} broke: {_why(error)}", "try again") from error
+            raise NoServer(
+                Message("the connection to {host} broke: {why}", host=self._host(), why=_why(error)),
+                Message("try again"),
+            ) from error
         finally:
             # What is left of an endless answer must not be read to the end, so the connection is not kept.
             if endless or not response.content.at_eof():
@@ -330,12 +353,22 @@ class Client:
                 response.release()
 
     def _no_server(self, error: Exception, *, asked: bool = False) -> NoServer:
-        where = f"{self._host()}" + (f" through the proxy {_host_of(self.access.proxy)}" if self.access.proxy else "")
-        return NoServer(f"the API server {where} cannot be reached: {_why(error)}", self._hint(), asked=asked)
+        where: str = self._host()
+        if self.access.proxy:
+            where = Message("{server} through the proxy {proxy}", server=where, proxy=_host_of(self.access.proxy))
+        return NoServer(
+            Message("the API server {where} cannot be reached: {why}", where=where, why=_why(error)),
+            self._hint(),
+            asked=asked,
+        )
 
     def _hint(self) -> str:
-        hint = f"check the context {self.context}" if self.context else "check the network of this pod"
-        return f"{hint}; jobs of this machine or of hosts: --backend local, --backend ssh"
+        hint = (
+            Message("check the context {context}", context=self.context)
+            if self.context
+            else Message("check the network of this pod")
+        )
+        return Message("{hint}; jobs of this machine or of hosts: --backend local, --backend ssh", hint=hint)
 
     def _host(self) -> str:
         return _host_of(self.server)
@@ -369,7 +402,13 @@ class Client:
                 if not clock.expired():
                     raise
                 raise NoServer(
-                    f"the API server {self._host()} did not answer within {seconds:.0f} s", self._hint(), asked=True
+                    Message(
+                        "the API server {host} did not answer within {seconds:.0f} s",
+                        host=self._host(),
+                        seconds=seconds,
+                    ),
+                    self._hint(),
+                    asked=True,
                 ) from error
             finally:
                 notice.cancel()
@@ -379,7 +418,7 @@ class Client:
 
     def _tell_waiting(self) -> None:
         if self._waiting is not None:
-            self._waiting(f"waiting for the API server {self._host()}...")
+            self._waiting(Message("waiting for the API server {host}...", host=self._host()))
             self._waiting = None
 
     async def _repeatedly(
@@ -441,7 +480,7 @@ class _Body:
                 async for piece in pieces:
                     yield piece
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise NoServer(f"the connection broke: {_why(error)}") from error
+            raise NoServer(Message("the connection broke: {why}", why=_why(error))) from error
 
 
 class AioSocket:
@@ -493,7 +532,7 @@ class AioSocket:
                 raise ConnectionError
             await self._socket.send_bytes(data)
         except (aiohttp.ClientConnectionResetError, ConnectionError, RuntimeError) as error:
-            raise NoServer("the connection to the API server is gone") from error
+            raise NoServer(Message("the connection to the API server is gone")) from error
 
     async def close(self) -> None:
         self._stop()
@@ -538,7 +577,11 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, Non
     packed = response.headers.get("Content-Encoding", "identity").lower()
     unpacker = None if packed == "identity" else zlib.decompressobj(31)
     if packed not in ("identity", "gzip"):
-        raise NoServer(f"the API server's answer is packed in a way that was not asked for: {packed[:40]}")
+        raise NoServer(
+            Message(
+                "the API server's answer is packed in a way that was not asked for: {encoding}", encoding=packed[:40]
+            )
+        )
     async for data in response.content.iter_any():
         if unpacker is None:
             yield data
@@ -548,7 +591,7 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, Non
             try:
                 piece = unpacker.decompress(rest, _PIECE)
             except zlib.error as error:
-                raise NoServer(f"the API server's answer cannot be unpacked: {error}") from error
+                raise NoServer(Message("the API server's answer cannot be unpacked: {why}", why=error)) from error
             rest = unpacker.unconsumed_tail
             yield piece
     if unpacker is not None and not unpacker.eof:
@@ -568,13 +611,13 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
             status,
             reason,
             text,
-            message="the API server does not accept who you are (401)",
-            hint="log in again, or check the context: kubectl config current-context",
+            message=Message("authentication failed (401 Unauthorized)"),
+            hint=Message("log in again, or check the context: kubectl config current-context"),
         )
     if status == 403:
-        return Denied(status, reason, text, message=f"not allowed: {text}", hint="atlctl doctor")
+        return Denied(status, reason, text, message=Message("not allowed: {why}", why=text), hint="atlctl doctor")
     if status == 404:
-        return NotFound(status, reason, text, message=text or "not found")
+        return NotFound(status, reason, text, message=text or Message("not found"))
     if status == 409:
         return Conflict(status, reason, text, message=text)
     if status in (429, 503):
@@ -613,7 +656,7 @@ def _parsed(data: bytes | bytearray) -> Object:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise NoServer("the API server's answer is no JSON", "is a proxy in between?") from error
+        raise NoServer(Message("the API server's answer is not JSON"), Message("is a proxy in between?")) from error
     return found if isinstance(found, dict) else {}
 
 
@@ -652,7 +695,7 @@ def _host_of(url: str | None) -> str:
 
 def _why(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return LATE
     return str(getattr(error, "os_error", None) or error) or type(error).__name__
 
 

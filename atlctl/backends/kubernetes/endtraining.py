@@ -20,7 +20,9 @@ import asyncio
 from collections.abc import Sequence
 
 from atlctl.backends.base import Argv, ExecRequest, Executor, Exited, FailedToStart, Lost, Output, StopResult
+from atlctl.backends.kubernetes.api import LATE
 from atlctl.backends.questions import ask_each
+from atlctl.i18n import Message
 from atlctl.jobs.model import Worker
 from atlctl.remote.sending import shell
 
@@ -44,10 +46,12 @@ def read(worker: str, said: bytes) -> StopResult | None:
             continue
         match word:
             case "first":
-                why = "its training is the container's first process: its end would be the container's"
+                why = Message("its training is the container's first process: its end would be the container's")
                 return StopResult(worker, "not-stopped", reason=why)
             case "again":
-                why = "its first process, or a script below it, starts the training again as soon as it is ended"
+                why = Message(
+                    "its first process, or a script below it, starts the training again as soon as it is ended"
+                )
                 return StopResult(worker, "not-stopped", reason=why)
             case "idle":
                 return StopResult(worker, "already-ended")
@@ -59,7 +63,11 @@ def read(worker: str, said: bytes) -> StopResult | None:
                 return StopResult(worker, "killed" if killed.strip() else "terminated", number)
             case "left":
                 left = rest.split()
-                why = f"{len(left)} processes outlive SIGKILL or belong to another user: {' '.join(left[:8])}"
+                why = Message(
+                    "{count} processes outlive SIGKILL or belong to another user: {processes}",
+                    count=len(left),
+                    processes=" ".join(left[:8]),
+                )
                 return StopResult(worker, "not-stopped", len(left), why)
             case "failed":
                 return StopResult(worker, "not-stopped", reason=rest)
@@ -69,8 +77,11 @@ def read(worker: str, said: bytes) -> StopResult | None:
 def _unknown(programs: Sequence[str]) -> str:
     """Why nothing was ended. `programs`: the first process, then those below it that may be at work."""
     first, below = "".join(programs[:1]), list(dict.fromkeys(programs[1:]))[:8]
-    why = f"no launcher and no Python was found, and the end of the first process ({first}) would be the container's"
-    return f"{why}; running below it: {', '.join(below)}" if below else why
+    why = Message(
+        "no launcher and no Python was found, and the end of the first process ({program}) would be the container's",
+        program=first,
+    )
+    return Message("{why}; running below it: {programs}", why=why, programs=", ".join(below)) if below else why
 
 
 async def end(executor: Executor, workers: Sequence[Worker], grace: float) -> list[StopResult]:
@@ -81,7 +92,7 @@ async def end(executor: Executor, workers: Sequence[Worker], grace: float) -> li
             async with asyncio.timeout(grace + SLACK):
                 return await _in(executor, worker, grace)
         except TimeoutError:
-            return StopResult(worker.name, "not-stopped", reason="no answer in time")
+            return StopResult(worker.name, "not-stopped", reason=LATE)
 
     return await ask_each(workers, one, AT_ONCE)
 
@@ -89,7 +100,7 @@ async def end(executor: Executor, workers: Sequence[Worker], grace: float) -> li
 async def _in(executor: Executor, worker: Worker, grace: float) -> StopResult:
     execution = executor.run(worker, request(grace))
     said = bytearray()
-    reason = "the script said nothing"
+    reason: str = Message("the script reported nothing")
     try:
         async for event in execution:
             if isinstance(event, Output):
@@ -97,9 +108,9 @@ async def _in(executor: Executor, worker: Worker, grace: float) -> StopResult:
             elif isinstance(event, Lost | FailedToStart):
                 reason = event.reason
             elif isinstance(event, Exited) and event.exit_code:
-                reason = f"the script ended with exit code {event.exit_code}"
+                reason = Message("the script ended with exit code {code}", code=event.exit_code)
             elif isinstance(event, Exited) and event.signal:
-                reason = f"the script was ended by signal {event.signal}"
+                reason = Message("the script was ended by signal {number}", number=event.signal)
     finally:
         await execution.aclose()
     return read(worker.name, bytes(said)) or StopResult(worker.name, "not-stopped", reason=reason)

@@ -17,6 +17,7 @@ from atlctl.backends.guarded import guard
 from atlctl.backends.guarded.channel import Channel, Ended
 from atlctl.backends.guarded.executor import GuardedExecutor
 from atlctl.backends.kubernetes.api import Api, ApiError, Denied, NoServer, NotFound, Socket
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job, Worker
 
@@ -44,7 +45,9 @@ _NOT_STARTED = (
 )
 #: What runtimes say when they could not even enter the container, and what that means.
 _NOT_ENTERED = "error executing setns process"
-_NO_ENTRY = "the container could not be entered: it has just ended or is ending, or has no room for one more process"
+_NO_ENTRY = Message(
+    "the container could not be entered: it has just ended or is ending, or has no room for one more process"
+)
 #: Words that place the failure before the start of the command.
 _AT_START = ("unable to start container process", "failed to start exec", "exec failed", "failed to exec in container")
 
@@ -53,7 +56,7 @@ WORD_LIMIT = 128 * 1024 - 1
 #: Bytes of a request's query: the API server takes 1 MiB of headers, and says 431 to more.
 QUERY_LIMIT = 1_000_000
 
-_TOO_LONG = "the command is longer than the API server takes; send it as input (-i)"
+_TOO_LONG = Message("the command is longer than the API server takes; send it as input (-i)")
 _TEXTS = (guard.GUARD, guard.INPUT, guard.TERMINAL)
 _QUOTED = {text: quote_plus(text) for text in (*_TEXTS, *map(guard.decoding, _TEXTS), guard.WATCH, guard.LOOK)}
 
@@ -66,7 +69,7 @@ class KubernetesExecutor(GuardedExecutor):
 
         def place(worker: Worker) -> ExecPlace | FailedToStart:
             if not worker.pod:
-                return FailedToStart(255, "not running: it has no pod")
+                return FailedToStart(255, Message("not running: it has no pod"))
             return ExecPlace(api, worker.namespace or own, worker.pod, worker.container)
 
         super().__init__(place)
@@ -108,9 +111,16 @@ class ExecPlace:
 
     def impossible(self, words: tuple[str, ...], command: str) -> FailedToStart | None:
         if any(len(os.fsencode(word)) > WORD_LIMIT for word in words):
-            return FailedToStart(125, f"{words[0]}: a word is longer than {WORD_LIMIT} bytes; send it as input (-i)")
+            return FailedToStart(
+                125,
+                Message(
+                    "{word}: a word is longer than {limit} bytes; send it as input (-i)",
+                    word=words[0],
+                    limit=WORD_LIMIT,
+                ),
+            )
         if len(command) > QUERY_LIMIT:
-            return FailedToStart(125, f"{words[0]}: {_TOO_LONG}")
+            return FailedToStart(125, Message("{command}: {why}", command=words[0], why=_TOO_LONG))
         return None
 
     def refused(self, error: AtlctlError, *, half_close: bool = False) -> FailedToStart | Lost:
@@ -126,9 +136,11 @@ class ExecPlace:
                 125, _not_allowed(error.status, text, half_close), not_allowed=bool(text) or not half_close
             )
         if isinstance(error, NotFound):
-            return FailedToStart(255, f"not running: {text or f'pod {self.name} is gone'}")
+            return FailedToStart(
+                255, Message("not running: {why}", why=text or Message("pod {pod} is gone", pod=self.name))
+            )
         if "does not have a host assigned" in text or "container not found" in text:
-            return FailedToStart(255, f"not running: {text}")
+            return FailedToStart(255, Message("not running: {why}", why=text))
         if error.status == 431:
             return FailedToStart(125, _TOO_LONG)
         return FailedToStart(125 if error.status == 400 else 255, text or error.message)
@@ -136,14 +148,14 @@ class ExecPlace:
 
 def _not_allowed(status: int, text: str, half_close: bool) -> str:
     if status == 401:
-        return f"not signed in: {text or 'the server knows no such user'}"
+        return Message("not signed in: {why}", why=text or Message("the server knows no such user"))
     if half_close and not text:
         # The server's answer to a protocol that it does not speak is a 403 without a word.
-        return f"this server cannot tell a command the end of its input ({V5} is needed)"
+        return Message("this server cannot tell a command the end of its input ({protocol} is needed)", protocol=V5)
     if text.endswith("is forbidden:"):
         # The server gives no explanation where "get" is granted and "create" is not.
-        return f"not allowed: {text} the role lacks the verb create on pods/exec"
-    return f"not allowed: {text or 'the server gives no reason'}"
+        return Message("not allowed: {why} the role lacks the verb create on pods/exec", why=text)
+    return Message("not allowed: {why}", why=text or Message("the server gives no reason"))
 
 
 class SocketChannel:
@@ -206,12 +218,16 @@ def outcome(status: bytes) -> Exited | FailedToStart | Lost:
     """
     found = _parsed(status)
     if found is None:
-        return Lost(f"the server's last word was no status: {_shown(status.decode('utf-8', 'replace'))}")
+        return Lost(
+            Message(
+                "the server's last message was not a status: {text}", text=_shown(status.decode("utf-8", "replace"))
+            )
+        )
     if found.get("status") == "Success":
         return Exited(exit_code=0)
     if found.get("reason") == "NonZeroExitCode":
         code = _exit_code(found)
-        return Lost("the server named no exit code") if code is None else Exited(exit_code=code)
+        return Lost(Message("the server gave no exit code")) if code is None else Exited(exit_code=code)
     text = found.get("message")
     text = text if isinstance(text, str) else ""
     lowered = text.lower()
@@ -220,7 +236,7 @@ def outcome(status: bytes) -> Exited | FailedToStart | Lost:
     if any(words in lowered for words in _AT_START):
         code = next((code for words, code in _NOT_STARTED if words in lowered), 125)
         return FailedToStart(code, _shown(_last_words(text)))
-    return Lost(_shown(text) or "the server did not say how the command ended")
+    return Lost(_shown(text) or Message("the server did not report how the command ended"))
 
 
 def _parsed(status: bytes) -> dict[str, Any] | None:

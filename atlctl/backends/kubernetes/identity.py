@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from atlctl.backends.kubernetes.kubeconfig import SERVICE_ACCOUNT
+from atlctl.i18n import Message
 
 #: The kubelet mounts /etc/hosts and the termination log from the pod's own folder.
 _MOUNT = re.compile(
@@ -44,15 +45,15 @@ def own_pod(environ: Mapping[str, str] = os.environ, root: str = "/") -> OwnPod 
         if isinstance(name, str) and isinstance(told, str):
             namespace = claims.get("namespace")
             own = namespace if isinstance(namespace, str) else None
-            return OwnPod(name, told, own, container, "the service account's token")
+            return OwnPod(name, told, own, container, Message("the service account's token"))
     if not environ.get("KUBERNETES_SERVICE_HOST") and uid is None:
         return None
     namespace = _read(os.path.join(root, f"{SERVICE_ACCOUNT.lstrip('/')}/namespace"))
     namespace = namespace.strip() if namespace else None
     name = environ.get("HOSTNAME") or None
     if uid is not None:
-        return OwnPod(name, uid, namespace, container, "the kubelet's mounts")
-    return OwnPod(name, None, namespace, None, "the host name") if name else None
+        return OwnPod(name, uid, namespace, container, Message("the kubelet's mounts"))
+    return OwnPod(name, None, namespace, None, Message("the host name")) if name else None
 
 
 def _claims(token: str) -> Mapping[str, object] | None:

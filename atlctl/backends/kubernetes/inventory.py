@@ -20,6 +20,7 @@ from atlctl.backends.kubernetes.discovery import Served
 from atlctl.backends.kubernetes.kinds import jobset, registry
 from atlctl.backends.kubernetes.kinds.base import JobKind, Sight
 from atlctl.backends.kubernetes.kinds.build import build, scope_of
+from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError
 from atlctl.jobs.model import Job
@@ -101,12 +102,17 @@ async def find(api: Api, name: str, served: Served, namespace: str | None = None
     word, _, bare = name.rpartition("/")
     resources = _resources(word, served) if word else [*(kind.resource.name for kind, _ in served.kinds()), _PODS.name]
     if not valid_name(bare):
-        raise NothingMatched(f"no job named {name} in namespace {place}: no object can have such a name")
+        raise NothingMatched(
+            Message("no job named {job} in namespace {place}: no object can have such a name", job=name, place=place)
+        )
     hits, problems = await _hits(api, resources, served, place, bare)
     tops = distinct(await asyncio.gather(*(to_top(api, hit, served, place) for hit in hits)))
     if len(tops) > 1:
         forms = ", ".join(registry.form(hit.kind.resource, objects.name(hit.top)) for hit in tops)
-        raise UsageError(f"{name} means {len(tops)} jobs in namespace {place}", f"name one of: {forms}")
+        raise UsageError(
+            Message("{name} means {count} jobs in namespace {place}", name=name, count=len(tops), place=place),
+            Message("name one of: {jobs}", jobs=forms),
+        )
     if tops:
         return await _complete(api, tops[0], served, place)
     told, more = await _by_labels(api, resources, served, place, bare)
@@ -121,7 +127,7 @@ async def select(api: Api, selector: str, namespace: str | None = None) -> Found
     pods = await _pods(api, place, selector)
     if not pods:
         await _existing(api, place)
-        raise NothingMatched(f"no pods match {selector} in namespace {place}")
+        raise NothingMatched(Message("no pods match {selector} in namespace {place}", selector=selector, place=place))
     top = {"metadata": {"name": selector, "namespace": place}}
     sight = Sight(top)
     return FoundJob(build(registry.PODS, sight, pods), registry.PODS, "v1", sight, tuple(pods), readable=False)
@@ -132,7 +138,9 @@ async def _existing(api: Api, place: str) -> None:
     try:
         await api.get(f"/api/v1/namespaces/{quote(place, safe='')}")
     except NotFound:
-        raise NothingMatched(f"namespace {place} does not exist", "name one of yours: -n NAMESPACE") from None
+        raise NothingMatched(
+            Message("namespace {place} does not exist", place=place), Message("name one of yours: -n NAMESPACE")
+        ) from None
     except ApiError:
         pass
 
@@ -162,7 +170,10 @@ def _resources(word: str, served: Served) -> list[str]:
     found = registry.typed(word, served.versions)
     if not found:
         kinds = sorted({kind.title.lower() for kind, _ in served.kinds()} | {"pod"})
-        raise UsageError(f"no kind of job {word} on this server", f"there are: {', '.join(kinds)}")
+        raise UsageError(
+            Message("no kind of job {word} on this server", word=word),
+            Message("there are: {names}", names=", ".join(kinds)),
+        )
     return found
 
 
@@ -213,8 +224,12 @@ def _folded(problems: Mapping[str, AtlctlError], place: str | None) -> tuple[Atl
     refused = {key: error for key, error in problems.items() if isinstance(error, Denied) and error.status == 403}
     if len(refused) < 2:
         return tuple(problems.values())
-    where = "in all namespaces" if place is None else f"in namespace {place}"
-    hint = "name a namespace of yours: -n NAMESPACE" if place is None else "the Role that is missing: atlctl doctor"
+    where = Message("in all namespaces") if place is None else Message("in namespace {place}", place=place)
+    hint = (
+        Message("name a namespace of yours: -n NAMESPACE")
+        if place is None
+        else Message("the Role that is missing: atlctl doctor")
+    )
     one = Unlisted(list(refused), where, next(iter(refused.values())).text, hint)
     return (one, *(error for key, error in problems.items() if key not in refused))
 
@@ -331,13 +346,23 @@ async def _not_found(
         first = next(iter(refused.values()))
         if not isinstance(first, Denied) or first.status != 403:
             return first
-        message = f"not allowed to look for job {name} in namespace {place}: neither jobs nor pods may be read"
-        return Denied(403, first.reason, first.text, message=message, hint="atlctl doctor shows what is allowed")
+        message = Message(
+            "not allowed to look for job {job} in namespace {place}: neither jobs nor pods may be read",
+            job=name,
+            place=place,
+        )
+        return Denied(
+            403, first.reason, first.text, message=message, hint=Message("atlctl doctor shows what is allowed")
+        )
     near = difflib.get_close_matches(bare, [job.name for job in listing.jobs], _NEAR)
-    hint = f"near it: {', '.join(near)}" if near else "see atlctl jobs"
+    hint = Message("similar names: {jobs}", jobs=", ".join(near)) if near else Message("see atlctl jobs")
     if refused:
-        hint += f"; not allowed to read {', '.join(refused)}: atlctl doctor shows what is allowed"
-    return NothingMatched(f"no job named {name} in namespace {place}", hint)
+        hint = Message(
+            "{hint}; not allowed to read {resources}: atlctl doctor shows what is allowed",
+            hint=hint,
+            resources=", ".join(refused),
+        )
+    return NothingMatched(Message("no job named {job} in namespace {place}", job=name, place=place), hint)
 
 
 def valid_name(name: str) -> bool:

@@ -5,8 +5,10 @@ Shell completion asks here too, in the time of a bare interpreter: nothing but o
 
 import os
 
+from atlctl.i18n import Message
+
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-HINT = "look at it: kubectl config view"
+HINT = Message("look at it: kubectl config view")
 
 _IN_CLUSTER = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 #: The parts of a kubeconfig, and the fields of each that name files, relative to the kubeconfig's own folder.
@@ -48,13 +50,17 @@ class Kubeconfig:
         self._parts: dict[str, dict[str, Entry]] = {part: {} for part in _FILES}
         for path, document in files.items():
             if not isinstance(document, dict):
-                raise ValueError(f"{path} is not a mapping" if document is not None else f"{path} is empty")
+                raise ValueError(
+                    Message("{path} is not a mapping", path=path)
+                    if document is not None
+                    else Message("{path} is empty", path=path)
+                )
             if not self.current and (current := document.get("current-context")):
                 self.current = str(current)
             for part, known in self._parts.items():
                 for entry in document.get(part) or ():
                     if not isinstance(entry, dict) or "name" not in entry:
-                        raise ValueError(f"{path} has {part} without a name")
+                        raise ValueError(Message("{path} has {part} without a name", path=path, part=part))
                     known.setdefault(str(entry["name"]), _resolved(part, entry.get(part[:-1]), path))
 
     def contexts(self) -> dict[str, Entry]:
@@ -65,7 +71,7 @@ class Kubeconfig:
         """The cluster of a context, its files as absolute paths. Raises ValueError if there is none."""
         name = str(self.contexts()[context].get("cluster"))
         if (found := self._parts["clusters"].get(name)) is None:
-            raise ValueError(f"there is no cluster {name}")
+            raise ValueError(Message("cluster {cluster} not found", cluster=name))
         return found
 
     def user(self, context: str) -> Entry:
@@ -75,7 +81,7 @@ class Kubeconfig:
 
 def _resolved(part: str, stated: object, path: str) -> Entry:
     if stated is not None and not isinstance(stated, dict):
-        raise ValueError(f"{path} has {part} that are not mappings")
+        raise ValueError(Message("{path} has {part} that are not mappings", path=path, part=part))
     found = dict(stated or {})
     folder = os.path.dirname(os.path.abspath(path))
     return found | {key: os.path.join(folder, str(found[key])) for key in _FILES[part] if found.get(key)}
@@ -103,7 +109,12 @@ def unusable(paths: list[str], error: Exception) -> Exception:
     """The UsageError for kubeconfigs that cannot be used."""
     from atlctl.jobs.errors import UsageError
 
-    return UsageError(f"the kubeconfig {', '.join(paths)} cannot be used: {' '.join(str(error).split())}", HINT)
+    said = error.args[0] if error.args else ""
+    why = said if isinstance(said, Message) else " ".join(str(error).split())
+    return UsageError(
+        Message("the kubeconfig {paths} cannot be used: {why}", paths=", ".join(paths), why=why),
+        HINT,
+    )
 
 
 def contexts(stated: str | None = None) -> dict[str, str | None]:

@@ -19,6 +19,7 @@ from atlctl.backends.base import LogLine, LogRequest, S, awaiting_log
 from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Api, ApiError, NoServer, NotFound, Object, Stream
 from atlctl.backends.kubernetes.logstream import NODE_WORDS, PIECE, LineFeed, SeenLines, Stamps
+from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable
 from atlctl.jobs.model import Job, Worker
@@ -550,7 +551,7 @@ class _LogReading:
 
     def _gone(self) -> AtlctlError:
         return NothingMatched(
-            f"worker {self._worker.name} has no pod any more, and its log is gone with it",
+            Message("worker {worker} has no pod any more, and its log is gone with it", worker=self._worker.name),
             f"atlctl ps {self._job.name}",
         )
 
@@ -637,7 +638,8 @@ class TailReader(Generic[S]):
         pod = await source.places.pod(self._job, self._worker.name, fresh=False)
         if pod is None:
             raise NothingMatched(
-                f"worker {self._worker.name} has no pod (any more), so it has no log", f"atlctl ps {name}"
+                Message("worker {worker} has no pod (any more), so it has no log", worker=self._worker.name),
+                f"atlctl ps {name}",
             )
         at = instance(pod, source.places.container(pod))
         query = {"container": at.container, "timestamps": "true", "tailLines": str(lines)}
@@ -685,7 +687,9 @@ async def chunks(stream: Stream, beat: float | None, idle: float) -> AsyncGenera
             done, _ = await asyncio.wait({task}, timeout=wait)
             if not done:
                 if beat is None:
-                    raise NoServer(f"the API server sent {got} bytes of a log in {idle:g} s")
+                    raise NoServer(
+                        Message("the API server sent {got} bytes of a log in {idle:g} s", got=got, idle=idle)
+                    )
                 quiet += wait
                 yield None
                 continue
@@ -734,26 +738,38 @@ def no_node(pod: str, found: Object | None, job: str) -> NotYet:
     for condition in fields.entries(objects.status(found or {}).get("conditions")):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             why = f" ({condition.get('reason', '')}: {str(condition.get('message', ''))[:_TEXT]})"
-    return NotYet(f"pod {pod} has no node yet, so it has no log{why}", f"atlctl ps {job}", "")
+    return NotYet(Message("pod {pod} has no node yet, so it has no log{why}", pod=pod, why=why), f"atlctl ps {job}", "")
 
 
 def refused(error: ApiError, pod: str, container: str | None, job: str) -> AtlctlError:
     """What an error answer to a log request means; the error itself where it says all."""
-    named = f"container {container} of pod {pod}" if container else f"pod {pod}"
+    named = (
+        Message("container {container} of pod {pod}", container=container, pod=pod)
+        if container
+        else Message("pod {pod}", pod=pod)
+    )
     if isinstance(error, NotFound):
-        return NothingMatched(f"pod {pod} is gone, and its log with it", f"atlctl ps {job}")
+        return NothingMatched(Message("pod {pod} is gone, and its log with it", pod=pod), f"atlctl ps {job}")
     if error.status == 400 and _WAITING in error.text:
         reason = error.text.rpartition(_WAITING)[2].strip()[:_TEXT]
-        return NotYet(f"{named} has no log yet, it waits to start: {reason}", f"atlctl ps {job}", reason)
+        return NotYet(
+            Message("{named} has no log yet, it waits to start: {why}", named=named, why=reason),
+            f"atlctl ps {job}",
+            reason,
+        )
     if error.status == 400 and error.text.startswith(_NO_PREVIOUS):
         return NothingMatched(
-            f"{named} was not restarted: there is no log of a previous instance", "leave out --previous"
+            Message("{named} was not restarted: there is no log of a previous instance", named=named),
+            Message("leave out --previous"),
         )
     if error.status == 400 and error.text.endswith(_TERMINATED):
-        return NoLog(f"{named} has ended, and its node has no log of it any more", f"atlctl ps {job}")
+        return NoLog(
+            Message("{named} has ended, and its node has no log of it any more", named=named), f"atlctl ps {job}"
+        )
     if error.status >= 500:
         return Unreachable(
-            f"the node of pod {pod} does not answer: {error.text[:_TEXT] or error.reason}", f"atlctl ps {job}"
+            Message("the node of pod {pod} does not answer: {why}", pod=pod, why=error.text[:_TEXT] or error.reason),
+            f"atlctl ps {job}",
         )
     return error
 
@@ -763,4 +779,7 @@ def no_log(words: str, pod: str, found: Object | None, job: str) -> NoLog:
     status = objects.status(found or {})
     reason, message = str(status.get("reason") or ""), str(status.get("message") or "")[:_TEXT]
     ended = f" ({reason}: {message})" if reason and message else f" ({reason})" if reason else ""
-    return NoLog(f"the node of pod {pod} has no log of it{ended}: {words}", f"atlctl ps {job}")
+    return NoLog(
+        Message("the node of pod {pod} has no log of it{ended}: {why}", pod=pod, ended=ended, why=words),
+        f"atlctl ps {job}",
+    )

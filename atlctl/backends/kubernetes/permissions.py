@@ -19,7 +19,8 @@ from atlctl.backends.kubernetes.kinds.base import Resource
 from atlctl.backends.kubernetes.kinds.mechanism import Refuse, Suspend, VolcanoCommand
 from atlctl.backends.kubernetes.kinds.registry import PODS
 from atlctl.backends.questions import ask_all
-from atlctl.jobs.errors import AtlctlError, NotAllowed
+from atlctl.i18n import Message
+from atlctl.jobs.errors import AtlctlError, NotAllowed, no_answer
 from atlctl.jobs.fields import mapping, text
 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -130,7 +131,7 @@ async def review(
     within `seconds`, is a Review without an answer.
     """
     answers = await ask_all(asked, lambda right: _ask(api, right, namespace), seconds, parallel)
-    return [answers.get(right) or Review(right, None, f"no answer within {seconds:g} s") for right in asked]
+    return [answers.get(right) or Review(right, None, no_answer(seconds)) for right in asked]
 
 
 async def _ask(api: Api, right: Right, namespace: str) -> Review:
@@ -149,7 +150,7 @@ async def _ask(api: Api, right: Right, namespace: str) -> Review:
         return Review(right, None, error.message)
     allowed = status.get("allowed")
     if type(allowed) is not bool:
-        return Review(right, None, "the answer says neither yes nor no")
+        return Review(right, None, Message("the answer is neither yes nor no"))
     return Review(right, allowed, text(status.get("reason")) or text(status.get("evaluationError")))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from atlctl.backends.kubernetes import accelerators, objects
 from atlctl.backends.kubernetes.api import Object
+from atlctl.i18n import Message
 from atlctl.jobs.fields import entries, mapping, moment, text, texts, whole
 from atlctl.jobs.model import Job, RankMap, State, Worker
 
@@ -26,7 +27,7 @@ _RANK_VARIABLES = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK",
 #: Waiting reasons of a container on its way; every other one says what keeps it from starting.
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 #: Init containers whose wait has a meaning.
-_WAITS = {"init-pytorch": "waits for the master's address: the master is not up"}
+_WAITS = {"init-pytorch": Message("waits for the master's address: the master is not up")}
 #: Reasons that any end has.
 _PLAIN_ENDS = frozenset({"", "Error", "Completed"})
 _PER_NODE = "PET_NPROC_PER_NODE"
@@ -228,7 +229,9 @@ def _init(pod: Object, state: Object) -> Condition | None:
 
 
 def _init_end(name: str, end: Object) -> str:
-    return f"init container {name} ended with exit code {whole(end.get('exitCode'), bits=32)}"
+    return Message(
+        "init container {name} ended with exit code {code}", name=name, code=whole(end.get("exitCode"), bits=32)
+    )
 
 
 def _ended(pod: Object, state: Object, main: Object, container: str | None, found: dict[str, Object]) -> Condition:
@@ -315,7 +318,7 @@ def stated_ranks(job: Job, pods: Sequence[Object]) -> RankMap | None:
             return None
         ranks = range(worker.node_rank * count, (worker.node_rank + 1) * count)
         found.update(dict.fromkeys(ranks, worker.name))
-    return RankMap(found, f"node ranks and {_PER_NODE}={count}", guess=True)
+    return RankMap(found, Message("node ranks and {variable}={count}", variable=_PER_NODE, count=count), guess=True)
 
 
 def _per_node(pod: Object, container: str | None) -> int | None:

@@ -9,6 +9,7 @@ from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
 from atlctl.backends.kubernetes.kinds.base import JobKind, on_other_cluster, queue_of
 from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, Workload, kubectl
+from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.model import Job, State
 
@@ -50,7 +51,11 @@ def pod_group(obj: Object) -> QueueEntry:
         reason, message = objects.word(unschedulable)
         reason = reason or "Unschedulable"
     elif waits and (scheduled := objects.count(status.get("scheduled"))) is not None:
-        message = f"{scheduled} of {objects.count(spec.get('minMember')) or 0} pods scheduled"
+        message = Message(
+            "{count} of {expected} pods scheduled",
+            count=scheduled,
+            expected=objects.count(spec.get("minMember")) or 0,
+        )
     return QueueEntry(
         "PodGroup",
         *_identity(obj),
@@ -143,9 +148,9 @@ def stopping(kind: JobKind, top: Object, workloads: Sequence[Object], *, resume:
     """
     if on_other_cluster(top):
         clusters = ", ".join(entry.cluster for obj in workloads if (entry := workload(obj)).cluster)
-        where = f"the cluster {clusters}" if clusters else "another cluster"
+        where = Message("the cluster {clusters}", clusters=clusters) if clusters else Message("another cluster")
         return Refuse(
-            f"MultiKueue runs it in {where}",
+            Message("MultiKueue runs it in {where}", where=where),
             kubectl(top, "get", "workloads.kueue.x-k8s.io", "-l", f"{_JOB_UID}={objects.uid(top)}"),
         )
     if workloads or queue_of(top) is not None:

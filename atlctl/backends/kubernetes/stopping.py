@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from atlctl.backends.kubernetes.inventory import FoundJob
 from atlctl.backends.kubernetes.kinds import registry
 from atlctl.backends.kubernetes.kinds.build import scope_of
 from atlctl.backends.kubernetes.stopplan import Goal, Steps, World, Write
+from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut
 from atlctl.jobs.fields import texts
@@ -44,13 +45,15 @@ async def world(source: StopBackend, found: FoundJob) -> World:
     api, served = await source.api(), await source.served()
     workloads, _, problems = await inventory.queues(api, found, served)
     namespace = found.job.namespace or api.namespace
-    place = f"context {api.context}, " if api.context else ""
+    place = Message("namespace {namespace}, {server}", namespace=namespace, server=api.server)
+    if api.context:
+        place = Message("context {context}, {rest}", context=api.context, rest=place)
     options = source.options()
     if "--namespace" not in options:
         options = (*options, "--namespace", namespace)
     if api.context and "--context" not in options:
         options = (*options, "--context", api.context)
-    return World(served, workloads, problems, f"{place}namespace {namespace}, {api.server}", options, time.time())
+    return World(served, workloads, problems, place, options, time.time())
 
 
 async def check(source: StopBackend, agreed: Plan) -> None:
@@ -75,16 +78,24 @@ async def carry_out(
         async with asyncio.timeout(timeout):
             warnings = await send(api, steps.writes)
     except TimeoutError as error:
-        text = f"the API server did not answer within {timeout:g} s; it may have done what was asked"
+        text = Message(
+            "the API server did not answer within {timeout:g} s; it may have done what was asked", timeout=timeout
+        )
         raise TimedOut(text, f"atlctl ps {agreed.job.name}") from error
     for warning in warnings:
-        told(f"the server warns: {warning}")
+        told(Message("the server warns: {text}", text=warning))
     if steps.quick:
         return []
     if steps.goal == "awake":
-        told(f"asked for; waiting until it is taken up, {timeout:g} s at most")
+        told(Message("asked for; waiting until it is taken up, {timeout:g} s at most", timeout=timeout))
     else:
-        told(f"asked for; waiting until {len(agreed.workers)} pods are gone, {timeout:g} s at most")
+        told(
+            Message(
+                "asked for; waiting until {count} pods are gone, {timeout:g} s at most",
+                count=len(agreed.workers),
+                timeout=timeout,
+            )
+        )
     left = max(0.0, timeout - (time.monotonic() - begun))
     return await settle(api, steps, agreed.workers, left, time.time())
 
@@ -103,7 +114,7 @@ async def _end_training(source: StopBackend, api: Api, agreed: Plan, steps: Step
         ended = {result.worker: result for result in await endtraining.end(executor, same, steps.grace)}
     finally:
         await executor.aclose()
-    gone = "its pod is gone, or was made anew meanwhile"
+    gone = Message("its pod is gone, or was made anew meanwhile")
     return [ended.get(w.name) or StopResult(w.name, "not-stopped", reason=gone) for w in agreed.workers]
 
 
@@ -142,12 +153,19 @@ async def _write(api: Api, write: Write, dry_run: bool) -> JsonAnswer | None:
     except NotFound as error:
         if write.method == "DELETE":
             return None
-        raise AtlctlError(f"{write.what} is gone: nothing was changed", "atlctl jobs") from error
+        raise AtlctlError(Message("{what} is gone: nothing was changed", what=write.what), "atlctl jobs") from error
     except Denied as error:
-        raise NotAllowed(f"{write.what} was not changed: {error.text or error.message}", "atlctl doctor") from error
+        raise NotAllowed(
+            Message("{what} was not changed: {why}", what=write.what, why=error.text or error.message),
+            "atlctl doctor",
+        ) from error
     except NoServer as error:
-        said = f"the connection broke while {write.what} was changed: it is not known whether it was ({error.message})"
-        raise NoServer(said, "a second run is safe") from error
+        said = Message(
+            "the connection broke while {what} was changed: it is not known whether it was ({why})",
+            what=write.what,
+            why=error.message,
+        )
+        raise NoServer(said, Message("a second run is safe")) from error
     except ApiError as error:
         replaced = error.status in (409, 422) and await _made_anew(api, write)
         raise (_replaced(write) if replaced else error) from error
@@ -164,6 +182,10 @@ async def _made_anew(api: Api, write: Write) -> bool:
         return False
 
 
+def _finalizers(held: Iterable[str]) -> Message:
+    return Message("finalizers are left: {finalizers}", finalizers=", ".join(held))
+
+
 def _check(write: Write, answer: JsonAnswer) -> None:
     """A field that the server does not know is dropped with a warning, and the answer is a success all the same."""
     if write.expect is None:
@@ -171,17 +193,23 @@ def _check(write: Write, answer: JsonAnswer) -> None:
     path, value = write.expect
     if objects.dig(answer.data, *path) is value or objects.dig(answer.data, *path) == value:
         return
-    said = f"; the server says: {'; '.join(answer.warnings)}" if answer.warnings else ""
+    said = Message("; the server says: {text}", text="; ".join(answer.warnings)) if answer.warnings else ""
     raise AtlctlError(
-        f"{write.what} was not changed: its {'.'.join(path)} is not {value} in the server's answer{said}",
-        "this version of the controller may not know the field",
+        Message(
+            "{what} was not changed: its {field} is not {value} in the server's answer{said}",
+            what=write.what,
+            field=".".join(path),
+            value=value,
+            said=said,
+        ),
+        Message("this version of the controller may not know the field"),
     )
 
 
 def _replaced(write: Write) -> AtlctlError:
     return AtlctlError(
-        f"{write.what} was replaced by another of the same name meanwhile: it was left alone",
-        "look at it, and run the command again: atlctl jobs",
+        Message("{what} was replaced by another of the same name meanwhile: it was left alone", what=write.what),
+        Message("look at it, and run the command again: atlctl jobs"),
     )
 
 
@@ -250,7 +278,9 @@ async def settle(api: Api, steps: Steps, workers: Sequence[Worker], timeout: flo
         except (ApiError, NoServer) as error:  # the request was taken; what it does may still be seen
             problem = error
         except TimeoutError:
-            problem = problem or TimedOut(f"the API server did not answer within {timeout:g} s")
+            problem = problem or TimedOut(
+                Message("the API server did not answer within {timeout:g} s", timeout=timeout)
+            )
         passed = asyncio.get_running_loop().time() - begun
         if last is not None and problem is None and _reached(steps.goal, steps.found, last):
             return _results(steps, workers, last, now + passed)
@@ -261,7 +291,7 @@ async def settle(api: Api, steps: Steps, workers: Sequence[Worker], timeout: flo
     if last is None:
         assert problem is not None
         raise AtlctlError(
-            f"the request was taken, but what it does could not be looked at: {problem.message}",
+            Message("the request was taken, but what it does could not be looked at: {why}", why=problem.message),
             f"atlctl ps {steps.found.job.name}",
         )
     return _results(steps, workers, last, now + timeout)
@@ -296,8 +326,8 @@ def _why_not(goal: Goal, top: Object) -> str:
     """Why the job itself is not as it should be."""
     if goal == "gone":
         held = [item for item in texts(objects.meta(top).get("finalizers")) if item != "foregroundDeletion"]
-        return f"finalizers are left: {', '.join(held)}" if held else "it is still being deleted"
-    return "the request was taken and nothing acted on it: does its controller run?"
+        return _finalizers(held) if held else Message("it is still being deleted")
+    return Message("the request was taken and nothing acted on it: does its controller run?")
 
 
 def why_left(pod: Object, now: float) -> str:
@@ -307,11 +337,13 @@ def why_left(pod: Object, now: float) -> str:
     ends = fields.moment(meta.get("deletionTimestamp"))
     state = podstate.condition(pod, None)
     if not meta.get("deletionTimestamp"):
-        return f"nothing has asked it to end, it is {state.state}"
+        return Message("nothing has asked it to end, it is {state}", state=state.state)
     if held := texts(meta.get("finalizers")):
-        return f"finalizers are left: {', '.join(held)}"
+        return _finalizers(held)
     if state.reason == "NodeLost":
-        return f"its node {node} does not answer: the pod stays until it is back, and may still run there"
+        return Message(
+            "its node {node} does not answer: the pod stays until it is back, and may still run there", node=node
+        )
     if ends is not None and ends > now:
-        return f"its grace period ends in {int(ends - now) + 1} s"
-    return f"it is ending on node {node}, past its grace period"
+        return Message("its grace period ends in {seconds} s", seconds=int(ends - now) + 1)
+    return Message("it is ending on node {node}, past its grace period", node=node)

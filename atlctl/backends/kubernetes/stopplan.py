@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from atlctl.backends.base import Plan, StopRequest
+from atlctl.backends.base import Plan, StopRequest, as_it_is, some_of
 from atlctl.backends.kubernetes import discovery, objects, queueing
 from atlctl.backends.kubernetes.api import Object
 from atlctl.backends.kubernetes.discovery import Served
@@ -22,10 +22,10 @@ from atlctl.backends.kubernetes.kinds import registry
 from atlctl.backends.kubernetes.kinds.base import JobKind, on_other_cluster, queue_of
 from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, Suspend, VolcanoCommand, Workload
 from atlctl.backends.kubernetes.kinds.trainingoperator import TrainingJob
+from atlctl.i18n import COMMA, Message, joined, plural
 from atlctl.jobs import fields
-from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
+from atlctl.jobs.errors import LEAVE_ONE_OUT, AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.model import State, Worker
-from atlctl.jobs.naming import fold_names
 
 #: What is reached in the end: the job sleeps, is gone, is awake, or its processes have ended.
 Goal = Literal["asleep", "gone", "awake", "processes"]
@@ -36,6 +36,7 @@ _PEOPLE = frozenset(
     ("creator", "creatorid", "created-by", "createdby", "owner", "user", "username", "submitted-by", "submitter")
 )
 _TEXT = 120
+_SOON = Message("try again in a moment")
 
 Fact = tuple[str, str]
 
@@ -87,40 +88,50 @@ class World:
 def stop(found: FoundJob, world: World, workers: Sequence[Worker], request: StopRequest) -> Plan:
     """The plan of a stop. Raises UsageError or AtlctlError with the command that does it natively, NotAllowed."""
     if request.delete and request.keep:
-        raise UsageError("--delete and --keep-pods exclude each other", "leave one of them out")
+        raise UsageError(Message("--delete and --keep-pods exclude each other"), LEAVE_ONE_OUT)
     running = tuple(worker for worker in workers if worker.state.active)
     if request.keep:
         return _processes(found, world, running, request)
     if {worker.name for worker in workers} != {worker.name for worker in found.job.workers}:
         raise UsageError(
-            "a job of a cluster is stopped as a whole", "--keep-pods ends the processes of some of its workers"
+            Message("a job of a cluster is stopped as a whole"),
+            Message("--keep-pods ends the processes of some of its workers"),
         )
     _known(found)
     if request.delete:
         return _delete(found, world, running)
     mechanism, note = _mechanism(found, world, resume=False)
     if isinstance(mechanism, Refuse):
-        also = "; --delete deletes it for good" if mechanism.deletable else ""
-        raise UsageError(f"job {found.job.name}: {mechanism.why}{also}", mechanism.command)
+        why = mechanism.why
+        if mechanism.deletable:
+            why = Message("{why}; --delete deletes it for good", why=why)
+        raise UsageError(Message("job {job}: {why}", job=found.job.name, why=why), mechanism.command)
     job, top = found.job, found.sight.top
     asked = _asked(found, world, mechanism)
     left = [worker for worker in running if worker.state is not State.STOPPING]
     if not job.state.active and left:
         raise AtlctlError(
-            f"job {job.name} is {job.state}, so it cannot be suspended, and {len(left)} of its workers still run",
+            Message(
+                "job {job} is {state}, so it cannot be suspended, and {count} of its workers still run",
+                job=job.name,
+                state=job.state,
+                count=len(left),
+            ),
             shlex.join(["atlctl", "stop", _form(found), *world.options, "--delete"]),
         )
     if objects.meta(top).get("deletionTimestamp"):
-        return Plan(job, (), "delete", nothing=f"job {job.name} is being deleted")
+        return Plan(job, (), "delete", nothing=Message("job {job} is being deleted", job=job.name))
     if not job.state.active or (asked and not running):
-        return Plan(job, (), "suspend", nothing=f"job {job.name} is {job.state}")
+        return Plan(job, (), "suspend", nothing=as_it_is(job))
     how, sentence, writes = _requests(found, world, mechanism)
+    if note:
+        sentence = Message("{request} ({note})", request=sentence, note=note)
     undo = shlex.join(["atlctl", "resume", _form(found), *world.options])
     facts = [
         *_about(found, world.place, world.now, running),
-        ("how", sentence + (note and f" ({note})") + ("; it was asked for before" if asked else "")),
+        ("how", Message("{request}; it was asked for before", request=sentence) if asked else sentence),
         ("lost", _lost(found.kind)),
-        ("back", f"{undo}  (new pods, from the last checkpoint)"),
+        ("back", Message("{command}  (new pods, from the last checkpoint)", command=undo)),
         *_doubts(world),
     ]
     steps = Steps(found, "asleep", () if asked else writes)
@@ -133,20 +144,25 @@ def resume(found: FoundJob, world: World) -> Plan:
     job, kind, top = found.job, found.kind, found.sight.top
     mechanism, _ = _mechanism(found, world, resume=True)
     if isinstance(mechanism, Refuse):
-        raise UsageError(f"job {job.name}: {mechanism.why}", mechanism.command)
+        raise UsageError(Message("job {job}: {why}", job=job.name, why=mechanism.why), mechanism.command)
     if not _asked(found, world, mechanism):
         if not job.state.active:
-            raise AtlctlError(f"job {job.name} is {job.state}: it cannot be resumed", "start it anew")
-        return Plan(job, (), "resume", nothing=f"job {job.name} is {job.state}")
+            raise AtlctlError(
+                Message("job {job} is {state}: it cannot be resumed", job=job.name, state=job.state),
+                Message("start it again"),
+            )
+        return Plan(job, (), "resume", nothing=as_it_is(job))
     if objects.meta(top).get("deletionTimestamp"):
-        raise AtlctlError(f"job {job.name} is being deleted: it cannot be resumed", f"atlctl ps {job.name}")
+        raise AtlctlError(
+            Message("job {job} is being deleted: it cannot be resumed", job=job.name), f"atlctl ps {job.name}"
+        )
     how, sentence, writes = _requests(found, world, mechanism)
     undo = shlex.join(["atlctl", "stop", _form(found), *world.options])
     facts = [*_about(found, world.place, world.now, ()), ("how", sentence)]
     if isinstance(mechanism, Workload):
-        facts.append(("then", "it goes back to its queue, and may wait there"))
+        facts.append(("then", Message("it goes back to its queue, and may wait there")))
     if kind.suspended(top) and any(worker.state.active for worker in job.workers):
-        facts.append(("note", "pods of before are still ending"))
+        facts.append(("note", Message("earlier pods are still ending")))
     quick = not isinstance(mechanism, VolcanoCommand)
     return Plan(job, (), how, tuple(facts), world.place, undo, steps=Steps(found, "awake", writes, quick=quick))
 
@@ -155,7 +171,12 @@ def _known(found: FoundJob) -> None:
     """A job that only its pods or a reference tell of could be anything's child: what a stop does cannot be told."""
     if not found.readable and found.kind is not registry.PODS:
         resource = found.kind.resource.name
-        raise NotAllowed(f"job {found.job.name} may not be read ({resource}), so it is not stopped", "atlctl doctor")
+        raise NotAllowed(
+            Message(
+                "job {job} may not be read ({resource}), so it is not stopped", job=found.job.name, resource=resource
+            ),
+            "atlctl doctor",
+        )
 
 
 def _mechanism(found: FoundJob, world: World, *, resume: bool) -> tuple[Mechanism, str]:
@@ -167,12 +188,17 @@ def _mechanism(found: FoundJob, world: World, *, resume: bool) -> tuple[Mechanis
         return mechanism, ""
     refused = world.problems.get(discovery.WORKLOADS.name)
     if refused is not None:
-        raise NotAllowed(f"Kueue manages job {found.job.name}, and {refused.message}", "atlctl doctor")
+        raise NotAllowed(
+            Message("Kueue manages job {job}, and {why}", job=found.job.name, why=refused.message), "atlctl doctor"
+        )
     if discovery.WORKLOADS.name in world.served.versions and kind.suspended(top) and not on_other_cluster(top):
-        raise AtlctlError(f"Kueue has made no Workload for job {found.job.name} yet", "try again in a moment")
+        raise AtlctlError(
+            Message("Kueue has made no Workload for job {job} yet", job=found.job.name),
+            _SOON,
+        )
     return (
         kind.resume(top) if resume else kind.stop(top),
-        f"its label names the queue {queue_of(top)}, but Kueue has no Workload of it",
+        Message("its label names the queue {queue}, but Kueue has no Workload of it", queue=queue_of(top)),
     )
 
 
@@ -197,16 +223,27 @@ def _requests(found: FoundJob, world: World, mechanism: Mechanism) -> tuple[str,
     match mechanism:
         case Suspend(field, value):
             body = {**mechanism.body, "metadata": {"uid": uid}}
-            sentence = f"{'.'.join(field)} of the {found.kind.title} is set to {str(value).lower()}"
+            sentence = Message(
+                "{field} of the {kind} is set to {value}",
+                field=".".join(field),
+                kind=found.kind.title,
+                value=str(value).lower(),
+            )
             how = "suspend" if value else "resume"
             return how, sentence, (Write("PATCH", path, body, what, uid, expect=(field, value)),)
         case Workload(workload, workload_uid, active):
             where = world.served.path(discovery.WORKLOADS, place, workload)
             if where is None:
-                raise AtlctlError("Kueue's Workloads are not served any more", "try again in a moment")
+                raise AtlctlError(Message("Kueue's Workloads are not served any more"), _SOON)
             body = {**mechanism.body, "metadata": {"uid": workload_uid}}
-            sentence = f"spec.active of Kueue's Workload {workload} is set to {str(active).lower()}"
-            sentence += "" if active else ": a job that is only suspended would be started again"
+            sentence = Message(
+                "spec.active of Kueue's Workload {workload} is set to {value}",
+                workload=workload,
+                value=str(active).lower(),
+            )
+            if not active:
+                why = Message("a job that is only suspended would be started again")
+                sentence = Message("{request}: {why}", request=sentence, why=why)
             write = Write(
                 "PATCH", where, body, f"Workload {workload}", workload_uid, expect=(("spec", "active"), active)
             )
@@ -214,11 +251,15 @@ def _requests(found: FoundJob, world: World, mechanism: Mechanism) -> tuple[str,
         case VolcanoCommand(action):
             where = world.served.path(discovery.COMMANDS, place)
             if where is None:
-                raise AtlctlError("the cluster has no commands of Volcano (bus.volcano.sh)", "atlctl doctor")
+                raise AtlctlError(Message("the cluster has no commands of Volcano (bus.volcano.sh)"), "atlctl doctor")
             write = Write(
                 "POST", where, mechanism.body(top, found.version), what, uid, path, expect=(("action",), action)
             )
-            return ("abort" if action == "AbortJob" else "resume"), f"Volcano's command {action}", (write,)
+            return (
+                ("abort" if action == "AbortJob" else "resume"),
+                Message("Volcano's command {action}", action=action),
+                (write,),
+            )
         case Refuse():
             raise UsageError(mechanism.why, mechanism.command)
 
@@ -227,7 +268,7 @@ def _delete(found: FoundJob, world: World, running: tuple[Worker, ...]) -> Plan:
     """A queue does not stand in the way of it; a kind, or another cluster, may."""
     mechanism = queueing.stopping(found.kind, found.sight.top, world.workloads)
     if isinstance(mechanism, Refuse) and not mechanism.deletable:
-        raise UsageError(f"job {found.job.name}: {mechanism.why}", mechanism.command)
+        raise UsageError(Message("job {job}: {why}", job=found.job.name, why=mechanism.why), mechanism.command)
     job, kind = found.job, found.kind
     pods = kind is registry.PODS
     targets = list(found.pods) if pods else [found.sight.top]
@@ -244,10 +285,14 @@ def _delete(found: FoundJob, world: World, running: tuple[Worker, ...]) -> Plan:
         }
         path = kind.resource.path(found.version, job.namespace or "", name)
         writes.append(Write("DELETE", path, options, f"{kind.title} {name}", uid))
+    if not pods:
+        how = Message("deletes the {kind} and all that it made", kind=kind.title)
+    else:
+        how = plural("deletes the {kind}", "deletes the {kind}s", len(targets), kind=kind.title)
     facts = [
         *_about(found, world.place, world.now, running),
-        ("how", f"deletes the {kind.title}" + ("s" if len(targets) > 1 else " and all that it made" * (not pods))),
-        ("lost", "all pods with their logs, and the job itself; nothing brings it back"),
+        ("how", how),
+        ("lost", Message("all pods with their logs, and the job itself; nothing brings it back")),
         *_doubts(world),
     ]
     steps = Steps(found, "gone", tuple(writes))
@@ -262,13 +307,18 @@ def _bare(found: FoundJob) -> None:
     owner = found.owner or next((own for pod in found.pods if (own := objects.controller(pod)) is not None), None)
     if owner is not None:
         named = f"{fields.text(owner.get('kind'))}/{fields.text(owner.get('name'))}"
-        raise UsageError(f"pods of {named} are not deleted as pods: it would make new ones", f"stop {named} itself")
+        raise UsageError(
+            Message("pods of {owner} are not deleted as pods: it would make new ones", owner=named),
+            Message("stop {owner} itself", owner=named),
+        )
 
 
 def _selective(found: FoundJob) -> None:
     """Refuses pods of a selector that may match all there are."""
     if found.kind is registry.PODS and not objects.uid(found.sight.top) and not restricting(found.job.name):
-        raise UsageError("the selector leaves out next to no pod", "name a label that the pods have: -l app=train")
+        raise UsageError(
+            Message("the selector matches nearly all pods"), Message("name a label that the pods have: -l app=train")
+        )
 
 
 #: The parts of a selector: commas within parentheses do not part.
@@ -285,11 +335,22 @@ def _processes(found: FoundJob, world: World, running: tuple[Worker, ...], reque
     _selective(found)
     job = found.job
     if not running:
-        return Plan(job, (), "processes", nothing=f"job {job.name} is {job.state}, and nothing of it runs")
+        return Plan(
+            job,
+            (),
+            "processes",
+            nothing=Message("job {job} is {state}, and nothing of it runs", job=job.name, state=job.state),
+        )
     facts = [
         *_about(found, world.place, world.now, running),
-        ("how", f"SIGTERM to the training in each worker, after {request.grace:g} s SIGKILL; the pods and GPUs stay"),
-        ("lost", "what the training has not saved; not reversible: the processes are gone"),
+        (
+            "how",
+            Message(
+                "SIGTERM to the training in each worker, after {grace:g} s SIGKILL; the pods and GPUs stay",
+                grace=request.grace,
+            ),
+        ),
+        ("lost", Message("what the training has not saved; not reversible: the processes are gone")),
         ("risk", _risk(found)),
     ]
     steps = Steps(found, "processes", grace=request.grace)
@@ -308,17 +369,17 @@ def _about(found: FoundJob, place: str, now: float, running: Sequence[Worker]) -
         facts.append(("by", made))
     if found.owner is not None:
         owner = f"{fields.text(found.owner.get('kind'))}/{fields.text(found.owner.get('name'))}"
-        facts.append(("owner", f"{owner}, which atlctl does not know: it may undo this"))
+        facts.append(("owner", Message("{owner}, which atlctl does not know: it may undo this", owner=owner)))
     if job.created is not None:
         facts.append(("age", _age(now - job.created)))
     if running:
         cards = [worker.gpus for worker in running if worker.gpus]
-        gpus = f", {sum(cards)} GPUs" if cards else ""
-        facts.append(
-            ("workers", f"{fold_names(worker.name for worker in running)} ({len(running)} of {job.expected}){gpus}")
-        )
+        who: str = some_of(job, running)
+        if cards:
+            who = joined([who, Message("{count} GPUs", count=sum(cards))], COMMA)
+        facts.append(("workers", who))
     else:
-        facts.append(("workers", f"none runs (0 of {job.expected})"))
+        facts.append(("workers", Message("none runs (0 of {expected})", expected=job.expected)))
     return facts
 
 
@@ -333,7 +394,9 @@ def _creator(top: Object) -> str:
     first = min(managers, key=lambda item: fields.moment(item.get("time")) or 0.0, default={})
     program = fields.text(first.get("manager"))[:_TEXT]
     names = ", ".join(dict.fromkeys(found))
-    return f"{names} (with {program})" if names and program else names or (program and f"with {program}")
+    if names and program:
+        return Message("{names} (with {program})", names=names, program=program)
+    return names or (program and Message("with {program}", program=program))
 
 
 def _age(seconds: float) -> str:
@@ -352,23 +415,25 @@ def _age(seconds: float) -> str:
 
 def _lost(kind: JobKind) -> str:
     """What a stop that can be taken back destroys all the same."""
-    whose = "all pods" if isinstance(kind, TrainingJob) else "the pods that run"
-    return f"{whose}, with their logs and files; what the training has not saved"
+    whose = Message("all pods") if isinstance(kind, TrainingJob) else Message("the pods that run")
+    return Message("{whose}, with their logs and files; what the training has not saved", whose=whose)
 
 
 def _risk(found: FoundJob) -> str:
     """What the end of processes may set off."""
     policies = {fields.text(objects.spec(pod).get("restartPolicy")) for pod in found.pods}
     if policies & {"Always", "OnFailure"}:
-        then = "the kubelet starts it again"
+        then = Message("the kubelet starts it again")
     elif any(objects.controller(pod) is not None for pod in found.pods):
-        then = f"the {found.kind.title} fails or tries again, and its pods may be deleted with their logs"
+        then = Message(
+            "the {kind} fails or tries again, and its pods may be deleted with their logs", kind=found.kind.title
+        )
     else:
-        then = "the pod has failed"
-    return f"where a container ends with its training, {then}"
+        then = Message("the pod has failed")
+    return Message("if a container ends with its training, {consequence}", consequence=then)
 
 
 def _doubts(world: World) -> list[Fact]:
     """What could not be looked at and might matter."""
     problem = world.problems.get(discovery.WORKLOADS.name)
-    return [("doubt", f"whether Kueue manages it: {problem.message}")] if problem is not None else []
+    return [("doubt", Message("whether Kueue manages it: {why}", why=problem.message))] if problem is not None else []

@@ -20,8 +20,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from atlctl.backends.base import Argv, Backend, Executor
+from atlctl.backends.base import Argv, Backend, Executor, by_signal
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, all_attempts
+from atlctl.i18n import COMMA, Message, joined
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import fold_names, safe_file_name
@@ -132,8 +133,8 @@ class Alarm:
             self._known.add((entry.worker.name, entry.run))
             self._spawn(self._fetch(entry, self._urgent))
         names = fold_names(entry.worker.name for entry in failed)
-        why = ", ".join(dict.fromkeys(": ".join(filter(None, (e.shown.state, e.shown.reason))) for e in failed))
-        self._said.warning(f"{names} failed ({why})")
+        states = dict.fromkeys(joined(filter(None, (e.shown.state, e.shown.reason)), Message(": ")) for e in failed)
+        self._said.warning(Message("{workers} failed ({why})", workers=names, why=joined(states, COMMA)))
         first, self.raised = not self.raised, True
         if first:
             fetching = list(self._tasks)
@@ -149,13 +150,21 @@ class Alarm:
         named = self._named.get((worker.name, entry.run), set())
         async with gate:
             try:
-                problem = await self._from_living(entry, place, named) if entry.alive else f"it is {worker.state}"
+                problem = (
+                    await self._from_living(entry, place, named)
+                    if entry.alive
+                    else Message("it is {state}", state=worker.state)
+                )
                 if problem:
                     await self._read_named(entry, place, named, problem)
             except OSError as error:
-                self._said.warning(f"files of {worker.name} cannot be saved: {error.strerror or error}")
+                self._said.warning(
+                    Message("files of {worker} cannot be saved: {why}", worker=worker.name, why=error.strerror or error)
+                )
             except AtlctlError as error:
-                self._said.warning(f"files of {worker.name} cannot be fetched: {error.message}")
+                self._said.warning(
+                    Message("files of {worker} cannot be fetched: {why}", worker=worker.name, why=error.message)
+                )
 
     async def _from_living(self, entry: RecordedWorker, place: FilePlace, named: set[str]) -> str:
         """All that its launcher keeps, by one command in it; what went wrong, empty where nothing did."""
@@ -170,7 +179,7 @@ class Alarm:
         finally:
             await executor.aclose()
         if got.files and entry.failed:
-            self._said.note(f"{entry.worker.name}: {got.files} files saved")
+            self._said.note(Message("{worker}: {count} files saved", worker=entry.worker.name, count=got.files))
         return got.problem
 
     async def _read_named(self, entry: RecordedWorker, place: FilePlace, named: set[str], problem: str) -> None:
@@ -182,7 +191,9 @@ class Alarm:
                 place.keep(path, data)
                 saved += 1
         if entry.failed and named and not saved:
-            self._said.warning(f"the files of {entry.worker.name} are out of reach: {problem}")
+            self._said.warning(
+                Message("the files of {worker} are out of reach: {why}", worker=entry.worker.name, why=problem)
+            )
 
     async def _run(self, command: str, names: str, fetching: list[asyncio.Task[None]]) -> None:
         if fetching:
@@ -197,8 +208,8 @@ class Alarm:
             env["ATLCTL_NAMESPACE"] = self._job.namespace
         how, printed = await run_hook(command, env)
         for line in printed.decode("utf-8", "backslashreplace").splitlines()[-20:]:
-            self._said.note(f"on-failure: {line}")
-        self._said.note(f"on-failure: {how}")
+            self._said.note(Message("on-failure: {line}", line=line))
+        self._said.note(Message("on-failure: {line}", line=how))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -271,9 +282,9 @@ async def freeze(
     finally:
         taking.close()
     if taking.full:
-        problem = f"more than {LIMIT >> 20} MiB or {MAX_FILES} files"
+        problem = Message("more than {size} MiB or {count} files", size=LIMIT >> 20, count=MAX_FILES)
     elif not problem and not taking.whole:
-        problem = "the answer was cut"
+        problem = Message("the answer was cut")
     return Frozen(taking.files, problem)
 
 
@@ -352,7 +363,7 @@ async def run_hook(command: str, more: Mapping[str, str]) -> tuple[str, bytes]:
             start_new_session=True,
         )
     except OSError as error:
-        return f"could not be started: {error.strerror}", b""
+        return Message("could not be started: {why}", why=error.strerror), b""
     printed = bytearray()
 
     async def read() -> None:
@@ -365,9 +376,9 @@ async def run_hook(command: str, more: Mapping[str, str]) -> tuple[str, bytes]:
     try:
         async with asyncio.timeout(HOOK_SECONDS):
             code = await process.wait()
-        how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
+        how = Message("exit code {code}", code=code) if code >= 0 else by_signal(-code)
     except TimeoutError:
-        how = f"ended after {HOOK_SECONDS:g} s"
+        how = Message("ended after {seconds:g} s", seconds=HOOK_SECONDS)
         _signal(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):
             async with asyncio.timeout(HOOK_GRACE):

@@ -20,6 +20,7 @@ from typing import Any, Protocol, cast
 
 from atlctl.backends.base import LogLine, LogRequest
 from atlctl.diagnosis.torchelastic import AGENT_STARTS, FAILURE_MARKERS
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.statedir import write_all
@@ -102,11 +103,11 @@ class Follower:
                 self.problem, self.unwritten, self.ended = "", False, True
                 return
             except (NothingMatched, Replaced):
-                problem = "it was deleted while its log was followed: lines at the end may be missing"
+                problem: str = Message("it was deleted while its log was followed: lines at the end may be missing")
             except AtlctlError as error:
                 problem = error.message
             except OSError as error:
-                problem, unwritten = f"cannot be written: {error.strerror or error}", True
+                problem, unwritten = Message("cannot be written: {why}", why=error.strerror or error), True
             if problem != self.problem:
                 self.problem, self.unwritten = problem, unwritten
                 self._stuck(self.worker.name, problem, unwritten)
@@ -138,7 +139,7 @@ class Follower:
             await self._copy(LogRequest(previous=True, since=since // _BILLION))
         except AtlctlError as error:
             if len(self.gaps) < _GAPS:
-                self.gaps.append(f"the end of the run before its restart is gone ({error.message})")
+                self.gaps.append(Message("the end of the run before its restart is gone ({why})", why=error.message))
 
     async def _copy(self, request: LogRequest) -> None:
         # Both backends give generators: ended early, they must give back their connections at once.

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atlctl.backends.base import Backend
+from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced
 from atlctl.jobs.model import Job, State
 from atlctl.jobs.statedir import file_error
 from atlctl.recording import manifest
+from atlctl.recording.folder import cannot_write
 from atlctl.recording.recorder.alarm import Alarm, Said
 from atlctl.recording.recorder.follow import Follower, WorkerLog
 from atlctl.recording.recorder.roll import RecordedWorker, Roll, look_for_seats
@@ -125,7 +127,7 @@ class Recorder:
             raise
         except AtlctlError as error:
             if not self._unreachable:
-                self._said.warning(f"{error.message}; going on with what comes")
+                self._said.warning(Message("{why}; going on with what comes", why=error.message))
             self._unreachable = True
             return job
         self._unreachable = False
@@ -139,7 +141,7 @@ class Recorder:
             self._follow(entry)
         for entry in restarted:
             self._looked.pop(entry.worker.name, None)
-            self._said.note(f"{entry.worker.name} was restarted; it is followed on")
+            self._said.note(Message("{worker} was restarted; its log is still followed", worker=entry.worker.name))
         for entry in self._roll.entries.values():
             self._followers[entry.worker.name].worker = entry.worker
             self._look_for_ranks(entry)
@@ -159,7 +161,9 @@ class Recorder:
         try:
             log = WorkerLog(self._store, stem(worker.name), self._keep, self._sync)
         except OSError as error:
-            raise file_error(error, f"the log of {worker.name} in {self._store.path}") from error
+            raise file_error(
+                error, Message("the log of {worker} in {path}", worker=worker.name, path=self._store.path)
+            ) from error
         follower = Follower(
             self._source, self._roll.job, worker, log, failed=self._failed, begun=self._begun, stuck=self._stuck
         )
@@ -183,7 +187,13 @@ class Recorder:
         """Said, once, where it is the fault of this machine. That a log is not there is told at the end."""
         if unwritten and not self._stuck_said:
             self._stuck_said = True
-            self._said.warning(f"the log of {name} {problem}; the others are recorded on, and it is tried again")
+            self._said.warning(
+                Message(
+                    "the log of {worker} {problem}; the others are still recorded, and it is retried",
+                    worker=name,
+                    problem=problem,
+                )
+            )
 
     # -- ranks -----------------------------------------------------------------------------------------------------
 
@@ -235,7 +245,7 @@ class Recorder:
     def _incomplete(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for name, follower in self._followers.items():
-            why = "; ".join([*follower.gaps, *([follower.problem] if follower.problem else [])])
+            why = joined([*follower.gaps, *([follower.problem] if follower.problem else [])])
             if why:
                 found[name] = why
         return found
@@ -246,7 +256,7 @@ class Recorder:
             write()
         except OSError as error:
             if not self._full:
-                self._said.warning(f"cannot write to {self._store.path}: {error.strerror or error}")
+                self._said.warning(cannot_write(self._store.path, error))
             self._full = True
         else:
             self._full = False

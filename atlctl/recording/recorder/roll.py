@@ -18,15 +18,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atlctl.backends.base import Argv, Event, ExecRequest, Executor, Exited, FailedToStart, Lost, Output
-from atlctl.jobs.errors import AtlctlError, UsageError
+from atlctl.i18n import Message
+from atlctl.jobs.errors import AtlctlError, UsageError, no_answer
 from atlctl.jobs.model import FAILED_STATES, HELD_REASON, Job, State, Worker
 from atlctl.recording import manifest
+from atlctl.recording.folder import NEW_FOLDER
 from atlctl.recording.recorder.store import Store
 from atlctl.recording.save import describe_job, describe_worker, stem
 
 #: Attempts of one worker that are kept, the last ones.
 MAX_ATTEMPTS = 64
-GONE = "its pod is gone"
+GONE = Message("its pod is gone")
 #: What is kept of an attempt.
 _OF_ATTEMPT = (
     *("uid", "pod", "node", "restarts", "started", "ended", "state", "reason", "message", "exit_code", "signal"),
@@ -113,7 +115,9 @@ class RecordedWorker:
         """The worker with what the recorder knows beside its platform."""
         worker = self.worker
         if not self.present and worker.state.active:
-            return replace(worker, state=State.UNKNOWN, reason=GONE, message=f"it was {worker.state} before")
+            return replace(
+                worker, state=State.UNKNOWN, reason=GONE, message=Message("it was {state} before", state=worker.state)
+            )
         if self.held and worker.state is State.RUNNING:
             return replace(worker, state=State.HELD, reason=HELD_REASON)
         return worker
@@ -224,11 +228,19 @@ def begun(store: Store, job: Job) -> Mapping[str, Any]:
         data = file.read(manifest.SIZE_LIMIT + 1)
     known = manifest.read_manifest(data)
     found = json.loads(data)
-    hint = "name another folder with --out"
+    hint = NEW_FOLDER
     if not isinstance(found.get("recorder"), dict):
-        raise UsageError(f"{store.path} holds saved logs, and no recording", hint)
+        raise UsageError(Message("{path} holds saved logs, not a recording", path=store.path), hint)
     if known.job.uid != job.uid:
-        raise UsageError(f"{store.path} is the recording of another job ({known.job.name}, uid {known.job.uid})", hint)
+        raise UsageError(
+            Message(
+                "{path} is the recording of another job ({job}, uid {uid})",
+                path=store.path,
+                job=known.job.name,
+                uid=known.job.uid,
+            ),
+            hint,
+        )
     return dict(found)
 
 
@@ -301,7 +313,7 @@ async def ask(executor: Executor, worker: Worker, argv: Argv, seconds: float, ta
                     take(last.data)
     except TimeoutError:
         await execution.end(_GRACE)
-        return f"no answer within {seconds:g} s"
+        return no_answer(seconds)
     except AtlctlError as error:
         return error.message
     finally:
@@ -310,4 +322,4 @@ async def ask(executor: Executor, worker: Worker, argv: Argv, seconds: float, ta
         return last.reason
     if isinstance(last, Exited) and last.exit_code == 0:
         return ""
-    return "the command that reads in it failed"
+    return Message("the command that reads in it failed")

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atlctl.diagnosis.logline import decode
+from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.model import Worker
@@ -27,6 +28,7 @@ from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import READ_FLAGS, open_below, write_all
 from atlctl.recording import manifest
 from atlctl.recording.events import MAX_EVENTS, lines_within
+from atlctl.recording.folder import NEW_FOLDER
 
 #: Held by the recorder that writes.
 LOCK = ".recorder.lock"
@@ -34,7 +36,6 @@ _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | _SAFE
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | _SAFE
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | _SAFE
-_ELSEWHERE = "name another folder with --out"
 EVENTS = "events.jsonl"
 STATES = "states.jsonl"
 #: Bytes after which a file is written anew with its newest lines alone.
@@ -76,10 +77,10 @@ class Store:
         """A folder that others may write to could be changed under our hands; one of other things is none of ours."""
         found = os.fstat(self._fd)
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            raise NotAllowed(f"{self.path} belongs to others, or others may write to it", _ELSEWHERE)
+            raise NotAllowed(Message("{path} belongs to others, or others may write to it", path=self.path), NEW_FOLDER)
         names = set() if made else set(os.listdir(self._fd))
         if names and manifest.NAME not in names and LOCK not in names:
-            raise UsageError(f"{self.path} is not empty, and no recording", _ELSEWHERE)
+            raise UsageError(Message("{path} is not empty, and not a recording", path=self.path), NEW_FOLDER)
 
     def _locked(self) -> int:
         lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | _SAFE, 0o600, dir_fd=self._fd)
@@ -88,7 +89,10 @@ class Store:
         except OSError as error:
             os.close(lock)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise UsageError(f"another recorder writes to {self.path}", f"end it, or {_ELSEWHERE}") from error
+                raise UsageError(
+                    Message("another recorder writes to {path}", path=self.path),
+                    Message("end it, or {advice}", advice=NEW_FOLDER),
+                ) from error
             raise
         return lock
 
@@ -143,15 +147,15 @@ def create_in(folder: int, name: str) -> int:
 def _regular(fd: int, name: str) -> int:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EEXIST, "is no regular file", name)
+        raise OSError(errno.EEXIST, Message("not a regular file"), name)
     return fd
 
 
 def _mapped(error: OSError, path: str) -> AtlctlError:
-    why = error.strerror or str(error)
+    message = Message("cannot record to {path}: {why}", path=path, why=error.strerror or error)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return NotAllowed(f"cannot record to {path}: {why}", _ELSEWHERE)
-    return UsageError(f"cannot record to {path}: {why}", _ELSEWHERE)
+        return NotAllowed(message, NEW_FOLDER)
+    return UsageError(message, NEW_FOLDER)
 
 
 class JsonLinesFile:

@@ -76,7 +76,7 @@ def test_a_request_may_depend_on_the_worker() -> None:
 
 @pytest.mark.parametrize(
     ("end", "reason"),
-    [((), "without a word"), ((Exited(),), "without a word"), ((Lost("cut off"),), "cut off")],
+    [((), "before the exit status"), ((Exited(),), "before the exit status"), ((Lost("cut off"),), "cut off")],
 )
 def test_only_an_explicit_code_or_signal_is_an_end(end: tuple[Event, ...], reason: str) -> None:
     (outcome,) = fan_out(FakeExecutor(Plan((Started(guarded=True), out("x"), *end))), 1)

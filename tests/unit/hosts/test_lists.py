@@ -53,8 +53,8 @@ def test_what_is_no_hostfile(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, says in [
         (tmp_path / "none", "No such file"),
-        (tmp_path, "no regular file"),
-        (tmp_path / "fifo", "no regular file"),
+        (tmp_path, "not a regular file"),
+        (tmp_path / "fifo", "not a regular file"),
         (big, "larger than 4 MiB"),
     ]:
         with pytest.raises(UsageError, match=says):

@@ -60,9 +60,13 @@ def one(**changes: Any) -> states.Seen:
         (
             {"trainer_failed": True, "programs": ["bash", "sleep"]},
             State.HELD,
-            "its trainer has failed; the launch script lives on",
+            "trainer failed; launch script still running",
         ),
-        ({"trainer_failed": True, "programs": ["bash", "python3"]}, State.RUNNING, "a trainer of it has failed before"),
+        (
+            {"trainer_failed": True, "programs": ["bash", "python3"]},
+            State.RUNNING,
+            "one of its trainers has failed before",
+        ),
     ],
 )
 def test_states(changes: dict[str, Any], state: State, reason: str) -> None:
@@ -86,11 +90,11 @@ def test_everything_that_a_host_tells() -> None:
         ([Lost("the connection is closed")], "w1: the connection is closed"),
         ([Exited(exit_code=NO_PYTHON)], "w1: "),
         ([Output("stderr", b"Traceback\nMemoryError\n"), Exited(exit_code=1)], "w1: MemoryError"),
-        ([Exited(signal=9)], "w1: the program there ended with signal 9"),
+        ([Exited(signal=9)], "w1: the program on the host ended with signal 9"),
         (told({"event": "failed", "kind": "failed", "message": "bad disk"}, 96), "w1: bad disk"),
-        (told({**SEEN, "presence": "dead"}), "w1: its answer cannot be understood"),
-        (told([]), "w1: its answer cannot be understood"),
-        (told(SEEN, 96), "w1: its answer cannot be understood"),
+        (told({**SEEN, "presence": "dead"}), "w1: its answer is malformed"),
+        (told([]), "w1: its answer is malformed"),
+        (told(SEEN, 96), "w1: its answer is malformed"),
         ([*told(SEEN)[:-1], Lost("cut")], "w1: cut"),
     ],
 )

@@ -176,8 +176,8 @@ def test_a_project_file_of_root_and_one_of_a_private_group_are_read(home, work, 
         ("[errors]\nsignatures = [1]\n", "errors.signatures must be a list of paths"),
         ("[errors]\nsignatures = ['']\n", "errors.signatures must be a list of paths"),
         ('[errors]\nsignatures = ["a\\u0000b"]\n', "errors.signatures must be a list of paths"),
-        ("[errors\n", "no valid TOML"),
-        ("a = " + "[" * 100_000, "no valid TOML"),
+        ("[errors\n", "not valid TOML"),
+        ("a = " + "[" * 100_000, "not valid TOML"),
     ],
 )
 @pytest.mark.parametrize("which", ["user", "project"])

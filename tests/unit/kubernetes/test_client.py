@@ -214,7 +214,7 @@ def test_warnings_of_the_server() -> None:
 
 def test_an_answer_that_is_no_json() -> None:
     handler, _ = answers(web.Response(text="<html>log in here</html>"))
-    with pytest.raises(NoServer, match="no JSON"):
+    with pytest.raises(NoServer, match="not JSON"):
         run(handler, lambda it: it.get(PODS))
 
 
@@ -448,7 +448,7 @@ def test_a_packed_answer_is_unpacked() -> None:
 )
 def test_an_answer_that_cannot_be_unpacked(answer: web.Response) -> None:
     handler, _ = answers(answer)
-    with pytest.raises(NoServer, match=r"packed|no JSON"):
+    with pytest.raises(NoServer, match=r"packed|not JSON"):
         run(handler, lambda it: it.get(PODS))
 
 

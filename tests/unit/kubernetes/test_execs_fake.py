@@ -201,7 +201,7 @@ def test_ends(messages: list[bytes], end: Event | None) -> None:
         ([b"\2MARK F 126\n", code(126)], FailedToStart(126, "tool: cannot be executed")),
         (
             [b"\2sh: 3: Syntax error\n", code(2)],
-            FailedToStart(125, "the shell there failed: sh: 3: Syntax error"),
+            FailedToStart(125, "the worker's shell failed: sh: 3: Syntax error"),
         ),
         ([code(137)], FailedToStart(255, "not running: the container ended")),
     ],

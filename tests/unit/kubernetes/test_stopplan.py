@@ -221,7 +221,7 @@ def test_selected_pods_are_deleted_one_by_one_each_for_its_uid() -> None:
 
 @pytest.mark.parametrize("request_", [StopRequest(delete=True), StopRequest(keep=True)])
 def test_an_empty_selector_is_refused(request_: StopRequest) -> None:
-    with pytest.raises(UsageError, match="next to no pod"):
+    with pytest.raises(UsageError, match="nearly all pods"):
         select("", [fake.pod("w-0")], request_)
 
 

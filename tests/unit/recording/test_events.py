@@ -102,11 +102,11 @@ def test_bad_lines_are_told_and_skipped():
     found, remarks = parse_events(lines)
     assert [item.reason for item in found] == ["Evicted"]
     assert remarks == [
-        "line 2: no JSON (cut off?)",
-        "line 3: no JSON object",
-        "line 4: no JSON object",
+        "line 2: not JSON (cut off?)",
+        "line 3: not a JSON object",
+        "line 4: not a JSON object",
         "line 5: neither a reason nor a message",
-        "line 6: no JSON (cut off?)",
+        "line 6: not JSON (cut off?)",
         "line 7: nested too deeply",
     ]
 
@@ -117,9 +117,9 @@ def test_remarks_and_events_are_bounded(monkeypatch):
     found, remarks = parse_events([b"x"] * 5 + [json.dumps(OWN | {"reason": str(n)}).encode() for n in range(5)])
     assert [item.reason for item in found] == ["2", "3", "4"]
     assert remarks == [
-        "line 1: no JSON (cut off?)",
-        "line 2: no JSON (cut off?)",
-        "3 more lines are no events",
+        "line 1: not JSON (cut off?)",
+        "line 2: not JSON (cut off?)",
+        "3 more lines are not events",
         "more than 3 events: the first 2 were left out",
     ]
 

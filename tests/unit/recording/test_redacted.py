@@ -394,15 +394,15 @@ def test_the_same_files_give_the_same_bytes(folder, tmp_path):
 def test_what_is_there_stays(folder, tmp_path):
     there = tmp_path / "r.tar.gz"
     there.write_text("mine")
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="already exists"):
         pack(str(folder), str(there), 0)
-    with pytest.raises(UsageError, match="there already"), staged(str(there)):
+    with pytest.raises(UsageError, match="already exists"), staged(str(there)):
         pass
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     for name in ("full", "link", "full/x"):
-        with pytest.raises(UsageError, match="there already"), staged(str(tmp_path / name)):
+        with pytest.raises(UsageError, match="already exists"), staged(str(tmp_path / name)):
             pass
         with pytest.raises(UsageError, match="cannot make"):
             move(str(folder), str(tmp_path / name))
@@ -433,7 +433,7 @@ def test_no_place_for_it(tmp_path):
         pass
     with pytest.raises((UsageError, NotAllowed), match="cannot write"), staged("/proc/new"):
         pass
-    with pytest.raises(UsageError, match="there already"), staged("/"):
+    with pytest.raises(UsageError, match="already exists"), staged("/"):
         pass
 
 

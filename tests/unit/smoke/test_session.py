@@ -80,7 +80,7 @@ def test_one_that_says_nothing_is_named_and_ended_and_the_others_are_not_kept() 
 ENDS: dict[str, tuple[Event, str]] = {
     "refused": (FailedToStart(125, "pods/exec is forbidden"), "pods/exec is forbidden"),
     "lost": (Lost("the connection ended"), "lost: the connection ended; the agent may still run there"),
-    "no shell": (FailedToStart(127, "no such file"), "there is no shell"),
+    "no shell": (FailedToStart(127, "no such file"), "shell not found"),
     "exit": (Exited(exit_code=3), "the agent ended with exit 3"),
 }
 

@@ -135,7 +135,7 @@ def test_a_link_that_was_named_is_followed_as_source_and_refused_as_target(
     assert here.joinpath("new").read_bytes() == BODY
     here.joinpath("out").symlink_to(here / "new")
     outcome, _ = run(copy(shells, there / "logs/a", here / "out"))
-    assert (outcome.code, outcome.reason.endswith("a link stands in its place")) == (1, True)
+    assert (outcome.code, outcome.reason.endswith("a link is in its place")) == (1, True)
     assert left(here) == ["new", "out"]
 
 
@@ -191,7 +191,7 @@ def test_what_stands_in_the_way_inside_is_named(tar: Shells, there: Path, here: 
     here.joinpath("logs/a").mkdir()
     outcome, _ = run(copy(tar, there / "logs", here))
     assert outcome.code == 1
-    assert "stands in its place" in outcome.reason
+    assert "is in its place" in outcome.reason
     assert left(here) == ["logs", "logs/a", "logs/deep", "outside"]
 
 
@@ -246,7 +246,7 @@ def test_refusals_are_told_in_plain_words(tar: Shells, there: Path, here: Path) 
         "1 it is neither a file nor a folder",
         "1 no such folder",
         "1 the folder to put it in does not exist",
-        "1 file: a file stands in its place",
+        "1 file: a file is in its place",
     ]
     assert left(here) == []
 
@@ -254,7 +254,7 @@ def test_refusals_are_told_in_plain_words(tar: Shells, there: Path, here: Path) 
 def test_a_worker_without_a_shell_is_told(here: Path) -> None:
     shells = Shells(start=FailedToStart(127, "/bin/sh: command not found"))
     outcome, _ = run(down(shells, "/x", here))
-    assert (outcome.code, outcome.reason) == (1, "no shell there: /bin/sh: command not found")
+    assert (outcome.code, outcome.reason) == (1, "the worker has no shell: /bin/sh: command not found")
 
 
 def test_a_worker_that_is_gone_is_255(here: Path) -> None:
@@ -304,13 +304,13 @@ def test_a_whole_stream_without_an_exit_of_0_is_no_success(
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"nonsense\n", "did not say what it sends"),
-        (b"x" * 200, "did not say what it sends"),
-        (b"file cat -1\n", "did not say what it sends"),
-        (b"file cat 9999999999999999999999\n", "did not say what it sends"),
+        (b"nonsense\n", "did not report what it sends"),
+        (b"x" * 200, "did not report what it sends"),
+        (b"file cat -1\n", "did not report what it sends"),
+        (b"file cat 9999999999999999999999\n", "did not report what it sends"),
         (b"file cat 3\nabcd", "grew while it was read"),
         (b"file cat 99999999999999999\n", "bytes are needed"),
-        (b"file tar\n" + stream(member("a", b"x"), member("b", b"y")), "something else than the one file"),
+        (b"file tar\n" + stream(member("a", b"x"), member("b", b"y")), "something other than the one file"),
         (b"folder tar\n" + stream(member("../x", b"x")), "leads out of the target: ../x"),
         (b"folder tar\n" + b"\xff" * 512, "damaged"),
     ],

@@ -130,7 +130,7 @@ def test_links_that_are_there_already_are_not_followed(root: Path, kind: str) ->
     name = "link/secret" if kind == "folder link" else "link"
     tally = extract(stream(member(name, b"changed"), member("good", b"x")), root)
     assert (tally.files, tally.failed.count) == (1, 1)
-    assert tally.failed.first == [f"{name}: a link stands in its place"]
+    assert tally.failed.first == [f"{name}: a link is in its place"]
     assert root.joinpath("link").is_symlink()
     assert root.joinpath("good").read_bytes() == b"x"
     assert not list(outside.iterdir())
@@ -153,10 +153,10 @@ def test_what_stands_in_the_way_is_named_and_the_rest_goes_on(root: Path) -> Non
     )
     assert (tally.files, tally.failed.count) == (1, 5)
     assert tally.failed.first[:4] == [
-        "folder: a folder stands in its place",
-        "file: a file stands in its place",
-        "file/below: a file stands in its place",
-        "fifo: a special file stands in its place",
+        "folder: a folder is in its place",
+        "file: a file is in its place",
+        "file/below: a file is in its place",
+        "fifo: a special file is in its place",
     ]
     assert root.joinpath("file").read_text() == "was"
 

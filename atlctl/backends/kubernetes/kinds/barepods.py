@@ -8,6 +8,7 @@ from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
 from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight, derived
 from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, kubectl
+from atlctl.i18n import Message
 from atlctl.jobs.model import Worker
 
 #: Labels under which users write a node rank.
@@ -35,11 +36,11 @@ class BarePods(Common):
     def stop(self, top: Object, /) -> Mechanism:
         name = objects.name(top)
         command = kubectl(top, "delete", "pod", name) if name else kubectl(top, "delete", "pods", "-l", "SELECTOR")
-        return Refuse("a pod without a job has no stop that could be taken back", command, deletable=True)
+        return Refuse(Message("a pod without a job has no stop that could be taken back"), command, deletable=True)
 
     def resume(self, top: Object, /) -> Mechanism:
         command = kubectl(top, "apply", "-f", "FILE")
-        return Refuse("a pod that has ended does not start again; create it anew", command)
+        return Refuse(Message("a pod that has ended does not start again; create a new one"), command)
 
 
 def user_ranks(pods: Sequence[Object]) -> list[int] | None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
 from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight, derived
-from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, kubectl, patch
+from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, kubectl, not_resumed, patch
+from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.model import State, Worker
 
@@ -64,15 +65,17 @@ class ElasticJob(Common):
         if frozen and not any(worker.state.active for worker in training):
             return JobStatus(State.SUSPENDED, *said)
         verdict = derived(training or workers)
-        return replace(verdict, reason="scaling suspended") if frozen else verdict
+        return replace(verdict, reason=Message("scaling suspended")) if frozen else verdict
 
     def stop(self, top: Object, /) -> Mechanism:
         command = kubectl(top, "delete", f"{self.resource.name}/{objects.name(top)}")
-        return Refuse("an ElasticJob has no stop that could be taken back: suspend leaves its workers running", command)
+        return Refuse(
+            Message("an ElasticJob has no stop that could be taken back: suspend leaves its workers running"), command
+        )
 
     def resume(self, top: Object, /) -> Mechanism:
         command = patch(top, self.resource.name, '{"spec":{"suspend":false}}')
-        return Refuse("atlctl does not resume ElasticJobs", command)
+        return Refuse(not_resumed("ElasticJobs"), command)
 
 
 def _last(top: Object, phase: str) -> Object:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
 from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight, asleep, derived
-from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, scale
+from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, not_resumed, scale
+from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.model import State, Worker
 
@@ -19,6 +20,15 @@ _ROLE = "worker"
 def replicas(top: Object) -> int | None:
     """What it is scaled to; one where it does not say."""
     return objects.count(objects.spec(top).get("replicas", 1))
+
+
+def no_stop(kinds: str, top: Object) -> Message:
+    """Why atlctl does not stop what is stopped by scaling it to nothing."""
+    return Message(
+        "atlctl does not stop {kind}; to take it back, note that it has {count} replicas now",
+        kind=kinds,
+        count=replicas(top),
+    )
 
 
 class LeaderWorkerSet(Common):
@@ -57,13 +67,16 @@ class LeaderWorkerSet(Common):
     def stop(self, top: Object, /) -> Mechanism:
         command = scale(top, self.resource.name, 0)
         return Refuse(
-            f"atlctl does not stop LeaderWorkerSets; to take it back, note that it has {replicas(top)} replicas now",
+            no_stop("LeaderWorkerSets", top),
             command,
             deletable=True,
         )
 
     def resume(self, top: Object, /) -> Mechanism:
-        return Refuse("atlctl does not resume LeaderWorkerSets", scale(top, self.resource.name, replicas(top) or 1))
+        return Refuse(
+            not_resumed("LeaderWorkerSets"),
+            scale(top, self.resource.name, replicas(top) or 1),
+        )
 
 
 def standing(suspended: bool, top: Object, workers: Sequence[Worker]) -> JobStatus:

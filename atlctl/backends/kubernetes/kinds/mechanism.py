@@ -8,6 +8,7 @@ from typing import Any
 
 from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
+from atlctl.i18n import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,16 @@ class Refuse:
     why: str
     command: str
     deletable: bool = False
+
+
+def not_stopped(kinds: str) -> Message:
+    """Why a stop is refused."""
+    return Message("atlctl does not stop {kind}", kind=kinds)
+
+
+def not_resumed(kinds: str) -> Message:
+    """Why a resume is refused."""
+    return Message("atlctl does not resume {kind}", kind=kinds)
 
 
 Mechanism = Suspend | VolcanoCommand | Workload | Refuse

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
 from atlctl.backends.kubernetes.kinds.base import JobRole, PodPlace, Resource, Sight
-from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, patch
+from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, not_resumed, not_stopped, patch
 from atlctl.backends.kubernetes.kinds.trainingoperator import GROUP, TrainingJob, in_order, label, replica_specs
 
 _LAUNCHER = "launcher"
+_KIND = "MPIJobs of mpi-operator"
 
 
 class MPIJobV2(TrainingJob):
@@ -38,10 +39,14 @@ class MPIJobV2(TrainingJob):
         return (*launcher, *workers) if works else (*workers, *launcher)
 
     def stop(self, top: Object, /) -> Mechanism:
-        return Refuse("atlctl does not stop MPIJobs of mpi-operator", _suspend(top, "true"), deletable=True)
+        return Refuse(
+            not_stopped(_KIND),
+            _suspend(top, "true"),
+            deletable=True,
+        )
 
     def resume(self, top: Object, /) -> Mechanism:
-        return Refuse("atlctl does not resume MPIJobs of mpi-operator", _suspend(top, "false"))
+        return Refuse(not_resumed(_KIND), _suspend(top, "false"))
 
 
 def _suspend(top: Object, value: str) -> str:

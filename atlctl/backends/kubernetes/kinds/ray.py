@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
 from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight, asleep, derived
-from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, patch
+from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, not_resumed, not_stopped, patch
 from atlctl.jobs import fields
 from atlctl.jobs.model import State, Worker
 
@@ -61,10 +61,14 @@ class _Ray(Common):
         return (*(JobRole(name, count) for name, count in stated.items()), *helpers)
 
     def stop(self, top: Object, /) -> Mechanism:
-        return Refuse(f"atlctl does not stop {self.resource.kind}s", self._suspend(top, "true"), deletable=True)
+        return Refuse(
+            not_stopped(f"{self.resource.kind}s"),
+            self._suspend(top, "true"),
+            deletable=True,
+        )
 
     def resume(self, top: Object, /) -> Mechanism:
-        return Refuse(f"atlctl does not resume {self.resource.kind}s", self._suspend(top, "false"))
+        return Refuse(not_resumed(f"{self.resource.kind}s"), self._suspend(top, "false"))
 
     def _suspend(self, top: Object, value: str) -> str:
         return patch(top, self.resource.name, f'{{"spec":{{"suspend":{value}}}}}')

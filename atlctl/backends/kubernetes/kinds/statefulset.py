@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from atlctl.backends.kubernetes import objects
 from atlctl.backends.kubernetes.api import Object
 from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, PodPlace, Resource, Sight
-from atlctl.backends.kubernetes.kinds.leaderworkerset import replicas, standing
-from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, scale
+from atlctl.backends.kubernetes.kinds.leaderworkerset import no_stop, replicas, standing
+from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, not_resumed, scale
 from atlctl.jobs import fields
 from atlctl.jobs.model import Worker
 
@@ -47,10 +47,13 @@ class StatefulSet(Common):
 
     def stop(self, top: Object, /) -> Mechanism:
         return Refuse(
-            f"atlctl does not stop StatefulSets; to take it back, note that it has {replicas(top)} replicas now",
+            no_stop("StatefulSets", top),
             scale(top, self.resource.name, 0),
             deletable=True,
         )
 
     def resume(self, top: Object, /) -> Mechanism:
-        return Refuse("atlctl does not resume StatefulSets", scale(top, self.resource.name, replicas(top) or 1))
+        return Refuse(
+            not_resumed("StatefulSets"),
+            scale(top, self.resource.name, replicas(top) or 1),
+        )

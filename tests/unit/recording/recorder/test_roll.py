@@ -85,7 +85,7 @@ def test_only_the_recording_of_this_job_is_gone_on_with(tmp_path: Path) -> None:
         begun(store, job(FIRST, uid="uid-2"))
     saved = Folder(str(tmp_path / "saved"))
     saved.write("atlctl.json", describe(job(FIRST)))
-    with pytest.raises(UsageError, match="saved logs, and no recording"):
+    with pytest.raises(UsageError, match="saved logs, not a recording"):
         begun(Store(str(tmp_path / "saved")), job(FIRST))
 
 

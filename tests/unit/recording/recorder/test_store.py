@@ -40,7 +40,7 @@ def test_one_recorder_at_a_time(tmp_path: Path) -> None:
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
     tmp_path.joinpath("thesis.tex").touch()
-    with pytest.raises(UsageError, match="not empty, and no recording"):
+    with pytest.raises(UsageError, match="not empty, and not a recording"):
         Store(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
