@@ -7,6 +7,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 VENV := .venv/.installed
 LOCK := atlctl/packaging/lock.txt
+# Without compiled files each test process, and each command that a test starts, compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-quick check lint format lock generate bench dist executable e2e soak test-install test-deps clean
 

@@ -471,7 +471,8 @@ class Summaries:
     """Reads the summaries of one worker's log. Those of other workers in the same stream are not told apart here."""
 
     def __init__(self) -> None:
-        self._done: deque[Summary] = deque(maxlen=MAX_SUMMARIES)
+        self._done: deque[Summary] = deque()
+        self._entries = 0
         self._block: _SummaryBlock | None = None
 
     @property
@@ -505,8 +506,9 @@ class Summaries:
         if summary is None:
             return
         self._done.append(summary)
-        while len(self._done) > 1 and sum(len(item.entries) for item in self._done) > MAX_ALL_ENTRIES:
-            self._done.popleft()
+        self._entries += len(summary.entries)
+        while len(self._done) > MAX_SUMMARIES or (len(self._done) > 1 and self._entries > MAX_ALL_ENTRIES):
+            self._entries -= len(self._done.popleft().entries)
 
 
 def all_attempts(path: str) -> list[str]:

@@ -78,22 +78,23 @@ def test_there_are_logs():
     assert len(LOGS) > 60
 
 
-@pytest.mark.parametrize("path", LOGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-@pytest.mark.parametrize("edge", [0, 600])
-def test_nothing_that_matters_is_lost_by_the_prefilter(path, edge, monkeypatch):
-    data = path.read_bytes()
+@pytest.mark.parametrize("folder", sorted({path.parent for path in LOGS}), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("edge", [pytest.param(0, marks=pytest.mark.slow), 600])
+def test_nothing_that_matters_is_lost_by_the_prefilter(folder, edge, monkeypatch):
     monkeypatch.setattr(feed, "_EDGE", edge)
     if not edge:
         # At the top of a log frames without a header count, so that no line of it is left out.
         monkeypatch.setattr(logfacts, "CUT_TOP", 0)
         monkeypatch.setattr(tracebacks, "CUT_TOP", 0)
-    found = scanned(data)
-    with monkeypatch.context() as patch:
-        patch.setattr(logfacts, "sieve_for", lambda _: lambda _: True)  # the reader takes every line
-        patch.setattr(Feed, "_plain", lambda *_: False)  # and gets every one
-        every = scanned(data)
-    assert told(found) == told(every)
-    assert found.last_line <= every.last_line == len(lines_of(data))
+    for path in folder.glob("*.log"):
+        data = path.read_bytes()
+        found = scanned(data)
+        with monkeypatch.context() as patch:
+            patch.setattr(logfacts, "sieve_for", lambda _: lambda _: True)  # the reader takes every line
+            patch.setattr(Feed, "_plain", lambda *_: False)  # and gets every one
+            every = scanned(data)
+        assert told(found) == told(every), path
+        assert found.last_line <= every.last_line == len(lines_of(data)), path
 
 
 def test_the_moments_of_what_is_kept_are_the_same(monkeypatch):
@@ -279,6 +280,7 @@ def cpu(lines: list[bytes]) -> float:
     return min(times)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS)
 def test_time_grows_in_proportion(make: Callable[[int], list[bytes]]) -> None:
     """Four times the lines; ten times the time would be the sign of a square."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import os
 import pwd
 import re
@@ -48,10 +49,12 @@ _INLINE = re.compile(r"`([^`\n]+)`")
 _OPERATOR = re.compile(r"[|&;<>()]+")
 
 
+@functools.cache
 def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+@functools.cache
 def prose(text: str) -> str:
     """The text without its fenced blocks."""
     return _FENCE.sub("", text)
@@ -61,6 +64,7 @@ def headings(text: str) -> list[tuple[str, str]]:
     return _HEADING.findall(prose(text))
 
 
+@functools.cache
 def anchors(text: str) -> set[str]:
     """The anchors that GitHub gives to the headings: lower case, no punctuation, blanks as hyphens, doubles counted."""
     found: dict[str, int] = {}
@@ -146,9 +150,10 @@ def dry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_command_lines_parse(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     wrong = []
+    command = get_command(app)
     for words in atlctl_lines(read(name)):
         try:
-            parse_and_run(get_command(app), words)
+            parse_and_run(command, words)
         except AtlctlError as error:
             wrong.append(f"atlctl {shlex.join(words)}: {error.message}")
     assert wrong == []
@@ -166,6 +171,7 @@ def test_documents_hold_command_lines() -> None:
     assert {len(atlctl_lines(read(name))) >= 20 for name in READMES} == {True}
 
 
+@functools.cache
 def command_names() -> set[str]:
     aliases = set(table.completion_table()["aliases"])
     return {page.path for page in pages() if page.path} | aliases

@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 NAMESPACE = "atlctl-e2e-unit"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "cause"),
     [
@@ -60,6 +61,7 @@ def server() -> Iterator[Server]:
         yield own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["input", "SIGINT", "SIGTERM", "SIGHUP"])
 def test_the_namespace_goes_with_the_tests(server: Server, end: str) -> None:
     keeper = subprocess.Popen(

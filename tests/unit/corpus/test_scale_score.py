@@ -43,6 +43,7 @@ def test_right_at_scale(rendered: list[Path], evidence: Evidence) -> None:
     assert sum(item.wrong_and_certain for item in scores) == 0, told
 
 
+@pytest.mark.slow
 def test_the_cascade_is_folded(rendered: list[Path]) -> None:
     lengths = []
     for case in sorted(rendered[0].iterdir()):

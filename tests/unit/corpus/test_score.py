@@ -128,5 +128,6 @@ def test_todays_score(scores: list[Score], capsys: pytest.CaptureFixture[str]) -
     assert ours[2].count("wrong") <= ours[1].count("wrong")
 
 
+@pytest.mark.slow
 def test_the_table_in_the_docs_is_todays(scores: list[Score]) -> None:
     assert table(scores) in (ROOT / "docs/en/corpus.md").read_text(encoding="utf-8")

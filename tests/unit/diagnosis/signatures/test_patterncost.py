@@ -114,6 +114,7 @@ def test_refused(pattern, why):
         shape(pattern)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pattern",
     [
