@@ -47,7 +47,7 @@ def parse(source: str, target: str) -> CopySpec:
             raise UsageError(Message("a path is empty"), "atlctl cp worker-0:/logs ./logs")
     if None not in sides:
         raise UsageError(
-            Message("both sides are on workers, and a copy has one of them here"),
+            Message("both sides are on workers, but one side of a copy must be local"),
             Message("in two steps, as: atlctl cp worker-0:/file ./file && atlctl cp --all ./file :/file"),
         )
     there, back = sides

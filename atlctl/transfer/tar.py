@@ -445,7 +445,7 @@ def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _gone(source: LocalSource, error: OSError) -> SourceError:
-    return SourceError(Message("{path} cannot be read any more: {why}", path=source.path, why=error.strerror))
+    return SourceError(Message("{path} can no longer be read: {why}", path=source.path, why=error.strerror))
 
 
 def _refusal(error: OSError, path: str) -> AtlctlError:

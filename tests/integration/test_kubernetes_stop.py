@@ -109,7 +109,7 @@ def test_a_stop_saves_suspends_waits_and_says_how_to_take_it_back(cluster: Clust
     assert sorted(set(reasons) - {"Killing"}) == ["SuccessfulCreatePod", "ours"]
     assert b"boom of worker" in cluster.cli("errors", "--from", "kept").stdout
     assert {Path("kept").stat().st_mode & 0o777, Path("kept/atlctl.json").stat().st_mode & 0o777} == {0o700, 0o600}
-    # a second run is safe, and the hint works as it is printed
+    # running the command again is safe, and the hint works as it is printed
     assert cluster.cli("stop", "train", "--yes") == (b"", b"job train is Suspended: nothing to stop\n", 0)
     back = cluster.cli(*resume.split()[1:], "--yes")
     assert (back.stdout, back.code) == (b"resumed: job train\n", 0)
@@ -224,7 +224,7 @@ def test_where_nothing_acts_on_the_request_it_is_1_and_says_so(cluster: Cluster)
     cluster.pytorchjob("ignored")
     run = cluster.cli("stop", "ignored", "--yes", "--no-save", "--timeout", "1")
     assert run.code == 1
-    assert b"  worker-0: nothing has asked it to end, it is Running\n" in run.stderr
+    assert b"  worker-0: nothing has requested its end; it is Running\n" in run.stderr
     assert run.stderr.endswith(
         b"error: not stopped: worker-[0-1]\nhint: look at it: atlctl ps ignored; a second stop is safe\n"
     )
@@ -236,7 +236,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_stop(cluster: Cluster) -> None:
     cluster.pytorchjob("left")
     env = {"KUBECONFIG": str(cluster.server.kubeconfig)}
     with Terminal("stop", "left", "--yes", "--no-save", env=env) as terminal:
-        terminal.wait_for(b"asked for; waiting until 2 pods are gone")
+        terminal.wait_for(b"requested; waiting until 2 pods are gone")
         terminal.type(b"\x03")
         assert terminal.code() == 130
     assert b"interrupted; what was asked for goes on without atlctl" in terminal.screen

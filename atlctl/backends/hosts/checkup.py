@@ -97,7 +97,7 @@ async def _one(
     except TimeoutError:
         where = f"{checked.target.host}:{checked.target.port}" if checked.target is not None else worker.name
         hint = Message(
-            "see where it stops: ssh -v {worker} true; or give it more time: --connect-timeout {seconds:g}",
+            "see where it hangs: ssh -v {worker} true; or allow more time: --connect-timeout {seconds:g}",
             worker=worker.name,
             seconds=seconds * 3,
         )

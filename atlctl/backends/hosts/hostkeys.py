@@ -142,7 +142,7 @@ def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | 
     if entries.is_revoked(place, port, offered):
         return HostKeyRefused(
             "revoked",
-            Message("the key of {name} was revoked{shown}: it may be another machine", name=name, shown=shown),
+            Message("the key of {name} was revoked{shown}: do not trust this host", name=name, shown=shown),
             Message("ask its owner"),
         )
     if entries.trusted(place, port):

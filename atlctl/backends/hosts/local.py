@@ -127,7 +127,7 @@ class LocalBackend(SupervisedBackend):
                 found = self._same(job)
             except Replaced:
                 raise UsageError(
-                    Message("job {job} was started anew meanwhile", job=job.name), Message("run the command again")
+                    Message("job {job} was restarted meanwhile", job=job.name), Message("run the command again")
                 ) from None
             registry.remove(found.folder)
 

@@ -240,7 +240,9 @@ def _of_tasks(tasks: Mapping[str, list[str]], place: str, seen: _Seen) -> Found 
     if len({turn for turn, _ in named}) < len(named) or named[-1][0] == 2:
         remarks.append(
             Message(
-                "{place}: nothing says how node ranks run over the tasks; taken are {order}", place=place, order=order
+                "{place}: the order of node ranks over the tasks is not given; assumed: {order}",
+                place=place,
+                order=order,
             )
         )
     for _, task in named:
@@ -258,7 +260,7 @@ def _of_tasks(tasks: Mapping[str, list[str]], place: str, seen: _Seen) -> Found 
                 )
             )
     used = Message(
-        "{hosts} in {place}: {order}; node ranks are taken to follow this order",
+        "{hosts} in {place}: {order}; node ranks are assumed to follow this order",
         hosts=_hosts(hosts),
         place=place,
         order=order,
@@ -342,7 +344,7 @@ def _own(hosts: tuple[Host, ...], seen: _Seen) -> tuple[int | None, tuple[str, .
             taken = hosts[rank[0]].name
             return rank[0], (
                 Message(
-                    "this worker is taken for {host}, since {variable} is {rank}",
+                    "this worker is assumed to be {host}, since {variable} is {rank}",
                     host=taken,
                     variable=rank[1],
                     rank=rank[0],

@@ -260,7 +260,7 @@ class SshBackend(SupervisedBackend):
         record = self._record(job)
         if record is None:
             raise UsageError(
-                Message("{job} is a list of hosts: no process there is known to be its own", job=job.name),
+                Message("{job} is a list of hosts: none of their processes are known to belong to it", job=job.name),
                 Message(
                     "what 'atlctl ssh run' starts can be stopped; else: atlctl exec --hostfile FILE --all -- pkill NAME"
                 ),

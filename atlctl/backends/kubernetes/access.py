@@ -154,7 +154,8 @@ def _impersonation(user: Entry) -> dict[str, str]:
     """Headers of `as` and `as-uid`. Groups would need a repeated header, and are refused rather than dropped."""
     if user.get("as-groups") or user.get("as-user-extra"):
         raise UsageError(
-            Message("the kubeconfig impersonates groups, which atlctl cannot"), Message("use a user without as-groups")
+            Message("the kubeconfig impersonates groups, which atlctl does not support"),
+            Message("use a user without as-groups"),
         )
     headers = {"Impersonate-User": user.get("as"), "Impersonate-Uid": user.get("as-uid")}
     return {name: str(value) for name, value in headers.items() if value}

@@ -145,7 +145,7 @@ class Client:
                 raw.clear()
                 raise TooLarge(
                     Message(
-                        "the API server {host} does not come to the end of a list: {pages} pages, {size} MiB: {path}",
+                        "the API server {host} sends an endless list: {pages} pages, {size} MiB: {path}",
                         host=self._host(),
                         pages=pages,
                         size=weight >> 20,
@@ -532,7 +532,7 @@ class AioSocket:
                 raise ConnectionError
             await self._socket.send_bytes(data)
         except (aiohttp.ClientConnectionResetError, ConnectionError, RuntimeError) as error:
-            raise NoServer(Message("the connection to the API server is gone")) from error
+            raise NoServer(Message("the connection to the API server was lost")) from error
 
     async def close(self) -> None:
         self._stop()
@@ -578,9 +578,7 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, Non
     unpacker = None if packed == "identity" else zlib.decompressobj(31)
     if packed not in ("identity", "gzip"):
         raise NoServer(
-            Message(
-                "the API server's answer is packed in a way that was not asked for: {encoding}", encoding=packed[:40]
-            )
+            Message("the API server's answer has an encoding that was not requested: {encoding}", encoding=packed[:40])
         )
     async for data in response.content.iter_any():
         if unpacker is None:

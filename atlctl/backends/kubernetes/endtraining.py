@@ -64,7 +64,7 @@ def read(worker: str, said: bytes) -> StopResult | None:
             case "left":
                 left = rest.split()
                 why = Message(
-                    "{count} processes outlive SIGKILL or belong to another user: {processes}",
+                    "{count} processes survived SIGKILL or belong to another user: {processes}",
                     count=len(left),
                     processes=" ".join(left[:8]),
                 )

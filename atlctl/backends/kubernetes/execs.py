@@ -148,10 +148,10 @@ class ExecPlace:
 
 def _not_allowed(status: int, text: str, half_close: bool) -> str:
     if status == 401:
-        return Message("not signed in: {why}", why=text or Message("the server knows no such user"))
+        return Message("not authenticated: {why}", why=text or Message("the server knows no such user"))
     if half_close and not text:
         # The server's answer to a protocol that it does not speak is a 403 without a word.
-        return Message("this server cannot tell a command the end of its input ({protocol} is needed)", protocol=V5)
+        return Message("this server cannot signal the end of input to a command ({protocol} is needed)", protocol=V5)
     if text.endswith("is forbidden:"):
         # The server gives no explanation where "get" is granted and "create" is not.
         return Message("not allowed: {why} the role lacks the verb create on pods/exec", why=text)

@@ -110,7 +110,7 @@ async def find(api: Api, name: str, served: Served, namespace: str | None = None
     if len(tops) > 1:
         forms = ", ".join(registry.form(hit.kind.resource, objects.name(hit.top)) for hit in tops)
         raise UsageError(
-            Message("{name} means {count} jobs in namespace {place}", name=name, count=len(tops), place=place),
+            Message("{name} is the name of {count} jobs in namespace {place}", name=name, count=len(tops), place=place),
             Message("name one of: {jobs}", jobs=forms),
         )
     if tops:
@@ -171,7 +171,7 @@ def _resources(word: str, served: Served) -> list[str]:
     if not found:
         kinds = sorted({kind.title.lower() for kind, _ in served.kinds()} | {"pod"})
         raise UsageError(
-            Message("no kind of job {word} on this server", word=word),
+            Message("this server has no kind of job {word}", word=word),
             Message("there are: {names}", names=", ".join(kinds)),
         )
     return found

@@ -551,7 +551,7 @@ class _LogReading:
 
     def _gone(self) -> AtlctlError:
         return NothingMatched(
-            Message("worker {worker} has no pod any more, and its log is gone with it", worker=self._worker.name),
+            Message("worker {worker} no longer has a pod, and its log is gone with it", worker=self._worker.name),
             f"atlctl ps {self._job.name}",
         )
 
@@ -763,9 +763,7 @@ def refused(error: ApiError, pod: str, container: str | None, job: str) -> Atlct
             Message("leave out --previous"),
         )
     if error.status == 400 and error.text.endswith(_TERMINATED):
-        return NoLog(
-            Message("{named} has ended, and its node has no log of it any more", named=named), f"atlctl ps {job}"
-        )
+        return NoLog(Message("{named} has ended, and its node no longer has its log", named=named), f"atlctl ps {job}")
     if error.status >= 500:
         return Unreachable(
             Message("the node of pod {pod} does not answer: {why}", pod=pod, why=error.text[:_TEXT] or error.reason),

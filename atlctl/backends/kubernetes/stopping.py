@@ -87,11 +87,11 @@ async def carry_out(
     if steps.quick:
         return []
     if steps.goal == "awake":
-        told(Message("asked for; waiting until it is taken up, {timeout:g} s at most", timeout=timeout))
+        told(Message("requested; waiting until it takes effect, {timeout:g} s at most", timeout=timeout))
     else:
         told(
             Message(
-                "asked for; waiting until {count} pods are gone, {timeout:g} s at most",
+                "requested; waiting until {count} pods are gone, {timeout:g} s at most",
                 count=len(agreed.workers),
                 timeout=timeout,
             )
@@ -114,7 +114,7 @@ async def _end_training(source: StopBackend, api: Api, agreed: Plan, steps: Step
         ended = {result.worker: result for result in await endtraining.end(executor, same, steps.grace)}
     finally:
         await executor.aclose()
-    gone = Message("its pod is gone, or was made anew meanwhile")
+    gone = Message("its pod is gone, or was recreated meanwhile")
     return [ended.get(w.name) or StopResult(w.name, "not-stopped", reason=gone) for w in agreed.workers]
 
 
@@ -165,7 +165,7 @@ async def _write(api: Api, write: Write, dry_run: bool) -> JsonAnswer | None:
             what=write.what,
             why=error.message,
         )
-        raise NoServer(said, Message("a second run is safe")) from error
+        raise NoServer(said, Message("running the command again is safe")) from error
     except ApiError as error:
         replaced = error.status in (409, 422) and await _made_anew(api, write)
         raise (_replaced(write) if replaced else error) from error
@@ -291,7 +291,7 @@ async def settle(api: Api, steps: Steps, workers: Sequence[Worker], timeout: flo
     if last is None:
         assert problem is not None
         raise AtlctlError(
-            Message("the request was taken, but what it does could not be looked at: {why}", why=problem.message),
+            Message("the request was accepted, but its effect could not be checked: {why}", why=problem.message),
             f"atlctl ps {steps.found.job.name}",
         )
     return _results(steps, workers, last, now + timeout)
@@ -327,7 +327,7 @@ def _why_not(goal: Goal, top: Object) -> str:
     if goal == "gone":
         held = [item for item in texts(objects.meta(top).get("finalizers")) if item != "foregroundDeletion"]
         return _finalizers(held) if held else Message("it is still being deleted")
-    return Message("the request was taken and nothing acted on it: does its controller run?")
+    return Message("the request was accepted, but nothing acted on it: is its controller running?")
 
 
 def why_left(pod: Object, now: float) -> str:
@@ -337,7 +337,7 @@ def why_left(pod: Object, now: float) -> str:
     ends = fields.moment(meta.get("deletionTimestamp"))
     state = podstate.condition(pod, None)
     if not meta.get("deletionTimestamp"):
-        return Message("nothing has asked it to end, it is {state}", state=state.state)
+        return Message("nothing has requested its end; it is {state}", state=state.state)
     if held := texts(meta.get("finalizers")):
         return _finalizers(held)
     if state.reason == "NodeLost":

@@ -129,7 +129,7 @@ def stop(found: FoundJob, world: World, workers: Sequence[Worker], request: Stop
     undo = shlex.join(["atlctl", "resume", _form(found), *world.options])
     facts = [
         *_about(found, world.place, world.now, running),
-        ("how", Message("{request}; it was asked for before", request=sentence) if asked else sentence),
+        ("how", Message("{request}; already requested before", request=sentence) if asked else sentence),
         ("lost", _lost(found.kind)),
         ("back", Message("{command}  (new pods, from the last checkpoint)", command=undo)),
         *_doubts(world),
@@ -234,7 +234,7 @@ def _requests(found: FoundJob, world: World, mechanism: Mechanism) -> tuple[str,
         case Workload(workload, workload_uid, active):
             where = world.served.path(discovery.WORKLOADS, place, workload)
             if where is None:
-                raise AtlctlError(Message("Kueue's Workloads are not served any more"), _SOON)
+                raise AtlctlError(Message("Kueue's Workloads are no longer served"), _SOON)
             body = {**mechanism.body, "metadata": {"uid": workload_uid}}
             sentence = Message(
                 "spec.active of Kueue's Workload {workload} is set to {value}",
@@ -379,7 +379,7 @@ def _about(found: FoundJob, place: str, now: float, running: Sequence[Worker]) -
             who = joined([who, Message("{count} GPUs", count=sum(cards))], COMMA)
         facts.append(("workers", who))
     else:
-        facts.append(("workers", Message("none runs (0 of {expected})", expected=job.expected)))
+        facts.append(("workers", Message("none running (0 of {expected})", expected=job.expected)))
     return facts
 
 
@@ -423,7 +423,7 @@ def _risk(found: FoundJob) -> str:
     """What the end of processes may set off."""
     policies = {fields.text(objects.spec(pod).get("restartPolicy")) for pod in found.pods}
     if policies & {"Always", "OnFailure"}:
-        then = Message("the kubelet starts it again")
+        then = Message("the kubelet restarts it")
     elif any(objects.controller(pod) is not None for pod in found.pods):
         then = Message(
             "the {kind} fails or tries again, and its pods may be deleted with their logs", kind=found.kind.title

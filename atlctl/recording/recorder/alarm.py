@@ -192,7 +192,7 @@ class Alarm:
                 saved += 1
         if entry.failed and named and not saved:
             self._said.warning(
-                Message("the files of {worker} are out of reach: {why}", worker=entry.worker.name, why=problem)
+                Message("the files of {worker} cannot be fetched: {why}", worker=entry.worker.name, why=problem)
             )
 
     async def _run(self, command: str, names: str, fetching: list[asyncio.Task[None]]) -> None:

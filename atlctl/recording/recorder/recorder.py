@@ -127,7 +127,7 @@ class Recorder:
             raise
         except AtlctlError as error:
             if not self._unreachable:
-                self._said.warning(Message("{why}; going on with what comes", why=error.message))
+                self._said.warning(Message("{why}; continuing with later data", why=error.message))
             self._unreachable = True
             return job
         self._unreachable = False

@@ -322,4 +322,4 @@ async def ask(executor: Executor, worker: Worker, argv: Argv, seconds: float, ta
         return last.reason
     if isinstance(last, Exited) and last.exit_code == 0:
         return ""
-    return Message("the command that reads in it failed")
+    return Message("the command that reads its files failed")

@@ -117,7 +117,10 @@ def test_tasks_without_a_known_order_are_said(root: Root) -> None:
     found = root.found("j-ps-0", VC_WORKER_NUM="3")
     assert names(found)[-1] == "j-ps-0.j"
     assert found.remarks == (
-        "/etc/volcano/*.host: nothing says how node ranks run over the tasks; taken are master, then worker, then ps",
+        (
+            "/etc/volcano/*.host: the order of node ranks over the tasks is not given; "
+            "assumed: master, then worker, then ps"
+        ),
         "/etc/volcano/*.host has 2 hosts of the task worker, VC_WORKER_NUM says 3",
     )
 

@@ -68,7 +68,7 @@ def test_a_job_that_nothing_puts_to_sleep() -> None:
     job = top(suspended=False)
     (result,) = settle([job], [job])
     assert (result.worker, result.how) == ("pytorchjob/x", "not-stopped")
-    assert result.reason == "the request was taken and nothing acted on it: does its controller run?"
+    assert result.reason == "the request was accepted, but nothing acted on it: is its controller running?"
 
 
 def test_finalizers_of_the_job_are_named() -> None:
@@ -88,7 +88,7 @@ def test_a_pod_that_came_after_the_stop_is_told_too() -> None:
         ("worker-1", "gone"),
         ("x-worker-0", "not-stopped"),
     ]
-    assert results[-1].reason == "nothing has asked it to end, it is Running"
+    assert results[-1].reason == "nothing has requested its end; it is Running"
 
 
 def ending(**parts: Any) -> Object:
@@ -114,7 +114,7 @@ def held() -> Object:
 @pytest.mark.parametrize(
     ("pod", "why"),
     [
-        (fake.pod("w"), "nothing has asked it to end, it is Running"),
+        (fake.pod("w"), "nothing has requested its end; it is Running"),
         (held(), "finalizers are left: a, b"),
         (lost(), "its node node1 does not answer: the pod stays until it is back, and may still run there"),
         (ending(created=LATER), "its grace period ends in 601 s"),
