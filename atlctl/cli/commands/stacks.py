@@ -12,7 +12,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import Language, Message, about, translated
+from atlctl.i18n import LIST, Language, Message, translated
 from atlctl.jobs.errors import AtlctlError, UsageError, fold_errors
 from atlctl.jobs.naming import fold_names, fold_numbers
 from atlctl.render.sanitize import clean
@@ -233,7 +233,7 @@ class SceneText:
     def _headline(self, scene: Scene) -> str:
         """Who and what, in one line."""
         kinds = dict.fromkeys(self._phrase(rank.what) for rank in scene.culprits) or [self._phrase(scene.what)]
-        what = self._say(about("list", ", ")).join(kinds) + self._sure(scene.confidence)
+        what = self._say(LIST).join(kinds) + self._sure(scene.confidence)
         return self._say(Message("{who}: {what}", who=self._who(scene.culprits), what=what)) if scene.culprits else what
 
     def _sure(self, confidence: Confidence | None) -> str:

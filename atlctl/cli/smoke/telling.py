@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from atlctl.cli.smoke.words import Words
-from atlctl.i18n import Message, about
+from atlctl.i18n import LIST, Message
 from atlctl.jobs.naming import fold_names
 from atlctl.render.heatmap import Heat, draw, figure
 from atlctl.render.sanitize import clean
@@ -49,7 +49,7 @@ def _headline(report: Report, words: Words, streams: Streams) -> list[str]:
     verdict = report.verdict
     whole = words.whole(verdict)
     lines = _folded(
-        whole + (words(Message(" ({counts})", counts=words(about("list", ", ")).join(parts))) if parts else ""),
+        whole + (words(Message(" ({counts})", counts=words(LIST).join(parts))) if parts else ""),
         streams,
         0,
     )
