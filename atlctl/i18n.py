@@ -201,7 +201,7 @@ def from_data(data: object, english: str) -> str:
     """
     try:
         made = _made(data, 0)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return english
     return made if isinstance(made, str) and made == english else english
 

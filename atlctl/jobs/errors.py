@@ -13,6 +13,7 @@ Backends map what they meet to these; nothing else reaches the user.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import ClassVar
@@ -126,3 +127,20 @@ def fold_errors(errors: Sequence[AtlctlError]) -> int:
         if code in codes:
             return code
     return ExitCode.FAILED if codes else ExitCode.OK
+
+
+#: The exit code of the shell that looks for a Python on a worker (`remote/sh/find_python.sh`) and finds none.
+NO_PYTHON = 3
+_WITHOUT_PYTHON = re.compile(r"[^;]*(?:; too old: (?P<old>[^;]*))?(?:; not run, [^:;]*: (?P<unsafe>.*))?")
+
+
+def without_python(said: str) -> Message:
+    """Why there is no Python, of the last line of that shell."""
+    found = _WITHOUT_PYTHON.fullmatch(said)
+    old, unsafe = found.group("old", "unsafe") if found else ("", "")
+    why = Message("no Python 3.8 or newer is there")
+    if old:
+        why = Message("{why}; too old: {pythons}", why=why, pythons=old)
+    if unsafe:
+        why = Message("{why}; not run, as other users can change it: {path}", why=why, path=unsafe)
+    return why

@@ -14,7 +14,7 @@ from atlctl.jobs.naming import fold_names
 from atlctl.smoke.context import Options, Run
 from atlctl.smoke.facts import GPU_SECONDS, gather, gather_again, gather_gpus_again, size
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.heard import message_of
+from atlctl.smoke.session import words_of
 
 CHECK = "gpus"
 #: A GPU in use: percent of time, and MiB that somebody holds.
@@ -94,7 +94,7 @@ def in_use(facts: Facts, chosen: Sequence[int] | None) -> Use:
     """No reasons where nothing says so. `chosen`: the GPUs to look at, None for all."""
     reasons: list[str] = []
     if facts.get("ranks_problem"):
-        why = message_of(facts["ranks_problem"])
+        why = words_of(facts["ranks_problem"])
         reasons.append(Message("whether ranks run there cannot be told: {why}", why=why))
     ranks = facts.get("ranks")
     if isinstance(ranks, list) and ranks:
@@ -159,7 +159,7 @@ def ill(name: str, facts: Facts, stated: int | None, sure: bool, before: Facts) 
     smi = smi if isinstance(smi, dict) else {}
     gpus = _gpus(facts)
     if smi.get("hung"):
-        text = Message("nvidia-smi hangs: {why}", why=message_of(smi["hung"]))
+        text = Message("nvidia-smi hangs: {why}", why=words_of(smi["hung"]))
         return [_worker(name, Severity.FAIL, text, bool(before.get("smi", {}).get("hung")), "hung")]
     odd = [str(line) for line in smi["odd"]] if isinstance(smi.get("odd"), list) else []
     found = []
@@ -176,7 +176,7 @@ def ill(name: str, facts: Facts, stated: int | None, sure: bool, before: Facts) 
         text = Message("nvidia-smi tells of a GPU that does not answer: {words}", words=odd[0])
         found.append(_worker(name, Severity.FAIL, text, bool(before), "missing"))
     elif smi.get("problem") and not gpus and smi.get("devices"):
-        found.append(_worker(name, Severity.FAIL, message_of(smi["problem"]), bool(before), "hung"))
+        found.append(_worker(name, Severity.FAIL, words_of(smi["problem"]), bool(before), "hung"))
     earlier = {gpu["index"]: gpu for gpu in _gpus(before)}
     for gpu in gpus:
         texts, severity = _faults(gpu, _of(gpu, _xids(smi)), earlier.get(gpu["index"]), bool(before))

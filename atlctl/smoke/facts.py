@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from atlctl.i18n import COMMA, Message, joined
@@ -21,8 +22,7 @@ from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.remote.gpus import slowed
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.heard import message_of
-from atlctl.smoke.session import Answer, Heard
+from atlctl.smoke.session import Answer, Heard, words_of
 
 CHECK = "facts"
 #: Differences of one worker that are told.
@@ -54,7 +54,7 @@ CLOCKS = 1.0
 #: Settings that decide how a training talks, and those of them that each worker has for itself.
 _TALK = ("NCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "FI_")
 _OWN = frozenset({"NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE"})
-_WORD = 160
+_word = partial(words_of, most=160)
 #: What the values are called that are not names by themselves, and a value of a worker that has no such thing.
 GPUS, NONE = Message("GPUs"), Message("none")
 _DRIVER, _KERNEL, _MACHINE, _TOPOLOGY = (
@@ -78,7 +78,7 @@ async def check_facts(run: Run) -> None:
         run.find(*await _clocks(run))
         run.find(*loopback_names(run.facts))
         silent = {name: fact["problem"] for name, fact in run.facts.items() if "problem" in fact}
-        run.find(*(_silent(name, message_of(why)) for name, why in silent.items()))
+        run.find(*(_silent(name, words_of(why)) for name, why in silent.items()))
         for name, fact in run.facts.items():
             run.report.workers.setdefault(name, {}).update(summary(fact))
         run.report.data[CHECK] = {
@@ -336,13 +336,6 @@ def _limit(value: Any) -> str | None:
 
 def _first(version: Any, parts: int) -> str | None:
     return ".".join(version.split(".")[:parts]) if isinstance(version, str) and version else None
-
-
-def _word(value: Any) -> str:
-    """A message as it is; a worker's word cut."""
-    if isinstance(value, Message):
-        return value
-    return "" if value is None else str(value)[:_WORD]
 
 
 # What is said of it

@@ -22,12 +22,11 @@ from atlctl.fanout import engine
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import Outcome
 from atlctl.fanout.sessions import FedExecution, unanswered
-from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError
-from atlctl.jobs.fields import parse_json
+from atlctl.i18n import Message, from_data
+from atlctl.jobs.errors import NO_PYTHON, AtlctlError, without_python
+from atlctl.jobs.fields import parse_json, without_surrogates
 from atlctl.jobs.model import Worker
 from atlctl.remote import sending
-from atlctl.smoke.heard import message_of
 
 #: Workers connected to at once. All agents live at once: that is what a roll call is.
 PARALLEL = 64
@@ -37,6 +36,8 @@ _LEAVING = 2.0
 _GRACE = 1.0
 #: Bytes of one line, and of a worker's standard error, that are kept.
 _LINE, _STDERR = 4 << 20, 16 << 10
+#: Characters of what a worker says.
+_TOLD = 400
 _MARK = b"\x1e"
 #: A worker that has too much to do is waited for so many times as long, at most.
 _SLOWEST = 5.0
@@ -62,6 +63,24 @@ class Absence(Enum):
     SILENT = auto()
     NOT_ALLOWED = auto()
     ENDED = auto()
+
+
+def words_of(value: object, most: int = _TOLD) -> str:
+    """A message as it is; a worker's own words cut."""
+    if isinstance(value, Message):
+        return value
+    return "" if value is None else without_surrogates(str(value)[:most])
+
+
+def _with_messages(value: Any) -> Any:
+    """What a worker has sent, with the messages of its programs in place of their data."""
+    if isinstance(value, list):
+        return [_with_messages(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "template" in value:
+        return from_data(value, words_of(value.get("text"), 1000))
+    return {key: _with_messages(item) for key, item in value.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +346,9 @@ class Session:
         peer = self._peers[outcome.worker.name]
         peer.outcome = outcome
         said = peer.stderr.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
-        ended = message_of(said[:300]) if said else Message("the agent ended with exit {code}", code=outcome.code)
+        ended = said[:_TOLD] or Message("the agent ended with exit {code}", code=outcome.code)
+        if said and outcome.code == NO_PYTHON:
+            ended = without_python(ended)
         if not peer.gone:
             peer.gone = unanswered(outcome, Message("the agent"), "shell", ended).message
             peer.absence = Absence.NOT_ALLOWED if outcome.not_allowed else Absence.ENDED
@@ -340,7 +361,7 @@ class Session:
         if not line.startswith(_MARK):
             return
         try:
-            event = parse_json(line[1:])
+            event = _with_messages(parse_json(line[1:]))
         except (ValueError, RecursionError):
             _log.debug("%s: an event cannot be read", peer.worker.name)
             return
@@ -371,8 +392,7 @@ class Session:
         if not event.get("end"):
             return
         if event.get("ev") == "problem":
-            said = str(event.get("error") or "")[:400]
-            self._answer(number, name, Answer(None, message_of(said) if said else Message("its agent failed")))
+            self._answer(number, name, Answer(None, words_of(event.get("error")) or Message("its agent failed")))
         else:
             self._answer(number, name, Answer(event))
 

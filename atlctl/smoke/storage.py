@@ -20,8 +20,7 @@ from atlctl.smoke.context import Run
 from atlctl.smoke.facts import gather
 from atlctl.smoke.facts import size as words
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.heard import message_of
-from atlctl.smoke.session import Answer
+from atlctl.smoke.session import Answer, words_of
 
 CHECK = "storage"
 #: Bytes that each worker writes to each mount, at most; a tenth of what is free, shared by all, where that is less.
@@ -415,7 +414,7 @@ def _failures(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
         if "stuck" in told:
             yield _stuck(place, name, told, still=name in looks.still)
         elif told.get("failed"):
-            text = Message("cannot be tested: {why}", why=message_of(told["failed"]))
+            text = Message("cannot be tested: {why}", why=words_of(told["failed"]))
             yield _finding(name, place.path, Severity.NOT_JUDGED, text, "")
         elif told.get("error"):
             meant = not place.named and code in _PERHAPS_MEANT and 2 * count[told.get("errno")] > everybody

@@ -26,7 +26,7 @@ from atlctl.backends.base import (
 from atlctl.backends.questions import ask_each
 from atlctl.i18n import Message
 from atlctl.jobs import fields
-from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut, Unreachable
+from atlctl.jobs.errors import NO_PYTHON, AtlctlError, NotAllowed, TimedOut, Unreachable, without_python
 from atlctl.jobs.model import State, Worker
 from atlctl.remote import sending
 
@@ -47,8 +47,8 @@ K = TypeVar("K")
 
 # The program that answers
 
-#: Exit codes: no Python is new enough (`sh/find_python.sh`); the host refuses (`supervisor/asked.py`).
-NO_PYTHON, REFUSED = 3, 96
+#: The exit code of a refusal (`supervisor/asked.py`).
+REFUSED = 96
 _SUPERVISOR = "atlctl.remote.supervisor"
 
 
@@ -210,7 +210,9 @@ def failure(last: Event | None, told: dict[str, Any] | None, said: bytes) -> NoA
     words = last_line(said)
     if isinstance(last, Exited) and last.exit_code == NO_PYTHON:
         return NoAnswer(
-            Why.NO_PYTHON, words, Message("the supervisor of a job is a Python program: install python3 there")
+            Why.NO_PYTHON,
+            without_python(words),
+            Message("the supervisor of a job is a Python program: install python3 there"),
         )
     if isinstance(last, Exited) and last.exit_code not in (0, REFUSED):
         how = (

@@ -16,7 +16,7 @@ from typing import Any
 
 from atlctl.backends.base import Argv, Executor, Exited, FailedToStart
 from atlctl.backends.hosts import asking
-from atlctl.backends.hosts.asking import NO_PYTHON, NoAnswer, Why, request
+from atlctl.backends.hosts.asking import NoAnswer, Why, request
 from atlctl.backends.hosts.execution import as_utf8
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.launching import DEFAULT_PORT, LEAKING, LOG_MAX_BYTES, LOG_MAX_FILES, MAX_WORKERS, check
@@ -25,7 +25,7 @@ from atlctl.backends.hosts.records import Claim, Placed, Record
 from atlctl.backends.hosts.registry import OTHER_NAME, occupied
 from atlctl.backends.hosts.stopping import remove_folders, stop
 from atlctl.i18n import Message, joined
-from atlctl.jobs.errors import AtlctlError, Unreachable, UsageError
+from atlctl.jobs.errors import NO_PYTHON, AtlctlError, Unreachable, UsageError
 from atlctl.jobs.fields import whole
 from atlctl.jobs.naming import fold_names, safe_file_name
 

@@ -36,7 +36,7 @@ class Silent(Exception):
 
 
 class Gone(Exception):
-    """The child has ended; the text says what it said last on standard error."""
+    """The child has ended; its argument is what it said last on standard error."""
 
 
 class Child:
@@ -120,7 +120,7 @@ class Child:
         descriptor = self._process.stderr.fileno()
         said = os.read(descriptor, 1 << 16) if _ready(descriptor, 0) else b""
         lines = said.decode("utf-8", "backslashreplace").strip().splitlines()
-        return lines[-1][:300] if lines else f"it ended with {self._process.returncode}"
+        return lines[-1][:300] if lines else wire.Sentence("it ended with {code}", code=self._process.returncode)
 
 
 def call(module: ModuleType, function: str, argument: Any, seconds: float) -> tuple[dict[str, Any] | None, str]:
@@ -132,9 +132,12 @@ def call(module: ModuleType, function: str, argument: Any, seconds: float) -> tu
         return child.hear(seconds), ""
     except Silent:
         state, place = child.state()
-        return None, f"no answer in {seconds:g} s (process state {state}{', in ' + place if place else ''})"
+        told = {"seconds": f"{seconds:g}", "state": state, "place": place}
+        if not place:
+            return None, wire.Sentence("no answer in {seconds} s (process state {state})", **told)
+        return None, wire.Sentence("no answer in {seconds} s (process state {state}, in {place})", **told)
     except Gone as gone:
-        return None, str(gone)
+        return None, gone.args[0]
     finally:
         child.kill()
         child.close()

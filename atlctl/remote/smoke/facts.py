@@ -249,7 +249,7 @@ class _Later:
 
     def result(self, seconds: float, otherwise: list[Any]) -> tuple[list[Any], str]:
         self._thread.join(seconds)
-        return self._found or (otherwise, f"no answer in {seconds:g} s")
+        return self._found or (otherwise, wire.Sentence("no answer in {seconds} s", seconds=f"{seconds:g}"))
 
 
 def worth_testing(mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:

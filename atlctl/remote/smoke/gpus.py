@@ -13,7 +13,7 @@ import time
 from atlctl.remote import proc
 from atlctl.remote.gpus import FIELDS, FORMAT, REASONS, rows
 
-from . import children
+from . import children, wire
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def look(limit: float, more: bool) -> dict[str, Any]:
         return dict(found, hung=hung)
     found["gpus"], found["odd"], _ = _rows(_BASE, output)
     if code:
-        found["problem"] = f"nvidia-smi ended with {code}: {output.strip()[:200]}"
+        found["problem"] = wire.Sentence(
+            "nvidia-smi ended with {code}: {output}", code=code, output=output.strip()[:200]
+        )
         found["none"] = "no devices were found" in output.lower()
     if not found["gpus"]:
         return found
@@ -145,7 +147,9 @@ def run(words: Sequence[str], limit: float) -> tuple[int, str, str]:
     while True:
         if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
             state = proc.text(f"/proc/{process.pid}/stat", 4096).rpartition(")")[2].split()[:1]
-            hung = f"no answer in {limit:g} s (process state {''.join(state) or '?'})"
+            hung = wire.Sentence(
+                "no answer in {seconds} s (process state {state})", seconds=f"{limit:g}", state="".join(state) or "?"
+            )
             break
         got = os.read(process.stdout.fileno(), 1 << 16)
         data += got

@@ -23,6 +23,8 @@ import time
 
 from atlctl.remote import proc
 
+from . import wire
+
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,7 +164,8 @@ class _Call:
         if events & selectors.EVENT_READ:
             data = self.sock.recv(_READ)
             if not data:
-                raise ConnectionResetError("hung up")
+                self._end(self.stage, wire.Sentence("hung up"))
+                return
             self.got += data
             self.moved = time.monotonic()
             self._hear()
@@ -178,7 +181,7 @@ class _Call:
                 return None
             here, index = REPLY.unpack_from(self.got)
             if here != HERE or index != self.index:
-                return self._end("stranger", f"worker number {index} answers there")
+                return self._end("stranger", wire.Sentence("worker number {index} answers there", index=index))
             self.got.clear()
             self.stage = "small"
             return self._small()
@@ -186,7 +189,7 @@ class _Call:
         if len(self.got) < len(wanted):
             return None
         if self.got != wanted:
-            return self._end("data", "bytes came back altered")
+            return self._end("data", wire.Sentence("bytes came back altered"))
         self.got.clear()
         if self.stage == "large":
             return self._end("", "")
@@ -207,8 +210,10 @@ class _Call:
     def fail(self, error: OSError | None) -> None:
         """`kind` is what did not come: `connect`, `hello`, `small`, `large`, or `refused`."""
         kind = "refused" if isinstance(error, ConnectionRefusedError) else self.stage
-        waited = f"nothing came for {time.monotonic() - self.moved:.1f} s"
-        self._end(kind, waited if error is None else error.strerror or str(error))
+        if error is not None:
+            return self._end(kind, error.strerror or str(error))
+        seconds = f"{time.monotonic() - self.moved:.1f}"
+        return self._end(kind, wire.Sentence("nothing came for {seconds} s", seconds=seconds))
 
     def told(self) -> dict[str, Any]:
         times = {"connect_ms": round(self.connect * 1e3, 3), "rtt_ms": round(self.rtt * 1e3, 3)}

@@ -150,7 +150,8 @@ class Rank:
         while self.store.add("count", 0) < self.world:
             if time.monotonic() > until:
                 missing = [rank for rank in range(self.world) if not self.store.check([f"here/{rank}"])]
-                raise RuntimeError(f"ranks {missing} of the group did not come to the store")
+                numbers = ", ".join(map(str, missing))
+                raise RankError("alone", "ranks [{numbers}] of the group did not come to the store", numbers=numbers)
             time.sleep(0.01)
 
     def leave(self) -> None:
@@ -159,6 +160,14 @@ class Rank:
         end = time.monotonic() + 2
         while self.rank == 0 and self.store.add("bye", 0) < self.world and time.monotonic() < end:
             time.sleep(0.005)
+
+
+class RankError(RuntimeError):
+    """An error that the client can say in its reader's language. `kind`: what it decides by."""
+
+    def __init__(self, kind: str, template: str, **values: Any) -> None:
+        super().__init__(template.format(**values))
+        self.kind, self.template, self.values = kind, template, values
 
 
 def rank(spec: Spec, say: Say, wait: Callable[[], Spec]) -> None:
@@ -189,13 +198,13 @@ def ordinal(spec: Spec) -> int:
     for place, word in enumerate(shown):
         if word == str(gpu) or (uuid and word.startswith("GPU-") and uuid.startswith(word)):
             return place
-    raise RuntimeError(f"GPU {gpu} is hidden by CUDA_VISIBLE_DEVICES={visible}")
+    raise RankError("hidden", "GPU {number} is hidden by CUDA_VISIBLE_DEVICES={visible}", number=gpu, visible=visible)
 
 
 def _open(seconds: dt.timedelta) -> tuple[Any, list[list[str]]]:
     """A store on a free port. It listens on every interface; this process goes by the one that always works."""
     found = addresses()
-    problem: Exception = RuntimeError("no interface has an address")
+    problem: Exception = RankError("no_address", "no interface has an address")
     for address in ["127.0.0.1", "::1", *(address for _, address in found)]:
         try:
             store = _TCPStore(address, 0, None, True, seconds, wait_for_workers=False)
@@ -222,8 +231,12 @@ def _connect(place: Spec, world: int, seconds: dt.timedelta) -> tuple[Any, str |
                 problems.append(f"{address}: another program answers")
             except (OSError, RuntimeError) as error:
                 problems.append(f"{address}: {str(error).splitlines()[0][:120]}")
-    text = f"the store of the leader cannot be reached on port {place['port']}"
-    raise RuntimeError(f"{text}: {'; '.join(problems)}")
+    raise RankError(
+        "unreached",
+        "the store of the leader cannot be reached on port {port}: {errors}",
+        port=place["port"],
+        errors="; ".join(problems),
+    )
 
 
 def _use(interface: str | None) -> None:

@@ -32,7 +32,7 @@ class _Zygote:
     pid = 0
     commands = -1
     torch: dict[str, Any] | None = None
-    gone = "torch was not asked for"
+    gone: str = wire.Sentence("torch was not asked for")
     asked: list[Say]  # by `torch`, and not answered yet
     busy = False
 
@@ -101,7 +101,7 @@ def _post(say: Say, request: dict[str, Any]) -> None:
                 wire.tell(_zygote.commands, request)
             except OSError as error:
                 del _calls[request["id"]]
-                gone = f"the process that starts ranks takes no orders: {error}"
+                gone = wire.Sentence("the process that starts ranks takes no orders: {error}", error=str(error))
     if gone:
         say(ev="problem", error=gone, end=True)
 
@@ -140,7 +140,7 @@ def _bury() -> None:
     how = _status(_zygote.pid)
     with _lock:
         told = (_zygote.torch or {}).get("error")
-        _zygote.gone = f"torch cannot be imported: {told}" if told else f"the process that starts ranks {how}"
+        _zygote.gone = wire.Sentence("torch cannot be imported: {error}", error=told) if told else how
         _zygote.torch = _zygote.torch or {"ok": False, "error": _zygote.gone}
         waiting, asked = list(_calls.values()), _zygote.asked
         _calls.clear()
@@ -151,21 +151,21 @@ def _bury() -> None:
         _tell(say)
 
 
-def _status(pid: int) -> str:
+def _status(pid: int) -> wire.Sentence:
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:
-        return "has ended"
+        return wire.Sentence("the process that starts ranks has ended")
     if os.WIFSIGNALED(status):
-        return f"was ended by signal {os.WTERMSIG(status)}"
-    return f"ended with exit {os.WEXITSTATUS(status)}"
+        return wire.Sentence("the process that starts ranks was ended by signal {number}", number=os.WTERMSIG(status))
+    return wire.Sentence("the process that starts ranks ended with exit {code}", code=os.WEXITSTATUS(status))
 
 
 def _end() -> None:
     """The zygote ends its ranks first; while it still imports torch it has none, and no ear either."""
     with _lock:
         commands, _zygote.commands = _zygote.commands, -1
-        gone, _zygote.gone = _zygote.gone, _zygote.gone or "the agent leaves"
+        gone, _zygote.gone = _zygote.gone, _zygote.gone or wire.Sentence("the agent leaves")
     if commands < 0:
         return
     os.close(commands)

@@ -106,7 +106,7 @@ def _one(request: dict[str, Any], number: int, path: str, work: dict[str, Any]) 
         return _listen(number, patience)
     except children.Gone as gone:
         _children.pop(number, None)
-        return {"failed": str(gone)}
+        return {"failed": gone.args[0]}
 
 
 def _listen(number: int, patience: float, old: bool = False) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import time
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
+    from typing import Any, Self
 
     #: Says something about one command: `say(ev="...", ...)`. The last word on it carries `end=True`.
     Say = Callable[..., None]
@@ -36,7 +36,28 @@ def tell(descriptor: int, value: Any) -> None:
 
 
 def line(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(_data(value), separators=(",", ":")).encode() + b"\n"
+
+
+class Sentence(str):
+    """In English; the client gets its template and values as well, and says it in the reader's language."""
+
+    __slots__ = ("template", "values")
+    template: str
+    values: dict[str, Any]
+
+    def __new__(cls, template: str, **values: Any) -> Self:
+        self = super().__new__(cls, template.format(**values))
+        self.template, self.values = template, values
+        return self
+
+
+def _data(value: Any) -> Any:
+    if isinstance(value, Sentence):
+        return {"text": str(value), "template": value.template, "values": _data(value.values)}
+    if isinstance(value, dict):
+        return {key: _data(item) for key, item in value.items()}
+    return [_data(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def cut(held: bytearray) -> list[bytes]:

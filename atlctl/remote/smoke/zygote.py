@@ -329,7 +329,11 @@ def _be(probe: Any, spec: dict[str, Any], events: int, orders: int, stacks: int,
     except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
         traceback.print_exc()
         sys.stderr.flush()
-        say(ev="error", error=f"{type(error).__name__}: {str(error)[:600]}")
+        if isinstance(error, probe.RankError):
+            why = wire.Sentence(error.template, **error.values)
+            say(ev="error", kind=error.kind, error=wire.Sentence("{what}: {why}", what="RuntimeError", why=why))
+        else:
+            say(ev="error", error=f"{type(error).__name__}: {str(error)[:600]}")
         return 1
     sys.stdout.flush()
     sys.stderr.flush()

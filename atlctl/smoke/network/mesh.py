@@ -17,9 +17,8 @@ from atlctl.jobs.fields import number, text
 from atlctl.jobs.model import Worker
 from atlctl.smoke.context import OpenCheck, Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.heard import message_of
 from atlctl.smoke.network.blame import Pair, blame
-from atlctl.smoke.session import Answer, Fields
+from atlctl.smoke.session import Answer, Fields, words_of
 
 CHECK = "mesh"
 TOO_FEW = Message("fewer than two workers can be called")
@@ -350,7 +349,7 @@ def parse_calls(fields: Fields, caller: str, names: Mapping[int, str], asked: It
         if not entry["ok"] and kind not in _WORDS:
             return None
         times = number(entry.get("connect_ms"), least=0), number(entry.get("rtt_ms"), least=0)
-        calls[caller, names[index]] = Call(kind, text(entry.get("error"), 200), *times)
+        calls[caller, names[index]] = Call(kind, words_of(entry.get("error"), 200), *times)
     return calls
 
 
@@ -408,5 +407,5 @@ def _finding(culprit: Culprit | None, said: str, calls: Iterable[Call]) -> Findi
     error = next(call.error for call in failed if call.kind == kind)
     evidence = Message("{what}: {why}", what=said, why=_WORDS[kind])
     if error:
-        evidence = Message("{what}: {why} ({error})", what=said, why=_WORDS[kind], error=message_of(error))
+        evidence = Message("{what}: {why} ({error})", what=said, why=_WORDS[kind], error=error)
     return Finding(CHECK, Severity.FAIL, culprit, evidence, True, _ADVICE.get(kind, _ADVICE["connect"]))

@@ -10,7 +10,7 @@ from typing import Any
 from atlctl.i18n import Message
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.heard import message_of
+from atlctl.smoke.session import words_of
 
 #: Seconds that a worker may take to import torch: from a disk of a network it does take long.
 IMPORT = 90.0
@@ -68,9 +68,7 @@ def choose(
             without[worker] = cramped[worker]
             continue
         if told.get("ok") is not True:
-            without[worker] = Message(
-                "no torch: {why}", why=message_of(told.get("error") or Message("nothing was told"))
-            )
+            without[worker] = Message("no torch: {why}", why=words_of(told.get("error")) or Message("nothing was told"))
             continue
         found = _gpus(facts.get(worker, {}))
         having[worker] = [one for one in found if gpus is None or one[0] in gpus.get(worker, ())]

@@ -17,19 +17,20 @@ from typing import Any, Literal, TypeVar
 from atlctl.i18n import Message, joined
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Finding, Severity
-from atlctl.smoke.heard import message_of
 from atlctl.smoke.ranks.members import Member, leave_out, versions
 from atlctl.smoke.ranks.stages import Stage, StageOutcome, Track
+from atlctl.smoke.session import words_of
 
 #: Rounds of one stage: each names at least one rank and goes on without it.
 _ROUNDS = 5
 #: Errors that a rank gets because of another one.
 _CONSEQUENCE = re.compile(
     r"closed by peer|[Cc]onnection (?:reset|refused|closed)|[Bb]roken pipe|[Tt]imed ?out|[Tt]imeout|aborted|"
-    r"did not come to the store|[Ss]ocket.{0,400}?(?:closed|error)|remote process exited|ncclRemoteError|"
+    r"[Ss]ocket.{0,400}?(?:closed|error)|remote process exited|ncclRemoteError|"
     r"failed to recv|got 0 bytes|store->get|DistNetworkError|DistStoreError"
 )
-_UNREACHED = "the store of the leader cannot be reached"
+#: Kinds of a rank's errors (`remote/smoke/probe.py`): the leader's store does not answer; others did not come there.
+_UNREACHED, _ALONE = "unreached", "alone"
 _FRAME = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
 #: The innermost frame of a rank that waits for others, in a collective or for what it has put on its GPU.
 _WAITING = re.compile(r"\((?:distributed_c10d|c10d_logger)\.py|^(?:synchronize|_meet|_engine_run_backward) ")
@@ -152,7 +153,7 @@ def blame_findings(check: str, settled: Settled, fine: Collection[Member] = ()) 
 
 def nobody_to_blame(check: str, outcome: StageOutcome, torch: Mapping[str, Sequence[str]]) -> Finding:
     """It did not come to its end and no rank can be blamed. Different versions of torch need not understand another."""
-    errors = [(track.member.name, message_of(track.error[:_WORDS])) for track in outcome.tracks if track.error]
+    errors = [(track.member.name, words_of(track.error, _WORDS)) for track in outcome.tracks if track.error]
     said = Message("no rank makes progress, and all do the same")
     if errors:
         said = Message("{what}: {why}", what=errors[0][0], why=errors[0][1])
@@ -240,7 +241,7 @@ def _crashed(tracks: Sequence[Track]) -> list[Blame]:
 def _failed(tracks: Sequence[Track]) -> list[Blame]:
     """Errors of the ranks themselves. Where many cannot reach the leader's store, that is the leader's."""
     erred = [track for track in tracks if track.error]
-    unreached = [track for track in erred if _UNREACHED in track.error]
+    unreached = [track for track in erred if track.kind == _UNREACHED]
     others = sum(track.place > 0 for track in tracks)
     leader = next((track for track in tracks if track.place == 0), None)
     if leader is not None and len(unreached) > 1 and 2 * len(unreached) > others:
@@ -252,7 +253,7 @@ def _failed(tracks: Sequence[Track]) -> list[Blame]:
             error=unreached[0].error,
         )
         return [Blame(leader.member, "fails", text)]
-    root = [t for t in erred if not _CONSEQUENCE.search(t.error) or _UNREACHED in t.error]
+    root = [t for t in erred if t.kind == _UNREACHED or not (t.kind == _ALONE or _CONSEQUENCE.search(t.error))]
     if len(root) == len(tracks) > 1:
         return []  # what all of them have in common is no fault of one
     return [Blame(t.member, "fails", _erred(t)) for t in root]

@@ -15,9 +15,8 @@ from itertools import count
 from typing import Any
 
 from atlctl.i18n import Message
-from atlctl.smoke.heard import message_of
 from atlctl.smoke.ranks.members import Member
-from atlctl.smoke.session import Session
+from atlctl.smoke.session import Session, words_of
 
 Fields = dict[str, Any]
 
@@ -36,7 +35,8 @@ _numbers = count()
 @dataclass(slots=True)
 class Track:
     """What was heard of one rank in one stage. `place`: its rank in the group. `exit`: how it ended; `look`: its stack
-    and state when all were silent. `killed`: this client ended it. `lost`: why its agent says nothing more of it."""
+    and state when all were silent. `kind`: of its error, if it is one that the program knows. `killed`: this client
+    ended it. `lost`: why its agent says nothing more of it."""
 
     member: Member
     place: int = -1
@@ -48,6 +48,7 @@ class Track:
     skipped: dict[str, str] = field(default_factory=dict)
     told: dict[str, Fields] = field(default_factory=dict)
     error: str = ""
+    kind: str = ""
     done: bool = False
     exit: Fields | None = None
     look: Fields | None = None
@@ -76,10 +77,10 @@ class Track:
         elif kind == "result":
             self.results[step] = event
         elif kind == "skipped":
-            self.skipped[step] = message_of(event.get("why", ""))
+            self.skipped[step] = words_of(event.get("why"))
         elif kind == "error":
-            said = str(event.get("error", ""))
-            self.error = message_of(said) if said else Message("it says that it failed")
+            self.error = words_of(event.get("error"), 700) or Message("it says that it failed")
+            self.kind = words_of(event.get("kind"))
         elif kind == "done":
             self.done = True
         elif kind == "exit":

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from atlctl.backends.base import Event, Exited, FailedToStart, Lost, Output, StopResult
 from atlctl.backends.hosts import looking, states, stopping
-from atlctl.backends.hosts.asking import NO_PYTHON
+from atlctl.jobs.errors import NO_PYTHON
 from atlctl.jobs.model import DOUBTFUL_REASON, State
 from tests.unit.hosts.fake import RECORD, FakeExecutor, out
 
@@ -88,7 +88,7 @@ def test_everything_that_a_host_tells() -> None:
     [
         ([FailedToStart(255, "h1:22: connection refused")], "w1: h1:22: connection refused"),
         ([Lost("the connection is closed")], "w1: the connection is closed"),
-        ([Exited(exit_code=NO_PYTHON)], "w1: "),
+        ([Exited(exit_code=NO_PYTHON)], "w1: no Python 3.8 or newer is there"),
         ([Output("stderr", b"Traceback\nMemoryError\n"), Exited(exit_code=1)], "w1: MemoryError"),
         ([Exited(signal=9)], "w1: the program on the host ended with signal 9"),
         (told({"event": "failed", "kind": "failed", "message": "bad disk"}, 96), "w1: bad disk"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from atlctl.backends.base import Event, Exited, FailedToStart, Lost
+from atlctl.i18n import translated
 from atlctl.smoke.session import Session
 from tests.unit.smoke.scripted import Script, Scripted, Stream, mute, polite, worker
 
@@ -92,6 +93,29 @@ def test_why_there_is_no_agent(event: Event, said: str) -> None:
             begun = time.monotonic()
             assert await agents.roll_call(5) == {"worker-1": said}
             assert time.monotonic() - begun < 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("said", "chinese"),
+    [
+        ("no Python 3.8 or newer is there", "那里没有 Python 3.8 或更新的版本"),
+        ("no Python 3.8 or newer is there; not run, as other users can change it: /a /b",
+         "那里没有 Python 3.8 或更新的版本；/a /b 可被其他用户改动，未予运行"),
+        ("no Python 3.8 or newer is there; too old: python3 (Python 3.6.8); not run, as other users can change it: /a",
+         "那里没有 Python 3.8 或更新的版本；版本太旧：python3 (Python 3.6.8)；/a 可被其他用户改动，未予运行"),
+    ],
+)  # fmt: skip
+def test_one_without_a_python(said: str, chinese: str) -> None:
+    async def ends(stream: Stream) -> None:
+        stream.put(f"{said}\n".encode(), "stderr")
+        stream.events.put_nowait(Exited(exit_code=3))
+
+    async def scenario() -> None:
+        async with session(ends) as agents:
+            (found,) = (await agents.roll_call(5)).values()
+            assert (found, translated(found, "zh")) == (said, chinese)
 
     asyncio.run(scenario())
 

@@ -38,8 +38,8 @@ def ended(code: int | None = 1, number: int | None = None, **more: Any) -> dict[
     return {"ev": "exit", "started": True, "code": code, "signal": number, "words": "", "stack": "", **more}
 
 
-def error(text: str) -> dict[str, Any]:
-    return {"ev": "error", "error": text}
+def error(text: str, kind: str = "") -> dict[str, Any]:
+    return {"ev": "error", "error": text, "kind": kind}
 
 
 def numbers(*tracks: Track, silent: bool = False) -> list[int]:
@@ -77,7 +77,7 @@ def test_an_error_that_all_ranks_have_is_nobodys() -> None:
 
 def test_a_leader_that_most_cannot_reach_is_named_in_their_place() -> None:
     text = "RuntimeError: the store of the leader cannot be reached on port 1: 10.0.0.1: timed out"
-    lost = [track(n, step("store"), error(text), ended()) for n in (1, 2)]
+    lost = [track(n, step("store"), error(text, "unreached"), ended()) for n in (1, 2)]
     assert numbers(track(0, step("meeting")), *lost, track(3, step("meeting"))) == [0]
     assert numbers(track(0, step("meeting")), lost[0], track(2, step("meeting")), track(3, step("meeting"))) == [1]
 
