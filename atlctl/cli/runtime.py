@@ -167,7 +167,7 @@ def run_async(factory: Callable[[], Coroutine[Any, Any, T]], *, cleanup: float =
     _check_descriptors()
     import asyncio
 
-    state = _Run(cleanup)
+    state = _Command(cleanup)
     with _terminal_kept(), _handlers(state.on_signal), asyncio.Runner() as runner:
         return runner.run(state.supervise(factory))
 
@@ -194,7 +194,7 @@ def asking() -> Iterator[None]:
         _current._asking = False
 
 
-class _Run:
+class _Command:
     """One command in its loop: who asked it to stop, and with which code it leaves."""
 
     def __init__(self, cleanup: float) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from atlctl.jobs.model import Worker
-from atlctl.smoke.findings import Check, Finding, Report, Verdict
+from atlctl.smoke.findings import Check, Finding, Report, SmokeVerdict
 from atlctl.smoke.ranks.expected import BusbwRow
 from atlctl.smoke.session import Session
 
@@ -60,7 +60,7 @@ class Run:
         begun, stage = time.monotonic(), OpenCheck()
         yield stage
         seconds = round(time.monotonic() - begun, 3)
-        otherwise = Verdict.NOT_JUDGED if stage.unjudged else Verdict.PASS
+        otherwise = SmokeVerdict.NOT_JUDGED if stage.unjudged else SmokeVerdict.PASS
         self.report.checks.append(Check(name, self.report.verdict_of(name, otherwise), stage.note, seconds))
         self.report.timings[name] = round(self.report.timings.get(name, 0.0) + seconds, 3)
 

@@ -16,7 +16,7 @@ class Severity(StrEnum):
     NOT_JUDGED = "not_judged"
 
 
-class Verdict(StrEnum):
+class SmokeVerdict(StrEnum):
     """The answer of one check, and of the whole run."""
 
     FAIL = "fail"
@@ -61,7 +61,7 @@ class Check:
     """One check that was made, or was to be: `note` tells briefly what was measured, or why it was not judged."""
 
     name: str
-    verdict: Verdict
+    verdict: SmokeVerdict
     note: str = ""
     seconds: float = 0.0
 
@@ -78,19 +78,19 @@ class Report:
     timings: dict[str, float] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
 
-    def verdict_of(self, check: str, otherwise: Verdict) -> Verdict:
+    def verdict_of(self, check: str, otherwise: SmokeVerdict) -> SmokeVerdict:
         """The worst of the findings made for `check`, `otherwise` where there is none."""
-        found = [Verdict(finding.severity) for finding in self.findings if finding.check == check]
+        found = [SmokeVerdict(finding.severity) for finding in self.findings if finding.check == check]
         return worst(found) if found else otherwise
 
     @property
-    def verdict(self) -> Verdict:
-        return worst([*(check.verdict for check in self.checks), *(Verdict(f.severity) for f in self.findings)])
+    def verdict(self) -> SmokeVerdict:
+        return worst([*(check.verdict for check in self.checks), *(SmokeVerdict(f.severity) for f in self.findings)])
 
 
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
+def worst(verdicts: Sequence[SmokeVerdict]) -> SmokeVerdict:
     """A fault weighs most, then a warning; without either a run in which nothing at all was judged is not judged."""
-    for verdict in (Verdict.FAIL, Verdict.WARN):
+    for verdict in (SmokeVerdict.FAIL, SmokeVerdict.WARN):
         if verdict in verdicts:
             return verdict
-    return Verdict.PASS if Verdict.PASS in verdicts else Verdict.NOT_JUDGED
+    return SmokeVerdict.PASS if SmokeVerdict.PASS in verdicts else SmokeVerdict.NOT_JUDGED

@@ -23,7 +23,7 @@ from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.smoke.care import check_gpus, look_before
 from atlctl.smoke.context import Options, Run
 from atlctl.smoke.facts import check_facts
-from atlctl.smoke.findings import Check, Culprit, Finding, Report, Severity, Verdict
+from atlctl.smoke.findings import Check, Culprit, Finding, Report, Severity, SmokeVerdict
 from atlctl.smoke.network.mesh import check_mesh
 from atlctl.smoke.network.throughput import check_throughput
 from atlctl.smoke.ranks.allreduce import check_allreduce
@@ -319,7 +319,7 @@ class Smoke:
         """A check that did not come to its end. What it found before that counts."""
         if name is None or any(check.name == name for check in self.report.checks):
             return
-        self.report.checks.append(Check(name, self.report.verdict_of(name, Verdict.NOT_JUDGED), why))
+        self.report.checks.append(Check(name, self.report.verdict_of(name, SmokeVerdict.NOT_JUDGED), why))
 
 
 _ADVICE_LOST = "see why the worker went away: atlctl ps, atlctl events, atlctl errors"

@@ -71,7 +71,10 @@ class GuardedExecution:
         self._shellless = shellless
         self._closed = closed
         self._mark = guard.new_mark()
-        self._words: dict[Stream, guard.Words] = {"stdout": guard.Words(self._mark), "stderr": guard.Words(self._mark)}
+        self._words: dict[Stream, guard.WordFilter] = {
+            "stdout": guard.WordFilter(self._mark),
+            "stderr": guard.WordFilter(self._mark),
+        }
         self._wrapped = True
         self._channel: Channel | None = None
         self._watcher: Watcher | None = None

@@ -82,7 +82,7 @@ def carried(text: str, words: Sequence[bytes], *, always: bool = False) -> tuple
 
 _PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b"\\'%!")
 
-#: The begin of every mark. Its first character is not in the rest, see `Words`.
+#: The begin of every mark. Its first character is not in the rest, see `WordFilter`.
 _MARK = "@atlctl-"
 #: Characters of a line of the wrapper; what is longer is none.
 _LINE_LIMIT = 400
@@ -122,7 +122,7 @@ def ending(text: str) -> Ending | None:
     return Ending(code, code - 128 if signalled else None)
 
 
-class Words:
+class WordFilter:
     """Takes the wrapper's words out of a stream of the command's output."""
 
     def __init__(self, mark: str) -> None:

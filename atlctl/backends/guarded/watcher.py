@@ -18,7 +18,7 @@ class Watcher:
 
     def __init__(self, channel: Channel, mark: str) -> None:
         self._channel = channel
-        self._words = guard.Words(mark)
+        self._words = guard.WordFilter(mark)
         self._heard: list[str] = []
         self._over = False
         self._news = asyncio.Event()

@@ -227,11 +227,11 @@ async def _smoke(
 
 
 def _code(report: Report, strict: bool) -> int:
-    from atlctl.smoke.findings import Verdict
+    from atlctl.smoke.findings import SmokeVerdict
 
     seen = {report.verdict, *(check.verdict for check in report.checks)}
-    seen |= {Verdict(finding.severity) for finding in report.findings}
-    bad = seen - {Verdict.PASS} if strict else seen & {Verdict.FAIL}
+    seen |= {SmokeVerdict(finding.severity) for finding in report.findings}
+    bad = seen - {SmokeVerdict.PASS} if strict else seen & {SmokeVerdict.FAIL}
     return int(ExitCode.FAILED if bad else ExitCode.OK)
 
 

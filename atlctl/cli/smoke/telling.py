@@ -13,9 +13,9 @@ from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
 from atlctl.render.table import Column, Table, render_table
 from atlctl.render.width import display_width, fold_points
-from atlctl.smoke.findings import Finding, Report, Severity, Verdict
+from atlctl.smoke.findings import Finding, Report, Severity, SmokeVerdict
 
-_COLORS = {Verdict.FAIL: "1;31", Verdict.WARN: "33", Verdict.NOT_JUDGED: "36", Verdict.PASS: "32"}
+_COLORS = {SmokeVerdict.FAIL: "1;31", SmokeVerdict.WARN: "33", SmokeVerdict.NOT_JUDGED: "36", SmokeVerdict.PASS: "32"}
 _ORDER = (Severity.FAIL, Severity.WARN, Severity.NOT_JUDGED)
 #: Findings that are told one by one; the rest is counted, and whole in `-o json`.
 _TOLD = 40
@@ -39,7 +39,7 @@ def report_text(report: Report, words: Words, streams: Streams) -> str:
 def _headline(report: Report, words: Words, streams: Streams) -> list[str]:
     counts = {severity: sum(f.severity is severity for f in report.findings) for severity in _ORDER}
     # What is not judged is counted by checks: one reason may stand for many workers.
-    counts[Severity.NOT_JUDGED] = sum(check.verdict is Verdict.NOT_JUDGED for check in report.checks)
+    counts[Severity.NOT_JUDGED] = sum(check.verdict is SmokeVerdict.NOT_JUDGED for check in report.checks)
     keys = {
         Severity.FAIL: Message("faults: {count}"),
         Severity.WARN: Message("warnings: {count}"),
@@ -111,7 +111,7 @@ def _key(finding: Finding) -> tuple[object, ...]:
 
 def _told(group: Sequence[Finding], words: Words, streams: Streams, advised: set[str]) -> list[str]:
     first = group[0]
-    verdict = Verdict(first.severity)
+    verdict = SmokeVerdict(first.severity)
     names = fold_names(f.culprit.worker for f in group if f.culprit is not None and f.culprit.worker is not None)
     many = words.aside(str(len(group))) if len(group) > 1 else ""
     who = clean(words.culprit(first.culprit, names)) + many
@@ -198,7 +198,7 @@ def _matrix(report: Report, check: str, field: str, limits: tuple[float, float])
     return Heat(told["workers"], told[field], check == "throughput", *limits)
 
 
-def _colored(text: str, verdict: Verdict, streams: Streams) -> str:
+def _colored(text: str, verdict: SmokeVerdict, streams: Streams) -> str:
     return f"\x1b[{_COLORS[verdict]}m{text}\x1b[0m" if streams.stdout_color else text
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from atlctl.i18n import Language, Message, about, translated
-from atlctl.smoke.findings import Culprit, Finding, Severity, Verdict
+from atlctl.smoke.findings import Culprit, Finding, Severity, SmokeVerdict
 
 _VERDICTS = {
-    Verdict.FAIL: about("smoke", "FAIL"),
-    Verdict.WARN: Message("WARN"),
-    Verdict.NOT_JUDGED: Message("NOT JUDGED"),
-    Verdict.PASS: Message("PASS"),
+    SmokeVerdict.FAIL: about("smoke", "FAIL"),
+    SmokeVerdict.WARN: Message("WARN"),
+    SmokeVerdict.NOT_JUDGED: Message("NOT JUDGED"),
+    SmokeVerdict.PASS: Message("PASS"),
 }
 _WHOLE = {
-    Verdict.FAIL: Message("FAIL: a fault was found"),
-    Verdict.WARN: Message("WARN: nothing is broken, something is odd"),
-    Verdict.NOT_JUDGED: Message("NOT JUDGED: nothing could be judged"),
-    Verdict.PASS: Message("PASS: no fault was found"),
+    SmokeVerdict.FAIL: Message("FAIL: a fault was found"),
+    SmokeVerdict.WARN: Message("WARN: nothing is broken, something is odd"),
+    SmokeVerdict.NOT_JUDGED: Message("NOT JUDGED: nothing could be judged"),
+    SmokeVerdict.PASS: Message("PASS: no fault was found"),
 }
 _CHECKS = {
     "roll-call": Message("who answers"),
@@ -59,10 +59,10 @@ class Words:
     def __call__(self, text: str) -> str:
         return translated(text, self.lang)
 
-    def verdict(self, verdict: Verdict) -> str:
+    def verdict(self, verdict: SmokeVerdict) -> str:
         return self(_VERDICTS[verdict])
 
-    def whole(self, verdict: Verdict) -> str:
+    def whole(self, verdict: SmokeVerdict) -> str:
         return self(_WHOLE[verdict])
 
     def check(self, name: str) -> str:

@@ -9,7 +9,7 @@ from atlctl.diagnosis.consequence import consequence_of
 from atlctl.diagnosis.logline import When
 from atlctl.diagnosis.result import Cause, Diagnosis, Followed, Verdict, WorkerReport
 from atlctl.diagnosis.telling.data import utc
-from atlctl.diagnosis.telling.told import Line, Listing, Manner, Tone
+from atlctl.diagnosis.telling.told import Line, Manner, Section, Tone
 from atlctl.diagnosis.telling.who import crowd, in_short, name_of, what_of, workers_of
 from atlctl.i18n import Message
 
@@ -32,14 +32,14 @@ _PARTS = {
 }
 
 
-def listings(diagnosis: Diagnosis, manner: Manner) -> tuple[Listing, ...]:
+def listings(diagnosis: Diagnosis, manner: Manner) -> tuple[Section, ...]:
     """The lists that have something in them."""
     base = base_of(diagnosis)
     found = [
         _followed(diagnosis.cascade, base, manner),
         _workers(diagnosis, base, manner),
         _earlier(diagnosis.earlier, base, manner),
-        Listing(manner.word(Message("remarks")), tuple(Line((manner.word(text),)) for text in diagnosis.remarks)),
+        Section(manner.word(Message("remarks")), tuple(Line((manner.word(text),)) for text in diagnosis.remarks)),
     ]
     return tuple(listing for listing in found if listing.lines)
 
@@ -82,7 +82,7 @@ def base_of(diagnosis: Diagnosis) -> When | None:
     return min(told, key=lambda when: when.seconds, default=None)
 
 
-def _followed(groups: Sequence[Followed], base: When | None, manner: Manner) -> Listing:
+def _followed(groups: Sequence[Followed], base: When | None, manner: Manner) -> Section:
     limit = len(groups) if manner.verbose or len(groups) <= MAX_FOLLOWED else MAX_FOLLOWED - 1
     lines = []
     for group in groups[:limit]:
@@ -97,14 +97,14 @@ def _followed(groups: Sequence[Followed], base: When | None, manner: Manner) -> 
     if len(groups) > limit:
         count = sum(group.count for group in groups[limit:])
         lines.append(Line(("", manner.word(Message("and {count} more: -v", count=count))), "faint"))
-    return Listing(manner.word(Message("followed")), tuple(lines), manner.fold(_FOLD_FOLLOWED))
+    return Section(manner.word(Message("followed")), tuple(lines), manner.fold(_FOLD_FOLLOWED))
 
 
-def _workers(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Listing:
+def _workers(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Section:
     none = diagnosis.verdict is Verdict.NONE
     label, fold = _heading(diagnosis, base, manner), manner.fold(1)
     if not manner.verbose and (diagnosis.earlier if none else len(diagnosis.workers) == 1):
-        return Listing(label, ())  # the rest has said it
+        return Section(label, ())  # the rest has said it
     blamed = {cause.worker: cause for cause in reversed(diagnosis.root_causes) if cause.worker is not None}
     order = {part: place for place, part in enumerate(_PARTS)}
 
@@ -133,7 +133,7 @@ def _workers(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Listing
         lines.append(Line((moment, names, _said(item, cause, manner)), tone))
     if len(ranked) > limit:
         lines.append(Line(("", "", _rest([item for group in ranked[limit:] for item in group], manner)), "faint"))
-    return Listing(label, tuple(lines), fold)
+    return Section(label, tuple(lines), fold)
 
 
 def _alike(items: Sequence[WorkerReport], blamed: dict[str, Cause], manner: Manner) -> list[list[WorkerReport]]:
@@ -208,7 +208,7 @@ def _rest(items: Sequence[WorkerReport], manner: Manner) -> str:
     return manner.word(Message("{count} more (-v): {kinds}", count=len(items), kinds=kinds))
 
 
-def _earlier(causes: Sequence[Cause], base: When | None, manner: Manner) -> Listing:
+def _earlier(causes: Sequence[Cause], base: When | None, manner: Manner) -> Section:
     limit = len(causes) if manner.verbose else MAX_EARLIER
     lines = []
     for cause in causes[:limit]:
@@ -217,4 +217,4 @@ def _earlier(causes: Sequence[Cause], base: When | None, manner: Manner) -> List
         lines.append(Line((moment, name_of(cause, manner), f"{what_of(cause, manner)}{place}")))
     if len(causes) > limit:
         lines.append(Line(("", "", manner.word(Message("and {count} more: -v", count=len(causes) - limit))), "faint"))
-    return Listing(manner.word(Message("earlier rounds")), tuple(lines), manner.fold(2))
+    return Section(manner.word(Message("earlier rounds")), tuple(lines), manner.fold(2))

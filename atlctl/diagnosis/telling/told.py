@@ -45,7 +45,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class Section:
     """A list under a label; its lines have the same number of cells. `fold` as for rows, for the last cell."""
 
     label: str
@@ -59,7 +59,7 @@ class Telling:
 
     title: tuple[Piece, ...]
     rows: tuple[Row, ...]
-    listings: tuple[Listing, ...]
+    listings: tuple[Section, ...]
     cut: str
 
 

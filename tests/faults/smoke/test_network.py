@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from atlctl.smoke.findings import Culprit, Severity, Verdict
+from atlctl.smoke.findings import Culprit, Severity, SmokeVerdict
 from atlctl.smoke.session import Session
 from tests.faults.smoke import driving, netns
 from tests.faults.smoke.cases import MIXED, SINGLE, Case, mixed, single
@@ -45,7 +45,7 @@ def test_faults_at_once_are_told_apart(count):
 @spaces
 def test_healthy_hosts_pass():
     told = Case(4).run()
-    assert told.report.verdict is Verdict.PASS, told.lines()
+    assert told.report.verdict is SmokeVerdict.PASS, told.lines()
     mesh, speeds = told.report.data["mesh"], told.report.data["throughput"]
     assert mesh["workers"] == speeds["workers"] == [f"worker-{index}" for index in range(4)]
     for matrix in (mesh["matrix_rtt_ms"], speeds["matrix_mb_per_s"]):
@@ -66,7 +66,7 @@ def test_hosts_that_have_nothing_but_ipv6():
 def test_of_two_workers_the_speed_is_not_judged_but_loss_is():
     with netns.Network(2, 200) as network:
         told = driving.drive(network.hosts(), network.workers)
-        assert [check.verdict for check in told.report.checks] == [Verdict.PASS, Verdict.NOT_JUDGED]
+        assert [check.verdict for check in told.report.checks] == [SmokeVerdict.PASS, SmokeVerdict.NOT_JUDGED]
         network.lose_between(0, 1, 2)
         told = driving.drive(network.hosts(), network.workers)
     assert told.accused == {frozenset(("worker-0", "worker-1"))}, told.lines()
@@ -76,7 +76,7 @@ def test_of_two_workers_the_speed_is_not_judged_but_loss_is():
 def test_one_worker_is_not_judged():
     with netns.Network(1) as network:
         told = driving.drive(network.hosts(), network.workers)
-    assert told.report.verdict is Verdict.NOT_JUDGED
+    assert told.report.verdict is SmokeVerdict.NOT_JUDGED
 
 
 @spaces
@@ -94,7 +94,7 @@ def local() -> PlainHosts:
 
 def test_workers_of_one_machine_share_loopback_and_it_is_said():
     told = driving.drive(local(), workers(3))
-    assert [check.verdict for check in told.report.checks] == [Verdict.PASS, Verdict.NOT_JUDGED]
+    assert [check.verdict for check in told.report.checks] == [SmokeVerdict.PASS, SmokeVerdict.NOT_JUDGED]
     assert all("loopback" in check.note for check in told.report.checks)
 
 

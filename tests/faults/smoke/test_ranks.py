@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.smoke.findings import Severity, Verdict
+from atlctl.smoke.findings import Severity, SmokeVerdict
 from tests.faults.smoke import rankfaults
 from tests.faults.smoke.rankfaults import driven
 
@@ -42,7 +42,7 @@ def test_a_dead_and_a_hung_rank_are_named_and_the_others_are_still_tested() -> N
     assert by_worker["worker-0"].confirmed
     assert by_worker["worker-1"].confirmed
     notes = {check.name: (check.verdict, check.note) for check in told.report.checks}
-    assert notes["ddp"] == (Verdict.PASS, "2 ranks, gloo"), told.lines()
+    assert notes["ddp"] == (SmokeVerdict.PASS, "2 ranks, gloo"), told.lines()
 
 
 def test_an_exit_and_wrong_gradients() -> None:
@@ -102,7 +102,7 @@ def test_a_worker_without_torch_is_said_and_not_accused() -> None:
 def test_one_worker_has_a_device_and_nobody_to_talk_to() -> None:
     told = driven(1, {}, ("device", "collectives", "ddp", "stragglers"))
     verdicts = [check.verdict for check in told.report.checks]
-    assert verdicts == [Verdict.PASS, *[Verdict.NOT_JUDGED] * 3], told.lines()
+    assert verdicts == [SmokeVerdict.PASS, *[SmokeVerdict.NOT_JUDGED] * 3], told.lines()
     assert not told.report.findings
 
 

@@ -19,7 +19,7 @@ import pytest
 from atlctl.jobs.model import Worker
 from atlctl.smoke import storage
 from atlctl.smoke.context import Options, Run
-from atlctl.smoke.findings import Check, Report, Severity, Verdict
+from atlctl.smoke.findings import Check, Report, Severity, SmokeVerdict
 from atlctl.smoke.session import Session
 from atlctl.smoke.storage import check_storage
 from tests.faults.smoke import fusefs
@@ -108,7 +108,7 @@ def test_one_volume_passes_and_nothing_stays(site: Site) -> None:
     report = check(site, f"mount --bind {site.shared} {site.at}")
     assert report.findings == []
     (verdict,) = report.checks
-    assert (verdict.name, verdict.verdict) == ("storage", Verdict.PASS)
+    assert (verdict.name, verdict.verdict) == ("storage", SmokeVerdict.PASS)
     assert len(report.data["storage"][str(site.at)]) == 4
 
 

@@ -56,7 +56,7 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[bytes, list[str], bytes]:
     """Wait without ending its stdin. Its stdout, words of the wrapper on stderr, its stderr."""
     assert process.stdout is not None
     assert process.stderr is not None
-    taken, beside = guard.Words(MARK), guard.Words(MARK)
+    taken, beside = guard.WordFilter(MARK), guard.WordFilter(MARK)
     (out, marks), (err, said) = beside.feed(process.stdout.read()), taken.feed(process.stderr.read())
     process.wait(10)
     if said[0][0] == "S" and said[-1][0] == "X":
@@ -297,7 +297,7 @@ def test_a_look_finds_what_was_left_behind(start: Start) -> None:
 
 
 def test_a_word_that_was_cut_is_not_output() -> None:
-    words = guard.Words(MARK)
+    words = guard.WordFilter(MARK)
     assert words.feed(b"out" + MARK.encode()[:12]) == (b"out", [])
     assert words.rest() == b""
     assert words.feed(b"mail@") == (b"mail", [])

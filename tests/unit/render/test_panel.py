@@ -39,7 +39,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Listing:
+class Section:
     label: str
     lines: Sequence[Line]
     fold: int | None = None
@@ -49,7 +49,7 @@ class Listing:
 class Telling:
     title: Sequence[Piece]
     rows: Sequence[Row] = ()
-    listings: Sequence[Listing] = ()
+    listings: Sequence[Section] = ()
     cut: str = "cut; -v shows all"
 
 
@@ -58,12 +58,12 @@ TELLING = Telling(
     TITLE,
     (Row("what", ["ValueError: bad magic"]), Row("evidence", ["worker-1, line 25", "worker-1, line 41: failed"])),
     (
-        Listing("followed", [Line(("+1.0 s", "3x gloo: connection closed by a peer")), Line(("", "and 2 more"))]),
-        Listing(
+        Section("followed", [Line(("+1.0 s", "3x gloo: connection closed by a peer")), Line(("", "and 2 more"))]),
+        Section(
             "workers",
             [Line(("-10.0 s", "w-10", "last line: step 4")), Line(("+0.0 s", "w-1", "训练 failed"), "culprit")],
         ),
-        Listing("remarks", [Line(("one",))]),
+        Section("remarks", [Line(("one",))]),
     ),
 )  # fmt: skip
 HOSTILE = "a\x1b[2Jb\x9b31m\u202e\rc\nd\ud800"
@@ -102,7 +102,7 @@ def test_on_a_pipe_there_is_no_colour_even_where_it_is_forced() -> None:
 
 def test_chinese_labels_are_aligned_by_what_they_take() -> None:
     telling = Telling(
-        (Piece("根因"),), (Row("下一步", ["a"]), Row("证据", ["b"])), (Listing("工人", [Line(("训", "x"))]),)
+        (Piece("根因"),), (Row("下一步", ["a"]), Row("证据", ["b"])), (Section("工人", [Line(("训", "x"))]),)
     )
     assert render_panel(telling, Streams()) == "根因\n  下一步  a\n  证据    b\n工人:\n  训  x\n"
 
@@ -170,7 +170,7 @@ def test_long_rows_are_cut_at_their_fold_and_the_border_says_so() -> None:
 
 
 def test_a_list_is_cut_at_the_width() -> None:
-    listing = Listing("workers", [Line(("+0.0 s", "w-1", "word " * 100))], fold=1)
+    listing = Section("workers", [Line(("+0.0 s", "w-1", "word " * 100))], fold=1)
     assert drawn(Telling(TITLE, (), (listing,)), 60).splitlines()[2] == (
         "  +0.0 s  w-1  word word word word word word word word word…"
     )
@@ -201,7 +201,7 @@ def test_hostile_texts_act_nowhere(tty: bool) -> None:
     telling = Telling(
         (Piece(HOSTILE),),
         (Row(HOSTILE, [HOSTILE]),),
-        (Listing(HOSTILE, [Line((HOSTILE, HOSTILE))]),),
+        (Section(HOSTILE, [Line((HOSTILE, HOSTILE))]),),
         cut=HOSTILE,
     )
     text = render_panel(telling, Streams(stdout_tty=tty, width=200))

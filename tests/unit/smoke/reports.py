@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atlctl.smoke.findings import Check, Culprit, Finding, Kind, Report, Severity, Verdict
+from atlctl.smoke.findings import Check, Culprit, Finding, Kind, Report, Severity, SmokeVerdict
 
 
 def report(words: str = "words of a worker", name: str = "worker-") -> Report:
@@ -16,10 +16,10 @@ def report(words: str = "words of a worker", name: str = "worker-") -> Report:
 
     made = Report("standard")
     made.checks = [
-        Check("roll-call", Verdict.FAIL, "3 of 4 workers answer", 4.0),
-        Check("facts", Verdict.PASS, words, 0.21),
-        Check("mesh", Verdict.WARN, "12 of 12 connections", 0.3),
-        Check("ddp", Verdict.NOT_JUDGED, words),
+        Check("roll-call", SmokeVerdict.FAIL, "3 of 4 workers answer", 4.0),
+        Check("facts", SmokeVerdict.PASS, words, 0.21),
+        Check("mesh", SmokeVerdict.WARN, "12 of 12 connections", 0.3),
+        Check("ddp", SmokeVerdict.NOT_JUDGED, words),
     ]
     made.findings = [
         find("worker", Severity.FAIL),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from atlctl.smoke.context import Options, Run
-from atlctl.smoke.findings import Culprit, Finding, Report, Severity, Verdict, worst
+from atlctl.smoke.findings import Culprit, Finding, Report, Severity, SmokeVerdict, worst
 
 F, W, N = Severity.FAIL, Severity.WARN, Severity.NOT_JUDGED
 
@@ -24,15 +24,15 @@ def find(severity: Severity, check: str = "mesh") -> Finding:
 @pytest.mark.parametrize(
     ("found", "unjudged", "verdict"),
     [
-        ([], False, Verdict.PASS),
-        ([], True, Verdict.NOT_JUDGED),
-        ([N], False, Verdict.NOT_JUDGED),
-        ([W, N], False, Verdict.WARN),
-        ([N, W, F], False, Verdict.FAIL),
-        ([F], True, Verdict.FAIL),
+        ([], False, SmokeVerdict.PASS),
+        ([], True, SmokeVerdict.NOT_JUDGED),
+        ([N], False, SmokeVerdict.NOT_JUDGED),
+        ([W, N], False, SmokeVerdict.WARN),
+        ([N, W, F], False, SmokeVerdict.FAIL),
+        ([F], True, SmokeVerdict.FAIL),
     ],
 )
-def test_the_verdict_of_a_check(found: list[Severity], unjudged: bool, verdict: Verdict) -> None:
+def test_the_verdict_of_a_check(found: list[Severity], unjudged: bool, verdict: SmokeVerdict) -> None:
     run = a_run()
     run.find(find(F, "facts"))
     with run.check("mesh") as stage:
@@ -46,11 +46,11 @@ def test_the_verdict_of_a_check(found: list[Severity], unjudged: bool, verdict: 
 
 
 def test_the_verdict_of_the_whole() -> None:
-    assert worst([]) is Verdict.NOT_JUDGED
-    assert worst([Verdict.NOT_JUDGED]) is Verdict.NOT_JUDGED
-    assert worst([Verdict.NOT_JUDGED, Verdict.PASS]) is Verdict.PASS
-    assert worst([Verdict.PASS, Verdict.WARN]) is Verdict.WARN
-    assert worst([Verdict.WARN, Verdict.FAIL]) is Verdict.FAIL
+    assert worst([]) is SmokeVerdict.NOT_JUDGED
+    assert worst([SmokeVerdict.NOT_JUDGED]) is SmokeVerdict.NOT_JUDGED
+    assert worst([SmokeVerdict.NOT_JUDGED, SmokeVerdict.PASS]) is SmokeVerdict.PASS
+    assert worst([SmokeVerdict.PASS, SmokeVerdict.WARN]) is SmokeVerdict.WARN
+    assert worst([SmokeVerdict.WARN, SmokeVerdict.FAIL]) is SmokeVerdict.FAIL
     # A finding counts also where its check has no line yet.
     report = Report("quick", findings=[find(F)])
-    assert report.verdict is Verdict.FAIL
+    assert report.verdict is SmokeVerdict.FAIL

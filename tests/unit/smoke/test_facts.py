@@ -31,7 +31,7 @@ from atlctl.smoke.facts import (
     loopback_names,
     vote,
 )
-from atlctl.smoke.findings import Report, Severity, Verdict
+from atlctl.smoke.findings import Report, Severity, SmokeVerdict
 from atlctl.smoke.session import Session
 from tests.support.plainhosts import PlainHosts, workers
 from tests.unit.smoke.scripted import Script, Scripted, Stream, worker
@@ -260,7 +260,7 @@ def test_check_facts_alike(tmp_path: Path) -> None:
     run = over(lambda _: {"PYTHONPATH": path, "RANK": "3"})
     assert (run.report.findings, run.quiet) == ([], "")
     (check,) = run.report.checks
-    assert check.verdict is Verdict.PASS
+    assert check.verdict is SmokeVerdict.PASS
     assert check.note.startswith("torch 2.5.1")
     # What the platform sets for its own purposes is told, and is nobody's fault.
     assert run.report.data["facts"]["place"]["worker-0"]["RANK"] == "3"
@@ -289,7 +289,7 @@ def test_settings_and_limits_at_once() -> None:
 
 def test_one_worker_is_not_judged() -> None:
     (check,) = over(lambda _: {}, 1).report.checks
-    assert check.verdict is Verdict.NOT_JUDGED
+    assert check.verdict is SmokeVerdict.NOT_JUDGED
     assert check.note.startswith("one worker, nothing to compare with")
 
 

@@ -19,7 +19,7 @@ from atlctl.smoke import storage
 from atlctl.smoke.care import ill, in_use, too_little
 from atlctl.smoke.context import Options
 from atlctl.smoke.facts import clock_findings, compare, differences
-from atlctl.smoke.findings import Check, Finding, Report, Severity, Verdict
+from atlctl.smoke.findings import Check, Finding, Report, Severity, SmokeVerdict
 from atlctl.smoke.network import mesh
 from atlctl.smoke.ranks import device
 from atlctl.smoke.ranks.collectives import wrong_in_collectives, wrong_in_ddp
@@ -173,7 +173,7 @@ def test_a_report_is_chinese_for_its_reader_alone() -> None:
     report = Report("quick")
     note = Message("{some} of {all} workers answer", some=3, all=4)
     evidence = Message("no answer within {seconds:g} s: {why}", seconds=4.0, why=Message("not connected"))
-    report.checks = [Check("roll-call", Verdict.FAIL, note, 4.0)]
+    report.checks = [Check("roll-call", SmokeVerdict.FAIL, note, 4.0)]
     report.findings = [Finding("roll-call", Severity.FAIL, None, evidence, True)]
     for streams in (Streams(), Streams(stdout_tty=True, width=50)):
         english, chinese = (report_text(report, Words(lang), streams) for lang in ("en", "zh"))

@@ -15,7 +15,7 @@ from atlctl.jobs.errors import AtlctlError, ExitCode
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.smoke import run as running
 from atlctl.smoke.context import Options, Run
-from atlctl.smoke.findings import Culprit, Finding, Report, Severity, Verdict
+from atlctl.smoke.findings import Culprit, Finding, Report, Severity, SmokeVerdict
 from atlctl.smoke.run import Act, Smoke, Step, absent, names, steps
 from tests.unit.smoke.scripted import Script, Scripted, Stream, mute, polite, worker
 
@@ -65,7 +65,7 @@ def test_a_healthy_run(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = [[Step("facts", good("facts"))], [Step("mesh", good("mesh", 0.2)), Step("storage", good("storage"))]]
     made = smoke(monkeypatch, groups)
     assert verdicts(made.report) == dict.fromkeys(("roll-call", "facts", "mesh", "storage"), "pass")
-    assert made.report.verdict is Verdict.PASS
+    assert made.report.verdict is SmokeVerdict.PASS
     assert notes(made.report)["roll-call"] == "2 of 2 workers answer"
     assert set(made.report.timings) == {"roll-call", "facts", "mesh", "storage", "total"}
     assert made.may_still_run() == []
@@ -210,7 +210,7 @@ def test_beside_a_training_what_it_would_feel_is_left_out(monkeypatch: pytest.Mo
     made = smoke(monkeypatch, groups, look=busy)
     assert [name for name, verdict in verdicts(made.report).items() if verdict == "not_judged"] == ["throughput", "ddp"]
     assert notes(made.report)["ddp"] == "somebody trains"
-    assert made.report.verdict is Verdict.PASS
+    assert made.report.verdict is SmokeVerdict.PASS
 
 
 def test_one_worker_and_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from atlctl.remote.smoke import disk
 from atlctl.smoke.context import Options, Run
-from atlctl.smoke.findings import Report, Severity, Verdict
+from atlctl.smoke.findings import Report, Severity, SmokeVerdict
 from atlctl.smoke.session import Answer, Session
 from atlctl.smoke.storage import Looks, MountUnderTest, check_storage, groups, judge, places, slow, suspects
 from tests.support.plainhosts import PlainHosts, workers
@@ -261,7 +261,7 @@ def test_words_that_are_no_answer_harm_nobody_else(tmp_path: Path, monkeypatch: 
 
 def test_one_worker_is_told_what_it_cannot_judge(tmp_path: Path) -> None:
     (check,) = over(tmp_path, 1).checks
-    assert check.verdict is Verdict.PASS
+    assert check.verdict is SmokeVerdict.PASS
     assert check.note.endswith("one worker: whether others see the same is not judged")
 
 

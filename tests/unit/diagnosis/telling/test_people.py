@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, GpuIdentity, Proof, Verdict
 from atlctl.diagnosis.telling.guide import Guide
 from atlctl.diagnosis.telling.people import MAX_CANDIDATES, MAX_PROOFS
-from atlctl.diagnosis.telling.told import Listing
+from atlctl.diagnosis.telling.told import Section
 from atlctl.i18n import Language, Message
 from tests.unit.diagnosis.causes import (
     CATEGORIES,
@@ -266,7 +266,7 @@ def test_every_form_of_every_headline_can_be_told() -> None:
                 assert all(listing.label and _even(listing) for listing in telling.listings)
 
 
-def _even(listing: Listing) -> bool:
+def _even(listing: Section) -> bool:
     return len({len(line.cells) for line in listing.lines}) == 1
 
 

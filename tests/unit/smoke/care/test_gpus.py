@@ -20,7 +20,7 @@ from atlctl.smoke import care
 from atlctl.smoke import facts as gathering
 from atlctl.smoke.care import check_gpus, ill, in_use, look_before, too_little, trusted
 from atlctl.smoke.context import Options, Run
-from atlctl.smoke.findings import Report, Severity, Verdict
+from atlctl.smoke.findings import Report, Severity, SmokeVerdict
 from atlctl.smoke.session import Session
 from tests.support.plainhosts import PlainHosts, workers
 
@@ -278,7 +278,7 @@ def test_healthy_gpus_pass_and_nobody_is_quiet(smi: Path) -> None:
     run = over(bad(), look_before, check_gpus, stated=2)
     assert (run.quiet, run.report.findings) == ("", [])
     assert [(check.name, check.verdict, check.note) for check in run.report.checks] == [
-        ("gpus", Verdict.PASS, "6 GPUs on 3 workers")
+        ("gpus", SmokeVerdict.PASS, "6 GPUs on 3 workers")
     ]
 
 
@@ -321,4 +321,4 @@ def test_a_busy_gpu_makes_the_run_quiet(smi: Path) -> None:
 def test_no_gpu_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = over(bad(), check_gpus)
     if not any(fact["gpus"] for fact in run.facts.values()):
-        assert [check.verdict for check in run.report.checks] == [Verdict.NOT_JUDGED]
+        assert [check.verdict for check in run.report.checks] == [SmokeVerdict.NOT_JUDGED]

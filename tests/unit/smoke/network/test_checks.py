@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from atlctl.jobs.model import State, Worker
 from atlctl.smoke.context import Options, Run
-from atlctl.smoke.findings import Culprit, Report, Severity, Verdict
+from atlctl.smoke.findings import Culprit, Report, Severity, SmokeVerdict
 from atlctl.smoke.network.mesh import check_mesh
 from atlctl.smoke.network.throughput import check_throughput
 from atlctl.smoke.session import Answer, Heard, Session
@@ -90,7 +90,10 @@ def check(agent: Agent) -> Report:
 
 def test_all_well():
     report = check(good)
-    assert [(one.name, one.verdict) for one in report.checks] == [("mesh", Verdict.PASS), ("throughput", Verdict.PASS)]
+    assert [(one.name, one.verdict) for one in report.checks] == [
+        ("mesh", SmokeVerdict.PASS),
+        ("throughput", SmokeVerdict.PASS),
+    ]
     assert report.findings == []
 
 
