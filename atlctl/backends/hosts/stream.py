@@ -16,7 +16,7 @@ import asyncssh
 from atlctl.backends.base import Argv, Exited, FailedToStart, Lost, Output, TerminalSize, quoted
 from atlctl.backends.guarded import guard
 from atlctl.backends.guarded.channel import Channel, Ended
-from atlctl.backends.guarded.executor import GuardedExecutor
+from atlctl.backends.guarded.execution import GuardedExecutor
 from atlctl.backends.hosts.connect import WINDOW, Connections, NameUnknown
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.keys import LoginRefused

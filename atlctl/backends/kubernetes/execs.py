@@ -15,7 +15,7 @@ from urllib.parse import quote, quote_plus
 from atlctl.backends.base import Exited, FailedToStart, Lost, Output, TerminalSize
 from atlctl.backends.guarded import guard
 from atlctl.backends.guarded.channel import Channel, Ended
-from atlctl.backends.guarded.executor import GuardedExecutor
+from atlctl.backends.guarded.execution import GuardedExecutor
 from atlctl.backends.kubernetes.api import Api, ApiError, Denied, NoServer, NotFound, Socket
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError

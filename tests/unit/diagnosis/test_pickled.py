@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atlctl.diagnosis import pickled
-from atlctl.diagnosis.pickled import NotPlain, load_plain
+from atlctl.diagnosis import flightrecorder
+from atlctl.diagnosis.flightrecorder import NotPlain, load_plain
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
@@ -120,7 +120,7 @@ def test_nesting_is_bounded():
 
 
 def test_operations_are_bounded(monkeypatch):
-    monkeypatch.setattr(pickled, "MAX_OPERATIONS", 1_000)
+    monkeypatch.setattr(flightrecorder, "MAX_OPERATIONS", 1_000)
     assert load_plain(b"\x80\x04" + b"}" * 900 + b".") == {}
     with pytest.raises(NotPlain, match="operations"):
         load_plain(b"\x80\x04" + b"}" * 1_000 + b".")

@@ -20,7 +20,7 @@ from atlctl.backends.base import (
     TerminalSize,
 )
 from atlctl.backends.guarded.channel import Channel, Ended
-from atlctl.backends.guarded.executor import GuardedExecutor
+from atlctl.backends.guarded.execution import GuardedExecutor
 from atlctl.jobs.errors import AtlctlError, Unreachable
 from atlctl.jobs.model import State, Worker
 

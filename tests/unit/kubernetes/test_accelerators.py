@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from atlctl.backends.kubernetes import accelerators
+from atlctl.backends.kubernetes import pods
 from tests.unit.kubernetes.fakecluster import pod
 
 
@@ -32,8 +32,8 @@ def container(**limits: Any) -> dict[str, Any]:
     ],
 )
 def test_cards(resource: str, vendor: str) -> None:
-    assert accelerators.vendor(resource) == vendor
-    assert accelerators.cards(container(**{resource: "2"})) == {resource: 2}
+    assert pods.vendor(resource) == vendor
+    assert pods.cards(container(**{resource: "2"})) == {resource: 2}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_cards(resource: str, vendor: str) -> None:
     ],
 )
 def test_shares_and_other_resources_are_no_cards(resource: str) -> None:
-    assert accelerators.vendor(resource) is None
+    assert pods.vendor(resource) is None
 
 
 @pytest.mark.parametrize(
@@ -84,17 +84,17 @@ def test_shares_and_other_resources_are_no_cards(resource: str) -> None:
     ],
 )
 def test_quantities(quantity: object, number: int | None) -> None:
-    assert accelerators.cards(container(**{"nvidia.com/gpu": quantity})).get("nvidia.com/gpu") == number
+    assert pods.cards(container(**{"nvidia.com/gpu": quantity})).get("nvidia.com/gpu") == number
 
 
 def test_cards_of_a_pod() -> None:
     both = [container(**{"nvidia.com/gpu": "4"}), container(**{"nvidia.com/gpu": "4", "nvidia.com/gpumem": "3000"})]
-    assert accelerators.pod_cards(pod("p", spec={"containers": both})) == 8
-    assert accelerators.pod_cards(pod("p")) is None
+    assert pods.pod_cards(pod("p", spec={"containers": both})) == 8
+    assert pods.pod_cards(pod("p")) is None
     requests = [{"name": "main", "resources": {"requests": {"nvidia.com/gpu": 1}}}]
-    assert accelerators.pod_cards(pod("p", spec={"containers": requests})) == 1
+    assert pods.pod_cards(pod("p", spec={"containers": requests})) == 1
 
 
 def test_devices_of_a_claim_are_not_counted() -> None:
     made = pod("p", spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]})
-    assert accelerators.pod_cards(made) is None
+    assert pods.pod_cards(made) is None

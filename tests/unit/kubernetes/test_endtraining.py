@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from atlctl.backends.base import Event, ExecRequest, Exited, FailedToStart, Lost, Output, Started, StopResult
-from atlctl.backends.kubernetes import endtraining
+from atlctl.backends.kubernetes import stopping
 from atlctl.jobs.model import State, Worker
 from atlctl.remote.sending import shell
 from tests.support.needs import needs
@@ -185,22 +185,22 @@ def test_training_that_is_the_first_process_is_left_alone(folder: Path, init: bo
     ],
 )
 def test_the_last_word_counts(said: bytes, result: StopResult | None) -> None:
-    assert endtraining.read("w", said) == result
+    assert stopping.read_end("w", said) == result
 
 
 def test_what_may_be_the_training_is_named_and_not_told_as_ended() -> None:
-    result = endtraining.read("w", b"atlctl: none sh sleep a.out sleep\n")
+    result = stopping.read_end("w", b"atlctl: none sh sleep a.out sleep\n")
     assert result is not None
     assert result.how == "not-stopped"
     assert "the first process (sh)" in result.reason
     assert result.reason.endswith("; running below it: sleep, a.out")
-    again = endtraining.read("w", b"atlctl: again\n")
+    again = stopping.read_end("w", b"atlctl: again\n")
     assert again is not None
     assert (again.how, "starts the training again" in again.reason) == ("not-stopped", True)
 
 
 def test_what_is_left_is_named() -> None:
-    result = endtraining.read("w", b"atlctl: left 7 8\n")
+    result = stopping.read_end("w", b"atlctl: left 7 8\n")
     assert result is not None
     assert (result.how, result.processes) == ("not-stopped", 2)
     assert result.reason.endswith(": 7 8")
@@ -240,7 +240,7 @@ def test_every_worker_has_a_result_whatever_became_of_its_exec() -> None:
         "signal": (begun, Exited(signal=9)),
     }
     workers = [Worker(name, index, State.RUNNING) for index, name in enumerate(events)]
-    results = asyncio.run(endtraining.end(Executor(events), workers, 1.5))  # type: ignore[arg-type]
+    results = asyncio.run(stopping.end_training(Executor(events), workers, 1.5))  # type: ignore[arg-type]
     assert [(result.how, result.reason) for result in results] == [
         ("terminated", ""),
         ("not-stopped", "the connection broke"),

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from atlctl.backends.kubernetes import accelerators, discovery, inventory, objects, queueing
+from atlctl.backends.kubernetes import discovery, inventory, objects, pods, queueing
 from atlctl.backends.kubernetes.api import NotFound
 from atlctl.backends.kubernetes.kinds import registry
 from atlctl.backends.kubernetes.kinds.base import Sight
@@ -127,7 +127,7 @@ def test_a_damaged_field_raises_nothing(objects: list[Object]) -> None:
 def test_objects_that_are_no_such_things_raise_nothing(objects: list[Object]) -> None:
     look(objects[:1], objects)
     for item in objects:
-        accelerators.cards(item)
+        pods.cards(item)
         queueing.pod_groups_of(objects, ["u"], objects)
         queueing.workloads_of(objects, ["u"])
 

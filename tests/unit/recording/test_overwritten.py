@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atlctl.recording.feed import LEARNED, Overwritten
 from atlctl.recording.lines import LineReader
-from atlctl.recording.overwritten import LEARNED, Overwritten
 
 OVER = ": several processes wrote over each other in it, lines may be missing"
 
