@@ -166,7 +166,7 @@ def test_a_command_whose_request_got_no_answer_may_have_run(cluster: Cluster) ->
 @pytest.mark.parametrize(
     ("status", "code", "words"),
     [
-        (401, 4, "does not accept who you are (401)"),
+        (401, 4, "authentication failed (401 Unauthorized)"),
         (403, 4, "not allowed"),
         (429, 124, "overloaded"),
         (500, 1, "the API server answered 500"),
