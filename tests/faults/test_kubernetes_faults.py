@@ -166,7 +166,7 @@ def test_a_command_whose_request_got_no_answer_may_have_run(cluster: Cluster) ->
 @pytest.mark.parametrize(
     ("status", "code", "words"),
     [
-        (401, 4, "does not accept who you are (401)"),
+        (401, 4, "authentication failed (401 Unauthorized)"),
         (403, 4, "not allowed"),
         (429, 124, "overloaded"),
         (500, 1, "the API server answered 500"),
@@ -320,7 +320,7 @@ def test_the_users_own_deadline_bounds_a_server_that_drips(cluster: Cluster) -> 
         ("endless", "list", "sends too much in one answer"),
         ("bomb", "list", "sends too much in one answer"),
         ("bomb", "discovery", "sends too much in one answer"),
-        ("endless-pages", "list", "does not come to the end of a list"),
+        ("endless-pages", "list", "sends an endless list"),
     ],
 )
 def test_an_answer_without_an_end_fills_no_memory(cluster: Cluster, action: str, kind: str, says: str) -> None:

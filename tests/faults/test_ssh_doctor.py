@@ -168,7 +168,7 @@ def test_a_command_that_never_ends_there_is_given_up(hosts: Fleet) -> None:
     data, run = doctor(hosts, "--connect-timeout", "1")
     ((status, text, _),) = checks(data, "ssh.login")
     assert (status, run.code) == ("fail", 1)
-    assert "a command there does not end within 1 s" in text
+    assert "a command did not end within 1 s" in text
 
 
 def test_an_agent(hosts: Fleet, tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def long_error(process: Process) -> None:
 
 #: What serves a host -> outcome, exit code, signal, a part of the reason.
 LIES: dict[Callable[[Process], None], tuple[str, int | None, int | None, str]] = {
-    closes: ("lost", None, None, "before the command's exit status"),
-    silent_close: ("lost", None, None, "before the command's exit status"),
+    closes: ("lost", None, None, "before the exit status arrived"),
+    silent_close: ("lost", None, None, "before the exit status arrived"),
     absurd: ("lost", None, None, "ended with code 0 and did not report its end"),
     absurd_after: ("exited", 4, None, ""),
     absurd_word: ("lost", None, None, "the shell that waited for the command was ended"),

@@ -144,7 +144,7 @@ def test_a_list_has_no_logs_and_no_processes(gpus: Cluster, words: tuple[str, ..
         (("--backend", "local", "--hostfile", "x", "ps"), "'--hostfile' does not apply to the backend local"),
         (("-n", "ml", "ps", "--hostfile", "x"), "do not go together"),
         (("ps", "--hostfile", "/nonexistent"), "cannot read the hostfile"),
-        (("ps", "--hostfile", "/dev"), "no regular file"),
+        (("ps", "--hostfile", "/dev"), "not a regular file"),
         (("ssh", "run", "--", "true"), "on which hosts?"),
         (("--backend", "ssh", "ps", "nowhere"), "no job named nowhere"),
     ],

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from atlctl.backends.kubernetes import kubeconfig
-from atlctl.backends.kubernetes.kubeconfig import HINT, Entry, Kubeconfig
+from atlctl.backends.kubernetes.kubeconfig import Entry, Kubeconfig
 from atlctl.i18n import Message
 from atlctl.jobs.errors import NotAllowed, UsageError
 
@@ -118,7 +118,11 @@ def _from_files(paths: list[str], context: str | None, namespace: str | None) ->
     if chosen is None:
         raise UsageError(Message("the kubeconfig has no current context"), Message("name one: --context NAME"))
     if (entry := config.contexts().get(chosen)) is None:
-        hint = Message("there are: {names}", names=", ".join(config.contexts())) if config.contexts() else HINT
+        hint = (
+            Message("there are: {names}", names=", ".join(config.contexts()))
+            if config.contexts()
+            else kubeconfig.hint()
+        )
         raise UsageError(
             Message("the kubeconfig {paths} has no context {context}", paths=", ".join(paths), context=chosen), hint
         )
@@ -128,7 +132,9 @@ def _from_files(paths: list[str], context: str | None, namespace: str | None) ->
         cluster = config.cluster(chosen)
         server = str(cluster.get("server") or "").rstrip("/")
         if not server.startswith(("https://", "http://")):
-            raise UsageError(Message("the kubeconfig's context {context} names no server", context=chosen), HINT)
+            raise UsageError(
+                Message("the kubeconfig's context {context} names no server", context=chosen), kubeconfig.hint()
+            )
         if any(user.get(key) for key in _BY_PACKAGE) or (user.get("token") and user.get("tokenFile")):
             login, tls = _by_package(paths, chosen)
         else:

@@ -5,10 +5,7 @@ Shell completion asks here too, in the time of a bare interpreter: nothing but o
 
 import os
 
-from atlctl.i18n import Message
-
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-HINT = Message("look at it: kubectl config view")
 
 _IN_CLUSTER = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 #: The parts of a kubeconfig, and the fields of each that name files, relative to the kubeconfig's own folder.
@@ -46,6 +43,8 @@ class Kubeconfig:
 
     def __init__(self, files: dict[str, object]) -> None:
         """`files`: parsed documents by their paths. Raises ValueError for one that is not a kubeconfig."""
+        from atlctl.i18n import Message
+
         self.current: str | None = None
         self._parts: dict[str, dict[str, Entry]] = {part: {} for part in _FILES}
         for path, document in files.items():
@@ -69,6 +68,8 @@ class Kubeconfig:
 
     def cluster(self, context: str) -> Entry:
         """The cluster of a context, its files as absolute paths. Raises ValueError if there is none."""
+        from atlctl.i18n import Message
+
         name = str(self.contexts()[context].get("cluster"))
         if (found := self._parts["clusters"].get(name)) is None:
             raise ValueError(Message("cluster {cluster} not found", cluster=name))
@@ -80,6 +81,8 @@ class Kubeconfig:
 
 
 def _resolved(part: str, stated: object, path: str) -> Entry:
+    from atlctl.i18n import Message
+
     if stated is not None and not isinstance(stated, dict):
         raise ValueError(Message("{path} has {part} that are not mappings", path=path, part=part))
     found = dict(stated or {})
@@ -105,15 +108,23 @@ def read(paths: list[str]) -> Kubeconfig:
         raise unusable(paths, error) from error
 
 
+def hint() -> str:
+    """The hint for a kubeconfig that is not understood."""
+    from atlctl.i18n import Message
+
+    return Message("look at it: kubectl config view")
+
+
 def unusable(paths: list[str], error: Exception) -> Exception:
     """The UsageError for kubeconfigs that cannot be used."""
+    from atlctl.i18n import Message
     from atlctl.jobs.errors import UsageError
 
     said = error.args[0] if error.args else ""
     why = said if isinstance(said, Message) else " ".join(str(error).split())
     return UsageError(
         Message("the kubeconfig {paths} cannot be used: {why}", paths=", ".join(paths), why=why),
-        HINT,
+        hint(),
     )
 
 

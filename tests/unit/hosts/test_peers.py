@@ -205,7 +205,7 @@ def test_names_that_follow_a_pattern(
     found = root.found(hostname, **environ)
     assert names(found) == expected
     assert found.own == own
-    assert ("is taken for" in "".join(found.remarks)) == (hostname == "metal7")
+    assert ("is assumed to be" in "".join(found.remarks)) == (hostname == "metal7")
 
 
 @pytest.mark.parametrize(

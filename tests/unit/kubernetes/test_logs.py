@@ -407,7 +407,7 @@ def test_what_is_waited_for_is_told_once_until_it_comes(follow: bool) -> None:
     [
         (204, b"", "pod pod-0 has no node yet"),
         (400, b'container "main" in pod "pod-0" is waiting to start: ErrImagePull', "waits to start: ErrImagePull"),
-        (400, b'container "main" in pod "pod-0" is terminated', "has no log of it any more"),
+        (400, b'container "main" in pod "pod-0" is terminated', "no longer has its log"),
         (200, b"unable to retrieve container logs for containerd://7a1e", "no log of it.*unable to retrieve"),
         (403, b"forbidden words", "forbidden words"),
     ],
@@ -429,7 +429,7 @@ def test_no_pod_at_all() -> None:
         server = Server()
         server.pod_there, server.done = False, True
         for follow in (False, True):
-            with pytest.raises(NothingMatched, match="has no pod"):
+            with pytest.raises(NothingMatched, match="no longer has a pod"):
                 await read(server, LogRequest(follow=follow))
 
     asyncio.run(main())

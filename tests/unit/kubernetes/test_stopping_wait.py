@@ -158,7 +158,7 @@ def test_a_server_that_says_nothing_leaves_the_outcome_open() -> None:
     def fails() -> None:
         raise NoServer("gone")
 
-    with pytest.raises(AtlctlError, match=r"the request was taken, but .*: gone"):
+    with pytest.raises(AtlctlError, match=r"the request was accepted, but .*: gone"):
         asyncio.run(stopping.settle(Failing([job], fails), Steps(found, "asleep"), found.job.workers, 0.05, NOW))
 
 
@@ -190,5 +190,5 @@ class Silent(fake.FakeApi):
 
 def test_a_server_that_is_silent_is_waited_for_no_longer_than_was_asked() -> None:
     found = asyncio.run(inventory.find(fake.FakeApi([top()]), "x", fake.ALL))
-    with pytest.raises(AtlctlError, match=r"the request was taken.*did not answer within 0.1 s"):
+    with pytest.raises(AtlctlError, match=r"the request was accepted.*did not answer within 0.1 s"):
         asyncio.run(asyncio.wait_for(stopping.settle(Silent([]), Steps(found, "asleep"), (), 0.1, NOW), 5))

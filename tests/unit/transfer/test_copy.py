@@ -375,7 +375,7 @@ def test_a_source_that_shrinks_meanwhile_leaves_nothing_there(shells: Shells, th
         there.joinpath("file").unlink()
     outcome, _ = run(copying)
     assert outcome.code == 1
-    assert "became shorter" in outcome.reason or "cannot be read any more" in outcome.reason
+    assert "became shorter" in outcome.reason or "can no longer be read" in outcome.reason
     assert left(here) == []
 
 
