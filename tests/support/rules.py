@@ -80,6 +80,10 @@ class Module:
     def tree(self) -> ast.Module:
         return ast.parse(self.text)
 
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
     @property
     def layer(self) -> str:
         return self.name.partition(".")[0]
@@ -108,7 +112,7 @@ def imports(module: Module) -> Iterator[tuple[ast.stmt, str]]:
     """Every import, wherever it stands, as an absolute dotted name; `from a import b` gives `a.b`."""
     own = [module.package, *module.name.split(".")] if module.name != "__init__" else [module.package]
     parent = own if module.is_package or module.name == "__init__" else own[:-1]
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -185,7 +189,7 @@ def undeclared(modules: Sequence[Module], pyproject: str) -> list[str]:
 def prints(module: Module) -> list[str]:
     """`print` only in render/, `rich.print` nowhere."""
     found = [module.at(node, "rich.print") for node, name in imports(module) if name == "rich.print"]
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if called == "rich.print" or (called in ("print", "builtins.print") and module.layer != "render"):
@@ -196,7 +200,7 @@ def prints(module: Module) -> list[str]:
 def swallowed(module: Module) -> list[str]:
     """No handler for every exception, nor a bare one, that does nothing."""
     found = []
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ExceptHandler):
             caught = {None} if node.type is None else {ast.unparse(t) for t in getattr(node.type, "elts", [node.type])}
             silent = all(isinstance(s, ast.Pass | ast.Continue) or _is_constant(s) for s in node.body)
@@ -212,7 +216,7 @@ def _is_constant(statement: ast.stmt) -> bool:
 def evaluated(module: Module) -> list[str]:
     """No text becomes code or a shell's line: `eval`, `exec`, `os.system`, `os.popen`, `shell=True`."""
     found = []
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if module.name in RUNS_TEXT and called == "exec":
@@ -236,7 +240,7 @@ def decided_by_text(module: Module) -> list[str]:
     """
     if module.layer == "diagnosis":
         return []
-    caught = {node.name for node in ast.walk(module.tree) if isinstance(node, ast.ExceptHandler) and node.name}
+    caught = {node.name for node in module.nodes if isinstance(node, ast.ExceptHandler) and node.name}
 
     def is_text(node: ast.expr) -> bool:
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("str", "repr") and node.args:
@@ -244,7 +248,7 @@ def decided_by_text(module: Module) -> list[str]:
         return isinstance(node, ast.Attribute) and node.attr in _TEXTS
 
     found = []
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             literal = any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in sides)
@@ -298,7 +302,7 @@ def event_loops(modules: Sequence[Module]) -> list[str]:
     found = [
         module.at(node, ast.unparse(node.func))
         for module in modules
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Call) and ast.unparse(node.func) in starts
     ]
     return found if len(found) > 1 else []

@@ -94,12 +94,10 @@ def _gone(case: _Case) -> list[Failure]:
 def _unheard_beside_ended(case: _Case) -> list[Process]:
     """Ranks that nobody named, in workers all of whose other processes their agent ended or reports."""
     places = [place for rank in case.ranks.unheard if (place := place_unheard(case.this, rank)) is not None]
-    found = []
-    for place in places or gaps(case.this):
-        others = [other for other in case.this.failures if other.worker == place.worker]
-        if others and all(_ended(other) for other in others):
-            found.append(place)
-    return found
+    ended: dict[str, bool] = {}
+    for item in case.this.failures:
+        ended[item.worker] = ended.get(item.worker, True) and _ended(item)
+    return [place for place in places or gaps(case.this) if ended.get(place.worker)]
 
 
 def _ended(item: Failure) -> bool:
