@@ -123,7 +123,7 @@ def change(old: str, new: str) -> str:
         ('signature = "x"\n', ["must hold [[signature]] entries"]),
         ("signature = [1]\n", ["must hold [[signature]] entries"]),
         ("[[category]]\nid = 'x'\n", ["must hold [[signature]] entries"]),
-        ("[[signature]\n", ["no valid TOML", "line 1"]),
+        ("[[signature]\n", ["not valid TOML", "line 1"]),
         ("[[signature]]\n" * 501, ["more than 500 entries"]),
         ("# " + "x" * (1 << 20), ["larger than"]),
     ],
