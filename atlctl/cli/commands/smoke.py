@@ -108,7 +108,7 @@ def command(
         return run_async(lambda: _print_torchrun(job, job_option, selection, seconds, output))
 
     def wanted(found: Job) -> Options:
-        from atlctl.cli.smoke.figures import own_busbw
+        from atlctl.cli.smoke.telling import own_busbw
         from atlctl.smoke.context import Options
 
         return Options(
@@ -200,7 +200,7 @@ async def _smoke(
 ) -> int:
     import asyncio
 
-    from atlctl.cli.smoke.progress import Progress
+    from atlctl.cli.smoke.telling import Progress
     from atlctl.cli.smoke.words import Words
     from atlctl.i18n import language
     from atlctl.smoke.run import Smoke, absent, names
@@ -241,7 +241,7 @@ def _tell(smoke: Smoke, job: Job, words: Words, output: str, *, interrupted: boo
 
     left = smoke.may_still_run()
     if output == "json":
-        from atlctl.cli.smoke.data import to_data
+        from atlctl.cli.smoke.telling import to_data
 
         data = {"job": job.name, "uid": job.uid, "complete": not interrupted, **to_data(smoke.report, left)}
         problem = {"kind": "interrupted", "message": Message("ended before all checks were made"), "hint": None}

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from itertools import pairwise
+from typing import Any, Self
 
+from atlctl.cli.hosts import settings
+from atlctl.cli.runtime import context
 from atlctl.cli.smoke.words import Words
-from atlctl.i18n import LIST, Message
+from atlctl.i18n import LIST, Message, as_data
+from atlctl.jobs.config import read_toml
+from atlctl.jobs.errors import UsageError
 from atlctl.jobs.naming import fold_names
 from atlctl.render.heatmap import Heat, draw, figure
 from atlctl.render.sanitize import clean
@@ -14,6 +25,7 @@ from atlctl.render.streams import Streams
 from atlctl.render.table import Column, Table, render_table
 from atlctl.render.width import display_width, fold_points
 from atlctl.smoke.findings import Finding, Report, Severity, SmokeVerdict
+from atlctl.smoke.ranks.expected import BusbwRow, rows
 
 _COLORS = {SmokeVerdict.FAIL: "1;31", SmokeVerdict.WARN: "33", SmokeVerdict.NOT_JUDGED: "36", SmokeVerdict.PASS: "32"}
 _ORDER = (Severity.FAIL, Severity.WARN, Severity.NOT_JUDGED)
@@ -208,3 +220,142 @@ def progress_text(done: Sequence[str], now: str, total: int, seconds: float, wor
     while display_width(text) > width:
         text = text[:-1]
     return text
+
+
+# The document of `atlctl smoke -o json`.
+
+#: What a check keeps for the checks behind it, and what is no figure.
+_INNER = ("ranks",)
+_DEEPEST = 12
+
+
+def to_data(report: Report, may_still_run: Iterable[str]) -> dict[str, Any]:
+    """Plain values; figures of workers that are no numbers of JSON are null."""
+    return {
+        "tier": report.tier,
+        "verdict": str(report.verdict),
+        "findings": [_finding(finding) for finding in report.findings],
+        "checks": [
+            {
+                "check": check.name,
+                "verdict": str(check.verdict),
+                "note": check.note,
+                "seconds": check.seconds,
+                "message": _message(check.note),
+            }
+            for check in report.checks
+        ],
+        "workers": [{"worker": name, **plain(known)} for name, known in report.workers.items()],
+        "timings": plain(report.timings),
+        "figures": {name: plain(value) for name, value in report.data.items() if name not in _INNER},
+        "may_still_run": list(may_still_run),
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "check": finding.check,
+        "severity": str(finding.severity),
+        "culprit": None if finding.culprit is None else asdict(finding.culprit),
+        "evidence": finding.evidence,
+        "confirmed": finding.confirmed,
+        "advice": finding.advice,
+        "message": _message(finding.evidence),
+    }
+
+
+def _message(text: str) -> Any:
+    """Template and values of a note or evidence, for a reader of another language; null if it has none."""
+    return as_data(text) if isinstance(text, Message) else None
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """`value` as JSON can hold it: words of workers come from programs that may say anything."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if depth >= _DEEPEST:
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return [plain(item, depth + 1) for item in sorted(value, key=str)]
+    if isinstance(value, Iterable):
+        return [plain(item, depth + 1) for item in value]
+    return str(value)
+
+
+# Figures of hardware that the user has added to those of the package.
+
+_SEE = Message("see the page of smoke")
+
+
+def own_busbw() -> tuple[BusbwRow, ...]:
+    """The rows of all files that `[smoke] busbw` names. Raises UsageError where a file is missing or wrong."""
+    found: list[BusbwRow] = []
+    for path in settings().busbw:
+        try:
+            tables = read_toml(path, Message("file of busbw figures"))
+        except FileNotFoundError as error:
+            raise UsageError(
+                Message("{path} is not there", path=path), Message("it is named by [smoke] busbw, or ATLCTL_BUSBW")
+            ) from error
+        row = tables.pop("row", None)
+        if tables or not isinstance(row, list) or not all(isinstance(table, dict) for table in row):
+            raise UsageError(Message("{path}: tables [[row]] are wanted, and nothing else", path=path), _SEE)
+        try:
+            found += rows(row)
+        except ValueError as error:
+            raise UsageError(Message("{path}: {why}", path=path, why=error.args[0]), _SEE) from error
+    return tuple(found)
+
+
+# What is done right now, as one line on the terminal that is written again and again, and taken away at the end.
+
+_TICK_SECONDS = 0.2
+_ERASE = b"\r\x1b[K"
+
+
+class Progress:
+    """`async with Progress(words, total) as progress: ... progress.now("mesh")`. Silent where nobody watches."""
+
+    def __init__(self, words: Words, total: int) -> None:
+        self._words = words
+        self._total = total
+        self._seen: list[str] = []
+        self._begun = time.monotonic()
+        self._showing: asyncio.Task[None] | None = None
+
+    def now(self, name: str) -> None:
+        """The check `name` begins."""
+        if name not in self._seen:
+            self._seen.append(name)
+
+    async def __aenter__(self) -> Self:
+        if context().streams.stderr_tty and not context().quiet and os.environ.get("TERM") != "dumb":
+            self._showing = asyncio.create_task(self._show())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._showing is not None:
+            self._showing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._showing
+
+    async def _show(self) -> None:
+        writer = context().writer
+        shown = False
+        try:
+            while True:
+                await asyncio.sleep(_TICK_SECONDS)
+                # Behind a terminal that is not read, lines would only pile up.
+                if self._seen and not writer.pending_bytes:
+                    seconds, width = time.monotonic() - self._begun, max(1, context().streams.width - 1)
+                    *done, last = self._seen
+                    text = progress_text(done, last, self._total, seconds, self._words, width)
+                    writer.put("stderr", _ERASE + text.encode())
+                    shown = True
+        finally:
+            if shown:
+                writer.put("stderr", _ERASE)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.cli.smoke.figures import own_busbw
+from atlctl.cli.smoke.telling import own_busbw
 from atlctl.jobs.errors import UsageError
 from atlctl.smoke.ranks.expected import expected
 

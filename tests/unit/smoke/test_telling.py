@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from atlctl.cli.smoke.data import to_data
-from atlctl.cli.smoke.telling import progress_text, report_text
+from atlctl.cli.smoke.telling import progress_text, report_text, to_data
 from atlctl.cli.smoke.torchrun import line
 from atlctl.cli.smoke.words import Words
 from atlctl.i18n import Language

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from atlctl.cli.report.lanes import Around, timeline
+from atlctl.cli.report.page import Around, timeline
 from atlctl.cli.report.words import words
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.telling.told import Manner

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from atlctl.diagnosis.patterncost import shape
-from atlctl.diagnosis.signatures import FaultScope, LineRole, Matcher, Text, builtin
+from atlctl.diagnosis.signatures import FaultScope, LineRole, Matcher, Text, builtin, shape
 
 from .examples import EXAMPLES, HEALTHY
 

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atlctl.diagnosis.logline import LINE_LIMIT
-from atlctl.diagnosis.patterncost import PatternRefused, shape
-from atlctl.diagnosis.signatures import builtin
+from atlctl.diagnosis.signatures import PatternRefused, builtin, shape
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atlctl.smoke.torchrunline import torchrun_line
+from atlctl.cli.smoke.torchrun import torchrun_line
 
 CONTRACT = {"MASTER_ADDR": "w0.job", "MASTER_PORT": "29500", "WORLD_SIZE": "4", "RANK": "2"}
 PYTORCHJOB = {
