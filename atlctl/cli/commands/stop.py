@@ -12,7 +12,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import COMMA, Message, joined, plural, translated
+from atlctl.i18n import COMMA, Message, about, joined, plural, translated
 from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, UsageError
 from atlctl.jobs.naming import fold_names, safe_file_name
 
@@ -26,7 +26,6 @@ GRACE_SECONDS = 10.0
 TIMEOUT_SECONDS = 120.0
 #: Lines about what was not stopped, or was not saved.
 MAX_LINES = 20
-_SAVED = Message("saved")
 #: Seconds for the error files of all workers.
 FILES_SECONDS = 20.0
 
@@ -163,13 +162,13 @@ def _what_to_keep(plan: Plan, out: str | None, no_save: bool, *, inside: bool) -
     no such place is known. Nothing is made yet.
     """
     if no_save:
-        lost = ((_SAVED, Message("nothing (--no-save)")),) if plan.loses_logs else ()
+        lost = (("saved", Message("nothing (--no-save)")),) if plan.loses_logs else ()
         return Keeping(None, lost)
     if out is None and not plan.loses_logs:
         return Keeping(None)
     folder, why = _folder_for(plan.job, out, inside=inside and plan.loses_logs)
     saved = Message("logs, states and events, before it, in {folder}", folder=folder)
-    return Keeping(folder, ((_SAVED, joined((saved, why), COMMA) if why else saved),))
+    return Keeping(folder, (("saved", joined((saved, why), COMMA) if why else saved),))
 
 
 def _folder_for(job: Job, out: str | None, *, inside: bool) -> tuple[str, str]:
@@ -326,10 +325,22 @@ def described(what: Message, job: Job) -> Message:
     return Message("{what} ({about})", what=what, about=joined(parts, COMMA))
 
 
+#: Names of a plan's lines, as backends have them.
+_LABELS: dict[str, Message] = {
+    label: label
+    for label in (
+        about("plan", "where"), about("plan", "by"), about("plan", "owner"), about("plan", "age"),
+        about("plan", "workers"), about("plan", "how"), about("plan", "lost"), about("plan", "kept"),
+        about("plan", "saved"), about("plan", "back"), about("plan", "then"), about("plan", "note"),
+        about("plan", "risk"), about("plan", "doubt"),
+    )
+}  # fmt: skip
+
+
 def tell_facts(facts: Sequence[tuple[str, str]]) -> None:
     """The lines of a plan below its first one."""
     for label, text in facts:
-        say.line(Message("  {label}: {text}", label=label, text=text))
+        say.line(Message("  {label}: {text}", label=_LABELS.get(label, label), text=text))
 
 
 def _what(job: Job, workers: Sequence[Worker], running: Sequence[Worker]) -> Message:
