@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import tempfile
 import time
 import uuid
@@ -21,6 +22,9 @@ settings.register_profile("house", deadline=None, database=None)
 settings.load_profile("house")
 
 isolation.refuse_network()
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in a shell's background, and with it all that it starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
