@@ -18,10 +18,10 @@ help: ## list these targets
 demo: $(VENV) ## a real failing torchrun job on this machine, and the main commands on it
 	$(BIN)/atlctl demo
 
-test: lint ## lint, then every test but the benchmarks; twelve minutes
+test: lint ## lint, then every test but the benchmarks; twenty minutes on two cores
 	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/benchmarks
 
-test-quick: $(VENV) ## unit and property tests without the slow ones; a minute, for after each change
+test-quick: $(VENV) ## unit and property tests without the slow ones; three minutes on two cores, for after each change
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/property
 
 check: format ## format, lint, types, quick tests, and the budget lowered: for before a commit

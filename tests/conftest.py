@@ -23,8 +23,10 @@ settings.load_profile("house")
 
 isolation.refuse_network()
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in a shell's background, and with it all that it starts
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A run in a shell's background or under nohup ignores these, and with it would all that it starts; not what has a handler.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 
 def pytest_report_header() -> str:
