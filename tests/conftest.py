@@ -23,7 +23,7 @@ settings.load_profile("house")
 
 isolation.refuse_network()
 
-# A run in a shell's background or under nohup ignores these, and with it would all that it starts; not what has a handler.
+# A run in a shell's background or under nohup ignores these, and so would all that it starts. Handlers are not inherited.
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
