@@ -23,7 +23,7 @@ settings.load_profile("house")
 
 isolation.refuse_network()
 
-# A run in a shell's background or under nohup ignores these, and so would all that it starts. Handlers are not inherited.
+# In the background of a shell, or under nohup, these are ignored, also by what is started; handlers are not inherited.
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
