@@ -198,7 +198,7 @@ def test_hosts_that_cannot_be_asked_are_unknown(site: Site) -> None:
         assert all(one.problem is not None and one.problem.exit_code == 255 for one in seen.values())
         assert looking.job(record, seen).state is State.UNKNOWN
         assert site.stop(record) == {"gpu1": "not-stopped", "gpu2": "not-stopped"}
-        with pytest.raises(AtlctlError, match="may still run"):
+        with pytest.raises(AtlctlError, match="may still be running"):
             site.start("true")
     finally:
         site.server.start()
