@@ -87,7 +87,7 @@ def test_keep_pods_ends_the_training_and_keeps_the_pods(cluster: Cluster, tmp_pa
     run = cluster.cli("stop", "dev", "--keep-pods", "--yes", "--no-save", "--grace", "5")
     assert run.code == 0, run
     assert run.stdout == b"ended after SIGTERM: worker-[0-1] (2, 2 processes)\n"
-    assert b"risk: where a container ends with its training" in run.stderr
+    assert b"risk: if a container ends with its training" in run.stderr
     assert proc.wait_until(lambda: trains() == 0)
     assert all(cluster.pods("dev", 2))
     assert [write for write in cluster.writes(since) if "/exec" not in write["path"]] == []
