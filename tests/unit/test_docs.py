@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from babel.messages.pofile import read_po
 from typer.main import get_command
 
 from atlctl.cli import runtime, table
@@ -29,6 +30,7 @@ from atlctl.diagnosis.result import GpuIdentity
 from atlctl.diagnosis.telling.data import to_data
 from atlctl.jobs.errors import AtlctlError, ExitCode
 from atlctl.jobs.model import State
+from atlctl.packaging.messages import po_path
 from atlctl.render.writer import Writer
 from tests.unit.diagnosis.causes import GUIDE, ONE
 from tests.unit.diagnosis.hang import made as hangs
@@ -207,8 +209,75 @@ def test_make_targets_exist(name: str) -> None:
 def test_both_languages_have_the_same_structure(pair: tuple[str, str]) -> None:
     english, chinese = map(read, pair)
     assert [level for level, _ in headings(english)] == [level for level, _ in headings(chinese)]
-    assert _FENCE.findall(english) == _FENCE.findall(chinese)
     assert english.count("\n|") == chinese.count("\n|")
+    assert [skeleton(*fence) for fence in _FENCE.findall(english)] == [
+        skeleton(*fence) for fence in _FENCE.findall(chinese)
+    ]
+
+
+def skeleton(language: str, body: str) -> tuple[str, list[str]]:
+    """What is the same in both languages: code but for its comments, and of shown sessions what is typed."""
+    lines = body.splitlines()
+    if language in ("console", "text", ""):
+        return language, [line if line.startswith("$ ") else "" for line in lines]
+    return language, [line.partition("  # ")[0].rstrip() for line in lines]
+
+
+def shown(text: str) -> list[str]:
+    """The lines that the tool printed: of sessions, and of outputs without their command line."""
+    bodies = [body for language, body in _FENCE.findall(text) if language in ("console", "text")]
+    return [line for body in bodies for line in body.splitlines() if not line.startswith(("$ ", "{"))]
+
+
+@functools.cache
+def sentences() -> tuple[str, str]:
+    """All that the tool can say, in English and in Chinese: the catalogue, and the signatures of failures."""
+    with po_path("zh_CN").open("rb") as file:
+        said = [(message.id, message.string) for message in read_po(file) if message.id]
+    data = "".join(path.read_text("utf-8") for path in (ROOT / "atlctl" / "diagnosis").glob("*.toml"))
+    english, chinese = (
+        "\n".join(" ".join(t) if isinstance(t, tuple) else t for t in side) for side in zip(*said, strict=True)
+    )
+    return english + data, chinese + data
+
+
+def phrases(line: str) -> list[str]:
+    """Four English words in a row and more; what has other characters in it is a value."""
+    words = re.sub(r"\S*(?:[^\sA-Za-z,;:.()'?!]|[a-z][A-Z])\S*", "|", line)
+    return re.findall(r"\b[A-Za-z]+(?: [a-z]+){3,}\b", words)
+
+
+def is_said(text: str, said: str, pieces: int = 3) -> bool:
+    """Whether a sentence has the text, or sentences that are put into one another have its pieces."""
+    cuts = [place.start() for place in re.finditer(r" |(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])", text)]
+    return text in said or (
+        pieces > 1 and any(text[:cut] in said and is_said(text[cut:].strip(), said, pieces - 1) for cut in cuts)
+    )
+
+
+def untrue(english: str, chinese: str) -> list[str]:
+    """What no sentence of the tool has, in one line of a sample in both languages."""
+    known, said = sentences()
+    if english == chinese:
+        return [phrase for phrase in phrases(english) if phrase in known]
+    old = [phrase for phrase in phrases(english) if phrase not in chinese and not is_said(phrase, known)]
+    kept = [phrase for phrase in phrases(chinese) if phrase not in english]
+    new = re.findall(r"[\u4e00-\u9fff]+", chinese)
+    return old + kept + [phrase for phrase in new if not is_said(phrase, said)]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0])
+def test_samples_are_what_the_tool_prints_in_either_language(pair: tuple[str, str]) -> None:
+    lines = zip(*(shown(read(name)) for name in pair), strict=True)
+    assert [(line, wrong) for line in lines if (wrong := untrue(*line))] == []
+
+
+def test_samples_that_the_tool_does_not_print_are_seen() -> None:
+    english, chinese = "no failure in these logs", "这些日志中没有故障"
+    assert untrue(english, chinese) == []
+    assert untrue(english, english) == [english]
+    assert untrue("nobody has fallen in all of these logs", chinese) == ["nobody has fallen in all of these logs"]
+    assert untrue(english, "这份日志里面什么都没有") == ["这份日志里面什么都没有"]
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0])
