@@ -10,7 +10,7 @@ LOCK := atlctl/packaging/lock.txt
 # Without compiled files each test process, and each command that a test starts, compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-quick check lint format lock generate bench dist executable e2e soak test-install test-deps clean
+.PHONY: help demo test test-quick slow check lint format lock generate bench dist executable e2e soak test-install test-deps clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
@@ -19,10 +19,13 @@ demo: $(VENV) ## a real failing torchrun job on this machine, and the main comma
 	$(BIN)/atlctl demo
 
 test: lint ## lint, then every test but the benchmarks; twenty minutes on two cores
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/benchmarks
+	$(BIN)/python -m pytest -n 3 --dist worksteal --ignore=tests/benchmarks
 
-test-quick: $(VENV) ## unit and property tests without the slow ones; three minutes on two cores, for after each change
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/property
+test-quick: $(VENV) ## unit and property tests without the slow ones; a minute on two cores, for after each change
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow" tests/unit tests/property
+
+slow: $(VENV) ## measure which tests test-quick leaves out: tests/slow.txt; eight minutes, on a quiet machine
+	$(BIN)/python -m pytest -n 0 --write-slow tests/unit tests/property
 
 check: format ## format, lint, types, quick tests, and the budget lowered: for before a commit
 	$(BIN)/mypy

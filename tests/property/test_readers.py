@@ -79,7 +79,7 @@ def test_there_are_logs():
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in LOGS}), ids=lambda folder: folder.name)
-@pytest.mark.parametrize("edge", [pytest.param(0, marks=pytest.mark.slow), 600])
+@pytest.mark.parametrize("edge", [0, 600])
 def test_nothing_that_matters_is_lost_by_the_prefilter(folder, edge, monkeypatch):
     monkeypatch.setattr(feed, "_EDGE", edge)
     if not edge:
@@ -280,7 +280,6 @@ def cpu(lines: list[bytes]) -> float:
     return min(times)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS)
 def test_time_grows_in_proportion(make: Callable[[int], list[bytes]]) -> None:
     """Four times the lines; ten times the time would be the sign of a square."""

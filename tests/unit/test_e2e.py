@@ -20,7 +20,6 @@ REPOSITORY = Path(__file__).parents[2]
 NAMESPACE = "atlctl-e2e-unit"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "cause"),
     [
@@ -61,7 +60,6 @@ def server() -> Iterator[Server]:
         yield own
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", ["input", "SIGINT", "SIGTERM", "SIGHUP"])
 def test_the_namespace_goes_with_the_tests(server: Server, end: str) -> None:
     keeper = subprocess.Popen(

@@ -246,7 +246,6 @@ def slow(found: Found) -> str | None:
     return None
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_no_pattern_takes_more_than_its_share():
     patterns = found()

@@ -59,7 +59,6 @@ def test_text_stays_text_in_a_man_page(text, expected):
     assert escape(text) == expected
 
 
-@pytest.mark.slow
 @needs("man")
 @pytest.mark.parametrize("place", ["man1", "zh_CN/man1"])
 def test_man_shows_every_page_without_a_warning(place):

@@ -112,7 +112,6 @@ def training(until: bytes, count: int) -> list[bytes]:
     return [f"{stamp:%Y-%m-%dT%H:%M:%S.%f}000Z step {at} loss 1.25\n".encode() for at, stamp in enumerate(stamps)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES[::4], ids=lambda path: path.name)
 def test_a_long_training_before_it_changes_no_answer(case: Path) -> None:
     logs = {}

@@ -252,7 +252,6 @@ def names(folder: Path) -> set[str]:
     return {re.sub(r"torchelastic_\w{8}/corpus_\w{8}", "torchelastic_X/corpus_X", path) for path in paths}
 
 
-@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(120)
 def test_a_case_made_anew_is_the_committed_one(tmp_path: Path) -> None:

@@ -130,7 +130,6 @@ def test_texts_are_whole_and_name_no_machine_and_no_truth(name: str, tmp_path: P
         assert not re.search(r"culprit|synthetic|scenario|\{(?!sigval)\w+\}|\bNone\b|<tests\.|object at 0x", text)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.torch)
 @pytest.mark.parametrize("name", ["hang", "exception", "two_culprits", "killed", "import_error"])
 def test_blocks_parse_back(name: str, profile: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

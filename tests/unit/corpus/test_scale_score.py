@@ -32,7 +32,6 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return folders
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("evidence", [Evidence(), Evidence(timestamps=True)], ids=str)
 def test_right_at_scale(rendered: list[Path], evidence: Evidence) -> None:
     scores = [score("root cause", root_cause, folder, evidence) for folder in rendered]
@@ -43,7 +42,6 @@ def test_right_at_scale(rendered: list[Path], evidence: Evidence) -> None:
     assert sum(item.wrong_and_certain for item in scores) == 0, told
 
 
-@pytest.mark.slow
 def test_the_cascade_is_folded(rendered: list[Path]) -> None:
     lengths = []
     for case in sorted(rendered[0].iterdir()):

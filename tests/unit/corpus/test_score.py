@@ -108,7 +108,6 @@ def scores() -> list[Score]:
     return [score(name, method, evidence=view) for name, (method, views) in methods.METHODS.items() for view in views]
 
 
-@pytest.mark.slow
 def test_todays_score(scores: list[Score], capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\n{table(scores)}")
@@ -128,6 +127,5 @@ def test_todays_score(scores: list[Score], capsys: pytest.CaptureFixture[str]) -
     assert ours[2].count("wrong") <= ours[1].count("wrong")
 
 
-@pytest.mark.slow
 def test_the_table_in_the_docs_is_todays(scores: list[Score]) -> None:
     assert table(scores) in (ROOT / "docs/en/corpus.md").read_text(encoding="utf-8")

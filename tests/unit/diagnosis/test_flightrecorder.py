@@ -148,7 +148,6 @@ def test_fields_may_be_anything(fields, more):
     assert (found is None) == bool(reason)
 
 
-@pytest.mark.slow
 def test_shared_values_take_their_memory_once():
     sizes = [[2**40] * 16] * 64
     ranks = "[" + ", ".join(map(str, range(20_000))) + "]"
@@ -204,7 +203,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
 @pytest.mark.torch
 def test_torchs_own_recorder(tmp_path):
     script = tmp_path / "train.py"

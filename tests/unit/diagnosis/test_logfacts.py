@@ -129,7 +129,6 @@ def test_a_carriage_return_and_colours():
     assert [item.pid for item in facts.notes] == [15]
 
 
-@pytest.mark.slow
 def test_bounds_hold():
     counters = "[Rank 1] last enqueued work: 3, last completed work: 2"
     many = max(logfacts.MAX_COLLECTIVES, logfacts.MAX_IDENTITIES, logfacts.MAX_NOTES) + 20

@@ -179,7 +179,6 @@ def test_a_terminal_that_goes_away_does_not_matter(local: Local) -> None:
     assert local.load("job").state is State.RUNNING
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [256, 400])
 def test_many_workers(local: Local, workers: int) -> None:
     begun = time.monotonic()

@@ -147,7 +147,6 @@ def test_where_no_training_is_found_what_the_first_process_does_decides(
     assert run(folder, setup, 0, sh=sh)[0] == f"atlctl: {said}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pause", ["", "sleep 0.3;"], ids=["at once", "after a pause"])
 def test_training_that_a_loop_starts_again_is_not_told_as_ended(folder: Path, pause: str) -> None:
     said = run(folder, f"(while :; do TORCHELASTIC_RUN_ID=1 $P train.py; {pause} done) 2>/dev/null &", 1, grace=5)

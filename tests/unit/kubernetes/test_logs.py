@@ -228,7 +228,6 @@ def test_followed_every_line_comes_once(steps, faults, chunk, torn, streams) -> 
     check(steps, faults, chunk, torn, max(streams, 1))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_a_busy_log_that_is_cut_at_any_byte(seed: int) -> None:
     rng = random.Random(seed)

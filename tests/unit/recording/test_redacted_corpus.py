@@ -49,7 +49,6 @@ def test_there_are_cases():
     assert len(CASES) > 100
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES[::2], ids=lambda case: case.name)
 def test_no_verdict_changes(case, tmp_path):
     (tmp_path / "planted").mkdir()

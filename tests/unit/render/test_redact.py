@@ -169,7 +169,6 @@ def test_lines_that_differ_in_digits_are_treated_alike_and_each_is_looked_at(pie
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [

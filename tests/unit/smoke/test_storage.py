@@ -237,7 +237,6 @@ def over(folder: Path, count: int = 3, session: type[Session] = Session, mounts:
     return report
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "word",
     [

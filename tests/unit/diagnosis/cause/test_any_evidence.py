@@ -95,7 +95,6 @@ def job_of(numbers: random.Random) -> list[Log]:
     return logs
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_two_thousand_jobs_at_random() -> None:
     numbers = random.Random(20261120)

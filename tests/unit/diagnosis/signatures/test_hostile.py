@@ -51,7 +51,6 @@ def too_slow(matcher: Matcher, line: str, budget: float) -> bool:
     return True
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("signature", builtin().signatures, ids=lambda signature: signature.id)
 def test_each_pattern_is_quick(signature: Signature):
     matcher = Matcher([signature])

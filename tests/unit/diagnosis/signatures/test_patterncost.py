@@ -113,7 +113,6 @@ def test_refused(pattern, why):
         shape(pattern)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "pattern",
     [

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.platform import Event, PlatformState, judge_event, judge_state
 from atlctl.diagnosis.result import Diagnosis
@@ -35,12 +33,10 @@ def of_folder(folder: Path) -> list[str]:
     return [text for each in found for text in plain(each)]
 
 
-@pytest.mark.slow
 def test_sentences_about_the_corpus() -> None:
     assert of_folder(CASES) == []
 
 
-@pytest.mark.slow
 def test_sentences_about_nccl(tmp_path: Path) -> None:
     for name in SCALE:
         render(name, tmp_path, 0, Size(5, 2))

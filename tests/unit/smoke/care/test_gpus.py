@@ -282,7 +282,6 @@ def test_healthy_gpus_pass_and_nobody_is_quiet(smi: Path) -> None:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "culprit", "text"),
     [
@@ -309,7 +308,6 @@ def test_power_capping_alone_is_no_throttling(smi: Path) -> None:
     assert over(bad(FAKE_THROTTLE="0x0000000000000004"), check_gpus).report.findings == []
 
 
-@pytest.mark.slow
 def test_a_busy_gpu_makes_the_run_quiet(smi: Path) -> None:
     run = over(bad(FAKE_USE="98, 70000"), look_before)
     assert run.quiet.startswith("somebody trains: worker-1: memory of GPU 1 is held, up to 70000 MiB; GPU 1 in use")
