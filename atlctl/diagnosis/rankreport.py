@@ -17,6 +17,7 @@ from typing import Any
 
 from atlctl.diagnosis.flightrecorder import FlightDump, parse_dump
 from atlctl.diagnosis.tracebacks import Frame, is_users_code
+from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.fields import without_surrogates
 
@@ -144,7 +145,7 @@ def parse_report(data: bytes) -> StackReport | None:
         throttled_us=fields.whole(found.get("throttled_us")),
         hidden=fields.whole(found.get("hidden")) or 0,
         launchers=fields.whole(found.get("launchers")) or 0,
-        problem=_text(found.get("problem")),
+        problem=fields.message(found.get("problem"), _TEXT) or None,
         ranks=tuple(_rank(item, now) for item in fields.entries(found.get("ranks"), _RANKS)),
     )
 
@@ -158,7 +159,7 @@ def _rank(item: Mapping[str, Any], now: float | None) -> RankReport:
         threads = threads_of_spy(stack.get("threads"), pid)
     rank, started = fields.whole(item.get("rank")), fields.number(item.get("started"))
     recorder, problem = _recorder(fields.mapping(item.get("recorder")), rank, started)
-    problems = [text for text in (_text(entry) for entry in fields.items(item.get("problems"), 8)) if text]
+    problems = [said for entry in fields.items(item.get("problems"), 8) if (said := fields.message(entry, _TEXT))]
     environ = {str(name): text for name, value in fields.mapping(item.get("environ")).items() if (text := _text(value))}
     return RankReport(
         rank=rank,
@@ -219,15 +220,15 @@ def _recorder(item: Mapping[str, Any], rank: int | None, started: float | None) 
         try:
             data = base64.b64decode(_text(item.get("base64"), 4 << 20) or "", validate=True)
         except (binascii.Error, ValueError):
-            return None, "flight recorder: not valid base64"
+            return None, Message("flight recorder: {why}", why=Message("not valid base64"))
     else:
         data = json.dumps(item.get("json")).encode()
     dump, reason = parse_dump(data, f"rank_{rank}")
     if dump is None:
-        return None, f"flight recorder: {reason}"
+        return None, Message("flight recorder: {why}", why=reason)
     created = [entry.created_ns for group in dump.groups for entry in (*group.done, *group.pending) if entry.created_ns]
     if started is not None and created and max(created) / 1e9 < started:
-        return None, "flight recorder: its dump is older than the process"
+        return None, Message("flight recorder: {why}", why=Message("its dump is older than the process"))
     return dump, None
 
 

@@ -10,6 +10,8 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
+from atlctl.i18n import from_data
+
 #: Digits of a whole number that is kept: no 64 bits hold more than 20 with their sign.
 _DIGITS = 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,6 +60,13 @@ def text(value: object, most: int | None = None) -> str:
     if type(value) is not str:
         return ""
     return without_surrogates(value if most is None else value[:most])
+
+
+def message(value: object, most: int | None = None) -> str:
+    """A text of a program on a worker: the message that it said (`remote/sentences.py`), else as `text`."""
+    if type(value) is dict:
+        return from_data(value, text(value.get("text"), most))
+    return text(value, most)
 
 
 def texts(value: object) -> list[str]:

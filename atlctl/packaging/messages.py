@@ -24,7 +24,7 @@ _CALLS: dict[str, tuple[int | None, int, int | None]] = {
     "Message": (None, 0, None),
     "plural": (None, 0, 1),
     "about": (0, 1, None),
-    # Of programs on workers, see `remote.smoke.wire` and `remote.smoke.probe`.
+    # Of programs on workers, see `remote.sentences` and `remote.smoke.probe`.
     "Sentence": (None, 0, None),
     "RankError": (None, 1, None),
 }
@@ -42,7 +42,7 @@ def extracted(package: Path = PACKAGE) -> list[Key]:
     found: set[Key] = set()
     for path in package.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and (places := _CALLS.get(ast.unparse(node.func).removeprefix("wire."))):
+            if isinstance(node, ast.Call) and (places := _CALLS.get(ast.unparse(node.func))):
                 texts = [_literal(node.args, place) for place in places]
                 if texts[1]:
                     found.add((texts[0], texts[1], texts[2]))

@@ -22,9 +22,9 @@ from atlctl.fanout import engine
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import Outcome
 from atlctl.fanout.sessions import FedExecution, unanswered
-from atlctl.i18n import Message, from_data
+from atlctl.i18n import Message
 from atlctl.jobs.errors import NO_PYTHON, AtlctlError, without_python
-from atlctl.jobs.fields import parse_json, without_surrogates
+from atlctl.jobs.fields import message, parse_json, without_surrogates
 from atlctl.jobs.model import Worker
 from atlctl.remote import sending
 
@@ -79,7 +79,7 @@ def _with_messages(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if "template" in value:
-        return from_data(value, words_of(value.get("text"), 1000))
+        return message(value, 1000)
     return {key: _with_messages(item) for key, item in value.items()}
 
 

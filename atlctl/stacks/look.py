@@ -14,7 +14,8 @@ from atlctl.fanout import engine
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import Outcome
 from atlctl.fanout.sessions import FedExecution, KeepingSink, ended, unanswered
-from atlctl.jobs.errors import AtlctlError
+from atlctl.i18n import Message
+from atlctl.jobs.errors import NO_PYTHON, AtlctlError, without_python
 from atlctl.jobs.model import Worker
 from atlctl.remote import sending
 
@@ -95,8 +96,14 @@ def _answer(outcome: Outcome, sink: KeepingSink) -> Look:
         report = parse_report(out)
         if report is not None:
             return Look(worker, report)
-        return Look(worker, error=AtlctlError("its report cannot be read"))
-    how = f"signal {outcome.signal}" if outcome.signal is not None else f"exit {outcome.exit_code}"
-    said = err.decode("utf-8", "backslashreplace").strip().splitlines()[-1:]
-    exited = said[0][:300] if said else f"the probe ended with {how}"
-    return Look(worker, error=unanswered(outcome, "the probe", "sh", exited))
+        return Look(worker, error=AtlctlError(Message("its report cannot be read")))
+    said = err.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2][:300]
+    if not said:
+        said = (
+            Message("the probe ended with exit {code}", code=outcome.exit_code)
+            if outcome.signal is None
+            else Message("the probe was ended by signal {number}", number=outcome.signal)
+        )
+    elif outcome.code == NO_PYTHON:
+        said = without_python(said)
+    return Look(worker, error=unanswered(outcome, Message("the probe"), "sh", said))

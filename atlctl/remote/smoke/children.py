@@ -18,6 +18,7 @@ import threading
 import time
 
 from atlctl.remote import proc, sending
+from atlctl.remote.sentences import Sentence
 
 from . import wire
 
@@ -120,7 +121,7 @@ class Child:
         descriptor = self._process.stderr.fileno()
         said = os.read(descriptor, 1 << 16) if _ready(descriptor, 0) else b""
         lines = said.decode("utf-8", "backslashreplace").strip().splitlines()
-        return lines[-1][:300] if lines else wire.Sentence("it ended with {code}", code=self._process.returncode)
+        return lines[-1][:300] if lines else Sentence("it ended with {code}", code=self._process.returncode)
 
 
 def call(module: ModuleType, function: str, argument: Any, seconds: float) -> tuple[dict[str, Any] | None, str]:
@@ -134,8 +135,8 @@ def call(module: ModuleType, function: str, argument: Any, seconds: float) -> tu
         state, place = child.state()
         told = {"seconds": f"{seconds:g}", "state": state, "place": place}
         if not place:
-            return None, wire.Sentence("no answer in {seconds} s (process state {state})", **told)
-        return None, wire.Sentence("no answer in {seconds} s (process state {state}, in {place})", **told)
+            return None, Sentence("no answer in {seconds} s (process state {state})", **told)
+        return None, Sentence("no answer in {seconds} s (process state {state}, in {place})", **told)
     except Gone as gone:
         return None, gone.args[0]
     finally:

@@ -13,6 +13,7 @@ import time
 
 from atlctl.remote import cgroups, proc
 from atlctl.remote.ranks import Finder, read_each
+from atlctl.remote.sentences import Sentence
 
 from . import children, wire
 
@@ -249,7 +250,7 @@ class _Later:
 
     def result(self, seconds: float, otherwise: list[Any]) -> tuple[list[Any], str]:
         self._thread.join(seconds)
-        return self._found or (otherwise, wire.Sentence("no answer in {seconds} s", seconds=f"{seconds:g}"))
+        return self._found or (otherwise, Sentence("no answer in {seconds} s", seconds=f"{seconds:g}"))
 
 
 def worth_testing(mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,8 +12,9 @@ import time
 
 from atlctl.remote import proc
 from atlctl.remote.gpus import FIELDS, FORMAT, REASONS, rows
+from atlctl.remote.sentences import Sentence
 
-from . import children, wire
+from . import children
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -63,9 +64,7 @@ def look(limit: float, more: bool) -> dict[str, Any]:
         return dict(found, hung=hung)
     found["gpus"], found["odd"], _ = _rows(_BASE, output)
     if code:
-        found["problem"] = wire.Sentence(
-            "nvidia-smi ended with {code}: {output}", code=code, output=output.strip()[:200]
-        )
+        found["problem"] = Sentence("nvidia-smi ended with {code}: {output}", code=code, output=output.strip()[:200])
         found["none"] = "no devices were found" in output.lower()
     if not found["gpus"]:
         return found
@@ -147,7 +146,7 @@ def run(words: Sequence[str], limit: float) -> tuple[int, str, str]:
     while True:
         if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
             state = proc.text(f"/proc/{process.pid}/stat", 4096).rpartition(")")[2].split()[:1]
-            hung = wire.Sentence(
+            hung = Sentence(
                 "no answer in {seconds} s (process state {state})", seconds=f"{limit:g}", state="".join(state) or "?"
             )
             break

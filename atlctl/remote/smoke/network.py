@@ -22,8 +22,7 @@ import threading
 import time
 
 from atlctl.remote import proc
-
-from . import wire
+from atlctl.remote.sentences import Sentence
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ class _Call:
         if events & selectors.EVENT_READ:
             data = self.sock.recv(_READ)
             if not data:
-                self._end(self.stage, wire.Sentence("hung up"))
+                self._end(self.stage, Sentence("hung up"))
                 return
             self.got += data
             self.moved = time.monotonic()
@@ -181,7 +180,7 @@ class _Call:
                 return None
             here, index = REPLY.unpack_from(self.got)
             if here != HERE or index != self.index:
-                return self._end("stranger", wire.Sentence("worker number {index} answers there", index=index))
+                return self._end("stranger", Sentence("worker number {index} answers there", index=index))
             self.got.clear()
             self.stage = "small"
             return self._small()
@@ -189,7 +188,7 @@ class _Call:
         if len(self.got) < len(wanted):
             return None
         if self.got != wanted:
-            return self._end("data", wire.Sentence("bytes came back altered"))
+            return self._end("data", Sentence("bytes came back altered"))
         self.got.clear()
         if self.stage == "large":
             return self._end("", "")
@@ -213,7 +212,7 @@ class _Call:
         if error is not None:
             return self._end(kind, error.strerror or str(error))
         seconds = f"{time.monotonic() - self.moved:.1f}"
-        return self._end(kind, wire.Sentence("nothing came for {seconds} s", seconds=seconds))
+        return self._end(kind, Sentence("nothing came for {seconds} s", seconds=seconds))
 
     def told(self) -> dict[str, Any]:
         times = {"connect_ms": round(self.connect * 1e3, 3), "rtt_ms": round(self.rtt * 1e3, 3)}

@@ -12,6 +12,8 @@ import signal
 import threading
 import time
 
+from atlctl.remote.sentences import Sentence
+
 from . import children, wire, zygote
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
@@ -32,7 +34,7 @@ class _Zygote:
     pid = 0
     commands = -1
     torch: dict[str, Any] | None = None
-    gone: str = wire.Sentence("torch was not asked for")
+    gone: str = Sentence("torch was not asked for")
     asked: list[Say]  # by `torch`, and not answered yet
     busy = False
 
@@ -101,7 +103,7 @@ def _post(say: Say, request: dict[str, Any]) -> None:
                 wire.tell(_zygote.commands, request)
             except OSError as error:
                 del _calls[request["id"]]
-                gone = wire.Sentence("the process that starts ranks takes no orders: {error}", error=str(error))
+                gone = Sentence("the process that starts ranks takes no orders: {error}", error=str(error))
     if gone:
         say(ev="problem", error=gone, end=True)
 
@@ -140,7 +142,7 @@ def _bury() -> None:
     how = _status(_zygote.pid)
     with _lock:
         told = (_zygote.torch or {}).get("error")
-        _zygote.gone = wire.Sentence("torch cannot be imported: {error}", error=told) if told else how
+        _zygote.gone = Sentence("torch cannot be imported: {error}", error=told) if told else how
         _zygote.torch = _zygote.torch or {"ok": False, "error": _zygote.gone}
         waiting, asked = list(_calls.values()), _zygote.asked
         _calls.clear()
@@ -151,21 +153,21 @@ def _bury() -> None:
         _tell(say)
 
 
-def _status(pid: int) -> wire.Sentence:
+def _status(pid: int) -> Sentence:
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:
-        return wire.Sentence("the process that starts ranks has ended")
+        return Sentence("the process that starts ranks has ended")
     if os.WIFSIGNALED(status):
-        return wire.Sentence("the process that starts ranks was ended by signal {number}", number=os.WTERMSIG(status))
-    return wire.Sentence("the process that starts ranks ended with exit {code}", code=os.WEXITSTATUS(status))
+        return Sentence("the process that starts ranks was ended by signal {number}", number=os.WTERMSIG(status))
+    return Sentence("the process that starts ranks ended with exit {code}", code=os.WEXITSTATUS(status))
 
 
 def _end() -> None:
     """The zygote ends its ranks first; while it still imports torch it has none, and no ear either."""
     with _lock:
         commands, _zygote.commands = _zygote.commands, -1
-        gone, _zygote.gone = _zygote.gone, _zygote.gone or wire.Sentence("the agent leaves")
+        gone, _zygote.gone = _zygote.gone, _zygote.gone or Sentence("the agent leaves")
     if commands < 0:
         return
     os.close(commands)

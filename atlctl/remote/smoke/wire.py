@@ -10,10 +10,12 @@ import sys
 import threading
 import time
 
+from atlctl.remote.sentences import plain
+
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any, Self
+    from typing import Any
 
     #: Says something about one command: `say(ev="...", ...)`. The last word on it carries `end=True`.
     Say = Callable[..., None]
@@ -36,28 +38,7 @@ def tell(descriptor: int, value: Any) -> None:
 
 
 def line(value: Any) -> bytes:
-    return json.dumps(_data(value), separators=(",", ":")).encode() + b"\n"
-
-
-class Sentence(str):
-    """In English; the client gets its template and values as well, and says it in the reader's language."""
-
-    __slots__ = ("template", "values")
-    template: str
-    values: dict[str, Any]
-
-    def __new__(cls, template: str, **values: Any) -> Self:
-        self = super().__new__(cls, template.format(**values))
-        self.template, self.values = template, values
-        return self
-
-
-def _data(value: Any) -> Any:
-    if isinstance(value, Sentence):
-        return {"text": str(value), "template": value.template, "values": _data(value.values)}
-    if isinstance(value, dict):
-        return {key: _data(item) for key, item in value.items()}
-    return [_data(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return json.dumps(plain(value), separators=(",", ":")).encode() + b"\n"
 
 
 def cut(held: bytearray) -> list[bytes]:

@@ -20,6 +20,7 @@ import time
 import traceback
 
 from atlctl.remote import proc
+from atlctl.remote.sentences import Sentence
 
 from . import wire
 
@@ -330,8 +331,8 @@ def _be(probe: Any, spec: dict[str, Any], events: int, orders: int, stacks: int,
         traceback.print_exc()
         sys.stderr.flush()
         if isinstance(error, probe.RankError):
-            why = wire.Sentence(error.template, **error.values)
-            say(ev="error", kind=error.kind, error=wire.Sentence("{what}: {why}", what="RuntimeError", why=why))
+            why = Sentence(error.template, **error.values)
+            say(ev="error", kind=error.kind, error=Sentence("{what}: {why}", what="RuntimeError", why=why))
         else:
             say(ev="error", error=f"{type(error).__name__}: {str(error)[:600]}")
         return 1

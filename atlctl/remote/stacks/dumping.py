@@ -12,6 +12,7 @@ import threading
 import time
 
 from atlctl.remote.proc import decoded, link, read, read_all
+from atlctl.remote.sentences import Sentence
 from atlctl.remote.trust import runs, safe
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
@@ -83,7 +84,8 @@ class Dumps:
                 rank["recorder"] = {"source": "file", "base64": base64.b64encode(data).decode()}
 
     def _rank(self, rank: Found, environs: dict[int, dict[bytes, bytes]]) -> Found:
-        pid, problems, recorder = rank["pid"], [], None
+        pid, recorder = rank["pid"], None
+        problems: list[str] = []
         path = environs.get(pid, {}).get(SOCKET)
         if path:
             try:
@@ -92,10 +94,10 @@ class Dumps:
                 try:
                     recorder = _recorder(_post(server, "fr_trace_json"))
                 except (OSError, ValueError) as error:
-                    problems.append(f"torch's flight recorder: {error}")
+                    problems.append(Sentence("torch's flight recorder: {why}", why=_why(error)))
                 return {"stack": stack, "recorder": recorder, "problems": problems}
             except (OSError, ValueError) as error:
-                problems.append(f"torch's worker server: {error}")
+                problems.append(Sentence("torch's worker server: {why}", why=_why(error)))
         found, why = self._spy_on(rank)
         if found is None:
             problems.append(why)
@@ -111,7 +113,7 @@ class Dumps:
         rank["spy"] = program is not None
         if program is None:
             return None, self.problem or why
-        why = "not in time"
+        why = Sentence("not in time")
         for _ in range(_TRIES):
             left = min(_SPY_SECONDS, self._deadline - time.monotonic())
             if left <= 0:
@@ -120,17 +122,19 @@ class Dumps:
             try:
                 code, out, err = self._call(program, ["dump", "--nonblocking", "--json", "--pid", str(pid)], left)
             except OSError as error:
-                return None, f"py-spy: {error.strerror}"
+                return None, Sentence("py-spy: {why}", why=error.strerror)
             try:
                 if code == 0:
                     return {"source": "py-spy", "threads": _threads(json.loads(out))}, ""
             except (ValueError, KeyError, TypeError, AttributeError):
-                why = "its answer cannot be read"
+                why = Sentence("its answer cannot be read")
                 continue
-            why = "; ".join(decoded(err).split("\n")[:2])[:300] or f"exit {code}"
+            if code is None:
+                continue
+            why = "; ".join(decoded(err).split("\n")[:2])[:300] or Sentence("exit {code}", code=code)
             if "ermission" in why or "not permitted" in why:
-                return None, f"py-spy is not permitted: {why}"
-        return None, f"py-spy: {why}"
+                return None, Sentence("py-spy is not permitted: {why}", why=why)
+        return None, Sentence("py-spy: {why}", why=why)
 
     def _put(self, brought: bytes) -> str | None:
         """Opens the program. Its folder is gone again before it runs for a rank, so nothing can leave it behind."""
@@ -138,8 +142,8 @@ class Dumps:
         import tempfile
 
         if brought[:20][18:] != read("/proc/self/exe", 20)[18:]:
-            return "the py-spy brought along is for another kind of machine"
-        why = "there is no folder to put py-spy into"
+            return Sentence("the py-spy brought along is for another kind of machine")
+        why = Sentence("there is no folder to put py-spy into")
         places = [os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~")]  # noqa: S108
         for place in dict.fromkeys(place for place in places if place and os.path.isdir(place)):
             try:
@@ -152,15 +156,15 @@ class Dumps:
                     if os.access(path, os.X_OK):
                         self._brought = os.open(path, os.O_RDONLY)
                         return None
-                    why = "py-spy could not be put there: no program may run from its folders"
+                    why = Sentence("py-spy could not be put there: no program may run from its folders")
                 finally:
                     shutil.rmtree(folder, ignore_errors=True)
             except OSError as error:
-                why = f"py-spy could not be put there: {error.strerror}"
+                why = Sentence("py-spy could not be put there: {why}", why=error.strerror)
         return why
 
-    def _call(self, program: str, words: list[str], seconds: float) -> tuple[int, bytes, bytes]:
-        """Exit code and both outputs, by way of files without a name: on a pipe that nobody reads it would hang."""
+    def _call(self, program: str, words: list[str], seconds: float) -> tuple[int | None, bytes, bytes]:
+        """Exit code (None: not in time) and both outputs: by files without a name, as it would hang on a full pipe."""
         import subprocess
         import tempfile
 
@@ -175,9 +179,9 @@ class Dumps:
                 pass_fds=kept,
             ) as running:
                 try:
-                    code = running.wait(seconds)
+                    code: int | None = running.wait(seconds)
                 except subprocess.TimeoutExpired:
-                    code = -1
+                    code = None
                 finally:
                     running.kill()
             out.seek(0)
@@ -208,7 +212,7 @@ def _threads(answer: list[Found]) -> list[Found]:
 def _beside(pid: int, called: str) -> tuple[str | None, str]:
     """A py-spy beside the interpreter of a process, as that was called (it may be that of a virtual environment) or as
     it is; else why there is none. That of another user's process is not run."""
-    why = "there is no py-spy in the worker"
+    why = Sentence("there is no py-spy in the worker")
     for python in (called, link(f"/proc/{pid}/exe")):
         path = os.path.join(os.path.dirname(python), "py-spy")
         if not python.startswith("/") or not os.path.exists(path):
@@ -218,7 +222,7 @@ def _beside(pid: int, called: str) -> tuple[str | None, str]:
                 return path, ""
         except OSError:
             pass
-        why = f"{path} is not run: other users can change it"
+        why = Sentence("{path} is not run: other users can change it", path=path)
     return None, why
 
 
@@ -233,7 +237,7 @@ def _server_of(pid: int, stated: str) -> str:
         words = line.split(None, 7)
         if len(words) == 8 and words[6] in inodes and words[7].startswith(stated):
             return words[7] if words[7].startswith("/") else os.path.join(f"/proc/{pid}/cwd", words[7])
-    raise OSError(f"the process does not listen on {stated}")
+    raise OSError(Sentence("the process does not listen on {path}", path=stated))
 
 
 def _post(path: str, handler: str) -> bytes:
@@ -255,8 +259,13 @@ def _post(path: str, handler: str) -> bytes:
     head, _, body = data.partition(b"\r\n\r\n")
     if not head.startswith((b"HTTP/1.0 200", b"HTTP/1.1 200")):
         answer = decoded(head.split(b"\r\n")[0][:100])
-        raise ValueError(f"it answered {answer}")
+        raise ValueError(Sentence("it answered {answer}", answer=answer))
     return body
+
+
+def _why(error: Exception) -> str:
+    """The sentence that was raised, or what the system says."""
+    return next((word for word in error.args if isinstance(word, Sentence)), str(error))
 
 
 def _recorder(answer: bytes) -> Found | None:

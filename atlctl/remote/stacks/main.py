@@ -12,6 +12,7 @@ import time
 from atlctl.remote import cgroups
 from atlctl.remote.proc import names, read, read_all, stat, text
 from atlctl.remote.ranks import Finder
+from atlctl.remote.sentences import Sentence, plain
 
 from .dumping import Dumps, inflated
 
@@ -83,7 +84,7 @@ def main(*words: str) -> None:
         "problem": problem,
         "ranks": [dict(rank, started=_started(rank["start"])) for rank in ranks],
     }
-    sys.stdout.write(json.dumps(report, separators=(",", ":")) + "\n")
+    sys.stdout.write(json.dumps(plain(report), separators=(",", ":")) + "\n")
     sys.stdout.flush()
 
 
@@ -107,8 +108,11 @@ def _tell_torch(ranks: list[Found]) -> None:
 def _dump(ranks: list[Found], finder: Finder, room: Found, brought: bytes | None, deadline: float) -> str | None:
     """Why there are no Python stacks, for all ranks alike; None where they were tried."""
     if room["headroom"] is not None and room["headroom"] < HEADROOM:
-        free, needed = room["headroom"] >> 20, HEADROOM >> 20
-        return f"only {free} MiB of memory are free, and {needed} are needed for stacks: /proc alone was read"
+        return Sentence(
+            "only {free} MiB of memory are free, and {needed} are needed for stacks: /proc alone was read",
+            free=room["headroom"] >> 20,
+            needed=HEADROOM >> 20,
+        )
     living = [rank for rank in ranks if rank["looks"]]
     if not living:
         return None

@@ -12,6 +12,8 @@ import pytest
 from atlctl.cli.smoke.telling import report_text, to_data
 from atlctl.cli.smoke.words import Words
 from atlctl.i18n import Message, as_data, from_data, joined, translated
+from atlctl.jobs import fields
+from atlctl.remote.sentences import Sentence
 from atlctl.remote.smoke import wire
 from atlctl.render.streams import Streams
 from atlctl.smoke import storage
@@ -42,7 +44,7 @@ _STAY = re.compile(
 )
 
 
-def arrived(message: wire.Sentence) -> str:
+def arrived(message: Sentence) -> str:
     """A worker's message, behind the wire."""
     found = _with_messages(json.loads(wire.line({"error": message})))["error"]
     assert isinstance(found, str)
@@ -93,11 +95,7 @@ def _of_gpus() -> Iterator[Finding]:
         fact(ecc=3.0, remap_failure="Yes", throttled=["heat"], temperature=91.0),
         fact(smi={"xids": xids}),
         fact(smi={"odd": ["OWN WORDS"]}),
-        fact(
-            smi={
-                "hung": arrived(wire.Sentence("no answer in {seconds} s (process state {state})", seconds=5, state="D"))
-            }
-        ),
+        fact(smi={"hung": arrived(Sentence("no answer in {seconds} s (process state {state})", seconds=5, state="D"))}),
     ):
         yield from ill("worker-0", facts, 2, True, facts)
     yield from ill("worker-0", fact(), 8, True, {})
@@ -121,7 +119,7 @@ def test_what_the_checks_make_is_wholly_chinese() -> None:
          "连到它的 2 个连接中有 2 个失败，由它发起的 2 个连接中有 2 个失败：没有连接（timed out）"),
         (_crashed(ended(None, 9, words="OWN; WORDS")),
          "worker-1 上的 rank 1 在 init 中被信号 9（SIGKILL，内存不足时即如此）结束；它的消息：OWN; WORDS"),
-        (arrived(wire.Sentence("{what}: {why}", what="RuntimeError", why=wire.Sentence(
+        (arrived(Sentence("{what}: {why}", what="RuntimeError", why=Sentence(
             "ranks [{numbers}] of the group did not come to the store", numbers="1, 2"))),
          "RuntimeError：组内的 rank 1, 2 没有到达 store"),
     ],
@@ -148,7 +146,7 @@ def test_sentences(text: str, chinese: str) -> None:
 def test_what_is_no_message_of_ours_stays_a_text(sent: Any) -> None:
     found = _with_messages({"ev": "x", "told": [sent]})["told"][0]
     assert type(found) is str
-    assert found == words_of(sent.get("text"))
+    assert found == fields.text(sent.get("text"))
 
 
 def test_words_of_a_worker_are_cut() -> None:
@@ -156,7 +154,7 @@ def test_words_of_a_worker_are_cut() -> None:
     assert words_of(["a\ud800"]) == "['a\\ud800']"
     assert words_of("a\ud800") == "a?"
     assert words_of(None) == ""
-    long = arrived(wire.Sentence("the process that starts ranks takes no orders: {error}", error="x" * 5000))
+    long = arrived(Sentence("the process that starts ranks takes no orders: {error}", error="x" * 5000))
     assert type(long) is str
     assert len(long) == 1000
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from atlctl.diagnosis.rankreport import parse_report
+from atlctl.i18n import translated
 from atlctl.remote.ranks import Finder
+from atlctl.remote.sentences import plain
 from atlctl.remote.stacks import dumping, main
 from atlctl.remote.stacks.main import look_at
 from tests.support import proc
@@ -101,6 +105,15 @@ def test_without_headroom_no_stack_is_asked_for(monkeypatch: pytest.MonkeyPatch)
     said = main._dump([{"looks": [1]}], Finder(), low, None, 0.0)
     assert said is not None
     assert said.startswith("only 5 MiB of memory are free, and 128 are needed")
+    assert _shown(said) == "仅剩 5 MiB 可用内存，而读取堆栈需要 128 MiB：只读取了 /proc"
+
+
+def _shown(problem: str) -> str:
+    """A problem in Chinese, behind the report's way to the client."""
+    report = parse_report(json.dumps(plain({"atlctl_stacks": 1, "problem": problem})).encode())
+    assert report is not None
+    assert report.problem == problem
+    return translated(report.problem, "zh")
 
 
 def test_a_py_spy_for_another_machine_is_refused_and_none_is_left(
@@ -116,6 +129,7 @@ def test_a_py_spy_for_another_machine_is_refused_and_none_is_left(
     stack, why = dumps._spy_on({"pid": os.getpid(), "command": "python"})
     assert stack is None
     assert why.startswith("py-spy: ")
+    assert _shown(why).startswith("py-spy：")
     dumps.close()
 
 
@@ -156,7 +170,10 @@ def test_torchs_worker_server_is_asked_first(tmp_path: Path, monkeypatch: pytest
         process.send_signal(signal.SIGSTOP)
         monkeypatch.setattr(dumping, "_SERVER_SECONDS", 0.2)
         dumping.Dumps(None, time.monotonic() + 1).ask(found, finder.environs)
-        assert found[0]["problems"][0].startswith("torch's worker server: ")
+        assert found[0]["problems"][0] == "torch's worker server: timed out"
+        with pytest.raises(OSError, match="does not listen on /nowhere") as raised:
+            dumping._server_of(process.pid, "/nowhere")
+        assert _shown(dumping._why(raised.value)) == "该进程没有监听 /nowhere"
     finally:
         process.kill()
         process.wait()

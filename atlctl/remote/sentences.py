@@ -1,0 +1,29 @@
+"""Sentences of programs on workers: in English, and as data that the client says in the reader's language."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # that of `typing` takes long to import
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+
+class Sentence(str):
+    """In English; the client makes a message of its template and values (`jobs.fields.message`)."""
+
+    __slots__ = ("template", "values")
+    template: str
+    values: dict[str, Any]
+
+    def __new__(cls, template: str, **values: Any) -> Self:
+        self = super().__new__(cls, template.format(**values))
+        self.template, self.values = template, values
+        return self
+
+
+def plain(value: Any) -> Any:
+    """`value` for JSON, with the sentences in it as data."""
+    if isinstance(value, Sentence):
+        return {"text": str(value), "template": value.template, "values": plain(value.values)}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
