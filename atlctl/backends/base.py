@@ -115,6 +115,11 @@ ENDED_EARLY = Message("ended before its start")
 NO_STATUS = Message("connection lost before the exit status arrived")
 
 
+def end_words(exit_code: int | None, signal: int | None) -> Message:
+    """How a process ended, in two words."""
+    return Message("exit {code}", code=exit_code) if signal is None else Message("signal {number}", number=signal)
+
+
 def by_signal(number: int) -> Message:
     """How a process ended."""
     return Message("ended by signal {number}", number=number)

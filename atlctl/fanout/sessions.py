@@ -5,13 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
-from atlctl.backends.base import Event, Execution, Started, Stream, TerminalSize
+from atlctl.backends.base import Event, ExecRequest, Execution, Executor, Started, Stream, TerminalSize, end_words
 from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, TimedOut, Unreachable
+from atlctl.jobs.errors import (
+    NO_PYTHON,
+    AtlctlError,
+    ExitCode,
+    NothingMatched,
+    TimedOut,
+    Unreachable,
+    without_python,
+)
 from atlctl.jobs.model import Worker
+
+#: Characters of a program's last line.
+_SAID = 400
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +48,20 @@ class ExecutionAround(ABC):
 
     async def end(self, grace: float) -> bool:
         return await self._inner.end(grace)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class ExecutorAround:
+    """Runs commands through `inner`; `around(worker, execution)` is what stands for each execution."""
+
+    def __init__(self, inner: Executor, around: Callable[[Worker, Execution], Execution]) -> None:
+        self._inner = inner
+        self._around = around
+
+    def run(self, worker: Worker, request: ExecRequest) -> Execution:
+        return self._around(worker, self._inner.run(worker, request))
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -98,9 +123,21 @@ def ended(worker: Worker) -> AtlctlError:
     return NothingMatched(Message("not running ({state})", state=worker.state))
 
 
+def last_words(outcome: Outcome, stderr: bytes | bytearray) -> str:
+    """The last line that a program which a shell found a Python for wrote to stderr, or why that found none."""
+    said = stderr.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2][:_SAID]
+    return without_python(said) if said and outcome.code == NO_PYTHON else said
+
+
+def ended_with(outcome: Outcome, program: str) -> Message:
+    """How a program ended by itself."""
+    how = end_words(outcome.exit_code, outcome.signal)
+    return Message("{program} ended with {how}", program=program, how=how)
+
+
 def unanswered(outcome: Outcome, program: str, missing: str, exited: str, *, lost: str = "lost: ") -> AtlctlError:
     """Why a worker gave no answer. `program` asked it, `missing` was not found there; `exited`: what an end of its own
-    means; `lost` goes before the reason of a lost connection.
+    means, if more is known than how it ended; `lost` goes before the reason of a lost connection.
     """
 
     def whole(why: str) -> str:
@@ -113,7 +150,7 @@ def unanswered(outcome: Outcome, program: str, missing: str, exited: str, *, los
     if outcome.code == ExitCode.NOT_FOUND:
         return AtlctlError(Message("{program} not found", program=missing))
     if outcome.kind is EndKind.EXITED:
-        return AtlctlError(exited)
+        return AtlctlError(exited or ended_with(outcome, program))
     if outcome.code == ExitCode.UNREACHABLE:
         return Unreachable(whole(Message("lost: {why}", why=outcome.reason) if lost else outcome.reason))
     return AtlctlError(whole(outcome.reason))

@@ -26,10 +26,9 @@ from atlctl.smoke.facts import check_facts
 from atlctl.smoke.findings import Check, Culprit, Finding, Report, Severity, SmokeVerdict
 from atlctl.smoke.network.mesh import check_mesh
 from atlctl.smoke.network.throughput import check_throughput
-from atlctl.smoke.ranks.allreduce import check_allreduce
+from atlctl.smoke.ranks.allreduce import check_allreduce, check_pairs
 from atlctl.smoke.ranks.collectives import check_collectives, check_ddp, check_fsdp
 from atlctl.smoke.ranks.device import check_device
-from atlctl.smoke.ranks.pairs import check_pairs
 from atlctl.smoke.ranks.stragglers import check_stragglers
 from atlctl.smoke.session import Absence, Session
 from atlctl.smoke.storage import check_storage

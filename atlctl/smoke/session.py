@@ -21,9 +21,9 @@ from atlctl.backends.base import Argv, ExecRequest, Execution, Executor, Stream
 from atlctl.fanout import engine
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import Outcome
-from atlctl.fanout.sessions import FedExecution, unanswered
+from atlctl.fanout.sessions import ExecutorAround, FedExecution, last_words, unanswered
 from atlctl.i18n import Message
-from atlctl.jobs.errors import NO_PYTHON, AtlctlError, without_python
+from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.fields import message, parse_json, without_surrogates
 from atlctl.jobs.model import Worker
 from atlctl.remote import sending
@@ -160,7 +160,7 @@ class Session:
         workers = [peer.worker for peer in self._peers.values()]
         make_room(len(workers), PARALLEL, None)
         self._begun = time.monotonic()
-        starting = _Starting(self, self._executor)
+        starting = ExecutorAround(self._executor, self._agent)
         request = request_for(bool(self._config.get("torch") or self._config.get("finds_torch")))
         limits = engine.Limits(PARALLEL, None, None, None, grace=_GRACE)
         self._running = asyncio.create_task(engine.run(starting, workers, request, limits, self))
@@ -345,12 +345,9 @@ class Session:
     async def finished(self, outcome: Outcome) -> None:
         peer = self._peers[outcome.worker.name]
         peer.outcome = outcome
-        said = peer.stderr.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
-        ended = said[:_TOLD] or Message("the agent ended with exit {code}", code=outcome.code)
-        if said and outcome.code == NO_PYTHON:
-            ended = without_python(ended)
         if not peer.gone:
-            peer.gone = unanswered(outcome, Message("the agent"), "shell", ended).message
+            said = last_words(outcome, peer.stderr)
+            peer.gone = unanswered(outcome, Message("the agent"), "shell", said).message
             peer.absence = Absence.NOT_ALLOWED if outcome.not_allowed else Absence.ENDED
         for number, call in list(self._calls.items()):
             if peer.worker.name in call.waiting:
@@ -396,25 +393,9 @@ class Session:
         else:
             self._answer(number, name, Answer(event))
 
-    def begin(self, worker: Worker, execution: _Agent) -> None:
-        """For the executor: this is the stream to `worker`'s agent."""
-        self._peers[worker.name].execution = execution
-
-
-class _Starting:
-    """An executor around another one that hands each execution to the session."""
-
-    def __init__(self, session: Session, inner: Executor) -> None:
-        self._session = session
-        self._inner = inner
-
-    def run(self, worker: Worker, request: ExecRequest) -> Execution:
-        execution = _Agent(self._inner.run(worker, request))
-        self._session.begin(worker, execution)
-        return execution
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+    def _agent(self, worker: Worker, execution: Execution) -> Execution:
+        agent = self._peers[worker.name].execution = _Agent(execution)
+        return agent
 
 
 class _Agent(FedExecution):

@@ -13,9 +13,9 @@ from atlctl.diagnosis.rankreport import StackReport, parse_report
 from atlctl.fanout import engine
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import Outcome
-from atlctl.fanout.sessions import FedExecution, KeepingSink, ended, unanswered
+from atlctl.fanout.sessions import ExecutorAround, FedExecution, KeepingSink, ended, last_words, unanswered
 from atlctl.i18n import Message
-from atlctl.jobs.errors import NO_PYTHON, AtlctlError, without_python
+from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 from atlctl.remote import sending
 
@@ -57,26 +57,16 @@ async def look(
         request = ExecRequest(Argv(sending.command("atlctl-stacks", "-I -S", words)), stdin=True)
         sink = KeepingSink({"stdout": _STDOUT, "stderr": _STDERR})
         limits = engine.Limits(PARALLEL, AT_ONCE, timeout, timeout)
-        outcomes = await engine.run(_Sending(executor, source + brought), living, request, limits, sink)
+        data = source + brought
+        feeding = ExecutorAround(executor, lambda _, execution: _Sent(execution, data))
+        outcomes = await engine.run(feeding, living, request, limits, sink)
         answers = {outcome.worker.name: _answer(outcome, sink) for outcome in outcomes}
     return [answers.get(worker.name) or Look(worker, error=ended(worker)) for worker in workers]
 
 
-class _Sending:
-    """An executor around another one: each command is sent `data` and the end of its input once it has started."""
-
-    def __init__(self, inner: Executor, data: bytes) -> None:
-        self._inner = inner
-        self._data = data
-
-    def run(self, worker: Worker, request: ExecRequest) -> Execution:
-        return _Sent(self._inner.run(worker, request), self._data)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
 class _Sent(FedExecution):
+    """An execution that is sent `data` and the end of its input once it has started."""
+
     def __init__(self, inner: Execution, data: bytes) -> None:
         super().__init__(inner)
         self._data = data
@@ -97,13 +87,4 @@ def _answer(outcome: Outcome, sink: KeepingSink) -> Look:
         if report is not None:
             return Look(worker, report)
         return Look(worker, error=AtlctlError(Message("its report cannot be read")))
-    said = err.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2][:300]
-    if not said:
-        said = (
-            Message("the probe ended with exit {code}", code=outcome.exit_code)
-            if outcome.signal is None
-            else Message("the probe was ended by signal {number}", number=outcome.signal)
-        )
-    elif outcome.code == NO_PYTHON:
-        said = without_python(said)
-    return Look(worker, error=unanswered(outcome, Message("the probe"), "sh", said))
+    return Look(worker, error=unanswered(outcome, Message("the probe"), "sh", last_words(outcome, err)))

@@ -32,7 +32,7 @@ from atlctl.backends.base import (
 )
 from atlctl.fanout.engine import FanOut, Limits
 from atlctl.fanout.outcome import EndKind, Outcome
-from atlctl.fanout.sessions import ExecutionAround
+from atlctl.fanout.sessions import ExecutionAround, ExecutorAround
 from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import AtlctlError, ExitCode
 from atlctl.jobs.model import Worker
@@ -119,7 +119,11 @@ def download(
         for worker in workers
     }
     copies = {name: Copy(receiver.path, receiver.tally) for name, receiver in receivers.items()}
-    return _set_up(DownExecutor(executor, copies, receivers), workers, send_request(remote.path), copies, limits)
+
+    def around(worker: Worker, execution: Execution) -> Execution:
+        return _Down(execution, copies[worker.name], receivers[worker.name])
+
+    return _set_up(ExecutorAround(executor, around), workers, send_request(remote.path), copies, limits)
 
 
 def upload(
@@ -133,7 +137,10 @@ def upload(
         tag = secrets.token_hex(8)
         return take_request(remote.path, source.name, source.kind, remote.slash, tag, source.size, source.mode)
 
-    return _set_up(UpExecutor(executor, copies, source), workers, request, copies, limits)
+    def around(worker: Worker, execution: Execution) -> Execution:
+        return _Up(execution, copies[worker.name], source)
+
+    return _set_up(ExecutorAround(executor, around), workers, request, copies, limits)
 
 
 def _tally(source: LocalSource) -> Tally:
@@ -333,36 +340,6 @@ class _Up(_Around):
         if self._feeding is not None:
             self._feeding.cancel()
             await asyncio.wait([self._feeding], timeout=_GRACE)
-
-
-class DownExecutor:
-    """Runs requests of `send_request` through `inner`. `receivers` and `copies`: one for each worker's name."""
-
-    def __init__(self, inner: Executor, copies: dict[str, Copy], receivers: dict[str, Receiver]) -> None:
-        self._inner = inner
-        self._copies = copies
-        self._receivers = receivers
-
-    def run(self, worker: Worker, request: ExecRequest) -> Execution:
-        return _Down(self._inner.run(worker, request), self._copies[worker.name], self._receivers[worker.name])
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class UpExecutor:
-    """Runs requests of `take_request` through `inner`, and sends `source` to each."""
-
-    def __init__(self, inner: Executor, copies: dict[str, Copy], source: LocalSource) -> None:
-        self._inner = inner
-        self._copies = copies
-        self._source = source
-
-    def run(self, worker: Worker, request: ExecRequest) -> Execution:
-        return _Up(self._inner.run(worker, request), self._copies[worker.name], self._source)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 class CopyTarget(Protocol):

@@ -50,7 +50,7 @@ def test_first_argument_of_a_message_is_a_literal() -> None:
     found = []
     for path in messages.PACKAGE.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        names = ["wire.Sentence", *(["Message"] if path.name == "i18n.py" or "from atlctl.i18n import" in text else [])]
+        names = ["Sentence", *(["Message"] if path.name == "i18n.py" or "from atlctl.i18n import" in text else [])]
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
                 first = node.args[0]

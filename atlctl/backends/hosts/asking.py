@@ -22,6 +22,7 @@ from atlctl.backends.base import (
     FailedToStart,
     Lost,
     Output,
+    end_words,
 )
 from atlctl.backends.questions import ask_each
 from atlctl.i18n import Message
@@ -215,11 +216,7 @@ def failure(last: Event | None, told: dict[str, Any] | None, said: bytes) -> NoA
             Message("the supervisor of a job is a Python program: install python3 there"),
         )
     if isinstance(last, Exited) and last.exit_code not in (0, REFUSED):
-        how = (
-            Message("signal {number}", number=last.signal)
-            if last.signal is not None
-            else Message("exit {code}", code=last.exit_code)
-        )
+        how = end_words(last.exit_code, last.signal)
         return NoAnswer(Why.BROKEN, words or Message("the program on the host ended with {how}", how=how))
     return unclear()
 

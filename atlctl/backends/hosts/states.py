@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from atlctl.backends.base import end_words
 from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.fields import items, mapping, number, text, whole
@@ -88,7 +89,7 @@ def _load(value: object) -> tuple[float, float, float] | None:
 
 
 def _ended(worker: Worker, code: int | None, signal: int | None, record: Mapping[str, Any]) -> Worker:
-    reason: str = Message("exit {code}", code=code) if signal is None else Message("signal {number}", number=signal)
+    reason: str = end_words(code, signal)
     if record.get("stopped") is True:
         state = State.STOPPED
     elif code == 0:

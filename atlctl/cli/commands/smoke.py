@@ -14,7 +14,7 @@ from atlctl.jobs.errors import ExitCode, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
-    from atlctl.cli.smoke.words import Words
+    from atlctl.cli.smoke.telling import Words
     from atlctl.jobs.model import Job, Worker
     from atlctl.jobs.selection import Selection
     from atlctl.smoke.context import Options, Tier
@@ -200,8 +200,7 @@ async def _smoke(
 ) -> int:
     import asyncio
 
-    from atlctl.cli.smoke.telling import Progress
-    from atlctl.cli.smoke.words import Words
+    from atlctl.cli.smoke.telling import Progress, Words
     from atlctl.i18n import language
     from atlctl.smoke.run import Smoke, absent, names
 

@@ -17,7 +17,7 @@ from atlctl.cli import say
 from atlctl.cli.evidence.findings import matcher, own_signatures, placed
 from atlctl.cli.report.page import Material, page, proofs_of, smoke_results, smoke_workers
 from atlctl.cli.report.words import words
-from atlctl.cli.smoke.words import Words
+from atlctl.cli.smoke.telling import Words
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
 from atlctl.diagnosis.hang import HANG

@@ -12,7 +12,7 @@ from atlctl.cli.top.view import View
 from atlctl.fanout import engine
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import EndKind, Outcome
-from atlctl.fanout.sessions import ended, unanswered
+from atlctl.fanout.sessions import ended, ended_with, unanswered
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, Replaced, TimedOut
 
@@ -173,8 +173,7 @@ class Watch:
 
 def _ended(view: View, outcome: Outcome) -> str:
     """What an end of the sampler by itself means."""
-    signal = None if outcome.signal is None else Message("signal {number}", number=outcome.signal)
-    ended = Message("the sampler ended with {how}", how=signal or str(outcome.exit_code))
+    ended = ended_with(outcome, Message("the sampler"))
     return Message("{what}: {why}", what=ended, why=view.gpus.early) if view.gpus.early else ended
 
 

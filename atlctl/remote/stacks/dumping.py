@@ -189,13 +189,6 @@ class Dumps:
             return code, out.read(_ANSWER_LIMIT), err.read(2000)
 
 
-def inflated(data: bytes) -> bytes:
-    """What the client has compressed."""
-    import zlib
-
-    return zlib.decompress(data)
-
-
 def _threads(answer: list[Found]) -> list[Found]:
     return [
         {

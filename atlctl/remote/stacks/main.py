@@ -8,13 +8,14 @@ import re
 import signal
 import sys
 import time
+import zlib
 
 from atlctl.remote import cgroups
 from atlctl.remote.proc import names, read, read_all, stat, text
 from atlctl.remote.ranks import Finder
 from atlctl.remote.sentences import Sentence, plain
 
-from .dumping import Dumps, inflated
+from .dumping import Dumps
 
 TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _dump(ranks: list[Found], finder: Finder, room: Found, brought: bytes | None
     living = [rank for rank in ranks if rank["looks"]]
     if not living:
         return None
-    dumps = Dumps(None if brought is None else inflated(brought), deadline)
+    dumps = Dumps(None if brought is None else zlib.decompress(brought), deadline)
     try:
         dumps.ask(living, finder.environs)
     finally:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from atlctl.cli.smoke.telling import report_text, to_data
-from atlctl.cli.smoke.words import Words
+from atlctl.cli.smoke.telling import Words, report_text, to_data
 from atlctl.i18n import Message, as_data, from_data, joined, translated
 from atlctl.jobs import fields
 from atlctl.remote.sentences import Sentence

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from atlctl.cli.smoke.telling import progress_text, report_text, to_data
+from atlctl.cli.smoke.telling import Words, progress_text, report_text, to_data
 from atlctl.cli.smoke.torchrun import line
-from atlctl.cli.smoke.words import Words
 from atlctl.i18n import Language
 from atlctl.render.jsonout import dumps
 from atlctl.render.streams import Streams

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from atlctl.cli.report.page import smoke_results, smoke_workers
 from atlctl.cli.report.words import words
-from atlctl.cli.smoke.telling import to_data
-from atlctl.cli.smoke.words import Words
+from atlctl.cli.smoke.telling import Words, to_data
 from atlctl.i18n import Message, as_data
 from tests.support.saved import smoke_document
 from tests.unit.smoke.reports import report

@@ -10,7 +10,7 @@ import pytest
 
 from atlctl.remote.smoke import zygote
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.ranks import allreduce, collectives, expected, pairs, settle, stragglers
+from atlctl.smoke.ranks import allreduce, collectives, expected, settle, stragglers
 from atlctl.smoke.ranks.members import Member, choose, cut_off
 from atlctl.smoke.ranks.stages import StageOutcome, Track
 
@@ -159,12 +159,14 @@ def test_a_slow_worker_is_told_from_a_slow_link() -> None:
     names = [f"w{n}" for n in range(5)]
     every = {pair: {0: 10.0} for pair in itertools.combinations(names, 2)}
     worker = {pair: {0: 2.0} if "w3" in pair else rates for pair, rates in every.items()}
-    assert [f.culprit for f in pairs.judge(worker, names)] == [Culprit("worker", "w3")]
+    assert [f.culprit for f in allreduce.judge_pairs(worker, names)] == [Culprit("worker", "w3")]
     link = {**every, ("w1", "w4"): {0: 2.0}}
-    assert [f.culprit for f in pairs.judge(link, names)] == [Culprit("link", "w1", "w4")]
+    assert [f.culprit for f in allreduce.judge_pairs(link, names)] == [Culprit("link", "w1", "w4")]
     dead = {**every, ("w1", "w4"): {0: 0.0}}
-    assert [(f.culprit, f.severity) for f in pairs.judge(dead, names)] == [(Culprit("link", "w1", "w4"), Severity.FAIL)]
-    assert pairs.judge(every, names) == []
+    assert [(f.culprit, f.severity) for f in allreduce.judge_pairs(dead, names)] == [
+        (Culprit("link", "w1", "w4"), Severity.FAIL)
+    ]
+    assert allreduce.judge_pairs(every, names) == []
 
 
 def test_the_worker_whose_nccl_fell_back_to_sockets_is_named() -> None:
