@@ -212,10 +212,6 @@ class Session:
         """Its shell told of twice as much to do as its machine has CPUs: that it is late proves nothing."""
         return self._peers[name].slow >= _OVERLOADED
 
-    def stderr(self, name: str) -> str:
-        """The last 16 KiB that the agent and its ranks wrote to standard error. Hostile text."""
-        return self._peers[name].stderr.decode("utf-8", "backslashreplace")
-
     def may_still_run(self) -> list[str]:
         """After the end: where the agent's end is not proven."""
         return [name for name, peer in self._peers.items() if peer.outcome is not None and peer.outcome.may_still_run]
