@@ -272,6 +272,14 @@ def test_samples_are_what_the_tool_prints_in_either_language(pair: tuple[str, st
     assert [(line, wrong) for line in lines if (wrong := untrue(*line))] == []
 
 
+def test_messages_in_troubleshooting_are_those_of_the_tool() -> None:
+    pages = (read(f"docs/{lang}/troubleshooting.md") for lang in ("en", "zh"))
+    rows = zip(*(re.findall(r"^\| (.+?) \|", page, re.MULTILINE) for page in pages), strict=True)
+    pairs = [row for row in rows if row[0].startswith("`")]
+    assert len(pairs) > 15
+    assert [(pair, wrong) for pair in pairs if (wrong := untrue(*(re.sub("`.*", "", cell[1:]) for cell in pair)))] == []
+
+
 def test_samples_that_the_tool_does_not_print_are_seen() -> None:
     english, chinese = "no failure in these logs", "这些日志中没有故障"
     assert untrue(english, chinese) == []
