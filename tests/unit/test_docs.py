@@ -205,6 +205,20 @@ def test_make_targets_exist(name: str) -> None:
     assert {words[1] for words in lines if words[:1] == ["make"] and len(words) == 2} <= targets
 
 
+@functools.cache
+def sources() -> set[str]:
+    """The programs of the checkout, each by its path and by every end of it."""
+    paths = [path.relative_to(ROOT) for folder in ("atlctl", "tests") for path in (ROOT / folder).rglob("*.*")]
+    return {"/".join(path.parts[start:]) for path in paths for start in range(len(path.parts))}
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if "/commands/" not in name and name != "CHANGELOG.md"])
+def test_programs_named_in_sentences_exist(name: str) -> None:
+    named = re.findall(r"`([\w/]+\.(?:py|sh|c))`", read(name))
+    theirs = ("train.py", "launch.sh", "NAME.py", "fix.py")
+    assert [path for path in named if path not in sources() and not path.endswith(theirs)] == []
+
+
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0])
 def test_both_languages_have_the_same_structure(pair: tuple[str, str]) -> None:
     english, chinese = map(read, pair)
