@@ -312,6 +312,23 @@ def test_the_translation_is_chinese(pair: tuple[str, str]) -> None:
     assert [part for part in paragraphs if not re.search(r"[\u4e00-\u9fff]", part)] == []
 
 
+#: Turns of phrase that read as if translated.
+_TURNS = r"\b(?:somebody|nobody|whoever|who asks|of its own(?! \w)|told as|left out|stands? (?:below|above|there))\b"
+#: Written by hand, and of today.
+PROSE = [
+    name
+    for name in DOCUMENTS
+    if name in ("README.md", "CONTRIBUTING.md") or re.match(r"docs/en/(?!soak)[\w-]+\.md", name)
+]
+
+
+@pytest.mark.parametrize("name", PROSE)
+def test_documents_are_written_plainly(name: str) -> None:
+    """Rows of tables are not looked at: titles of categories are the program's."""
+    lines = [line for line in prose(read(name)).splitlines() if not line.startswith("|")]
+    assert [line for line in lines if re.search(_TURNS, line)] == []
+
+
 def exit_codes(text: str) -> set[int]:
     """The first cells of the rows that begin with a number alone."""
     return {int(code) for code in re.findall(r"^\| `?(\d+)`? \|", text, re.MULTILINE)}
