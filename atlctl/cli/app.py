@@ -23,9 +23,19 @@ atlctl local run --workers 4 -- python3 "$PWD/train.py"
 atlctl local rm train-7"""
     )
     path = "local"
+    guide = "local-jobs"
     table: Mapping[str, Lazy] = {
-        "run": Lazy(f"{_COMMANDS}.local_run", options_first=True, summary=Message("Start a job on this machine.")),
-        "rm": Lazy(f"{_COMMANDS}.local_rm", summary=Message("Remove ended jobs of this machine, with their logs.")),
+        "run": Lazy(
+            f"{_COMMANDS}.local_run",
+            guide="local-jobs",
+            options_first=True,
+            summary=Message("Start a job on this machine."),
+        ),
+        "rm": Lazy(
+            f"{_COMMANDS}.local_rm",
+            guide="local-jobs",
+            summary=Message("Remove ended jobs of this machine, with their logs."),
+        ),
     }
 
 
@@ -41,11 +51,17 @@ atlctl ssh run --hostfile hosts -- torchrun --nnodes 2 train.py
 atlctl ssh rm train-7"""
     )
     path = "ssh"
+    guide = "ssh"
     table: Mapping[str, Lazy] = {
         "run": Lazy(
-            f"{_COMMANDS}.ssh_run", options_first=True, summary=Message("Start a job on the hosts of a list, over SSH.")
+            f"{_COMMANDS}.ssh_run",
+            guide="ssh",
+            options_first=True,
+            summary=Message("Start a job on the hosts of a list, over SSH."),
         ),
-        "rm": Lazy(f"{_COMMANDS}.ssh_rm", summary=Message("Remove ended jobs of hosts, with their logs there.")),
+        "rm": Lazy(
+            f"{_COMMANDS}.ssh_rm", guide="ssh", summary=Message("Remove ended jobs of hosts, with their logs there.")
+        ),
     }
 
 
@@ -65,21 +81,27 @@ atlctl demo                        # all of it on a real job on this machine"""
     )
     table: Mapping[str, Lazy] = {
         "jobs": Lazy(
-            f"{_COMMANDS}.jobs", summary=Message("List jobs: kind, name, state, workers ready and expected, GPUs, age.")
+            f"{_COMMANDS}.jobs",
+            guide="kubernetes",
+            summary=Message("List jobs: kind, name, state, workers ready and expected, GPUs, age."),
         ),
         "ps": Lazy(
             f"{_COMMANDS}.ps",
+            guide="glossary",
             aliases=("workers",),
             summary=Message(
                 "List the workers of a job: index, node rank, state and reason, host, age. Missing ones by number."
             ),
         ),
         "exec": Lazy(
-            f"{_COMMANDS}.exec", options_first=True, summary=Message("Run a command on the selected workers at once.")
+            f"{_COMMANDS}.exec",
+            options_first=True,
+            summary=Message("Run a command on the selected workers at once."),
         ),
-        "shell": Lazy(f"{_COMMANDS}.shell", summary=Message("Open an interactive shell in one worker.")),
+        "shell": Lazy(f"{_COMMANDS}.shell", guide="exec", summary=Message("Open an interactive shell in one worker.")),
         "logs": Lazy(
             f"{_COMMANDS}.logs",
+            guide="exec",
             summary=Message("Show the logs of many workers, merged by time, with a prefix for each."),
         ),
         "top": Lazy(
@@ -109,7 +131,9 @@ atlctl demo                        # all of it on a real job on this machine"""
             summary=Message("Follow a job's logs, states and events to disk; tell the root cause at its end."),
         ),
         "events": Lazy(
-            f"{_COMMANDS}.events", summary=Message("Show the events of a job, its pods and their nodes, oldest first.")
+            f"{_COMMANDS}.events",
+            guide="kubernetes",
+            summary=Message("Show the events of a job, its pods and their nodes, oldest first."),
         ),
         "report": Lazy(
             f"{_COMMANDS}.report",
@@ -119,16 +143,19 @@ atlctl demo                        # all of it on a real job on this machine"""
         ),
         "cp": Lazy(f"{_COMMANDS}.cp", summary=Message("Copy files and folders to or from workers.")),
         "stop": Lazy(
-            f"{_COMMANDS}.stop", summary=Message("Stop a job: show the plan, ask, save its logs, end its workers.")
+            f"{_COMMANDS}.stop",
+            summary=Message("Stop a job: show the plan, ask, save its logs, end its workers."),
         ),
         "resume": Lazy(
             f"{_COMMANDS}.resume",
+            guide="stop",
             summary=Message("Start a suspended job again: show the plan, ask, take the stop back."),
         ),
         "local": Lazy(group=_local_app, summary=_Local.summary),
         "ssh": Lazy(group=_ssh_app, summary=_Ssh.summary),
         "demo": Lazy(
             f"{_COMMANDS}.demo",
+            guide="tutorial-local",
             summary=Message("Start a real failing torchrun job on this machine and show every main command on it."),
         ),
         "doctor": Lazy(

@@ -16,34 +16,6 @@ from atlctl.cli.parser import Group
 from atlctl.i18n import Language, Message, about, translated
 from atlctl.jobs.errors import ExitCode
 
-#: The document that tells more about a command, in both languages.
-GUIDES = {
-    "jobs": "kubernetes",
-    "ps": "glossary",
-    "exec": "exec",
-    "shell": "exec",
-    "logs": "exec",
-    "top": "top",
-    "errors": "errors",
-    "stacks": "stacks",
-    "smoke": "smoke",
-    "record": "record",
-    "report": "report",
-    "events": "kubernetes",
-    "cp": "cp",
-    "stop": "stop",
-    "resume": "stop",
-    "local": "local-jobs",
-    "local run": "local-jobs",
-    "local rm": "local-jobs",
-    "ssh": "ssh",
-    "ssh run": "ssh",
-    "ssh rm": "ssh",
-    "demo": "tutorial-local",
-    "doctor": "doctor",
-    "completion": "completion",
-}
-
 #: Variables that a user may set or will see. Those of one part alone (of the demo's script, say) are not among them.
 ENVIRONMENT = {
     "ATLCTL_JOB": Message("the current job; set inside workers of `local run` and `ssh run`"),
@@ -164,8 +136,7 @@ def _markdown(page: Page, lang: Language) -> str:
         parts.append(
             say(Message("The [options of the program](README.md#options) are taken, too, before or after the name."))
         )
-        if page.path in GUIDES:
-            parts.append(say(Message("More: [{name}](../{name}.md)", name=GUIDES[page.path])))
+        parts.append(say(Message("More: [{name}](../{name}.md)", name=command.guide)))
         parts.append(say(Message("[All commands](README.md)")))
     else:
         for title, heads, rows_of in (

@@ -36,12 +36,13 @@ class Lazy:
     """A command that is not imported yet.
 
     `module` holds its function `command`, and `TEXT` and `EXAMPLES` of its help page if it has any; `summary` is the
-    line about it. `options_first`: options end at the first positional word, which begins somebody else's command.
-    `group`: instead of a module, builds a group of further commands.
+    line about it, `guide` the document if it has another name. `options_first`: options end at the first positional
+    word, which begins somebody else's command. `group`: instead of a module, builds a group of further commands.
     """
 
     module: str = ""
     summary: str = ""
+    guide: str = ""
     aliases: tuple[str, ...] = ()
     options_first: bool = False
     group: Callable[[], typer.Typer] | None = None
@@ -75,7 +76,7 @@ class Commands(MutableMapping[str, Any]):
         command = get_command(single)
         assert isinstance(command, Command)
         command.path = path
-        command.summary = entry.summary
+        command.summary, command.guide = entry.summary, entry.guide or name
         command.text, command.examples = getattr(module, "TEXT", ""), getattr(module, "EXAMPLES", "")
         own = {key_of(param) for param in command.params}
         command.params += [copy.copy(param) for param in self._shared if key_of(param) not in own]
@@ -108,6 +109,8 @@ class _Parser:
     summary: str = ""
     text: str = ""
     examples: str = ""
+    #: The document that tells more about it, in both languages: a file's name below `docs/LANGUAGE`, without its end.
+    guide: str = ""
     params: list[Any]
 
     def get_help_option(self, ctx: Any) -> Any:
