@@ -35,11 +35,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from atlctl.i18n import Message
+from atlctl.jobs.configfiles import distrust, project_file, user_file
 from atlctl.jobs.errors import LEAVE_ONE_OUT, UsageError, not_regular, too_large
 from atlctl.jobs.naming import check_job_name
-from atlctl.jobs.statedir import writable
+from atlctl.jobs.statedir import home_dir
 
-PROJECT_FILE = ".atlctl.toml"
 SIGNATURES_VARIABLE = "ATLCTL_SIGNATURES"
 BUSBW_VARIABLE = "ATLCTL_BUSBW"
 
@@ -109,15 +109,15 @@ def load_config(environ: Mapping[str, str], cwd: str | None = None) -> Config:
 
     Both files are read and checked even where a variable overrides them: a mistake does not wait to be found.
     """
-    home = environ.get("HOME", "") or os.path.expanduser("~")
-    user_file = _user_file(environ, home)
-    folder = os.path.dirname(user_file)
-    user = _read(user_file, Message("configuration file"), lambda path: _absolute(path, folder, home), trusted=True)
+    home = home_dir(environ)
+    own = user_file(environ)
+    folder = os.path.dirname(own)
+    user = _read(own, Message("configuration file"), lambda path: _absolute(path, folder, home), trusted=True)
     here = _working_folder() if cwd is None else cwd
-    project_file = _project_file(os.path.abspath(here), home) if here else None
-    project, unread = _File(), _distrust(project_file) if project_file is not None else ""
-    if project_file is not None and not unread:
-        project = _read(project_file, Message("project file"), lambda path: _inside(path, project_file), trusted=False)
+    checkout = project_file(environ, here) if here else None
+    project, unread = _File(), distrust(checkout) if checkout is not None else ""
+    if checkout is not None and not unread:
+        project = _read(checkout, Message("project file"), lambda path: _inside(path, checkout), trusted=False)
 
     def setting(table: str, key: str, variable: str) -> tuple[str, ...]:
         if variable in environ:
@@ -138,14 +138,6 @@ def _working_folder() -> str:
         return os.getcwd()
     except FileNotFoundError:
         return ""
-
-
-def config_files(environ: Mapping[str, str], cwd: str) -> list[str]:
-    """The files that `load_config` reads: the user's, then the project's, as far as they are there."""
-    home = environ.get("HOME", "") or os.path.expanduser("~")
-    own, project = _user_file(environ, home), _project_file(os.path.abspath(cwd), home)
-    found = [own] if os.path.exists(own) else []
-    return found if project is None or _distrust(project) else [*found, project]
 
 
 def read_toml(path: str, what: str) -> dict[str, Any]:
@@ -192,46 +184,6 @@ def read_toml(path: str, what: str) -> dict[str, Any]:
 def _all(fd: int) -> bytes:
     with open(fd, "rb", closefd=False) as file:
         return file.read(_LIMIT + 1)
-
-
-def _user_file(environ: Mapping[str, str], home: str) -> str:
-    """A relative `XDG_CONFIG_HOME` is ignored, as the XDG Base Directory Specification says."""
-    base = environ.get("XDG_CONFIG_HOME", "")
-    return os.path.join(base if os.path.isabs(base) else os.path.join(home, ".config"), "atlctl", "config.toml")
-
-
-def _project_file(cwd: str, home: str) -> str | None:
-    home = os.path.abspath(home)
-    above = [cwd]
-    while (parent := os.path.dirname(above[-1])) != above[-1]:
-        above.append(parent)
-    last = next((at for at, folder in enumerate(above) if folder == home or _exists(folder, ".git")), 0)
-    for folder in above[: last + 1]:
-        path = os.path.join(folder, PROJECT_FILE)
-        if os.path.isfile(path):
-            return path
-    return None
-
-
-def _exists(folder: str, name: str) -> bool:
-    return os.path.lexists(os.path.join(folder, name))
-
-
-def _distrust(file: str) -> str:
-    """Why the project file is not believed, "" if it is: somebody else may have written it, or may do so.
-
-    Write rights of root's group and of the owner's private group, which has the owner's number, count as the owner's.
-    """
-    for path in (os.path.dirname(file), file):
-        try:
-            found = os.stat(path)
-        except OSError as error:
-            return Message("{path}: {why}", path=path, why=os.strerror(error.errno or 0))
-        if found.st_uid not in (0, os.geteuid()):
-            return Message("{path} belongs to user {user}", path=path, user=found.st_uid)
-        if found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid not in (0, found.st_uid)):
-            return writable(path, found)
-    return ""
 
 
 def _read(path: str, what: str, resolve: Callable[[str], str], *, trusted: bool) -> _File:

@@ -1,4 +1,7 @@
-"""The folder for what must survive a command: private, never somebody else's, written atomically."""
+"""The folder for what must survive a command: private, never somebody else's, written atomically.
+
+Shell completion asks here too: nothing is imported that takes long.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,7 @@ _ROOM = Message("free some space, or {advice}", advice=_ELSEWHERE)
 def state_dir(env: Mapping[str, str] = os.environ) -> str:
     """Where state lives: `$ATLCTL_STATE_DIR`, else `$XDG_STATE_HOME/atlctl`, else `~/.local/state/atlctl`.
 
-    A relative `XDG_STATE_HOME` is ignored, as the XDG Base Directory Specification says; a relative
-    `ATLCTL_STATE_DIR` is a UsageError. Nothing is created or checked.
+    A relative `ATLCTL_STATE_DIR` is a UsageError. Nothing is created or checked.
     """
     own = env.get("ATLCTL_STATE_DIR", "")
     if own:
@@ -30,11 +32,39 @@ def state_dir(env: Mapping[str, str] = os.environ) -> str:
                 Message("ATLCTL_STATE_DIR must be an absolute path: {own}", own=own), Message("begin it with '/'")
             )
         return os.path.normpath(own)
-    base = env.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(base):
-        home = env.get("HOME", "") or os.path.expanduser("~")
-        base = os.path.join(home, ".local", "state")
-    return os.path.join(base, "atlctl")
+    return os.path.join(xdg_base("XDG_STATE_HOME", ".local/state", env), "atlctl")
+
+
+def home_dir(env: Mapping[str, str] = os.environ) -> str:
+    """The user's home folder, also where HOME is not set."""
+    return env.get("HOME", "") or os.path.expanduser("~")
+
+
+def xdg_base(variable: str, default: str, env: Mapping[str, str] = os.environ) -> str:
+    """A base folder of the XDG specification, which wants relative values ignored. `default` is below the home."""
+    base = env.get(variable, "")
+    return base if os.path.isabs(base) else os.path.join(home_dir(env), default)
+
+
+def job_names(root: str) -> list[str]:
+    """Names of the jobs of the registry `root`, a folder of the state folder, in no order. Raises as `check_private`,
+    and OSError."""
+    check_private(root, state_dir())
+    return [name for name in os.listdir(root) if is_job(os.path.join(root, name))]
+
+
+def is_job(folder: str) -> bool:
+    """Whether a folder of a registry is a job. True also for one that may not be looked at: it is reported, not passed
+    over."""
+    if os.path.basename(folder).startswith("."):
+        return False
+    try:
+        os.lstat(os.path.join(folder, "job.json"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def ensure_dir(path: str, top: str | None = None) -> None:
@@ -134,14 +164,14 @@ def write_atomic(path: str, data: bytes) -> None:
         raise file_error(error, path) from error
 
 
-def read_bytes(path: str, limit: int) -> bytes:
+def read_bytes(path: str, limit: int, *, links: bool = False) -> bytes:
     """The content of the regular file `path`, at most `limit` bytes.
 
-    Follows no link and never blocks. Raises FileNotFoundError where there is no file (callers give that a
-    meaning), NotAllowed for a link or anything but a regular file, AtlctlError for one that is larger or unreadable.
+    Follows no link unless `links`, and never blocks. Raises FileNotFoundError if there is no file (callers give that
+    a meaning), NotAllowed for a link or anything but a regular file, AtlctlError for one that is larger or unreadable.
     """
     try:
-        fd = os.open(path, READ_FLAGS)
+        fd = os.open(path, READ_FLAGS & ~os.O_NOFOLLOW if links else READ_FLAGS)
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):

@@ -34,7 +34,16 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.jobs.naming import check_job_name, natural_key, safe_file_name
-from atlctl.jobs.statedir import check_private, ensure_dir, file_error, linked, read_bytes, state_dir
+from atlctl.jobs.statedir import (
+    check_private,
+    ensure_dir,
+    file_error,
+    is_job,
+    job_names,
+    linked,
+    read_bytes,
+    state_dir,
+)
 from atlctl.remote.supervisor import asked, folders, processes
 from atlctl.remote.supervisor.telling import Refused
 
@@ -68,13 +77,11 @@ class Registry:
     def names(self) -> list[str]:
         """Names of all jobs, in natural order; [] if there is no registry yet."""
         try:
-            check_private(self.root, state_dir())
-            found = os.listdir(self.root)
+            return sorted(job_names(self.root), key=natural_key)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise self._unreadable(error) from error
-        return sorted((name for name in found if _is_job(f"{self.root}/{name}")), key=natural_key)
 
     def _unreadable(self, error: OSError) -> AtlctlError:
         if error.errno in (errno.EACCES, errno.EPERM):
@@ -142,19 +149,6 @@ LOCAL = Registry(
     Message("no local jobs yet; start one: atlctl local run --help; atlctl doctor shows where else jobs are searched"),
     Message("when nothing of it runs, remove it"),
 )
-
-
-def _is_job(folder: str) -> bool:
-    """True also for one that may not be looked at: it is reported, not passed over."""
-    if os.path.basename(folder).startswith("."):
-        return False
-    try:
-        os.lstat(f"{folder}/job.json")
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def lock(path: str, wait: float = 0.0) -> int | None:
@@ -334,7 +328,7 @@ def set_aside(root_folder: str, name: str) -> str | None:
 def sweep(folder: str) -> None:
     """Undo what starts that were killed have left. The caller holds the lock, so no start is going on."""
     for name in os.listdir(folder):
-        if name.startswith(_ASIDE) and not _is_job(os.path.join(folder, name.removeprefix(_ASIDE))):
+        if name.startswith(_ASIDE) and not is_job(os.path.join(folder, name.removeprefix(_ASIDE))):
             shutil.rmtree(os.path.join(folder, name.removeprefix(_ASIDE)), ignore_errors=True)
             with contextlib.suppress(OSError):  # tried again at the next start
                 os.rename(os.path.join(folder, name), os.path.join(folder, name.removeprefix(_ASIDE)))
@@ -342,6 +336,6 @@ def sweep(folder: str) -> None:
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
-        if name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or _is_job(path):
+        if name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or is_job(path):
             continue
         shutil.rmtree(path, ignore_errors=True)  # what stays is still no job, and is tried again

@@ -3,18 +3,24 @@
     CACHE/atlctl/names/KIND-HASH.json    what is known of one place, see `Scope`
     CACHE/atlctl/names/.refresh          there while a refresh runs
 
-CACHE is `$XDG_CACHE_HOME`, else `~/.cache`. Files are 0600, folders 0700. The key TAB reads this in the time of a bare
-interpreter: nothing but os, sys and json is imported, and what imports no more. What is found there may be another
-user's: what is not as it was written is as good as nothing. Written by `keep`.
+CACHE is `$XDG_CACHE_HOME`, else `~/.cache`. Files are 0600, folders 0700. The key TAB reads this: nothing is imported
+that takes long. What is found there may be another user's: what is not as it was written is as good as nothing. Written
+by `keep`.
 """
+
+from __future__ import annotations
 
 import json
 import os
-import stat
 import sys
 import time
+from contextlib import suppress
+from typing import Any
 
 from atlctl.backends.kubernetes.kubeconfig import in_cluster, kubeconfig_paths
+from atlctl.jobs.configfiles import config_files
+from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.statedir import check_private, ensure_dir, read_bytes, xdg_base
 
 #: Seconds for which a list of names is new enough, and how long is waited after a refresh that failed.
 FRESH, RETRY = 15.0, 60.0
@@ -32,7 +38,7 @@ ALLOWED = _LETTERS | frozenset("._/:@=-")
 _LONGEST = 512
 
 
-def safe(names: list) -> list[str]:  # type: ignore[type-arg]
+def safe(names: list[str]) -> list[str]:
     """Names that mean nothing special to any shell, terminal or option parser, without doubles."""
     return list(dict.fromkeys(filter(is_safe, names)))
 
@@ -97,61 +103,30 @@ def contexts_scope(kubeconfig: str = "") -> Scope | None:
 
 def lists_scope() -> Scope | None:
     """The lists of hosts of the configuration that holds here, None where there is no configuration."""
-    home = os.environ.get("HOME", "") or os.path.expanduser("~")
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    user = os.path.join(base if os.path.isabs(base) else os.path.join(home, ".config"), "atlctl", "config.toml")
-    files = [user] if os.path.exists(user) else []
     try:
-        here = folder = os.getcwd()
+        files = config_files(os.environ, os.getcwd())
     except OSError:
-        return None  # it was removed under the shell
-    while True:
-        project = os.path.join(folder, ".atlctl.toml")
-        if os.path.exists(project):
-            # Whether it counts depends on where one stands: its reader knows, and is started here.
-            return Scope("lists", {"cwd": here}, [*files, project])
-        if folder == (folder := os.path.dirname(folder)):
-            return Scope("lists", {}, files) if files else None
+        return None  # the folder was removed under the shell
+    return Scope("lists", {}, files) if files else None
 
 
 def folder() -> str:
     """The folder of the cache. Nothing is created or checked."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):
-        base = os.path.join(os.environ.get("HOME", "") or os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "atlctl", "names")
+    return os.path.join(xdg_base("XDG_CACHE_HOME", ".cache"), "atlctl", "names")
 
 
-def trusted() -> bool:
-    """Whether the folder is there, and is the user's own and nobody else's to write to."""
-    try:
-        return all(private(os.lstat(path), stat.S_ISDIR) for path in (os.path.dirname(folder()), folder()))
-    except OSError:
-        return False
-
-
-def private(found: os.stat_result, is_kind) -> bool:  # type: ignore[no-untyped-def]
-    return is_kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
-
-
-def load(scope: Scope) -> dict:  # type: ignore[type-arg]
+def load(scope: Scope) -> dict[str, Any]:
     """What the cache has of the scope: `listed` and `tried` (times), `names` by name; empty where it has nothing.
 
     Only what is well-formed is there, but names are not looked at: see `known`.
     """
-    if not trusted():
-        return {}
     try:
-        fd = os.open(scope.path(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            found = os.fstat(fd)
-            if not private(found, stat.S_ISREG) or found.st_size > MAX_FILE:
-                return {}
-            data = os.read(fd, MAX_FILE)
-        finally:
-            os.close(fd)
-        entry = json.loads(data)
-    except (OSError, ValueError, RecursionError):
+        check_private(folder(), os.path.dirname(folder()))
+        found = os.lstat(scope.path())
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            return {}
+        entry = json.loads(read_bytes(scope.path(), MAX_FILE))
+    except (AtlctlError, OSError, ValueError, RecursionError):
         return {}
     if not isinstance(entry, dict) or entry.get("schema") != SCHEMA or entry.get("scope") != scope.key:
         return {}
@@ -160,7 +135,7 @@ def load(scope: Scope) -> dict:  # type: ignore[type-arg]
     return entry
 
 
-def known(entry: dict) -> dict:  # type: ignore[type-arg]
+def known(entry: dict[str, Any]) -> dict[str, Any]:
     """The names of an entry that may be shown, each with `workers`, `roles` (lists of such names) and `active`."""
     names = {}
     for name, about in entry.get("names", {}).items():
@@ -170,7 +145,7 @@ def known(entry: dict) -> dict:  # type: ignore[type-arg]
     return names
 
 
-def due(entry: dict) -> bool:  # type: ignore[type-arg]
+def due(entry: dict[str, Any]) -> bool:
     """Whether its names should be looked up anew."""
     return not within(entry.get("listed"), FRESH) and not within(entry.get("tried"), RETRY)
 
@@ -209,10 +184,8 @@ def refresh(scopes: list[Scope]) -> None:
 def _claimed() -> bool:
     """Whether the lock is this process's now. One that was left behind counts for as long as a refresh may take."""
     lock = os.path.join(folder(), LOCK)
-    try:
-        _make(folder())
-        if not trusted():
-            return False
+    with suppress(AtlctlError, OSError):
+        ensure_dir(folder(), os.path.dirname(folder()))
         for _ in range(2):
             try:
                 os.close(os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -222,13 +195,4 @@ def _claimed() -> bool:
                 os.unlink(lock)
             else:
                 return True
-    except OSError:
-        return False
     return False
-
-
-def _make(path: str) -> None:
-    """`mkdir -p`, with mode 0700 for what it makes."""
-    if not os.path.lexists(path):
-        _make(os.path.dirname(path))
-        os.mkdir(path, 0o700)

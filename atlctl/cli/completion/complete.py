@@ -3,16 +3,20 @@
 The scripts call `atlctl --complete SHELL INDEX WORDS...`: WORDS is the command line with the program's name, INDEX the
 place of the word to complete, from 0. The answer is one line that says what else may stand there (`:words` nothing,
 `:files`, `:folders`, `:commands`), then one candidate a line; behind one that ends in a colon the word goes on. Names
-from outside (jobs, workers, contexts) are shown only where they need no quoting in any shell. Imports nothing but os,
-stat, sys and json. What it has no names of, or old ones, is looked up in the background once the answer is out.
+from outside (jobs, workers, contexts) are shown only where they need no quoting in any shell. Nothing is imported that
+takes long. What it has no names of, or old ones, is looked up in the background once the answer is out.
 """
+
+from __future__ import annotations
 
 import json
 import os
-import stat
 import sys
+from typing import Any
 
 from atlctl.cli.completion import cache
+from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.statedir import check_private, job_names, read_bytes, state_dir
 
 _LIST_ALLOWED = cache.ALLOWED | frozenset(",")
 _MOST = 2000
@@ -26,13 +30,15 @@ _ASKED = {
 _ELSE = {"PATH": "files", "DIR": "folders", "CMD": "commands", "SRC": "files", "DST": "files"}
 #: Bytes of a file that is read while somebody waits for TAB.
 _MAX_RECORD, _MAX_HOSTFILE = 4 << 20, 256 << 10
+#: What is wrong with a file of names is told by the commands that read it.
+_NOT_READ = (AtlctlError, OSError, ValueError, RecursionError, KeyError, TypeError)
 _CLUSTER = ("context", "kubeconfig", "namespace", "selector")
 
 
 class Position:
     """Where in a command line the next word stands."""
 
-    def __init__(self, table: dict) -> None:  # type: ignore[type-arg]
+    def __init__(self, table: dict[str, Any]) -> None:
         self.node = table
         self.path = ""
         self._shared = table.get("options", {})
@@ -66,17 +72,17 @@ class Position:
             self.asked[_ASKED[option]] = value
 
 
-def load_table() -> dict:  # type: ignore[type-arg]
+def load_table() -> dict[str, Any]:
     """The command table that was generated from the app; empty where there is none."""
     try:
         with open(os.path.join(os.path.dirname(__file__), "table.json"), encoding="utf-8") as file:
-            table: dict = json.load(file)  # type: ignore[type-arg]
+            table: dict[str, Any] = json.load(file)
     except FileNotFoundError:
         return {}
     return table
 
 
-def position(table: dict, words: list[str]) -> Position:  # type: ignore[type-arg]
+def position(table: dict[str, Any], words: list[str]) -> Position:
     """The position after `words`, the words of a command line without the program's name."""
     here = Position(table)
     for word in words:
@@ -188,7 +194,7 @@ def _unquoted(word: str) -> str:
     return out
 
 
-def candidates(here: Position, current: str, names: "Names") -> tuple[str, list[str]]:
+def candidates(here: Position, current: str, names: Names) -> tuple[str, list[str]]:
     """What can stand in place of `current`: `words`, `files`, `folders` or `commands`, and the candidates."""
     if here.lost:
         return "words", []
@@ -214,7 +220,7 @@ def candidates(here: Position, current: str, names: "Names") -> tuple[str, list[
     return _values(here, names, kinds[0].removesuffix("..."), current)
 
 
-def _values(here: Position, names: "Names", kind: str, current: str, prefix: str = "") -> tuple[str, list[str]]:
+def _values(here: Position, names: Names, kind: str, current: str, prefix: str = "") -> tuple[str, list[str]]:
     found = _choices(here, names, kind)
     if kind in ("SRC", "DST"):
         # A colon behind a slash is part of a file's name, and what stands behind another one is on a worker.
@@ -226,7 +232,7 @@ def _values(here: Position, names: "Names", kind: str, current: str, prefix: str
     return _ELSE.get(kind, "words"), [prefix + name for name in found if name.startswith(current)]
 
 
-def _choices(here: Position, names: "Names", kind: str) -> list[str]:
+def _choices(here: Position, names: Names, kind: str) -> list[str]:
     """All values of a kind."""
     if kind == "JOB":
         return names.jobs()
@@ -292,7 +298,7 @@ class Names:
             if not named:
                 continue
             if place == "local":
-                found = _listed("local", named, "workers") if _plain(named) else []
+                found = _supervised(named) if _plain(named) else []
             elif place == "ssh":
                 found = _recorded(named) if _plain(named) else []
             else:
@@ -330,13 +336,13 @@ class Names:
             found = []
         return found[0] if len(found) == 1 else ""
 
-    def _about(self, place: str, job: str) -> dict:  # type: ignore[type-arg]
+    def _about(self, place: str, job: str) -> dict[str, Any]:
         """What the cache has of a job; a cluster's may be typed with its kind, KIND/NAME."""
         found = self._cached(place)
-        about: dict = found.get(job) or found.get(job.rpartition("/")[2]) or {}  # type: ignore[type-arg]
+        about: dict[str, Any] = found.get(job) or found.get(job.rpartition("/")[2]) or {}
         return about
 
-    def _cached(self, place: str) -> dict:  # type: ignore[type-arg]
+    def _cached(self, place: str) -> dict[str, Any]:
         return self._of(self._scope(place))
 
     def _scope(self, place: str) -> cache.Scope | None:
@@ -347,7 +353,7 @@ class Names:
         asked = (self.asked.get(name, "") for name in ("kubeconfig", "context", "namespace"))
         return cache.cluster_scope("jobs", *asked)
 
-    def _of(self, scope: cache.Scope | None) -> dict:  # type: ignore[type-arg]
+    def _of(self, scope: cache.Scope | None) -> dict[str, Any]:
         if scope is None:
             return {}
         entry = cache.load(scope)
@@ -358,27 +364,43 @@ class Names:
 
 def registered(place: str) -> list[str]:
     """Names of the jobs in the registry of this machine (`local`), or of those that were started on hosts (`ssh`)."""
-    folder = os.path.join(state_dir(), place)
-    return [name for name in _listed(place) if os.path.isfile(os.path.join(folder, name, "job.json"))]
+    try:
+        return sorted(job_names(os.path.join(state_dir(), place)))
+    except _NOT_READ:
+        return []
+
+
+def _kept(*names: str) -> str:
+    """The folder `names` of the state folder. Raises as `check_private`."""
+    path = os.path.join(state_dir(), *names)
+    check_private(path, state_dir())
+    return path
+
+
+def _supervised(job: str) -> list[str]:
+    """Workers of a job of this machine."""
+    try:
+        return sorted(os.listdir(_kept("local", job, "workers")))
+    except _NOT_READ:
+        return []
 
 
 def _recorded(job: str) -> list[str]:
     """Workers of a job that was started on hosts from here."""
     try:
-        record = json.loads(_read(os.path.join(_own("ssh", job), "job.json"), _MAX_RECORD, os.O_NOFOLLOW))
+        record = json.loads(read_bytes(os.path.join(_kept("ssh", job), "job.json"), _MAX_RECORD))
         return [worker["name"] for worker in record["workers"]]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+    except _NOT_READ:
         return []
 
 
 def hosts(path: str) -> list[str]:
     """Hosts of a hostfile; a line that cannot be read costs its own."""
     from atlctl.backends.hosts.hostfile import parse
-    from atlctl.jobs.errors import UsageError
 
     try:
-        text = _read(os.path.expanduser(path), _MAX_HOSTFILE).decode("utf-8", "replace")
-    except (OSError, ValueError):
+        text = read_bytes(os.path.expanduser(path), _MAX_HOSTFILE, links=True).decode("utf-8", "replace")
+    except _NOT_READ:
         return []
     found: dict[str, None] = {}
     for line in text.splitlines():
@@ -386,51 +408,11 @@ def hosts(path: str) -> list[str]:
             break
         try:
             found.update((host.name, None) for host in parse(line, path).hosts)
-        except UsageError:
+        except AtlctlError:
             continue
     return list(found)[:_MOST]
-
-
-def _read(path: str, limit: int, flags: int = 0) -> bytes:
-    """A regular file of at most `limit` bytes, without waiting. Raises OSError, ValueError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
-            raise ValueError(path)
-        return os.read(fd, limit)
-    finally:
-        os.close(fd)
 
 
 def _plain(name: str) -> bool:
     """Whether a name stays in its folder."""
     return "/" not in name and name not in (".", "..")
-
-
-def _own(*names: str) -> str:
-    """The folder `names` of the state folder. Raises ValueError, as `jobs.statedir.check_private` does NotAllowed, if
-    it or one above it is not the user's alone; OSError if there is none."""
-    path = state_dir()
-    places = [path, *(path := os.path.join(path, name) for name in names)]
-    if not all(cache.private(os.lstat(place), stat.S_ISDIR) for place in places):
-        raise ValueError(path)
-    return path
-
-
-def _listed(*names: str) -> list[str]:
-    try:
-        return sorted(os.listdir(_own(*names)))
-    except (OSError, ValueError):
-        return []
-
-
-def state_dir() -> str:
-    """As `jobs.statedir.state_dir`, which costs too many imports here; a test compares the two."""
-    own = os.environ.get("ATLCTL_STATE_DIR", "")
-    if own:
-        return own
-    base = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(base):
-        base = os.path.join(os.environ.get("HOME", "") or os.path.expanduser("~"), ".local", "state")
-    return os.path.join(base, "atlctl")

@@ -89,8 +89,7 @@ def _write(scope: Scope, listed: float, tried: float, names: Mapping[str, Mappin
     }
     folder = cache.folder()
     try:
-        ensure_dir(os.path.dirname(folder))
-        ensure_dir(folder)
+        ensure_dir(folder, os.path.dirname(folder))
         write_atomic(scope.path(), json.dumps(entry, separators=(",", ":")).encode())
         _tidy(folder)
     except (AtlctlError, OSError) as error:

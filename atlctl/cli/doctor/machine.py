@@ -24,7 +24,8 @@ from atlctl.cli.doctor.report import DoctorReport
 from atlctl.cli.installing import install_line
 from atlctl.cli.target import Choice
 from atlctl.i18n import Message, about, joined, language
-from atlctl.jobs.config import config_files, load_config
+from atlctl.jobs.config import load_config
+from atlctl.jobs.configfiles import config_files
 from atlctl.jobs.errors import AtlctlError, NotAllowed
 from atlctl.jobs.statedir import ensure_dir, file_error, state_dir
 from atlctl.render.streams import ColorFlag, Streams, color_source

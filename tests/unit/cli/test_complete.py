@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from atlctl.cli.completion import cache, complete
 from atlctl.cli.completion.complete import Names, position
-from atlctl.jobs.statedir import state_dir
 
 HOSTILE = ["$(touch F)", "`touch F`", "a'b", 'a"b', "a\\b", "a b", "a;b", "-rf", "\x1b[2J", "a\nb", "任务", "a$b", "~"]
 
@@ -214,22 +213,16 @@ def test_malformed_requests_are_answered_with_nothing(request_):
     assert ask(*request_) == []
 
 
-@pytest.mark.parametrize(
-    "env",
-    [
-        {"ATLCTL_STATE_DIR": "/a/b"},
-        {"XDG_STATE_HOME": "/x"},
-        {"XDG_STATE_HOME": "relative", "HOME": "/home/u"},
-        {"HOME": "/home/u"},
-        {"ATLCTL_STATE_DIR": "", "XDG_STATE_HOME": "", "HOME": "/home/u"},
-    ],
-)
-def test_state_is_where_the_rest_of_the_tool_has_it(env, monkeypatch):
-    for name in ("ATLCTL_STATE_DIR", "XDG_STATE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    assert complete.state_dir() == state_dir()
+@pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "ATLCTL_STATE_DIR"])
+def test_a_relative_state_folder_gives_no_names(variable, isolated, monkeypatch):
+    monkeypatch.chdir(isolated)
+    monkeypatch.delenv("ATLCTL_STATE_DIR", raising=False)
+    monkeypatch.setenv(variable, ".")
+    for folder in ("local/train", "atlctl/local/train"):
+        (isolated / folder).mkdir(parents=True)
+        (isolated / folder / "job.json").write_text("{}")
+    assert Names().jobs() == []
+    assert Names().workers("train") == []
 
 
 def test_an_unreadable_registry_gives_no_names(isolated, monkeypatch):

@@ -13,12 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atlctl.backends.hosts import hostfile
 from atlctl.backends.kubernetes import kubeconfig as kubeconfigs
 from atlctl.cli import runtime
 from atlctl.cli.completion import cache, complete, keep
 from atlctl.cli.completion.complete import Names
-from atlctl.jobs.errors import UsageError
 from atlctl.jobs.model import Job, State, Worker
 from tests.support import proc
 
@@ -328,18 +326,6 @@ def test_a_refresh_imports_nothing_from_where_one_stands(kubeconfig, isolated):
     assert not (isolated / "imported").exists()
 
 
-@pytest.mark.parametrize("stated", ["", "one", "~/two", "none"])
-@pytest.mark.parametrize("variable", ["", "one", "one:two", "none:two:"])
-def test_kubeconfigs_are_found_as_commands_find_them(stated, variable, isolated, monkeypatch):
-    monkeypatch.chdir(isolated)
-    monkeypatch.setenv("KUBECONFIG", variable)
-    for name in ("one", "two"):
-        (isolated / name).write_text("{}")
-    found = [os.path.abspath(path) for path in kubeconfigs.kubeconfig_paths(stated or None)]
-    scope = cache.cluster_scope("jobs", stated)
-    assert (scope.files if scope is not None else []) == found
-
-
 def test_a_pod_is_a_cluster_too(isolated, monkeypatch):
     monkeypatch.setattr(kubeconfigs, "SERVICE_ACCOUNT", str(isolated))
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
@@ -351,29 +337,6 @@ def test_a_pod_is_a_cluster_too(isolated, monkeypatch):
     assert cache.cluster_scope("jobs") is not None
     assert cache.contexts_scope() is None
     assert cache.cluster_scope("jobs", kubeconfig="nowhere") is None
-
-
-_NAME = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,6}[a-z0-9])?", fullmatch=True)
-_WORD = st.one_of(
-    _NAME,
-    st.builds("ml@{}:2222".format, _NAME),
-    st.builds("{}:8".format, _NAME),
-    st.builds("{} slots=8".format, _NAME),
-    st.builds("{0}[{1}-{2},20]".format, _NAME, st.sampled_from(["01", "1", "08"]), st.sampled_from(["09", "12"])),
-    st.sampled_from(["[fd00::7]:22", "fd00::8", "# a comment", "", "x1  # one"]),
-)
-
-
-@settings(deadline=None, max_examples=200)
-@given(lines=st.lists(_WORD, min_size=1, max_size=8))
-def test_hosts_are_named_as_the_backend_names_them(lines):
-    text = "\n".join(lines)
-    try:
-        meant = [host.name for host in hostfile.parse(text, "x").hosts]
-    except UsageError:
-        return  # an error tells its user more than a completion that agrees with it
-    Path("hosts").write_text(text)
-    assert list(dict.fromkeys(complete.hosts("hosts"))) == meant
 
 
 def test_a_line_that_cannot_be_read_costs_its_own_hosts(isolated):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.jobs.config import Config, config_files, load_config
+from atlctl.jobs.config import Config, load_config
+from atlctl.jobs.configfiles import config_files
 from atlctl.jobs.errors import UsageError
 
 
