@@ -218,9 +218,9 @@ def _faults(gpu: Facts, xids: Sequence[Facts], earlier: Facts | None, second: bo
 
 
 _ADVICE = {
-    "hung": "have the machine drained: its driver does not answer, and processes that ask it cannot be killed",
-    "missing": "have the machine drained; dmesg there tells more (Xid)",
-    "gpu": "look there: nvidia-smi -q; have the GPU reset, or the machine drained",
+    "hung": Message("have the machine drained: its driver does not answer, and processes that ask it cannot be killed"),
+    "missing": Message("have the machine drained; dmesg there tells more (Xid)"),
+    "gpu": Message("look there: nvidia-smi -q; have the GPU reset, or the machine drained"),
 }
 
 

@@ -28,21 +28,21 @@ CHECK = "facts"
 #: Differences of one worker that are told.
 _TOLD = 6
 _ADVICE = {
-    "torch": "use the same image on all workers",
-    "CUDA": "use the same image on all workers",
-    "NCCL": "use the same image on all workers",
-    "Python": "use the same image on all workers",
-    "GPU driver": "have the machine's driver brought to the version of the others",
-    "GPUs": "compare: atlctl exec --all nvidia-smi -L",
-    "NVLinks": "compare: atlctl exec --all nvidia-smi nvlink --status",
-    "GPU topology": "compare: atlctl exec --all nvidia-smi topo -m",
-    "setting": "set the same variables on all workers",
-    "RDMA": "look at the port: ibstat, rdma link; have the cable or the card checked",
-    "/dev/shm": "give all workers the same shared memory (an emptyDir of medium Memory)",  # noqa: S108
-    "memlock": "give all workers the same limit (RDMA wants no limit)",
+    "torch": Message("use the same image on all workers"),
+    "CUDA": Message("use the same image on all workers"),
+    "NCCL": Message("use the same image on all workers"),
+    "Python": Message("use the same image on all workers"),
+    "GPU driver": Message("bring the machine's driver to the version of the others"),
+    "GPUs": Message("compare: atlctl exec --all nvidia-smi -L"),
+    "NVLinks": Message("compare: atlctl exec --all nvidia-smi nvlink --status"),
+    "GPU topology": Message("compare: atlctl exec --all nvidia-smi topo -m"),
+    "setting": Message("set the same variables on all workers"),
+    "RDMA": Message("look at the port: ibstat, rdma link; have the cable or the card checked"),
+    "/dev/shm": Message("give all workers the same shared memory (an emptyDir of medium Memory)"),  # noqa: S108
+    "memlock": Message("give all workers the same limit (RDMA wants no limit)"),
 }
-_ADVICE_CLOCK = "have the machine's time service checked; until then times in logs of several workers mislead"
-_ADVICE_NAME = "set GLOO_SOCKET_IFNAME to the network's interface, or give the host's name its real address"
+_ADVICE_CLOCK = Message("have the machine's time service checked; until then times in logs of several workers mislead")
+_ADVICE_NAME = Message("set GLOO_SOCKET_IFNAME to the network's interface, or give the host's name its real address")
 #: Seconds for all facts of a worker, and of them for one question to nvidia-smi.
 _SECONDS, GPU_SECONDS = 12.0, 5.0
 #: Seconds since 1970 that may be a clock's. What is farther off, or no number, is an agent's nonsense.

@@ -55,16 +55,16 @@ _ERRORS = {
     "ENOTCONN": Message("is not connected: the process that serves it is gone"),
 }
 _ADVICE = {
-    "ENOENT": "mount it there, as on the others",
-    "EROFS": "look at how it is mounted there (mount, dmesg): an error may have made it read-only",
-    "ENOSPC": "remove what is not needed, or have the volume made larger",
-    "EDQUOT": "remove what is not needed, or have the quota raised",
-    "stuck": "look at the file server and the way to it; processes that wait for it cannot be killed",
-    "view": "compare there: mount, df; the path is another volume than on the others, or not mounted at all",
-    "slow": "look at the way from this worker to the file server, and at who else uses it there",
-    "content": "have the volume checked; until then do not trust what is written there",
-    "space": "a checkpoint may not fit: remove what is not needed",
-    "cache": "look at the mount's options for caching (NFS: actimeo, lookupcache)",
+    "ENOENT": Message("mount it there, as on the others"),
+    "EROFS": Message("look at how it is mounted there (mount, dmesg): an error may have made it read-only"),
+    "ENOSPC": Message("remove what is not needed, or have the volume made larger"),
+    "EDQUOT": Message("remove what is not needed, or have the quota raised"),
+    "stuck": Message("look at the file server and the way to it; processes that wait for it cannot be killed"),
+    "view": Message("compare there: mount, df; the path is another volume than on the others, or not mounted at all"),
+    "slow": Message("look at the way from this worker to the file server, and at who else uses it there"),
+    "content": Message("have the volume checked; until then do not trust what is written there"),
+    "space": Message("a checkpoint may not fit: remove what is not needed"),
+    "cache": Message("look at the mount's options for caching (NFS: actimeo, lookupcache)"),
 }
 
 Told = Mapping[str, Any]

@@ -62,7 +62,7 @@ _CHECKS = {
     "stragglers": Message("who is slower than the others"),
     "pairs": Message("each two workers by themselves"),
 }
-#: Advice by check: for a reader of another language than that in which checks give theirs, and where one gives none.
+#: Advice by check, for findings that bring none of their own.
 _ADVICE = {
     "roll-call": Message("look at the worker: atlctl ps, atlctl events; then try a command there: atlctl exec"),
     "facts": Message("give all workers the same image, settings and limits"),
@@ -105,9 +105,9 @@ class Words:
 
     def advice(self, finding: Finding) -> str:
         """The next step: as the check gave it, in English; for others what holds for all findings of the check."""
-        if finding.severity is Severity.NOT_JUDGED or finding.check not in _ADVICE:
-            return finding.advice if self.lang == "en" else ""
-        return finding.advice if self.lang == "en" and finding.advice else self(_ADVICE[finding.check])
+        if finding.advice or finding.severity is Severity.NOT_JUDGED:
+            return self(finding.advice)
+        return self(_ADVICE.get(finding.check, ""))
 
     def sentence(self, text: str) -> str:
         """A note or evidence in the reader's language, harmless and one line."""

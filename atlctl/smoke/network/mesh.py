@@ -34,11 +34,13 @@ _WORDS = {
     "large": Message("small packets pass, large ones do not"),
 }
 _ADVICE = {
-    "connect": "Look at network policies, security groups, firewalls and routes: every port must be open.",
-    "refused": "A firewall between the workers refuses ports that the platform does not name; training needs them all.",
-    "stranger": "Two workers have one address; look at the network of their hosts.",
-    "data": "Take the hardware between the two out: TCP's checksum does not see this fault.",
-    "large": "The MTU of an interface or tunnel on the way is smaller than the workers believe.",
+    "connect": Message("look at network policies, security groups, firewalls and routes: every port must be open"),
+    "refused": Message(
+        "a firewall between the workers refuses ports that the platform does not name; training needs them all"
+    ),
+    "stranger": Message("two workers have one address; look at the network of their hosts"),
+    "data": Message("take the hardware between the two out: TCP's checksum does not see this fault"),
+    "large": Message("the MTU of an interface or tunnel on the way is smaller than the workers believe"),
 }
 #: Seconds without a sign of life after which a call is given up: longer than TCP takes to say hello again. The second
 #: number for calls that are made again, alone.

@@ -30,10 +30,12 @@ _SINGLY = 0.5
 #: Healthy links that are measured beside slow ones, and how often in all.
 _CONTROLS, _BESIDE = 3, 12
 
-_SLOW_ADVICE = (
-    "Look at the link's speed and errors (ethtool), the interface that is used, and who else is on this path."
+_SLOW_ADVICE = Message(
+    "look at the link's speed and errors (ethtool), the interface that is used, and who else is on this path"
 )
-_LOSS_ADVICE = "Look at drops and errors of the interfaces (ethtool -S, ip -s link), cables, and queues on the way."
+_LOSS_ADVICE = Message(
+    "look at drops and errors of the interfaces (ethtool -S, ip -s link), cables, and queues on the way"
+)
 #: A link below this share of healthy ones, each measured alone, is slow; below the second one it is looked at.
 SLOW, SLOWISH = 0.6, 0.7
 #: A link that sends more than this share of its segments again loses packets. It takes some of them to say so; far

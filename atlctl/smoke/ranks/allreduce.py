@@ -28,8 +28,10 @@ _CAP, _CAP_IDLE = 64 << 20, 3 << 30
 #: Less than this share of what the hardware should give is too little; so is less than this of the other workers'.
 SHARE, AMONG = 0.8, 0.6
 NOTHING = Message("nothing was measured")
-_ADVICE = "see which way NCCL took (the check collectives), NCCL_* that differ (facts), and the links (pairs)"
-_ADVICE_WORKER = "nvidia-smi nvlink -s and nvidia-smi topo -m on this worker: compare them with those of another"
+_ADVICE = Message("see which way NCCL took (the check collectives), NCCL_* that differ (facts), and the links (pairs)")
+_ADVICE_WORKER = Message(
+    "nvidia-smi nvlink -s and nvidia-smi topo -m on this worker: compare them with those of another"
+)
 
 _PAIR_SECONDS = 60.0
 PAIRS = "pairs"

@@ -25,9 +25,13 @@ Ways = Mapping[str, Mapping[str, int]]
 
 _SECONDS = {"collectives": 60.0, "ddp": 60.0, "fsdp": 90.0}
 _ADVICE = {
-    "collectives": "take this GPU or machine out of the job, and test its memory and its network card by themselves",
-    "ddp": "take this GPU or machine out of the job: a training on it would learn from wrong gradients without a word",
-    "fsdp": "all_gather and reduce_scatter of this GPU or machine are to be looked at: see the check collectives",
+    "collectives": Message(
+        "take this GPU or machine out of the job, and test its memory and its network card by themselves"
+    ),
+    "ddp": Message(
+        "take this GPU or machine out of the job: a training on it would learn from wrong gradients without a word"
+    ),
+    "fsdp": Message("look at all_gather and reduce_scatter of this GPU or machine: see the check collectives"),
 }
 _SOCKET = "NET/Socket"
 _ADVICE_WAYS = {

@@ -165,4 +165,4 @@ def versions(run: Run, members: Iterable[Member]) -> dict[str, list[str]]:
     return found
 
 
-_ADVICE = "a Python with torch in PATH, or GPUs that it sees, let this worker be tested"
+_ADVICE = Message("a Python with torch in PATH, or GPUs that it sees, let this worker be tested")

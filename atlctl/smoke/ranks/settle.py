@@ -37,11 +37,13 @@ _WAITING = re.compile(r"\((?:distributed_c10d|c10d_logger)\.py|^(?:synchronize|_
 #: Frames and words of a rank that are shown, and words of the error of a stage that no rank is to blame for.
 _FRAMES, _WORDS = 3, 300
 ADVICE = {
-    "crashed": "look at the worker's kernel log (dmesg) and its memory limit; then try another GPU or machine",
-    "hangs": "atlctl stacks shows what processes of the job do; a GPU or a mount that hangs shows there as well",
-    "does not start": "look at the worker's limits for processes and memory (ulimit -u, pids.max)",
-    "busy": "try again when the machines have less to do: atlctl top; or with fewer workers: -w",
-    "fails": "what the error says is to be cured on this worker alone: the others pass",
+    "crashed": Message("look at the worker's kernel log (dmesg) and its memory limit; then try another GPU or machine"),
+    "hangs": Message(
+        "atlctl stacks shows what processes of the job do; a GPU or a mount that hangs shows there as well"
+    ),
+    "does not start": Message("look at the worker's limits for processes and memory (ulimit -u, pids.max)"),
+    "busy": Message("try again when the machines have less to do: atlctl top; or with fewer workers: -w"),
+    "fails": Message("cure on this worker what the error says: the others pass"),
 }
 
 Player = TypeVar("Player", bound=Hashable)
@@ -163,7 +165,7 @@ def nobody_to_blame(check: str, outcome: StageOutcome, torch: Mapping[str, Seque
             for version, names in sorted(torch.items())
         )
         text = Message("different versions of torch did not get along ({versions}): {why}", versions=told, why=said)
-        return Finding(check, Severity.NOT_JUDGED, None, text, advice="give all workers one image")
+        return Finding(check, Severity.NOT_JUDGED, None, text, advice=Message("use the same image on all workers"))
     return Finding(check, Severity.FAIL, None, said, False, "see what mesh and facts say of the network between them")
 
 

@@ -23,10 +23,10 @@ LIMIT = 1.5
 STARVED = 0.4
 #: Suspects that are measured alone, and as many rounds as a look has.
 _SUSPECTS, _ROUNDS = 4, 12
-_ADVICE = (
+_ADVICE = Message(
     "look at clocks, temperature and power of this GPU or machine (nvidia-smi -q -d PERFORMANCE), and what runs there"
 )
-_ADVICE_STARVED = "see what else runs on this machine, and the CPU limit of the container"
+_ADVICE_STARVED = Message("see what else runs on this machine, and the CPU limit of the container")
 
 
 @dataclass(frozen=True, slots=True)
