@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ def translated(text: str, lang: Language | None = None) -> str:
     return text.into(lang or language()) if isinstance(text, Message) else text
 
 
+def edited(text: str, change: Callable[[str], str]) -> str:
+    """A text with `change` made to it, a message with `change` made to the texts in it."""
+    return text.edited(change) if isinstance(text, Message) else change(text)
+
+
 class Message(str):
     """One sentence or phrase. `template` is a literal, for `str.format` with `values`, which may be messages.
 
@@ -65,9 +70,14 @@ class Message(str):
             return template
         return template.format_map({name: translated(value, lang) for name, value in self.values.items()})
 
-    def filled(self, **values: object) -> Message:
+    def filled(self, **values: Any) -> Message:
         """The same message with values: for templates that stand in a table."""
         return Message(self.template, **values)
+
+    def edited(self, change: Callable[[str], str]) -> Message:
+        """The same message, with `change` made to each text among its values that is no message."""
+        texts = {name: edited(value, change) for name, value in self.values.items() if isinstance(value, str)}
+        return self.filled(**{**self.values, **texts}) if texts else self
 
     def _template(self, known: gettext.NullTranslations) -> str:
         return known.gettext(self.template)
@@ -89,6 +99,9 @@ class _Plural(Message):
     one: str
     many: str
 
+    def filled(self, **values: Any) -> Message:
+        return plural(self.one, self.many, values.pop("n"), **values)
+
     def _template(self, known: gettext.NullTranslations) -> str:
         return known.ngettext(self.one, self.many, self.values["n"])
 
@@ -105,6 +118,9 @@ class _About(Message):
 
     __slots__ = ("context",)
     context: str
+
+    def filled(self, **values: Any) -> Message:
+        return about(self.context, self.template, **values)
 
     def _template(self, known: gettext.NullTranslations) -> str:
         return known.pgettext(self.context, self.template)
@@ -126,6 +142,9 @@ class _Joined(Message):
 
     def into(self, lang: Language) -> str:
         return translated(self.separator, lang).join(translated(part, lang) for part in self.parts)
+
+    def edited(self, change: Callable[[str], str]) -> Message:
+        return joined((edited(part, change) for part in self.parts), self.separator)
 
 
 COMMA, SEMICOLON, LIST = Message(", "), Message("; "), about("list", ", ")

@@ -23,6 +23,7 @@ from struct import unpack_from
 from typing import Any
 
 from atlctl.diagnosis.tracebacks import user_frame
+from atlctl.i18n import Message, about
 from atlctl.jobs import fields
 
 #: Bytes of a dump that is still read. JSON takes twenty times its size in memory, and has no stacks.
@@ -93,48 +94,37 @@ class FlightDump:
 
 def parse_dump(data: bytes, name: str) -> tuple[FlightDump | None, str]:
     """The dump and an empty string, or None and why it cannot be read. `name` ends in the rank. Never raises."""
-    if len(data) > DUMP_LIMIT:
-        return None, f"larger than {DUMP_LIMIT} bytes"
-    start = data[:64].lstrip()
-    if not start:
-        return None, "empty"
-    if start[:1] == b"{":
-        found, reason = _from_json(data)
-    elif data[:1] == b"\x80":
-        found, reason = _from_pickle(data)
-    else:
-        return None, "neither a pickle nor JSON"
-    if reason:
-        return None, reason
+    try:
+        found = _document(data)
+    except fields.NotRead as error:
+        return None, error.why
     if not isinstance(found, dict) or not {"entries", "pg_config", "pg_status"} & found.keys():
-        return None, "no flight-recorder dump"
+        return None, Message("no flight-recorder dump")
     entries = fields.entries(found.get("entries"))
     if entries and not any("process_group" in entry and "collective_seq_id" in entry for entry in entries):
-        return (
-            None,
-            f"entries of an unknown form (version {_text(found.get('version')) or '?'} of the dump)",
-        )
+        version = _text(found.get("version")) or "?"
+        return None, Message("entries of an unknown form (version {version} of the dump)", version=version)
     match = _RANK.search(name)
     rank = int(match[1]) if match else _whole(found.get("rank"))
     return _DumpReader(found, entries).dump(rank), ""
 
 
-def _from_json(data: bytes) -> tuple[object, str]:
-    if len(data) > JSON_LIMIT:
-        return None, f"larger than {JSON_LIMIT} bytes"
+def _document(data: bytes) -> object:
+    """The plain values of a dump. Raises NotRead."""
+    start = data[:64].lstrip()
+    limit = JSON_LIMIT if start[:1] == b"{" else DUMP_LIMIT
+    if len(data) > limit:
+        raise fields.NotRead(Message("larger than {limit} bytes", limit=limit))
+    if not start:
+        raise fields.NotRead(about("file", "empty"))
+    if start[:1] == b"{":
+        return fields.read_json(data.decode("utf-8", "replace"))
+    if data[:1] != b"\x80":
+        raise fields.NotRead(Message("neither a pickle nor JSON"))
     try:
-        return fields.parse_json(data.decode("utf-8", "replace")), ""
-    except RecursionError:
-        return None, "nested too deeply"
-    except ValueError as error:
-        return None, f"not valid JSON (cut off?): {str(error)[:200]}"
-
-
-def _from_pickle(data: bytes) -> tuple[object, str]:
-    try:
-        return load_plain(data), ""
+        return load_plain(data)
     except NotPlain as error:
-        return None, f"not a pickle of plain values: {error}"
+        raise fields.NotRead(Message("not a pickle of plain values: {why}", why=error.why)) from None
 
 
 class _DumpReader:
@@ -525,10 +515,11 @@ MAX_OPERATIONS = 4_000_000
 MAX_DEPTH = 100
 #: Bytes of a whole number.
 _NUMBER = 8
+_DAMAGED = Message("cut off or damaged")
 
 
-class NotPlain(ValueError):
-    """The bytes are no pickle of plain values; the text says why."""
+class NotPlain(fields.NotRead):
+    """The bytes are not a pickle of plain values."""
 
 
 def load_plain(data: bytes) -> object:
@@ -536,7 +527,7 @@ def load_plain(data: bytes) -> object:
     try:
         return _load(data)
     except (IndexError, KeyError, struct_error):
-        raise NotPlain("cut off or damaged") from None
+        raise NotPlain(_DAMAGED) from None
 
 
 def _load(data: bytes) -> object:
@@ -562,7 +553,7 @@ def _load(data: bytes) -> object:
             at += 4
         elif op == 0x28:  # MARK
             if len(below) >= MAX_DEPTH:
-                raise NotPlain("nested too deeply")
+                raise NotPlain(Message("nested too deeply"))
             below.append(stack)
             stack = []
         elif op == 0x5D:  # EMPTY_LIST
@@ -596,13 +587,13 @@ def _load(data: bytes) -> object:
         elif op == 0x8A:  # LONG1
             length = data[at]
             if length > _NUMBER:
-                raise NotPlain("a number of more than 64 bits")
+                raise NotPlain(Message("a number of more than 64 bits"))
             stack.append(int.from_bytes(data[at + 1 : at + 1 + length], "little", signed=True))
             at += 1 + length
         elif op in (0x85, 0x86, 0x87):  # TUPLE1, TUPLE2, TUPLE3
             count = op - 0x84
             if len(stack) < count:
-                raise NotPlain("cut off or damaged")
+                raise NotPlain(_DAMAGED)
             stack[-count:] = [tuple(stack[-count:])]
         elif op == 0x74:  # TUPLE
             items, stack = stack, below.pop()
@@ -615,15 +606,15 @@ def _load(data: bytes) -> object:
             _set(stack[-1], [key, value])
         elif op == 0x80:  # PROTO
             if not 2 <= data[at] <= 5:
-                raise NotPlain(f"protocol {data[at]}")
+                raise NotPlain(Message("protocol {number}", number=data[at]))
             at += 1
         elif op == 0x95:  # FRAME
             at += 8
         elif op == 0x2E:  # STOP
             return stack.pop()
         else:
-            raise NotPlain(f"it asks for more than plain values (opcode 0x{op:02x})")
-    raise NotPlain(f"more than {MAX_OPERATIONS} operations")
+            raise NotPlain(Message("it asks for more than plain values (opcode 0x{op:02x})", op=op))
+    raise NotPlain(Message("more than {most} operations", most=MAX_OPERATIONS))
 
 
 #: Opcode -> width of the length in front, and whether text follows (else bytes).
@@ -641,17 +632,17 @@ _CONSTANTS: dict[int, object] = {0x4E: None, 0x88: True, 0x89: False, 0x29: ()}
 
 def _list(target: object) -> list[object]:
     if type(target) is not list:
-        raise NotPlain("cut off or damaged")
+        raise NotPlain(_DAMAGED)
     return target
 
 
 def _set(target: object, items: list[object]) -> None:
     if type(target) is not dict or len(items) % 2:
-        raise NotPlain("cut off or damaged")
+        raise NotPlain(_DAMAGED)
     for place in range(0, len(items), 2):
         key = items[place]
         if type(key) is int:
             key = str(key)
         if type(key) is not str:  # the hash of text is cheap, and nobody outside can choose it
-            raise NotPlain("a key that is no text")
+            raise NotPlain(Message("a key that is not text"))
         target[key] = items[place + 1]

@@ -26,6 +26,7 @@ from typing import Any
 
 from atlctl.diagnosis.logline import PROGRESS, PROGRESS_HEAD, clean_line, decode
 from atlctl.diagnosis.tracebacks import HEADER, Frame, exception_type, read_exception, user_frame
+from atlctl.i18n import Message, about
 from atlctl.jobs import fields
 
 
@@ -560,17 +561,15 @@ class ErrorRecord:
 def parse_error_file(data: bytes) -> tuple[ErrorRecord | None, str]:
     """The record and an empty string, or None and the reason why it cannot be read. Never raises."""
     if len(data) > ERROR_FILE_LIMIT:
-        return None, f"larger than {ERROR_FILE_LIMIT} bytes"
+        return None, Message("larger than {limit} bytes", limit=ERROR_FILE_LIMIT)
     if not data.strip():
-        return None, "empty"
+        return None, about("file", "empty")
     try:
-        document = fields.parse_json(decode(data))
-    except RecursionError:
-        return None, "nested too deeply"
-    except ValueError as error:
-        return None, f"not valid JSON (cut off?): {str(error)[:200]}"
+        document = fields.read_json(decode(data))
+    except fields.NotRead as error:
+        return None, error.why
     if not isinstance(document, dict):
-        return None, "not a JSON object"
+        return None, Message("not a JSON object")
     outer = document.get("message")
     inner: Mapping[str, Any] = outer if isinstance(outer, dict) else {}
     text = inner.get("message") if inner else outer
@@ -578,7 +577,7 @@ def parse_error_file(data: bytes) -> tuple[ErrorRecord | None, str]:
     extra = fields.mapping(inner.get("extraInfo")) or fields.mapping(document.get("extraInfo"))
     traceback = fields.text(extra.get("py_callstack"))[-ERROR_TEXT_LIMIT:].rstrip()
     if not message and not traceback:
-        return None, "no message"
+        return None, Message("no message")
     stack = traceback.splitlines() or message.splitlines()
     line, exception = read_exception(stack)
     if not traceback and not message.startswith(HEADER):

@@ -10,7 +10,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-from atlctl.i18n import from_data
+from atlctl.i18n import Message, from_data
 
 #: Digits of a whole number that is kept: no 64 bits hold more than 20 with their sign.
 _DIGITS = 20
@@ -24,6 +24,24 @@ def parse_json(text: str | bytes) -> Any:
     Raises ValueError, RecursionError.
     """
     return json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=_nothing)
+
+
+class NotRead(ValueError):
+    """A document that cannot be read. `why` says why."""
+
+    def __init__(self, why: Message) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+def read_json(text: str | bytes) -> Any:
+    """As `parse_json`. Raises NotRead."""
+    try:
+        return parse_json(text)
+    except RecursionError:
+        raise NotRead(Message("nested too deeply")) from None
+    except ValueError as error:
+        raise NotRead(Message("not valid JSON (cut off?): {why}", why=str(error)[:200])) from None
 
 
 def _integer(digits: str) -> int | None:

@@ -21,7 +21,7 @@ from atlctl.diagnosis.platform import PlatformState
 from atlctl.diagnosis.result import GpuIdentity
 from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
-from atlctl.jobs.fields import moment, parse_json, without_surrogates
+from atlctl.jobs.fields import NotRead, moment, read_json, without_surrogates
 from atlctl.jobs.model import State
 
 NAME = "atlctl.json"
@@ -70,11 +70,9 @@ def read_manifest(data: bytes) -> Manifest:
     if len(data) > SIZE_LIMIT:
         raise _wrong("", Message("larger than {limit} bytes", limit=SIZE_LIMIT))
     try:
-        document = parse_json(data)
-    except RecursionError:
-        raise _wrong("", Message("nested too deeply")) from None
-    except ValueError as error:
-        raise _wrong("", Message("not valid JSON: {why}", why=str(error)[:200])) from None
+        document = read_json(data)
+    except NotRead as error:
+        raise _wrong("", error.why) from None
     fields = _Fields(document, "")
     version = fields.whole("version")
     if version != VERSION:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from atlctl import i18n
-from atlctl.i18n import COMMA, Message, about, as_data, from_data, given, joined, language, plural, translated
+from atlctl.i18n import COMMA, Message, about, as_data, edited, from_data, given, joined, language, plural, translated
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,16 @@ def test_translated_takes_braces_of_a_worker_as_they_are() -> None:
     message = Message("lost: {why}", why="{seconds} {} {0.__class__} %s")
     assert message == "lost: {seconds} {} {0.__class__} %s"
     assert translated(message, "zh") == "连接断开：{seconds} {} {0.__class__} %s"
+
+
+def test_edited_messages_stay_messages() -> None:
+    why = joined([Message("lost: {why}", why="/made/a"), given("fell off the bus", "掉出总线"), "/made/b"], COMMA)
+    message = Message("no answer within {seconds:g} s: {why}", seconds=4.0, why=why)
+    changed = edited(message, lambda text: text.replace("/made/", ""))
+    assert changed == "no answer within 4 s: lost: a, fell off the bus, b"
+    assert translated(changed, "zh") == "4 s 内没有应答：连接断开：a，掉出总线，b"
+    many = plural("no log of {n} worker: {names}", "no log of {n} workers: {names}", 2, names="a, b")
+    assert translated(edited(many, str.upper), "zh") == translated(many, "zh").replace("a, b", "A, B")
 
 
 def test_translated_without_a_catalogue_is_english(monkeypatch: pytest.MonkeyPatch) -> None:

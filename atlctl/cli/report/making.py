@@ -27,7 +27,7 @@ from atlctl.diagnosis.telling.data import to_data
 from atlctl.diagnosis.telling.guide import Guide
 from atlctl.diagnosis.telling.people import tell_people
 from atlctl.diagnosis.telling.told import Manner
-from atlctl.i18n import Message, language
+from atlctl.i18n import Message, edited, language
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable, UsageError
 from atlctl.recording import manifest
 from atlctl.recording.events import lines_within, parse_events
@@ -131,8 +131,11 @@ class Making:
         def inside(proof: Proof) -> Proof:
             return replace(proof, file=proof.file.removeprefix(start)) if proof.file else proof
 
-        self.remarks += [remark.replace(start, "") for remark in saved.remarks]
-        self.missing += [("", problem.message.replace(start, "")) for problem in saved.problems]
+        def relative(text: str) -> str:
+            return edited(text, lambda part: part.replace(start, ""))
+
+        self.remarks += map(relative, saved.remarks)
+        self.missing += [("", relative(problem.message)) for problem in saved.problems]
         return saved, placed(diagnose(saved.job, known), saved).placed(inside)
 
     def _read(self) -> Saved:
@@ -177,7 +180,7 @@ class Making:
             self.about = {"job": job.name or None, "uid": job.uid or None, "state": str(job.state)}
         self.folder.put([VERDICT], json.dumps({**self.about, **data}, indent=1).encode() + b"\n")
         redacted = self.folder.places()
-        self.missing = [(what, redact_text(why)) for what, why in self.missing]
+        self.missing = [(what, _redacted(why)) for what, why in self.missing]
         material = Material(
             found,
             saved.job,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.result import Diagnosis, Verdict
+from atlctl.i18n import translated
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
 from atlctl.recording import read as reading
 from atlctl.recording.read import Ends, Saved
@@ -167,6 +168,7 @@ def test_error_files_are_read_unless_told_otherwise(tmp_path):
     assert (cause.worker, cause.local_rank, cause.exception) == ("w-1", 1, "KeyError")
     assert (saved.error_files, len(saved.remarks)) == (1, 1)
     assert "not valid JSON" in saved.remarks[0]
+    assert "不是有效的 JSON" in translated(saved.remarks[0], "zh")
     bare = read_saved([str(tmp_path)], error_files=False)
     assert (bare.error_files, names(bare)) == (0, ["w-0"])
 
