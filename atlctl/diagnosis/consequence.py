@@ -46,6 +46,9 @@ class Consequence:
     peer: str | None = None
 
 
+#: How torch reports that ranks ran different collectives under one number (TORCH_DISTRIBUTED_DEBUG=DETAIL).
+COLLECTIVE_MISMATCH = "Detected mismatch between collectives"
+_NCCL_WAITED = Message("NCCL: waited in a collective until the timeout")
 #: gloo prints `[ADDRESS]:PORT`, NCCL `HOST<PORT>`.
 _PEER = r"(?:\[(?P<peer>[^\]\s]{1,80})\]|(?P<host>[\w.:\-]{1,80})<\d)"
 
@@ -55,43 +58,31 @@ _TEXTS: tuple[tuple[re.Pattern[str], Sort, str], ...] = tuple(
     for pattern, sort, reason in (
         # gloo: at a start all ranks connect to all; transport/tcp/pair.cc afterwards.
         (r"connectFullMesh failed", Sort.MESH, Message("gloo: could not connect to its peers")),
-        (rf"Connection closed by peer {_PEER}", Sort.LEFT, Message("gloo: connection closed by a peer")),
-        (r"Connection closed by peer", Sort.LEFT, Message("gloo: connection closed by a peer")),
+        (rf"Connection closed by peer(?: {_PEER})?", Sort.LEFT, Message("gloo: connection closed by a peer")),
         (
-            rf"gloo/\S{{1,200}}\] (?:Read|Write|writev?) error {_PEER}",
+            rf"gloo/\S{{1,200}}\] (?:Read|Write|writev?) error(?: {_PEER})?",
             Sort.LEFT,
             Message("gloo: connection to a peer broke"),
         ),
-        (r"gloo/\S{1,200}\] (?:Read|Write|writev?) error", Sort.LEFT, Message("gloo: connection to a peer broke")),
         (
-            r"Timed out waiting \d{1,12} ?ms for (?:recv|send) operation",
+            r"Timed out waiting \d{1,12} ?ms for (?:recv|send) operation|Application timeout caused pair closure",
             Sort.WAITED,
             Message("gloo: waited for a peer until the timeout"),
         ),
-        (r"Application timeout caused pair closure", Sort.WAITED, Message("gloo: waited for a peer until the timeout")),
         # NCCL: a peer's socket or process is gone, or its watchdog saw a collective that never ended.
-        (rf"Connection closed by remote peer {_PEER}", Sort.LEFT, Message("NCCL: connection closed by a peer")),
-        (r"Connection closed by remote peer", Sort.LEFT, Message("NCCL: connection closed by a peer")),
+        (rf"Connection closed by remote peer(?: {_PEER})?", Sort.LEFT, Message("NCCL: connection closed by a peer")),
         (
             r"ncclRemoteError|remote process exited or there was a network error",
             Sort.LEFT,
             Message("NCCL: a peer left"),
         ),
-        (
-            r"Watchdog caught collective operation timeout",
-            Sort.WAITED,
-            Message("NCCL: waited in a collective until the timeout"),
-        ),
+        (r"Watchdog caught collective operation timeout", Sort.WAITED, _NCCL_WAITED),
         (
             r"Heartbeat monitor timed out|watchdog got stuck for",
             Sort.STUCK,
             Message("NCCL: its own watchdog thread was stuck"),
         ),
-        (
-            r"collective timeout from +this local rank",
-            Sort.WAITED,
-            Message("NCCL: waited in a collective until the timeout"),
-        ),
+        (r"collective timeout from +this local rank", Sort.WAITED, _NCCL_WAITED),
         (
             r"we are taking the entire process down|NCCL operations have failed or timed out",
             Sort.FOLLOWED,
@@ -128,7 +119,7 @@ _TEXTS: tuple[tuple[re.Pattern[str], Sort, str], ...] = tuple(
             Sort.SIZES,
             Message("gloo: received another size than expected"),
         ),
-        (r"Detected mismatch between collectives", Sort.FOLLOWED, Message("ran another collective than a peer")),
+        (COLLECTIVE_MISMATCH, Sort.FOLLOWED, Message("ran another collective than a peer")),
         # The kernel's own words for a peer that is gone, whoever passes them on.
         (r"Connection reset by peer", Sort.LEFT, Message("connection reset by a peer")),
         (r"Broken pipe", Sort.LEFT, Message("wrote to a peer that was gone")),

@@ -349,7 +349,7 @@ _IN_USER: Mapping[Sign, str] = {
     Sign.BUSY: Message("it uses a CPU, in no collective"),
     Sign.LOCK: Message("it waits for a lock, in no collective"),
     Sign.FUTEX: Message("it waits for a lock or a thread, in no collective"),
-    Sign.CHILD: Message("it waits for a process that it has started"),
+    Sign.CHILD: _BY_SIGN[Sign.CHILD][1],
 }
 
 

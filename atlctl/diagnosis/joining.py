@@ -17,6 +17,7 @@ from atlctl.diagnosis.consequence import consequence_of, own_text
 from atlctl.diagnosis.evidence import WorkerEvidence
 from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts, Says, SignatureHit
 from atlctl.diagnosis.logline import Moment
+from atlctl.diagnosis.result import Proof
 from atlctl.diagnosis.signatures import LineRole
 from atlctl.diagnosis.torchelastic import AgentNote, ErrorRecord, NoteKind, SummaryEntry
 from atlctl.diagnosis.tracebacks import Raised, Trace, read_chain
@@ -191,6 +192,10 @@ class AgentEnd:
     time: Moment | None
     signal: str | None = None
     chain: tuple[Raised, ...] = ()
+
+    @property
+    def proof(self) -> Proof:
+        return Proof(self.worker, self.line_no, self.text)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 
+from atlctl.diagnosis.consequence import COLLECTIVE_MISMATCH
 from atlctl.diagnosis.logline import (
     PROGRESS,
     PROGRESS_HEAD,
@@ -341,13 +342,13 @@ COLLECTIVE_LITERALS = (
     b"following async exception",
     b"failed to pass monitoredBarrier",
     b"didn't join collective",
-    b"Detected mismatch between collectives",
+    COLLECTIVE_MISMATCH.encode(),
 )
 
 
 def read_collectives(text: str, rank: int | None, line_no: int, time: Moment | None) -> list[CollectiveLine]:
     """The statements of one line; `rank` is its prefix's. An empty list for nearly all lines."""
-    if "Detected mismatch between collectives" in text:
+    if COLLECTIVE_MISMATCH in text:
         return _fingerprints(text, line_no, time)
     shown = text[:_TEXT_LIMIT]
     if "monitoredBarrier" in text:

@@ -45,6 +45,7 @@ from atlctl.render.sanitize import clean
 #: Bytes of all logs. Of more, each gives its end, as much as is left for it.
 LIMIT = 1 << 30
 SMOKE = "smoke.json"
+SAVE_SMOKE = Message("save one: atlctl smoke JOB -o json > smoke.json")
 SMOKE_LIMIT = 32 << 20
 _TOO_LARGE = Message("there are too many logs for more")
 CHUNK = 256 * 1024
@@ -305,14 +306,13 @@ def put_smoke(folder: ReportFolder, data: Any) -> None:
 
 def read_smoke(path: str) -> dict[str, Any]:
     """The `data` of a document of `smoke -o json`. Raises UsageError where it is none, FileNotFoundError."""
-    hint = Message("save one: atlctl smoke JOB -o json > smoke.json")
     try:
         found = parse_json(read_bytes(path, SMOKE_LIMIT))
     except (ValueError, RecursionError):
-        raise UsageError(Message("{path} is not a JSON document", path=path), hint) from None
+        raise UsageError(Message("{path} is not a JSON document", path=path), SAVE_SMOKE) from None
     data = found.get("data", found) if isinstance(found, dict) else None
     if not isinstance(data, dict) or not isinstance(data.get("checks"), list) or "tier" not in data:
-        raise UsageError(Message("{path} is not a document of a smoke test", path=path), hint)
+        raise UsageError(Message("{path} is not a document of a smoke test", path=path), SAVE_SMOKE)
     return data
 
 

@@ -35,6 +35,7 @@ from atlctl.recording.excerpts import Passage, around, versions
 from atlctl.recording.read import Saved, read_saved
 from atlctl.recording.recorder.store import EVENTS, read_states
 from atlctl.recording.redacted import (
+    SAVE_SMOKE,
     SMOKE,
     Redacted,
     ReportFolder,
@@ -275,9 +276,7 @@ def making(out: str | None, name: str, smoke: str | None) -> Iterator[Making]:
         try:
             data = read_smoke(smoke)
         except FileNotFoundError:
-            raise NothingMatched(
-                Message("{path}: no such file", path=smoke), Message("save one: atlctl smoke JOB -o json > smoke.json")
-            ) from None
+            raise NothingMatched(Message("{path}: no such file", path=smoke), SAVE_SMOKE) from None
     now = time.time()
     path = out or f"atlctl-report-{safe_file_name(name)}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
     with staged(path) as place:

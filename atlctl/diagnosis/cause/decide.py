@@ -241,7 +241,7 @@ def _judgement(job: JudgedJob, worker: WorkerRounds) -> Judgement | None:
 
 
 def _explained(job: JudgedJob, cause: Cause) -> Cause:
-    worker = next((item for item in job.workers if item.worker == cause.worker), None)
+    worker = job.find(cause.worker)
     if worker is None or cause.category not in _OPEN or (found := _judgement(job, worker)) is None:
         return cause
     sure = found.certainty == "proves" and cause.rank is None
@@ -275,10 +275,7 @@ def _ending(worker: WorkerRounds) -> str:
 def _cause(
     job: JudgedJob, name: str, category: str, text: str, confidence: Confidence, why: str = _PLATFORM_SAYS
 ) -> Cause:
-    worker = next((item for item in job.workers if item.worker == name), None)
-    log = worker.evidence.log if worker else None
-    last = [Proof(name, log.last_line, log.last_text)] if log and log.last_line else []
-    return job.worker_cause(name, category, text, confidence, why, extra=last)
+    return job.worker_cause(name, category, text, confidence, why, extra=job.last_words(name))
 
 
 #: Groups of the cascade; what is more is one last group.
@@ -317,7 +314,7 @@ def _cascade(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Followed, 
                 tuple(dict.fromkeys(end.worker for end in agents)),
                 (),
                 job.clocks.when(first.worker, first.time),
-                Proof(first.worker, first.line_no, first.text),
+                first.proof,
             )
         )
     made.sort(key=lambda group: (group.first is None, group.first.seconds if group.first else 0.0))
@@ -350,10 +347,7 @@ def _reason(item: Failure) -> str:
 
 
 def _group(job: JudgedJob, reason: str, items: list[Failure]) -> Followed:
-    timed = sorted(
-        ((when, item) for item in items if (when := job.when(item)) is not None), key=lambda pair: pair[0].seconds
-    )
-    first = timed[0] if timed else None
+    first = next(iter(job.timed(items)), None)
     shown = first[1] if first else items[0]
     found = proofs(shown)
     return Followed(
@@ -371,8 +365,7 @@ def _worker(job: JudgedJob, index: int) -> WorkerReport:
     log = worker.evidence.log
     mine = [item for item in job.failures if item.worker == worker.worker]
     told = [item for item in mine if item.part is not Part.SILENT]
-    timed = [(when, item) for item in told if (when := job.when(item)) is not None]
-    first = min(timed, key=lambda pair: pair[0].seconds, default=None)
+    first = next(iter(job.timed(told)), None)
     shown = first[1] if first else next(iter(told), None)
     if shown is not None:
         part, said, when = str(shown.part), shown.message or _reason(shown), first[0] if first else None
@@ -380,10 +373,10 @@ def _worker(job: JudgedJob, index: int) -> WorkerReport:
     elif worker.ends:
         end = worker.ends[0]
         part, said, when = "agent", end.text, job.clocks.when(worker.worker, end.time)
-        proof = Proof(worker.worker, end.line_no, end.text)
+        proof = end.proof
     elif log is not None:
         part, said, when = "silent", log.last_text, job.clocks.when(worker.worker, log.last)
-        proof = Proof(worker.worker, log.last_line, log.last_text) if log.last_line else None
+        proof = next(iter(job.last_words(worker.worker)), None)
     else:
         part, said, when, proof = "no log", "", None, None
     return WorkerReport(
@@ -410,11 +403,10 @@ def _earlier(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Cause, ...
 
 def _remarks(job: JudgedJob, number: int) -> tuple[str, ...]:
     found: list[str] = []
-    unread = [worker.worker for worker in job.workers if worker.evidence.log is None]
-    if unread:
-        names = ", ".join(unread[:5])
+    if job.unread:
+        names = ", ".join(job.unread[:5])
         found.append(
-            plural("no log of {n} worker: {names}", "no log of {n} workers: {names}", len(unread), names=names)
+            plural("no log of {n} worker: {names}", "no log of {n} workers: {names}", len(job.unread), names=names)
         )
     if job.evidence.missing:
         found.append(Message("never seen: {names}", names=", ".join(job.evidence.missing[:5])))

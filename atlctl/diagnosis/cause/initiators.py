@@ -63,7 +63,7 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
         why = Message("they failed at the same moment, apart from each other")
         return _several(this, first.leaders, why, Confidence.LIKELY)
     if len(alike) > 1 and _spoke(leader) and _own_words_of_all(alike):
-        sure = len(alike) == len(this.initiators) and not (this.job.evidence.missing or _unread(this))
+        sure = len(alike) == len(this.initiators) and not (this.job.evidence.missing or this.job.unread)
         confidence = (
             Confidence.CERTAIN if sure and not any(i.process.guessed_words for i in alike) else Confidence.LIKELY
         )
@@ -112,7 +112,7 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
     else:
         alone = not this.failures[1:]
         why = Message("the only failure in the logs") if alone else Message("the only one that failed of its own")
-        doubtful = not sure or this.job.evidence.missing or _unread(this) or _of_the_worker(this, leader)
+        doubtful = not sure or this.job.evidence.missing or this.job.unread or _of_the_worker(this, leader)
         confidence = Confidence.LIKELY if doubtful else Confidence.CERTAIN
     return confidence, joined([why, *tail])
 
@@ -243,10 +243,6 @@ def _sharers(this: Round, leader: Failure) -> list[Failure]:
     return others if early and all(item.part is Part.ENDED and not item.process.seen for item in others) else []
 
 
-def _unread(this: Round) -> bool:
-    return any(worker.evidence.log is None for worker in this.job.workers)
-
-
 def _of_the_worker(this: Round, item: Failure) -> bool:
     """Whether what failed belongs to the whole worker, and others of it were ended before they could say the same."""
     silenced = any(other.worker == item.worker and other.part is Part.ENDED for other in this.failures)
@@ -306,9 +302,9 @@ def first_of(job: JudgedJob, failures: Sequence[Failure]) -> First:
     """The first of failures that all count the same. There is at least one."""
     if len(failures) == 1:
         return First(tuple(failures), None)
-    timed = [(when, item) for item in failures if (when := job.when(item)) is not None]
     if len({item.worker for item in failures}) == 1:
         return _in_one_log(job, failures)
+    timed = job.timed(failures)
     if len(timed) < len(failures):
         return First(tuple(failures), None, "unknown")
     timed.sort(key=lambda pair: (pair[0].seconds, pair[1].line_no or 0))
@@ -348,9 +344,7 @@ def _in_one_log(job: JudgedJob, failures: Sequence[Failure]) -> First:
     if len(spoken) == len(failures):
         leader = min(spoken, key=lambda item: item.process.traces[-1].line_no)
         return First((leader,), None, same_log=True)
-    timed = sorted(
-        ((when, item) for item in failures if (when := job.when(item)) is not None), key=lambda pair: pair[0].seconds
-    )
+    timed = job.timed(failures)
     if len(timed) == len(failures):
         start, leader = timed[0]
         tied = [item for when, item in timed if when.seconds - start.seconds < max(when.resolution, start.resolution)]

@@ -37,23 +37,18 @@ def find_signals(this: Round) -> Diagnosis | None:
         return None
     job = this.job
     workers = {end.worker for end in signalled}
-    spoken = {worker.worker for worker in job.workers if worker.evidence.log is not None}
     others = [end for end in this.final_ends if end.signal is None]
     signal = signalled[0].signal or "SIGTERM"
     category = _BY_SIGNAL.get(signal, "preemption")
-    proofs = [Proof(end.worker, end.line_no, end.text) for end in signalled]
-    unknown = (
-        bool(job.evidence.missing)
-        or any(worker.evidence.log is None for worker in job.workers)
-        or bool(universe(this).unheard)
-    )
+    proofs = [end.proof for end in signalled]
+    unknown = job.evidence.missing or job.unread or universe(this).unheard
     confidence = Confidence.LIKELY if unknown else Confidence.CERTAIN
-    if len(workers) == 1 and len(spoken) == 1 and others:
+    if len(workers) == 1 and len(job.heard) == 1 and others:
         # Two agents in one log, one of which followed: which worker it was does not stand there.
         why = Message("one agent got a signal")
         cause = job.worker_cause(None, category, proofs[0].text, Confidence.LIKELY, why, extra=proofs)
         return Diagnosis(Verdict.WORKER, (cause,))
-    if workers == spoken and not (len(workers) == 1 and job.evidence.missing):
+    if workers == job.heard and not (len(workers) == 1 and job.evidence.missing):
         why = (
             Message("every agent received {signal} from outside", signal=signal)
             if len(workers) > 1
@@ -72,7 +67,7 @@ def find_signals(this: Round) -> Diagnosis | None:
     why = Message(
         "{count} of {agents} agents received {signal} from outside",
         count=len(workers),
-        agents=len(spoken),
+        agents=len(job.heard),
         signal=signal,
     )
     return Diagnosis(Verdict.EXTERNAL, (_external(this, signalled, category, Confidence.LIKELY, why),))
@@ -81,7 +76,7 @@ def find_signals(this: Round) -> Diagnosis | None:
 def _external(this: Round, ends: Sequence[AgentEnd], category: str, confidence: Confidence, why: str) -> Cause:
     """The signal from outside, with the time of the first agent that got it."""
     times = [when for end in ends if (when := this.job.clocks.when(end.worker, end.time))]
-    proofs = tuple(Proof(end.worker, end.line_no, end.text) for end in ends[:5])
+    proofs = tuple(end.proof for end in ends[:5])
     first = min(times, key=lambda when: when.seconds, default=None)
     return Cause(None, category, ends[0].text, confidence, why, signal=ends[0].signal, time=first, proofs=proofs)
 
@@ -119,15 +114,14 @@ def find_rendezvous(this: Round) -> Diagnosis | None:
     job = this.job
     stores = [end for end in ends if any(_sort(raised) is Sort.STORE_WAITED for raised in end.chain)]
     workers = {end.worker for end in stores}
-    spoken = {worker.worker for worker in job.workers if worker.evidence.log is not None}
-    if stores and workers == spoken and not this.victims and not job.evidence.missing:
-        proofs = tuple(Proof(end.worker, end.line_no, end.text) for end in stores[:5])
+    if stores and workers == job.heard and not this.victims and not job.evidence.missing:
+        proofs = tuple(end.proof for end in stores[:5])
         counts = [found for end in stores for raised in end.chain if (found := _JOINED.search(raised.text))]
-        if any(len(spoken) < int(found["wanted"]) for found in counts):
+        if any(len(job.heard) < int(found["wanted"]) for found in counts):
             why = plural(
                 "{joined} of {wanted} agents joined, and there is {n} log",
                 "{joined} of {wanted} agents joined, and there are {n} logs",
-                len(spoken),
+                len(job.heard),
                 **counts[0].groupdict(),
             )
             cause = job.worker_cause(None, "rendezvous_timeout", _ABSENT, Confidence.LIKELY, why, extra=proofs)
@@ -153,7 +147,7 @@ def _own(this: Round, end: AgentEnd) -> Raised | None:
         if hit.match.signature.category == "dns_failure" and hit.line_no < end.line_no:
             return Raised("", hit.text, (), None, hit.line_no)
     for raised in end.chain:
-        if _category(this, raised) in _AT_START:
+        if this.job.category(raised.message) in _AT_START:
             return raised
     if not any(item.worker == end.worker and item.part is not Part.SILENT for item in this.failures):
         # It never got as far as starting a process: what it says before its end is the reason.
@@ -167,35 +161,29 @@ def _own(this: Round, end: AgentEnd) -> Raised | None:
     return end.chain[0]
 
 
-def _category(this: Round, raised: Raised) -> str:
-    match = this.job.matcher.match(raised.message)
-    return match.signature.category if match else "python_exception"
-
-
 def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnosis:
     job = this.job
     # Who cannot reach a peer follows where that peer's own agent says what is wrong.
-    local = [(item, found) for item, found in own if _category(this, found) not in _FAR]
+    local = [(item, found) for item, found in own if job.category(found.message) not in _FAR]
     own = local or own
     end, raised = own[0]
     match = job.matcher.match(raised.message)
-    category = match.signature.category if match else "python_exception"
+    category = job.category(raised.message)
     peer = match.groups.get("peer") if match else None
     workers = {item.worker for item, _ in own}
-    spoken = {worker.worker for worker in job.workers if worker.evidence.log is not None}
     proofs = [Proof(item.worker, item.line_no, found.message) for item, found in own[:5]]
-    if category == "dns_failure" and workers == spoken:
+    if category == "dns_failure" and workers == job.heard:
         why = Message("no worker can resolve it") if len(workers) > 1 else _UNRESOLVED
         cause = Cause(None, category, raised.message, Confidence.LIKELY, why, host=peer, proofs=tuple(proofs))
         return Diagnosis(Verdict.JOB, (cause,))
     if category in _FAR and (host := _mute_host(this, raised.message, workers)) is not None:
         why = Message("the others could not reach the rendezvous on it, and its own log has no word of an agent")
-        last = job.worker(host).evidence.log
-        extra = [Proof(host, last.last_line, last.last_text)] if last and last.last_line else []
         message = Message("No agent came up on {host}", host=host)
-        cause = job.worker_cause(host, category, message, Confidence.LIKELY, why, extra=[*extra, *proofs])
+        cause = job.worker_cause(
+            host, category, message, Confidence.LIKELY, why, extra=[*job.last_words(host), *proofs]
+        )
         return Diagnosis(Verdict.WORKER, (cause,))
-    if category in _FAR and workers == spoken:
+    if category in _FAR and workers == job.heard:
         # Everybody fails to reach the same place: what is there is at fault, and it left no log.
         why = Message("no worker that left a log could reach it")
         cause = job.worker_cause(None, category, raised.message, Confidence.LIKELY, why, extra=proofs, host=peer)
@@ -205,7 +193,7 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
         confidence = Confidence.CERTAIN if category == "port_in_use" else Confidence.LIKELY
         cause = job.worker_cause(end.worker, category, raised.message, confidence, why, extra=proofs, host=peer)
         return Diagnosis(Verdict.WORKER, (cause,))
-    if workers == spoken:
+    if workers == job.heard:
         why = Message("the same on every agent")
         cause = Cause(None, category, raised.message, Confidence.LIKELY, why, proofs=tuple(proofs))
         return Diagnosis(Verdict.JOB, (cause,))
@@ -235,15 +223,14 @@ def _nobody_came(this: Round, timeouts: Sequence[AgentEnd]) -> Diagnosis:
     """`RendezvousTimeoutError`: fewer workers joined than were asked for."""
     job = this.job
     missing = list(job.evidence.missing)
-    proofs = [Proof(end.worker, end.line_no, end.text) for end in timeouts[:5]]
+    proofs = [end.proof for end in timeouts[:5]]
     # A worker whose log stops before any agent spoke never got as far as the rendezvous.
     stuck = [worker.worker for worker in this.silent_workers() if not worker.elastic]
     name = missing[0] if len(missing) == 1 else stuck[0] if len(stuck) == 1 and not missing else None
     why = Message("the others waited for it in the rendezvous until the timeout")
     message = Message("{worker} did not join the rendezvous", worker=name) if name else _ABSENT
     # Where every agent waited by itself, they may as well have waited in two places.
-    spoken = {worker.worker for worker in job.workers if worker.evidence.log is not None}
-    alone = len(spoken) > 1 and {end.worker for end in timeouts} == spoken and name is None
+    alone = len(job.heard) > 1 and {end.worker for end in timeouts} == job.heard and name is None
     confidence = Confidence.GUESS if alone else Confidence.LIKELY
     cause = job.worker_cause(name, "rendezvous_timeout", message, confidence, why, extra=proofs)
     return Diagnosis(Verdict.WORKER, (cause,))
@@ -271,8 +258,7 @@ def find_loose(this: Round) -> Diagnosis | None:
     candidates: list[Cause] = []
     for name, trace in traces:
         first = trace.chain[0]
-        match = job.matcher.match(first.message)
-        category = match.signature.category if match else "python_exception"
+        category = job.category(first.message)
         if category == "dns_failure":
             proof = Proof(name, first.line_no, first.message)
             cause = Cause(None, category, first.message, Confidence.LIKELY, _UNRESOLVED, proofs=(proof,))
@@ -290,7 +276,7 @@ def find_loose(this: Round) -> Diagnosis | None:
     ]
     if not candidates:
         candidates = [
-            _hit(name, hit)
+            _candidate(name, hit.match.signature.category, hit.text, hit.line_no, None)
             for name, hit in hits[:8]
             if (why := consequence_of(hit.text)) and why.sort in (Sort.WAITED, Sort.LEFT, Sort.STORE_WAITED)
         ]
@@ -352,10 +338,7 @@ def _all_nccl(candidates: list[Cause]) -> bool:
 
 def _peer(this: Round, name: str, hit: SignatureHit) -> Diagnosis:
     peer = hit.match.groups.get("peer")
-    owner = next(
-        (worker.worker for worker in this.job.workers if peer in worker.addresses),
-        None,
-    )
+    owner = next((worker.worker for worker in this.job.workers if peer in worker.addresses), None)
     why = Message("{worker} could not connect to {peer}", worker=name, peer=peer)
     proof = Proof(name, hit.line_no, hit.text)
     category = hit.match.signature.category
@@ -369,10 +352,6 @@ def _ends(job: JudgedJob, worker: str, trace: Trace) -> bool:
     if log is None or trace.agent or trace.thread:
         return False
     return log.last_line - trace.last.line_no <= _END and log.last_activity < trace.line_no
-
-
-def _hit(worker: str, hit: SignatureHit) -> Cause:
-    return _candidate(worker, hit.match.signature.category, hit.text, hit.line_no, None)
 
 
 def _candidate(worker: str, category: str, message: str, line_no: int, exception: str | None) -> Cause:

@@ -186,25 +186,20 @@ def _mute(case: _Case) -> list[str]:
 def _late(case: _Case) -> list[Failure]:
     """Ranks that met a closed connection long after all others had given up waiting: they were elsewhere."""
     job = case.this.job
-    waited = [when for item in case.waited if (when := job.when(item)) is not None]
-    left = [(item, when) for item in case.left if (when := job.when(item)) is not None]
+    waited, left = job.timed(case.waited), job.timed(case.left)
     if len(waited) < len(case.waited) or len(left) < len(case.left):
         return []
-    end = max(when.seconds + when.resolution for when in waited)
-    return [item for item, when in left if when.seconds > end + _LATE]
+    end = max(when.seconds + when.resolution for when, _ in waited)
+    return [item for when, item in left if when.seconds > end + _LATE]
 
 
 def _near_the_first(case: _Case, quiet: Sequence[Failure]) -> Failure | None:
     """The quiet process of the worker whose own group of ranks waited before all others did."""
-    timed = [(when, item) for item in case.waited if (when := case.this.job.when(item)) is not None]
-    grouped = [
-        (when, item)
-        for when, item in timed
-        if any(said.group for said in case.this.statements if said.rank == item.rank)
-    ]
+    in_groups = {said.rank for said in case.this.statements if said.group}
+    grouped = [item for _, item in case.this.job.timed(case.waited) if item.rank in in_groups]
     if len(grouped) < 2:
         return None
-    first = min(grouped, key=lambda pair: pair[0].seconds)[1]
+    first = grouped[0]
     own = [item for item in quiet if item.worker == first.worker]
     return own[0] if len(own) == 1 else None
 
@@ -237,8 +232,7 @@ def _somebody_left(case: _Case) -> Diagnosis:
         why = Message("the logs of {count} workers just end", count=len(lost))
         return _by_address(case) or _undecided(case, left, why)
     absent = this.job.evidence.missing
-    heard = {worker.worker for worker in this.job.workers if worker.evidence.log is not None}
-    if len(absent) > len(set(this.job.evidence.deleted) - heard) and not places:
+    if len(absent) > len(set(this.job.evidence.deleted) - this.job.heard) and not places:
         name = absent[0] if len(absent) == 1 else None
         cause = this.job.worker_cause(name, "node_lost", Message("a worker left no log"), Confidence.GUESS, gone)
         return Diagnosis(Verdict.WORKER, (cause,))
@@ -302,16 +296,15 @@ def _unheard_rank(case: _Case, worker: str, rank: int | None, local: int | None,
 
 def _worker(case: _Case, name: str, category: str, why: str) -> Diagnosis:
     job = case.this.job
-    log = job.worker(name).evidence.log
-    last = [Proof(name, log.last_line, log.last_text)] if log and log.last_line else []
+    unread = name in job.unread
     mine = [item for item in case.this.failures if item.worker == name]
-    message = _SENTENCE["worker:unread" if log is None else f"worker:{category}"].filled(who=name)
+    message = _SENTENCE["worker:unread" if unread else f"worker:{category}"].filled(who=name)
     confidence = Confidence.LIKELY
-    alone = log is not None and len(case.lost) < 2 and not job.evidence.missing and len(job.workers) > 1
+    alone = not unread and len(case.lost) < 2 and not job.evidence.missing and len(job.workers) > 1
     victims = len(case.left) + len(case.waited)
     if alone and victims > 1 and (_names_only(case, name) or (case.lost and _only_one_left(case, name))):
         confidence = Confidence.CERTAIN
-    cause = job.worker_cause(name, category, message, confidence, why, extra=[*last, *_proofs(case)])
+    cause = job.worker_cause(name, category, message, confidence, why, extra=[*job.last_words(name), *_proofs(case)])
     if len(mine) == 1 and mine[0].process.rank is not None:
         cause = replace(cause, rank=mine[0].rank, local_rank=mine[0].local_rank)
     return Diagnosis(Verdict.WORKER, (cause,))
@@ -361,14 +354,7 @@ def _undecided(
     if not candidates:
         why = Message("its agent lost the rendezvous: the first failure is not in these logs")
         candidates = [
-            job.worker_cause(
-                end.worker,
-                "peer_lost",
-                end.text,
-                Confidence.GUESS,
-                why,
-                extra=[Proof(end.worker, end.line_no, end.text)],
-            )
+            job.worker_cause(end.worker, "peer_lost", end.text, Confidence.GUESS, why, extra=[end.proof])
             for end in case.this.final_ends[:4]
         ]
     return Diagnosis(Verdict.UNDECIDED, candidates=tuple(candidates))

@@ -35,12 +35,37 @@ class JudgedJob:
     def when(self, failure: Failure) -> When | None:
         return self.clocks.when(failure.worker, failure.time)
 
+    @cached_property
+    def heard(self) -> set[str]:
+        """Workers with a log."""
+        return {worker.worker for worker in self.workers if worker.evidence.log is not None}
+
+    @cached_property
+    def unread(self) -> list[str]:
+        """Workers whose log could not be read."""
+        return [worker.worker for worker in self.workers if worker.evidence.log is None]
+
+    def timed(self, failures: Sequence[Failure]) -> list[tuple[When, Failure]]:
+        """Failures whose time is known, the earliest first."""
+        known = [(when, item) for item in failures if (when := self.when(item)) is not None]
+        return sorted(known, key=lambda pair: pair[0].seconds)
+
+    def find(self, name: str | None) -> WorkerRounds | None:
+        return next((worker for worker in self.workers if worker.worker == name), None)
+
     def worker(self, name: str) -> WorkerRounds:
         return next(worker for worker in self.workers if worker.worker == name)
 
-    def attempt(self, failure: Failure) -> int | None:
-        process = failure.process
-        return process.attempt if process.attempt is not None else process.round
+    def last_words(self, name: str) -> list[Proof]:
+        """The last line of a worker's log, if it has one."""
+        worker = self.find(name)
+        log = worker.evidence.log if worker else None
+        return [Proof(name, log.last_line, log.last_text)] if log and log.last_line else []
+
+    def category(self, text: str, other: str = "python_exception") -> str:
+        """The category of a line by its signature; `other` without one."""
+        match = self.matcher.match(text)
+        return match.signature.category if match else other
 
     def cause(
         self,
@@ -52,7 +77,7 @@ class JudgedJob:
         extra: Sequence[Proof] = (),
     ) -> Cause:
         """A judged process as a root cause."""
-        platform = self.worker(failure.worker).evidence.platform
+        process, platform = failure.process, self.worker(failure.worker).evidence.platform
         return Cause(
             worker=failure.worker,
             category=category or failure.category or "unknown",
@@ -61,7 +86,7 @@ class JudgedJob:
             why=why,
             rank=failure.rank,
             local_rank=failure.local_rank,
-            attempt=self.attempt(failure),
+            attempt=process.round if process.attempt is None else process.attempt,
             node=platform.node if platform else None,
             host_ip=platform.host_ip if platform else None,
             gpu=_gpu(failure, platform),
@@ -87,7 +112,7 @@ class JudgedJob:
         host: str | None = None,
     ) -> Cause:
         """A whole worker as a root cause; `name` is None if it left no log."""
-        found = next((worker for worker in self.workers if worker.worker == name), None)
+        found = self.find(name)
         platform = found.evidence.platform if found else None
         return Cause(
             worker=name,

@@ -9,7 +9,7 @@ from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.telling.data import utc
 from atlctl.diagnosis.telling.timeline import listings
 from atlctl.diagnosis.telling.told import Manner, Piece, Row, Telling
-from atlctl.diagnosis.telling.who import ended, in_short, name_of, names_of, shape_of, what_of, wordless
+from atlctl.diagnosis.telling.who import UNNAMED, ended, in_short, name_of, names_of, shape_of, what_of, wordless
 from atlctl.i18n import Message, about
 
 #: Without -v: candidates, proofs, further lines of a message, and lines of the screen for each text.
@@ -208,7 +208,7 @@ def _cordon(cause: Cause, manner: Manner) -> list[str]:
             manner.word(
                 Message(
                     "take the node of {worker} out of service; these logs do not name the node: kubectl cordon NODE",
-                    worker=cause.worker or manner.word(Message("a worker that these logs do not name")),
+                    worker=cause.worker or UNNAMED,
                 )
             )
         ]

@@ -16,6 +16,7 @@ from atlctl.jobs.naming import fold_names, fold_numbers
 _LISTED_WORKERS = 3
 #: Characters of a list of ranks, or of workers, beyond which it is counted.
 _CROWD = 30
+UNNAMED = Message("a worker that these logs do not name")
 _DIGITS = re.compile(r"\d+")
 #: How torchrun's reports of an end begin.
 _REPORTS = ("failed (exitcode: ", "Received ")
@@ -28,7 +29,7 @@ def name_of(cause: Cause, manner: Manner) -> str:
     process = _process(cause, manner)
     if cause.worker is not None:
         return _on(process, cause.worker, manner)
-    who = process or manner.word(Message("a worker that these logs do not name"))
+    who = process or manner.word(UNNAMED)
     host = cause.host or cause.node or cause.host_ip
     return manner.word(Message("{who} ({host})", who=who, host=host)) if host else who
 
@@ -159,5 +160,5 @@ def _processes(causes: Sequence[Cause], manner: Manner) -> str:
 
 def _on(processes: str, workers: str | None, manner: Manner) -> str:
     if not workers:
-        return processes or manner.word(Message("a worker that these logs do not name"))
+        return processes or manner.word(UNNAMED)
     return manner.word(Message("{what} on {worker}", what=processes, worker=workers)) if processes else workers
