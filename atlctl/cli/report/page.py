@@ -204,8 +204,8 @@ def _earlier(causes: Sequence[Cause], manner: Manner, words: Mapping[str, str]) 
     rows = [
         (
             utc(cause.time) or "-",
-            name_of(cause, manner),
-            what_of(cause, manner)[:_SAID],
+            manner.word(name_of(cause)),
+            manner.word(what_of(cause, manner))[:_SAID],
             manner.place(cause.proofs[0]) if cause.proofs else "",
         )
         for cause in causes[:_MAX_ROWS]
@@ -282,9 +282,9 @@ def _ended(info: WorkerInfo | None) -> str:
 
 def _said(item: WorkerReport, cause: Cause | None, manner: Manner) -> str:
     if cause is not None:
-        return what_of(cause, manner)[:_SAID]
+        return manner.word(what_of(cause, manner))[:_SAID]
     reason = consequence_of(item.said) if item.part != "initiator" else None
-    return (manner.word(reason.reason) if reason else in_short(item.said, manner))[:_SAID]
+    return manner.word(reason.reason if reason else in_short(item.said, manner))[:_SAID]
 
 
 def _states(changes: Sequence[StateChange], words: Mapping[str, str]) -> PageTable | None:
@@ -599,9 +599,8 @@ def _lane(
     def mark(sort: Sort, when: When | None, text: str) -> None:
         if when is not None:
             told = " ".join(part for part in (utc(when), f"({offset(when, base)})" if base else None) if part)
-            marks.append(
-                LaneMark(sort, when.seconds, f"{item.worker}: {words[f'mark {sort}']}, {told}: {text[:_MARK_TEXT]}")
-            )
+            said = manner.word(text)[:_MARK_TEXT]
+            marks.append(LaneMark(sort, when.seconds, f"{item.worker}: {words[f'mark {sort}']}, {told}: {said}"))
 
     causes = [cause for cause in found.root_causes if cause.worker == item.worker]
     for cause in causes:

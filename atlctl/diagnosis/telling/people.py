@@ -10,7 +10,7 @@ from atlctl.diagnosis.telling.data import utc
 from atlctl.diagnosis.telling.timeline import listings
 from atlctl.diagnosis.telling.told import Manner, Piece, Row, Telling
 from atlctl.diagnosis.telling.who import UNNAMED, ended, in_short, name_of, names_of, shape_of, what_of, wordless
-from atlctl.i18n import Message, about
+from atlctl.i18n import COMMA, Message, about, joined
 
 #: Without -v: candidates, proofs, further lines of a message, and lines of the screen for each text.
 MAX_CANDIDATES = 5
@@ -33,76 +33,65 @@ _ORDER = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.GUESS)
 def tell_people(diagnosis: Diagnosis, manner: Manner) -> Telling:
     """What to show of `diagnosis`. Nothing in it is fit for a terminal yet: whoever draws it cleans it."""
     if diagnosis.verdict is Verdict.NONE:
-        rows = _none(diagnosis, manner)
+        rows = _none(diagnosis)
     elif diagnosis.root_causes:
         rows = _found(diagnosis.root_causes, manner)
     else:
         rows = _undecided(diagnosis.candidates, manner)
-    return Telling(
-        _headline(diagnosis, manner),
-        tuple(rows),
-        listings(diagnosis, manner),
-        manner.word(Message("cut; -v shows all")),
-    )
+    cut = Message("cut; -v shows all")
+    return Telling(_headline(diagnosis), tuple(rows), listings(diagnosis, manner), cut).into(manner.language)
 
 
-def _headline(diagnosis: Diagnosis, manner: Manner) -> tuple[Piece, ...]:
+def _headline(diagnosis: Diagnosis) -> tuple[Piece, ...]:
     causes = diagnosis.root_causes
-    if diagnosis.verdict is Verdict.NONE or not causes:
-        return (
-            Piece(
-                manner.word(
-                    Message("no failure in these logs")
-                    if diagnosis.verdict is Verdict.NONE
-                    else Message("cannot be decided from these logs")
-                ),
-                "strong",
-            ),
-        )
+    if diagnosis.verdict is Verdict.NONE:
+        return (Piece(Message("no failure in these logs"), "strong"),)
+    if not causes:
+        return (Piece(Message("cannot be decided from these logs"), "strong"),)
     # Of several, the word of the least sure one.
     sure = max((cause.confidence for cause in causes), key=_ORDER.index)
-    word = manner.word(Message(", {word}", word=manner.word(_SURE[sure])))
+    word = Message(", {word}", word=_SURE[sure])
     return (
-        Piece(manner.word(Message("root cause: ")), "strong"),
-        Piece(_culprit(diagnosis, manner), "culprit"),
+        Piece(Message("root cause: "), "strong"),
+        Piece(_culprit(diagnosis), "culprit"),
         Piece(word, "plain" if sure is Confidence.CERTAIN else "faint"),
     )
 
 
-def _culprit(diagnosis: Diagnosis, manner: Manner) -> str:
+def _culprit(diagnosis: Diagnosis) -> str:
     first = diagnosis.root_causes[0]
     if diagnosis.verdict is Verdict.JOB:
-        return manner.word(Message("the whole job"))
+        return Message("the whole job")
     if diagnosis.verdict is Verdict.EXTERNAL:
-        return manner.word(Message("outside of the job"))
+        return Message("outside of the job")
     if diagnosis.verdict is Verdict.WORKER and first.worker is not None and first.rank is not None:
-        return manner.word(Message("{worker} (rank {rank})", worker=first.worker, rank=first.rank))
+        return Message("{worker} (rank {rank})", worker=first.worker, rank=first.rank)
     if diagnosis.verdict is Verdict.RANK and first.rank is None and first.local_rank is None:
-        return manner.word(Message("a process on {worker}", worker=name_of(first, manner)))
-    return names_of(diagnosis.root_causes, manner)
+        return Message("a process on {worker}", worker=name_of(first))
+    return names_of(diagnosis.root_causes)
 
 
 def _found(causes: Sequence[Cause], manner: Manner) -> list[Row]:
     """The rows for root causes. Causes that say the same are told once."""
     frame = causes[0].frame
     where = (
-        manner.word(Message("{file}:{line} in {function}", file=frame.path, line=frame.line, function=frame.function))
+        Message("{file}:{line} in {function}", file=frame.path, line=frame.line, function=frame.function)
         if frame
         else ""
     )
     meanings = [manner.guide.meaning(cause, manner.language) for cause in causes] if manner.verbose else []
     what = _what(_groups(causes, manner), manner)
     rows = [
-        Row(manner.word(Message("what")), what, manner.fold(_FOLD if len(what) == 1 else _FOLD_PROOF), "strong"),
-        Row(manner.word(Message("where")), _distinct([where]), manner.fold(_FOLD)),
-        Row(manner.word(about("diagnosis", "kind")), _distinct(_kind(cause, manner) for cause in causes)),
-        Row(manner.word(Message("means")), _distinct(meanings)),
-        Row(manner.word(Message("ended")), _distinct(ended(cause, manner) for cause in causes if not wordless(cause))),
-        Row(manner.word(Message("when")), _distinct([_when(causes, manner)])),
-        Row(manner.word(Message("node")), _distinct(_address(cause, manner) for cause in causes)),
-        Row(manner.word(Message("why")), _distinct(manner.word(cause.why) for cause in causes)),
-        Row(manner.word(Message("evidence")), tuple(_evidence(causes, manner)), manner.fold(_FOLD_PROOF), proofs=True),
-        Row(manner.word(Message("next")), tuple(_next(causes, manner))),
+        Row(Message("what"), what, manner.fold(_FOLD if len(what) == 1 else _FOLD_PROOF), "strong"),
+        Row(Message("where"), _distinct([where]), manner.fold(_FOLD)),
+        Row(about("diagnosis", "kind"), _distinct(_kind(cause, manner) for cause in causes)),
+        Row(Message("means"), _distinct(meanings)),
+        Row(Message("ended"), _distinct(ended(cause) for cause in causes if not wordless(cause))),
+        Row(Message("when"), _distinct([_when(causes)])),
+        Row(Message("node"), _distinct(_address(cause) for cause in causes)),
+        Row(Message("why"), _distinct(cause.why for cause in causes)),
+        Row(Message("evidence"), tuple(_evidence(causes, manner)), manner.fold(_FOLD_PROOF), proofs=True),
+        Row(Message("next"), tuple(_next(causes, manner))),
     ]
     return [row for row in rows if row.lines]
 
@@ -127,50 +116,47 @@ def _groups(causes: Sequence[Cause], manner: Manner) -> list[list[Cause]]:
 def _what(groups: Sequence[Sequence[Cause]], manner: Manner) -> tuple[str, ...]:
     if len(groups) > 1:
         limit = len(groups) if manner.verbose else _MAX_GROUPS
-        lines = [
-            manner.word(Message("{who}: {what}", who=names_of(group, manner), what=what_of(group[0], manner)))
-            for group in groups[:limit]
+        told = [
+            Message("{who}: {what}", who=names_of(group), what=what_of(group[0], manner)) for group in groups[:limit]
         ]
-        return (*lines, *_more(len(groups) - limit, _MORE_ROWS, manner))
+        return (*told, *_more(len(groups) - limit, _MORE_ROWS))
     first = groups[0][0]
     lines = [line.strip() for line in first.detail.splitlines() if line.strip()] if not wordless(first) else []
     limit = len(lines) if manner.verbose else MAX_DETAIL
     return (
         what_of(first, manner),
         *lines[:limit],
-        *_more(len(lines) - limit, Message("(and {count} more lines: -v)"), manner),
+        *_more(len(lines) - limit, Message("(and {count} more lines: -v)")),
     )
 
 
-def _more(count: int, text: Message, manner: Manner) -> list[str]:
-    return [manner.word(text.filled(count=count))] if count > 0 else []
+def _more(count: int, text: Message) -> list[str]:
+    return [text.filled(count=count)] if count > 0 else []
 
 
 def _kind(cause: Cause, manner: Manner) -> str:
     title = manner.guide.title(cause, manner.language)
-    return title if title == cause.category else f"{title} [{cause.category}]"
+    return title if title == cause.category else joined((title, f"[{cause.category}]"), " ")
 
 
-def _when(causes: Sequence[Cause], manner: Manner) -> str:
+def _when(causes: Sequence[Cause]) -> str:
     timed = [cause for cause in causes if cause.time is not None]
     first = min(timed, key=lambda cause: cause.time.seconds if cause.time else 0.0, default=causes[0])
     parts = [
         utc(first.time),
-        manner.word(Message("attempt {number} (counted from 0)", number=first.attempt)) if first.attempt else None,
+        Message("attempt {number} (counted from 0)", number=first.attempt) if first.attempt else None,
     ]
-    return manner.word(Message(", ")).join(part for part in parts if part)
+    return joined(filter(None, parts), COMMA)
 
 
-def _address(cause: Cause, manner: Manner) -> str:
+def _address(cause: Cause) -> str:
     """Node, address and GPU, as far as they are known."""
     parts = [cause.node, cause.host_ip if cause.host_ip != cause.node else None]
     if cause.gpu is not None:
-        parts.append(
-            manner.word(Message("GPU {index}", index=cause.gpu.index)) if cause.gpu.index is not None else None
-        )
+        parts.append(Message("GPU {index}", index=cause.gpu.index) if cause.gpu.index is not None else None)
         parts.append(cause.gpu.uuid)
-        parts.append(manner.word(Message("PCI {pci}", pci=cause.gpu.pci)) if cause.gpu.pci else None)
-    return manner.word(Message(", ")).join(part for part in parts if part)
+        parts.append(Message("PCI {pci}", pci=cause.gpu.pci) if cause.gpu.pci else None)
+    return joined(filter(None, parts), COMMA)
 
 
 def _evidence(causes: Iterable[Cause], manner: Manner) -> list[str]:
@@ -187,8 +173,8 @@ def _evidence(causes: Iterable[Cause], manner: Manner) -> list[str]:
     for proof, cause in found[:limit]:
         text, place = in_short(proof.text, manner), manner.place(proof)
         told = not text or (text == in_short(cause.message, manner) and not wordless(cause))
-        lines.append(place if told else f"{place}: {text}")
-    return [*lines, *_more(len(found) - limit, _MORE_ROWS, manner)]
+        lines.append(place if told else joined((place, text), ": "))
+    return [*lines, *_more(len(found) - limit, _MORE_ROWS)]
 
 
 def _next(causes: Sequence[Cause], manner: Manner) -> list[str]:
@@ -196,24 +182,22 @@ def _next(causes: Sequence[Cause], manner: Manner) -> list[str]:
     lines = list(_distinct(advice))
     for cause in causes:
         if manner.guide.hardware(cause):
-            lines += [line for line in _cordon(cause, manner) if line not in lines]
+            lines += [line for line in _cordon(cause) if line not in lines]
     command = manner.next_command(causes[0])
     return [*lines, command] if command else lines
 
 
-def _cordon(cause: Cause, manner: Manner) -> list[str]:
+def _cordon(cause: Cause) -> list[str]:
     """The address of broken hardware, and what keeps the next job off it."""
     if cause.node is None:
         return [
-            manner.word(
-                Message(
-                    "take the node of {worker} out of service; these logs do not name the node: kubectl cordon NODE",
-                    worker=cause.worker or UNNAMED,
-                )
+            Message(
+                "take the node of {worker} out of service; these logs do not name the node: kubectl cordon NODE",
+                worker=cause.worker or UNNAMED,
             )
         ]
     return [
-        manner.word(Message("take node {node} out of service:", node=_address(cause, manner))),
+        Message("take node {node} out of service:", node=_address(cause)),
         f"kubectl cordon {shlex.quote(cause.node)}",
     ]
 
@@ -223,34 +207,32 @@ def _undecided(candidates: Sequence[Cause], manner: Manner) -> list[Row]:
     for cause in candidates:
         what = what_of(cause, manner)
         groups.setdefault((what if manner.verbose else shape_of(what), cause.why), []).append(cause)
-    reasons = _distinct(manner.word(why) for _, why in groups)
-    fallback = manner.word(
+    reasons = _distinct(why for _, why in groups)
+    fallback = (
         Message("nothing decides between the candidates")
         if candidates
         else Message("nothing that was read names a process or worker")
     )
     limit = len(groups) if manner.verbose else MAX_CANDIDATES
     lines = [_candidate(group, manner) for group in list(groups.values())[:limit]]
-    lines += _more(len(groups) - limit, Message("and {count} more: -v"), manner)
+    lines += _more(len(groups) - limit, Message("and {count} more: -v"))
     command = manner.next_command(candidates[0]) if candidates else None
     # What is the same for all of them is known, whoever was first.
     kinds = _distinct(_kind(cause, manner) for cause in candidates)
     kind = kinds if len(kinds) == 1 else ()
     advice = manner.guide.advice(candidates[0], manner.language) if kind else ""
     rows = [
-        Row(manner.word(Message("why")), reasons or (fallback,)),
-        Row(manner.word(Message("candidate")), tuple(lines), manner.fold(_FOLD_PROOF)),
-        Row(manner.word(about("diagnosis", "kind")), kind),
+        Row(Message("why"), reasons or (fallback,)),
+        Row(Message("candidate"), tuple(lines), manner.fold(_FOLD_PROOF)),
+        Row(about("diagnosis", "kind"), kind),
         Row(
-            manner.word(Message("next")),
+            Message("next"),
             _distinct(
                 [
                     advice,
-                    manner.word(
-                        Message(
-                            "what may decide it: the logs of all workers with time stamps (kubectl logs "
-                            "--timestamps), error files, logs of the instances before"
-                        )
+                    Message(
+                        "what may decide it: the logs of all workers with time stamps (kubectl logs "
+                        "--timestamps), error files, logs of the instances before"
                     ),
                     command or "",
                 ]
@@ -262,17 +244,17 @@ def _undecided(candidates: Sequence[Cause], manner: Manner) -> list[Row]:
 
 def _candidate(group: Sequence[Cause], manner: Manner) -> str:
     first = group[0]
-    text = manner.word(Message("{who}: {what}", who=names_of(group, manner), what=what_of(first, manner)))
-    return f"{text} ({manner.place(first.proofs[0])})" if first.proofs else text
+    text = Message("{who}: {what}", who=names_of(group), what=what_of(first, manner))
+    return joined((text, f"({manner.place(first.proofs[0])})"), " ") if first.proofs else text
 
 
-def _none(diagnosis: Diagnosis, manner: Manner) -> list[Row]:
+def _none(diagnosis: Diagnosis) -> list[Row]:
     count = len(diagnosis.earlier)
     if not count:
         return []
     text = (
-        manner.word(Message("one failure in an earlier round; the job was restarted after it"))
+        Message("one failure in an earlier round; the job was restarted after it")
         if count == 1
-        else manner.word(Message("{count} failures in earlier rounds; the job was restarted after them", count=count))
+        else Message("{count} failures in earlier rounds; the job was restarted after them", count=count)
     )
-    return [Row(manner.word(Message("earlier")), (text,))]
+    return [Row(Message("earlier"), (text,))]

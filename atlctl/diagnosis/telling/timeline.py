@@ -11,7 +11,7 @@ from atlctl.diagnosis.result import Cause, Diagnosis, Followed, Verdict, WorkerR
 from atlctl.diagnosis.telling.data import utc
 from atlctl.diagnosis.telling.told import Line, Manner, Section, Tone
 from atlctl.diagnosis.telling.who import crowd, in_short, name_of, what_of, workers_of
-from atlctl.i18n import Message
+from atlctl.i18n import COMMA, Message, joined
 
 #: Lines without -v.
 MAX_FOLLOWED = 10
@@ -39,7 +39,7 @@ def listings(diagnosis: Diagnosis, manner: Manner) -> tuple[Section, ...]:
         _followed(diagnosis.cascade, base, manner),
         _workers(diagnosis, base, manner),
         _earlier(diagnosis.earlier, base, manner),
-        Section(manner.word(Message("remarks")), tuple(Line((manner.word(text),)) for text in diagnosis.remarks)),
+        Section(Message("remarks"), tuple(Line((text,)) for text in diagnosis.remarks)),
     ]
     return tuple(listing for listing in found if listing.lines)
 
@@ -88,21 +88,19 @@ def _followed(groups: Sequence[Followed], base: When | None, manner: Manner) -> 
     for group in groups[:limit]:
         # Of some processes only the worker may be known.
         who = crowd(group.workers, group.ranks if len(group.ranks) == group.count else (), manner)
-        text = manner.word(
-            Message("{count}x {reason} ({who})", count=group.count, reason=manner.word(group.reason), who=who)
-        )
+        text = Message("{count}x {reason} ({who})", count=group.count, reason=group.reason, who=who)
         lines.append(Line((offset(group.first, base), text)))
         if manner.verbose and group.proof is not None:
             lines.append(Line(("", f"{manner.place(group.proof)}: {group.proof.text.strip()}"), "faint"))
     if len(groups) > limit:
         count = sum(group.count for group in groups[limit:])
-        lines.append(Line(("", manner.word(Message("and {count} more: -v", count=count))), "faint"))
-    return Section(manner.word(Message("followed")), tuple(lines), manner.fold(_FOLD_FOLLOWED))
+        lines.append(Line(("", Message("and {count} more: -v", count=count)), "faint"))
+    return Section(Message("followed"), tuple(lines), manner.fold(_FOLD_FOLLOWED))
 
 
 def _workers(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Section:
     none = diagnosis.verdict is Verdict.NONE
-    label, fold = _heading(diagnosis, base, manner), manner.fold(1)
+    label, fold = _heading(diagnosis, base), manner.fold(1)
     if not manner.verbose and (diagnosis.earlier if none else len(diagnosis.workers) == 1):
         return Section(label, ())  # the rest has said it
     blamed = {cause.worker: cause for cause in reversed(diagnosis.root_causes) if cause.worker is not None}
@@ -132,7 +130,7 @@ def _workers(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Section
         names = workers_of([item.worker for item in group], manner) if len(group) > 1 else item.worker
         lines.append(Line((moment, names, _said(item, cause, manner)), tone))
     if len(ranked) > limit:
-        lines.append(Line(("", "", _rest([item for group in ranked[limit:] for item in group], manner)), "faint"))
+        lines.append(Line(("", "", _rest([item for group in ranked[limit:] for item in group])), "faint"))
     return Section(label, tuple(lines), fold)
 
 
@@ -154,58 +152,52 @@ def _place(item: WorkerReport, blamed: dict[str, Cause], base: When | None) -> f
     return when.seconds if base is None else _apart(when, base)
 
 
-def _heading(diagnosis: Diagnosis, base: When | None, manner: Manner) -> str:
+def _heading(diagnosis: Diagnosis, base: When | None) -> str:
     told = any(cause.time is not None for cause in diagnosis.root_causes)
     if told or base is None or (time := utc(base)) is None:
-        return manner.word(Message("workers"))
-    return manner.word(Message("workers (+0.0 s is {time})", time=time))
+        return Message("workers")
+    return Message("workers (+0.0 s is {time})", time=time)
 
 
 def _said(item: WorkerReport, cause: Cause | None, manner: Manner) -> str:
     if cause is not None:
         text = what_of(cause, manner)
     elif item.part == "no log":
-        text = manner.word(Message("no log"))
+        text = Message("no log")
     elif item.part == "silent":
         line = item.said.strip()
-        text = (
-            manner.word(Message("last line: {line}", line=line)) if line else manner.word(Message("its log is empty"))
-        )
+        text = Message("last line: {line}", line=line) if line else Message("its log is empty")
     elif item.part == "agent":
-        text = manner.word(Message("torchrun: {said}", said=_short(item, manner)))
+        text = Message("torchrun: {said}", said=_short(item, manner))
     else:
         text = _short(item, manner)
     numbers = _numbers(item, manner) if manner.verbose else ""
-    return f"{text} ({numbers})" if numbers else text
+    return joined((text, f"({numbers})"), " ") if numbers else text
 
 
 def _short(item: WorkerReport, manner: Manner) -> str:
     """What a victim says, in short: the sort of it, unless everything is asked for."""
     found = None if manner.verbose or item.part == "initiator" else consequence_of(item.said)
-    return manner.word(found.reason) if found else in_short(item.said, manner)
+    return found.reason if found else in_short(item.said, manner)
 
 
 def _numbers(item: WorkerReport, manner: Manner) -> str:
-    parts = (
-        [manner.word(Message("{failed} of {processes} processes failed", failed=item.failed, processes=item.processes))]
-        if item.processes
-        else []
-    )
+    parts: list[str] = []
+    if item.processes:
+        parts.append(Message("{failed} of {processes} processes failed", failed=item.failed, processes=item.processes))
     if item.rounds > 1:
-        parts.append(manner.word(Message("{count} rounds", count=item.rounds)))
+        parts.append(Message("{count} rounds", count=item.rounds))
     if item.skew:
-        parts.append(manner.word(Message("clock {skew:+.1f} s", skew=item.skew)))
+        parts.append(Message("clock {skew:+.1f} s", skew=item.skew))
     if item.proof is not None:
         parts.append(manner.place(item.proof))
-    return manner.word(Message(", ")).join(parts)
+    return joined(parts, COMMA)
 
 
-def _rest(items: Sequence[WorkerReport], manner: Manner) -> str:
+def _rest(items: Sequence[WorkerReport]) -> str:
     counts = Counter(_PARTS.get(item.part, _OTHERS) for item in items)
-    kinds = manner.word(Message(", ")).join(
-        manner.word(part.filled(count=count)) for part, count in counts.most_common()
-    )
-    return manner.word(Message("{count} more (-v): {kinds}", count=len(items), kinds=kinds))
+    kinds = joined((part.filled(count=count) for part, count in counts.most_common()), COMMA)
+    return Message("{count} more (-v): {kinds}", count=len(items), kinds=kinds)
 
 
 def _earlier(causes: Sequence[Cause], base: When | None, manner: Manner) -> Section:
@@ -213,8 +205,8 @@ def _earlier(causes: Sequence[Cause], base: When | None, manner: Manner) -> Sect
     lines = []
     for cause in causes[:limit]:
         moment = (utc(cause.time) or "-") if base is None else offset(cause.time, base)
-        place = f" ({manner.place(cause.proofs[0])})" if cause.proofs else ""
-        lines.append(Line((moment, name_of(cause, manner), f"{what_of(cause, manner)}{place}")))
+        place = (f"({manner.place(cause.proofs[0])})",) if cause.proofs else ()
+        lines.append(Line((moment, name_of(cause), joined((what_of(cause, manner), *place), " "))))
     if len(causes) > limit:
-        lines.append(Line(("", "", manner.word(Message("and {count} more: -v", count=len(causes) - limit))), "faint"))
-    return Section(manner.word(Message("earlier rounds")), tuple(lines), manner.fold(2))
+        lines.append(Line(("", "", Message("and {count} more: -v", count=len(causes) - limit)), "faint"))
+    return Section(Message("earlier rounds"), tuple(lines), manner.fold(2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from atlctl.diagnosis.result import Cause, Proof
@@ -61,6 +61,22 @@ class Telling:
     rows: tuple[Row, ...]
     listings: tuple[Section, ...]
     cut: str
+
+    def into(self, language: Language) -> Telling:
+        """The same with its messages in `language`; a log's own texts stay as they are."""
+
+        def word(text: str) -> str:
+            return translated(text, language)
+
+        def line(item: Line) -> Line:
+            return replace(item, cells=tuple(map(word, item.cells)))
+
+        return Telling(
+            tuple(replace(piece, text=word(piece.text)) for piece in self.title),
+            tuple(replace(row, label=word(row.label), lines=tuple(map(word, row.lines))) for row in self.rows),
+            tuple(replace(item, label=word(item.label), lines=tuple(map(line, item.lines))) for item in self.listings),
+            word(self.cut),
+        )
 
 
 @dataclass(frozen=True, slots=True)

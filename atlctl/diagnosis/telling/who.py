@@ -9,7 +9,7 @@ from atlctl.diagnosis.consequence import own_text
 from atlctl.diagnosis.result import Cause
 from atlctl.diagnosis.telling.told import Manner
 from atlctl.diagnosis.torchelastic import NoteKind, parse_note
-from atlctl.i18n import Message, about
+from atlctl.i18n import COMMA, Message, about, joined
 from atlctl.jobs.naming import fold_names, fold_numbers
 
 #: Workers whose culprits are named one worker after the other.
@@ -24,40 +24,38 @@ _HEAD = re.compile(r"\[?[DIWEF](?:\d{3,4} \d\d:\d\d:\d\d\.\d{1,9})? [^\]\s]{1,20
 _SOURCE = re.compile(r"\[/[^\]\s]{1,300}\.(?:cc|cpp|h):\d{1,6}\] ")
 
 
-def name_of(cause: Cause, manner: Manner) -> str:
+def name_of(cause: Cause) -> str:
     """`rank 3 (local rank 1) on worker-1`, as far as it is known; of a whole worker its name."""
-    process = _process(cause, manner)
+    process = _process(cause)
     if cause.worker is not None:
-        return _on(process, cause.worker, manner)
-    who = process or manner.word(UNNAMED)
+        return _on(process, cause.worker)
+    who = process or UNNAMED
     host = cause.host or cause.node or cause.host_ip
-    return manner.word(Message("{who} ({host})", who=who, host=host)) if host else who
+    return Message("{who} ({host})", who=who, host=host) if host else who
 
 
-def names_of(causes: Sequence[Cause], manner: Manner) -> str:
+def names_of(causes: Sequence[Cause]) -> str:
     """Several causes in one: `ranks 2-3 on worker-1, rank 9 on worker-4`."""
     if len(causes) == 1:
-        return name_of(causes[0], manner)
+        return name_of(causes[0])
     by_worker: dict[str | None, list[Cause]] = {}
     for cause in causes:
         by_worker.setdefault(cause.worker, []).append(cause)
     if len(by_worker) <= _LISTED_WORKERS:
-        return manner.word(Message(", ")).join(
-            _on(_processes(group, manner), worker, manner) for worker, group in by_worker.items()
-        )
+        return joined((_on(_processes(group), worker) for worker, group in by_worker.items()), COMMA)
     known = [worker for worker in by_worker if worker is not None]
     named = [cause for cause in causes if cause.rank is not None]
-    ranks = _processes(named, manner) if len(named) == len(causes) else ""
-    return _on(ranks, fold_names(known), manner)
+    ranks = _processes(named) if len(named) == len(causes) else ""
+    return _on(ranks, fold_names(known))
 
 
 def what_of(cause: Cause, manner: Manner) -> str:
     """The first line of what it said, or how it ended where it said nothing of its own."""
     note = parse_note(cause.message.encode("utf-8", "replace"), 0) if cause.exception is None else None
     if note is not None and note.kind is NoteKind.SIGNALLED and cause.signal:
-        return manner.word(Message("received {signal} from outside", signal=cause.signal))
+        return Message("received {signal} from outside", signal=cause.signal)
     if wordless(cause):
-        return manner.word(Message("{end}, without a word of its own", end=_end(cause, manner)))
+        return Message("{end}, without a word of its own", end=_end(cause))
     return in_short(cause.brief or cause.message, manner)
 
 
@@ -69,13 +67,11 @@ def wordless(cause: Cause) -> bool:
     return own_text(cause.message.strip()) is None or (note is not None and note.kind is not NoteKind.RENDEZVOUS)
 
 
-def ranks_of(ranks: Sequence[int], manner: Manner) -> str:
+def ranks_of(ranks: Sequence[int]) -> str:
     """Global ranks, folded: `rank 3`, `ranks 0-2,5`."""
-    return manner.word(
-        Message("ranks {ranks}", ranks=fold_numbers(ranks), rank=ranks[0])
-        if len(set(ranks)) > 1
-        else Message("rank {rank}", ranks=fold_numbers(ranks), rank=ranks[0])
-    )
+    if len(set(ranks)) > 1:
+        return Message("ranks {ranks}", ranks=fold_numbers(ranks))
+    return Message("rank {rank}", rank=ranks[0])
 
 
 def crowd(workers: Sequence[str], ranks: Sequence[int], manner: Manner) -> str:
@@ -83,18 +79,17 @@ def crowd(workers: Sequence[str], ranks: Sequence[int], manner: Manner) -> str:
     names = workers_of(workers, manner)
     if not ranks:
         return names
-    shown = ranks_of(ranks, manner)
+    shown = ranks_of(ranks)
     if len(shown) > _CROWD and not manner.verbose:
-        shown = manner.word(Message("{count} ranks", count=len(set(ranks))))
-    return manner.word(Message("{what} on {worker}", what=shown, worker=names))
+        shown = Message("{count} ranks", count=len(set(ranks)))
+    return Message("{what} on {worker}", what=shown, worker=names)
 
 
 def workers_of(workers: Sequence[str], manner: Manner) -> str:
     """Workers' names, folded, or their number where that would be long."""
     names = fold_names(workers)
-    return (
-        names if len(names) <= _CROWD or manner.verbose else manner.word(Message("{count} workers", count=len(workers)))
-    )
+    short = len(names) <= _CROWD or manner.verbose
+    return names if short else Message("{count} workers", count=len(workers))
 
 
 def shape_of(text: str) -> str:
@@ -103,9 +98,9 @@ def shape_of(text: str) -> str:
 
 
 def in_short(text: str, manner: Manner) -> str:
-    """A line of a log without a logger's head and places in C++ sources; as it is with -v. Messages: translated."""
+    """A line of a log without a logger's head and places in C++ sources; as it is with -v. A message stays one."""
     if isinstance(text, Message):
-        return manner.word(text)
+        return text
     text = text.strip()
     if manner.verbose:
         return text
@@ -115,50 +110,44 @@ def in_short(text: str, manner: Manner) -> str:
     return _SOURCE.sub("", _HEAD.sub("", text, count=1), count=1)
 
 
-def ended(cause: Cause, manner: Manner) -> str:
+def ended(cause: Cause) -> str:
     """Exit code and signal; empty where neither is known."""
     if cause.signal and cause.exit_code is not None:
-        return manner.word(Message("{signal} (exit code {code})", signal=cause.signal, code=cause.exit_code))
+        return Message("{signal} (exit code {code})", signal=cause.signal, code=cause.exit_code)
     if cause.signal:
         return cause.signal
-    return manner.word(Message("exit code {code}", code=cause.exit_code)) if cause.exit_code is not None else ""
+    return Message("exit code {code}", code=cause.exit_code) if cause.exit_code is not None else ""
 
 
-def _end(cause: Cause, manner: Manner) -> str:
+def _end(cause: Cause) -> str:
     if cause.signal:
-        return manner.word(Message("ended by {signal}", signal=cause.signal))
+        return Message("ended by {signal}", signal=cause.signal)
     if cause.exit_code is not None:
-        return manner.word(Message("exit code {code}", code=cause.exit_code))
-    return manner.word(about("diagnosis", "ended"))
+        return Message("exit code {code}", code=cause.exit_code)
+    return about("diagnosis", "ended")
 
 
-def _process(cause: Cause, manner: Manner) -> str:
+def _process(cause: Cause) -> str:
     if cause.rank is not None and cause.local_rank is not None:
-        return manner.word(Message("rank {rank} (local rank {local})", rank=cause.rank, local=cause.local_rank))
+        return Message("rank {rank} (local rank {local})", rank=cause.rank, local=cause.local_rank)
     if cause.rank is not None:
-        return manner.word(Message("rank {rank}", rank=cause.rank))
-    return manner.word(Message("local rank {local}", local=cause.local_rank)) if cause.local_rank is not None else ""
+        return Message("rank {rank}", rank=cause.rank)
+    return Message("local rank {local}", local=cause.local_rank) if cause.local_rank is not None else ""
 
 
-def _processes(causes: Sequence[Cause], manner: Manner) -> str:
+def _processes(causes: Sequence[Cause]) -> str:
     ranks = [cause.rank for cause in causes if cause.rank is not None]
     if len(ranks) == len(causes):
-        return ranks_of(ranks, manner)
+        return ranks_of(ranks)
     if any(cause.rank is not None for cause in causes):
         return ""  # some have a rank and some have none
     local = [cause.local_rank for cause in causes if cause.local_rank is not None]
-    return (
-        manner.word(
-            Message("local ranks {local}", local=fold_numbers(local))
-            if len(local) > 1
-            else Message("local rank {local}", local=fold_numbers(local))
-        )
-        if local
-        else ""
-    )
+    if len(local) > 1:
+        return Message("local ranks {local}", local=fold_numbers(local))
+    return Message("local rank {local}", local=local[0]) if local else ""
 
 
-def _on(processes: str, workers: str | None, manner: Manner) -> str:
+def _on(processes: str, workers: str | None) -> str:
     if not workers:
-        return processes or manner.word(UNNAMED)
-    return manner.word(Message("{what} on {worker}", what=processes, worker=workers)) if processes else workers
+        return processes or UNNAMED
+    return Message("{what} on {worker}", what=processes, worker=workers) if processes else workers
