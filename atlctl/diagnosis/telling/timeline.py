@@ -172,7 +172,7 @@ def _said(item: WorkerReport, cause: Cause | None, manner: Manner) -> str:
     else:
         text = _short(item, manner)
     numbers = _numbers(item, manner) if manner.verbose else ""
-    return joined((text, f"({numbers})"), " ") if numbers else text
+    return joined((text, " (", numbers, ")"), "") if numbers else text
 
 
 def _short(item: WorkerReport, manner: Manner) -> str:
