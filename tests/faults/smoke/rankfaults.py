@@ -19,8 +19,10 @@ from atlctl.jobs.model import Worker
 from atlctl.smoke import session
 from atlctl.smoke.context import Options, Run, Tier
 from atlctl.smoke.findings import Culprit, Report
+from atlctl.smoke.ranks import stages
 from atlctl.smoke.ranks.collectives import check_collectives, check_ddp
 from atlctl.smoke.ranks.device import check_device
+from atlctl.smoke.ranks.members import chosen
 from atlctl.smoke.ranks.stragglers import check_stragglers
 from atlctl.smoke.session import Session
 from tests.support.plainhosts import PlainHosts, workers
@@ -191,6 +193,8 @@ def hosts(faults: Mapping[int, Sequence[str]], mark: str) -> PlainHosts:
     return PlainHosts(prefix, env)
 
 
+#: Processes that want the CPU of a starved worker.
+_NEIGHBOURS = 6
 #: In here lies a torch that cannot be imported.
 _BROKEN = Path(__file__).parent / "broken"
 
@@ -218,22 +222,29 @@ async def drive(
     tier: Tier = "quick",
     mark: str = "",
     extra: str = "",
+    idle: float = stages.IDLE,
 ) -> Told:
-    """Roll call and the checks that these faults need, on `count` plain hosts."""
+    """Roll call and the checks that these faults need, on `count` plain hosts. `idle`: seconds without a sign of life
+    after which a rank hangs."""
     mark = mark or os.urandom(8).hex()
     wanted = checks or dict.fromkeys(c for names in faults.values() for n in names for c in CHECKS.get(n, _COLLECTIVES))
-    chosen = workers(count)
+    known = workers(count)
     text = program(extra)
-    with mock.patch.object(session, "program", return_value=text):
+    # No more is imported than a stage needs, and one worker alone has none with others.
+    config = {"seconds": 100, "torch": True, "nice": 0, "stages": list(wanted) if count > 1 else []}
+    neighbours = _NEIGHBOURS if any("starved" in names for names in faults.values()) else 0
+    with mock.patch.object(session, "program", return_value=text), mock.patch.object(stages, "IDLE", idle):
         begun = time.monotonic()
         told = Told(Report(tier), mark=mark)
-        async with Session(hosts(faults, mark), chosen, {"seconds": 100, "torch": True, "nice": 0}) as asked:
+        async with Session(hosts(faults, mark), known, config) as asked:
             missing = await asked.roll_call(30)
             assert not missing, missing
-            run = Run(asked, tuple(chosen), Options(tier), told.report)
-            for check in wanted:
-                await _ALL[check](run)  # type: ignore[misc]
-                told.culprits[check] = time.monotonic() - begun
+            run = Run(asked, tuple(known), Options(tier), told.report)
+            await chosen(run)  # torch is imported before somebody else wants the CPU
+            with hungry_neighbours(neighbours):
+                for check in wanted:
+                    await _ALL[check](run)  # type: ignore[misc]
+                    told.culprits[check] = time.monotonic() - begun
         told.seconds = time.monotonic() - begun
     return told
 
@@ -242,9 +253,7 @@ def driven(
     count: int, faults: Mapping[int, Sequence[str]], checks: Sequence[str] | None = None, **more: object
 ) -> Told:
     """The same, and whatever the faults do, nothing is left behind."""
-    neighbours = 6 if any("starved" in names for names in faults.values()) else 0
-    with hungry_neighbours(neighbours):
-        told = asyncio.run(drive(count, faults, checks, **more))  # type: ignore[arg-type]
+    told = asyncio.run(drive(count, faults, checks, **more))  # type: ignore[arg-type]
     end = time.monotonic() + 3
     while told.left_behind and time.monotonic() < end:
         time.sleep(0.02)
