@@ -204,7 +204,7 @@ def test_on_a_cluster() -> None:
 @pytest.mark.torch
 @pytest.mark.timeout(240)
 def test_a_real_job_is_looked_at_and_goes_on(own: Registry) -> None:
-    job = Hanging(own, "real", 2, 2)
+    job = Hanging(own, "real", 1, 3)
     assert job.trains(150)
     for kind, rank, words in (("lock", 1, ()), ("read", 2, ("--with-pyspy",))):
         pid = job.hang(kind, rank)

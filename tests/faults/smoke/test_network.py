@@ -9,6 +9,7 @@ import random
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,25 @@ pytestmark = needs("ip", "nft")
 spaces = pytest.mark.skipif(bool(netns.refused()), reason=netns.refused() or "-")
 
 
-@spaces
-@pytest.mark.parametrize("kind", SINGLE)
-def test_a_fault_is_named_and_nothing_else(kind):
+def named(kind: str) -> None:
     case = single(kind, 4, random.Random(kind))
     told = case.run()
-    assert (told.accused, told.nobody) == (case.wanted, []), told.lines()
+    assert (told.accused, told.nobody) == (case.wanted, []), f"{kind}\n{told.lines()}"
     assert all(finding.confirmed for finding in told.report.findings)
+
+
+@spaces
+@pytest.mark.parametrize("kind", [kind for kind in SINGLE if not single(kind, 4, random.Random()).hard])
+def test_a_fault_of_speed_is_named_and_nothing_else(kind):
+    named(kind)
+
+
+@spaces
+def test_a_fault_that_cuts_workers_off_is_named_and_nothing_else():
+    """Three networks at once: most of it is waiting."""
+    kinds = [kind for kind in SINGLE if single(kind, 4, random.Random()).hard and kind != "silent worker"]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(named, kinds))
 
 
 @spaces
@@ -102,6 +115,7 @@ def test_an_agent_that_falls_silent_is_named_soon():
     told = driving.drive(local(), workers(4), throughput=False, after_roll_call=driving.stop("worker-2"))
     (finding,) = told.report.findings
     assert (finding.culprit, finding.severity) == (Culprit("worker", "worker-2"), Severity.FAIL)
+    assert finding.confirmed
     assert "no usable answer" in finding.evidence
 
 
