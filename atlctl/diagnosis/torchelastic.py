@@ -77,30 +77,43 @@ FAILURE_MARKERS: tuple[bytes, ...] = (
 #: What an agent prints when it starts.
 AGENT_STARTS = b"Setting OMP_NUM_THREADS environment variable for each process"
 
+_SIGNAL = r"(?:Signals\.)?(?P<signal>\w{1,20})"
+_SIGNALLED = (
+    r"(?:Received (?=(?:Signals\.)?\w{1,20} death signal)"
+    rf"|elastic\.multiprocessing\.api\.SignalException: Process \d{{1,9}} got signal: ){_SIGNAL}"
+)
+#: What a line holds, the note that it then is, and what it must look like. The first that it holds decides.
+_NOTES: tuple[tuple[bytes, NoteKind, re.Pattern[str]], ...] = tuple(
+    (literal, kind, re.compile(pattern))
+    for literal, kind, pattern in (
+        (
+            b"(exitcode: ",
+            NoteKind.FAILED,
+            r"failed \(exitcode: (?P<code>-?\d{1,9})\) local_rank: (?P<local>-?\d{1,9}) \(pid: (?P<pid>-?\d{1,9})\)",
+        ),
+        (b" closing signal ", NoteKind.CLOSING, rf"Sending process (?P<pid>\d{{1,9}}) closing signal {_SIGNAL}"),
+        (
+            b"forcefully exiting via",
+            NoteKind.FORCED,
+            rf"Unable to shutdown process (?P<pid>\d{{1,9}}) via .{{1,40}}?forcefully exiting via {_SIGNAL}",
+        ),
+        (b" death signal", NoteKind.SIGNALLED, _SIGNALLED),
+        (b"api.SignalException: ", NoteKind.SIGNALLED, _SIGNALLED),
+        (
+            b"elastic.rendezvous.api.Rendezvous",
+            NoteKind.RENDEZVOUS,
+            r"torch\.distributed\.elastic\.rendezvous\.api\.(?P<text>Rendezvous(?!GracefulExit)\w{1,40}Error\b.*)",
+        ),
+        (
+            b"attempts left; will restart",
+            NoteKind.RESTART,
+            r"Worker group \w{1,20}\. \d{1,9}/\d{1,9} attempts left; will restart worker group",
+        ),
+        (AGENT_STARTS, NoteKind.STARTED, ""),
+    )
+)
 #: Byte strings of which one is in every line that `parse_note` knows.
-NOTE_LITERALS = (
-    b"(exitcode: ",
-    b" closing signal ",
-    b"forcefully exiting via",
-    b" death signal",
-    b"api.SignalException: ",
-    b"elastic.rendezvous.api.Rendezvous",
-    b"attempts left; will restart",
-    AGENT_STARTS,
-)
-
-_NUMBER = r"(-?\d{1,9})"
-_FAILED = re.compile(rf"failed \(exitcode: {_NUMBER}\) local_rank: {_NUMBER} \(pid: {_NUMBER}\)")
-_CLOSING = re.compile(r"Sending process (\d{1,9}) closing signal (?:Signals\.)?(\w{1,20})")
-_FORCED = re.compile(
-    r"Unable to shutdown process (\d{1,9}) via .{1,40}?forcefully exiting via (?:Signals\.)?(\w{1,20})"
-)
-_SIGNALLED = re.compile(
-    r"Received (?:Signals\.)?(\w{1,20}) death signal"
-    r"|elastic\.multiprocessing\.api\.SignalException: Process \d{1,9} got signal: (?:Signals\.)?(\w{1,20})"
-)
-_RENDEZVOUS = re.compile(r"torch\.distributed\.elastic\.rendezvous\.api\.(Rendezvous\w{1,40}Error\b.*)")
-_RESTART = re.compile(r"Worker group \w{1,20}\. \d{1,9}/\d{1,9} attempts left; will restart worker group")
+NOTE_LITERALS = tuple(literal for literal, _, _ in _NOTES)
 
 #: Characters of a line that are kept as evidence.
 _TEXT_LIMIT = 1000
@@ -108,42 +121,19 @@ _TEXT_LIMIT = 1000
 
 def parse_note(line: bytes, line_no: int) -> AgentNote | None:
     """The agent's note in this line, or None. Lines without any of the words cost a few byte searches."""
-    if b"(exitcode: " in line:
-        text = clean_line(line)
-        if match := _FAILED.search(text):
-            code = int(match[1])
-            return _note(
-                NoteKind.FAILED,
-                text,
-                line_no,
-                code=code,
-                local=int(match[2]),
-                pid=int(match[3]),
-                signal=signal_name(str(-code)) if code < 0 else None,
-            )
-    elif b" closing signal " in line:
-        text = clean_line(line)
-        if match := _CLOSING.search(text):
-            return _note(NoteKind.CLOSING, text, line_no, pid=int(match[1]), signal=signal_name(match[2]))
-    elif b"forcefully exiting via" in line:
-        text = clean_line(line)
-        if match := _FORCED.search(text):
-            return _note(NoteKind.FORCED, text, line_no, pid=int(match[1]), signal=signal_name(match[2]))
-    elif b" death signal" in line or b"api.SignalException: " in line:
-        text = clean_line(line)
-        if match := _SIGNALLED.search(text):
-            return _note(NoteKind.SIGNALLED, text, line_no, signal=signal_name(match[1] or match[2]))
-    elif b"elastic.rendezvous.api.Rendezvous" in line:
-        text = clean_line(line)
-        if (match := _RENDEZVOUS.search(text)) and not match[1].startswith("RendezvousGracefulExitError"):
-            return _note(NoteKind.RENDEZVOUS, match[1], line_no)
-    elif b"attempts left; will restart" in line:
-        text = clean_line(line)
-        if _RESTART.search(text):
-            return _note(NoteKind.RESTART, text, line_no)
-    elif AGENT_STARTS in line:
-        return _note(NoteKind.STARTED, clean_line(line), line_no)
+    for literal, kind, pattern in _NOTES:
+        if literal in line:
+            text = clean_line(line)
+            match = pattern.search(text)
+            return _note(kind, match.groupdict(), text, line_no) if match else None
     return None
+
+
+def _note(kind: NoteKind, found: Mapping[str, str], text: str, line_no: int) -> AgentNote:
+    pid, local, code = (int(found[name]) if name in found else None for name in ("pid", "local", "code"))
+    signal = found["signal"] if "signal" in found else str(-code) if code is not None and code < 0 else ""
+    text = found.get("text", text)[:_TEXT_LIMIT]
+    return AgentNote(kind, line_no, text, pid, local, code, signal_name(signal))
 
 
 def signal_name(text: str) -> str | None:
@@ -155,19 +145,6 @@ def signal_name(text: str) -> str | None:
         except ValueError:
             return f"signal {int(name)}"
     return name if name.startswith("SIG") else None
-
-
-def _note(
-    kind: NoteKind,
-    text: str,
-    line_no: int,
-    *,
-    pid: int | None = None,
-    local: int | None = None,
-    code: int | None = None,
-    signal: str | None = None,
-) -> AgentNote:
-    return AgentNote(kind, line_no, text[:_TEXT_LIMIT], pid, local, code, signal)
 
 
 #: Entries that are kept of one summary (its root entry always is).

@@ -105,6 +105,11 @@ def no_answer(seconds: float) -> Message:
     return Message("no answer within {seconds:g} s", seconds=seconds)
 
 
+def why_of(error: AtlctlError | OSError) -> str:
+    """Why something failed, without the path that it is about."""
+    return error.message if isinstance(error, AtlctlError) else error.strerror or str(error)
+
+
 def unreadable(path: str, why: object) -> Message:
     """A file that is there."""
     return Message("{path} cannot be read: {why}", path=path, why=why)

@@ -15,7 +15,7 @@ import shutil
 import stat
 import tarfile
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -27,7 +27,7 @@ from atlctl.diagnosis.flightrecorder import DUMP_LIMIT
 from atlctl.diagnosis.scanner import sieve_for
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT
 from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
+from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError, why_of
 from atlctl.jobs.fields import parse_json
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import safe_file_name
@@ -37,8 +37,8 @@ from atlctl.recording.events import lines_within
 from atlctl.recording.folder import NEW_FOLDER, FolderContent, cannot_write, group, look
 from atlctl.recording.lines import no_log, not_text
 from atlctl.recording.read import INPUT, STDIN, check_logs, mapped, shown_path
-from atlctl.recording.recorder.store import EVENTS, STATES
-from atlctl.recording.save import EvidenceSource, Folder
+from atlctl.recording.recorder.store import EVENTS, STATES, regular
+from atlctl.recording.save import EvidenceSource, Folder, closing
 from atlctl.render.redact import HIDDEN, LITERALS, Kind, Redactor, redact_json, redact_json_bytes, redact_text
 from atlctl.render.sanitize import clean
 
@@ -63,8 +63,7 @@ class Copied:
     missing: list[tuple[str, str]] = field(default_factory=list)
 
     def miss(self, what: str, error: OSError | AtlctlError) -> None:
-        why = error.message if isinstance(error, AtlctlError) else error.strerror or str(error)
-        self.missing.append((what, why))
+        self.missing.append((what, why_of(error)))
 
 
 def copy_folder(path: str, folder: ReportFolder, *, error_files: bool = True, limit: int = LIMIT) -> Copied:
@@ -198,10 +197,8 @@ def _copy_logs(
                 done.missing.append((path, _TOO_LARGE))
                 continue
             try:
-                fd = os.open(path, READ_FLAGS)
+                fd = regular(os.open(path, READ_FLAGS), path)
                 try:
-                    if not stat.S_ISREG(os.fstat(fd).st_mode):
-                        raise OSError(errno.EINVAL, Message("not a regular file"))
                     folder.put_log(parts, fd, skip)
                 finally:
                     os.close(fd)
@@ -288,9 +285,7 @@ def _put_manifest(folder: ReportFolder, data: bytes) -> None:
 
 def _put_lines(path: str, name: str, folder: ReportFolder) -> None:
     """JSON lines, each by itself. Raises OSError."""
-    with open(os.open(path, READ_FLAGS), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, Message("not a regular file"))
+    with open(regular(os.open(path, READ_FLAGS), path), "rb") as file:
         out = folder.create_below([name])
         try:
             for line in lines_within(file):
@@ -449,13 +444,9 @@ class Redacted:
     ) -> AsyncIterator[Sequence[LogLine]]:
         """Raises AtlctlError, as the source does."""
         redactor = Redactor(self._holds, self._found, cut=True)
-        batches = self._inner.lines(self._job, self._workers[worker.name], request)
-        try:
+        async with closing(self._inner.lines(self._job, self._workers[worker.name], request)) as batches:
             async for batch in batches:
                 yield [_hidden(line, redactor) for line in batch]
-        finally:
-            if isinstance(batches, AsyncGenerator):
-                await batches.aclose()
 
     async def raw_events(self, job: Job) -> Sequence[Mapping[str, Any]]:  # noqa: ARG002
         """Raises AtlctlError, as the source does."""

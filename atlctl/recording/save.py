@@ -22,7 +22,7 @@ from atlctl.backends.base import LogLine, LogRequest
 from atlctl.diagnosis.logfacts import LogFacts
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, all_attempts
 from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
+from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError, why_of
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import open_below, write_all
@@ -106,10 +106,11 @@ class Folder:
                 os.close(self._fd)
                 raise UsageError(Message("{path} is not empty", path=path), Message("name a new folder with --out"))
         except OSError as error:
-            why = error.strerror or str(error)
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise NotAllowed(cannot_write(path, error), NEW_FOLDER) from error
-            raise UsageError(Message("cannot save to {path}: {why}", path=path, why=why), self.elsewhere) from error
+            raise UsageError(
+                Message("cannot save to {path}: {why}", path=path, why=why_of(error)), self.elsewhere
+            ) from error
 
     def create(self, name: str) -> int:
         fd = os.open(name, _OPEN, 0o600, dir_fd=self._fd)
@@ -237,7 +238,7 @@ class _Saving:
         why = ""
         try:
             request = LogRequest(tail=TAIL, previous=log.previous)
-            async with self._gate, _closing(self._source.lines(self._job, log.worker, request)) as batches:
+            async with self._gate, closing(self._source.lines(self._job, log.worker, request)) as batches:
                 async for batch in batches:
                     for line in batch:
                         held.append(stamped(line))
@@ -272,7 +273,7 @@ class _Saving:
         try:
             fd = self._folder.create(part)
             request = LogRequest(tail=wanted, previous=log.previous)
-            async with self._gate, _closing(self._source.lines(self._job, log.worker, request)) as batches:
+            async with self._gate, closing(self._source.lines(self._job, log.worker, request)) as batches:
                 async for batch in batches:
                     data = b"".join(map(stamped, batch))
                     lines += len(batch)
@@ -288,8 +289,7 @@ class _Saving:
                 self._too_large(log)
         except (AtlctlError, OSError) as error:
             log.state = "cut"
-            why = error.message if isinstance(error, AtlctlError) else error.strerror or str(error)
-            self._miss(log.told, Message("only its last {lines} lines: {why}", lines=log.lines, why=why))
+            self._miss(log.told, Message("only its last {lines} lines: {why}", lines=log.lines, why=why_of(error)))
         finally:
             if fd >= 0:
                 os.close(fd)
@@ -320,7 +320,7 @@ class _Saving:
         try:
             self._folder.write(name, data)
         except OSError as error:
-            self._miss(told, error.strerror or str(error))
+            self._miss(told, why_of(error))
             return False
         return True
 
@@ -329,7 +329,7 @@ class _Saving:
 
 
 @asynccontextmanager
-async def _closing(batches: AsyncIterator[Sequence[LogLine]]) -> AsyncIterator[AsyncIterator[Sequence[LogLine]]]:
+async def closing(batches: AsyncIterator[Sequence[LogLine]]) -> AsyncIterator[AsyncIterator[Sequence[LogLine]]]:
     """Ends a reading that is left early, so that its connection is given back at once."""
     try:
         yield batches

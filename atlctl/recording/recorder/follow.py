@@ -13,10 +13,8 @@ import os
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol, cast
 
 from atlctl.backends.base import LogLine, LogRequest
 from atlctl.diagnosis.torchelastic import AGENT_STARTS, FAILURE_MARKERS
@@ -26,7 +24,7 @@ from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.statedir import write_all
 from atlctl.recording.folder import part_of
 from atlctl.recording.recorder.store import Store
-from atlctl.recording.save import stamped
+from atlctl.recording.save import EvidenceSource, closing, stamped
 
 #: Seconds before a log that broke off is asked for again.
 PAUSES = (0.5, 1.0, 2.0, 5.0)
@@ -46,14 +44,6 @@ _STAMP = 31
 _second: tuple[bytes, int] = (b"", 0)
 
 
-class RecorderSource(Protocol):
-    """What is needed of a backend."""
-
-    def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]: ...
-
-    async def raw_events(self, job: Job) -> Sequence[Mapping[str, Any]]: ...
-
-
 class Follower:
     """Follows one worker until `stop`, or until its source says that nothing more can come.
 
@@ -66,7 +56,7 @@ class Follower:
 
     def __init__(
         self,
-        source: RecorderSource,
+        source: EvidenceSource,
         job: Job,
         worker: Worker,
         log: WorkerLog,
@@ -142,9 +132,7 @@ class Follower:
                 self.gaps.append(Message("the end of the run before its restart is gone ({why})", why=error.message))
 
     async def _copy(self, request: LogRequest) -> None:
-        # Both backends give generators: ended early, they must give back their connections at once.
-        batches = cast("AsyncGenerator[Sequence[LogLine], None]", self._source.lines(self._job, self.worker, request))
-        async with aclosing(batches) as read:
+        async with closing(self._source.lines(self._job, self.worker, request)) as read:
             async for batch in read:
                 if batch:
                     self._take(batch)

@@ -105,16 +105,16 @@ class Store:
 
     def append(self, name: str) -> int:
         """A descriptor that appends to a file, made where it is missing. Raises OSError."""
-        return _regular(os.open(name, _APPEND, 0o600, dir_fd=self._fd), name)
+        return regular(os.open(name, _APPEND, 0o600, dir_fd=self._fd), name)
 
     def read(self, name: str) -> int:
         """A descriptor that reads a file. Raises OSError."""
-        return _regular(os.open(name, os.O_RDONLY | os.O_NONBLOCK | _SAFE, dir_fd=self._fd), name)
+        return regular(os.open(name, os.O_RDONLY | os.O_NONBLOCK | _SAFE, dir_fd=self._fd), name)
 
     def replace(self, name: str, data: bytes) -> None:
         """`name` holds `data`, or what it held before. Raises OSError."""
         part = f".{name}.part"
-        fd = _regular(os.open(part, _NEW, 0o600, dir_fd=self._fd), part)
+        fd = regular(os.open(part, _NEW, 0o600, dir_fd=self._fd), part)
         try:
             try:
                 write_all(fd, data)
@@ -141,10 +141,11 @@ class Store:
 
 def create_in(folder: int, name: str) -> int:
     """A new file in an open folder, emptied where it is there. Raises OSError."""
-    return _regular(os.open(name, _NEW, 0o600, dir_fd=folder), name)
+    return regular(os.open(name, _NEW, 0o600, dir_fd=folder), name)
 
 
-def _regular(fd: int, name: str) -> int:
+def regular(fd: int, name: str) -> int:
+    """`fd` if it is a regular file, else it is closed. Raises OSError."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EEXIST, Message("not a regular file"), name)
