@@ -231,17 +231,8 @@ def evaluated(module: Module) -> list[str]:
 #: Texts for people, by the names of their fields; and what would make a decision of one.
 _TEXTS = ("message", "hint", "evidence")
 _LOOKS = (
-    "startswith",
-    "endswith",
-    "removeprefix",
-    "removesuffix",
-    "partition",
-    "find",
-    "index",
-    "search",
-    "match",
+    *("startswith", "endswith", "removeprefix", "removesuffix", "partition", "find", "index", "search", "match"),
     "replace",
-    "split",
 )
 
 
