@@ -20,7 +20,6 @@ from typing import Literal, Protocol
 
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
-from atlctl.transfer.spec import own_name
 
 BLOCK = 512
 #: Bytes of one extension header (a long name, pax records): far beyond any path.
@@ -451,3 +450,9 @@ def _gone(source: LocalSource, error: OSError) -> SourceError:
 def _refusal(error: OSError, path: str) -> AtlctlError:
     place = os.path.join(path, os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else path
     return NotAllowed(Message("cannot read {path}: {why}", path=place, why=error.strerror), Message("nothing was sent"))
+
+
+def own_name(path: str) -> str:
+    """The last part of a path, empty for `/`, `.` and `..`: then what is in it is meant, not the folder itself."""
+    name = os.path.basename(path.rstrip("/"))
+    return "" if name in (".", "..") else name

@@ -230,10 +230,7 @@ def evaluated(module: Module) -> list[str]:
 
 #: Texts for people, by the names of their fields; and what would make a decision of one.
 _TEXTS = ("message", "hint", "evidence")
-_LOOKS = (
-    *("startswith", "endswith", "removeprefix", "removesuffix", "partition", "find", "index", "search", "match"),
-    "replace",
-)
+_LOOKS = ("startswith", "endswith", "removeprefix", "removesuffix", "partition", "find", "index", "search", "match")
 
 
 def decided_by_text(module: Module) -> list[str]:

@@ -19,8 +19,7 @@ from atlctl.backends.base import (
     StopRequest,
     StopResult,
 )
-from atlctl.backends.guarded.asking import file_of, told_by
-from atlctl.backends.guarded.ranks import living
+from atlctl.backends.guarded.asking import file_of, living, told_by
 from atlctl.backends.hosts import looking, records, stopping
 from atlctl.backends.hosts.backend import SupervisedBackend
 from atlctl.backends.hosts.connect import Connections

@@ -15,8 +15,7 @@ import asyncssh
 
 from atlctl.backends.base import Argv, Exited, FailedToStart, Lost, Output, TerminalSize, quoted
 from atlctl.backends.guarded import guard
-from atlctl.backends.guarded.channel import Channel, Ended
-from atlctl.backends.guarded.execution import GuardedExecutor
+from atlctl.backends.guarded.execution import Channel, Ended, GuardedExecutor
 from atlctl.backends.hosts.connect import WINDOW, Connections, NameUnknown
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.keys import LoginRefused
@@ -95,7 +94,7 @@ def _number(name: str) -> int:
 
 
 class SessionChannel:
-    """See `atlctl.backends.guarded.channel.Channel`."""
+    """See `atlctl.backends.guarded.execution.Channel`."""
 
     def __init__(
         self, session: _Session, channel: asyncssh.SSHClientChannel[bytes], closed: Callable[[], object]
@@ -174,7 +173,7 @@ class _Unanswered(Unreachable):
 
 
 class HostPlace:
-    """One host. See `atlctl.backends.guarded.channel.Place`."""
+    """One host. See `atlctl.backends.guarded.execution.Place`."""
 
     def __init__(self, connections: Connections, host: Host, within: Within | None = None) -> None:
         self._connections, self._host = connections, host

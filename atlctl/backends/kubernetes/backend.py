@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from atlctl.backends.base import Listing, LogLine, LogRequest, Plan, S, StopRequest, StopResult
-from atlctl.backends.guarded.asking import file_of
-from atlctl.backends.guarded.ranks import living
+from atlctl.backends.guarded.asking import file_of, living
 from atlctl.backends.kubernetes import access, inventory, kubeconfig, objects, pods, queueing
 from atlctl.backends.kubernetes.api import Denied, NotFound, Object
 from atlctl.backends.kubernetes.client import NOTICE_SECONDS, Client, LaterApi

@@ -1,4 +1,4 @@
-"""The API server over aiohttp: requests, streams and WebSockets. See `Api` in `api.py`.
+"""The API server: requests, streams and WebSockets, repeated with patience. See `Api` in `api.py`.
 
 Connections are not limited in number, since each running command holds one. Answers are plain JSON objects.
 """
@@ -9,17 +9,13 @@ import asyncio
 import gc
 import json
 import logging
-import os
 import random
-import ssl
 import time
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
-
-from yarl import URL
 
 from atlctl import __version__
 from atlctl.backends.kubernetes.api import (
@@ -39,21 +35,12 @@ from atlctl.backends.kubernetes.api import (
     Stream,
     TooLarge,
 )
+from atlctl.backends.kubernetes.wire import HttpAnswer, Wires
 from atlctl.i18n import Message
 
 if TYPE_CHECKING:
     from atlctl.backends.kubernetes.access import Access
-
-# At import aiohttp reads the system's certificate authorities, twice (50 CPU-ms), for requests that bring no TLS
-# settings. All requests here bring theirs; one without would trust no authority.
-_stated = os.environ.get("SSL_CERT_FILE")
-os.environ["SSL_CERT_FILE"] = os.devnull
-try:
-    import aiohttp
-finally:
-    del os.environ["SSL_CERT_FILE"]
-    if _stated is not None:
-        os.environ["SSL_CERT_FILE"] = _stated
+    from atlctl.backends.kubernetes.websocket import Sockets
 
 T = TypeVar("T")
 _log = logging.getLogger("atlctl.kubernetes")
@@ -65,9 +52,6 @@ MOST_PAGES = 400
 #: Seconds for one answer, its repeats included: of a read; of a write, which a server itself gives a minute, since its
 #: webhooks may take their time; and of a list in all its pages.
 DEADLINE, WRITE_DEADLINE, LIST_DEADLINE = 30.0, 60.0, 120.0
-CONNECT_SECONDS = 10.0
-#: Seconds for the end of TLS on a connection that was given up.
-FAREWELL_SECONDS = 0.25
 #: Seconds without a byte after which a read is tried over another connection.
 READ_SECONDS = 15.0
 #: Seconds after which it is said that an answer is waited for.
@@ -76,8 +60,8 @@ NOTICE_SECONDS = 2.0
 ANSWER_BYTES, _LARGE = 64 << 20, 4 << 20
 #: Bytes of memory, as `_weight` estimates them, that an answer, or a list in all its pages, may take once it is parsed.
 PARSED_BYTES = 512 << 20
-#: Bytes that are unpacked at once, and bytes of one message of a WebSocket: a kubelet's are of 32 KiB.
-_PIECE, _MESSAGE_BYTES = 1 << 20, 16 << 20
+#: Bytes that are unpacked at once.
+_PIECE = 1 << 20
 #: Repeats of a read that failed without the server asking for patience; seconds before each, give or take a half.
 _PAUSES = (0.2, 0.5, 1.5)
 #: Bytes of a refusal that are read.
@@ -87,19 +71,14 @@ _TLS_BUFFER = 32 * 1024
 #: A thousand execs make millions of objects, nearly none of them in circles: Python's own thresholds (700, 10, 10) cost
 #: a fifth of the CPU.
 _COLLECTIONS = (50_000, 20, 100)
-#: Seconds without a message until a ping, at random between the two: a thousand sockets opened at once must not ping at
-#: once. Kubelets and load balancers drop streams that are idle for a minute. A connection that carries output is not
-#: pinged: a server that has closed behind output in its buffers answers by a reset, which discards that output.
-PING_SECONDS = (20.0, 30.0)
-#: Seconds after a ping, with nothing heard while we listened, until the connection counts as gone.
-PONG_SECONDS = 15.0
-CLOSE_SECONDS = 0.8
 #: All groups with their resources in one answer, where the server can (1.27 and newer by default).
 _DISCOVERY = (
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
     "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
 )
 _MERGE_PATCH = "application/merge-patch+json"
+#: Goes with every request.
+_OUR_NAME = {"User-Agent": f"atlctl/{__version__}"}
 
 
 class Client:
@@ -112,13 +91,9 @@ class Client:
         self.context = access.context
         self.namespace = access.namespace
         self.access = access
-        self._sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession] | None = None
+        self._wires: Wires | None = None
+        self._sockets: Sockets | None = None
         self._one_large = asyncio.Semaphore(1)
-        #: TLS settings for a server of plain HTTP: those towards its proxy, if that has any.
-        secured = access.tls is None and (access.proxy or "").startswith("https:")
-        self._plain_tls = ssl.create_default_context() if secured else True
-        #: A request was cancelled, and its connection, which aiohttp closes, is not known here.
-        self._given_up = False
 
     async def get(self, path: str, query: Query = ()) -> Object:
         return _parsed(await self._read(path, query))
@@ -176,93 +151,50 @@ class Client:
 
         async def once() -> JsonAnswer:
             async with self._request(method, path, query, body=body, kind=kind) as response:
-                data = _parsed(await self._whole(response))
-                return JsonAnswer(data, tuple(_warning(text) for text in response.headers.getall("Warning", ())))
+                data = _parsed(await self._whole(response, path))
+                return JsonAnswer(data, tuple(_warning(text) for text in response.headers.get("warning", ())))
 
         return await self._patiently(once, WRITE_DEADLINE, only_when_told=True)
 
     @asynccontextmanager
     async def stream(self, path: str, query: Query = ()) -> AsyncIterator[tuple[int, Stream]]:
-        opened: list[AbstractAsyncContextManager[aiohttp.ClientResponse]] = []
+        async with AsyncExitStack() as held:
 
-        async def once() -> aiohttp.ClientResponse:
-            made = self._request("GET", path, query, endless=True)
-            response = await made.__aenter__()
-            opened.append(made)
-            return response
+            async def once() -> HttpAnswer:
+                return await held.enter_async_context(self._request("GET", path, query, endless=True))
 
-        response = await self._patiently(once, only_when_told=True)  # its readers repeat, and know what has come
-        try:
+            response = await self._patiently(once, only_when_told=True)  # its readers repeat, and know what has come
             yield response.status, _Body(response)
-        finally:
-            for made in opened:
-                await made.__aexit__(None, None, None)
 
     async def socket(self, path: str, query: Query, protocols: Sequence[str]) -> Socket:
+        from atlctl.backends.kubernetes import websocket
+
+        if self._sockets is None:
+            _thrifty()
+            self._sockets = websocket.Sockets(self.access, _OUR_NAME)
+        sockets = self._sockets
+
         async def once() -> Socket:
             headers = await self._headers()
             try:
-                async with asyncio.timeout(CONNECT_SECONDS):
-                    opened = await self._open()[1].ws_connect(
-                        self._url(path, query),
-                        protocols=tuple(protocols),
-                        headers=headers,
-                        max_msg_size=_MESSAGE_BYTES,
-                        autoclose=False,
-                        autoping=False,
-                        **self._transport(),
-                    )
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                never = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientHttpProxyError)
-                raise self._no_server(error, asked=not never) from error
-            return AioSocket(opened)
+                return await sockets.open(self._url(path, query), headers, protocols)
+            except websocket.FAILURES as error:
+                raise self._no_server(error, asked=not isinstance(error, websocket.NEVER_ASKED)) from error
 
         return await self._patiently(once, dialing=True)
 
     async def aclose(self) -> None:
-        if self._sessions is not None:
-            for session in self._sessions:
-                await session.close()
-            self._sessions = None
-            if self._given_up:
-                await asyncio.sleep(FAREWELL_SECONDS)
+        if self._wires is not None:
+            self._wires.close()
+            self._wires = None
+        if self._sockets is not None:
+            await self._sockets.aclose()
+            self._sockets = None
 
-    def _open(self) -> tuple[aiohttp.ClientSession, aiohttp.ClientSession]:
-        """A session for requests, and one for WebSockets, whose refusals have to be read before aiohttp hides them."""
-        if self._sessions is None:
-            _smaller_tls_buffers()
-            gc.set_threshold(*_COLLECTIONS)
-            headers = {"User-Agent": f"atlctl/{__version__}", "Accept-Encoding": "gzip"}
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
-            plain, sockets = (
-                aiohttp.ClientSession(
-                    # One each: aiohttp repeats a request on a kept connection that turns out to be closed, and an
-                    # exec that is repeated may run its command twice. A connection of its own is never kept.
-                    connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
-                    headers=headers,
-                    auto_decompress=False,  # it would unpack without a bound
-                    timeout=timeout,
-                    middlewares=middlewares,
-                    cookie_jar=aiohttp.DummyCookieJar(),
-                )
-                for middlewares in ((), (_tell_refusal,))
-            )
-            self._sessions = plain, sockets
-        return self._sessions
-
-    def _url(self, path: str, query: Query) -> URL:
+    def _url(self, path: str, query: Query) -> str:
         pairs = query.items() if isinstance(query, Mapping) else query
         text = urlencode(list(pairs), quote_via=quote)
-        return URL(f"{self.server}{path}{'?' if text else ''}{text}", encoded=True)
-
-    def _transport(self) -> dict[str, Any]:
-        access = self.access
-        given: dict[str, Any] = {"ssl": access.tls if access.tls is not None else self._plain_tls}
-        if access.tls_name:
-            given["server_hostname"] = access.tls_name
-        if access.proxy:
-            given["proxy"] = access.proxy
-        return given
+        return f"{self.server}{path}{'?' if text else ''}{text}"
 
     async def _headers(self) -> dict[str, str]:
         at_hand = self.access.headers_at_hand()
@@ -271,11 +203,11 @@ class Client:
     async def _read(self, path: str, query: Query) -> bytearray:
         async def once() -> bytearray:
             async with self._request("GET", path, query) as response:
-                return await self._whole(response)
+                return await self._whole(response, path)
 
         return await self._patiently(once)
 
-    async def _whole(self, response: aiohttp.ClientResponse) -> bytearray:
+    async def _whole(self, response: HttpAnswer, path: str) -> bytearray:
         """The body, unpacked. Raises TooLarge."""
         got = bytearray()
         async with AsyncExitStack() as held:
@@ -294,7 +226,7 @@ class Client:
                 Message(
                     "the API server {host} sends too much in one answer: {path}",
                     host=self._host(),
-                    path=response.url.path,
+                    path=path,
                 )
             )
         return got
@@ -309,48 +241,34 @@ class Client:
         body: Object | None = None,
         kind: str = "application/json",
         endless: bool = False,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    ) -> AsyncIterator[HttpAnswer]:
         accept = _DISCOVERY if path in ("/api", "/apis") else "*/*" if endless else "application/json"
-        headers = {**await self._headers(), "Accept": accept}
+        headers = {**await self._headers(), "Accept": accept, "Accept-Encoding": "identity" if endless else "gzip"}
         data = None
         if body is not None:
             headers["Content-Type"] = kind
             data = json.dumps(body).encode()
-        if endless:
-            headers["Accept-Encoding"] = "identity"
         silence = READ_SECONDS if method == "GET" and not endless else None
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence)
         _log.debug("%s %s", method, path)
-        try:
-            response = await self._open()[0].request(
-                method,
-                self._url(path, query),
-                data=data,
-                headers=headers,
-                timeout=timeout,
-                allow_redirects=False,
-                **self._transport(),
-            )
-        except asyncio.CancelledError:
-            self._given_up = True
-            raise
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._no_server(error) from error
-        try:
-            if response.status >= 300:
-                raise refusal(response.status, response.headers, _masked(await _start(response), headers))
-            yield response
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise NoServer(
-                Message("the connection to {host} broke: {why}", host=self._host(), why=_why(error)),
-                Message("try again"),
-            ) from error
-        finally:
-            # What is left of an endless answer must not be read to the end, so the connection is not kept.
-            if endless or not response.content.at_eof():
-                response.close()
-            else:
-                response.release()
+        if self._wires is None:
+            _thrifty()
+            self._wires = Wires(self.access, _OUR_NAME)
+        async with AsyncExitStack() as held:
+            asked = self._wires.request(method, self._url(path, query), headers, data, silence)
+            try:
+                response = await held.enter_async_context(asked)
+            except (OSError, ValueError) as error:
+                raise self._no_server(error) from error
+            try:
+                if response.status >= 300:
+                    body_start = await start(_pieces(response))
+                    raise refusal(response.status, response.header("retry-after"), masked(body_start, headers))
+                yield response
+            except OSError as error:
+                raise NoServer(
+                    Message("the connection to {host} broke: {why}", host=self._host(), why=_why(error)),
+                    Message("try again"),
+                ) from error
 
     def _no_server(self, error: Exception, *, asked: bool = False) -> NoServer:
         where: str = self._host()
@@ -471,7 +389,7 @@ class LaterApi:
 class _Body:
     """See `Stream`."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: HttpAnswer) -> None:
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -479,108 +397,23 @@ class _Body:
             async with aclosing(_pieces(self._response)) as pieces:
                 async for piece in pieces:
                     yield piece
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except OSError as error:
             raise NoServer(Message("the connection broke: {why}", why=_why(error))) from error
 
 
-class AioSocket:
-    """See `atlctl.backends.kubernetes.api.Socket`. One task at a time may receive.
-
-    aiohttp stops reading from the connection when 128 KiB wait here, so a slow reader slows the server. Its own
-    heartbeat is not used: that takes a reader who does not ask for a long time for a connection that is gone.
-    """
-
-    def __init__(self, opened: aiohttp.ClientWebSocketResponse) -> None:
-        """`opened`: connected without autoping, a limit on the size of messages and compression."""
-        self.protocol: str | None = opened.protocol
-        self._socket = opened
-        connection = getattr(getattr(opened, "_response", None), "connection", None)
-        self._transport: asyncio.Transport | None = getattr(connection, "transport", None)
-        self._loop = asyncio.get_running_loop()
-        #: Since when somebody waits for a message, None where nobody does.
-        self._listening: float | None = None
-        self._pinged = 0.0
-        self._heard = self._loop.time()
-        self._over = False
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(random.uniform(*PING_SECONDS), self._ping)  # noqa: S311 - no secret
-
-    async def receive(self) -> bytes | None:
-        socket = self._socket
-        while True:
-            self._listening = self._loop.time()
-            try:
-                message = await socket.receive()
-            finally:
-                self._listening = None
-            self._heard = self._loop.time()
-            kind = message.type
-            if kind is aiohttp.WSMsgType.BINARY:
-                data: bytes = message.data
-                return data
-            if kind is aiohttp.WSMsgType.PING:
-                with suppress(ConnectionError, RuntimeError):
-                    await socket.pong(message.data)
-            elif kind not in (aiohttp.WSMsgType.PONG, aiohttp.WSMsgType.TEXT):
-                self._stop()
-                self._over = True
-                return None
-
-    async def send(self, data: bytes) -> None:
-        try:
-            if self._over:
-                raise ConnectionError
-            await self._socket.send_bytes(data)
-        except (aiohttp.ClientConnectionResetError, ConnectionError, RuntimeError) as error:
-            raise NoServer(Message("the connection to the API server was lost")) from error
-
-    async def close(self) -> None:
-        self._stop()
-        try:
-            with suppress(TimeoutError):  # a server that does not answer
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    await self._socket.close()
-        finally:
-            if self._transport is not None:
-                # The farewell of TLS would come after the event loop's end.
-                self._transport.abort()
-
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _ping(self) -> None:
-        quiet = self._loop.time() - self._heard
-        if quiet < PING_SECONDS[0]:
-            self._timer = self._loop.call_later(random.uniform(*PING_SECONDS) - quiet, self._ping)  # noqa: S311 - no secret
-            return
-        self._pinged = self._loop.time()
-        self._task = self._loop.create_task(self._send_ping())
-        self._timer = self._loop.call_later(PONG_SECONDS, self._judge)
-
-    async def _send_ping(self) -> None:
-        with suppress(ConnectionError, RuntimeError):
-            await self._socket.ping()
-
-    def _judge(self) -> None:
-        """A listener who began before the ping and has heard nothing since listens to nobody."""
-        if self._listening is not None and self._listening <= self._pinged:
-            self._task = self._loop.create_task(self.close())
-            return
-        rest = random.uniform(*PING_SECONDS) - PONG_SECONDS  # noqa: S311 - no secret
-        self._timer = self._loop.call_later(rest, self._ping)
+def _pieces(response: HttpAnswer) -> AsyncGenerator[bytes, None]:
+    return unpacked(response.header("content-encoding"), response.pieces())
 
 
-async def _pieces(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+async def unpacked(encoding: str | None, pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
     """What an answer holds, unpacked, in pieces of a bounded size. Raises NoServer where it cannot be unpacked."""
-    packed = response.headers.get("Content-Encoding", "identity").lower()
+    packed = (encoding or "identity").lower()
     unpacker = None if packed == "identity" else zlib.decompressobj(31)
     if packed not in ("identity", "gzip"):
         raise NoServer(
             Message("the API server's answer has an encoding that was not requested: {encoding}", encoding=packed[:40])
         )
-    async for data in response.content.iter_any():
+    async for data in pieces:
         if unpacker is None:
             yield data
             continue
@@ -596,8 +429,8 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, Non
         yield unpacker.flush()
 
 
-def refusal(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """The error that a refused request is. `body` is a Status object or plain text."""
+def refusal(status: int, retry_after: str | None, body: bytes) -> ApiError:
+    """The error that a refused request is. `body` is a Status object or plain text; Retry-After is its header."""
     told: Object = {}
     with suppress(ValueError, RecursionError):
         parsed = json.loads(body)
@@ -619,7 +452,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     if status == 409:
         return Conflict(status, reason, text, message=text)
     if status in (429, 503):
-        return Busy(status, reason, text, retry_after=_seconds(headers.get("Retry-After")))
+        return Busy(status, reason, text, retry_after=_seconds(retry_after))
     return ApiError(status, reason, text)
 
 
@@ -658,11 +491,11 @@ def _parsed(data: bytes | bytearray) -> Object:
     return found if isinstance(found, dict) else {}
 
 
-async def _start(response: aiohttp.ClientResponse) -> bytes:
+async def start(pieces: AsyncGenerator[bytes, None]) -> bytes:
     """The first bytes of a refusal; what can be had of it where the connection breaks."""
     got = b""
-    with suppress(aiohttp.ClientError, OSError, TimeoutError, NoServer):
-        async with asyncio.timeout(5), aclosing(_pieces(response)) as pieces:
+    with suppress(OSError, NoServer):
+        async with asyncio.timeout(5), aclosing(pieces):
             async for piece in pieces:
                 got += piece
                 if len(got) >= _REFUSAL:
@@ -670,20 +503,10 @@ async def _start(response: aiohttp.ClientResponse) -> bytes:
     return got[:_REFUSAL]
 
 
-def _masked(body: bytes, sent: Mapping[str, str]) -> bytes:
+def masked(body: bytes, sent: Mapping[str, str]) -> bytes:
     """A refusal without the credential of its request, which some proxies send back."""
     secret = sent.get("Authorization", "").rpartition(" ")[2].encode()
     return body.replace(secret, b"***") if len(secret) > 3 else body
-
-
-async def _tell_refusal(request: Any, handler: Any) -> Any:
-    """Middleware of WebSockets: a refused upgrade raises with the server's words."""
-    response = await handler(request)
-    if response.status != 101:
-        error = refusal(response.status, response.headers, _masked(await _start(response), request.headers))
-        response.close()
-        raise error
-    return response
 
 
 def _host_of(url: str | None) -> str:
@@ -697,9 +520,11 @@ def _why(error: BaseException) -> str:
     return str(getattr(error, "os_error", None) or error) or type(error).__name__
 
 
-def _smaller_tls_buffers() -> None:
+def _thrifty() -> None:
+    """Less memory for each TLS connection, and fewer collections."""
     from asyncio import sslproto
 
+    gc.set_threshold(*_COLLECTIONS)
     protocol = getattr(sslproto, "SSLProtocol", None)
     if isinstance(getattr(protocol, "max_size", None), int):
         protocol.max_size = _TLS_BUFFER  # type: ignore[union-attr]

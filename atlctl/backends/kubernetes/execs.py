@@ -14,8 +14,7 @@ from urllib.parse import quote, quote_plus
 
 from atlctl.backends.base import Exited, FailedToStart, Lost, Output, TerminalSize
 from atlctl.backends.guarded import guard
-from atlctl.backends.guarded.channel import Channel, Ended
-from atlctl.backends.guarded.execution import GuardedExecutor
+from atlctl.backends.guarded.execution import Channel, Ended, GuardedExecutor
 from atlctl.backends.kubernetes.api import Api, ApiError, Denied, NoServer, NotFound, Socket
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
@@ -76,7 +75,7 @@ class KubernetesExecutor(GuardedExecutor):
 
 
 class ExecPlace:
-    """One container of one pod, where execs are opened. See `atlctl.backends.guarded.channel.Place`."""
+    """One container of one pod, where execs are opened. See `atlctl.backends.guarded.execution.Place`."""
 
     def __init__(self, api: Api, namespace: str, pod: str, container: str | None) -> None:
         self.api = api
@@ -159,7 +158,7 @@ def _not_allowed(status: int, text: str, half_close: bool) -> str:
 
 
 class SocketChannel:
-    """See `atlctl.backends.guarded.channel.Channel`."""
+    """See `atlctl.backends.guarded.execution.Channel`."""
 
     def __init__(self, socket: Socket) -> None:
         self._socket = socket

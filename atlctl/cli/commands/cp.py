@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from atlctl.jobs.model import Job, Worker
     from atlctl.jobs.selection import Selection
     from atlctl.render.jsonout import Status
-    from atlctl.transfer.copy import Copy, Copying, CopyProgress
-    from atlctl.transfer.spec import CopySpec
+    from atlctl.transfer.copy import Copy, Copying, CopyProgress, CopySpec
     from atlctl.transfer.tar import CountedNames
 
 #: Descriptors of ours that one copy takes: its pipes, files and folders, and what is open at its start.
@@ -74,7 +73,7 @@ def command(
 ) -> int:
     context().container = container
     from atlctl.fanout.engine import Limits
-    from atlctl.transfer.spec import parse
+    from atlctl.transfer.copy import parse
 
     selection = options.selection(
         all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
@@ -264,7 +263,7 @@ def summary(
 ) -> tuple[list[Message], list[Message], list[Message]]:
     """Warnings, notes and closing lines, each for the workers it holds for. Names in them are not cleaned yet,
     as whoever writes a line to stderr does that."""
-    from atlctl.cli.sinks import folded
+    from atlctl.cli.output.summary import folded
 
     def told(text: Message, pairs: Sequence[tuple[str, str]]) -> list[Message]:
         return [text.filled(workers=folded(names), what=what) for what, names in _grouped(pairs) if what]
@@ -291,7 +290,7 @@ _SHOWN = {
 
 
 def _closing(results: Sequence[tuple[Outcome, Copy]]) -> list[Message]:
-    from atlctl.cli.sinks import ended, folded
+    from atlctl.cli.output.summary import ended, folded
 
     lines = []
     copied = [(outcome, copy) for outcome, copy in results if outcome.ok]

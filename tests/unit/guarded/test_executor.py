@@ -19,8 +19,7 @@ from atlctl.backends.base import (
     Stream,
     TerminalSize,
 )
-from atlctl.backends.guarded.channel import Channel, Ended
-from atlctl.backends.guarded.execution import GuardedExecutor
+from atlctl.backends.guarded.execution import Channel, Ended, GuardedExecutor
 from atlctl.jobs.errors import AtlctlError, Unreachable
 from atlctl.jobs.model import State, Worker
 

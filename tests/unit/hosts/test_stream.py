@@ -9,7 +9,7 @@ import asyncssh
 import pytest
 
 from atlctl.backends.base import Exited, Output
-from atlctl.backends.guarded.channel import Ended
+from atlctl.backends.guarded.execution import Ended
 from atlctl.backends.hosts.stream import SessionChannel, _Session
 
 

@@ -393,7 +393,7 @@ def test_a_service_account_is_read_without_the_package(service_account: Path) ->
 def test_aiohttp_reads_no_authorities_of_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "mine"))
     script = (
-        "import os, ssl; from atlctl.backends.kubernetes import client; import aiohttp.connector as c; "
+        "import os, ssl; from atlctl.backends.kubernetes import websocket; import aiohttp.connector as c; "
         "print(c._SSL_CONTEXT_VERIFIED.get_ca_certs(), c._SSL_CONTEXT_VERIFIED.verify_mode is ssl.CERT_REQUIRED); "
         "print(os.environ['SSL_CERT_FILE'])"
     )

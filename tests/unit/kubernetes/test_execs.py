@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atlctl.backends.base import Exited, FailedToStart, Lost, Output, TerminalSize
-from atlctl.backends.guarded.channel import Ended
+from atlctl.backends.guarded.execution import Ended
 from atlctl.backends.kubernetes import execs
 from atlctl.backends.kubernetes.execs import decode, outcome
 from tests.support.recordings import load, needs_recordings

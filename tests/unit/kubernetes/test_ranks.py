@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from atlctl.backends.base import Event, Executor, Exited, FailedToStart, Output, Started
-from atlctl.backends.guarded import ranks as guarded
+from atlctl.backends.guarded import asking as guarded
 from atlctl.backends.kubernetes.pods import stated_ranks
 from atlctl.jobs.model import Job, RankMap, State, Worker
 from atlctl.remote.sending import shell

@@ -155,7 +155,7 @@ def recorded(name: str) -> Callable[[str, Object], JsonAnswer]:
 
             body = response["body"]
             data = body if isinstance(body, str) else json.dumps(body)
-            raise client.refusal(response["status"], response["headers"], data.encode())
+            raise client.refusal(response["status"], response["headers"].get("Retry-After"), data.encode())
         warnings = response["headers"].get("Warning")
         return JsonAnswer(response["body"], (warnings,) if warnings else ())
 

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from atlctl.backends.kubernetes import client
+from atlctl.backends.kubernetes import websocket
 from atlctl.backends.kubernetes.api import NoServer
-from atlctl.backends.kubernetes.client import AioSocket
+from atlctl.backends.kubernetes.websocket import AioSocket
 
 Serve = Callable[[web.WebSocketResponse], Awaitable[None]]
 
@@ -61,8 +61,8 @@ def run(serve: Serve, body: Callable[[AioSocket], Awaitable[None]]) -> None:
 
 @pytest.fixture
 def quick_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "PING_SECONDS", (0.1, 0.12))
-    monkeypatch.setattr(client, "PONG_SECONDS", 0.1)
+    monkeypatch.setattr(websocket, "PING_SECONDS", (0.1, 0.12))
+    monkeypatch.setattr(websocket, "PONG_SECONDS", 0.1)
 
 
 async def listening(there: web.WebSocketResponse) -> None:

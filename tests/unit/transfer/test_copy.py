@@ -16,8 +16,7 @@ from atlctl.fanout.engine import Limits, RunInterrupted
 from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.transfer import copy as copying
 from atlctl.transfer import unpack
-from atlctl.transfer.copy import Copy, Copying, download, take_request, upload
-from atlctl.transfer.spec import parse
+from atlctl.transfer.copy import Copy, Copying, download, parse, take_request, upload
 from atlctl.transfer.tar import survey
 from atlctl.transfer.unpack import TEMPORARY
 from tests.unit.transfer.archives import member, stream

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from atlctl.jobs.errors import UsageError
-from atlctl.transfer.spec import CopySpec, Remote, own_name, parse
+from atlctl.transfer.copy import CopySpec, Remote, parse
+from atlctl.transfer.tar import own_name
 
 
 @pytest.mark.parametrize(

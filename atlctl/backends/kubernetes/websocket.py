@@ -1,0 +1,190 @@
+"""WebSockets to the API server over aiohttp, which is imported here alone: it takes 130 CPU-ms."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import ssl
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from yarl import URL
+
+from atlctl.backends.kubernetes.api import NoServer
+from atlctl.backends.kubernetes.client import masked, refusal, start, unpacked
+from atlctl.backends.kubernetes.wire import CONNECT_SECONDS
+from atlctl.i18n import Message
+
+if TYPE_CHECKING:
+    from atlctl.backends.kubernetes.access import Access
+
+# At import aiohttp reads the system's certificate authorities, twice (50 CPU-ms), for requests that bring no TLS
+# settings. All requests here bring theirs; one without would trust no authority.
+_stated = os.environ.get("SSL_CERT_FILE")
+os.environ["SSL_CERT_FILE"] = os.devnull
+try:
+    import aiohttp
+finally:
+    del os.environ["SSL_CERT_FILE"]
+    if _stated is not None:
+        os.environ["SSL_CERT_FILE"] = _stated
+
+#: What opening a socket raises where the server does not answer; and where it has not got the request.
+FAILURES = (aiohttp.ClientError, OSError)
+NEVER_ASKED = (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError)
+#: Bytes of one message: a kubelet's are of 32 KiB.
+_MESSAGE_BYTES = 16 << 20
+#: Seconds without a message until a ping, at random between the two: a thousand sockets opened at once must not ping at
+#: once. Kubelets and load balancers drop streams that are idle for a minute. A connection that carries output is not
+#: pinged: a server that has closed behind output in its buffers answers by a reset, which discards that output.
+PING_SECONDS = (20.0, 30.0)
+#: Seconds after a ping, with nothing heard while we listened, until the connection counts as gone.
+PONG_SECONDS = 15.0
+CLOSE_SECONDS = 0.8
+
+
+class Sockets:
+    """WebSockets to one server, each over a connection of its own: a command must not run twice because aiohttp repeats
+    a request on a kept connection that turns out to be closed."""
+
+    def __init__(self, access: Access, headers: Mapping[str, str]) -> None:
+        """`headers` go with every request."""
+        self._access = access
+        #: TLS settings for a server of plain HTTP: those towards its proxy, if that has any.
+        secured = access.tls is None and (access.proxy or "").startswith("https:")
+        self._plain_tls = ssl.create_default_context() if secured else True
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
+            headers={**headers, "Accept-Encoding": "gzip"},
+            auto_decompress=False,  # it would unpack without a bound
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            middlewares=(_tell_refusal,),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def open(self, url: str, headers: Mapping[str, str], protocols: Sequence[str]) -> AioSocket:
+        """Raises ApiError with the server's words where it refuses, one of `FAILURES` where it does not answer."""
+        access = self._access
+        settings: dict[str, Any] = {"ssl": access.tls if access.tls is not None else self._plain_tls}
+        if access.tls_name:
+            settings["server_hostname"] = access.tls_name
+        if access.proxy:
+            settings["proxy"] = access.proxy
+        async with asyncio.timeout(CONNECT_SECONDS):
+            opened = await self._session.ws_connect(
+                URL(url, encoded=True),
+                protocols=tuple(protocols),
+                headers=headers,
+                max_msg_size=_MESSAGE_BYTES,
+                autoclose=False,
+                autoping=False,
+                **settings,
+            )
+        return AioSocket(opened)
+
+    async def aclose(self) -> None:
+        await self._session.close()
+
+
+class AioSocket:
+    """See `atlctl.backends.kubernetes.api.Socket`. One task at a time may receive.
+
+    aiohttp stops reading from the connection when 128 KiB wait here, so a slow reader slows the server. Its own
+    heartbeat is not used: that takes a reader who does not ask for a long time for a connection that is gone.
+    """
+
+    def __init__(self, opened: aiohttp.ClientWebSocketResponse) -> None:
+        """`opened`: connected without autoping, a limit on the size of messages and compression."""
+        self.protocol: str | None = opened.protocol
+        self._socket = opened
+        connection = getattr(getattr(opened, "_response", None), "connection", None)
+        self._transport: asyncio.Transport | None = getattr(connection, "transport", None)
+        self._loop = asyncio.get_running_loop()
+        #: Since when somebody waits for a message, None where nobody does.
+        self._listening: float | None = None
+        self._pinged = 0.0
+        self._heard = self._loop.time()
+        self._over = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(random.uniform(*PING_SECONDS), self._ping)  # noqa: S311 - no secret
+
+    async def receive(self) -> bytes | None:
+        socket = self._socket
+        while True:
+            self._listening = self._loop.time()
+            try:
+                message = await socket.receive()
+            finally:
+                self._listening = None
+            self._heard = self._loop.time()
+            kind = message.type
+            if kind is aiohttp.WSMsgType.BINARY:
+                data: bytes = message.data
+                return data
+            if kind is aiohttp.WSMsgType.PING:
+                with suppress(ConnectionError, RuntimeError):
+                    await socket.pong(message.data)
+            elif kind not in (aiohttp.WSMsgType.PONG, aiohttp.WSMsgType.TEXT):
+                self._stop()
+                self._over = True
+                return None
+
+    async def send(self, data: bytes) -> None:
+        try:
+            if self._over:
+                raise ConnectionError
+            await self._socket.send_bytes(data)
+        except (aiohttp.ClientConnectionResetError, ConnectionError, RuntimeError) as error:
+            raise NoServer(Message("the connection to the API server was lost")) from error
+
+    async def close(self) -> None:
+        self._stop()
+        try:
+            with suppress(TimeoutError):  # a server that does not answer
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._socket.close()
+        finally:
+            if self._transport is not None:
+                # The farewell of TLS would come after the event loop's end.
+                self._transport.abort()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ping(self) -> None:
+        quiet = self._loop.time() - self._heard
+        if quiet < PING_SECONDS[0]:
+            self._timer = self._loop.call_later(random.uniform(*PING_SECONDS) - quiet, self._ping)  # noqa: S311 - no secret
+            return
+        self._pinged = self._loop.time()
+        self._task = self._loop.create_task(self._send_ping())
+        self._timer = self._loop.call_later(PONG_SECONDS, self._judge)
+
+    async def _send_ping(self) -> None:
+        with suppress(ConnectionError, RuntimeError):
+            await self._socket.ping()
+
+    def _judge(self) -> None:
+        """A listener who began before the ping and has heard nothing since listens to nobody."""
+        if self._listening is not None and self._listening <= self._pinged:
+            self._task = self._loop.create_task(self.close())
+            return
+        rest = random.uniform(*PING_SECONDS) - PONG_SECONDS  # noqa: S311 - no secret
+        self._timer = self._loop.call_later(rest, self._ping)
+
+
+async def _tell_refusal(request: Any, handler: Any) -> Any:
+    """Middleware: a refused upgrade raises with the server's words, before aiohttp hides them."""
+    response = await handler(request)
+    if response.status != 101:
+        headers = response.headers
+        said = b""
+        with suppress(aiohttp.ClientError):
+            said = await start(unpacked(headers.get("Content-Encoding"), response.content.iter_any()))
+        response.close()
+        raise refusal(response.status, headers.get("Retry-After"), masked(said, request.headers))
+    return response
