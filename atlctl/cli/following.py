@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
 from atlctl.cli.runtime import context
@@ -12,13 +12,29 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from atlctl.backends.base import Backend
+    from atlctl.backends.hosts.starting import StartSpec
     from atlctl.jobs.model import Job, Worker
 
 GRACE_SECONDS = 5.0
 
 
-def pair(text: str) -> tuple[str, str]:
+def spec(
+    cmd: list[str], name: str | None, env: list[str] | None, master_port: int | None, **of_hosts: str | None
+) -> StartSpec:
+    """What to start, from the options that both ways have, and those of hosts alone. Raises UsageError."""
+    from atlctl.backends.base import Argv
+    from atlctl.backends.hosts.starting import StartSpec
+    from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
+
+    given = dict(_pair(text) for text in env or [])
+    markers = [marker.decode() for marker in FAILURE_MARKERS]
+    return StartSpec(Argv(tuple(cmd)), name, given, master_port, markers, **of_hosts)
+
+
+def _pair(text: str) -> tuple[str, str]:
     """The value of `--env`. Raises UsageError."""
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -28,6 +44,23 @@ def pair(text: str) -> tuple[str, str]:
             Message("write {example}", example="--env NAME=VALUE"),
         )
     return name, value
+
+
+async def begin(source: Backend, starting: Coroutine[Any, Any, str], detach: bool) -> int:
+    """Start a job (`starting` returns its name), then stay with it unless it is to be left alone."""
+    task = asyncio.create_task(starting)
+    try:
+        name = await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            await interrupted(source, await source.get_job(task.result()))
+        raise
+    if detach:
+        say.out(f"{name}\n")
+        return 0
+    return await stay(source, await source.get_job(name))
 
 
 async def stay(source: Backend, job: Job) -> int:

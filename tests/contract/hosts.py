@@ -77,12 +77,12 @@ class HostsWorld:
 
     def start(self, argv: Sequence[str] = IDLE, workers: int = 1, name: str = "job") -> Job:
         placed = {f"worker-{index}": Host(self._site.addresses[index]) for index in range(workers)}
-        spec = starting.StartSpec(Argv(tuple(argv)), placed, name)
+        spec = starting.StartSpec(Argv(tuple(argv)), name)
 
         async def main() -> None:
             connections = hosts.connections()
             try:
-                await starting.start(lambda where: SshExecutor(connections, where), spec)
+                await starting.start(lambda where: SshExecutor(connections, where), spec, placed)
             finally:
                 await connections.aclose()
 

@@ -59,9 +59,9 @@ class LocalWorld:
         self.backend: Backend = LocalBackend()
 
     def start(self, argv: Sequence[str] = IDLE, workers: int = 1, name: str = "job") -> Job:
-        from atlctl.backends.hosts.launching import LaunchSpec, launch
+        from atlctl.backends.hosts.starting import StartSpec, start_here
 
-        return self.load(launch(LaunchSpec(Argv(tuple(argv)), workers, name)))
+        return self.load(start_here(StartSpec(Argv(tuple(argv)), name), workers))
 
     def load(self, name: str) -> Job:
         return asyncio.run(self.backend.get_job(name))

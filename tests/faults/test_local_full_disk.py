@@ -103,10 +103,10 @@ def test_a_stop_on_a_full_disk_answers(local: Local) -> None:
 LAUNCH = """
 import resource, sys
 from atlctl.backends.base import Argv
-from atlctl.backends.hosts.launching import LaunchSpec, launch
+from atlctl.backends.hosts.starting import StartSpec, start_here
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 try:
-    print(launch(LaunchSpec(Argv(("sleep", "4900", "x" * 20000)), 3, "job")))
+    print(start_here(StartSpec(Argv(("sleep", "4900", "x" * 20000)), "job"), 3))
 except Exception as error:
     print(type(error).__name__, error)
 """

@@ -73,8 +73,8 @@ class Site:
         return asyncio.run(asyncio.wait_for(main(), 50))
 
     def start(self, *words: str, hosts: Mapping[str, Host] = HOSTS, **options: Any) -> Record:
-        spec = StartSpec(Argv(words), hosts, **{"name": "job", **options})
-        return self.run(lambda executors: starting.start(executors, spec))
+        spec = StartSpec(Argv(words), **{"name": "job", **options})
+        return self.run(lambda executors: starting.start(executors, spec, hosts))
 
     def look(self, record: Record) -> Job:
         return looking.job(record, self.seen(record))
@@ -161,7 +161,7 @@ async def main():
     connections = Connections(Keys(lambda _: None), KnownHosts(accept_new=False), sys.argv[1])
     executors = lambda hosts: SshExecutor(connections, hosts)
     {before}
-    record = await starting.start(executors, StartSpec(Argv(tuple(sys.argv[2:])), HOSTS, "job"))
+    record = await starting.start(executors, StartSpec(Argv(tuple(sys.argv[2:])), "job"), HOSTS)
     print("started", flush=True)
     await asyncio.sleep(100)
 asyncio.run(main())

@@ -152,7 +152,7 @@ def test_a_host_without_a_python_that_is_new_enough(site: Site) -> None:
 
 def test_a_start_that_is_cancelled_leaves_nothing(site: Site) -> None:
     async def main(executors: starting.Executors) -> None:
-        task = asyncio.create_task(starting.start(executors, StartSpec(Argv(("sleep", "1000")), HOSTS, "job")))
+        task = asyncio.create_task(starting.start(executors, StartSpec(Argv(("sleep", "1000")), "job"), HOSTS))
         while not list(site.state.glob("*/*/job.json")):  # noqa: ASYNC110  another process sets no event
             await asyncio.sleep(0.001)
         task.cancel()

@@ -31,7 +31,7 @@ CALLS = (
 ANCHORED = ("match", "fullmatch")
 #: Where a pattern is made of what is known only when it runs, and why it needs no look here.
 MADE_LATER = {
-    ("remote.supervisor.starting", "_environment"): "the contract's own, which is looked at there",
+    ("remote.supervisor.starting", "environment"): "the contract's own, which is looked at there",
     ("remote.cgroups", "throttled"): "one of two names",
     ("cli.commands.logs", "_pattern"): "the user's own, for the user's own output",
     ("diagnosis.scanner", "plain_sieve"): "literals",

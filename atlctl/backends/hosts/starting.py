@@ -1,94 +1,270 @@
-"""Starts a job on its hosts, all of it or nothing.
+"""Starts a job, all of it or nothing: on the machine one is on (`start_here`) or on hosts (`start`).
 
-Each step is taken on all hosts before the next one is: all is in place, the workers run, they stay. Up to the last one
-a worker lives only as long as this side holds on: where a host fails, or this process dies, what runs is ended again.
+Both send one description to `remote.supervisor.starting`, as a call or over a session. Each step is taken on all hosts
+before the next one is: all is in place, the workers run, they stay. Up to the last one a worker lives only as long as
+this side holds on: if a host fails, or this process dies, what runs is ended again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from atlctl.backends.base import Argv, Executor, Exited, FailedToStart
-from atlctl.backends.hosts import asking
-from atlctl.backends.hosts.asking import NoAnswer, Why, request
+from atlctl.backends.hosts import asking, registry
+from atlctl.backends.hosts.asking import CannotStartError, NoAnswer, Why, request
 from atlctl.backends.hosts.execution import as_utf8
 from atlctl.backends.hosts.hostfile import Host
-from atlctl.backends.hosts.launching import DEFAULT_PORT, LEAKING, LOG_MAX_BYTES, LOG_MAX_FILES, MAX_WORKERS, check
 from atlctl.backends.hosts.looking import look
 from atlctl.backends.hosts.records import Claim, Placed, Record
-from atlctl.backends.hosts.registry import OTHER_NAME, occupied
 from atlctl.backends.hosts.stopping import remove_folders, stop
 from atlctl.i18n import Message, joined
-from atlctl.jobs.errors import NO_PYTHON, AtlctlError, Unreachable, UsageError
+from atlctl.jobs.errors import NO_PYTHON, AtlctlError, ExitCode, NothingMatched, Unreachable, UsageError
 from atlctl.jobs.fields import whole
-from atlctl.jobs.naming import fold_names, safe_file_name
+from atlctl.jobs.naming import check_job_name, fold_names, safe_file_name
+from atlctl.jobs.statedir import ensure_dir, file_error, state_dir
+from atlctl.remote.supervisor import boot
+from atlctl.remote.supervisor.starting import Start, environment
+from atlctl.remote.supervisor.telling import Refused
 
 _log = logging.getLogger(__name__)
+
+MAX_WORKERS = 4096
+#: torchrun's and the platform's port.
+DEFAULT_PORT = 29500
+
+#: A worker's log is rotated at this size and this many files are kept (the kubelet keeps 5 of 10 MiB).
+LOG_MAX_BYTES = 64 * 1024 * 1024
+LOG_MAX_FILES = 5
+
+#: Variables of a torchrun or platform around a start. Inherited, they would hijack the job's own torchrun.
+LEAKING = re.compile(
+    r"PET_\w+|TORCHELASTIC_\w+|MASTER_(ADDR|PORT)|WORLD_SIZE|RANK|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE|NAME)"
+    r"|ATLCTL_(JOB|WORKER|EXEC|STATE_DIR)"
+)
+_CONTRACT = ("RANK", "WORLD_SIZE", "MASTER_PORT", "ATLCTL_JOB", "ATLCTL_WORKER", "ATLCTL_STATE_DIR", "ATLCTL_EXEC")
 
 #: Seconds for the end of what was begun on a host.
 UNDO_SECONDS = 20.0
 #: Hosts whose reasons are told where a start fails on many.
 TOLD = 3
 
+
+@dataclass(frozen=True, slots=True)
+class StartSpec:
+    """What to start, wherever. `master_port` None: 29500 if it is free (on the first host), else another.
+    `failure_markers`: byte strings, as text, whose presence in a worker's log says that its trainer has failed.
+
+    Of a job on hosts, `chdir`: the working folder, by default the home of the login, below which a relative one lies.
+    `master_addr`: by default the first host's name as it was written.
+    """
+
+    argv: Argv
+    name: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    master_port: int | None = None
+    failure_markers: Sequence[str] = ()
+    chdir: str | None = None
+    master_addr: str | None = None
+    hostfile: str | None = None
+
+    def check(self, example: str) -> None:
+        """Raise UsageError for a name, command, variable or port that cannot be. `example`: of a command line."""
+        if self.name is not None:
+            check_job_name(self.name)
+        if not self.argv.words or not self.argv.words[0]:
+            raise UsageError(Message("no command to run"), example)
+        for key, value in self.env.items():
+            if key in _CONTRACT:
+                hint = (
+                    Message("use --master-port")
+                    if key == "MASTER_PORT"
+                    else Message("it is part of the contract with the workers")
+                )
+                raise UsageError(Message("--env {key}: this variable is set by atlctl", key=key), hint)
+            if not key or "=" in key or "\0" in key + value:
+                raise UsageError(
+                    Message("--env {key}={value}: not a variable", key=key, value=value),
+                    Message("write --env NAME=VALUE"),
+                )
+        if self.master_port is not None and not 1 <= self.master_port <= 65535:
+            raise _out_of_range("--master-port", 65535, self.master_port)
+
+    def described(self, name: str, master_addr: str, size: int) -> dict[str, Any]:
+        """The job as `remote.supervisor.starting` takes it, without its workers."""
+        return {
+            "name": name,
+            "uid": str(uuid.uuid4()),
+            "created": time.time(),
+            "argv": [as_utf8(word) for word in self.argv.words],
+            "env": {as_utf8(key): as_utf8(value) for key, value in self.env.items()},
+            "leaking": LEAKING.pattern,
+            "contract": {"WORLD_SIZE": str(size), "ATLCTL_JOB": name},
+            "master_addr": master_addr,
+            "failure_markers": list(self.failure_markers),
+            "log_max_bytes": LOG_MAX_BYTES,
+            "log_max_files": LOG_MAX_FILES,
+        }
+
+
+def _worker(name: str, index: int) -> dict[str, Any]:
+    return {"name": name, "env": {"RANK": str(index), "ATLCTL_WORKER": name}}
+
+
+def _out_of_range(option: str, most: int, number: int) -> UsageError:
+    message = Message("{option} must be from 1 to {most}, not {number}", option=option, most=most, number=number)
+    return UsageError(message)
+
+
+# On this machine
+
+
+def start_here(spec: StartSpec, workers: int) -> str:
+    """Start the job on this machine and return its name as soon as all its workers run.
+
+    Raises UsageError, CannotStartError, AtlctlError for a full disk or a living job of that name; then nothing is left.
+    """
+    if not 1 <= workers <= MAX_WORKERS:
+        raise _out_of_range("--workers", MAX_WORKERS, workers)
+    spec.check("atlctl local run --workers 4 -- python train.py")
+    with registry.locked() as root:
+        registry.sweep(root)
+        name = spec.name or _free_name(root)
+        _check_free(name)
+        port = _port(spec.master_port)
+        old = registry.set_aside(root, name)
+        begun = Start(os.path.join(root, name))
+        try:
+            _begin(begun, name, workers, port, spec)
+            begun.keep()
+        except BaseException:
+            begun.end()
+            registry.remove(begun.folder)  # Ctrl-C included: no half-made state
+            if old is not None:
+                os.rename(old, begun.folder)
+            raise
+        if old is not None:
+            with contextlib.suppress(AtlctlError):  # the job runs; the next start removes what is left of the old one
+                registry.remove(old)
+    return name
+
+
+def _free_name(root: str) -> str:
+    taken = set(os.listdir(root))
+    return next(name for name in (f"local-{number}" for number in range(1, len(taken) + 2)) if name not in taken)
+
+
+def _check_free(name: str) -> None:
+    """A dead job's entry gives way to a new one of its name; a living one, or one out of sight, does not."""
+    try:
+        found = registry.glance(name)
+    except NothingMatched:
+        return
+    if found.presence == "alive":
+        raise registry.running(name, registry.occupied(name))
+    if found.presence == "elsewhere":
+        raise AtlctlError(
+            Message(
+                "job {job} was started on {place}: it cannot be seen from here whether it still runs",
+                job=name,
+                place=found.place,
+            ),
+            registry.OTHER_NAME,
+        )
+
+
+def _port(wanted: int | None) -> int:
+    taken = {entry.master_port or 0 for entry in registry.load_all()[0] if entry.presence == "alive"}
+    port = boot.choose_port(wanted, DEFAULT_PORT, taken)
+    if port is None:
+        raise AtlctlError(
+            Message("port {port} is in use", port=wanted),
+            Message("leave out --master-port to have a free one chosen"),
+        )
+    return port
+
+
+def _begin(begun: Start, name: str, count: int, port: int, spec: StartSpec) -> None:
+    """Start the supervisor and its workers; they end with `begun` unless it is kept. Raises as `start_here`."""
+    workers = [_worker(f"worker-{index}", index) for index in range(count)]
+    wanted = {**spec.described(name, "127.0.0.1", count), "workers": workers}
+    inherited = {as_utf8(key): as_utf8(value) for key, value in os.environ.items()}
+    where = str(Path(boot.__file__).absolute().parents[3])
+
+    def supervisor(link: int) -> int:
+        process = boot.begin(where, begun.folder, link)
+        process.returncode = 0  # it outlives this command: no zombie of ours, no warning about it
+        return process.pid
+
+    ensure_dir(begun.folder)
+    for worker in workers:
+        for part in ("work", "log"):
+            ensure_dir(f"{begun.folder}/workers/{worker['name']}/{part}")
+    try:
+        begun.go(wanted, environment(wanted, inherited, as_utf8(state_dir())), port, supervisor)
+    except OSError as error:
+        raise file_error(error, error.filename or begun.folder) from error
+    except boot.Failed as failed:
+        hint = Message("try again; is the machine overloaded?") if failed.late else None
+        raise AtlctlError(str(failed), hint) from None
+    except Refused as refused:
+        code = refused.told["code"]
+        near = None
+        if code in (ExitCode.NOT_FOUND, ExitCode.NOT_EXECUTABLE):
+            near = Message(
+                "workers run in folders of their own: give a program in PATH or an absolute path{here}",
+                here=_near(spec.argv),
+            )
+        why = Message("the workers could not be started: {why}", why=str(refused))
+        raise CannotStartError(why, near, code) from None
+
+
+def _near(argv: Argv) -> str:
+    here = os.path.abspath(argv.words[0])
+    return Message(" (here: {path})", path=here) if os.path.isfile(here) else ""
+
+
+# On hosts
+
 #: Makes an executor for hosts by the names of their workers. It stays the caller's.
 Executors = Callable[[Mapping[str, Host]], Executor]
 
 
-@dataclass(frozen=True, slots=True)
-class StartSpec:
-    """What to start where. `hosts`: by the names of the workers, in the order of their ranks.
-
-    `chdir`: the working folder, by default the home of the login, below which a relative one lies. `master_addr`: by
-    default the first host's name as it was written. `master_port` None: 29500 where it is free on the first host, else
-    another. `failure_markers`: as of local jobs.
-    """
-
-    argv: Argv
-    hosts: Mapping[str, Host]
-    name: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    chdir: str | None = None
-    master_addr: str | None = None
-    master_port: int | None = None
-    hostfile: str | None = None
-    failure_markers: Sequence[str] = ()
-
-
-async def start(executors: Executors, spec: StartSpec, timeout: float = 60.0) -> Record:
-    """Start the job; it runs on when this returns, whoever goes. `timeout`: seconds for each step of a host.
+async def start(executors: Executors, spec: StartSpec, hosts: Mapping[str, Host], timeout: float = 60.0) -> Record:
+    """Start the job; it runs on when this returns, whoever goes. `hosts`: by the names of the workers, in the order of
+    their ranks. `timeout`: seconds for each step of a host.
 
     Raises UsageError, NotAllowed, Unreachable, CannotStartError, AtlctlError; then nothing is left, or the message
     names where something may be.
     """
-    _check(spec)
+    if not 1 <= len(hosts) <= MAX_WORKERS:
+        raise UsageError(Message("a job has 1 to {most} hosts, not {count}", most=MAX_WORKERS, count=len(hosts)))
+    spec.check("atlctl ssh run --hostfile FILE -- torchrun train.py")
+    if spec.chdir is not None and (not spec.chdir or "\0" in spec.chdir):
+        raise UsageError(Message("--chdir {path!r}: not a folder path", path=spec.chdir))
     number = 1
     while True:
         claim = Claim(spec.name, number)
         try:
             if claim.old is not None:
                 await _must_have_ended(executors, claim.old)
-            record = await _Start(executors, spec, claim, timeout).run()
+            record = await _Start(executors, spec, hosts, claim, timeout).run()
             if claim.old is not None:
-                await _sweep(executors, claim.old, spec.hosts)
+                await _sweep(executors, claim.old, hosts)
             return record
         except Taken:
             number = claim.number + 1
         finally:
             claim.release()
-
-
-def _check(spec: StartSpec) -> None:
-    if not 1 <= len(spec.hosts) <= MAX_WORKERS:
-        raise UsageError(Message("a job has 1 to {most} hosts, not {count}", most=MAX_WORKERS, count=len(spec.hosts)))
-    check(spec.argv, spec.name, spec.env, spec.master_port, "atlctl ssh run --hostfile FILE -- torchrun train.py")
-    if spec.chdir is not None and (not spec.chdir or "\0" in spec.chdir):
-        raise UsageError(Message("--chdir {path!r}: not a folder path", path=spec.chdir))
 
 
 async def _must_have_ended(executors: Executors, old: Record) -> None:
@@ -102,12 +278,12 @@ async def _must_have_ended(executors: Executors, old: Record) -> None:
                 job=old.name,
                 why=unknown[0].worker.reason,
             ),
-            OTHER_NAME,
+            registry.OTHER_NAME,
         )
     if living := [name for name, one in seen.items() if one.worker.state.active]:
         raise AtlctlError(
             Message("job {job} is still running on {hosts}", job=old.name, hosts=fold_names(living)),
-            occupied(old.name),
+            registry.occupied(old.name),
         )
 
 
@@ -197,12 +373,14 @@ class _Host:
 class _Start:
     """One start of one job."""
 
-    def __init__(self, executors: Executors, spec: StartSpec, claim: Claim, timeout: float) -> None:
-        self._executor = executors(spec.hosts)
-        self._spec, self._claim = spec, claim
-        self._hosts = {name: _Host(self._executor, name, index, timeout) for index, name in enumerate(spec.hosts)}
-        self._uid = str(uuid.uuid4())
-        self._created = time.time()
+    def __init__(
+        self, executors: Executors, spec: StartSpec, where: Mapping[str, Host], claim: Claim, timeout: float
+    ) -> None:
+        self._executor = executors(where)
+        self._spec, self._where, self._claim = spec, where, claim
+        self._hosts = {name: _Host(self._executor, name, index, timeout) for index, name in enumerate(where)}
+        master_addr = spec.master_addr or next(iter(where.values())).name
+        self._described = spec.described(claim.name, master_addr, len(where))
         self._record: Record | None = None
 
     async def run(self) -> Record:
@@ -252,42 +430,23 @@ class _Start:
 
     def _wanted(self, host: _Host) -> dict[str, Any]:
         spec = self._spec
-        contract = {
-            "WORLD_SIZE": str(len(spec.hosts)),
-            "RANK": str(host.index),
-            "ATLCTL_JOB": self._claim.name,
-            "ATLCTL_WORKER": host.name,
-        }
         return {
-            "name": self._claim.name,
-            "uid": self._uid,
-            "created": self._created,
-            "argv": [as_utf8(word) for word in spec.argv.words],
-            "env": {**_picked(spec.hosts[host.name]), **{as_utf8(k): as_utf8(v) for k, v in spec.env.items()}},
-            "leaking": LEAKING.pattern,
-            "contract": contract,
-            "master_addr": self._master_addr,
+            **self._described,
+            "env": {**_picked(self._where[host.name]), **self._described["env"]},
             "chdir": None if spec.chdir is None else as_utf8(spec.chdir),
             "chooses_port": host.index == 0,
             "port": spec.master_port,
             "default_port": DEFAULT_PORT,
-            "worker": host.name,
             "own": safe_file_name(host.name),
             "gives_way": spec.name is not None,
-            "failure_markers": list(spec.failure_markers),
-            "log_max_bytes": LOG_MAX_BYTES,
-            "log_max_files": LOG_MAX_FILES,
+            "workers": [_worker(host.name, host.index)],
         }
-
-    @property
-    def _master_addr(self) -> str:
-        return self._spec.master_addr or next(iter(self._spec.hosts.values())).name
 
     def _placed(self, ready: Mapping[str, Mapping[str, Any]]) -> Record:
         """The record, from what the hosts have answered. Raises AtlctlError for what is no answer."""
         spec = self._spec
         workers = []
-        for name, host in spec.hosts.items():
+        for name, host in self._where.items():
             folder = ready[name].get("folder")  # as it is: the bytes of a path may travel as lone surrogates
             if not isinstance(folder, str) or not folder.startswith("/"):
                 raise asking.unclear().at(name)
@@ -297,12 +456,12 @@ class _Start:
             raise asking.unclear().at(workers[0].name)
         return Record(
             name=self._claim.name,
-            uid=self._uid,
-            created=self._created,
-            argv=tuple(as_utf8(word) for word in spec.argv.words),
+            uid=self._described["uid"],
+            created=self._described["created"],
+            argv=tuple(self._described["argv"]),
             hostfile=spec.hostfile,
             chdir=spec.chdir,
-            master_addr=self._master_addr,
+            master_addr=self._described["master_addr"],
             master_port=port,
             workers=tuple(workers),
         )

@@ -12,7 +12,7 @@ from atlctl.cli.runtime import run_async
 from atlctl.i18n import Message
 
 if TYPE_CHECKING:
-    from atlctl.backends.hosts.launching import LaunchSpec
+    from atlctl.backends.hosts.starting import StartSpec
 
 
 TEXT = Message(
@@ -34,20 +34,9 @@ def command(
     master_port: options.MasterPort = None,
     detach: options.Detach = False,
 ) -> int:
-    from atlctl.backends.base import Argv
-    from atlctl.backends.hosts.launching import LaunchSpec
-    from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
-
     _hint_relative(cmd)
-    spec = LaunchSpec(
-        argv=Argv(tuple(cmd)),
-        workers=workers,
-        name=name,
-        env=dict(following.pair(text) for text in env or []),
-        master_port=master_port,
-        failure_markers=[marker.decode() for marker in FAILURE_MARKERS],
-    )
-    return run_async(lambda: _run(spec, detach))
+    spec = following.spec(cmd, name, env, master_port)
+    return run_async(lambda: _run(spec, workers, detach))
 
 
 def _hint_relative(cmd: list[str]) -> None:
@@ -64,19 +53,18 @@ def _hint_relative(cmd: list[str]) -> None:
             )
 
 
-async def _run(spec: LaunchSpec, detach: bool) -> int:
-    from atlctl.backends.hosts.launching import launch
+async def _run(spec: StartSpec, workers: int, detach: bool) -> int:
     from atlctl.cli.target import local
 
-    source = local()
+    return await following.begin(local(), _start(spec, workers), detach)
+
+
+async def _start(spec: StartSpec, workers: int) -> str:
+    from atlctl.backends.hosts.starting import start_here
+
     # In a thread of its own: the start waits for the supervisor, and signals must come through meanwhile.
-    starting = asyncio.create_task(asyncio.to_thread(launch, spec))
+    starting = asyncio.create_task(asyncio.to_thread(start_here, spec, workers))
     try:
-        name = await asyncio.shield(starting)
+        return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await following.interrupted(source, await source.get_job(await starting))
-        raise
-    if detach:
-        say.out(f"{name}\n")
-        return 0
-    return await following.stay(source, await source.get_job(name))
+        return await starting  # a thread cannot be cancelled

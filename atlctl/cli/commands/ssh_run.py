@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,9 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atlctl.backends.hosts.hostfile import Host
     from atlctl.backends.hosts.starting import StartSpec
 
 
@@ -76,12 +78,9 @@ def command(
     master_port: options.MasterPort = None,
     detach: options.Detach = False,
 ) -> int:
-    from atlctl.backends.base import Argv
     from atlctl.backends.hosts import lists
     from atlctl.backends.hosts.hostfile import pick
-    from atlctl.backends.hosts.starting import StartSpec
     from atlctl.cli import hosts
-    from atlctl.diagnosis.torchelastic import FAILURE_MARKERS
 
     file = context().hostfile
     if (file is None) == (job is None):
@@ -93,21 +92,11 @@ def command(
     for remark in listed.remarks:
         say.note(remark)
     picked = pick(listed.hosts, include or "", exclude or "")
-    spec = StartSpec(
-        argv=Argv(tuple(cmd)),
-        hosts={host.name: host for host in picked},
-        name=name,
-        env=dict(following.pair(text) for text in env or []),
-        chdir=chdir,
-        master_addr=master_addr,
-        master_port=master_port,
-        hostfile=file,
-        failure_markers=[marker.decode() for marker in FAILURE_MARKERS],
-    )
-    return run_async(lambda: _run(spec, detach))
+    spec = following.spec(cmd, name, env, master_port, chdir=chdir, master_addr=master_addr, hostfile=file)
+    return run_async(lambda: _run(spec, {host.name: host for host in picked}, detach))
 
 
-async def _run(spec: StartSpec, detach: bool) -> int:
+async def _run(spec: StartSpec, where: Mapping[str, Host], detach: bool) -> int:
     from atlctl.backends.hosts.ssh import SshBackend
     from atlctl.backends.hosts.starting import start
     from atlctl.backends.hosts.stream import SshExecutor
@@ -117,18 +106,9 @@ async def _run(spec: StartSpec, detach: bool) -> int:
     context().closers.append(connections.aclose)
     if spec.master_addr is None:
         # An alias of ~/.ssh/config means nothing to the other hosts.
-        spec = replace(spec, master_addr=connections.target(next(iter(spec.hosts.values()))).host)
-    source = SshBackend(connections, ())
-    starting = asyncio.create_task(start(lambda where: SshExecutor(connections, where), spec))
-    try:
-        record = await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        starting.cancel()
-        await asyncio.wait([starting])
-        if not starting.cancelled() and starting.exception() is None:
-            await following.interrupted(source, await source.get_job(starting.result().name))
-        raise
-    if detach:
-        say.out(f"{record.name}\n")
-        return 0
-    return await following.stay(source, await source.get_job(record.name))
+        spec = replace(spec, master_addr=connections.target(next(iter(where.values()))).host)
+
+    async def name() -> str:
+        return (await start(lambda hosts: SshExecutor(connections, hosts), spec, where)).name
+
+    return await following.begin(SshBackend(connections, ()), name(), detach)

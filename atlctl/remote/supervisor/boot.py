@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from . import processes
@@ -69,11 +69,23 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def choose_port(wanted: int | None, first: int, taken: Collection[int] = ()) -> int | None:
+    """`wanted`, or `first` if it is free, or any other free one; None if the wanted one is in use. `taken`: those that
+    are given away and perhaps not used yet."""
+    if wanted is not None:
+        return wanted if port_is_free(wanted) else None
+    if first not in taken and port_is_free(first):
+        return first
+    while (port := free_port()) in taken:
+        continue
+    return port
+
+
 def begin(
     where: str, folder: str, link: int, env: Mapping[str, str] | None = None, *flags: str
 ) -> subprocess.Popen[bytes]:
     """The supervisor of the job in `folder`, from the package in the folder `where`, with the socket `link`. `flags`:
-    more of them for its Python. Raises OSError with the name of the file in it, where it is one."""
+    more of them for its Python. Raises OSError with the name of the file in it."""
     log = os.open(
         f"{folder}/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
     )
@@ -89,6 +101,9 @@ def begin(
             pass_fds=(link,),
             cwd="/",
         )
+    except OSError as error:
+        error.filename = error.filename or sys.executable
+        raise
     finally:
         os.close(log)
 

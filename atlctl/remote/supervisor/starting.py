@@ -1,4 +1,4 @@
-"""Starts a worker on this machine, in step with its siblings on others: a line of JSON in, a line of JSON out.
+"""Starts a job's workers on this machine, also in step with siblings on others: a line of JSON in, a line of JSON out.
 
     the specification   ready      all is in place, and nothing runs
     go                  started    it runs, and is ended again unless it is kept
@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -46,7 +47,7 @@ def start(wanted: dict[str, Any]) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, _leave)
     try:
-        begun = _Start({**wanted, **_hear()})
+        begun = _Told({**wanted, **_hear()})
     except _Gone:
         return
     try:
@@ -66,6 +67,9 @@ def start(wanted: dict[str, Any]) -> None:
     except OSError as error:
         begun.undo()
         raise explained(error, begun.folder) from error
+    except boot.Failed as failed:
+        begun.undo()
+        raise Refused("failed", str(failed)) from None
     except BaseException:
         begun.undo()
         raise
@@ -87,8 +91,69 @@ def _hear() -> dict[str, Any]:
     return found
 
 
-class _Start:
-    """One worker's start. What it has begun is undone by `undo`, up to `keep`."""
+def environment(wanted: dict[str, Any], inherited: Mapping[str, str], state: str) -> dict[str, str]:
+    """What all workers of a job have in common, but for the port."""
+    leaking = re.compile(wanted["leaking"])
+    env = {key: value for key, value in inherited.items() if not leaking.fullmatch(key)}
+    for key in ("PWD", "OLDPWD"):
+        env.pop(key, None)
+    env["MASTER_ADDR"] = wanted["master_addr"]
+    env.update(wanted["env"])
+    env.update(wanted["contract"])
+    env["ATLCTL_STATE_DIR"] = state
+    return env
+
+
+class Start:
+    """A supervisor and its workers, from `go` on. `keep` lets them stay, `end` ends them."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._link: socket.socket | None = None
+        self._boot = (0, 0)
+
+    def go(self, wanted: dict[str, Any], env: dict[str, str], port: int, begin: Callable[[int], int]) -> None:
+        """Write down what is wanted, start the supervisor and with it the workers. `begin` gets its end of a socket and
+        returns the pid. Raises Refused if the workers cannot be started, OSError, boot.Failed."""
+        spec = {
+            **{key: wanted[key] for key in ("name", "uid", "created", "argv", "workers", "failure_markers")},
+            **{key: wanted[key] for key in ("log_max_bytes", "log_max_files")},
+            "master_port": port,
+            "umask": boot.umask(),
+        }
+        folders.write_json(f"{self.folder}/spec.json", spec)
+        folders.write_json(f"{self.folder}/env.json", {**env, "MASTER_PORT": str(port)})
+        self._link, theirs = socket.socketpair()
+        with theirs:
+            pid = begin(theirs.fileno())
+        found = processes.stat(pid)
+        self._boot = (pid, found.start if found else 0)
+        answer = boot.await_start(self._link, self.folder)
+        if not answer.get("ok"):
+            code = answer.get("exit_code", 1)
+            kind = "cannot_start" if code in (125, 126, 127) else "failed"
+            raise Refused(kind, str(answer.get("message")), code=code)
+
+    def keep(self) -> None:
+        assert self._link is not None
+        with contextlib.suppress(BrokenPipeError):  # all its workers have ended already
+            self._link.sendall(KEEP)
+        self._link.close()
+
+    def end(self) -> bool:
+        """End what was begun: without the word to keep it, it goes. False where something does not end."""
+        if self._link is not None:
+            self._link.close()
+        deadline = time.monotonic() + boot.UNDO_SECONDS
+        while self._boot[0] and processes.alive(*self._boot):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+
+class _Told:
+    """One worker's start, as a client elsewhere wants it. What it has begun is undone by `undo`, up to `keep`."""
 
     def __init__(self, wanted: dict[str, Any]) -> None:
         self._wanted = wanted
@@ -97,8 +162,7 @@ class _Start:
         self.folder = f"{job}/{wanted['own']}"
         self._aside = f"{job}/.old-{wanted['own']}"
         self._lock: folders.Lock | None = None
-        self._link: socket.socket | None = None
-        self._boot = (0, 0)
+        self._start = Start(self.folder)
         #: What lies in `folder` is of this start.
         self._ours = False
         self._env: dict[str, str] = {}
@@ -112,7 +176,7 @@ class _Start:
         self._give_way()
         self._ours = True
         self._place = os.path.normpath(os.path.join(os.getcwd(), self._wanted["chdir"] or "."))
-        self._env = self._environment()
+        self._env = environment(self._wanted, os.environ, self._state)
         self._check()
         port = self._port() if self._wanted["chooses_port"] else None
         for part in ("", "/program", "/workers", *self._parts()):
@@ -162,17 +226,6 @@ class _Start:
             )
         os.rename(self.folder, self._aside)
 
-    def _environment(self) -> dict[str, str]:
-        leaking = re.compile(self._wanted["leaking"])
-        env = {key: value for key, value in os.environ.items() if not leaking.fullmatch(key)}
-        for key in ("PWD", "OLDPWD"):
-            env.pop(key, None)
-        env["MASTER_ADDR"] = self._wanted["master_addr"]
-        env.update(self._wanted["env"])
-        env.update(self._wanted["contract"])
-        env["ATLCTL_STATE_DIR"] = self._state
-        return env
-
     def _check(self) -> None:
         """What a shell would say of the working folder and the command."""
         if not os.path.isdir(self._place):
@@ -189,38 +242,19 @@ class _Start:
 
     def _port(self) -> int:
         wanted = self._wanted["port"]
-        first = wanted if wanted is not None else self._wanted["default_port"]
-        if boot.port_is_free(first):
-            return int(first)
-        if wanted is not None:
+        port = boot.choose_port(wanted, self._wanted["default_port"])
+        if port is None:
             raise Refused("failed", f"port {wanted} is in use there")
-        return boot.free_port()
+        return port
 
     def go(self, port: int) -> None:
-        """Start the supervisor, and with it the worker. Raises Refused."""
-        wanted = self._wanted
-        spec = {
-            **{key: wanted[key] for key in ("name", "uid", "created", "argv", "failure_markers")},
-            **{key: wanted[key] for key in ("log_max_bytes", "log_max_files")},
-            "master_port": port,
-            "umask": boot.umask(),
-            "workers": [{"name": wanted["worker"], "folder": wanted["own"], "chdir": self._place, "env": {}}],
-        }
-        folders.write_json(f"{self.folder}/spec.json", spec)
-        folders.write_json(f"{self.folder}/env.json", {**self._env, "MASTER_PORT": str(port)})
-        self._link, theirs = socket.socketpair()
-        with theirs:
-            self._spawn(theirs.fileno())
-        try:
-            answer = boot.await_start(self._link, self.folder)
-        except boot.Failed as failed:
-            raise Refused("failed", str(failed)) from None
-        if not answer.get("ok"):
-            code = answer.get("exit_code", 1)
-            kind = "cannot_start" if code in (125, 126, 127) else "failed"
-            raise Refused(kind, str(answer.get("message")), code=code)
+        """Start the supervisor, and with it the worker. Raises as `Start.go`."""
+        workers = [
+            {**worker, "folder": self._wanted["own"], "chdir": self._place} for worker in self._wanted["workers"]
+        ]
+        self._start.go({**self._wanted, "workers": workers}, self._env, port, self._begin)
 
-    def _spawn(self, link: int) -> None:
+    def _begin(self, link: int) -> int:
         """By way of a process that ends at once: the supervisor is nobody's child here, and bears no mark of the guard,
         so that the socket alone decides whether it stays."""
         reader, writer = os.pipe()
@@ -228,9 +262,11 @@ class _Start:
         if child == 0:
             said = b""
             try:
-                said = str(self._begin(link)).encode()
+                env = {key: value for key, value in os.environ.items() if key != "ATLCTL_EXEC"}
+                # Nothing compiled is kept: the program is this job's alone.
+                said = str(boot.begin(f"{self.folder}/program", self.folder, link, env, "-B").pid).encode()
             except OSError as error:
-                said = f"{error.filename or sys.executable}: {error.strerror}".encode()
+                said = f"{error.filename}: {error.strerror}".encode()
             finally:
                 os.write(writer, said)
                 os._exit(0)
@@ -240,19 +276,10 @@ class _Start:
         os.waitpid(child, 0)
         if not said.isdigit():
             raise Refused("failed", said.decode("utf-8", "replace") or "the supervisor could not be started")
-        found = processes.stat(int(said))
-        self._boot = (int(said), found.start if found else 0)
-
-    def _begin(self, link: int) -> int:
-        env = {key: value for key, value in os.environ.items() if key != "ATLCTL_EXEC"}
-        # Nothing compiled is kept: the program is this job's alone.
-        return boot.begin(f"{self.folder}/program", self.folder, link, env, "-B").pid
+        return int(said)
 
     def keep(self) -> None:
-        assert self._link is not None
-        with contextlib.suppress(BrokenPipeError):  # its worker has ended already
-            self._link.sendall(KEEP)
-        self._link.close()
+        self._start.keep()
         with contextlib.suppress(Refused):  # it runs; the next start removes what is left of the old one
             folders.delete(self._aside)
         if self._lock is not None:
@@ -264,14 +291,9 @@ class _Start:
             signal.signal(number, signal.SIG_IGN)
         if self._lock is None:
             return True  # what is there is not ours
-        if self._link is not None:
-            self._link.close()
-        deadline = time.monotonic() + boot.UNDO_SECONDS
-        while self._boot[0] and processes.alive(*self._boot):
-            if time.monotonic() > deadline:
-                self._lock.release()
-                return False
-            time.sleep(0.02)
+        if not self._start.end():
+            self._lock.release()
+            return False
         with contextlib.suppress(Refused, OSError):
             if self._ours:
                 folders.delete(self.folder)

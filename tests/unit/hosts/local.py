@@ -11,7 +11,7 @@ from typing import Any
 
 from atlctl.backends.base import Argv
 from atlctl.backends.hosts import registry
-from atlctl.backends.hosts.launching import LaunchSpec, launch
+from atlctl.backends.hosts.starting import StartSpec, start_here
 from atlctl.jobs.model import Job
 from tests.contract.world import IDLE, LocalWorld, eventually
 from tests.support.proc import read, wait_until
@@ -43,7 +43,7 @@ class Local(LocalWorld):
         master_port: int | None = None,
         markers: Sequence[str] = (),
     ) -> Job:
-        return self.load(launch(LaunchSpec(Argv(tuple(argv)), workers, name, env or {}, master_port, markers)))
+        return self.load(start_here(StartSpec(Argv(tuple(argv)), name, env or {}, master_port, markers), workers))
 
     def sh(self, script: str, **options: Any) -> Job:
         return self.run(("sh", "-c", script), **options)

@@ -243,8 +243,8 @@ def test_a_job_started_inside_a_worker_is_that_workers(local: Local) -> None:
     """Its workers carry the same names, and are still nobody else's."""
     job = local.run(workers=2)
     inner = (
-        "from atlctl.backends.base import Argv; from atlctl.backends.hosts.launching import *;"
-        "launch(LaunchSpec(Argv(('sleep', '4607')), 2, 'inner'))"
+        "from atlctl.backends.base import Argv; from atlctl.backends.hosts.starting import *;"
+        "start_here(StartSpec(Argv(('sleep', '4607')), 'inner'), 2)"
     )
     script = ["env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-c", inner]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.backends.hosts import launching, registry
+from atlctl.backends.hosts import registry, starting
 from atlctl.jobs.errors import AtlctlError, UsageError
 from atlctl.jobs.model import State
 from atlctl.remote.supervisor import boot
@@ -121,10 +121,10 @@ def test_no_command(local: Local, argv: tuple[str, ...]) -> None:
 LAUNCH = """
 import sys
 from atlctl.backends.base import Argv
-from atlctl.backends.hosts.launching import LaunchSpec, launch
+from atlctl.backends.hosts.starting import StartSpec, start_here
 {before}
 try:
-    print(launch(LaunchSpec(Argv(tuple(sys.argv[3:])), int(sys.argv[2]), sys.argv[1])))
+    print(start_here(StartSpec(Argv(tuple(sys.argv[3:])), sys.argv[1]), int(sys.argv[2])))
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -270,7 +270,7 @@ def test_29500_if_it_is_free(local: Local, monkeypatch: pytest.MonkeyPatch) -> N
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
-    monkeypatch.setattr(launching, "DEFAULT_PORT", free)
+    monkeypatch.setattr(starting, "DEFAULT_PORT", free)
     local.run(name="first")
     local.run(name="second")
     ports = [registry.load(name).master_port for name in ("first", "second")]
@@ -280,13 +280,13 @@ def test_29500_if_it_is_free(local: Local, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_another_if_29500_is_taken(local: Local, busy: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     with busy:
-        monkeypatch.setattr(launching, "DEFAULT_PORT", busy.getsockname()[1])
+        monkeypatch.setattr(starting, "DEFAULT_PORT", busy.getsockname()[1])
         local.run()
         assert registry.load("job").master_port not in (None, busy.getsockname()[1])
 
 
 def test_the_platforms_port() -> None:
-    assert launching.DEFAULT_PORT == 29500
+    assert starting.DEFAULT_PORT == 29500
 
 
 def test_a_port_that_was_asked_for_and_is_taken(local: Local, busy: socket.socket) -> None:
@@ -345,14 +345,14 @@ def test_a_file_here_is_not_a_file_there(local: Local) -> None:
 
 def test_ctrl_c_during_the_start_leaves_nothing(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also at the worst moment: all workers run, and the launcher has not said that it knows."""
-    real = launching._answer
+    real = boot.await_start
 
     def interrupted(link: socket.socket, folder: str) -> object:
         real(link, folder)
         assert (Path(folder) / "job.json").exists()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(launching, "_answer", interrupted)
+    monkeypatch.setattr(boot, "await_start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         local.sh("trap '' TERM; while :; do sleep 0.1; done", workers=3)
     assert marked() == []
@@ -375,16 +375,17 @@ def test_a_supervisor_that_ends_at_once(local: Local, monkeypatch: pytest.Monkey
     assert not local.folder().exists()
 
 
-KILL = "from atlctl.backends.hosts import launching as l; import os\n"
+KILL = "from atlctl.remote.supervisor import boot as l; import os\n"
 
 
 @pytest.mark.parametrize(
     "before",
     [
-        pytest.param(KILL + "l._spawn = lambda *_: os.kill(os.getpid(), 9)", id="before-the-supervisor"),
-        pytest.param(KILL + "l._answer = lambda *_: os.kill(os.getpid(), 9)", id="while-it-starts"),
+        pytest.param(KILL + "l.begin = lambda *_: os.kill(os.getpid(), 9)", id="before-the-supervisor"),
+        pytest.param(KILL + "l.await_start = lambda *_: os.kill(os.getpid(), 9)", id="while-it-starts"),
         pytest.param(
-            KILL + "real = l._answer\nl._answer = lambda *a: (real(*a), os.kill(os.getpid(), 9))", id="before-the-word"
+            KILL + "real = l.await_start\nl.await_start = lambda *a: (real(*a), os.kill(os.getpid(), 9))",
+            id="before-the-word",
         ),
     ],
 )
