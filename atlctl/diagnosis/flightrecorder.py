@@ -466,7 +466,7 @@ class _GroupDumps:
         tied = len(votes) == 2 and votes[0][1] == votes[1][1]
         usual = [items[0] for items in at.values() if _step(items) == votes[0][0]]
         first = min(usual, key=lambda item: item.created_ns or 0, default=None)
-        others = [(rank, items) for rank, items in at.items() if tied or _step(items) != votes[0][0]]
+        others = [(rank, items[0]) for rank, items in at.items() if tied or _step(items) != votes[0][0]]
         return MissedCollective(
             self._name,
             self._description,
@@ -475,7 +475,9 @@ class _GroupDumps:
             absent=tuple(sorted(rank for rank, last in reached.items() if last < seq)),
             no_dump=self._no_dump,
             unclear=unclear,
-            mismatches=tuple(_mismatch(rank, items[0]) for rank, items in others) if unlike else (),
+            mismatches=tuple(Mismatch(rank, item.operation, item.input_sizes, item.frame) for rank, item in others)
+            if unlike
+            else (),
             operation=first.operation if first else None,
             input_sizes=first.input_sizes if first else (),
             frame=first.frame if first else None,
@@ -497,10 +499,6 @@ def _kept(state: GroupState) -> dict[int, list[Collective]]:
 def _step(items: Sequence[Collective]) -> _Step:
     """What is compared: operations and, where they must be equal on all ranks, sizes."""
     return tuple((item.operation, item.input_sizes if item.operation in _SAME_SIZE else None) for item in items)
-
-
-def _mismatch(rank: int, item: Collective) -> Mismatch:
-    return Mismatch(rank, item.operation, item.input_sizes, item.frame)
 
 
 # Plain values out of a pickle from a source that is not trusted.

@@ -186,7 +186,6 @@ class AgentEnd:
     """How the agent itself ended, where it was not by its processes' failure: a signal, the store, the rendezvous."""
 
     worker: str
-    index: int
     line_no: int
     text: str
     time: Moment | None
@@ -553,7 +552,7 @@ def _nameless(process: Process) -> bool:
 
 
 def _hand_out(traces: Sequence[Trace], silent: Sequence[Process]) -> None:
-    if len(silent) == 1 or len({_shape(trace) for trace in traces}) == 1:
+    if len(silent) == 1 or len({re.sub(r"\d+", "#", trace.last.message) for trace in traces}) == 1:
         for process in silent:
             process.traces.append(traces[-1])
         return
@@ -562,10 +561,6 @@ def _hand_out(traces: Sequence[Trace], silent: Sequence[Process]) -> None:
     for process, trace in zip(ordered, traces[-len(ordered) :], strict=False):
         process.traces.append(trace)
         process.guessed_words = True
-
-
-def _shape(trace: Trace) -> str:
-    return re.sub(r"\d+", "#", trace.last.message)
 
 
 def _same(process: Process, rank: int | None, local: int | None, pid: int | None) -> bool:
@@ -587,19 +582,15 @@ def _agent_ends(evidence: WorkerEvidence, log: LogFacts) -> Iterator[AgentEnd]:
     signalled = [note for note in log.notes if note.kind is NoteKind.SIGNALLED]
     since = max((line for line in started if signalled and line < signalled[-1].line_no), default=0)
     for note in [note for note in signalled if note.line_no > since][:1]:
-        yield AgentEnd(
-            evidence.worker, evidence.index, note.line_no, note.text, log.moments.get(note.line_no), note.signal
-        )
+        yield AgentEnd(evidence.worker, note.line_no, note.text, log.moments.get(note.line_no), note.signal)
     for trace in log.traces:
         name = trace.last.exception.rpartition(".")[2]
         if trace.agent and not trace.logged and name not in ("ChildFailedError", "SignalException"):
-            yield AgentEnd(
-                evidence.worker, evidence.index, trace.last.line_no, trace.last.message, trace.time, None, trace.chain
-            )
+            yield AgentEnd(evidence.worker, trace.last.line_no, trace.last.message, trace.time, None, trace.chain)
     if not any(trace.agent and "Rendezvous" in trace.last.exception for trace in log.traces):
         for note in [note for note in log.notes if note.kind is NoteKind.RENDEZVOUS][-1:]:
             moment = log.moments.get(note.line_no)
-            yield AgentEnd(evidence.worker, evidence.index, note.line_no, note.text, moment)
+            yield AgentEnd(evidence.worker, note.line_no, note.text, moment)
 
 
 def _went_on(log: LogFacts, end: AgentEnd) -> bool:

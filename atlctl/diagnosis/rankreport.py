@@ -23,7 +23,6 @@ from atlctl.jobs.fields import without_surrogates
 
 #: What is kept of one report.
 _RANKS, _CHILDREN, _WAITS, _TEXT = 4096, 32, 64, 1000
-_MAX_NUMBER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)

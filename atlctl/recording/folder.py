@@ -189,17 +189,13 @@ def _collected(files: str, found: FolderContent) -> Iterator[tuple[str, str]]:
     """Folders `NAME_tmp` and `NAME_elastic` in `files`."""
     try:
         with os.scandir(files) as entries:
-            folders = sorted((entry for entry in entries if entry.is_dir(follow_symlinks=False)), key=_name)
+            folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError as error:
         found.note(error)
         return
-    for entry in folders:
+    for entry in sorted(folders, key=lambda entry: entry.name):
         if match := _FILES.fullmatch(entry.name):
             yield match[1], entry.path
-
-
-def _name(entry: os.DirEntry[str]) -> str:
-    return entry.name
 
 
 def _files_below(root: str, worker: str, content: FolderContent) -> bool:

@@ -77,7 +77,10 @@ def copy_folder(path: str, folder: ReportFolder, *, error_files: bool = True, li
     done.missing += [(link, Message("a symbolic link, which is not followed")) for link in content.links]
     done.missing += list(content.unreadable)
     done.missing += [(worker, Message("it has more files than are read")) for worker in content.omitted]
-    logs = [[(file, [_log_name(file, worker)]) for file in files] for worker, files in content.logs.items()]
+    logs = [
+        [(file, [kept_name(worker) + os.path.basename(file)[len(worker) :]]) for file in files]
+        for worker, files in content.logs.items()
+    ]
     logs += [[(item.path, _below(path, item.path))] for items in content.rank_logs.values() for item in items]
     _copy_logs(logs, folder, done, limit)
     _copy_files(path, content, folder, done)
@@ -176,10 +179,6 @@ def _chunks_within(fd: int, limit: int, shown: str, done: Copied) -> Iterator[by
         if left <= 0:
             done.missing.append((shown, Message("only its first {size} MiB", size=limit >> 20)))
             return
-
-
-def _log_name(path: str, worker: str) -> str:
-    return kept_name(worker) + os.path.basename(path)[len(worker) :]
 
 
 def _copy_logs(

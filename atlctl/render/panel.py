@@ -174,7 +174,8 @@ class _Terminal:
 
     def _draw_listing(self, listing: ListingLike) -> None:
         self._console.print(self._text(listing.label, "strong"))
-        rooms = [max(self._text(cell).cell_len for cell in column) for column in self._heads(listing)]
+        heads = zip(*(line.cells[:-1] for line in listing.lines), strict=True)
+        rooms = [max(self._text(cell).cell_len for cell in column) for column in heads]
         first = sum(rooms) + _GAP * (len(rooms) + 1)
         stacked = bool(rooms) and self._width - first < _MIN_TEXT
         indent = 2 * _GAP if stacked else first
@@ -197,9 +198,6 @@ class _Terminal:
                 lead = head
             for at, text in enumerate(texts):
                 self._console.print((lead if at == 0 else self._text(" " * indent)) + text, overflow="fold")
-
-    def _heads(self, listing: ListingLike) -> list[tuple[str, ...]]:
-        return list(zip(*(line.cells[:-1] for line in listing.lines), strict=True))
 
     def _folded(self, text: Text, width: int, fold: int | None) -> list[Text]:
         """The lines that `text` takes, at most `fold` of them; of the last one the end is cut off then."""

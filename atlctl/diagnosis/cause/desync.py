@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from atlctl.diagnosis.cause.rounds import Round, place_unheard
 from atlctl.diagnosis.consequence import Sort
-from atlctl.diagnosis.failures import Failure
 from atlctl.diagnosis.flightrecorder import missing_ranks
 from atlctl.diagnosis.logfacts import CollectiveLine, Says
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
@@ -200,7 +199,7 @@ def _all_of_worker(this: Round, worker: str | None, ranks: Sequence[int]) -> boo
 def _cause(
     this: Round, rank: int, category: str, message: str, why: str, confidence: Confidence, proof: Proof | None
 ) -> Cause:
-    item = _find(this, rank)
+    item = next((item for item in this.failures if item.rank == rank), None)
     extra = [proof] if proof else []
     sentence = Message("Rank {rank}: {message}", rank=rank, message=message)
     if item is not None:
@@ -213,10 +212,6 @@ def _cause(
         place.worker if place else None, category, sentence, confidence, why, rank=rank,
         local_rank=place.local_rank if place else None, attempt=this.number, brief=message, proofs=tuple(extra),
     )  # fmt: skip
-
-
-def _find(this: Round, rank: int) -> Failure | None:
-    return next((item for item in this.failures if item.rank == rank), None)
 
 
 def _proof(this: Round, said: CollectiveLine) -> Proof:

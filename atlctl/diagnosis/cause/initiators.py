@@ -42,7 +42,7 @@ def find_initiators(this: Round) -> Diagnosis | None:
 
 
 def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosis:
-    same = _same_words(found)
+    same = len({shape(item) for item in found}) == 1
     if same and _everybody(this, found):
         return _job(this, found)
     if same and len(found) > 1 and (worker := _whole_worker(this, found)):
@@ -247,10 +247,6 @@ def _of_the_worker(this: Round, item: Failure) -> bool:
     """Whether what failed belongs to the whole worker, and others of it were ended before they could say the same."""
     silenced = any(other.worker == item.worker and other.part is Part.ENDED for other in this.failures)
     return _scope(this, item) is FaultScope.WORKER or (silenced and not item.process.seen)
-
-
-def _same_words(found: Sequence[Failure]) -> bool:
-    return len({shape(item) for item in found}) == 1
 
 
 def shape(item: Failure) -> tuple[str, str]:

@@ -266,8 +266,7 @@ def find_loose(this: Round) -> Diagnosis | None:
         if consequence_of(first.text) is None:
             candidates.append(_candidate(name, category, first.message, first.line_no, first.exception))
     refused = next(((name, hit) for name, hit in located if "refused" in hit.text), None)
-    if (refused is not None and not candidates) or (refused and _all_nccl(candidates)):
-        assert refused is not None
+    if refused is not None and all("NCCL" in cause.message for cause in candidates):
         return _peer(this, *refused)
     if not candidates and (everywhere := _same_everywhere(this, roots)) is not None:
         return everywhere
@@ -330,10 +329,6 @@ def _last_hits(worker: WorkerRounds, number: int) -> list[SignatureHit]:
 def _code(hit: SignatureHit) -> bool:
     """Whether a launcher reports that a process ended in failure, without saying which."""
     return hit.match.groups.get("code", "0") != "0"
-
-
-def _all_nccl(candidates: list[Cause]) -> bool:
-    return all("NCCL" in cause.message for cause in candidates)
 
 
 def _peer(this: Round, name: str, hit: SignatureHit) -> Diagnosis:
