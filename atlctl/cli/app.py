@@ -166,9 +166,9 @@ atlctl demo                        # all of it on a real job on this machine"""
     }
 
 
-app = new_app(cls=_Root, no_args_is_help=True)
-_local = new_app(cls=_Local, name="local", no_args_is_help=True)
-_ssh = new_app(cls=_Ssh, name="ssh", no_args_is_help=True)
+app = new_app(cls=_Root)
+_local = new_app(cls=_Local, name="local")
+_ssh = new_app(cls=_Ssh, name="ssh")
 
 Backend = Annotated[str | None, options.choice("--backend", values=options.BACKENDS, help=Message("where jobs live"))]
 Output = Annotated[str | None, options.output(*options.FORMATS)]

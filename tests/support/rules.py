@@ -230,7 +230,10 @@ def evaluated(module: Module) -> list[str]:
 
 #: Texts for people, by the names of their fields; and what would make a decision of one.
 _TEXTS = ("message", "hint", "evidence")
-_LOOKS = ("startswith", "endswith", "removeprefix", "removesuffix", "partition", "find", "index", "search", "match")
+_LOOKS = (
+    *("startswith", "endswith", "removeprefix", "removesuffix", "partition", "find", "index", "search", "match"),
+    "replace",
+)
 
 
 def decided_by_text(module: Module) -> list[str]:

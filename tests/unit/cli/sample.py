@@ -46,8 +46,8 @@ def _inner() -> typer.Typer:
     return inner
 
 
-app = new_app(cls=_Sample, no_args_is_help=True)
-inner = new_app(cls=_Inner, name="local", no_args_is_help=True)
+app = new_app(cls=_Sample)
+inner = new_app(cls=_Inner, name="local")
 app.callback()(real_app._root)
 inner.callback()(real_app._group_root)
 
