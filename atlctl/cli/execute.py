@@ -10,13 +10,9 @@ from typing import TYPE_CHECKING
 
 from atlctl.backends.base import Argv, ExecRequest
 from atlctl.cli import say, target
-from atlctl.cli.output.folder import FolderSink
-from atlctl.cli.output.gather import GatherSink
-from atlctl.cli.output.jsonl import JsonSink
-from atlctl.cli.output.live import LiveSink
-from atlctl.cli.output.summary import summary_lines
 from atlctl.cli.patience import within
 from atlctl.cli.runtime import context
+from atlctl.cli.sinks import FolderSink, GatherSink, JsonSink, LiveSink, summary_lines
 from atlctl.fanout.engine import FanOut, Limits, RunInterrupted, StdinFeed
 from atlctl.fanout.limits import make_room
 from atlctl.fanout.outcome import EndKind, Outcome, fold_codes

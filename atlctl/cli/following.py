@@ -76,7 +76,7 @@ async def stay(source: Backend, job: Job) -> int:
 
 async def _follow(source: Backend, job: Job) -> None:
     from atlctl.backends.base import LogRequest
-    from atlctl.cli.output.loglines import TextLines
+    from atlctl.cli.loglines import TextLines
     from atlctl.fanout.merge import merge
 
     writer, request = context().writer, LogRequest(follow=True)

@@ -21,10 +21,10 @@ from atlctl.cli import runtime, table
 from atlctl.cli.app import app
 from atlctl.cli.commands.stacks import to_data as to_stacks_data
 from atlctl.cli.commands.stacks import worker_data
-from atlctl.cli.manual import pages
-from atlctl.cli.output.jsonl import JsonSink
 from atlctl.cli.parser import Command, parse_and_run
+from atlctl.cli.sinks import JsonSink
 from atlctl.cli.smoke.telling import to_data as to_smoke_data
+from atlctl.cli.table import pages
 from atlctl.diagnosis.hang import changes
 from atlctl.diagnosis.result import GpuIdentity
 from atlctl.diagnosis.telling.data import to_data

@@ -263,7 +263,7 @@ def summary(
 ) -> tuple[list[Message], list[Message], list[Message]]:
     """Warnings, notes and closing lines, each for the workers it holds for. Names in them are not cleaned yet,
     as whoever writes a line to stderr does that."""
-    from atlctl.cli.output.summary import folded
+    from atlctl.cli.sinks import folded
 
     def told(text: Message, pairs: Sequence[tuple[str, str]]) -> list[Message]:
         return [text.filled(workers=folded(names), what=what) for what, names in _grouped(pairs) if what]
@@ -290,7 +290,7 @@ _SHOWN = {
 
 
 def _closing(results: Sequence[tuple[Outcome, Copy]]) -> list[Message]:
-    from atlctl.cli.output.summary import ended, folded
+    from atlctl.cli.sinks import ended, folded
 
     lines = []
     copied = [(outcome, copy) for outcome, copy in results if outcome.ok]

@@ -94,7 +94,7 @@ class _View:
 async def _show(
     argument: str | None, option: str | None, selection: Selection, request: LogRequest, view: _View
 ) -> int:
-    from atlctl.cli.output.loglines import JsonLines, TextLines
+    from atlctl.cli.loglines import JsonLines, TextLines
     from atlctl.cli.target import backend, choose, find_logged, say_guessed
     from atlctl.fanout.merge import merge
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from atlctl import __version__
 from atlctl.cli import say
 from atlctl.cli.evidence.findings import matcher, own_signatures, placed
-from atlctl.cli.report.page import Material, page, proofs_of, smoke_results, smoke_workers
-from atlctl.cli.report.words import words
+from atlctl.cli.report.page import Material, page, proofs_of, smoke_results, smoke_workers, words
 from atlctl.cli.smoke.telling import Words
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence

@@ -8,13 +8,13 @@ import unicodedata
 import pytest
 from typer.main import get_command
 
-from atlctl.cli import helptext, manual, table
+from atlctl.cli import helptext, table
 from atlctl.i18n import Message, translated
 from tests.unit.cli import sample
 
 
 def page_of(path):
-    return next(page for page in manual.pages(get_command(sample.app)) if page.path == path)
+    return next(page for page in table.pages(get_command(sample.app)) if page.path == path)
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
@@ -71,7 +71,7 @@ def test_lines_keep_to_the_width(lang, width):
 
 def test_every_command_and_option_has_a_text():
     missing = []
-    for page in manual.pages():
+    for page in table.pages():
         if not (page.command.summary and page.command.examples):
             missing.append(page.title)
         missing += [
@@ -83,7 +83,7 @@ def test_every_command_and_option_has_a_text():
 
 
 def test_examples_are_the_same_commands_in_both_languages():
-    for page in manual.pages():
+    for page in table.pages():
         english, chinese = page.command.examples, translated(page.command.examples, "zh")
         assert re.sub(r" *# .*", "", english) == re.sub(r" *# .*", "", chinese), page.title
 
@@ -95,7 +95,7 @@ def test_examples_are_valid_command_lines():
     from atlctl.cli.completion.complete import position
 
     data = table.completion_table()
-    for page in manual.pages():
+    for page in table.pages():
         for line in page.command.examples.splitlines():
             for part in re.split(r"[|>]+", re.sub(r"'[^']*'", "X", line.partition("  #")[0])):
                 words = shlex.split(part)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.cli.manual import ENVIRONMENT, escape, man_pages, markdown_pages, pages
+from atlctl.cli.table import ENVIRONMENT, escape, man_pages, markdown_pages, pages
 from tests.support.needs import needs
 
 ROOT = Path(__file__).parents[3]

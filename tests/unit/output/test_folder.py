@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.cli.output.folder import FolderSink
+from atlctl.cli.sinks import FolderSink
 from atlctl.jobs.errors import AtlctlError, UsageError
 from tests.unit.output.helpers import exited, worker
 

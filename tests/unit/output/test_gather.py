@@ -1,7 +1,7 @@
 import pytest
 
 from atlctl.backends.base import Stream
-from atlctl.cli.output.gather import GatherSink
+from atlctl.cli.sinks import GatherSink
 from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.jobs.errors import AtlctlError
 from atlctl.render.streams import Streams

@@ -3,7 +3,7 @@ import json
 import re
 from typing import Any
 
-from atlctl.cli.output.jsonl import JsonSink
+from atlctl.cli.sinks import JsonSink
 from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.render.writer import Writer
 from tests.unit.output.helpers import exited, run, worker

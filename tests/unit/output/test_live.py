@@ -1,6 +1,6 @@
 import asyncio
 
-from atlctl.cli.output.live import LiveSink, line_limit
+from atlctl.cli.sinks import LiveSink, line_limit
 from atlctl.render.streams import Streams
 from atlctl.render.writer import Writer
 from tests.unit.output.helpers import exited, run, worker

@@ -1,6 +1,6 @@
 import pytest
 
-from atlctl.cli.output.summary import outcome_label, summary_lines
+from atlctl.cli.sinks import outcome_label, summary_lines
 from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.render.sanitize import clean
 from tests.unit.output.helpers import exited, worker

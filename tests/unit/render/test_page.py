@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atlctl.cli.report.words import words as texts
+from atlctl.cli.report.page import words as texts
 from atlctl.render.page import (
     Excerpt,
     Fact,

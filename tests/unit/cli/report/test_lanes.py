@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from atlctl.cli.report.page import Around, timeline
-from atlctl.cli.report.words import words
+from atlctl.cli.report.page import Around, timeline, words
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.telling.told import Manner
 from atlctl.recording.read import read_saved

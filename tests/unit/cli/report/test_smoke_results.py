@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atlctl.cli.report.page import smoke_results, smoke_workers
-from atlctl.cli.report.words import words
+from atlctl.cli.report.page import smoke_results, smoke_workers, words
 from atlctl.cli.smoke.telling import Words, to_data
 from atlctl.i18n import Message, as_data
 from tests.support.saved import smoke_document

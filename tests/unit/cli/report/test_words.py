@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from atlctl.cli.report.words import words
+from atlctl.cli.report.page import words
 
 
 def test_words_has_the_same_texts_in_each_language():

@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 
 from atlctl.backends.base import LogLine, Stream
-from atlctl.cli.output.jsonl import line_object
-from atlctl.cli.output.live import sanitizer_for
+from atlctl.cli.sinks import line_object, sanitizer_for
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 from atlctl.render.jsonout import dumps
