@@ -6,7 +6,6 @@ Bytes from end to end; a line that is too long for memory waits in an unnamed fi
 from __future__ import annotations
 
 import os
-import tempfile
 import zlib
 from collections.abc import Sequence
 
@@ -24,6 +23,8 @@ class Spill:
     __slots__ = ("_file", "_read", "size")
 
     def __init__(self) -> None:
+        import tempfile  # costs more at the start of a command than all else here, and seldom is one needed
+
         try:
             self._file = tempfile.TemporaryFile(prefix="atlctl-", buffering=0)  # noqa: SIM115
         except OSError as error:
@@ -62,6 +63,8 @@ class Spill:
 
 
 def _cannot_hold(error: OSError) -> AtlctlError:
+    import tempfile
+
     return AtlctlError(
         Message("cannot hold output in {folder}: {why}", folder=tempfile.gettempdir(), why=error.strerror),
         hint=Message("set TMPDIR to a folder with space"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import stat
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -29,7 +28,7 @@ class LocalExecutor:
     def __init__(self, job: Job, found: registry.Glance) -> None:
         self._client = ControlClient(job, found.folder)
         # The same for all workers of a run: what commands print of their environment still folds.
-        self._token = secrets.token_hex(8)
+        self._token = os.urandom(8).hex()
         self._runs: Counter[str] = Counter()
         self._found = found
 

@@ -119,11 +119,13 @@ def read_json(path: str) -> dict[str, Any] | None:
     """The object in a file: None where there is no file, an empty one where it is damaged."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        seen = os.fstat(descriptor)
+        if not stat.S_ISREG(seen.st_mode):
             os.close(descriptor)
             return {}
         with open(descriptor, "rb") as file:
-            found = json.loads(file.read(MAX_FILE))
+            # Room for the limit would be made and given back each time: most of what a look at a worker cost.
+            found = json.loads(file.read(min(seen.st_size, MAX_FILE)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import signal
@@ -24,6 +23,8 @@ ENVIRON_LIMIT = 8 << 20
 
 def prctl(option: int, value: int) -> None:
     """Call prctl(2); raises OSError."""
+    import ctypes  # a supervisor's alone; clients read this file at each start
+
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         errno = ctypes.get_errno()

@@ -47,6 +47,9 @@ class Supervisor:
         self._loop = Loop(self._child_ended, self._after_children)
         self._workers: dict[str, WorkerRun] = {}
         self._by_pid: dict[int, WorkerRun] = {}
+        self._own_env: dict[str, dict[str, str]] = {entry["name"]: entry["env"] for entry in spec["workers"]}
+        #: Workers whose first process has ended in this batch of children.
+        self._fallen: list[WorkerRun] = []
         self._executions: dict[int, tuple[Connection, Execution]] = {}
         self._connections: set[Connection] = set()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -68,7 +71,7 @@ class Supervisor:
                 folder = f"{self.folder}/workers/{entry.get('folder', entry['name'])}"
                 place = entry.get("chdir") or f"{folder}/work"
                 worker = WorkerRun(self._loop, folder, place, entry["name"], markers, limits, self._worker_done)
-                worker.begin(self.spec["argv"], {**self._env, **entry["env"]}, self._soft_limit)
+                worker.begin(self.spec["argv"], {**self._env, **self._own_env[worker.name]}, self._soft_limit)
                 self._workers[worker.name] = worker
                 self._by_pid[worker.pid] = worker
             self._listener = Listener(self._loop, os.open(self.folder, os.O_PATH | os.O_CLOEXEC), self._accept)
@@ -109,6 +112,7 @@ class Supervisor:
         worker = self._by_pid.pop(pid, None)
         if worker is not None:
             worker.reaped(status)
+            self._fallen.append(worker)
             return
         found = self._executions.pop(pid, None)
         if found is None:
@@ -122,8 +126,8 @@ class Supervisor:
 
     def _after_children(self) -> None:
         """As when a container's first process ends: what a worker left behind is killed with it."""
-        ended = [w for w in self._workers.values() if w.exited and not w.cleaning and not w.stopping]
-        if ended:
+        fallen, self._fallen = self._fallen, []
+        if ended := [worker for worker in fallen if not worker.stopping]:
             self._kill_until_gone(ended)
 
     def _look(self) -> Snapshot:
@@ -246,8 +250,7 @@ class Supervisor:
         if number in connection.executions or len(descriptors) != (1 if wanted.tty else 3):
             refuse(125, "a malformed request")
             return
-        entry = next(e for e in self.spec["workers"] if e["name"] == worker.name)
-        env = {**self._env, **entry["env"], "ATLCTL_EXEC": wanted.token}
+        env = {**self._env, **self._own_env[worker.name], "ATLCTL_EXEC": wanted.token}
         if wanted.tty:
             descriptors = descriptors * 3
             if wanted.term:
