@@ -116,9 +116,9 @@ class HttpAnswer:
                 at, before, left = end + 2, b"\r\n", int(size[1], 16)
                 last = left == 0
             del got[:at]
-            if parts:
-                yield b"".join(parts)
-            if not last:
+            if piece := b"".join(parts):
+                yield piece
+            elif not at:  # what has come during a yield is looked at before more is waited for
                 await wire.more(self._silence)
         while await wire.line(self._silence):  # fields behind the last chunk
             pass

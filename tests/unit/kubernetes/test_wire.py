@@ -164,6 +164,35 @@ def test_a_kept_connection_that_the_server_closes(method: str, sent: int) -> Non
     assert methods[1:] == [method.encode()] * sent
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (CHUNKED + b"6\r\nabc", b"def\r\n0\r\n\r\n"),
+        (CHUNKED + b"3\r\nabc", b"\r\n3\r\ndef\r\n0\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabc", b"def"),
+    ],
+)
+def test_what_comes_while_the_reader_is_busy_is_not_waited_for(parts: tuple[bytes, bytes]) -> None:
+    async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(parts[0])
+        await busy.wait()
+        writer.write(parts[1])
+        await reader.read()
+
+    async def use(wires: Wires, access: Access) -> bytes:
+        got = b""
+        async with wires.request("GET", f"{access.server}/log", {}, None, 2) as answer:
+            async for piece in answer.pieces():
+                got += piece
+                busy.set()
+                await asyncio.sleep(0.05)
+        return got
+
+    busy = asyncio.Event()
+    assert run(peer, use) == b"abcdef"
+
+
 def test_what_is_left_unread_is_given_up_with_its_connection() -> None:
     async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
