@@ -7,19 +7,22 @@ DURATION, or `one|two|three`.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.errors import UsageError
+from atlctl.jobs.selection import Selection
 
-if TYPE_CHECKING:
-    from atlctl.jobs.selection import Selection
-
+#: The parameter `selection` of a command, see `selecting`, and its value without any of the options.
+Selected = Selection
+NO_SELECTION = Selection()
 BACKENDS = ("local", "kubernetes", "ssh")
 FORMATS = ("table", "wide", "json", "yaml", "name")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -191,17 +194,14 @@ Raw = Annotated[
 
 
 def selection(
-    *,
-    all_workers: bool = False,
-    workers: list[str] | None = None,
-    rank: list[str] | None = None,
-    role: list[str] | None = None,
-    failed: bool = False,
-    exclude: list[str] | None = None,
+    all_workers: AllWorkers = False,
+    workers: Workers = None,
+    rank: Rank = None,
+    role: Role = None,
+    failed: Failed = False,
+    exclude: Exclude = None,
 ) -> Selection:
     """The selection that the options state, unresolved."""
-    from atlctl.jobs.selection import Selection
-
     return Selection(
         all=all_workers,
         workers=tuple(workers or ()),
@@ -210,6 +210,24 @@ def selection(
         failed=failed,
         exclude=tuple(exclude or ()),
     )
+
+
+def selecting(command: Callable[..., int]) -> Callable[..., int]:
+    """Gives a command the options that select workers, in the place of its parameter `selection`."""
+    own = inspect.signature(selection, eval_str=True).parameters
+    stated: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        stated += own.values() if parameter.name == "selection" else (parameter,)
+
+    @functools.wraps(command)
+    def parsed(**given: Any) -> int:
+        chosen = selection(**{name: given.pop(name) for name in own})
+        return command(**given, selection=chosen)
+
+    # What typer reads.
+    vars(parsed)["__signature__"] = inspect.Signature(stated)
+    parsed.__annotations__ = {parameter.name: parameter.annotation for parameter in stated}
+    return parsed
 
 
 def stated_job(argument: str | None, option: str | None = None, env: Mapping[str, str] = os.environ) -> str | None:

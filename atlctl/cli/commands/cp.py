@@ -47,6 +47,7 @@ atlctl cp --all :/logs ./logs                  # from each into ./logs/NAME/"""
 )
 
 
+@options.selecting
 def command(
     source: Annotated[
         str, typer.Argument(metavar="SRC", help=Message("what to copy: a local path, WORKER:PATH or :PATH"))
@@ -55,12 +56,7 @@ def command(
         str, typer.Argument(metavar="DST", help=Message("where to: a local path, WORKER:PATH or :PATH"))
     ],
     job: options.JobOption = None,
-    all_workers: options.AllWorkers = False,
-    workers: options.Workers = None,
-    rank: options.Rank = None,
-    role: options.Role = None,
-    failed: options.Failed = False,
-    exclude: options.Exclude = None,
+    selection: options.Selected = options.NO_SELECTION,
     parallel: Annotated[
         int, typer.Option("--parallel", min=1, metavar="N", help=Message("how many copies run at once"))
     ] = 64,
@@ -75,9 +71,6 @@ def command(
     from atlctl.fanout.engine import Limits
     from atlctl.transfer.copy import parse
 
-    selection = options.selection(
-        all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
-    )
     spec = parse(source, destination)
     # A thousand streams at once help nobody: as many copies run as are being connected to.
     limits = Limits(parallel, parallel, timeout, connect_timeout)

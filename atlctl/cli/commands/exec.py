@@ -29,18 +29,14 @@ atlctl exec -w 3 -i -- python3 - < probe.py    # with standard input"""
 )
 
 
+@options.selecting
 def command(
     cmd: Annotated[
         list[str] | None,
         typer.Argument(metavar="CMD", help=options.CMD),
     ] = None,
     job: options.JobOption = None,
-    all_workers: options.AllWorkers = False,
-    workers: options.Workers = None,
-    rank: options.Rank = None,
-    role: options.Role = None,
-    failed: options.Failed = False,
-    exclude: options.Exclude = None,
+    selection: options.Selected = options.NO_SELECTION,
     stdin: Annotated[
         bool, typer.Option("-i", "--stdin", help=Message("send standard input to every selected worker"))
     ] = False,
@@ -81,9 +77,6 @@ def command(
     from atlctl.cli.execute import Form, execute, retry
     from atlctl.fanout.engine import Limits
 
-    selection = options.selection(
-        all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
-    )
     form = Form(json=output == "json", gather=gather, folder=output_dir, prefix=not no_prefix, raw=raw)
     _check(form)
     limits = Limits(parallel, batch, timeout, connect_timeout)

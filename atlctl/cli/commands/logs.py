@@ -28,15 +28,11 @@ atlctl logs train-7 --since 10m --grep 'loss|nan'"""
 )
 
 
+@options.selecting
 def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
-    all_workers: options.AllWorkers = False,
-    workers: options.Workers = None,
-    rank: options.Rank = None,
-    role: options.Role = None,
-    failed: options.Failed = False,
-    exclude: options.Exclude = None,
+    selection: options.Selected = options.NO_SELECTION,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help=Message("go on with new lines until the job ends"))
     ] = False,
@@ -61,9 +57,6 @@ def command(
     context().container = container
     from atlctl.backends.base import LogRequest
 
-    selection = options.selection(
-        all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
-    )
     request = LogRequest(follow, tail, None if since is None else time.time() - since, previous)
     view = _View(_pattern(grep), not no_prefix, raw, output == "json")
     return run_async(lambda: _show(job, job_option, selection, request, view))

@@ -34,21 +34,14 @@ atlctl ps train-7 --watch"""
 )
 
 
+@options.selecting
 def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
-    all_workers: options.AllWorkers = False,
-    workers: options.Workers = None,
-    rank: options.Rank = None,
-    role: options.Role = None,
-    failed: options.Failed = False,
-    exclude: options.Exclude = None,
+    selection: options.Selected = options.NO_SELECTION,
     watch: Annotated[bool, typer.Option("--watch", help=Message("show it again whenever something changes"))] = False,
     output: Annotated[str, options.output("table", "wide", "json", "yaml", "name")] = "table",
 ) -> int:
-    selection = options.selection(
-        all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
-    )
     return run_async(lambda: _show(job, job_option, selection, watch, output))
 
 

@@ -41,15 +41,11 @@ atlctl smoke train-7 --print-torchrun                # the torchrun command that
 )
 
 
+@options.selecting
 def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
-    all_workers: options.AllWorkers = False,
-    workers: options.Workers = None,
-    rank: options.Rank = None,
-    role: options.Role = None,
-    failed: options.Failed = False,
-    exclude: options.Exclude = None,
+    selection: options.Selected = options.NO_SELECTION,
     tier: Annotated[
         str,
         options.choice(
@@ -100,9 +96,6 @@ def command(
 ) -> int:
     _check(net_only=net_only, no_gpu=no_gpu, allow_busy=allow_busy, gpus=gpus, mount=mount)
     context().container = container
-    selection = options.selection(
-        all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
-    )
     seconds = _SECONDS[tier] if timeout is None else timeout
     if print_torchrun:
         return run_async(lambda: _print_torchrun(job, job_option, selection, seconds, output))

@@ -58,15 +58,11 @@ atlctl stacks train-7 -w 3 -v                        # every Python thread"""
 )
 
 
+@options.selecting
 def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
-    all_workers: options.AllWorkers = False,
-    workers: options.Workers = None,
-    rank: options.Rank = None,
-    role: options.Role = None,
-    failed: options.Failed = False,
-    exclude: options.Exclude = None,
+    selection: options.Selected = options.NO_SELECTION,
     with_pyspy: Annotated[
         bool,
         typer.Option(
@@ -83,9 +79,6 @@ def command(
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
     context().container = container
-    selection = options.selection(
-        all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
-    )
     program = _pyspy() if with_pyspy else None
     verbose = bool(context().verbose)
     return run_async(lambda: _stacks(job, job_option, selection, program, repeat, timeout, output, verbose))

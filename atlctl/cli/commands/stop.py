@@ -45,15 +45,11 @@ atlctl stop train-7 --delete --no-save"""
 )
 
 
+@options.selecting
 def command(
     job: Annotated[str | None, typer.Argument(metavar="JOB", help=Message("the job to stop; never guessed"))] = None,
     job_option: options.JobOption = None,
-    all_workers: options.AllWorkers = False,
-    workers: options.Workers = None,
-    rank: options.Rank = None,
-    role: options.Role = None,
-    failed: options.Failed = False,
-    exclude: options.Exclude = None,
+    selection: options.Selected = options.NO_SELECTION,
     delete: Annotated[bool, typer.Option("--delete", help=Message("delete the job for good, with its pods"))] = False,
     keep_pods: Annotated[
         bool, typer.Option("--keep-pods", help=Message("end the training in the workers, and keep their pods"))
@@ -83,9 +79,6 @@ def command(
 
     if out is not None and no_save:
         raise UsageError(Message("--out and --no-save exclude each other"), Message("leave one of them out"))
-    selection = options.selection(
-        all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
-    )
     request = StopRequest(delete, keep_pods, grace)
     return run_async(
         lambda: _stop(job, job_option, selection, request, (out, no_save), timeout, (yes, dry_run), output)

@@ -39,15 +39,11 @@ atlctl top train-7 -o json"""
 )
 
 
+@options.selecting
 def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
-    all_workers: options.AllWorkers = False,
-    workers: options.Workers = None,
-    rank: options.Rank = None,
-    role: options.Role = None,
-    failed: options.Failed = False,
-    exclude: options.Exclude = None,
+    selection: options.Selected = options.NO_SELECTION,
     once: Annotated[bool, typer.Option("--once", help=Message("show the table once and exit"))] = False,
     interval: Annotated[
         float, options.duration("--interval", help=Message("time from one look to the next, 1s at least"))
@@ -75,9 +71,6 @@ def command(
             Message("--interval is {seconds:g} s at least", seconds=_LEAST_SECONDS),
             Message("leave it out, or: {example}", example="--interval 1"),
         )
-    selection = options.selection(
-        all_workers=all_workers, workers=workers, rank=rank, role=role, failed=failed, exclude=exclude
-    )
     live = context().streams.stdout_tty and output == "table" and not once
     return run_async(lambda: _show(job, job_option, selection, interval if live else None, timeout, output, sort))
 
