@@ -105,7 +105,7 @@ def _exit_code(job: Job) -> int:
 
     failed = [worker for worker in job.workers if worker.state is not State.SUCCEEDED]
     if failed:
-        state = Message("{state} ({reason})", state=say.state(job.state), reason=job.reason)
+        state = say.state(job.state, job.reason)
         say.line(Message("job {job}: {state}; look closer: atlctl errors {job}", job=job.name, state=state))
     if any(worker.state in (State.LOST, State.UNKNOWN) for worker in job.workers):
         return int(ExitCode.UNREACHABLE)

@@ -31,8 +31,12 @@ def settings() -> Config:
     """The configuration that holds here. A project file that is not read is named on stderr. Raises UsageError."""
     found = load_config(os.environ)
     if found.unread:
-        _note_once(Message("the project file is not read: {why}", why=found.unread))
+        _note_once(unread(found.unread))
     return found
+
+
+def unread(why: str) -> Message:
+    return Message("the project file is not read: {why}", why=why)
 
 
 @cache

@@ -57,6 +57,10 @@ def about(found: Iterable[tuple[str, tuple[bool, str]]]) -> None:
         (warning if bad else note)(Message("{names}: {text}", names=fold_names(names), text=text))
 
 
+def waiting(problem: str) -> Message:
+    return Message("{problem}; waiting for it (Ctrl-C ends this)", problem=problem)
+
+
 def now(text: str) -> None:
     """A line on stderr past the writer, for the moment before the process ends at once."""
     from atlctl.render.sanitize import clean

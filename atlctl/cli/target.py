@@ -12,7 +12,7 @@ from atlctl.cli import say
 from atlctl.cli.options import BACKENDS, stated_job
 from atlctl.cli.runtime import context
 from atlctl.i18n import LIST, Message, joined
-from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
+from atlctl.jobs.errors import LEAVE_ONE_OUT, AtlctlError, NotAllowed, NothingMatched, UsageError
 from atlctl.jobs.model import HOSTS, Job, RankMap, Worker
 from atlctl.jobs.selection import Selection, resolve
 
@@ -60,7 +60,7 @@ def choice(argument: str | None = None, option: str | None = None) -> Choice:
         if asked.hostfile is not None:
             raise UsageError(
                 Message("'--{option}' and '--hostfile' do not go together", option=cluster),
-                Message("leave one of them out"),
+                LEAVE_ONE_OUT,
             )
         return Choice("kubernetes", "cluster_option", f"--{cluster}")
     if asked.hostfile is not None:
@@ -80,7 +80,7 @@ def choice(argument: str | None = None, option: str | None = None) -> Choice:
 
 def _agree(option: str, needs: str, asked: str | None) -> None:
     if asked is not None and asked != needs:
-        raise UsageError(not_for(option, asked), Message("leave one of them out"))
+        raise UsageError(not_for(option, asked), LEAVE_ONE_OUT)
 
 
 def not_for(option: str, backend: str) -> Message:

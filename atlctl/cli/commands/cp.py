@@ -13,7 +13,7 @@ from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import COMMA, LIST, Message, joined, plural, translated
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
-from atlctl.jobs.naming import fold_names, names_by_reason
+from atlctl.jobs.naming import and_more, fold_names, names_by_reason
 from atlctl.render.width import cut
 
 if TYPE_CHECKING:
@@ -310,9 +310,7 @@ def _grouped(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, list[str]]]:
 
 
 def _named(names: CountedNames) -> str:
-    shown = joined(names.first, LIST)
-    more = names.count - len(names.first)
-    return Message("{names} and {count} more", names=shown, count=more) if more else shown
+    return and_more(joined(names.first, LIST), names.count - len(names.first))
 
 
 def document(job: Job, spec: CopySpec, results: Sequence[tuple[Outcome, Copy]], code: int) -> str:

@@ -12,7 +12,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -67,12 +67,7 @@ class _Demo:
             except AtlctlError as error:
                 if self._started:
                     self._keep = True
-                    self._say(
-                        Message(
-                            "The job stays as it is. Play with it, then: atlctl stop {name} && atlctl local rm {name}",
-                            name=self._name,
-                        )
-                    )
+                    self._say_it_stays()
                     error.hint = f"atlctl logs {self._name}"
                 raise
             finally:
@@ -150,12 +145,7 @@ class _Demo:
         await self._show("errors", self._name)
         await self._check_finding()
         if self._keep:
-            self._say(
-                Message(
-                    "The job stays as it is. Play with it, then: atlctl stop {name} && atlctl local rm {name}",
-                    name=self._name,
-                )
-            )
+            self._say_it_stays()
             return
         self._say(Message("Stop it, and leave nothing behind."))
         await self._show("stop", self._name, "--yes")
@@ -200,7 +190,7 @@ class _Demo:
         job = await source.get_job(self._name)
         for worker in job.workers:
             if worker.state is State.HELD or not worker.state.active:
-                state = Message("{state} ({reason})", state=say.state(worker.state), reason=worker.reason)
+                state = say.state(worker.state, worker.reason)
                 raise AtlctlError(
                     Message("the training did not start: {worker} is {state}", worker=worker.name, state=state)
                 )
@@ -217,7 +207,7 @@ class _Demo:
         workers = (await local().get_job(self._name)).workers
         for worker in workers:
             if not worker.state.active:
-                state = Message("{state} ({reason})", state=say.state(worker.state), reason=worker.reason)
+                state = say.state(worker.state, worker.reason)
                 raise AtlctlError(Message("{worker} has ended: {state}", worker=worker.name, state=state))
         return all(worker.state is State.HELD for worker in workers)
 
@@ -239,6 +229,14 @@ class _Demo:
         start, end = ("\x1b[1m", "\x1b[0m") if context().streams.stdout_color else ("", "")
         context().writer.put("stdout", f"\n{start}# {text}{end}\n".encode())
 
+    def _say_it_stays(self) -> None:
+        self._say(
+            Message(
+                "The job stays as it is. Play with it, then: atlctl stop {name} && atlctl local rm {name}",
+                name=self._name,
+            )
+        )
+
     async def _show(self, *words: str, shown: str | None = None) -> None:
         """Run a command as a user would, its output going where ours goes. Raises AtlctlError when it fails."""
         context().writer.put("stdout", f"$ atlctl {shown or shlex.join(words)}\n".encode())
@@ -246,7 +244,7 @@ class _Demo:
         process = await asyncio.create_subprocess_exec(*_PROGRAM, *words, env=_environment())
         code = await _wait(process)
         if code != 0:
-            raise AtlctlError(Message("'atlctl {command}' exited with {code}", command=words[0], code=code))
+            raise AtlctlError(_exited(words, code))
 
     async def _quietly(self, *words: str) -> dict[str, Any]:
         """Run a command and return its JSON document (an empty one where it has none)."""
@@ -261,9 +259,12 @@ class _Demo:
         output, errors = await process.communicate()
         if process.returncode != 0:
             said = errors.decode(errors="replace").strip()
-            how = Message("'atlctl {command}' exited with {code}", command=words[0], code=process.returncode)
-            raise AtlctlError(Message("{what}: {why}", what=how, why=said))
+            raise AtlctlError(Message("{what}: {why}", what=_exited(words, process.returncode), why=said))
         return {} if words[0] == "local" else json.loads(output)
+
+
+def _exited(words: Sequence[str], code: int | None) -> Message:
+    return Message("'atlctl {command}' exited with {code}", command=words[0], code=code)
 
 
 def _environment() -> dict[str, str]:

@@ -9,7 +9,7 @@ import typer
 from atlctl.cli import options
 from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import Message, about, joined
-from atlctl.jobs.errors import UsageError
+from atlctl.jobs.errors import LEAVE_ONE_OUT, UsageError
 
 if TYPE_CHECKING:
     from atlctl.cli.execute import Form
@@ -103,6 +103,4 @@ def _check(form: Form) -> None:
             Message("choose one"),
         )
     if form.raw and chosen:
-        raise UsageError(
-            Message("--raw means live output, not {option}", option=chosen[0]), Message("leave one of them out")
-        )
+        raise UsageError(Message("--raw means live output, not {option}", option=chosen[0]), LEAVE_ONE_OUT)

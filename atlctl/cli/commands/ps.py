@@ -74,7 +74,7 @@ async def _watch(source: Backend, name: str, selection: Selection, output: str, 
             raise
         except AtlctlError as error:
             if not waits:
-                say.note(Message("{problem}; waiting for it (Ctrl-C ends this)", problem=error.message))
+                say.note(say.waiting(error.message))
             waits = True
         else:
             if waits:

@@ -147,7 +147,7 @@ async def _wait_for(source: Backend, argument: str | None, option: str | None) -
             if options.stated_job(argument, option) is None:
                 raise
             if not waits:
-                waiting = Message("{problem}; waiting for it (Ctrl-C ends this)", problem=error.message)
+                waiting = say.waiting(error.message)
                 say.note(joined((waiting, error.hint)) if error.hint else waiting)
             waits = True
             await asyncio.sleep(WAIT_SECONDS)

@@ -10,7 +10,7 @@ import typer
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import LIST, Message, joined
-from atlctl.jobs.errors import ExitCode, Unreachable, UsageError
+from atlctl.jobs.errors import LEAVE_ONE_OUT, ExitCode, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
@@ -132,7 +132,7 @@ def _check(
             if wide and given:
                 raise UsageError(
                     Message("'{narrow}' touches no GPU, and '{option}' is about GPUs", narrow=narrow, option=name),
-                    Message("leave one of them out"),
+                    LEAVE_ONE_OUT,
                 )
     if net_only and mount:
         raise UsageError(Message("'--net-only' tests no mount"), Message("leave out --net-only, or --mount"))

@@ -13,7 +13,7 @@ import typer
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import LIST, Language, Message, translated
-from atlctl.jobs.errors import AtlctlError, UsageError, fold_errors
+from atlctl.jobs.errors import AtlctlError, UsageError, fold_errors, unreadable
 from atlctl.jobs.naming import fold_names, fold_numbers
 from atlctl.render.sanitize import clean
 
@@ -144,7 +144,7 @@ def _pyspy() -> bytes:
         with open(path, "rb") as file:
             data = file.read(_MAX_PROGRAM + 1)
     except OSError as error:
-        raise AtlctlError(Message("{path} cannot be read: {why}", path=path, why=error.strerror)) from error
+        raise AtlctlError(unreadable(path, error.strerror)) from error
     if not data.startswith(b"\x7fELF") or len(data) > _MAX_PROGRAM:
         raise UsageError(
             Message("--with-pyspy: {path} is no program of Linux", path=path),

@@ -13,7 +13,7 @@ import typer
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import COMMA, Message, about, joined, plural, translated
-from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched, UsageError
+from atlctl.jobs.errors import LEAVE_ONE_OUT, AtlctlError, ExitCode, NothingMatched, UsageError
 from atlctl.jobs.naming import fold_names, safe_file_name
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def command(
     from atlctl.backends.base import StopRequest
 
     if out is not None and no_save:
-        raise UsageError(Message("--out and --no-save exclude each other"), Message("leave one of them out"))
+        raise UsageError(Message("--out and --no-save exclude each other"), LEAVE_ONE_OUT)
     request = StopRequest(delete, keep_pods, grace)
     return run_async(
         lambda: _stop(job, job_option, selection, request, (out, no_save), timeout, (yes, dry_run), output)

@@ -26,6 +26,7 @@ ALL_SECONDS = 60.0
 APART = 2.0
 #: Lines for hosts that failed in ways of their own.
 _MOST_LINES = 8
+_NOTES_KEYS = Message("none needed: other commands note new keys (host_keys = accept-new); doctor notes none")
 _SAID = {
     "key-unknown": Message("host key not known"),
     "key-changed": Message("host key has changed"),
@@ -222,7 +223,7 @@ def _known(report: DoctorReport, targets: Sequence[Target]) -> None:
         if hosts.configured().host_keys == "accept-new":
             report.skip(
                 "ssh.known-hosts",
-                Message("none needed: other commands note new keys (host_keys = accept-new); doctor notes none"),
+                _NOTES_KEYS,
             )
             return
         report.warn(
@@ -255,7 +256,7 @@ def _logins(report: DoctorReport, site: Site, found: Sequence[HostCheck]) -> Non
             report.skip(
                 "ssh.login",
                 text,
-                Message("none needed: other commands note new keys (host_keys = accept-new); doctor notes none"),
+                _NOTES_KEYS,
             )
             continue
         alike = len({check.error.hint for check in checks if check.error is not None}) == 1

@@ -21,6 +21,7 @@ from importlib import metadata
 from atlctl import __version__
 from atlctl.cli.completion.scripts import SCRIPTS
 from atlctl.cli.doctor.report import DoctorReport
+from atlctl.cli.hosts import unread
 from atlctl.cli.installing import install_line
 from atlctl.cli.target import Choice
 from atlctl.i18n import Message, about, joined, language
@@ -171,7 +172,7 @@ def check_settings(report: DoctorReport, env: Mapping[str, str]) -> None:
         report.fail("settings", error.message, error.hint)
         return
     if config.unread:
-        report.warn("settings", Message("the project file is not read: {why}", why=config.unread))
+        report.warn("settings", unread(config.unread))
         return
     absent = [path for path in (*config.signatures, *config.busbw) if not os.access(path, os.R_OK)]
     if absent:

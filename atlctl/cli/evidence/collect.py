@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from atlctl.backends.base import End, LogEnds, LogLine, LogRequest, LogSource
 from atlctl.cli import say
+from atlctl.cli.evidence.findings import say_cut
 from atlctl.cli.evidence.logpath import FilesRead, Story, join, read_files
 from atlctl.diagnosis.evidence import JobEvidence, ReadPart, WorkerEvidence, first_sign, uncovered
 from atlctl.diagnosis.logfacts import LogFacts, LogReader, literals_of
 from atlctl.diagnosis.logline import Moment
 from atlctl.diagnosis.platform import Event, PlatformState
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, ErrorRecord, parse_error_file
-from atlctl.i18n import COMMA, Message, joined
+from atlctl.i18n import Message
 from atlctl.jobs import podnews
 from atlctl.jobs.errors import AtlctlError
-from atlctl.jobs.naming import fold_names
 from atlctl.recording.events import of_object
 from atlctl.recording.feed import Feed, Told
 from atlctl.recording.save import named_in
@@ -133,9 +133,7 @@ async def _logs(
 
 def _say_cut(cut: Mapping[str, float | None]) -> None:
     times = [time for time in cut.values() if time is not None]
-    only = Message("only the end of the log of {workers} was read", workers=fold_names(cut))
-    since = [Message("from {time} on", time=rfc3339(max(times)))] if times else []
-    say.note(Message("{what}: what failed begins there", what=joined((only, *since), COMMA)))
+    say_cut(cut, *([Message("from {time} on", time=rfc3339(max(times)))] if times else []))
 
 
 class Far(LogSource, LogEnds, Protocol):

@@ -12,6 +12,7 @@ from atlctl.cli import say
 from atlctl.cli.runtime import context
 from atlctl.i18n import COMMA, LIST, Message, joined, language, plural, translated
 from atlctl.jobs.errors import ExitCode
+from atlctl.jobs.naming import and_more, fold_names
 
 if TYPE_CHECKING:
     from atlctl.diagnosis.result import Cause, Diagnosis, Proof
@@ -124,7 +125,6 @@ def _read_saved(paths: Sequence[str], known: Matcher, error_files: bool, budget:
     """What is saved; its ends first, then what was printed shortly before the first failure in them, then the `budget`
     and more of it, until that holds the start of the failure."""
     from atlctl.diagnosis.evidence import ReadPart, beginning, uncovered
-    from atlctl.jobs.naming import fold_names
     from atlctl.recording.folder import look
     from atlctl.recording.read import Ends, read_saved
 
@@ -151,9 +151,14 @@ def _read_saved(paths: Sequence[str], known: Matcher, error_files: bool, budget:
         else:
             ends = Ends(max(4 * ends.share, budget // logs), begin)
     if saved.cut:
-        only = Message("only the end of the log of {workers} was read", workers=fold_names(saved.cut))
-        say.note(Message("{what}: what failed begins there", what=only))
+        say_cut(saved.cut)
     return saved
+
+
+def say_cut(workers: Iterable[str], *since: str) -> None:
+    """Says of whose logs only the end was read; `since`: from when on."""
+    only = Message("only the end of the log of {workers} was read", workers=fold_names(workers))
+    say.note(Message("{what}: what failed begins there", what=joined((only, *since), COMMA)))
 
 
 def _source(paths: Sequence[str], saved: Saved) -> dict[str, Any]:
@@ -194,9 +199,7 @@ def _next_command(cause: Cause) -> str | None:
 
 def _head(paths: Sequence[str], saved: Saved) -> str:
     shown = [Message("standard input") if path == "-" else path for path in paths]
-    sources = joined(shown[:3], LIST)
-    if len(shown) > 3:
-        sources = Message("{names} and {count} more", names=sources, count=len(shown) - 3)
+    sources = and_more(joined(shown[:3], LIST), len(shown) - 3)
     counts = [plural("{n} log", "{n} logs", len(saved.logs))]
     if saved.error_files:
         counts.append(plural("{n} error file", "{n} error files", saved.error_files))
