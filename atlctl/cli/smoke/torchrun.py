@@ -11,6 +11,7 @@ from typing import Any
 
 from atlctl.backends.base import Executor
 from atlctl.cli import say
+from atlctl.i18n import Message
 from atlctl.jobs.errors import ExitCode
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import fold_names, names_by_reason
@@ -19,7 +20,7 @@ from atlctl.smoke.context import Options, Run
 from atlctl.smoke.facts import gather
 from atlctl.smoke.findings import Report
 from atlctl.smoke.run import PATIENCE, ROLL_CALL_MOST, nobody
-from atlctl.smoke.session import Session
+from atlctl.smoke.session import Session, words_of
 
 
 async def told(executor: Executor, job: Job, workers: Sequence[Worker], timeout: float, output: str) -> int:
@@ -47,7 +48,7 @@ async def told(executor: Executor, job: Job, workers: Sequence[Worker], timeout:
 def line(fact: Mapping[str, Any]) -> tuple[str, list[str]]:
     """The command for a worker of which this was told, and what to know of it."""
     if "problem" in fact:
-        return "", [str(fact["problem"])]
+        return "", [words_of(fact["problem"])]
     place = fact.get("place")
     environ = {str(k): v for k, v in place.items() if isinstance(v, str)} if isinstance(place, dict) else {}
     gpus, smi = fact.get("gpus"), fact.get("smi")
@@ -128,85 +129,118 @@ def _inside(env: Mapping[str, str]) -> _Line | str:
     """Of a process that torchrun started: its own words for the workers, not RANK and WORLD_SIZE."""
     nodes, rank, processes = (_int(env, n) for n in ("GROUP_WORLD_SIZE", "GROUP_RANK", "LOCAL_WORLD_SIZE"))
     if nodes is None or rank is None or processes is None or rank >= nodes:
-        return (
+        return Message(
             "this is the environment of a rank (LOCAL_RANK is set), where RANK and WORLD_SIZE count processes: "
             "ask in the worker's own environment"
         )
     line = _Line(processes=str(processes))
     line.notes.append(
-        "this is the environment of a rank that torchrun started: RANK and WORLD_SIZE count processes here"
+        Message("this is the environment of a rank that torchrun started: RANK and WORLD_SIZE count processes here")
     )
     if nodes == 1:
         line.standalone = True
         return line
     if "MASTER_ADDR" not in env:
-        return "this is the environment of a rank, and MASTER_ADDR is not set: nobody says where workers meet"
+        return Message("this is the environment of a rank, and MASTER_ADDR is not set: nobody says where workers meet")
     line.nodes, line.node_rank, line.address, line.port = nodes, rank, env["MASTER_ADDR"], env.get("MASTER_PORT", "")
-    line.notes.append(f"port {line.port or _PORT} is in use as long as that training runs")
+    line.notes.append(Message("port {port} is in use as long as that training runs", port=line.port or _PORT))
     return line
 
 
 def _pet(env: Mapping[str, str], gpus: int | None) -> _Line | str:
     """torchrun reads these itself: nothing is said twice, and what is missing is added."""
     line = _Line()
-    line.notes.append("torchrun reads PET_* itself: they need no options, and an option would win over them")
+    line.notes.append(Message("torchrun reads PET_* itself: they need no options, and an option would win over them"))
     nnodes, backend = env.get("PET_NNODES", "1:1"), env.get("PET_RDZV_BACKEND", "static")
     match = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", nnodes)
     if match is None:
-        return f"PET_NNODES={nnodes} is neither a number nor MIN:MAX: torchrun will refuse it"
+        return Message("PET_NNODES={nnodes} is neither a number nor MIN:MAX: torchrun will refuse it", nnodes=nnodes)
     most = int(match.group(2) or match.group(1))
     processes = env.get("PET_NPROC_PER_NODE")
     rank, stated = _int(env, "RANK"), _int(env, "WORLD_SIZE")
     if most > 1 and backend == "static" and _flag(env, "PET_STANDALONE") is not True:
         if "PET_NODE_RANK" not in env:
             if rank is None or rank >= most:
-                return "PET_NNODES asks for several workers, and nothing says which of them this one is: PET_NODE_RANK"
+                return Message(
+                    "PET_NNODES asks for several workers, and nothing says which of them this one is: PET_NODE_RANK"
+                )
             line.node_rank = rank
-            line.notes.append("PET_NODE_RANK is not set: without --node-rank every worker would be the first")
+            line.notes.append(Message("PET_NODE_RANK is not set: without --node-rank every worker would be the first"))
         elif rank is not None and env["PET_NODE_RANK"] != str(rank):
             line.notes.append(
-                f"PET_NODE_RANK={env['PET_NODE_RANK']} and RANK={rank} differ: torchrun goes by the former"
+                Message(
+                    "PET_NODE_RANK={stated} and RANK={rank} differ: torchrun goes by the former",
+                    stated=env["PET_NODE_RANK"],
+                    rank=rank,
+                )
             )
         if "PET_MASTER_ADDR" not in env and "PET_RDZV_ENDPOINT" not in env:
             if "MASTER_ADDR" not in env:
-                return "PET_NNODES asks for several workers, and nothing says where they meet: PET_MASTER_ADDR"
+                return Message("PET_NNODES asks for several workers, and nothing says where they meet: PET_MASTER_ADDR")
             line.address, line.port = env["MASTER_ADDR"], env.get("PET_MASTER_PORT") or env.get("MASTER_PORT", "")
-            line.notes.append("PET_MASTER_ADDR is not set: without --master-addr every worker would wait for itself")
+            line.notes.append(
+                Message("PET_MASTER_ADDR is not set: without --master-addr every worker would wait for itself")
+            )
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         own = env.get(f"PET_{name}")
         if own is not None and name in env and env[name] != own:
-            line.notes.append(f"PET_{name}={own} and {name}={env[name]} differ: torchrun goes by the former")
+            line.notes.append(
+                Message(
+                    "PET_{name}={own} and {name}={other} differ: torchrun goes by the former",
+                    name=name,
+                    own=own,
+                    other=env[name],
+                )
+            )
     if stated is not None and stated != most:
         each = int(processes) if processes is not None and processes.isdigit() else None
         if each is not None and stated == most * each:
             line.notes.append(
-                f"WORLD_SIZE={stated} counts processes here ({most} x {each}), as PyTorchJob does: it is no --nnodes"
+                Message(
+                    "WORLD_SIZE={stated} counts processes here ({most} x {each}), as PyTorchJob does: "
+                    "it is no --nnodes",
+                    stated=stated,
+                    most=most,
+                    each=each,
+                )
             )
         else:
             line.notes.append(
-                f"WORLD_SIZE={stated} does not agree with PET_NNODES={nnodes}: torchrun goes by the latter"
+                Message(
+                    "WORLD_SIZE={stated} does not agree with PET_NNODES={nnodes}: torchrun goes by the latter",
+                    stated=stated,
+                    nnodes=nnodes,
+                )
             )
     if processes is None and gpus:
-        line.notes.append("PET_NPROC_PER_NODE is not set: torchrun would start one process")
+        line.notes.append(Message("PET_NPROC_PER_NODE is not set: torchrun would start one process"))
     return line
 
 
 def _dlrover(env: Mapping[str, str]) -> _Line | str:
     nodes = _int(env, "NODE_NUM") or _int(env, "WORLD_SIZE")
     if nodes is None:
-        return "DLRover's master is told of, and neither NODE_NUM nor WORLD_SIZE says how many workers there are"
+        return Message(
+            "DLRover's master is told of, and neither NODE_NUM nor WORLD_SIZE says how many workers there are"
+        )
     line = _Line(nodes=nodes, program="dlrover-run")
-    line.notes.append("DLRover: workers meet at its master and their ranks come from there, which dlrover-run does; "
-                      "torchrun alone has no address to meet at")  # fmt: skip
+    line.notes.append(
+        Message(
+            "DLRover: workers meet at its master and their ranks come from there, which dlrover-run does; "
+            "torchrun alone has no address to meet at"
+        )
+    )
     return line
 
 
 def _leader(env: Mapping[str, str]) -> _Line | str:
     nodes, rank = _int(env, "LWS_GROUP_SIZE"), _int(env, "LWS_WORKER_INDEX")
     if nodes is None or rank is None or rank >= nodes:
-        return "LWS_LEADER_ADDRESS is set, and LWS_GROUP_SIZE and LWS_WORKER_INDEX do not say which worker this is"
+        return Message(
+            "LWS_LEADER_ADDRESS is set, and LWS_GROUP_SIZE and LWS_WORKER_INDEX do not say which worker this is"
+        )
     line = _Line(nodes, rank, address=env["LWS_LEADER_ADDRESS"])
-    line.notes.append(f"LeaderWorkerSet names no port: torchrun's own, {_PORT}")
+    line.notes.append(Message("LeaderWorkerSet names no port: torchrun's own, {port}", port=_PORT))
     return line
 
 
@@ -218,38 +252,56 @@ def _contract(env: Mapping[str, str]) -> _Line | str:
         nodes, rank, by = _int(env, "WORLD_SIZE"), _int(env, "RANK"), "WORLD_SIZE, RANK"
     if nodes is None or rank is None:
         lacking = [name for name in ("WORLD_SIZE", "RANK") if _int(env, name) is None]
-        return (
-            f"MASTER_ADDR is set, and {' and '.join(lacking)} is not a number: how many workers there are is not told"
+        return Message(
+            "MASTER_ADDR is set, and {names} is not a number: how many workers there are is not told",
+            names=" and ".join(lacking),
         )
     if rank >= nodes:
-        return f"{by}: worker {rank} of {nodes} cannot be"
+        return Message("{by}: worker {rank} of {nodes} cannot be", by=by, rank=rank, nodes=nodes)
     line = _Line()
     if nodes == 1:
         line.standalone = True
         return line
     if "MASTER_ADDR" not in env:
-        return f"{nodes} workers, and MASTER_ADDR is not set: nobody says where they meet"
+        return Message("{nodes} workers, and MASTER_ADDR is not set: nobody says where they meet", nodes=nodes)
     line.nodes, line.node_rank, line.address, line.port = nodes, rank, env["MASTER_ADDR"], env.get("MASTER_PORT", "")
-    line.notes.append(f"WORLD_SIZE and RANK are taken for workers, not for processes ({by})")
+    line.notes.append(Message("WORLD_SIZE and RANK are taken for workers, not for processes ({by})", by=by))
     counted = _volcano(env)
     if counted and counted != nodes:
-        line.notes.append(f"Volcano tells of {counted} workers by VC_*_NUM, and {by} of {nodes}: look which is right")
+        line.notes.append(
+            Message(
+                "Volcano tells of {counted} workers by VC_*_NUM, and {by} of {nodes}: look which is right",
+                counted=counted,
+                by=by,
+                nodes=nodes,
+            )
+        )
     elif not counted and re.search(r"-master-0$", env["MASTER_ADDR"]) and "NODE_NUM" not in env:
-        line.notes.append("PyTorchJob counts WORLD_SIZE in processes where its nprocPerNode is a number: "
-                          "divide --nnodes by that number then")  # fmt: skip
+        line.notes.append(
+            Message(
+                "PyTorchJob counts WORLD_SIZE in processes where its nprocPerNode is a number: "
+                "divide --nnodes by that number then"
+            )
+        )
     if "MASTER_PORT" not in env:
-        line.notes.append(f"MASTER_PORT is not set: torchrun's own, {_PORT}")
+        line.notes.append(Message("MASTER_PORT is not set: torchrun's own, {port}", port=_PORT))
     return line
 
 
 def _alone(env: Mapping[str, str]) -> _Line | str:
     index = next((name for name in ("SLURM_NNODES", "OMPI_COMM_WORLD_SIZE") if (_int(env, name) or 1) > 1), None)
     if index is not None:
-        return f"{index}={env[index]}, and nothing says where they meet: set MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK"
+        return Message(
+            "{index}={value}, and nothing says where they meet: set MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK",
+            index=index,
+            value=env[index],
+        )
     if "JOB_COMPLETION_INDEX" in env and env["JOB_COMPLETION_INDEX"] != "0":
-        return "this is one of several pods of an indexed job, and nothing says where they meet: set MASTER_ADDR"
+        return Message(
+            "this is one of several pods of an indexed job, and nothing says where they meet: set MASTER_ADDR"
+        )
     line = _Line(standalone=True)
-    line.notes.append("no platform's variables are set: this worker alone")
+    line.notes.append(Message("no platform's variables are set: this worker alone"))
     return line
 
 
@@ -262,16 +314,16 @@ def _count(line: _Line, env: Mapping[str, str], gpus: int | None) -> None:
             line.processes = told
     if told is not None and told.isdigit() and gpus is not None and gpus != int(told):
         name = "PET_NPROC_PER_NODE" if "PET_NPROC_PER_NODE" in env else "NPROC_PER_NODE"
-        line.notes.append(f"{name}={told}, and {gpus} GPUs were counted")
+        line.notes.append(Message("{name}={told}, and {gpus} GPUs were counted", name=name, told=told, gpus=gpus))
     if line.processes is not None or "PET_NPROC_PER_NODE" in env:
         return
     if gpus is None:
         line.processes = "gpu"
-        line.notes.append("GPUs were not counted: as many processes as torch finds GPUs")
+        line.notes.append(Message("GPUs were not counted: as many processes as torch finds GPUs"))
     else:
         line.processes = str(max(1, gpus))
         if gpus == 0:
-            line.notes.append("no GPU was found: one process")
+            line.notes.append(Message("no GPU was found: one process"))
 
 
 def _volcano(env: Mapping[str, str]) -> int:

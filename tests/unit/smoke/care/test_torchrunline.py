@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atlctl.cli.smoke.torchrun import torchrun_line
+from atlctl.i18n import translated
 
 CONTRACT = {"MASTER_ADDR": "w0.job", "MASTER_PORT": "29500", "WORLD_SIZE": "4", "RANK": "2"}
 PYTORCHJOB = {
@@ -80,6 +81,7 @@ def test_the_line(environ: dict[str, str], gpus: int | None, line: str, said: st
     found, notes = torchrun_line(environ, gpus)
     assert found == line
     assert said in " | ".join(notes)
+    assert all(translated(note, "zh") != note for note in notes)
     assert notes or environ.get("WORLD_SIZE") == "1"
 
 
