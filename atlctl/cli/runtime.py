@@ -364,7 +364,7 @@ def _told(body: Callable[[], int], peek: Peek) -> int:
     try:
         return body()
     except AtlctlError as error:
-        return _report(error, error.exit_code, peek)
+        return _report(error, peek)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except Interrupted as interrupted:
@@ -374,7 +374,7 @@ def _told(body: Callable[[], int], peek: Peek) -> int:
     except Exception as error:  # noqa: BLE001 - the last line of defence: nothing may end in a bare traceback
         known = _surroundings(error) if isinstance(error, OSError) else None
         if known is not None:
-            return _report(known, known.exit_code, peek)
+            return _report(known, peek)
         from atlctl.cli.diagnostics import harmless
 
         if _current.debug:
@@ -386,7 +386,7 @@ def _told(body: Callable[[], int], peek: Peek) -> int:
             Message("internal error: {what}", what=type(error).__name__ + (f": {text}" if text else "")),
             None if _current.debug else Message("this is a fault of atlctl; run it again with --debug to see where"),
         )
-        return _report(failure, ExitCode.FAILED, peek)
+        return _report(failure, peek)
 
 
 def _surroundings(error: OSError) -> AtlctlError | None:
@@ -416,8 +416,8 @@ def unwritten(error: OSError) -> Exception:
     )
 
 
-def _report(error: AtlctlError, code: int, peek: Peek) -> int:
-    """`error:` and `hint:` on stderr, and the JSON envelope on stdout where JSON was asked for."""
+def _report(error: AtlctlError, peek: Peek) -> int:
+    """`error:` and `hint:` on stderr, and the JSON envelope on stdout if JSON was asked for; the exit code."""
     from atlctl.render.streams import error_text
 
     if _current.has_writer and not _current.reader_gone:
@@ -425,17 +425,16 @@ def _report(error: AtlctlError, code: int, peek: Peek) -> int:
     _to_stderr(error_text(error.message, error.hint, _current.streams.stderr_color))
     command, output = (_current.command, _current.output) if _current.command else peek()
     if output == "json":
-        from atlctl.render.jsonout import dumps, envelope
+        from atlctl.render.jsonout import dumps, envelope, error_data
 
-        problem = {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": int(code)}
-        document = dumps(envelope(command, "error", None, [problem]))
+        document = dumps(envelope(command, "error", None, [error_data(error)]))
         try:
             write_all(1, f"{document}\n".encode())
         except BrokenPipeError:
             return ExitCode.READER_GONE
         except OSError:
-            return code  # a full disk behind stdout: the error itself has been told on stderr
-    return code
+            pass  # a full disk behind stdout: the error itself has been told on stderr
+    return error.exit_code
 
 
 def _close_writer(code: int) -> int:

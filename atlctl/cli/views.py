@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
 from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job, Worker
 from atlctl.render.streams import Streams
 from atlctl.render.table import Column, Table, render_table, rfc3339
@@ -83,11 +82,7 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
         Column(Message("ADDRESS")),
         Column(Message("GPUS"), "right"),
         Column(Message("AGE") if streams.stdout_tty else Message("STARTED"), "right" if streams.stdout_tty else "left"),
-        *(
-            [Column(Message("LOAD"), "right"), Column(Message("RANKS"), "right"), Column(Message("GPU USE"))]
-            if used
-            else []
-        ),
+        *(_use_columns() if used else ()),
         Column(Message("NODE"), wide_only=True),
         Column("PID", "right", wide_only=True),
         Column(Message("ENDED"), wide_only=True),
@@ -147,11 +142,6 @@ def _usage_data(usage: Usage | None) -> dict[str, Any] | None:
 
 def _when(epoch: float | None) -> str | None:
     return None if epoch is None else rfc3339(epoch, "microseconds")
-
-
-def error_data(error: AtlctlError) -> dict[str, Any]:
-    """An error as the `errors` of a JSON envelope hold it."""
-    return {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
 
 
 def job_data(job: Job) -> dict[str, Any]:

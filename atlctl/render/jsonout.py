@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from atlctl.jobs.errors import AtlctlError
 from atlctl.render.sanitize import HARMFUL
 
 API_VERSION = "atlctl/v1"
@@ -70,3 +71,8 @@ def yaml_dump(obj: object) -> str:
 def _escape_yaml(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\u{code:04X}" if code < 0x10000 else f"\\U{code:08X}"
+
+
+def error_data(error: AtlctlError) -> dict[str, Any]:
+    """An error as the `errors` of a JSON envelope hold it."""
+    return {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}

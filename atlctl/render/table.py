@@ -1,4 +1,4 @@
-"""Tables: through rich on a terminal, aligned plain text on a pipe; and how times look in them."""
+"""Tables: through rich on a terminal, aligned plain text on a pipe; and how times and sizes look."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from atlctl.render.streams import Streams
 from atlctl.render.width import display_width, padded
 
 _GAP = 2
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,14 @@ def human_age(seconds: float) -> str:
     if days < 8:
         return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
     return f"{days}d"
+
+
+def human_bytes(count: float) -> str:
+    """`999 B`, `1.5 MiB`."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    power = min((int(count).bit_length() - 1) // 10, len(_UNITS))
+    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"
 
 
 def rfc3339(epoch: float, timespec: Literal["seconds", "microseconds"] = "seconds") -> str:

@@ -14,6 +14,7 @@ from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import COMMA, LIST, Message, joined, plural, translated
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 from atlctl.jobs.naming import and_more, fold_names, names_by_reason
+from atlctl.render.table import human_bytes
 from atlctl.render.width import cut
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _TICK_SECONDS = 0.25
 _ERASE = b"\r\x1b[K"
 #: Different reasons that are told one by one.
 _REASONS = 8
-_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 TEXT = Message(
@@ -220,14 +220,6 @@ async def _show_progress(progress: CopyProgress) -> None:
     finally:
         if shown:
             writer.put("stderr", _ERASE)
-
-
-def human_bytes(count: float) -> str:
-    """`999 B`, `1.5 MiB`."""
-    if count < 1024:
-        return f"{count:.0f} B"
-    power = min((int(count).bit_length() - 1) // 10, len(_UNITS))
-    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"
 
 
 def progress_line(progress: CopyProgress, seconds: float) -> str:

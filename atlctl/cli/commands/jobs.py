@@ -26,7 +26,8 @@ def command(
 
 async def _list(everywhere: bool, output: str) -> int:
     from atlctl.cli.target import START_ONE, backend, not_for, remember
-    from atlctl.cli.views import error_data, job_data, jobs_table
+    from atlctl.cli.views import job_data, jobs_table
+    from atlctl.render.jsonout import error_data
     from atlctl.render.sanitize import clean
 
     source = backend(everywhere=everywhere)

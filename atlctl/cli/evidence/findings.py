@@ -91,9 +91,9 @@ def tell_saved(
     `about`: the `job`, `uid` and `state` of a job that is known. `budget`: bytes of logs that are read at first; more
     only where a failure begins before.
     """
-    from atlctl.cli.views import error_data
     from atlctl.diagnosis.cause.decide import diagnose
     from atlctl.recording.read import STDIN
+    from atlctl.render.jsonout import error_data
 
     if STDIN in paths and os.isatty(0):
         say.note(Message("reading standard input; Ctrl-D ends it"))

@@ -42,7 +42,7 @@ from atlctl.render.page import (
     Sort,
     Timeline,
 )
-from atlctl.render.table import rfc3339
+from atlctl.render.table import human_bytes, rfc3339
 
 #: Pieces of evidence of root causes, and of what followed.
 MAX_PROOFS, MAX_FOLLOWED = 12, 4
@@ -347,18 +347,8 @@ def _machines(manifest: Manifest | None, words: Mapping[str, str]) -> PageTable 
 
 def _files(items: Sequence[tuple[str, int]], words: Mapping[str, str]) -> PageTable | None:
     """What lies in the folder."""
-    rows = [(name, _size(count)) for name, count in items]
+    rows = [(name, human_bytes(count)) for name, count in items]
     return _table(("file", "size"), rows, words, numbers=frozenset((1,)), most=4 * _MOST_ROWS)
-
-
-def _size(count: int) -> str:
-    """Bytes for people."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
 
 
 def _table(
