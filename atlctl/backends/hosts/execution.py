@@ -40,6 +40,9 @@ from atlctl.remote.supervisor.control import MAX_MESSAGE
 from atlctl.remote.supervisor.processes import peer_is_me
 
 READ_SIZE = 256 * 1024
+#: What a pipe holds at first, and how many of one client's are made to hold READ_SIZE once they were full: a fifth less
+#: CPU for much output. The kernel allows a user 64 MiB of pipes before it makes new ones small.
+PIPE_SIZE, MOST_WIDENED = 64 * 1024, 64
 #: After the command's exit, seconds without output until pipes that a child of it keeps open are given up on.
 LINGER_SECONDS = 0.3
 #: The supervisor's own limit for an end is the grace and 5 s; then its answer is due.
@@ -243,6 +246,8 @@ class LocalExecution:
             del self._streams[descriptor]
         if self._exit is not None:
             self._owed[descriptor] -= len(data)
+        elif len(data) == PIPE_SIZE:
+            self._client.widen(descriptor)
         return data
 
     async def _wait(self, seconds: float | None) -> None:
@@ -406,6 +411,7 @@ class ControlClient:
         self._room: asyncio.Future[None] | None = None
         self._listeners: dict[int, Listener] = {}
         self._count = 0
+        self._widened = 0
 
     async def connect(self) -> None:
         """Connect once; later calls share it. Raises Unreachable where no supervisor listens."""
@@ -447,6 +453,13 @@ class ControlClient:
         self._count += 1
         self._listeners[self._count] = listener
         return self._count
+
+    def widen(self, pipe: int) -> None:
+        """Let a pipe that was full hold more, if not too many do."""
+        if self._widened < MOST_WIDENED and _capacity(pipe) == PIPE_SIZE:
+            self._widened += 1
+            with contextlib.suppress(OSError):  # beyond what this user may have
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, READ_SIZE)
 
     def forget(self, number: int) -> None:
         self._listeners.pop(number, None)

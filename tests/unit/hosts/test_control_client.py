@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import socket
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from atlctl.backends.hosts.execution import ControlClient
+from atlctl.backends.hosts.execution import MOST_WIDENED, PIPE_SIZE, READ_SIZE, ControlClient
 from atlctl.jobs.errors import AtlctlError, NotAllowed, Unreachable
 from atlctl.jobs.model import Job, State
 from atlctl.remote.supervisor.control import MAX_MESSAGE
@@ -226,3 +227,19 @@ def test_one_connection_for_all(tmp_path: Path, server: Server) -> None:
         await client.aclose()
 
     run(main())
+
+
+def test_widen_pipes_up_to_a_number_each_once(tmp_path: Path) -> None:
+    """All pipes of a user have one limit: a command on many workers leaves most of it to others."""
+    client = ControlClient(JOB, str(tmp_path))
+    pipes = [os.pipe() for _ in range(MOST_WIDENED + 1)]
+    try:
+        for reader, _ in pipes:
+            client.widen(reader)
+            client.widen(reader)
+        sizes = [fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ) for reader, _ in pipes]
+    finally:
+        for ends in pipes:
+            for end in ends:
+                os.close(end)
+    assert sizes == [READ_SIZE] * MOST_WIDENED + [PIPE_SIZE]
