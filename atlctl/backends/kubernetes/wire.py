@@ -87,7 +87,7 @@ class HttpAnswer:
             left = 0
         while left != 0:
             if not wire.received:
-                if wire.over and left is None:
+                if left is None and wire.over and wire.error is None:
                     break
                 await wire.more(self._silence)
                 continue
@@ -221,7 +221,7 @@ class _Wire(asyncio.Protocol):
         self.heard = False
         self.tls: ssl.SSLContext | None = None
         self.freed = 0.0
-        self._error: Exception | None = None
+        self.error: Exception | None = None
         self._paused = False
         self._waiter: asyncio.Future[None] | None = None
 
@@ -241,7 +241,7 @@ class _Wire(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._error = exc
+        self.error = exc
         self.eof_received()
 
     def _wake(self) -> None:
@@ -256,8 +256,8 @@ class _Wire(asyncio.Protocol):
 
     async def more(self, silence: float | None) -> None:
         """Waits for further bytes, or the connection's end. Raises OSError: it is over, it broke; TimeoutError."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         if self.over:
             raise ConnectionError("Server disconnected")
         if self._paused:
