@@ -63,8 +63,8 @@ class AgentNote:
 
 
 #: Byte strings that stand in a log only where a torchelastic trainer ended in failure: the header of
-#: the final summary, a signal to the agent, and the agent's own death by a rendezvous error. An attempt
-#: that is restarted prints none of them.
+#: the final summary, a signal to the agent, the agent's own death by a rendezvous error, and any other traceback
+#: of torchrun itself (its store is gone). An attempt that is restarted prints none of them.
 FAILURE_MARKERS: tuple[bytes, ...] = (
     b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
     b"torch.distributed.elastic.multiprocessing.api.SignalException: Process ",
@@ -72,6 +72,7 @@ FAILURE_MARKERS: tuple[bytes, ...] = (
     b"torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
     b"torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
     b"torch.distributed.elastic.rendezvous.api.RendezvousStateError",
+    b'torch/distributed/launcher/api.py", line ',
 )
 
 #: What an agent prints when it starts.

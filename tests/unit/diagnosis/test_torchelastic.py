@@ -266,6 +266,7 @@ def test_lines_that_say_nothing(line):
         "[ERROR] torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 1 got signal: 15",
         "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the store has failed.",
+        '  File "/opt/venv/lib/python3.12/site-packages/torch/distributed/launcher/api.py", line 194, in __call__',
     ],
 )
 def test_lines_that_mean_a_trainer_ended_in_failure(line):
@@ -279,6 +280,7 @@ def test_lines_that_mean_a_trainer_ended_in_failure(line):
         "failed (exitcode: 1) local_rank: 0 (pid: 3)",  # an attempt that may be restarted
         "Sending process 15 closing signal SIGTERM",
         "ValueError: x",
+        "/opt/venv/lib/python3.12/site-packages/torch/distributed/launcher/api.py:194: UserWarning: x",
         NO_FILE,
     ],
 )
