@@ -461,5 +461,5 @@ def _some(texts: Mapping[str, str]) -> str:
     return joined([*shown, *([Message("{n} more", n=len(texts) - _TOLD)] if len(texts) > _TOLD else [])])
 
 
-def _advice(labels: Iterable[str]) -> str:
-    return next((advice for start, advice in _ADVICE.items() for label in labels if label.startswith(start)), "")
+def _advice(labels: Iterable[str]) -> Message | None:
+    return next((advice for start, advice in _ADVICE.items() for label in labels if label.startswith(start)), None)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from atlctl.i18n import Message
+
 
 class Severity(StrEnum):
     """How bad a finding is. `NOT_JUDGED`: there was nothing to compare with, or it was not allowed to look."""
@@ -53,7 +55,7 @@ class Finding:
     culprit: Culprit | None
     evidence: str
     confirmed: bool = False
-    advice: str = ""
+    advice: Message | None = None
 
 
 @dataclass(frozen=True, slots=True)

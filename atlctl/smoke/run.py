@@ -321,8 +321,10 @@ class Smoke:
         self.report.checks.append(Check(name, self.report.verdict_of(name, SmokeVerdict.NOT_JUDGED), why))
 
 
-_ADVICE_LOST = "see why the worker went away: atlctl ps, atlctl events, atlctl errors"
-_ADVICE_MISSING = "look at the worker: atlctl ps, atlctl events; then whether a command runs there: atlctl exec"
+_ADVICE_LOST = Message("see why the worker went away: atlctl ps, atlctl events, atlctl errors")
+_ADVICE_MISSING = Message(
+    "look at the worker: atlctl ps, atlctl events; then whether a command runs there: atlctl exec"
+)
 
 
 def _missing(name: str, why: str, *, confirmed: bool) -> Finding:

@@ -547,7 +547,7 @@ def _space(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
 def _finding(
     name: str | None, path: str, severity: Severity, text: str, advice: str, confirmed: bool = False
 ) -> Finding:
-    return Finding(CHECK, severity, Culprit("mount", name, path=path), text, confirmed, _ADVICE.get(advice, ""))
+    return Finding(CHECK, severity, Culprit("mount", name, path=path), text, confirmed, _ADVICE.get(advice))
 
 
 def _sees(looks: Looks, reader: str, writer: str) -> bool | None:

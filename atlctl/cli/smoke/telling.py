@@ -64,19 +64,9 @@ _CHECKS = {
 }
 #: Advice by check, for findings that bring none of their own.
 _ADVICE = {
-    "roll-call": Message("look at the worker: atlctl ps, atlctl events; then try a command there: atlctl exec"),
     "facts": Message("give all workers the same image, settings and limits"),
     "mesh": Message("look at the interfaces, routes, MTU and network policies on the way"),
-    "throughput": Message("look at the link's speed, errors and drops (ethtool), and who else uses this path"),
     "storage": Message("look at the mount on this worker, its free space and rights"),
-    "gpus": Message("look at nvidia-smi on this worker and at the kernel's log; have the GPU checked"),
-    "device": Message("leave this GPU out, and have it checked"),
-    "collectives": Message("leave this worker or GPU out, and run the test again"),
-    "ddp": Message("leave this worker or GPU out, and run the test again"),
-    "fsdp": Message("leave this worker or GPU out, and test once more"),
-    "allreduce": Message("compare the transport that NCCL chose with that of the others"),
-    "stragglers": Message("look at clocks, temperature and other processes on this worker"),
-    "pairs": Message("look at the link between these two"),
 }
 
 
@@ -104,10 +94,9 @@ class Words:
         return name if self.lang == "en" else f"{name} {self.check(name)}"
 
     def advice(self, finding: Finding) -> str:
-        """The next step: as the check gave it, in English; for others what holds for all findings of the check."""
-        if finding.advice or finding.severity is Severity.NOT_JUDGED:
-            return self(finding.advice)
-        return self(_ADVICE.get(finding.check, ""))
+        """The next step: as the check gave it, else what holds for all that it finds."""
+        usual = None if finding.severity is Severity.NOT_JUDGED else _ADVICE.get(finding.check)
+        return self(finding.advice or usual or "")
 
     def sentence(self, text: str) -> str:
         """A note or evidence in the reader's language, harmless and one line."""
@@ -354,7 +343,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "culprit": None if finding.culprit is None else asdict(finding.culprit),
         "evidence": finding.evidence,
         "confirmed": finding.confirmed,
-        "advice": finding.advice,
+        "advice": finding.advice or "",
         "message": _message(finding.evidence),
     }
 

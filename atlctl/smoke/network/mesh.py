@@ -47,7 +47,9 @@ _ADVICE = {
 _PATIENCE, _AGAIN = 1.4, 2.2
 #: Bytes of the large echo: several packets, whatever the MTU; less among many workers.
 _LARGE, _LARGE_MANY, _MANY = 65536, 24576, 16
-_MUTE = "Look at the processes of this worker: it runs, and does not answer. It may be stopped, or starved of CPU."
+_MUTE = Message(
+    "look at the processes of this worker: it runs, and does not answer; it may be stopped, or starved of CPU"
+)
 #: Addresses of others that an agent is asked about: which of its own would it use to reach them?
 TARGETS = 4
 
@@ -97,7 +99,7 @@ class _Mesh:
                     Culprit("worker", name),
                     Message("it has no address but loopback, while other workers are on other hosts"),
                     True,
-                    "Look at the interfaces of this worker: none is up that others could reach.",
+                    Message("look at the interfaces of this worker: none is up that others could reach"),
                 )
             )
         machines = dict.fromkeys(place.machine for place in told.values())

@@ -235,7 +235,7 @@ class _Throughput:
         """Both on one machine, while others are not."""
         return len(set(self._machine.values())) > 1 and self._machine[pair[0]] == self._machine[pair[1]]
 
-    def _accuse(self, told: PairBlame, bad: set[Pair], advice: str, evidence: Any) -> None:
+    def _accuse(self, told: PairBlame, bad: set[Pair], advice: Message, evidence: Any) -> None:
         for name in told.workers:
             ways = [pair for pair in bad if name in pair]
             said = Message(

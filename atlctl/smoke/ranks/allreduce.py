@@ -40,7 +40,7 @@ _ALL_PAIRS, _PAIR_ROUNDS = 16, 3
 #: Less than this share of the middle is slow; so many slow pairs are measured again alone.
 _PAIR_SHARE, _PAIRS_AGAIN = 0.6, 12
 _PAIR_SIZES_CPU, _PAIR_SIZES_GPU = ((4 << 20, 4),), ((64 << 20, 10),)
-_ADVICE_PAIR = (
+_ADVICE_PAIR = Message(
     "look at the cable, the port and the switch between them; mesh and throughput tell about TCP on the same way"
 )
 

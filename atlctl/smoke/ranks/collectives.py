@@ -35,8 +35,12 @@ _ADVICE = {
 }
 _SOCKET = "NET/Socket"
 _ADVICE_WAYS = {
-    "NET": "on this worker: ibv_devinfo (is the port ACTIVE?), ulimit -l, NCCL_IB_HCA; is /dev/infiniband there?",
-    "SHM": "nvidia-smi topo -p2p r and nvidia-smi nvlink -s on this worker: GPUs there do not reach another directly",
+    "NET": Message(
+        "on this worker: ibv_devinfo (is the port ACTIVE?), ulimit -l, NCCL_IB_HCA; is /dev/infiniband there?"
+    ),
+    "SHM": Message(
+        "nvidia-smi topo -p2p r and nvidia-smi nvlink -s on this worker: GPUs there do not reach another directly"
+    ),
 }
 #: Gradients of one micro-batch agree within this share of their norm; those that came back, within that of the
 #: greatest value. Both are far above fp32's error and far below one wrong bit that matters.

@@ -166,7 +166,9 @@ def nobody_to_blame(check: str, outcome: StageOutcome, torch: Mapping[str, Seque
         )
         text = Message("different versions of torch did not get along ({versions}): {why}", versions=told, why=said)
         return Finding(check, Severity.NOT_JUDGED, None, text, advice=Message("use the same image on all workers"))
-    return Finding(check, Severity.FAIL, None, said, False, "see what mesh and facts say of the network between them")
+    return Finding(
+        check, Severity.FAIL, None, said, False, Message("see what mesh and facts say of the network between them")
+    )
 
 
 def addresses(run: Run) -> dict[str, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from atlctl.i18n import Message
 from atlctl.smoke.findings import Check, Culprit, Finding, Kind, Report, Severity, SmokeVerdict
 
 
@@ -12,7 +13,14 @@ def report(words: str = "words of a worker", name: str = "worker-") -> Report:
     names = [f"{name}{at}" for at in range(4)]
 
     def find(kind: Kind, severity: Severity, **who: Any) -> Finding:
-        return Finding("mesh", severity, Culprit(kind, names[1], **who), f"{words} {kind}", True, f"advice {words}")
+        return Finding(
+            "mesh",
+            severity,
+            Culprit(kind, names[1], **who),
+            f"{words} {kind}",
+            True,
+            Message("advice {words}", words=words),
+        )
 
     made = Report("standard")
     made.checks = [
