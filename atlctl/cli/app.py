@@ -25,17 +25,8 @@ atlctl local rm train-7"""
     path = "local"
     guide = "local-jobs"
     table: Mapping[str, Lazy] = {
-        "run": Lazy(
-            f"{_COMMANDS}.local_run",
-            guide="local-jobs",
-            options_first=True,
-            summary=Message("Start a job on this machine."),
-        ),
-        "rm": Lazy(
-            f"{_COMMANDS}.local_rm",
-            guide="local-jobs",
-            summary=Message("Remove ended jobs of this machine, with their logs."),
-        ),
+        "run": Lazy(f"{_COMMANDS}.local_run", options_first=True, summary=Message("Start a job on this machine.")),
+        "rm": Lazy(f"{_COMMANDS}.local_rm", summary=Message("Remove ended jobs of this machine, with their logs.")),
     }
 
 
@@ -54,14 +45,9 @@ atlctl ssh rm train-7"""
     guide = "ssh"
     table: Mapping[str, Lazy] = {
         "run": Lazy(
-            f"{_COMMANDS}.ssh_run",
-            guide="ssh",
-            options_first=True,
-            summary=Message("Start a job on the hosts of a list, over SSH."),
+            f"{_COMMANDS}.ssh_run", options_first=True, summary=Message("Start a job on the hosts of a list, over SSH.")
         ),
-        "rm": Lazy(
-            f"{_COMMANDS}.ssh_rm", guide="ssh", summary=Message("Remove ended jobs of hosts, with their logs there.")
-        ),
+        "rm": Lazy(f"{_COMMANDS}.ssh_rm", summary=Message("Remove ended jobs of hosts, with their logs there.")),
     }
 
 
@@ -94,9 +80,7 @@ atlctl demo                        # all of it on a real job on this machine"""
             ),
         ),
         "exec": Lazy(
-            f"{_COMMANDS}.exec",
-            options_first=True,
-            summary=Message("Run a command on the selected workers at once."),
+            f"{_COMMANDS}.exec", options_first=True, summary=Message("Run a command on the selected workers at once.")
         ),
         "shell": Lazy(f"{_COMMANDS}.shell", guide="exec", summary=Message("Open an interactive shell in one worker.")),
         "logs": Lazy(
@@ -143,8 +127,7 @@ atlctl demo                        # all of it on a real job on this machine"""
         ),
         "cp": Lazy(f"{_COMMANDS}.cp", summary=Message("Copy files and folders to or from workers.")),
         "stop": Lazy(
-            f"{_COMMANDS}.stop",
-            summary=Message("Stop a job: show the plan, ask, save its logs, end its workers."),
+            f"{_COMMANDS}.stop", summary=Message("Stop a job: show the plan, ask, save its logs, end its workers.")
         ),
         "resume": Lazy(
             f"{_COMMANDS}.resume",

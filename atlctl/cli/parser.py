@@ -39,8 +39,9 @@ class Lazy:
     """A command that is not imported yet.
 
     `module` holds its function `command`, and `TEXT` and `EXAMPLES` of its help page if it has any; `summary` is the
-    line about it, `guide` the document if it has another name. `options_first`: options end at the first positional
-    word, which begins somebody else's command. `group`: instead of a module, builds a group of further commands.
+    line about it, `guide` the document (by default the group's, else the one of the command's name).
+    `options_first`: options end at the first positional word, with which a command to run begins. `group`: instead of
+    a module, builds a group of further commands.
     """
 
     module: str = ""
@@ -54,8 +55,8 @@ class Lazy:
 class Commands(MutableMapping[str, Any]):
     """Command names to commands, imported when first asked for. Aliases are found, and never listed."""
 
-    def __init__(self, path: str, table: Mapping[str, Lazy], shared: Sequence[Any]) -> None:
-        self._path = path
+    def __init__(self, path: str, guide: str, table: Mapping[str, Lazy], shared: Sequence[Any]) -> None:
+        self._path, self._guide = path, guide
         self._table = table
         self._shared = [param for param in shared if key_of(param) in EVERYWHERE]
         self._aliases = {alias: name for name, entry in table.items() for alias in entry.aliases}
@@ -79,7 +80,7 @@ class Commands(MutableMapping[str, Any]):
         command = get_command(single)
         assert isinstance(command, Command)
         command.path = path
-        command.summary, command.guide = entry.summary, entry.guide or name
+        command.summary, command.guide = entry.summary, entry.guide or self._guide or name
         command.text, command.examples = getattr(module, "TEXT", ""), getattr(module, "EXAMPLES", "")
         own = {key_of(param) for param in command.params}
         command.params += [copy.copy(param) for param in self._shared if key_of(param) not in own]
@@ -162,7 +163,7 @@ class Group(_Parser, TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.help = None
-        self.commands = Commands(self.path, self.table, self.params)
+        self.commands = Commands(self.path, self.guide, self.table, self.params)
         _convert_plainly(self.params)
 
     def list_commands(self, _ctx: Any) -> list[str]:

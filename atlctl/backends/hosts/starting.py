@@ -240,7 +240,7 @@ Executors = Callable[[Mapping[str, Host]], Executor]
 
 
 async def start(executors: Executors, spec: StartSpec, hosts: Mapping[str, Host], timeout: float = 60.0) -> Record:
-    """Start the job; it runs on when this returns, whoever goes. `hosts`: by the names of the workers, in the order of
+    """Start the job, which outlives its client. `hosts`: by the names of the workers, in the order of
     their ranks. `timeout`: seconds for each step of a host.
 
     Raises UsageError, NotAllowed, Unreachable, CannotStartError, AtlctlError; then nothing is left, or the message
@@ -257,7 +257,7 @@ async def start(executors: Executors, spec: StartSpec, hosts: Mapping[str, Host]
         try:
             if claim.old is not None:
                 await _must_have_ended(executors, claim.old)
-            record = await _Start(executors, spec, hosts, claim, timeout).run()
+            record = await _StartOnHosts(executors, spec, hosts, claim, timeout).run()
             if claim.old is not None:
                 await _sweep(executors, claim.old, hosts)
             return record
@@ -370,7 +370,7 @@ class _Host:
         await self._execution.aclose()
 
 
-class _Start:
+class _StartOnHosts:
     """One start of one job."""
 
     def __init__(

@@ -102,7 +102,7 @@ class AioSocket:
         connection = getattr(getattr(opened, "_response", None), "connection", None)
         self._transport: asyncio.Transport | None = getattr(connection, "transport", None)
         self._loop = asyncio.get_running_loop()
-        #: Since when somebody waits for a message, None where nobody does.
+        #: When the read that is under way began, None without one.
         self._listening: float | None = None
         self._pinged = 0.0
         self._heard = self._loop.time()
@@ -169,7 +169,7 @@ class AioSocket:
             await self._socket.ping()
 
     def _judge(self) -> None:
-        """A listener who began before the ping and has heard nothing since listens to nobody."""
+        """The connection is gone if a read that began before the ping has got nothing since."""
         if self._listening is not None and self._listening <= self._pinged:
             self._task = self._loop.create_task(self.close())
             return
