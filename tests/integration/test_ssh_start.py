@@ -168,13 +168,13 @@ def test_a_start_that_is_cancelled_leaves_nothing(site: Site) -> None:
 def test_a_client_that_is_killed_when_all_hosts_have_kept_leaves_the_job(site: Site) -> None:
     """The guard, which ends what a client has left, knows nothing of the supervisors."""
     before = """
-    real, kept = starting._Start._keep, []
+    real, kept = starting._StartOnHosts._keep, []
     async def keep(self, host):
         kept.append(await real(self, host))
         if len(kept) == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         return kept[-1]
-    starting._Start._keep = keep"""
+    starting._StartOnHosts._keep = keep"""
     assert client(site, "sleep", "1000", before=before).communicate(timeout=30)[0] == b""
     assert proc.wait_until(lambda: not site.running("atlctl-start"), 10)
     time.sleep(1.5)
