@@ -27,9 +27,10 @@ test-quick: $(VENV) ## unit and property tests without the slow ones; a minute o
 slow: $(VENV) ## measure which tests test-quick leaves out: tests/slow.txt; eight minutes, on a quiet machine
 	$(BIN)/python -m pytest -n 0 --write-slow tests/unit tests/property
 
-check: format ## format, lint, types, quick tests, and the budget lowered: for before a commit
+check: format ## format, lint, types, quick tests, and the counts lowered: for before a commit
 	$(BIN)/mypy
 	$(BIN)/python -m tests.support.budget --write
+	$(BIN)/python -m tests.support.style --write
 	$(MAKE) --no-print-directory test-quick
 
 lint: $(VENV) ## ruff and mypy

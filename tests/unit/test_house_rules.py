@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import budget, rules
+from tests.support import budget, rules, style
 from tests.support.rules import Module
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +84,17 @@ def test_the_package_does_not_grow_unsaid() -> None:
     counts = budget.counts(ROOT / "atlctl", PACKAGE)
     grown = {name: (count, allowed[name]) for name, count in counts.items() if count > allowed[name]}
     assert grown == {}, "(now, budget): see the head of tests/budget.toml"
+
+
+def test_the_style_gets_no_worse() -> None:
+    allowed = tomllib.loads(style.FILE.read_text())
+    worse = {
+        (area, name): (count, allowed[area].get(name, 0))
+        for area, counts in style.counts(PACKAGE).items()
+        for name, count in counts.items()
+        if count > allowed[area].get(name, 0)
+    }
+    assert worse == {}, "(now, allowed): see the head of tests/style.toml, and write the other words"
 
 
 @pytest.mark.parametrize(
