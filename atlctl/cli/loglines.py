@@ -61,19 +61,19 @@ class TextLines:
             data = line.data + b"\n" if line.complete else line.data
             if sanitizer is not None:
                 data = sanitizer.feed(data) + sanitizer.finish()
-            pending += (self._prefix(worker.name, stream), data)
+            pending += (self._prefix(worker, stream), data)
             if not line.complete:
                 self._writer.put(stream, b"".join(pending), worker.name)
                 pending = []
         if pending:
             self._writer.put(target, b"".join(pending))
 
-    def _prefix(self, name: str, stream: Stream) -> bytes:
+    def _prefix(self, worker: Worker, stream: Stream) -> bytes:
         if not self._with_prefix:
             return b""
-        key = (name, stream)
+        key = (worker.name, stream)
         if key not in self._prefixes:
-            self._prefixes[key] = prefix_for(name, self._colors[stream])
+            self._prefixes[key] = prefix_for(worker, self._colors[stream])
         return self._prefixes[key]
 
     def ended(self, worker: Worker, problem: AtlctlError | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from atlctl.cli.runtime import context
 from atlctl.i18n import Message, plural, translated
+from atlctl.render.palette import Tone
 from atlctl.render.streams import Streams
 
 #: Reasons that are told one by one.
@@ -110,6 +111,28 @@ _STATES: Mapping[str, Message] = {
     "Lost": Message("Lost"),
     "Unknown": Message("Unknown"),
 }
+
+
+_TONES: Mapping[str, Tone] = {
+    "Pending": Tone.WAITING,
+    "Queued": Tone.WAITING,
+    "Starting": Tone.WAITING,
+    "Running": Tone.ACTIVE,
+    "Held": Tone.HELD,
+    "Restarting": Tone.WARN,
+    "Suspended": Tone.DIM,
+    "Stopping": Tone.WARN,
+    "Stopped": Tone.DIM,
+    "Succeeded": Tone.OK,
+    "Failed": Tone.FAIL,
+    "Lost": Tone.LOST,
+    "Unknown": Tone.UNKNOWN,
+}
+
+
+def state_tone(of: str) -> Tone:
+    """The tone of a state of a job or worker."""
+    return _TONES[of]
 
 
 def state(of: str, reason: str = "") -> Message:

@@ -23,6 +23,7 @@ from atlctl.jobs.naming import fold_names, natural_key, safe_file_name
 from atlctl.jobs.statedir import write_all
 from atlctl.render.jsonout import dumps, output_lines
 from atlctl.render.lines import LinePrefixer, Piece, Spill, prefix_for
+from atlctl.render.palette import Tone, painted
 from atlctl.render.sanitize import OutputSanitizer, clean
 from atlctl.render.streams import Streams
 from atlctl.render.table import rfc3339
@@ -84,7 +85,7 @@ class LiveSink:
             return
         lines = self._lines.get((worker.name, stream))
         if lines is None:
-            lines = self._lines[worker.name, stream] = self._prefixer(worker.name, stream)
+            lines = self._lines[worker.name, stream] = self._prefixer(worker, stream)
         self._writer.put(stream, lines.feed(data), worker.name)
 
     async def finished(self, outcome: Outcome) -> None:
@@ -98,9 +99,9 @@ class LiveSink:
             if lines is not None:
                 self._writer.put(stream, lines.finish(), name)
 
-    def _prefixer(self, name: str, stream: Stream) -> LinePrefixer:
+    def _prefixer(self, worker: Worker, stream: Stream) -> LinePrefixer:
         color = self._streams.stdout_color if stream == "stdout" else self._streams.stderr_color
-        prefix = prefix_for(name, color) if self._prefix else b""
+        prefix = prefix_for(worker, color) if self._prefix else b""
         return LinePrefixer(prefix, self._limit, sanitizer_for(stream, self._streams, self._raw))
 
 
@@ -565,8 +566,7 @@ class GatherSink:
 
     def _head(self, head: Message) -> None:
         text = clean(translated(head))
-        line = f"\x1b[1m{text}\x1b[0m\n" if self._streams.stdout_color else f"{text}\n"
-        self._writer.put("stdout", line.encode())
+        self._writer.put("stdout", f"{painted(text, Tone.STRONG, self._streams.stdout_color)}\n".encode())
 
     async def _show(self, chunks: Iterator[bytes], owner: str) -> None:
         sanitizer = sanitizer_for("stdout", self._streams, self._raw)

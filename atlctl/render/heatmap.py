@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from atlctl.render.palette import Tone, painted
 from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
 from atlctl.render.width import display_width
@@ -17,7 +18,6 @@ MOST = 256
 _BESIDE, _ENDS = 6, 3
 _GAP = 1
 _LABEL = 14
-_COLORS = {"ok": "30;42", "low": "30;43", "bad": "97;41", "": "2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,10 @@ def _mark(share: float, heat: Heat) -> str:
 
 
 def _colored(text: str, own: bool, share: float | None, heat: Heat, streams: Streams) -> str:
-    if not streams.stdout_color:
-        return text
-    level = "" if own else "bad" if share is None or share < heat.bad else "low" if share < heat.low else "ok"
-    return f"\x1b[{_COLORS[level]}m{text}\x1b[0m"
+    if own:
+        tone = Tone.DIM
+    elif share is None or share < heat.bad:
+        tone = Tone.FAIL
+    else:
+        tone = Tone.WARN if share < heat.low else Tone.OK
+    return painted(text, tone, streams.stdout_color)

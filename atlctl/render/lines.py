@@ -6,15 +6,13 @@ Bytes from end to end; a line that is too long for memory waits in an unnamed fi
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Sequence
 
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
+from atlctl.jobs.model import Worker
+from atlctl.render.palette import WORKERS
 from atlctl.render.sanitize import OutputSanitizer, clean
-
-#: Colours of the 256-colour palette with a contrast (WCAG) of at least 3.6 on black and on white; no red.
-PALETTE = (28, 30, 32, 63, 94, 99, 100, 130, 132, 134, 163, 166)
 
 
 class Spill:
@@ -141,12 +139,8 @@ class LinePrefixer:
         return (start,)
 
 
-def color_of(name: str) -> int:
-    """A colour for `name`, the same in every run and on every machine."""
-    return PALETTE[zlib.crc32(name.encode("utf-8", "surrogatepass")) % len(PALETTE)]
-
-
-def prefix_for(name: str, color: bool) -> bytes:
-    """`NAME: `, the name cleaned, and coloured when `color`."""
-    shown = clean(name)
-    return (f"\x1b[38;5;{color_of(name)}m{shown}:\x1b[0m " if color else f"{shown}: ").encode()
+def prefix_for(worker: Worker, color: bool) -> bytes:
+    """`NAME: `, cleaned; if `color` is set, in the colour of the worker's index."""
+    shown = clean(worker.name)
+    number = WORKERS[worker.index % len(WORKERS)]
+    return (f"\x1b[38;5;{number}m{shown}:\x1b[0m " if color else f"{shown}: ").encode()

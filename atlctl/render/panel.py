@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from atlctl.i18n import Message, translated
+from atlctl.render.palette import Tone
 from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
 from atlctl.render.width import display_width, fold_points, padded
@@ -20,7 +21,7 @@ _NARROW = 60
 _MIN_TEXT = 32
 _GAP = 2
 
-_STYLES = {"culprit": "bold red", "strong": "bold", "faint": "dim", "plain": ""}
+_STYLES = {"culprit": Tone.FAIL.rich, "strong": Tone.STRONG.rich, "faint": Tone.DIM.rich, "plain": ""}
 
 
 class PieceLike(Protocol):

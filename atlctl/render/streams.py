@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atlctl.i18n import Message, translated
+from atlctl.render.palette import Tone
 from atlctl.render.sanitize import clean
 
 ColorFlag = Literal["always", "never", "auto"]
@@ -94,21 +95,21 @@ class Streams:
         return self.stdin_tty and self.stdout_tty
 
 
-def _labelled(labelled: Message, style: str, text: str, color: bool) -> str:
+def _labelled(labelled: Message, tone: Tone, text: str, color: bool) -> str:
     """`labelled`: the label between `{on}` and `{off}`, then the text."""
-    on, off = (f"\x1b[{style}m", "\x1b[0m") if color else ("", "")
+    on, off = (f"\x1b[{tone.value}m", "\x1b[0m") if color else ("", "")
     return translated(labelled.filled(on=on, off=off, text=clean(translated(text))))
 
 
 def error_text(message: str, hint: str | None, color: bool) -> str:
     """`error: what happened`, then `hint: the next command` where there is one."""
-    text = _labelled(_ERROR, "1;31", message, color)
-    return text if hint is None else f"{text}\n{_labelled(_HINT, '36', hint, color)}"
+    text = _labelled(_ERROR, Tone.FAIL, message, color)
+    return text if hint is None else f"{text}\n{_labelled(_HINT, Tone.NOTE, hint, color)}"
 
 
 def warning_text(message: str, color: bool) -> str:
-    return _labelled(_WARNING, "33", message, color)
+    return _labelled(_WARNING, Tone.WARN, message, color)
 
 
 def note_text(message: str, color: bool) -> str:
-    return _labelled(_NOTE, "36", message, color)
+    return _labelled(_NOTE, Tone.NOTE, message, color)

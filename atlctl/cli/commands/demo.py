@@ -24,6 +24,7 @@ from atlctl.cli.target import BACKEND_VARIABLE, local
 from atlctl.i18n import Message, translated
 from atlctl.jobs.errors import AtlctlError, TimedOut
 from atlctl.jobs.model import State
+from atlctl.render.palette import Tone, painted
 
 WORKERS = 2
 PROCESSES = 2
@@ -225,9 +226,8 @@ class _Demo:
             raise
 
     def _say(self, said: Message) -> None:
-        text = translated(said)
-        start, end = ("\x1b[1m", "\x1b[0m") if context().streams.stdout_color else ("", "")
-        context().writer.put("stdout", f"\n{start}# {text}{end}\n".encode())
+        line = painted(f"# {translated(said)}", Tone.STRONG, context().streams.stdout_color)
+        context().writer.put("stdout", f"\n{line}\n".encode())
 
     def _say_it_stays(self) -> None:
         self._say(

@@ -15,6 +15,7 @@ from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import LIST, Language, Message, translated
 from atlctl.jobs.errors import AtlctlError, UsageError, fold_errors, unreadable
 from atlctl.jobs.naming import fold_names, fold_numbers
+from atlctl.render.palette import Tone, painted
 from atlctl.render.sanitize import clean
 
 if TYPE_CHECKING:
@@ -326,7 +327,7 @@ class SceneText:
         return [*shown, "  " + self._say(Message("({count} more)", count=left))] if left else shown
 
     def _strong(self, line: str) -> str:
-        return f"\x1b[1m{line}\x1b[0m" if self._streams.stdout_color else line
+        return painted(line, Tone.STRONG, self._streams.stdout_color)
 
 
 def _moment_text(at: ThreadState) -> str:

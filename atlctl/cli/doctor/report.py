@@ -10,6 +10,7 @@ from typing import Any
 from atlctl.i18n import Language, Message, about, translated
 from atlctl.jobs.errors import AtlctlError, ExitCode
 from atlctl.render.jsonout import yaml_dump
+from atlctl.render.palette import Tone, painted
 from atlctl.render.sanitize import clean
 from atlctl.render.width import display_width, padded
 
@@ -76,7 +77,7 @@ class DoctorReport:
         return int(ExitCode.FAILED if self.verdict is Status.FAIL else ExitCode.OK)
 
 
-_COLORS = {Status.SKIPPED: "2", Status.OK: "32", Status.WARN: "33", Status.FAIL: "1;31"}
+_TONES = {Status.SKIPPED: Tone.DIM, Status.OK: Tone.OK, Status.WARN: Tone.WARN, Status.FAIL: Tone.FAIL}
 _LABELS = {
     Status.SKIPPED: "-",
     Status.OK: about("doctor", "ok"),
@@ -95,9 +96,7 @@ def report_text(report: DoctorReport, color: bool, lang: Language | None = None)
     lines = []
     indent = " " * (room + 2)
     for at, check in enumerate(report.checks):
-        label = padded(labels[check.status], room)
-        if color:
-            label = f"\x1b[{_COLORS[check.status]}m{label}\x1b[0m"
+        label = painted(padded(labels[check.status], room), _TONES[check.status], color)
         name = clean(check.name)
         lines.append(f"{label}  {name}{' ' * (width - display_width(name))}  {clean(say(check.text))}")
         later = report.checks[at + 1].fix if at + 1 < len(report.checks) else None

@@ -19,6 +19,7 @@ from atlctl.jobs.config import read_toml
 from atlctl.jobs.errors import UsageError
 from atlctl.jobs.naming import fold_names
 from atlctl.render.heatmap import Heat, draw, figure
+from atlctl.render.palette import Tone, painted
 from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
 from atlctl.render.table import Column, Table, render_table
@@ -26,7 +27,12 @@ from atlctl.render.width import display_width, fold_points
 from atlctl.smoke.findings import Culprit, Finding, Report, Severity, SmokeVerdict
 from atlctl.smoke.ranks.expected import BusbwRow, rows
 
-_COLORS = {SmokeVerdict.FAIL: "1;31", SmokeVerdict.WARN: "33", SmokeVerdict.NOT_JUDGED: "36", SmokeVerdict.PASS: "32"}
+_TONES = {
+    SmokeVerdict.FAIL: Tone.FAIL,
+    SmokeVerdict.WARN: Tone.WARN,
+    SmokeVerdict.NOT_JUDGED: Tone.NOTE,
+    SmokeVerdict.PASS: Tone.OK,
+}
 _ORDER = (Severity.FAIL, Severity.WARN, Severity.NOT_JUDGED)
 #: Findings that are told one by one; the rest is counted, and whole in `-o json`.
 _TOLD = 40
@@ -295,7 +301,7 @@ def _matrix(report: Report, check: str, field: str, limits: tuple[float, float])
 
 
 def _colored(text: str, verdict: SmokeVerdict, streams: Streams) -> str:
-    return f"\x1b[{_COLORS[verdict]}m{text}\x1b[0m" if streams.stdout_color else text
+    return painted(text, _TONES[verdict], streams.stdout_color)
 
 
 def progress_text(done: Sequence[str], now: str, total: int, seconds: float, words: Words, width: int) -> str:

@@ -17,6 +17,7 @@ from atlctl.backends.kubernetes.api import ApiError, Busy, Denied, JsonAnswer, N
 from atlctl.backends.kubernetes.permissions import ACCESS_REVIEWS, USER_REVIEWS
 from atlctl.cli.doctor import cluster
 from atlctl.cli.doctor.report import DoctorReport, Status, report_text
+from atlctl.render.palette import Tone
 
 NOBODY = 'selfsubjectreviews is forbidden: User "system:anonymous" cannot create resource'
 
@@ -265,7 +266,7 @@ def test_colours_are_for_the_status_alone() -> None:
     assert report_text(report, False, "en") == plain
     colored = report_text(report, True, "en")
     assert re.sub("\x1b\\[[0-9;]*m", "", colored) == plain
-    assert colored.startswith("\x1b[32mok  \x1b[0m  a   x\n\x1b[33mwarn\x1b[0m  bb  y\n")
+    assert colored.startswith(f"\x1b[{Tone.OK.value}mok  \x1b[0m  a   x\n\x1b[{Tone.WARN.value}mwarn\x1b[0m  bb  y\n")
 
 
 def test_what_was_not_looked_at_is_no_fault() -> None:

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from atlctl.render.heatmap import Drawn, Heat, draw, figure
+from atlctl.render.palette import Tone
 from atlctl.render.streams import Streams
 from atlctl.render.width import display_width
 
@@ -84,7 +85,7 @@ def test_a_pipe_gets_all_of_it_in_figures() -> None:
 def test_colour_adds_nothing_that_is_not_there_without() -> None:
     made = heat(4, (2,))
     colored = draw(made, screen(80, color=True)).text
-    assert "\x1b[97;41m" in colored
+    assert f"\x1b[{Tone.FAIL.value}m" in colored
     bare = [line.rstrip() for line in re.sub("\x1b\\[[0-9;]*m", "", colored).splitlines()]
     assert bare == shown(draw(made, screen(80)))
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atlctl.render.palette import Tone
 from atlctl.render.panel import render_panel
 from atlctl.render.streams import Streams
 from atlctl.render.width import display_width, fold_points
@@ -178,9 +179,9 @@ def test_a_list_is_cut_at_the_width() -> None:
 
 def test_colour_marks_the_culprit_and_only_where_it_is_wanted() -> None:
     text = drawn(TELLING, color=True)
-    assert "\x1b[1;31mrank 3 on worker-1\x1b[0m" in text
-    assert "│ \x1b[2mwhat\x1b[0m      ValueError: bad magic   " in text
-    assert "\x1b[1;31mw-1\x1b[0m   训练 failed\n" in text
+    assert f"\x1b[{Tone.FAIL.value}mrank 3 on worker-1\x1b[0m" in text
+    assert f"│ \x1b[{Tone.DIM.value}mwhat\x1b[0m      ValueError: bad magic   " in text
+    assert f"\x1b[{Tone.FAIL.value}mw-1\x1b[0m   训练 failed\n" in text
     assert SGR.sub("", text) == drawn(TELLING)
     assert "\x1b" not in drawn(TELLING)
 

@@ -9,8 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atlctl.jobs.model import State, Worker
 from atlctl.render.jsonout import dumps, envelope, yaml_dump
-from atlctl.render.lines import PALETTE, color_of, prefix_for
+from atlctl.render.lines import prefix_for
+from atlctl.render.palette import WORKERS, Tone
 from atlctl.render.streams import Streams, error_text, note_text, warning_text
 from atlctl.render.table import Column, Table, human_age, render_table, rfc3339
 from atlctl.render.width import display_width
@@ -18,18 +20,21 @@ from atlctl.render.width import display_width
 HOSTILE = re.compile("[\x7f-\x9f\u061c\u200b-\u200c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def test_prefix_is_clean_and_its_colour_stable() -> None:
-    assert prefix_for("worker-3", False) == b"worker-3: "
-    assert prefix_for("w\x1b[2J", False) == b"w^[[2J: "
-    assert prefix_for("worker-3", True) == b"\x1b[38;5;%dmworker-3:\x1b[0m " % color_of("worker-3")
-    assert color_of("worker-3") == PALETTE[4]
-    assert len({color_of(f"worker-{i}") for i in range(64)}) > len(PALETTE) // 2
-    assert prefix_for("\ud800", False) == rb"\ud800: "
+def test_a_prefix_is_clean_and_has_the_colour_of_the_index() -> None:
+    assert prefix_for(_worker(3), False) == b"worker-3: "
+    assert prefix_for(_worker(0, "w\x1b[2J"), False) == b"w^[[2J: "
+    assert prefix_for(_worker(0, "\ud800"), False) == rb"\ud800: "
+    assert prefix_for(_worker(3), True) == b"\x1b[38;5;%dmworker-3:\x1b[0m " % WORKERS[3]
+    assert prefix_for(_worker(len(WORKERS), "worker-3"), True) == prefix_for(_worker(0, "worker-3"), True)
+
+
+def _worker(index: int, name: str = "") -> Worker:
+    return Worker(name or f"worker-{index}", index, State.RUNNING)
 
 
 def test_messages() -> None:
     assert error_text("no job\nhint: run me", "atlctl jobs", False) == "error: no job^Jhint: run me\nhint: atlctl jobs"
-    assert error_text("x", None, True) == "\x1b[1;31merror:\x1b[0m x"
+    assert error_text("x", None, True) == f"\x1b[{Tone.FAIL.value}merror:\x1b[0m x"
     assert warning_text("a\x1b", False) == "warning: a^["
     assert note_text("b", False) == "note: b"
 
