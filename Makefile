@@ -7,10 +7,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 VENV := .venv/.installed
 LOCK := atlctl/packaging/lock.txt
+# The tool that makes the site of docs/ has an environment of its own: the tests do without it.
+SITE := build/site-tool
 # Without compiled files each test process, and each command that a test starts, compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-quick slow check lint format lock generate bench dist executable e2e soak test-install test-deps clean
+.PHONY: help demo test test-quick slow check lint format lock generate docs bench dist executable e2e soak test-install test-deps clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
@@ -42,14 +44,19 @@ format: $(VENV) ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-lock: ## choose anew the packages of .venv and of the executable: atlctl/packaging/lock.txt; takes uv
+lock: ## choose anew the packages of .venv, of the executable (atlctl/packaging/lock.txt) and of the site; takes uv
 	@command -v uv >/dev/null || { echo "error: uv is not installed; pipx install uv" >&2; exit 2; }
 	uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes --upgrade \
 	  --custom-compile-command "make lock" pyproject.toml --output-file $(LOCK)
+	echo zensical | uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes --upgrade \
+	  --custom-compile-command "make lock" - --output-file docs/site/requirements.txt
 
 generate: $(VENV) ## write anew what is made: catalogues of messages, completion scripts, pages of commands, man pages
 	$(BIN)/python -m atlctl.packaging.messages --write
 	$(BIN)/python -m atlctl.cli.table --write
+
+docs: $(SITE)/.installed ## the site of docs/ in both languages: build/site/index.html; links and anchors must be right
+	$(SITE)/bin/python docs/site/build.py build/site
 
 bench: $(VENV) ## measure, and fail where a promise on speed or memory is not kept
 	$(BIN)/python -m pytest tests/benchmarks -s -o timeout=900
@@ -82,4 +89,9 @@ $(VENV): pyproject.toml $(LOCK)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(LOCK)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(SITE)/.installed: docs/site/requirements.txt
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	@touch $@
