@@ -136,6 +136,11 @@ atlctl demo                        # all of it on a real job on this machine"""
         ),
         "local": Lazy(group=_local_app, summary=_Local.summary),
         "ssh": Lazy(group=_ssh_app, summary=_Ssh.summary),
+        "use": Lazy(
+            f"{_COMMANDS}.use",
+            guide="configuration",
+            summary=Message("Choose the current job of this terminal, show or forget it."),
+        ),
         "demo": Lazy(
             f"{_COMMANDS}.demo",
             guide="tutorial-local",

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from atlctl.cli import say
+from atlctl.cli import current, say
 from atlctl.cli.options import BACKENDS, stated_job
 from atlctl.cli.runtime import context
 from atlctl.i18n import LIST, Message, joined
-from atlctl.jobs.errors import LEAVE_ONE_OUT, AtlctlError, NotAllowed, NothingMatched, UsageError
+from atlctl.jobs.errors import LEAVE_ONE_OUT, AtlctlError, NotAllowed, NothingMatched, Replaced, UsageError
 from atlctl.jobs.model import HOSTS, Job, RankMap, Worker
 from atlctl.jobs.selection import Selection, resolve
 
@@ -30,6 +30,7 @@ class Choice:
 
     name: str
     why: Literal[
+        "used",
         "option",
         "cluster_option",
         "hostfile",
@@ -44,14 +45,42 @@ class Choice:
     value: str = ""
 
 
-def choice(argument: str | None = None, option: str | None = None) -> Choice:
-    """Which backend this command has; `argument` and `option` name its job.
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """The name of a job and what named it. `uid`: the only job of that name that is meant, None if any is."""
 
-    In falling order: --backend, an option that only one of them has, ATLCTL_BACKEND, the worker that this runs in, a
-    job of that name on this machine or on hosts, a cluster that is configured, a job that lives on this machine, hosts
-    that are known, this machine. Raises UsageError.
+    name: str
+    how: Literal["named", "variable", "used"]
+    uid: str | None = None
+
+
+def stated(argument: str | None, option: str | None = None) -> Stated | None:
+    """The job that is named: by the argument or -j, by ATLCTL_JOB, or by `atlctl use` unless options name another
+    place. Raises as `stated_job`, and as `current.load`."""
+    name = stated_job(argument, option)
+    if name is not None:
+        return Stated(name, "variable" if argument is None and option is None else "named")
+    used = _used()
+    return None if used is None else Stated(used.name, "used", used.uid)
+
+
+def _used() -> current.Used | None:
+    used = current.load()
+    return used if used is not None and used.fits(vars(context())) else None
+
+
+def choice(argument: str | None = None, option: str | None = None, *, of_job: bool = True) -> Choice:
+    """Which backend this command has; `argument` and `option` name its job. `of_job`: the command is about one job.
+
+    In falling order: where the job of `atlctl use` is, --backend, an option that only one of them has,
+    ATLCTL_BACKEND, the worker that this runs in, a job of that name on this machine or on hosts, a cluster that is
+    configured, a job that lives on this machine, hosts that are known, this machine. Raises UsageError.
     """
     asked = context()
+    if of_job and stated_job(argument, option) is None and (used := _used()) is not None:
+        for name, value in used.asked.items():
+            setattr(asked, name, value)
+        return Choice(used.asked["backend"], "used", used.name)
     cluster = next(
         (n for n in ("context", "kubeconfig", "namespace", "selector") if getattr(asked, n) is not None), None
     )
@@ -87,9 +116,11 @@ def not_for(option: str, backend: str) -> Message:
     return Message("'{option}' does not apply to the backend {backend}", option=option, backend=backend)
 
 
-def backend(argument: str | None = None, option: str | None = None, *, everywhere: bool = False) -> Backend:
+def backend(
+    argument: str | None = None, option: str | None = None, *, of_job: bool = True, everywhere: bool = False
+) -> Backend:
     """The backend that `choice` names. `everywhere`: it lists the jobs of all namespaces."""
-    chosen = choice(argument, option)
+    chosen = choice(argument, option, of_job=of_job)
     if chosen.why == "local_job":
         say.note(
             Message("{job} is a job of this machine; for one of the cluster: --backend kubernetes", job=chosen.value)
@@ -102,7 +133,7 @@ def backend(argument: str | None = None, option: str | None = None, *, everywher
     if chosen.name == "ssh":
         from atlctl.cli import hosts
 
-        reached = hosts.backend(asked.hostfile, around=stated_job(argument, option) is None)
+        reached = hosts.backend(asked.hostfile, around=stated(argument, option) is None)
         asked.closers.append(reached.aclose)
         return reached
     from atlctl.backends.kubernetes.backend import KubernetesBackend
@@ -177,15 +208,18 @@ def _lives_here() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """A job and what told that it is meant: its name, ATLCTL_JOB, the place (the worker that this runs in, hosts or a
-    selector that were named), or that it is the only active one."""
+    """A job and what told that it is meant: its name, ATLCTL_JOB, `atlctl use`, the place (the worker that this runs
+    in, hosts or a selector that were named), or that it is the only active one."""
 
     job: Job
-    how: Literal["named", "variable", "place", "only"]
+    how: Literal["named", "variable", "used", "place", "only"]
 
 
-async def find_job(source: Backend, argument: str | None, option: str | None = None, *, reads_only: bool) -> Job:
-    """`current_job`, and what told it on stderr where nobody has named it."""
+async def find_job(
+    source: Backend, argument: str | None, option: str | None = None, *, reads_only: bool, plan: bool = False
+) -> Job:
+    """`current_job`, and on stderr how it was found if the command line does not name it. `plan`: a plan that follows
+    says so if `atlctl use` has named it."""
     found = await current_job(source, argument, option, reads_only=reads_only)
     if not found.job.numbered:
         found = replace(found, job=_as_recorded(source, found.job))
@@ -194,6 +228,8 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
         say.note(Message("job {job}, which this worker belongs to", job=found.job.name))
     elif found.how == "only":
         say.note(Message("job {job}, the only active one", job=found.job.name))
+    elif found.how == "used" and not plan:
+        say.note(Message("job {job}, by atlctl use", job=found.job.name))
     elif found.job.kind == HOSTS and context().hostfile is None:
         from atlctl.cli import hosts
 
@@ -212,19 +248,13 @@ async def find_job(source: Backend, argument: str | None, option: str | None = N
 async def current_job(source: Backend, argument: str | None, option: str | None = None, *, reads_only: bool) -> Current:
     """The job that was named, else the current one.
 
-    In falling order: the argument or -j, ATLCTL_JOB (set in every worker: the job that owns it), and for commands that
-    only read the single active job in sight. Raises UsageError where nothing tells, NothingMatched where there is none.
+    In falling order: the argument or -j, ATLCTL_JOB (set in every worker: the job that owns it), `atlctl use`, the
+    worker that this runs in, and for commands that only read the single active job in sight. Raises UsageError if
+    nothing names a job, NothingMatched if there is none, Replaced if `atlctl use` has named one that is gone.
     """
-    name = stated_job(argument, option)
-    if name is not None:
-        stated = argument is not None or option is not None
-        try:
-            return Current(await source.get_job(name), "named" if stated else "variable")
-        except NothingMatched as error:
-            if not stated:
-                named = Message("{problem} (named by ATLCTL_JOB)", problem=error.message)
-                raise NothingMatched(named, _elsewhere(name, error)) from error
-            raise NothingMatched(error.message, _elsewhere(name, error)) from error
+    named = stated(argument, option)
+    if named is not None:
+        return Current(await _get(source, named), named.how)
     try:
         own = await source.current()
     except NotAllowed as error:
@@ -248,6 +278,25 @@ async def current_job(source: Backend, argument: str | None, option: str | None 
         raise NothingMatched(Message("there is no job here"), hints[source.name])
     shown = joined((job.name for job in (active or jobs)[:8]), LIST)
     raise UsageError(Message("no job is named"), Message("name one with -j: {jobs}; all: atlctl jobs", jobs=shown))
+
+
+async def _get(source: Backend, named: Stated) -> Job:
+    try:
+        job = await source.get_job(named.name)
+    except NothingMatched as error:
+        match named.how:
+            case "named":
+                raise NothingMatched(error.message, _elsewhere(named.name, error)) from error
+            case "variable":
+                text = Message("{problem} (named by ATLCTL_JOB)", problem=error.message)
+                raise NothingMatched(text, _elsewhere(named.name, error)) from error
+            case "used":
+                text = Message("{problem} (named by atlctl use)", problem=error.message)
+                raise NothingMatched(text, current.FORGET) from error
+    if named.uid is not None and job.uid != named.uid:
+        again = Message("'atlctl use' means the one before; for the new one: atlctl use {job}", job=job.name)
+        raise Replaced(job.name, again)
+    return job
 
 
 def _as_recorded(source: Backend, job: Job) -> Job:

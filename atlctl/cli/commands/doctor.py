@@ -160,11 +160,12 @@ async def _cluster(report: DoctorReport, option: str | None) -> Backend | None:
 async def _hosts(report: DoctorReport, option: str | None, seconds: float) -> tuple[Backend | None, list[str] | None]:
     """The hosts, and the names of those that can be used; None where there are hosts and none of them can."""
     from atlctl.cli.doctor import hosts
-    from atlctl.cli.options import stated_job
+    from atlctl.cli.target import stated
     from atlctl.jobs.errors import AtlctlError
 
     try:
-        site = hosts.find(context().hostfile, stated_job(None, option))
+        named = stated(None, option)
+        site = hosts.find(context().hostfile, None if named is None else named.name)
     except AtlctlError as error:
         report.fail("ssh.hosts", error.message, error.hint)
         return None, None

@@ -30,7 +30,7 @@ async def _list(everywhere: bool, output: str) -> int:
     from atlctl.render.jsonout import error_data
     from atlctl.render.sanitize import clean
 
-    source = backend(everywhere=everywhere)
+    source = backend(of_job=False, everywhere=everywhere)
     if everywhere and source.name != "kubernetes":
         raise UsageError(not_for("--all-namespaces", source.name), Message("see: {command}", command="atlctl jobs -h"))
     listing = await source.list_jobs()

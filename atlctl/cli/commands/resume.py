@@ -37,11 +37,11 @@ async def _resume(
 ) -> int:
     from atlctl.cli.patience import within
     from atlctl.cli.prompt import confirm
-    from atlctl.cli.target import backend, find_job
+    from atlctl.cli.target import backend, find_job, stated
 
     source = backend(argument, option)
     async with within(timeout):
-        job = await find_job(source, argument, option, reads_only=False)
+        job = await find_job(source, argument, option, reads_only=False, plan=True)
         plan = await source.plan_resume(job)
     if plan.nothing:
         say.line(Message("{why}: nothing to resume", why=plan.nothing))
@@ -50,7 +50,7 @@ async def _resume(
         question = Message("Resume {what}?", what=what)
         if plan.question:
             question = Message("Resume {what} ({where})?", what=what, where=plan.question)
-        say.line(Message("resumes {what}", what=described(what, job)))
+        say.line(Message("resumes {what}", what=described(what, job, stated(argument, option))))
         tell_facts(plan.facts)
         if dry_run:
             await source.check(plan)

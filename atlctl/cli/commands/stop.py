@@ -18,6 +18,7 @@ from atlctl.jobs.naming import fold_names, safe_file_name
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend, Plan, StopRequest, StopResult
+    from atlctl.cli.target import Stated
     from atlctl.jobs.model import Job, Worker
     from atlctl.jobs.selection import Selection
     from atlctl.recording.save import Folder, SavedEvidence
@@ -97,12 +98,12 @@ async def _stop(
 ) -> int:
     from atlctl.cli.patience import within
     from atlctl.cli.prompt import confirm
-    from atlctl.cli.target import backend, choose, find_job
+    from atlctl.cli.target import backend, choose, find_job, stated
 
     yes, dry_run = how
     source = backend(argument, option)
     async with within(timeout):
-        job = await find_job(source, argument, option, reads_only=False)
+        job = await find_job(source, argument, option, reads_only=False, plan=True)
         workers = job.workers if selection.empty else await choose(source, job, selection, irreversible=True)
         plan = await source.plan_stop(job, workers, request)
     if plan.nothing:
@@ -112,7 +113,7 @@ async def _stop(
     own = await source.current_worker(job)
     inside = own is not None and plan.ends_terminal and own in {worker.name for worker in plan.workers}
     what = _what(job, workers, plan.workers)
-    say.line(Message("stops {what}", what=described(what, job)))
+    say.line(Message("stops {what}", what=described(what, job, stated(argument, option))))
     tell_facts(plan.facts)
     if inside:
         say.warning(Message("the stop ends this terminal, too: it runs in one of these workers"))
@@ -307,14 +308,16 @@ async def _carry_out(source: Backend, plan: Plan, timeout: float) -> Sequence[St
         context().on_first = None
 
 
-def described(what: Message, job: Job) -> Message:
-    """What a plan is about, with what tells its job from others of that name."""
+def described(what: Message, job: Job, named: Stated | None) -> Message:
+    """What a plan is about, with what tells its job from others of that name, and whether `atlctl use` has named it."""
     from atlctl.render.table import rfc3339
 
     parts = [job.kind, say.state(job.state)]
     if job.created is not None:
         parts.append(Message("since {time}", time=rfc3339(job.created)))
     parts.append(Message("uid {uid}", uid=job.uid or Message("unknown")))
+    if named is not None and named.how == "used":
+        parts.append(Message("by atlctl use"))
     return Message("{what} ({about})", what=what, about=joined(parts, COMMA))
 
 

@@ -286,9 +286,26 @@ class Names:
         return cache.safe(found)
 
     def workers(self, job: str | None) -> list[str]:
-        """Names of the workers of `job`, else of the current one: ATLCTL_JOB, those of the hostfile, or the only one
-        in sight."""
-        return cache.safe(self._workers(job or os.environ.get("ATLCTL_JOB", "")))
+        """Names of the workers of `job`, else of the current one: ATLCTL_JOB, that of `atlctl use`, those of the
+        hostfile, or the only one in sight."""
+        return cache.safe(self._workers(job or self._current()))
+
+    def _current(self) -> str:
+        """The job that this terminal means, empty where nothing names one. Where `atlctl use` does, names are looked
+        for at its place."""
+        if stated := os.environ.get("ATLCTL_JOB", ""):
+            return stated
+        from atlctl.cli import current
+
+        try:
+            used = current.load()
+        except _NOT_READ:
+            return ""
+        if used is None or not used.fits(self.asked):
+            return ""
+        self.asked = {**self.asked, **used.asked}
+        self.places = self._places("")
+        return used.name
 
     def _workers(self, job: str) -> list[str]:
         if not job and "hostfile" in self.asked:
@@ -309,7 +326,7 @@ class Names:
 
     def roles(self, job: str | None) -> list[str]:
         """Roles of the workers of a job of the cluster."""
-        named = job or os.environ.get("ATLCTL_JOB", "")
+        named = job or self._current()
         if "kubernetes" not in self.places:
             return []
         return cache.safe(self._about("kubernetes", named or self._only("kubernetes")).get("roles", []))

@@ -86,7 +86,7 @@ def _lists() -> dict[str, list[str]]:
 async def _ask(scope: Scope) -> None:
     from atlctl.cli.target import backend
 
-    source = backend()
+    source = backend(of_job=False)
     async with asyncio.timeout(_SECONDS):
         if scope.kind == "namespaces":
             keep.seen_names(scope, dict.fromkeys(await _namespaces(source), ()))

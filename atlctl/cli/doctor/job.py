@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from atlctl.cli import say
 from atlctl.cli.doctor.hosts import judge_clocks
 from atlctl.cli.doctor.report import DoctorReport
-from atlctl.cli.options import stated_job
 from atlctl.cli.runtime import context
-from atlctl.cli.target import current_job
+from atlctl.cli.target import current_job, stated
 from atlctl.i18n import Message, joined
 from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError
@@ -53,7 +52,7 @@ async def check_current(
 ) -> Job | None:
     """The current job, None where there is none, several, or it cannot be told. `nothing_else`: where there is none,
     nothing else is set up either."""
-    stated = stated_job(None, option) is not None
+    named = stated(None, option) is not None
     try:
         async with asyncio.timeout(FINDING):
             found = await current_job(source, None, option, reads_only=True)
@@ -66,8 +65,8 @@ async def check_current(
         return None
     except (NothingMatched, UsageError) as error:
         # Where none was named there is nothing wrong with having none, or several.
-        (report.fail if stated else report.skip)("job", error.message, error.hint)
-        if nothing_else and not stated and isinstance(error, NothingMatched):
+        (report.fail if named else report.skip)("job", error.message, error.hint)
+        if nothing_else and not named and isinstance(error, NothingMatched):
             report.first_steps = [(command, what) for command, what in _FIRST_STEPS]
         return None
     except AtlctlError as error:
@@ -102,6 +101,7 @@ def _how_found(how: str, backend: str) -> str:
         return {
             "named": Message("named with -j"),
             "variable": Message("named by ATLCTL_JOB"),
+            "used": Message("named by atlctl use"),
             "only": Message("the only active one"),
         }[how]
     if context().selector is not None:

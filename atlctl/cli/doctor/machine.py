@@ -32,6 +32,7 @@ from atlctl.jobs.statedir import ensure_dir, file_error, state_dir
 from atlctl.render.streams import ColorFlag, Streams, color_source
 
 _WHY = {
+    "used": Message("the backend of {value}, which 'atlctl use' has chosen"),
     "option": Message("chosen with --backend"),
     "cluster_option": Message("{value} is an option of it"),
     "variable": Message("chosen by the variable ATLCTL_BACKEND"),

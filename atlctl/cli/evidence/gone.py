@@ -113,20 +113,19 @@ async def job_or_recording(
     Raises what `find_logged` raises; where the job is gone and was not recorded, with how to have that.
     """
     from atlctl.cli.evidence import recorded
-    from atlctl.cli.options import stated_job
-    from atlctl.cli.target import find_logged
+    from atlctl.cli.target import find_logged, stated
 
     try:
         job = await find_logged(source, argument, option)
     except NothingMatched as error:
-        named = stated_job(argument, option)
+        named = stated(argument, option)
         if named is None or living:
             raise
-        found = recorded.newest(source.name, await _namespace(source), named)
+        found = recorded.newest(source.name, await _namespace(source), named.name)
         if found is not None:
             say.note(error.message)
             return found
-        next_time = _next_time(named.rpartition("/")[2])
+        next_time = _next_time(named.name.rpartition("/")[2])
         gone = Message("if it was deleted, so were its logs: {next_time}", next_time=next_time)
         raise NothingMatched(error.message, joined((error.hint, gone)) if error.hint else gone) from error
     found = recorded.of_job(job)
