@@ -74,7 +74,7 @@ def choice(argument: str | None = None, option: str | None = None, *, of_job: bo
 
     In falling order: where the job of `atlctl use` is, --backend, an option that only one of them has,
     ATLCTL_BACKEND, the worker that this runs in, a job of that name on this machine or on hosts, a cluster that is
-    configured, a job that lives on this machine, hosts that are known, this machine. Raises UsageError.
+    configured, a job that runs on this machine, hosts that are known, this machine. Raises UsageError.
     """
     asked = context()
     if of_job and stated_job(argument, option) is None and (used := _used()) is not None:
@@ -163,7 +163,7 @@ def local() -> Backend:
 
 
 def _fitting(name: str | None) -> Choice:
-    """What is used where nobody asked for a backend."""
+    """The backend if none was asked for."""
     from atlctl.backends.kubernetes.kubeconfig import available
 
     if worker := os.environ.get("ATLCTL_WORKER"):
@@ -186,7 +186,7 @@ def _fitting(name: str | None) -> Choice:
 
 
 def _without_a_cluster() -> Choice:
-    """Where nothing is named: this machine, if a job lives there, else hosts that are known."""
+    """If nothing is named: this machine if a job runs there, else hosts that are known."""
     from atlctl.cli import hosts
 
     if not _lives_here() and hosts.available():
@@ -195,7 +195,8 @@ def _without_a_cluster() -> Choice:
 
 
 def _lives_here() -> bool:
-    """Whether a job lives on this machine. What cannot be read is no living job here; what reads jobs tells of it."""
+    """Whether a job runs on this machine. One that cannot be read does not count; the commands that read jobs report
+    it."""
     from atlctl.backends.hosts import registry
 
     def lives(name: str) -> bool:

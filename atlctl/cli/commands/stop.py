@@ -309,7 +309,8 @@ async def _carry_out(source: Backend, plan: Plan, timeout: float) -> Sequence[St
 
 
 def described(what: Message, job: Job, named: Stated | None) -> Message:
-    """What a plan is about, with what tells its job from others of that name, and whether `atlctl use` has named it."""
+    """The first line of a plan: `what`, the marks of its job among others of that name, and whether `atlctl use` has
+    named it."""
     from atlctl.render.table import rfc3339
 
     parts = [job.kind, say.state(job.state)]

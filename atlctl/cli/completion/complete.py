@@ -291,8 +291,8 @@ class Names:
         return cache.safe(self._workers(job or self._current()))
 
     def _current(self) -> str:
-        """The job that this terminal means, empty where nothing names one. Where `atlctl use` does, names are looked
-        for at its place."""
+        """The job that this terminal means, empty if nothing names one. If `atlctl use` does, its place decides where
+        names are looked for."""
         if stated := os.environ.get("ATLCTL_JOB", ""):
             return stated
         from atlctl.cli import current
