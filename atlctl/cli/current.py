@@ -4,7 +4,7 @@
 
 STATE is the state folder. The name is made of the boot id, the id of the terminal's session and the start time of the
 session's leader, so that no other terminal and no later boot reads it. The key TAB asks here too: nothing is imported
-that takes long, and where the folder is missing the answer costs one look at it.
+that takes long, and without the folder the answer costs one look at it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PLACE = ("backend", "kubeconfig", "context", "namespace", "hostfile")
 
 
 class Used(NamedTuple):
-    """A job and where it was found. `name` has its kind before it where others may have a job of that name; `asked`
-    has those of the options `PLACE` that lead there again."""
+    """A job and where it was found. `name` has its kind before it, since other kinds may have a job of that name;
+    `asked` has those of the options `PLACE` that lead there again."""
 
     name: str
     uid: str
@@ -56,8 +56,8 @@ def place(option: str, value: str | None) -> str | None:
 
 
 def load() -> Used | None:
-    """What was chosen in this terminal. Raises NotAllowed where another user may have written it, AtlctlError where
-    it cannot be read."""
+    """The job of this terminal. Raises NotAllowed if another user may have written the file, AtlctlError if it cannot
+    be read."""
     path = _path() if os.path.lexists(_folder()) else None
     if path is None:
         return None
@@ -86,7 +86,7 @@ def _read(data: bytes) -> Used:
 def save(used: Used) -> None:
     """Remember a job for this terminal, and forget those of terminals that are closed.
 
-    Raises AtlctlError where no later command would find it, or it cannot be written.
+    Raises AtlctlError if no later command would find it, or it cannot be written.
     """
     path = _path()
     if path is None or os.getsid(0) == os.getpid():
@@ -124,7 +124,7 @@ def _folder() -> str:
 
 
 def _path() -> str | None:
-    """The file of this terminal; None where the leader of its session has ended, or is out of sight."""
+    """The file of this terminal; None if the leader of its session has ended, or is out of sight."""
     from atlctl.remote.supervisor.processes import place, stat
 
     session = os.getsid(0)
@@ -133,7 +133,7 @@ def _path() -> str | None:
 
 
 def _remove_stale() -> None:
-    """Remove the files of sessions that have ended. What cannot be read says nothing: it is removed once it is old."""
+    """Remove the files of sessions that have ended. A file that cannot be read is removed once it is old."""
     from atlctl.remote.supervisor.processes import presence
 
     for entry in os.scandir(_folder()):
