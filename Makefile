@@ -12,7 +12,7 @@ SITE := build/site-tool
 # Without compiled files each test process, and each command that a test starts, compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-quick slow check lint format lock generate docs bench dist executable e2e soak test-install test-deps clean
+.PHONY: help demo test test-quick slow check lint format lock generate docs pictures bench dist executable e2e soak test-install test-deps clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
@@ -57,6 +57,9 @@ generate: $(VENV) ## write anew what is made: catalogues of messages, completion
 
 docs: $(SITE)/.installed ## the site of docs/ in both languages: build/site/index.html; links and anchors must be right
 	$(SITE)/bin/python docs/site/build.py build/site
+
+pictures: $(VENV) ## run the commands of docs/pictures again and draw what they print; two minutes
+	$(BIN)/python -m tests.pictures $(PICTURES)
 
 bench: $(VENV) ## measure, and fail where a promise on speed or memory is not kept
 	$(BIN)/python -m pytest tests/benchmarks -s -o timeout=900
