@@ -118,6 +118,8 @@ class Job:
     suspended: bool = False
     #: The queue that admits it (Kueue's LocalQueue), where one does.
     queue: str | None = None
+    #: The command line of its workers, or of the first of them, as far as the platform has it.
+    command: str = ""
     #: False if pods are gone and nothing shows which numbers the others had. Workers then have the names of their pods,
     #: and their indexes count only those that are left.
     numbered: bool = True

@@ -1,18 +1,20 @@
-"""Lines of files around those that prove something, and the versions that logs tell of when they begin."""
+"""Lines of files around those that prove something, whole tracebacks, and versions that logs name when they begin."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from atlctl.diagnosis.logline import clean_line
+from atlctl.diagnosis.logline import clean_line, split_origin, split_stamp
 from atlctl.jobs.statedir import READ_FLAGS
 
 BEFORE, BEHIND = 4, 3
-#: Characters of a line that are shown, bytes of one that are held.
-_WIDTH = 400
+#: Lines of a traceback that are kept, the last ones.
+TRACE = 400
+#: Characters of a line that are shown and that are held, bytes of one that are read.
+_WIDTH, _HELD = 400, 1_000
 _LINE = 64 * 1024
 #: Bytes at the begin of a log in which versions are looked for.
 _HEAD = 256 * 1024
@@ -25,6 +27,9 @@ _VERSIONS: tuple[tuple[str, re.Pattern[bytes]], ...] = tuple(
         ("NCCL", rb"\bNCCL [Vv]ersion:? " + _NUMBER),
         ("CUDA", rb"\bCUDA (?:[Rr]untime |[Dd]river )?[Vv]ersion:? " + _NUMBER),
         ("driver", rb"\b(?:Driver Version: ?|NVRM version: [\w ]{1,60}? |NVIDIA driver(?: version)?:? )" + _NUMBER),
+        # torchrun's own word for the script, and what `set -x` prints of the whole line, which is better.
+        ("command", rb"(?m)^[^\n]{0,200}\]   entrypoint +: ([^\n]{1,600})"),
+        ("command", rb"(?m)^(?:\S+ )?\+ (\S{0,200}?(?:torchrun|accelerate|deepspeed|python[\d.]*) [^\n]{1,600})"),
         ("Python", rb"\bPython(?: [Vv]ersion:?)? (3\.\d{1,3}\.\d{1,3})"),
         ("transformers", rb"\b[Tt]ransformers [Vv]ersion:? \"?" + _NUMBER),
         ("DeepSpeed", rb"\bDeepSpeed info: version=" + _NUMBER),
@@ -38,28 +43,52 @@ _VERSIONS: tuple[tuple[str, re.Pattern[bytes]], ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Lines of one file; `first` is the number of the first of them, from 1."""
+    """Lines of one file; `first` is the number of the first of them, from 1.
+
+    `trace`: lines with their numbers of the traceback that ends in the passage, without what stands in front of each.
+    """
 
     first: int
     lines: Sequence[str]
+    trace: Sequence[tuple[int, str]] = ()
 
 
-def around(path: str, numbers: Collection[int]) -> Mapping[int, Passage]:
-    """What stands around each of the lines `numbers` of a file, as far as it has them. Raises OSError."""
+def around(path: str, numbers: Mapping[int, int]) -> Mapping[int, Passage]:
+    """Lines around each of the lines `numbers` of a file, as far as it has them. Raises OSError.
+
+    Each number leads to the line in which its traceback begins, or to itself.
+    """
     wanted: dict[int, list[int]] = {}
-    for number in numbers:
-        for near in range(max(1, number - BEFORE), number + BEHIND + 1):
+    for number, begin in numbers.items():
+        for near in {*range(max(1, number - BEFORE), number + BEHIND + 1), *range(max(begin, number - TRACE), number)}:
             wanted.setdefault(near, []).append(number)
     found: dict[int, dict[int, str]] = {number: {} for number in numbers}
     last = max(wanted, default=0)
     with open(os.open(path, READ_FLAGS), "rb", buffering=1 << 20) as file:
         for number, line in enumerate(_lines(file.readline), 1):
             for about in wanted.get(number, ()):
-                text = clean_line(line)
-                found[about][number] = text if len(text) <= _WIDTH else f"{text[:_WIDTH]} …"
+                found[about][number] = clean_line(line)[:_HELD]
             if number >= last:
                 break
-    return {about: Passage(min(lines), [lines[at] for at in sorted(lines)]) for about, lines in found.items() if lines}
+    return {about: _passage(lines, about, numbers[about]) for about, lines in found.items() if about in lines}
+
+
+def _passage(lines: Mapping[int, str], number: int, begin: int) -> Passage:
+    near = [at for at in range(number - BEFORE, number + BEHIND + 1) if at in lines]
+    trace = []
+    if begin < near[0]:
+        # Lines of other processes may stand in between.
+        said = {at: split_origin(_unstamped(text)) for at, text in lines.items() if begin <= at <= number}
+        trace = [(at, _cut(text)) for at, (origin, text) in sorted(said.items()) if origin == said[number][0]]
+    return Passage(near[0], [_cut(lines[at]) for at in near], trace)
+
+
+def _unstamped(text: str) -> str:
+    return split_stamp(text.encode("utf-8", "replace"))[1].decode()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]} …"
 
 
 def _lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
@@ -70,7 +99,7 @@ def _lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def versions(path: str) -> Mapping[str, str]:
-    """Versions that a log names near its begin, the first of each. Raises OSError."""
+    """Versions, and the command line, that a log names near its begin, the first of each. Raises OSError."""
     fd = os.open(path, READ_FLAGS)
     try:
         data = os.read(fd, _HEAD)

@@ -1,7 +1,7 @@
 """`atlctl.json` of an evidence folder: the job and its workers as their platform saw them. Version 1.
 
     {"version": 1,
-     "job": {"name", "kind", "uid", "state", "namespace", "expected_workers"},
+     "job": {"name", "kind", "uid", "state", "namespace", "expected_workers", "command"},
      "workers": [{"name", "index", "node_rank", "pod", "node", "host_ip", "addresses", "state", "reason", "message",
                   "exit_code", "signal", "restarts", "started", "ended",
                   "gpus": [{"local_rank", "index", "uuid", "pci"}]}],
@@ -32,7 +32,7 @@ _HINT = Message("repair it, or move it away: the logs are read without it, too")
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """The job. `expected_workers` is how many it should have."""
+    """The job. `expected_workers` is how many it should have, `command` what its workers run."""
 
     name: str = ""
     kind: str = ""
@@ -40,6 +40,7 @@ class JobInfo:
     state: State = State.UNKNOWN
     namespace: str | None = None
     expected_workers: int | None = None
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ def read_manifest(data: bytes) -> Manifest:
             job.state(),
             job.text("namespace"),
             job.whole("expected_workers", least=0),
+            job.text("command") or "",
         ),
         workers,
         frozenset(fields.texts("streams")),

@@ -372,6 +372,7 @@ def describe_job(job: Job) -> dict[str, Any]:
         "state": str(job.state),
         "namespace": job.namespace,
         "expected_workers": job.expected,
+        "command": job.command,
     }
 
 

@@ -13,12 +13,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Literal
+from typing import Literal, Self
+from urllib.parse import quote
 
 from atlctl.render.sanitize import clean, clean_lines
 
 #: How a mark stands out. The shape tells it as well as the colour.
-Sort = Literal["root", "failure", "victim", "ended", "agent", "earlier", "restart", "signal", "state", "event"]
+Sort = Literal[
+    "root", "failure", "victim", "ended", "agent", "earlier", "restart", "signal", "state", "event", "waits", "absent"
+]
 Tone = Literal["culprit", "strong", "plain", "faint"]
 Level = Literal["bad", "odd", "good", "none"]
 #: Evidence that is open at once.
@@ -31,6 +34,8 @@ _LOW_SHARE, _WORST_SHARE = 0.8, 0.6
 _HEIGHT, _LOW, _MANY = 30, 18, 20
 #: Percent at both sides, so that a shape at an end is whole.
 _MARGIN = 2.0
+#: Percent from an end within which a label does not stand around its tick.
+_EDGE = 8.0
 _MOST_TICKS = 6
 #: A whole run that is so many times as long as its failure is drawn beside it.
 _WORTH_BOTH = 4.0
@@ -53,11 +58,30 @@ _PATHS: Mapping[Sort, str] = {
     "signal": "M-6-6L6 6M-6 6L6-6",
     "state": "M-5.5-5H5.5L0 5Z",
     "event": "M-6 0H6M0-6V6",
+    "waits": "M-8-4H8V4H-8Z",
+    "absent": "M-8-4H8V4H-8Z",
 }
-#: What is drawn on top of what.
+#: Marks in the order of drawing: later ones cover earlier ones.
 _ORDER: tuple[Sort, ...] = (
-    *("event", "state", "restart", "ended", "agent", "victim", "earlier", "signal", "failure", "root"),
+    *(
+        "absent",
+        "waits",
+        "event",
+        "state",
+        "restart",
+        "ended",
+        "agent",
+        "victim",
+        "earlier",
+        "signal",
+        "failure",
+        "root",
+    ),
 )
+#: Files that browsers show as text.
+_SHOWN = (".log", ".json", ".jsonl")
+#: To a place of the page, or to a file beside it.
+_HREF = re.compile(r"#[a-z]{1,30}|\./(?!\.\.?(?:/|$)|/)[\w.~%-]+(?:/(?!\.\.?(?:/|$)|/)[\w.~%-]+)*", re.ASCII)
 #: Elements without an end.
 _VOID = frozenset(("meta", "br"))
 _NAME = re.compile(r"[a-z][a-zA-Z0-9]{0,30}")
@@ -75,7 +99,7 @@ Child = str | Iterable["Child"] | None
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A label and what is to be said under it. `code`: those of its lines that are typed into a shell."""
+    """A label and its lines. `code`: those lines that are typed into a shell."""
 
     label: str
     lines: Sequence[str]
@@ -84,14 +108,23 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
+class Numbered:
+    """A line of a file, or of a stack (`number` 0). `tone`: the one that is meant, the user's own code, other code."""
+
+    number: int
+    text: str
+    tone: Literal["at", "own", "faint", ""] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Lines of a file around those that are meant. `first` is the number of the first line, `at` are those meant."""
+    """Lines of a file around those that are meant. `more` are shown on demand, under the label `folded`."""
 
     place: str
     said: str = ""
-    first: int = 0
-    at: frozenset[int] = frozenset()
-    lines: Sequence[str] = ()
+    lines: Sequence[Numbered] = ()
+    more: Sequence[Numbered] = ()
+    folded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +139,10 @@ class LaneMark:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One worker, or several alike. `begin` and `end`: its first and its last line, None where not known."""
+    """One worker or rank, or several alike. `begin` and `end`: its first and its last line, None if not known.
+
+    `said` is a sentence below the lane, `alike` what lanes have in common that may be folded into one.
+    """
 
     name: str
     begin: float | None
@@ -114,11 +150,13 @@ class Lane:
     marks: Sequence[LaneMark]
     note: str = ""
     culprit: bool = False
+    said: str = ""
+    alike: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """`zero` is the moment that counts as 0. `focus`: from and to when the failure and what followed took place.
+    """`zero` is the moment that counts as 0. `focus`: begin and end of the failure and its consequences.
 
     `notes` stand below it.
     """
@@ -165,20 +203,50 @@ class HeatTable:
 
 
 @dataclass(frozen=True, slots=True)
-class SmokeResults:
-    """The results of a smoke test."""
+class Facts:
+    """Labels and their lines."""
 
-    verdict: str
+    items: Sequence[Fact]
+
+
+@dataclass(frozen=True, slots=True)
+class Sentences:
+    """Sentences."""
+
+    items: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpts:
+    """Excerpts; those behind the first few are shown on demand."""
+
+    items: Sequence[Excerpt]
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A verdict in a word or two."""
+
+    text: str
     level: Level
-    facts: Sequence[Fact]
-    checks: PageTable
-    findings: PageTable | None
-    heats: Sequence[HeatTable] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading within a section."""
+
+    text: str
+
+
+Part = Facts | Sentences | Excerpts | Chip | Heading | Timeline | PageTable | HeatTable
 
 
 @dataclass(frozen=True, slots=True)
 class ReportPage:
-    """All of a report. `words` are the page's own texts by key, in `language`."""
+    """All of a report. `words` are the page's own texts by key, in `language`.
+
+    `sections`: the key of each heading, and what is below it; one without parts is left out.
+    """
 
     language: str
     words: Mapping[str, str]
@@ -187,28 +255,16 @@ class ReportPage:
     headline: Sequence[tuple[str, Tone]]
     level: Level
     verdict: Sequence[Fact]
-    evidence: Sequence[Excerpt]
     made: Sequence[Fact]
-    remarks: Sequence[str] = ()
-    timeline: Timeline | None = None
-    cascade: PageTable | None = None
-    earlier: PageTable | None = None
-    workers: PageTable | None = None
-    everyone: PageTable | None = None
-    states: PageTable | None = None
-    events: PageTable | None = None
-    smoke: SmokeResults | None = None
-    environment: PageTable | None = None
-    machines: PageTable | None = None
-    missing: Sequence[str] = ()
-    files: PageTable | None = None
+    sections: Sequence[tuple[str, Sequence[Part | None]]] = ()
 
 
 def render(page: ReportPage) -> str:
     """The whole document. Needs nothing beside it: no script, no image, no font, no network."""
     words, style = page.words, css()
-    sections = [section for section in _sections(page) if section[2]]
-    links = [element("a", words[key], href=f"#{name}") for name, key, _ in sections if name != "verdict"]
+    drawn = [(key, [_part(part, words) for part in parts if part is not None]) for key, parts in page.sections]
+    shown = [(key, parts) for key, parts in drawn if any(parts)]
+    links = [element("a", words[key], href=f"#{key}") for key, _ in shown]
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -220,36 +276,32 @@ def render(page: ReportPage) -> str:
         element("style", Html(style)),
     )
     top = element("header", element("h1", page.title), _facts_line(page.job))
-    body = [_section(name, words[key], content) for name, key, content in sections]
-    main = element("main", body[0], element("nav", links, aria_label=words["contents"]), body[1:])
+    verdict = element("section", _verdict(page), id="verdict", aria_label=words["verdict"])
+    body = [element("section", element("h2", words[key]), parts, id=key, aria_label=words[key]) for key, parts in shown]
+    main = element("main", verdict, element("nav", links, aria_label=words["contents"]), body)
     foot = element("footer", element("h2", words["made"]), _facts(page.made))
     document = element("html", head, element("body", top, main, foot), lang=page.language)
     return f"<!DOCTYPE html>\n{document}\n"
 
 
-def _sections(page: ReportPage) -> list[tuple[str, str, Html | None]]:
-    """Id, key of the heading, content; None where there is nothing to tell."""
-    words = page.words
-    return [
-        ("verdict", "verdict", _verdict(page)),
-        ("evidence", "evidence", _evidence(page.evidence, words)),
-        ("timeline", "timeline", draw(page.timeline, words) if page.timeline else None),
-        ("cascade", "cascade", _tables(page.cascade)),
-        ("earlier", "earlier", _tables(page.earlier)),
-        ("workers", "workers", _tables(page.workers, page.everyone)),
-        ("states", "states", _tables(page.states)),
-        ("events", "events", _tables(page.events)),
-        ("smoke", "smoke", _smoke(page.smoke, words) if page.smoke else None),
-        ("environment", "environment", _tables(page.environment, page.machines)),
-        ("remarks", "remarks", _list(page.remarks)),
-        ("missing", "missing", _list(page.missing)),
-        ("files", "files", _tables(page.files)),
-    ]
-
-
-def _section(name: str, title: str, content: Html | None) -> Html:
-    heading = None if name == "verdict" else element("h2", title)
-    return element("section", heading, content, id=name, aria_label=title)
+def _part(part: Part, words: Mapping[str, str]) -> Html | None:
+    match part:
+        case Facts(items):
+            return _facts(items)
+        case Sentences(items):
+            return element("ul", [element("li", item) for item in items]) if items else None
+        case Excerpts(items):
+            return _excerpts(items, words)
+        case Chip(shown, level):
+            return element("p", element("span", shown, class_=f"chip {level}"))
+        case Heading(shown):
+            return element("h3", shown)
+        case Timeline():
+            return draw(part, words)
+        case PageTable():
+            return _table(part) if part.rows else None
+        case HeatTable():
+            return _heat(part, words)
 
 
 def _facts_line(facts: Sequence[Fact]) -> Html | None:
@@ -277,7 +329,7 @@ def _facts(facts: Sequence[Fact]) -> Html | None:
     return element("dl", items) if items else None
 
 
-def _evidence(items: Sequence[Excerpt], words: Mapping[str, str]) -> Html | None:
+def _excerpts(items: Sequence[Excerpt], words: Mapping[str, str]) -> Html | None:
     if not items:
         return None
     drawn = list(map(_excerpt, items))
@@ -289,20 +341,23 @@ def _evidence(items: Sequence[Excerpt], words: Mapping[str, str]) -> Html | None
 
 
 def _excerpt(item: Excerpt) -> Html:
-    said = [": ", element("span", item.said)] if item.said and not item.lines else []
+    said = [": ", element("span", item.said)] if item.said else []
     caption = element("figcaption", element("code", item.place), said)
-    if not item.lines:
-        return element("figure", caption)
-    shown = []
-    for number, line in enumerate(item.lines, item.first):
-        numbered = [element("i", str(number), aria_hidden="true"), lines(line)]
-        shown.append(element("span", numbered, class_="at" if number in item.at else None))
-    return element("figure", caption, element("pre", shown, tabindex=0))
+    more = element("details", element("summary", item.folded), _numbered(item.more)) if item.more else None
+    return element("figure", caption, _numbered(item.lines) if item.lines else None, more)
 
 
-def _tables(*tables: PageTable | None) -> Html | None:
-    drawn = [_table(table) for table in tables if table is not None and table.rows]
-    return joined(drawn) if drawn else None
+def _numbered(items: Sequence[Numbered]) -> Html:
+    shown = [
+        element(
+            "span",
+            element("i", str(item.number), aria_hidden="true") if item.number else None,
+            lines(item.text),
+            class_=item.tone or None,
+        )
+        for item in items
+    ]
+    return element("pre", shown, tabindex=0)
 
 
 def _table(table: PageTable) -> Html:
@@ -334,22 +389,6 @@ def _kind(table: PageTable, column: int) -> str | None:
         return "num"
     longest = max((len(row[column]) for row in table.rows), default=0)
     return "short" if longest <= _SHORT else "long" if longest > _LONG else None
-
-
-def _list(items: Sequence[str]) -> Html | None:
-    return element("ul", [element("li", item) for item in items]) if items else None
-
-
-def _smoke(smoke: SmokeResults, words: Mapping[str, str]) -> Html:
-    parts: list[Html | None] = [
-        element("p", element("span", smoke.verdict, class_=f"chip {smoke.level}")),
-        _facts(smoke.facts),
-    ]
-    if smoke.findings is not None and smoke.findings.rows:
-        parts += [element("h3", words["smoke findings"]), _table(smoke.findings)]
-    parts += [element("h3", words["smoke checks"]), _table(smoke.checks)]
-    parts += [_heat(heat, words) for heat in smoke.heats]
-    return joined(parts)
 
 
 def _heat(heat: HeatTable, words: Mapping[str, str]) -> Html:
@@ -394,7 +433,7 @@ def _cell(shown: str, share: float | None, told: str) -> Html:
 
 
 def draw(timeline: Timeline, words: Mapping[str, str]) -> Html:
-    """The failure and what followed; where the run was much longer, the whole of it as well."""
+    """The failure and its consequences; also the whole run, if it was much longer."""
     begin, end = timeline.focus
     whole = max(timeline.end - timeline.begin, 0.0)
     both = whole > _WORTH_BOTH * (end - begin)
@@ -433,21 +472,29 @@ class _Scale:
 def _strips(timeline: Timeline, begin: float, end: float, height: int) -> Html:
     scale = _Scale(begin, end)
     ticks = ticks_of(scale.begin - timeline.zero, scale.end - timeline.zero)
-    lines = [(scale(timeline.zero + at), shown) for at, shown in ticks]
+    gap = ticks[1][0] - ticks[0][0] if len(ticks) > 1 else 1.0
+    labels = [_label(scale(timeline.zero + at), shown, round(at / gap) % 2 == 1) for at, shown in ticks]
+    places = [f"{scale(timeline.zero + at)}%" for at, _ in ticks]
     axis = element(
         "svg",
-        [element("text", shown, x=f"{at}%", y=15, text_anchor="middle", class_="tick") for at, shown in lines],
-        [element("line", x1=f"{at}%", x2=f"{at}%", y1=19, y2=24, class_="grid") for at, _ in lines],
+        labels,
+        [element("line", x1=at, x2=at, y1=19, y2=24, class_="grid") for at in places],
         width="100%",
         height=24,
         aria_hidden="true",
     )
-    grid = joined(element("line", x1=f"{at}%", x2=f"{at}%", y1=0, y2=height, class_="grid") for at, _ in lines)
+    grid = joined(element("line", x1=at, x2=at, y1=0, y2=height, class_="grid") for at in places)
     if scale.holds(timeline.zero):
         at = f"{scale(timeline.zero)}%"
         grid = joined([grid, element("line", x1=at, x2=at, y1=0, y2=height, class_="zero")])
     head = element("div", element("div", class_="who"), axis, class_="lane axis")
     return element("div", head, [_lane(lane, scale, grid, height) for lane in timeline.lanes], class_="strips")
+
+
+def _label(at: float, shown: str, second: bool) -> Html:
+    """The label of a tick, within the axis. Every second one is shown on wide screens only."""
+    anchor = "start" if at < _EDGE else "end" if at > 100 - _EDGE else "middle"
+    return element("text", shown, x=f"{at}%", y=15, text_anchor=anchor, class_="tick second" if second else "tick")
 
 
 def _lane(lane: Lane, scale: _Scale, grid: Html, height: int) -> Html:
@@ -470,17 +517,23 @@ def _lane(lane: Lane, scale: _Scale, grid: Html, height: int) -> Html:
     )
     note = element("small", lane.note) if lane.note else None
     who = element("div", lane.name, note, class_="who", title=lane.name)
-    return element("div", who, svg, class_="lane culprit" if lane.culprit else "lane")
+    said = element("div", lane.said, class_="said") if lane.said else None
+    return element("div", who, svg, said, class_="lane culprit" if lane.culprit else "lane")
 
 
 def _mark(mark: LaneMark, scale: _Scale, height: int) -> Html:
-    at = scale(mark.time)
+    at, until = scale(mark.time), scale(mark.time if mark.until is None else mark.until)
+    middle = height / 2
+    if mark.sort in ("waits", "absent"):
+        x, y, width = f"{at}%", middle - height / 5, f"{max(until - at, 0.3):g}%"
+        band = element("rect", x=x, y=y, width=width, height=height / 2.5, rx=2, class_=f"m {mark.sort}")
+        return element("g", element("title", mark.told), band)
     span = None
-    if mark.until is not None and scale(mark.until) - at > 0.2:
-        span = element("line", x1=f"{at}%", x2=f"{scale(mark.until)}%", y1=height / 2, y2=height / 2, class_="span")
+    if until - at > 0.2:
+        span = element("line", x1=f"{at}%", x2=f"{until}%", y1=middle, y2=middle, class_="span")
     size = "" if height == _HEIGHT else "0.8" if height == _MANY else "0.7"
     shape = element("path", d=_PATHS[mark.sort], class_=f"m {mark.sort}", transform=f"scale({size})" if size else None)
-    place = element("svg", shape, x=f"{at}%", y=height / 2, overflow="visible") if scale.holds(mark.time) else None
+    place = element("svg", shape, x=f"{at}%", y=middle, overflow="visible") if scale.holds(mark.time) else None
     return element("g", element("title", mark.told), span, place)
 
 
@@ -492,14 +545,15 @@ def _legend(lanes: Sequence[Lane], words: Mapping[str, str]) -> Html:
             path = element("path", d=_PATHS[sort], class_=f"m {sort}")
             icon = element("svg", path, viewBox="-10 -10 20 20", width=18, height=18, aria_hidden="true")
             items.append(element("li", icon, words[f"mark {sort}"]))
-    line = element("line", x1=0, x2=0, y1=-6, y2=6, class_="stop")
-    icon = element("svg", line, viewBox="-10 -10 20 20", width=18, height=18, aria_hidden="true")
-    items.append(element("li", icon, words["mark last"]))
+    if any(lane.end is not None for lane in lanes):
+        line = element("line", x1=0, x2=0, y1=-6, y2=6, class_="stop")
+        icon = element("svg", line, viewBox="-10 -10 20 20", width=18, height=18, aria_hidden="true")
+        items.append(element("li", icon, words["mark last"]))
     return element("ul", items, class_="legend")
 
 
 def ticks_of(begin: float, end: float) -> list[tuple[float, str]]:
-    """Round offsets in seconds between the two, and what to write at them."""
+    """Round offsets in seconds between the two, and their labels."""
     step = next((step for step in _STEPS if (end - begin) / step <= _MOST_TICKS), _STEPS[-1])
     first, last = math.ceil(begin / step - 1e-9), math.floor(end / step + 1e-9)
     if last - first > 2 * _MOST_TICKS:
@@ -536,6 +590,25 @@ class Html(str):
     __slots__ = ()
 
 
+class Linked(str):
+    """A text that leads to `file`, a path beside the page, if a browser shows that file as text."""
+
+    __slots__ = ("file",)
+    file: str
+
+    def __new__(cls, shown: str, file: str) -> Self:
+        made = super().__new__(cls, shown)
+        made.file = file
+        return made
+
+    def target(self) -> str | None:
+        """Where the link leads to; None for a name that may be read otherwise, or for a file that may be run."""
+        safe = clean(self.file) == self.file and "\\" not in self.file and self.file.endswith(_SHOWN)
+        if not safe or any(part in ("", ".", "..") for part in self.file.split("/")):
+            return None
+        return f"./{quote(self.file)}"
+
+
 def text(value: str) -> Html:
     """One line of any origin: control characters and what reorders text show as escapes."""
     return Html(escape(clean(value)))
@@ -549,8 +622,8 @@ def lines(value: str) -> Html:
 def element(tag: str, /, *children: Child, **attributes: str | float | None) -> Html:
     """`<tag ...>children</tag>`. Children that are no `Html` are text.
 
-    Attributes: `class_` is class, `_` is `-`, None is left out; links lead to places of the page. Raises ValueError for
-    any other attribute than those that a report needs.
+    Attributes: `class_` is class, `_` is `-`, None is left out; links lead to places of the page and files beside it.
+    Raises ValueError for any other attribute than those that a report needs.
     """
     if not _NAME.fullmatch(tag):
         raise ValueError(f"no element: {tag!r}")
@@ -570,6 +643,8 @@ def _child(child: Child) -> str:
         return ""
     if isinstance(child, Html):
         return child
+    if isinstance(child, Linked) and (target := child.target()):
+        return element("a", str(child), href=target)
     return text(child) if isinstance(child, str) else joined(child)
 
 
@@ -578,6 +653,6 @@ def _attribute(key: str, value: str | float) -> str:
     if not _ATTRIBUTE.fullmatch(name) or name not in _ALLOWED:
         raise ValueError(f"no attribute of a report: {name!r}")
     shown = value if isinstance(value, str) else f"{value:g}"
-    if name == "href" and not shown.startswith("#"):
+    if name == "href" and not _HREF.fullmatch(shown):
         raise ValueError(f"a link that leads away from the page: {shown!r}")
     return f' {name}="{escape(clean(shown))}"'

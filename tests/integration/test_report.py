@@ -97,7 +97,7 @@ def test_a_job_that_failed(jobs, tmp_path):
     page = read((folder / "index.html").read_text())
     assert page.problems == []
     assert "ValueError: x, hf_token='[redacted]'" in page.text
-    assert "What followed" in page.text
+    assert "Consequences" in page.text
 
 
 def test_no_secret_gets_into_it(jobs, tmp_path):
@@ -145,7 +145,7 @@ def test_a_hang_is_seen_and_told_where_it_comes_from(jobs, tmp_path):
     text = read((tmp_path / "report" / "index.html").read_text()).text
     assert "hung in user code" in text
     assert "atlctl stacks hangs" in text
-    assert "it was seen in a look at the ranks while the job ran" in text
+    assert "the ranks were inspected while the job ran" in text
     kept = json.loads((tmp_path / "report" / "verdict.json").read_text())
     assert (kept["verdict"], kept["root_causes"][0]["category"]) == ("rank", "hang")
 
@@ -187,7 +187,7 @@ def test_a_folder(saved, tmp_path):
     assert original["root_causes"][0]["worker"] == kept["root_causes"][0]["worker"] == "worker-3"
     assert (kept["job"], kept["state"]) == ("train-7", "Failed")
     text = read((tmp_path / "report" / "index.html").read_text()).text
-    for words in ("NodeNotReady", "gpu-03", "2.8.0+cu128", "lost a peer", "Times count from 2026-11-20T17:46:00.250Z"):
+    for words in ("NodeNotReady", "gpu-03", "2.8.0+cu128", "lost its peer", "0 is 2026-11-20T17:46:00.250Z"):
         assert words in text
 
 

@@ -15,6 +15,8 @@ TAGS = frozenset(
     )
 )
 _VOID = ("meta", "br")
+#: To a place of the page, or to a file below its folder that no browser takes for a page.
+_LINK = re.compile(r"#[a-z]+|\.(?:/(?!\.\.?/)[\w.~%-]+)+\.(?:log|json|jsonl)", re.ASCII)
 #: What a text must not show: controls, and what reorders or hides text.
 _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
@@ -46,7 +48,7 @@ class _Parser(HTMLParser):
             self.read.attributes.append((tag, name, value or ""))
             if name.startswith("on") or name in ("style", "src", "srcset", "xlink:href", "action", "srcdoc", "data"):
                 self.read.problems.append(f"attribute {name}")
-            if name == "href" and not (value or "").startswith("#"):
+            if name == "href" and not _LINK.fullmatch(value or ""):
                 self.read.problems.append(f"link to {value}")
             if _HARMFUL.search(value or ""):
                 self.read.problems.append(f"harmful value of {name}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -77,7 +78,11 @@ def ranks(seen: Mapping[str, Seen]) -> RankMap | None:
 def job(record: Record, seen: Mapping[str, Seen]) -> Job:
     """The job; workers that are not in `seen` are unknown."""
     found = tuple(seen[worker.name].worker if worker.name in seen else worker for worker in workers(record))
-    plain = Job(record.name, KIND, "ssh", State.UNKNOWN, record.uid, len(found), found, created=record.created)
+    plain = Job(
+        *(record.name, KIND, "ssh", State.UNKNOWN, record.uid, len(found), found),
+        created=record.created,
+        command=shlex.join(record.argv),
+    )
     return of_workers(plain, found, [name for name, one in seen.items() if one.doubtful])
 
 

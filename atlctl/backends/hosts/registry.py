@@ -23,6 +23,7 @@ import fcntl
 import functools
 import json
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -272,7 +273,11 @@ def _entry(folder: str, record: dict[str, Any]) -> Entry:
         for index, spec in enumerate(record["workers"])
     ]
     workers = tuple(one.worker for one in seen)
-    plain = Job(record["name"], "Local", "local", State.UNKNOWN, record["uid"], len(workers), created=record["created"])
+    plain = Job(
+        *(record["name"], "Local", "local", State.UNKNOWN, record["uid"], len(workers)),
+        created=record["created"],
+        command=shlex.join(map(str, record.get("argv") or ())),
+    )
     job = of_workers(plain, workers, [one.worker.name for one in seen if one.doubtful])
     port = record.get("master_port")
     return Entry(job, folder, here, port if isinstance(port, int) else None)

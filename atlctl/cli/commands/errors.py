@@ -105,7 +105,7 @@ async def _errors(
     unread = len(collected.unread) == len(job.workers) and not any(item.log for item in collected.evidence.workers)
     if unread and found.verdict is Verdict.NONE:
         raise Unreachable(Message("no log of job {job} could be read", job=job.name), f"atlctl ps {job.name}")
-    found = await with_ranks(source, job, found, collected.evidence)
+    found, _ = await with_ranks(source, job, found, collected.evidence)
     about = {"job": job.name, "uid": job.uid, "state": str(job.state), "source": None}
     problems = [
         {"kind": e.kind, "worker": name, "message": e.message, "hint": e.hint}

@@ -107,7 +107,7 @@ async def _report(argument: str | None, option: str | None, out: str | None, smo
             await made.collect(source, job)
             gone.tell(job, await gone.events(source, job))
             saved, diagnosis = made.diagnose()
-            report = made.finish(saved, diagnosis, await with_ranks(source, job, diagnosis, saved.job))
+            report = made.finish(saved, diagnosis, *await with_ranks(source, job, diagnosis, saved.job))
     _tell_missing(report.missing)
     tell(report, output)
     return int(ExitCode.OK)

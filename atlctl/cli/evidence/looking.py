@@ -34,14 +34,19 @@ def scene_of(looks: Sequence[Look], job: Job) -> Scene:
     return diagnose(reports, whole and asked)
 
 
-async def with_ranks(source: Backend, job: Job, found: Diagnosis, evidence: JobEvidence) -> Diagnosis:
-    """`found` as it is where it has an answer or where nothing of the job runs, else with a look at its ranks."""
+async def with_ranks(
+    source: Backend, job: Job, found: Diagnosis, evidence: JobEvidence
+) -> tuple[Diagnosis, Scene | None]:
+    """`found` as it is if it has an answer or nothing of the job runs, else with a look at its ranks; and what they do.
+
+    None if no rank was seen.
+    """
     from atlctl.diagnosis.result import Verdict
 
     if found.verdict not in (Verdict.NONE, Verdict.UNDECIDED):
-        return found
+        return found, None
     if not any(worker.state is State.RUNNING for worker in job.workers):
-        return found
+        return found, None
     from atlctl.diagnosis.hang import with_look
     from atlctl.jobs.naming import fold_names, names_by_reason
     from atlctl.stacks.look import WINDOW, look
@@ -64,11 +69,12 @@ async def with_ranks(source: Backend, job: Job, found: Diagnosis, evidence: JobE
         for why, names in unseen.items()
     ]
     scene = scene_of(looks, job)
-    if any(rank.report is not None for rank in scene.ranks):
+    seen = any(rank.report is not None for rank in scene.ranks)
+    if seen:
         found = with_look(found, scene, _quiet(evidence))
     elif not unseen:
         remarks.append(scene.why)
-    return replace(found, remarks=(*found.remarks, *remarks))
+    return replace(found, remarks=(*found.remarks, *remarks)), scene if seen else None
 
 
 def _quiet(evidence: JobEvidence) -> float | None:

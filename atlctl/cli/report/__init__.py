@@ -1,1 +1,1 @@
-"""What `atlctl report` collects, and how it is told on the page."""
+"""The `report` command: collects the evidence, makes the page."""

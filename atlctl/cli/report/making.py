@@ -55,6 +55,7 @@ from atlctl.render.table import rfc3339
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
+    from atlctl.diagnosis.hang import Scene
     from atlctl.jobs.model import Job, Worker
 
 INDEX, VERDICT = "index.html", "verdict.json"
@@ -159,10 +160,12 @@ class Making:
         expected = described.job.expected_workers if described else None
         return Saved(JobEvidence(workers, expected=expected, events=tuple(events)), (), 0, (), (), ())
 
-    def finish(self, saved: Saved, found: Diagnosis, looked: Diagnosis | None = None) -> WrittenReport:
+    def finish(
+        self, saved: Saved, found: Diagnosis, looked: Diagnosis | None = None, scene: Scene | None = None
+    ) -> WrittenReport:
         """Writes the page and gives the report its name. Raises UsageError where something has that by now.
 
-        `looked`: `found` with what a look at the ranks has added; that stands in no file of the folder.
+        `looked`: `found` with what a look at the ranks, `scene`, has added; that is in no file of the folder.
         """
         lang = language()
         told = words(lang)
@@ -186,14 +189,16 @@ class Making:
             saved.job,
             described,
             read_states(self.folder.path),
-            self._passages(found),
+            self._passages(found, saved),
+            self._tracebacks(saved.job),
             self._versions(saved),
             self.folder.files(),
             self.missing,
             self.remarks,
             self._made(redacted, told),
             self.about,
-            None if smoke is None else smoke_results(smoke, told, Words(lang).sentence),
+            scene,
+            () if smoke is None else smoke_results(smoke, told, Words(lang).sentence),
             {} if smoke is None else smoke_workers(smoke),
         )
         text = render(page(material, manner, told))
@@ -231,15 +236,34 @@ class Making:
         except (FileNotFoundError, UsageError):
             return None  # what is wrong with it was told when the folder was read
 
-    def _passages(self, found: Diagnosis) -> dict[tuple[str, int], Passage]:
-        wanted: dict[str, set[int]] = {}
+    def _passages(self, found: Diagnosis, saved: Saved) -> dict[tuple[str, int], Passage]:
+        """The lines around each proof, and the whole traceback that ends there."""
+        start = os.path.join(self.folder.path, "")
+        begins: dict[tuple[str, int], int] = {}
+        for worker in saved.job.workers:
+            for trace in worker.log.traces if worker.log else ():
+                for raised in trace.chain:
+                    path, number = saved.place(raised.line_no)
+                    begins[path.removeprefix(start), number] = number - (raised.line_no - trace.line_no)
+        wanted: dict[str, dict[int, int]] = {}
         for proof in proofs_of(found):
             if proof.file and proof.line_no:
-                wanted.setdefault(proof.file, set()).add(proof.line_no)
+                at = (proof.file, proof.line_no)
+                wanted.setdefault(proof.file, {})[proof.line_no] = begins.get(at, proof.line_no)
         return {
             (name, number): passage
             for name, numbers in wanted.items()
             for number, passage in around(os.path.join(self.folder.path, name), numbers).items()
+        }
+
+    def _tracebacks(self, job: JobEvidence) -> dict[str, list[str]]:
+        """The tracebacks in error files, by the file's path from the folder."""
+        start = os.path.join(self.folder.path, "")
+        return {
+            path.removeprefix(start): record.traceback.splitlines()
+            for worker in job.workers
+            for path, record in worker.error_files.items()
+            if record.traceback
         }
 
     def _versions(self, saved: Saved) -> dict[str, Mapping[str, str]]:

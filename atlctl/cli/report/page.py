@@ -1,27 +1,29 @@
-"""The data of a report's page: verdict, excerpts, cascade, workers, states, events, versions, machines, files; and the
-document of a smoke test, of which nothing is trusted since it comes from a file."""
+"""The data of a report's page: verdict, excerpts, waits, stacks, consequences, workers, states, events, environment,
+files; and the document of a smoke test, of which nothing is trusted since it comes from a file."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from atlctl.cli import say
 from atlctl.diagnosis.clockskew import Clocks
 from atlctl.diagnosis.consequence import consequence_of
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
+from atlctl.diagnosis.hang import HANG, START, Scene
 from atlctl.diagnosis.logline import When
 from atlctl.diagnosis.platform import Event
 from atlctl.diagnosis.result import Cause, Diagnosis, Proof, Verdict, WorkerReport
 from atlctl.diagnosis.telling.data import utc
 from atlctl.diagnosis.telling.people import tell_people
-from atlctl.diagnosis.telling.timeline import base_of, offset
+from atlctl.diagnosis.telling.timeline import Waiting, base_of, offset, pending_of, waiting_ranks
 from atlctl.diagnosis.telling.told import Manner
-from atlctl.diagnosis.telling.who import in_short, name_of, what_of
+from atlctl.diagnosis.telling.who import in_short, name_of, ranks_of, what_of
 from atlctl.diagnosis.torchelastic import NoteKind
-from atlctl.i18n import Language, Message, about, from_data, translated
+from atlctl.diagnosis.tracebacks import frame_of, is_users_code
+from atlctl.i18n import Language, Message, about, from_data, joined, translated
 from atlctl.jobs.fields import entries, mapping, number
 from atlctl.jobs.model import State
 from atlctl.jobs.naming import fold_names, fold_numbers
@@ -30,18 +32,26 @@ from atlctl.recording.manifest import Manifest, WorkerInfo
 from atlctl.recording.recorder.store import StateChange
 from atlctl.render.heatmap import Heat, figure, shares_of, worst_of
 from atlctl.render.page import (
+    Chip,
     Excerpt,
+    Excerpts,
     Fact,
+    Facts,
+    Heading,
     HeatTable,
     Lane,
     LaneMark,
     Level,
+    Linked,
+    Numbered,
     PageTable,
+    Part,
     ReportPage,
-    SmokeResults,
+    Sentences,
     Sort,
     Timeline,
 )
+from atlctl.render.redact import redact_text
 from atlctl.render.table import human_bytes, rfc3339
 
 #: Pieces of evidence of root causes, and of what followed.
@@ -56,6 +66,8 @@ _TYPED = ("atlctl ", "kubectl ", "less ")
 #: Rows of a table of states, events, versions, machines or files, and those that are open at once.
 _MOST_ROWS, _OPEN_ROWS = 500, 30
 _TEXT = 500
+#: Shown in the environment also if unknown.
+_ALWAYS = ("torch", "CUDA", "NCCL", "driver", "GPU", "Python", "command", "nodes")
 _SMOKE_VERSIONS = {"torch": "torch", "cuda": "CUDA", "nccl": "NCCL", "driver": "driver", "gpus": "GPU"}
 #: Workers in one map; of more those whose cells are the lowest.
 MOST_IN_MAP = 64
@@ -72,25 +84,30 @@ _MAPS = (
 
 @dataclass(slots=True)
 class Material:
-    """All that a report is made of. `passages`: lines around proofs, by file and line. Paths count from the folder."""
+    """All that a report is made of. `passages`: lines around proofs, by file and line. `tracebacks`: of error files.
+
+    Paths count from the folder. `scene`: what the ranks were doing, if they were looked at.
+    """
 
     found: Diagnosis
     job: JobEvidence
     manifest: Manifest | None
     states: Sequence[StateChange]
     passages: Mapping[tuple[str, int], Passage]
+    tracebacks: Mapping[str, Sequence[str]]
     versions: Mapping[str, Mapping[str, str]]
     files: Sequence[tuple[str, int]]
     missing: Sequence[tuple[str, str]]
     remarks: Sequence[str]
     made: Sequence[tuple[str, str]]
     about: Mapping[str, Any]
-    smoke: SmokeResults | None = None
+    scene: Scene | None = None
+    smoke: Sequence[Part] = ()
     smoke_workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def proofs_of(found: Diagnosis) -> list[Proof]:
-    """What is shown with the lines around it: first one proof of each cause, then the others, then of what followed."""
+    """Proofs to show with the lines around them: one of each cause, the others, those of consequences."""
     causes = found.root_causes or found.candidates
     waiting = [list(cause.proofs) for cause in causes]
     chosen: dict[Proof, None] = {}
@@ -109,7 +126,22 @@ def page(material: Material, manner: Manner, words: Mapping[str, str]) -> Report
     kept = [row for row in telling.rows if not row.proofs]
     name = str(material.about.get("job") or words["saved logs"])
     events = material.job.events
-    workers, everyone = _workers(material, manner, words)
+    missing = [manner.word(Message("{what}: {why}", what=what, why=why)) for what, why in material.missing]
+    sections: list[tuple[str, Sequence[Part | None]]] = [
+        ("evidence", [Excerpts(_excerpts(proofs_of(found), material, manner, words))]),
+        ("stacks", [Excerpts(_stacks(material.scene, manner, words))]),
+        ("timeline", _timelines(material, manner, words)),
+        ("cascade", [_cascade(found, manner, words)]),
+        ("earlier", [_earlier(found.earlier, manner, words)]),
+        ("workers", _workers(material, manner, words)),
+        ("states", [_states(material.states, words)]),
+        ("events", [_events(events, words)]),
+        ("smoke", material.smoke),
+        ("environment", [Facts(_environment(material, words)), _machines(manifest, words)]),
+        ("remarks", [Sentences([*map(manner.word, found.remarks), *map(manner.word, material.remarks)])]),
+        ("missing", [Sentences(missing)]),
+        ("files", [_files(material.files, words)]),
+    ]
     return ReportPage(
         manner.language if manner.language == "en" else "zh-CN",
         words,
@@ -118,21 +150,8 @@ def page(material: Material, manner: Manner, words: Mapping[str, str]) -> Report
         [(piece.text, piece.tone) for piece in telling.title],
         _level(found),
         [Fact(row.label, row.lines, _typed(row.lines), row.tone) for row in kept],
-        _excerpts(proofs_of(found), material.passages, manner),
         [Fact(label, [text]) for label, text in material.made],
-        remarks=[*map(manner.word, found.remarks), *map(manner.word, material.remarks)],
-        timeline=timeline(found, material.job.workers, Around(material.states, events), manner, words),
-        cascade=_cascade(found, manner, words),
-        earlier=_earlier(found.earlier, manner, words),
-        workers=workers,
-        everyone=everyone,
-        states=_states(material.states, words),
-        events=_events(events, words),
-        smoke=material.smoke,
-        environment=_environment(material.versions, material.smoke_workers, words),
-        machines=_machines(manifest, words),
-        missing=[manner.word(Message("{what}: {why}", what=what, why=why)) for what, why in material.missing],
-        files=_files(material.files, words),
+        sections,
     )
 
 
@@ -162,23 +181,77 @@ def _job(material: Material, words: Mapping[str, str]) -> list[Fact]:
     return [Fact(label, [str(value)]) for label, value in facts if value]
 
 
-def _excerpts(proofs: Sequence[Proof], passages: Mapping[tuple[str, int], Passage], manner: Manner) -> list[Excerpt]:
-    """Each proof with the lines around it; one that stands in the lines of another is marked there."""
+def _excerpts(proofs: Sequence[Proof], material: Material, manner: Manner, words: Mapping[str, str]) -> list[Excerpt]:
+    """Each proof with the lines around it; one that is in the lines of another is marked there."""
     drawn: list[Excerpt] = []
     places: dict[str, list[int]] = {}
     for proof in proofs:
         name, number = proof.file or "", proof.line_no or 0
-        passage = passages.get((name, number))
+        passage = material.passages.get((name, number))
         if passage is None:
-            drawn.append(Excerpt(manner.place(proof), manner.word(proof.text)[:_SAID]))
+            trace = list(enumerate(material.tracebacks.get(name, ()), 1))
+            said = manner.word(proof.text)[:_SAID]
+            drawn.append(Excerpt(_place(proof, manner), said, (), _coloured(trace), _folded_trace(trace, words)))
             continue
-        same = next((at for at in places.get(name, ()) if 0 <= number - drawn[at].first < len(drawn[at].lines)), None)
-        if same is not None:
-            drawn[same] = replace(drawn[same], at=drawn[same].at | {number})
+        at = next((at for at in places.get(name, ()) if any(line.number == number for line in drawn[at].lines)), None)
+        if at is not None:
+            marked = [replace(line, tone="at") if line.number == number else line for line in drawn[at].lines]
+            drawn[at] = replace(drawn[at], lines=marked)
             continue
         places.setdefault(name, []).append(len(drawn))
-        drawn.append(Excerpt(manner.place(proof), "", passage.first, frozenset((number,)), passage.lines))
+        shown = [
+            Numbered(at, text, "at" if at == number else "") for at, text in enumerate(passage.lines, passage.first)
+        ]
+        more = _coloured(passage.trace)
+        drawn.append(Excerpt(_place(proof, manner), "", shown, more, _folded_trace(passage.trace, words)))
     return drawn
+
+
+def _place(proof: Proof, manner: Manner) -> str:
+    place = manner.place(proof)
+    return Linked(place, proof.file) if proof.file else place
+
+
+def _folded_trace(trace: Sequence[object], words: Mapping[str, str]) -> str:
+    return words["whole traceback"].format(count=len(trace))
+
+
+def _coloured(trace: Sequence[tuple[int, str]]) -> list[Numbered]:
+    """The lines of a traceback: frames in the user's code stand out from those of libraries."""
+    made = []
+    tone: Literal["own", "faint", ""] = ""
+    for at, line in trace:
+        frame = frame_of(line)
+        if frame is not None:
+            tone = "own" if frame[2] else "faint"
+        elif not line.startswith(" "):
+            tone = ""
+        made.append(Numbered(at, line, tone))
+    return made
+
+
+def _stacks(scene: Scene | None, manner: Manner, words: Mapping[str, str]) -> list[Excerpt]:
+    """The stack of each group of ranks that do the same, the culprits first."""
+    made = []
+    for group in scene.groups if scene else ():
+        first, pending = group.first, group.first.pending
+        who = _ranks_and_workers([(rank.rank, rank.worker) for rank in group.ranks])
+        frames = [Numbered(0, str(frame), "own" if is_users_code(frame.path) else "faint") for frame in first.frames]
+        said = [first.what, first.why, pending and pending_of(pending.operation, pending.seq, pending.group)]
+        text = translated(joined([part for part in said if part]), manner.language)
+        made.append(
+            Excerpt(translated(who, manner.language), redact_text(text), frames or [Numbered(0, words["no stack"])])
+        )
+    return made
+
+
+def _ranks_and_workers(who: Sequence[tuple[int | None, str | None]]) -> str:
+    ranks = sorted({rank for rank, _ in who if rank is not None})
+    names = fold_names(worker for _, worker in who if worker)
+    if not ranks:
+        return names
+    shown = ranks_of(ranks)
+    return Message("{what} on {worker}", what=shown, worker=names) if names else shown
 
 
 def _cascade(found: Diagnosis, manner: Manner, words: Mapping[str, str]) -> PageTable | None:
@@ -191,7 +264,7 @@ def _cascade(found: Diagnosis, manner: Manner, words: Mapping[str, str]) -> Page
             fold_names(item.workers),
             fold_numbers(item.ranks),
             utc(item.first) or "-",
-            manner.place(item.proof) if item.proof else "",
+            _place(item.proof, manner) if item.proof else "",
         )
         for item in found.cascade[:_MAX_ROWS]
     ]
@@ -206,7 +279,7 @@ def _earlier(causes: Sequence[Cause], manner: Manner, words: Mapping[str, str]) 
             utc(cause.time) or "-",
             manner.word(name_of(cause)),
             manner.word(what_of(cause, manner))[:_SAID],
-            manner.place(cause.proofs[0]) if cause.proofs else "",
+            _place(cause.proofs[0], manner) if cause.proofs else "",
         )
         for cause in causes[:_MAX_ROWS]
     ]
@@ -214,7 +287,7 @@ def _earlier(causes: Sequence[Cause], manner: Manner, words: Mapping[str, str]) 
     return without_empty(PageTable(heads, rows, caption=words["earlier caption"])) if rows else None
 
 
-def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> tuple[PageTable | None, PageTable | None]:
+def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> list[PageTable | None]:
     """The table of workers; of many a table of those alike, and behind it the whole."""
     found = material.found
     known = {item.name: item for item in material.manifest.workers} if material.manifest else {}
@@ -242,12 +315,12 @@ def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> tu
         for name in material.job.missing
     ]
     if not rows:
-        return None, None
+        return []
     keys = ("worker", "state", "ended", "part", "what it said", "after", "last line", "restarts", "rounds", "clock")
     marked = frozenset(at for at, row in enumerate(rows) if row[0] in blamed)
     whole = PageTable([words[f"head {key}"] for key in keys], rows, frozenset((5, 7, 8, 9)), marked)
     if len(rows) <= _TABLE:
-        return without_empty(whole), None
+        return [without_empty(whole)]
     groups = [(fold_names(names), str(len(names)), *key[1:]) for key, names in alike.items()]
     groups.sort(key=lambda row: (row[0] not in blamed, -int(row[1])))
     heads = [words[f"head {key}"] for key in ("workers", "count", "state", "part", "what it said")]
@@ -263,7 +336,7 @@ def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> tu
             folded=words["rows more"].format(count=len(groups[:_MAX_ROWS]) - _OPEN_GROUPS),
         )
     )
-    return few, without_empty(PageTable(whole.heads, rows, whole.numbers, marked, shown=0, folded=folded))
+    return [few, without_empty(PageTable(whole.heads, rows, whole.numbers, marked, shown=0, folded=folded))]
 
 
 def _state(info: WorkerInfo | None, manner: Manner) -> str:
@@ -297,7 +370,7 @@ def _states(changes: Sequence[StateChange], words: Mapping[str, str]) -> PageTab
 
 
 def _events(items: Sequence[Event], words: Mapping[str, str]) -> PageTable | None:
-    """What the platform said, the same words of one second together."""
+    """Events of the platform; equal ones of one second share a row."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for item in sorted(items, key=lambda item: item.time or 0.0):
         key = (rfc3339(item.time) if item.time is not None else "", item.reason, item.message[:_TEXT])
@@ -306,20 +379,46 @@ def _events(items: Sequence[Event], words: Mapping[str, str]) -> PageTable | Non
     return _table(("time", "about", "reason", "message", "count"), rows, words, numbers=frozenset((4,)))
 
 
-def _environment(
-    versions: Mapping[str, Mapping[str, str]], smoke: Mapping[str, Mapping[str, Any]], words: Mapping[str, str]
-) -> PageTable | None:
-    """Versions by name, and who has which; from logs, and from the smoke test. Both by worker."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for worker, told in versions.items():
+def _environment(material: Material, words: Mapping[str, str]) -> list[Fact]:
+    """Versions, command line and nodes, with the workers that have them; unknown ones are named."""
+    found: dict[str, dict[str, list[str]]] = {key: {} for key in _ALWAYS}
+
+    def add(key: str, value: str, worker: str) -> None:
+        if value and worker not in (names := found.setdefault(key, {}).setdefault(value, [])):
+            names.append(worker)
+
+    for worker, told in material.versions.items():
         for name, value in told.items():
-            found.setdefault((name, value, words["from logs"]), []).append(worker)
-    for worker, facts in smoke.items():
+            add(name, value[:_TEXT], worker)
+    for worker, own in material.smoke_workers.items():
         for key, name in _SMOKE_VERSIONS.items():
-            if facts.get(key) not in (None, "", [], {}):
-                found.setdefault((name, _value(facts[key]), words["from smoke"]), []).append(worker)
-    rows = [(key[0], key[1], fold_names(names), key[2]) for key, names in sorted(found.items())]
-    return _table(("name", "value", "workers", "source"), rows, words)
+            if own.get(key) not in (None, "", [], {}):
+                add(name, _value(own[key]), worker)
+    manifest = material.manifest
+    for item in manifest.workers if manifest else ():
+        add("nodes", item.platform.node or "", item.name)
+    for rank in material.scene.ranks if material.scene else ():
+        if rank.report is not None and rank.worker:
+            add("command", redact_text(rank.report.command)[:_TEXT], rank.worker)
+    if manifest and manifest.job.command:
+        found["command"] = {manifest.job.command[:_TEXT]: []}
+    everyone = {worker for values in found.values() for names in values.values() for worker in names}
+    facts: list[Fact] = []
+    if found["nodes"]:
+        found["nodes"] = {fold_names(found["nodes"]): []}
+    for key, values in found.items():
+        lines = [
+            value
+            if everyone <= set(names) or not names
+            else words["of workers"].format(value=value, workers=fold_names(names))
+            for value, names in values.items()
+        ]
+        if len(lines) > _OPEN_ROWS:
+            lines[_OPEN_ROWS:] = [words["rows more"].format(count=len(lines) - _OPEN_ROWS)]
+        if lines:
+            facts.append(Fact(words.get(f"env {key}", key), lines))
+    unknown = [words.get(f"env {key}", key) for key, values in found.items() if not values]
+    return [*facts, *([Fact(words["unknown"], [", ".join(unknown)])] if unknown else [])]
 
 
 def _value(value: Any) -> str:
@@ -346,8 +445,8 @@ def _machines(manifest: Manifest | None, words: Mapping[str, str]) -> PageTable 
 
 
 def _files(items: Sequence[tuple[str, int]], words: Mapping[str, str]) -> PageTable | None:
-    """What lies in the folder."""
-    rows = [(name, human_bytes(count)) for name, count in items]
+    """The files of the folder, as links."""
+    rows = [(Linked(name, name), human_bytes(count)) for name, count in items]
     return _table(("file", "size"), rows, words, numbers=frozenset((1,)), most=4 * _MOST_ROWS)
 
 
@@ -382,7 +481,7 @@ def without_empty(table: PageTable) -> PageTable:
     )
 
 
-def smoke_results(data: Mapping[str, Any], words: Mapping[str, str], tell: Callable[[str], str]) -> SmokeResults:
+def smoke_results(data: Mapping[str, Any], words: Mapping[str, str], tell: Callable[[str], str]) -> list[Part]:
     """What the page shows of it. Parts that have another form than atlctl writes are left out.
 
     `tell`: a note or evidence for the reader.
@@ -417,18 +516,21 @@ def smoke_results(data: Mapping[str, Any], words: Mapping[str, str], tell: Calla
     ]
     heads = [words[f"head {key}"] for key in ("verdict", "check", "culprit", "evidence", "confirmed", "advice")]
     marked = frozenset(at for at, item in enumerate(findings[:_MOST_FINDINGS]) if item.get("severity") == "fail")
-    return SmokeResults(
-        _severity(verdict, words),
-        _LEVELS.get(verdict, "none"),
-        [Fact(label, [text]) for label, text in facts if text],
-        PageTable([words[f"head {key}"] for key in ("verdict", "check", "seconds", "note")], checks, frozenset((2,))),
-        PageTable(heads, told, marked=marked) if told else None,
-        [heat for one in _MAPS if (heat := _heat(data, one, words)) is not None],
+    noted = PageTable(
+        [words[f"head {key}"] for key in ("verdict", "check", "seconds", "note")], checks, frozenset((2,))
     )
+    made: list[Part] = [
+        Chip(_severity(verdict, words), _LEVELS.get(verdict, "none")),
+        Facts([Fact(label, [text]) for label, text in facts if text]),
+    ]
+    if told:
+        made += [Heading(words["smoke findings"]), PageTable(heads, told, marked=marked)]
+    made += [Heading(words["smoke checks"]), noted]
+    return made + [heat for one in _MAPS if (heat := _heat(data, one, words)) is not None]
 
 
 def smoke_workers(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What each worker told of itself, by name."""
+    """The facts of each worker, by name."""
     return {_cut(item.get("worker")): item for item in entries(data.get("workers")) if item.get("worker")}
 
 
@@ -499,22 +601,64 @@ _NOTES: Mapping[NoteKind, Sort] = {NoteKind.RESTART: "restart", NoteKind.SIGNALL
 _BEFORE, _BEHIND, _LEAST = 0.3, 0.2, 0.6
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
-    """What the platform tells of the time: changes of states, and events."""
-
-    states: Sequence[StateChange]
-    events: Sequence[Event]
+#: More lanes of ranks are folded where they wait in the same.
+_WAIT_LANES = 16
 
 
-def timeline(
-    found: Diagnosis, workers: Sequence[WorkerEvidence], around: Around, manner: Manner, words: Mapping[str, str]
-) -> Timeline | None:
-    """None where no time is known at all."""
+def _timelines(material: Material, manner: Manner, words: Mapping[str, str]) -> list[Part | None]:
+    """The ranks that wait, if any do; then the events on each worker."""
+    whole = timeline(material, manner, words)
+    waiting = waits(material, manner, words)
+    if waiting is None:
+        return [whole]
+    return [Heading(words["who waits"]), waiting, Heading(words["what happened"]) if whole else None, whole]
+
+
+def waits(material: Material, manner: Manner, words: Mapping[str, str]) -> Timeline | None:
+    """A lane for each rank that waits in a collective, and for each that did not arrive; None if nothing says so."""
+    waiting = waiting_ranks(material.job.workers, material.scene)
+    if not waiting:
+        return None
+    begin = min(wait.since.seconds for wait in waiting)
+    end = max((wait.until for wait in waiting if wait.until is not None), default=begin)
+    causes = [cause for cause in material.found.root_causes if cause.category in (HANG, START)]
+    here = {(wait.rank, wait.worker) for wait in waiting}
+    lanes = []
+    for cause in causes:
+        if (cause.rank, cause.worker) in here:
+            continue
+        said = [words["never arrived"], manner.word(cause.message) if material.scene else "", str(cause.frame or "")]
+        told = " ".join(filter(None, said))
+        name = manner.word(_ranks_and_workers([(cause.rank, cause.worker)]))
+        lanes.append(Lane(name, None, None, [LaneMark("absent", begin, f"{name}: {told}", end)], "", True, told))
+    groups: dict[object, list[Waiting]] = {}
+    for wait in sorted(waiting, key=lambda wait: (wait.since.seconds, wait.rank is None, wait.rank or 0)):
+        groups.setdefault(wait.what if len(waiting) > _WAIT_LANES else wait, []).append(wait)
+    for group in list(groups.values())[: MOST_LANES - len(lanes)]:
+        first = group[0]
+        until = max(end if wait.until is None else wait.until for wait in group)
+        name = manner.word(_ranks_and_workers([(wait.rank, wait.worker) for wait in group]))
+        key = "waits at least" if first.least else "waits since"
+        told = words[key].format(
+            what=manner.word(first.what) or words["a peer"],
+            time=utc(first.since) or "?",
+            seconds=until - first.since.seconds,
+        )
+        lanes.append(
+            Lane(name, None, None, [LaneMark("waits", first.since.seconds, f"{name}: {told}", until)], "", False, told)
+        )
+    return Timeline(
+        begin, utc(min(waiting, key=lambda wait: wait.since.seconds).since) or "", begin, end, (begin, end), lanes
+    )
+
+
+def timeline(material: Material, manner: Manner, words: Mapping[str, str]) -> Timeline | None:
+    """None if no time is known at all."""
+    found, workers = material.found, material.job.workers
     clocks = Clocks(workers)
     base = base_of(found)
     drawn = [_lane(item, report, found, clocks, base, manner, words) for item, report in _pairs(workers, found)]
-    lanes = _with_platform(drawn, around, base, words)
+    lanes = _with_platform(drawn, material, base, words)
     times = [time for lane in lanes for time in _times(lane)]
     if not times:
         return None
@@ -546,25 +690,9 @@ def timeline(
         min(times),
         max(times),
         (begin - _BEFORE * span, end + _BEHIND * span),
-        [_Keyed.lane_of(lane) for lane in lanes],
+        lanes,
         notes,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Keyed:
-    """A lane, and what it has in common with those alike."""
-
-    name: str
-    begin: float | None
-    end: float | None
-    marks: tuple[LaneMark, ...]
-    culprit: bool
-    alike: str
-    note: str = ""
-
-    def lane_of(self) -> Lane:
-        return Lane(self.name, self.begin, self.end, self.marks, self.note, self.culprit)
 
 
 def _pairs(workers: Sequence[WorkerEvidence], found: Diagnosis) -> list[tuple[WorkerEvidence, WorkerReport | None]]:
@@ -580,7 +708,7 @@ def _lane(
     base: When | None,
     manner: Manner,
     words: Mapping[str, str],
-) -> _Keyed:
+) -> Lane:
     log = item.log
     begin = clocks.when(item.worker, log.first) if log else None
     end = clocks.when(item.worker, log.last) if log else None
@@ -610,14 +738,13 @@ def _lane(
         starts = [note for note in log.notes if note.kind is NoteKind.STARTED][1:][-_MOST_MARKS:]
         for note in starts:
             mark("restart", clocks.when(item.worker, log.moments.get(note.line_no)), note.text.strip())
-    return _Keyed(
-        item.worker, begin.seconds if begin else None, end.seconds if end else None, tuple(marks), bool(causes), alike
-    )
+    first, last = begin.seconds if begin else None, end.seconds if end else None
+    return Lane(item.worker, first, last, tuple(marks), culprit=bool(causes), alike=alike)
 
 
 def _with_platform(
-    lanes: Sequence[_Keyed], around: Around, base: When | None, words: Mapping[str, str]
-) -> list[_Keyed]:
+    lanes: Sequence[Lane], material: Material, base: When | None, words: Mapping[str, str]
+) -> list[Lane]:
     """The lanes with changes of states and events, culprits first, then as they failed."""
     more: dict[str, list[LaneMark]] = {}
 
@@ -628,10 +755,10 @@ def _with_platform(
             LaneMark(sort, time, f"{worker}: {words[f'mark {sort}']}, {told}: {text[:_MARK_TEXT]}")
         )
 
-    for change in around.states:
+    for change in material.states:
         reason = f" ({change.reason})" if change.reason else ""
         add(change.worker, "state", change.time, f"{change.state}{reason}")
-    for event in around.events:
+    for event in material.job.events:
         if event.worker is not None and event.time is not None:
             add(event.worker, "event", event.time, f"{event.reason}: {event.message}")
     made = [replace(lane, marks=(*lane.marks, *more.get(lane.name, [])[-_MOST_MARKS:])) for lane in lanes]
@@ -643,21 +770,21 @@ def _with_platform(
     return [made[at] for at in sorted(range(len(made)), key=order)]
 
 
-def _times(lane: _Keyed) -> list[float]:
+def _times(lane: Lane) -> list[float]:
     ends = [time for time in (lane.begin, lane.end) if time is not None]
     return [*ends, *(mark.time for mark in lane.marks)]
 
 
-def _folded(lanes: Sequence[_Keyed], words: Mapping[str, str]) -> list[_Keyed]:
+def _folded(lanes: Sequence[Lane], words: Mapping[str, str]) -> list[Lane]:
     """Those alike as one lane: the same part, and the same sorts of marks. Culprits stand alone."""
-    groups: dict[tuple[str, ...], list[_Keyed]] = {}
+    groups: dict[tuple[str, ...], list[Lane]] = {}
     for lane in lanes:
         sorts = sorted({mark.sort for mark in lane.marks})
         groups.setdefault((lane.name,) if lane.culprit else ("", lane.alike, *sorts), []).append(lane)
     return [group[0] if len(group) == 1 else _one_of(group, words) for group in groups.values()]
 
 
-def _one_of(group: Sequence[_Keyed], words: Mapping[str, str]) -> _Keyed:
+def _one_of(group: Sequence[Lane], words: Mapping[str, str]) -> Lane:
     names = fold_names(lane.name for lane in group)
     marks = []
     by_sort: dict[Sort, list[LaneMark]] = {}
@@ -670,7 +797,7 @@ def _one_of(group: Sequence[_Keyed], words: Mapping[str, str]) -> _Keyed:
     begins = [lane.begin for lane in group if lane.begin is not None]
     ends = [lane.end for lane in group if lane.end is not None]
     note = words["lane count"].format(count=len(group))
-    return _Keyed(names, min(begins, default=None), max(ends, default=None), tuple(marks), False, group[0].alike, note)
+    return Lane(names, min(begins, default=None), max(ends, default=None), tuple(marks), note, alike=group[0].alike)
 
 
 # Texts, by the names that tables and marks have
@@ -683,15 +810,16 @@ _TEXTS = {
     "verdict": Message("Verdict"),
     "evidence": Message("Evidence"),
     "timeline": Message("Timeline"),
-    "cascade": Message("What followed"),
+    "cascade": Message("Consequences"),
     "earlier": Message("Earlier rounds"),
     "workers": Message("Workers"),
     "states": Message("States"),
     "events": Message("Events"),
+    "stacks": Message("Stacks"),
     "smoke": Message("Smoke test"),
     "environment": Message("Environment"),
     "remarks": Message("Remarks"),
-    "missing": Message("What is missing"),
+    "missing": Message("Missing evidence"),
     "files": Message("Files in this folder"),
     "made": Message("How this report was made"),
     # The job.
@@ -702,14 +830,22 @@ _TEXTS = {
     "workers with logs": about("report: workers with logs", "workers"),
     "uid": Message("uid"),
     # Evidence and timeline.
+    "whole traceback": Message("The whole traceback: {count} lines"),
+    "no stack": Message("no Python stack"),
     "more evidence": Message("{count} more pieces of evidence"),
-    "zero": Message("Times count from {time}."),
-    "zero unknown": Message("No line of these logs names a year: times count from the first that is known."),
+    "zero": Message("0 is {time}."),
+    "zero unknown": Message("0 is the first known time: no log line has a year."),
     "around the failure": Message("Around the failure"),
     "whole run": Message("The whole run"),
+    "who waits": Message("Who waits for whom"),
+    "what happened": Message("What happened on each worker"),
+    "never arrived": Message("never arrived"),
+    "a peer": Message("waiting for a peer"),
+    "waits since": Message("{what}: since {time}, for {seconds:.1f} s"),
+    "waits at least": Message("{what}: for at least {seconds:.0f} s"),
     "mark root": Message("root cause"),
-    "mark failure": Message("failed of its own"),
-    "mark victim": Message("lost a peer"),
+    "mark failure": Message("failed by itself"),
+    "mark victim": Message("lost its peer"),
     "mark ended": Message("ended by its agent"),
     "mark agent": Message("torchrun itself ended"),
     "mark earlier": Message("failure of an earlier round"),
@@ -718,25 +854,29 @@ _TEXTS = {
     "mark state": Message("state changed"),
     "mark event": Message("event"),
     "mark last": Message("last line of the log"),
-    "mark folded": Message("{count} alike, the first: {told}"),
+    "mark waits": Message("waiting"),
+    "mark absent": Message("never arrived"),
+    "mark folded": Message("{count} marks, first: {told}"),
     "lane count": Message("{count} workers"),
     "lanes folded": Message(
-        "{count} workers in {lanes} lanes: workers alike share one. A line beside a mark leads to the last of them."
+        "{count} workers in {lanes} lanes: similar workers share a lane. A line beside a mark ends at the last of them."
     ),
-    "lanes left out": Message("{count} more lanes are left out; the table of workers has all."),
-    "clocks unknown": Message("The clocks of {names} could not be compared with the others': their marks may lie off."),
+    "lanes left out": Message("{count} more lanes are not shown; the table of workers is complete."),
+    "clocks unknown": Message(
+        "The clocks of {names} could not be compared with the others; their marks may be shifted."
+    ),
     # Tables.
     "head after": Message("after"),
     "head count": Message("count"),
-    "head what they say": Message("what they say"),
-    "head what it said": Message("what it said"),
+    "head what they say": Message("message"),
+    "head what it said": Message("message"),
     "head workers": about("report: head workers", "workers"),
     "head worker": Message("worker"),
     "head who": Message("who"),
     "head ranks": Message("ranks"),
     "head first time": Message("first"),
     "head time": Message("time"),
-    "head place": Message("where it stands"),
+    "head place": Message("location"),
     "head state": Message("state"),
     "head ended": Message("exit"),
     "head part": Message("part"),
@@ -747,9 +887,11 @@ _TEXTS = {
     "head reason": Message("reason"),
     "head message": Message("message"),
     "head about": Message("about"),
-    "head name": Message("name"),
-    "head value": Message("value"),
-    "head source": Message("from"),
+    # The environment.
+    "env command": Message("command line"),
+    "env nodes": Message("nodes"),
+    "of workers": Message("{value} ({workers})"),
+    "unknown": about("report: nothing names it", "unknown"),
     "head node rank": Message("node rank"),
     "head node": Message("node"),
     "head pod": Message("pod"),
@@ -763,24 +905,22 @@ _TEXTS = {
     "head check": Message("check"),
     "head culprit": Message("who"),
     "head evidence": Message("evidence"),
-    "head confirmed": Message("seen again"),
+    "head confirmed": Message("confirmed"),
     "head advice": Message("next step"),
     "head seconds": Message("seconds"),
     "head note": Message("note"),
-    "cascade caption": Message("Failures of these did not begin it."),
-    "earlier caption": Message("The job was restarted after these."),
-    "part initiator": Message("failed of its own"),
-    "part victim": Message("lost a peer"),
+    "cascade caption": Message("These failures are consequences."),
+    "earlier caption": Message("The job was restarted after these failures."),
+    "part initiator": Message("failed by itself"),
+    "part victim": Message("lost its peer"),
     "part ended": Message("ended by its agent"),
-    "part silent": Message("its log just ends"),
+    "part silent": Message("log ends without an error"),
     "part agent": Message("torchrun itself ended"),
     "part no log": Message("no log"),
     "part never seen": Message("never seen"),
     "all rows": Message("All {count}"),
     "rows more": Message("{count} more"),
-    "rows left out": Message("The first {count} are left out."),
-    "from logs": Message("logs"),
-    "from smoke": Message("smoke test"),
+    "rows left out": Message("The first {count} are not shown."),
     # The smoke test.
     "smoke tier": Message("tier"),
     "smoke time": Message("took"),
@@ -794,28 +934,26 @@ _TEXTS = {
     "heat throughput": Message("Throughput from row to column"),
     "heat round trips": Message("Round trips from row to column"),
     "heat corner": Message("from / to"),
-    "heat key": Message(
-        "- below 80 % of the median, ! below 60 %, x nothing came through. Of round trips, more is worse."
-    ),
+    "heat key": Message("- below 80 % of the median, ! below 60 %, x no result. Round trips: longer is worse."),
     "heat median": Message("Median: {median} {unit}."),
     "heat shares": Message("% of the median"),
-    "heat left out": Message("The {shown} of {count} workers with the worst figures are shown."),
+    "heat left out": Message("Shown: the {shown} of {count} workers with the worst results."),
     # How it was made.
     "made by": Message("by"),
     "made at": Message("at"),
     "made with": Message("command"),
     "made redacted": Message("secrets"),
     "made redacted text": Message(
-        "What looks like a token, a password or a key was replaced by [redacted]; the mark stands at {count} places of "
-        "the files. It is found by pattern, which cannot be complete: look before you hand this on."
+        "Tokens, passwords and keys were replaced by [redacted], in {count} places. Patterns cannot find all of them: "
+        "review this folder before you share it."
     ),
-    "made read": Message("read it"),
+    "made read": Message("how to read it"),
     "made read text": Message(
         "verdict.json has the verdict for programs; 'atlctl errors --from FOLDER' reads the folder again"
     ),
     "looked": Message(
-        "The logs alone do not tell this: it was seen in a look at the ranks while the job ran. "
-        "'atlctl errors --from' on this folder says less."
+        "The logs do not show this: the ranks were inspected while the job ran. 'atlctl errors --from' on this folder "
+        "shows less."
     ),
 }
 

@@ -1,17 +1,27 @@
-"""Below the panel: what only followed, a line for each worker, earlier rounds, remarks."""
+"""Below the panel: consequences, a line for each worker, earlier rounds, remarks; and which ranks wait since when."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from atlctl.diagnosis.consequence import consequence_of
-from atlctl.diagnosis.logline import When
+from atlctl.diagnosis.clockskew import Clocks
+from atlctl.diagnosis.consequence import Sort, consequence_of
+from atlctl.diagnosis.evidence import WorkerEvidence
+from atlctl.diagnosis.flightrecorder import DEFAULT_GROUP
+from atlctl.diagnosis.logfacts import Says
+from atlctl.diagnosis.logline import Moment, When
 from atlctl.diagnosis.result import Cause, Diagnosis, Followed, Verdict, WorkerReport
 from atlctl.diagnosis.telling.data import utc
 from atlctl.diagnosis.telling.told import Line, Manner, Section, Tone
 from atlctl.diagnosis.telling.who import crowd, in_short, name_of, what_of, workers_of
 from atlctl.i18n import COMMA, Message, joined
+
+if TYPE_CHECKING:
+    from atlctl.diagnosis.hang import Scene
 
 #: Lines without -v.
 MAX_FOLLOWED = 10
@@ -210,3 +220,83 @@ def _earlier(causes: Sequence[Cause], base: When | None, manner: Manner) -> Sect
     if len(causes) > limit:
         lines.append(Line(("", "", Message("and {count} more: -v", count=len(causes) - limit)), "faint"))
     return Section(Message("earlier rounds"), tuple(lines), manner.fold(2))
+
+
+#: How long a rank had waited when it printed that it gave up.
+_WAITED = re.compile(r"(?:waiting|ran for|timeout after|out after|Barrier in) (\d{1,12}) ?(ms|milliseconds|seconds)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A rank that waits for its peers: in what (empty if unknown), since when and until when.
+
+    `until` is None if it still waited at the end of the evidence. `least`: it may have waited for longer.
+    """
+
+    rank: int | None
+    worker: str
+    what: str
+    since: When
+    until: float | None
+    least: bool = False
+
+
+def waiting_ranks(workers: Sequence[WorkerEvidence], scene: Scene | None) -> list[Waiting]:
+    """Ranks that wait, by their flight recorders, by what they printed at a timeout, or by a look at them.
+
+    Of each rank the first of these that has it.
+    """
+    found: dict[object, Waiting] = {}
+    clocks = Clocks(workers)
+    for one in (*_recorded(workers), *_timed_out(workers, clocks), *_seen(scene)):
+        found.setdefault((one.rank, one.worker), one)
+    return list(found.values())
+
+
+def pending_of(operation: str, number: int, group: str) -> Message:
+    """A collective that has not ended."""
+    return Message("{operation} number {number} of group {group}", operation=operation, number=number, group=group)
+
+
+def _recorded(workers: Sequence[WorkerEvidence]) -> Iterator[Waiting]:
+    for item in workers:
+        for dump in item.dumps:
+            for group in dump.groups:
+                call = next((call for call in group.pending if call.created_ns is not None), None)
+                if call is not None and call.created_ns is not None:
+                    what = pending_of(call.operation, call.seq, group.description or group.name)
+                    yield Waiting(dump.rank, item.worker, what, When(call.created_ns / 1e9, 0.001), None)
+
+
+def _timed_out(workers: Sequence[WorkerEvidence], clocks: Clocks) -> Iterator[Waiting]:
+    for item in workers:
+        said: list[tuple[int | None, str, str, Moment | None]] = []
+        for line in item.log.collectives if item.log else ():
+            if line.says is Says.TIMEOUT and line.seq is not None:
+                call = pending_of(line.operation, line.seq, line.group or DEFAULT_GROUP)
+                said.append((line.rank, call, line.text, line.time))
+        for trace in item.log.traces if item.log else ():
+            why = consequence_of(trace.last.text)
+            if why is not None and why.sort in (Sort.WAITED, Sort.STORE_WAITED) and not trace.agent:
+                said.append((trace.origin.rank, trace.last.operation, trace.last.text, trace.time))
+        for rank, what, text, moment in said:
+            when, lasted = clocks.when(item.worker, moment), _WAITED.search(text)
+            if when is not None and lasted is not None:
+                seconds = int(lasted[1]) / (1 if lasted[2] == "seconds" else 1000)
+                yield Waiting(rank, item.worker, what, When(when.seconds - seconds, when.resolution), when.seconds)
+
+
+def _seen(scene: Scene | None) -> Iterator[Waiting]:
+    for rank in scene.ranks if scene else ():
+        report = rank.report
+        if scene is None or not (rank.waits and rank.still) or report is None or report.started is None:
+            continue
+        now = report.started + (report.age or 0.0)
+        calls = [call for group in (report.recorder.groups if report.recorder else ()) for call in group.pending]
+        made = min((call.created_ns for call in calls if call.created_ns is not None), default=None)
+        since = now - scene.seconds if made is None else made / 1e9
+        pending = rank.pending
+        what = rank.frames[0].function if rank.frames else ""
+        if pending is not None:
+            what = pending_of(pending.operation, pending.seq, pending.group)
+        yield Waiting(rank.rank, rank.worker or "", what, When(since, 0.001), now, made is None)

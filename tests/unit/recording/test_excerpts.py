@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from atlctl.recording.excerpts import around, versions
+from atlctl.recording.excerpts import TRACE, around, versions
 from atlctl.recording.recorder.store import StateChange, read_states
 
 
@@ -14,19 +14,36 @@ def log(tmp_path):
 
 
 def test_lines_around(log):
-    found = around(str(log), {10, 1, 20, 99})
+    found = around(str(log), {number: number for number in (10, 1, 20, 99)})
     assert {number: (item.first, len(item.lines), item.lines[0]) for number, item in found.items()} == {
         10: (6, 8, "line 6"),
         1: (1, 4, "line 1"),
         20: (16, 5, "line 16"),
     }
-    assert around(str(log), ()) == {}
+    assert around(str(log), {}) == {}
+
+
+def test_a_traceback_from_its_beginning(tmp_path):
+    """Lines of its own process, without what is in front of each; what is longer than is kept loses its beginning."""
+    path = tmp_path / "w.log"
+    stamp = "2026-11-20T17:45:05.000000000Z "
+    frames = [f"{stamp}[rank{at % 2}]:   File {at}" for at in range(10)]
+    path.write_text("\n".join([f"{stamp}[rank1]: Traceback", *frames, f"{stamp}[rank1]: ValueError", "after"]) + "\n")
+    (found,) = around(str(path), {12: 1}).values()
+    assert (found.first, len(found.lines)) == (8, 6)
+    odd = [(at + 2, f"  File {at}") for at in range(1, 10, 2)]
+    assert found.trace == [(1, "Traceback"), *odd, (12, "ValueError")]
+    path.write_text("".join(f"line {at}\n" for at in range(1, 1001)))
+    (found,) = around(str(path), {900: 2}).values()
+    assert (found.trace[0], found.trace[-1]) == ((900 - TRACE, f"line {900 - TRACE}"), (900, "line 900"))
+    (found,) = around(str(path), {900: 898}).values()
+    assert found.trace == []  # the passage has it all
 
 
 def test_long_lines_and_codes_of_terminals(tmp_path):
     path = tmp_path / "w.log"
     path.write_bytes(b"\x1b[31mred\x1b[0m\n" + b"x" * 200_000 + b"\nafter \xff\nlast")
-    (found,) = around(str(path), {2}).values()
+    (found,) = around(str(path), {2: 2}).values()
     assert [len(line) for line in found.lines] == [3, 402, 7, 4]
     assert found.lines[0] == "red"
 
@@ -34,7 +51,7 @@ def test_long_lines_and_codes_of_terminals(tmp_path):
 def test_links_are_not_followed(log, tmp_path):
     (tmp_path / "link").symlink_to(log)
     with pytest.raises(OSError, match="link"):
-        around(str(tmp_path / "link"), {1})
+        around(str(tmp_path / "link"), {1: 1})
     with pytest.raises(OSError, match="link"):
         versions(str(tmp_path / "link"))
 
@@ -53,6 +70,13 @@ def test_links_are_not_followed(log, tmp_path):
         ),
         ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)", {"GPU": "H100 80GB HBM3"}),
         ("Python 3.11.7 (main)", {"Python": "3.11.7"}),
+        (
+            "I1120 18:08:25.8 11 torch/launcher/api.py:254]   entrypoint               : train.py",
+            {"command": "train.py"},
+        ),
+        ("+ torchrun --nnodes=2 train.py --lr 0.1", {"command": "torchrun --nnodes=2 train.py --lr 0.1"}),
+        ("+ /opt/venv/bin/python3 -m x", {"command": "/opt/venv/bin/python3 -m x"}),
+        ("+ echo torch", {}),
         ("step 2.5 of torch", {}),
     ],
 )

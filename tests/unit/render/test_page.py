@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -10,15 +11,22 @@ from hypothesis import strategies as st
 
 from atlctl.cli.report.page import words as texts
 from atlctl.render.page import (
+    Chip,
     Excerpt,
+    Excerpts,
     Fact,
+    Facts,
+    Heading,
     HeatTable,
     Html,
     Lane,
     LaneMark,
+    Linked,
+    Numbered,
     PageTable,
+    Part,
     ReportPage,
-    SmokeResults,
+    Sentences,
     Timeline,
     draw,
     element,
@@ -41,6 +49,9 @@ def page(words: str, *, rows: int = 3) -> ReportPage:
     heat = HeatTable(
         "t", "u", [words, words], [["", "1"], ["2", ""]], [[None, 0.5], [None, None]], words, [[words] * 2] * 2
     )
+    shown = [Numbered(3, words), Numbered(4, words, "at")]
+    excerpts = [Excerpt(words, words), *[Excerpt(Linked(words, words), "", shown, shown, words)] * 5]
+    lanes = [Lane(words, 0.0, 2.0, [mark, LaneMark("waits", 0.0, words, 2.0)], words, True, words)]
     return ReportPage(
         "en",
         TEXTS,
@@ -49,21 +60,16 @@ def page(words: str, *, rows: int = 3) -> ReportPage:
         [("root cause: ", "strong"), (words, "culprit")],
         "bad",
         [Fact(words, [words, words], frozenset((1,)), "strong")],
-        [Excerpt(words, words), *[Excerpt(words, "", 3, frozenset((4,)), [words, words])] * 5],
         [Fact("by", [words])],
-        remarks=[words],
-        timeline=Timeline(1.0, words, 0.0, 2.0, (0.0, 2.0), [Lane(words, 0.0, 2.0, [mark], words, True)], [words]),
-        cascade=table,
-        earlier=table,
-        workers=table,
-        everyone=table,
-        states=table,
-        events=table,
-        smoke=SmokeResults(words, "bad", [Fact(words, [words])], table, table, [heat]),
-        environment=table,
-        machines=table,
-        missing=[words],
-        files=table,
+        [
+            ("evidence", [Excerpts(excerpts)]),
+            ("timeline", [Heading(words), Timeline(1.0, words, 0.0, 2.0, (0.0, 2.0), lanes, [words])]),
+            ("workers", [table, None, table]),
+            ("smoke", [Chip(words, "bad"), table, heat]),
+            ("environment", [Facts([Fact(words, [words])])]),
+            ("missing", [Sentences([words])]),
+            ("files", [PageTable(["a"], [[Linked(words, words)]])]),
+        ],
     )
 
 
@@ -108,7 +114,12 @@ def test_it_stands_alone():
 
 
 def test_parts_that_are_not_there_leave_no_heading():
-    bare = ReportPage("zh-CN", TEXTS, "t", [], [("no failure", "strong")], "good", [], [], [])
+    nothing: list[tuple[str, Sequence[Part | None]]] = [
+        ("evidence", [Excerpts([])]),
+        ("workers", [None, PageTable([], [])]),
+        ("missing", [Sentences([])]),
+    ]
+    bare = ReportPage("zh-CN", TEXTS, "t", [], [("no failure", "strong")], "good", [], [], nothing)
     found = read(render(bare))
     assert found.problems == []
     assert found.headings == ["t", "How this report was made"]
@@ -178,6 +189,31 @@ def test_a_short_run_is_drawn_once():
     assert found.text.count("worker-1") == 1
 
 
+def test_labels_of_the_axis_fit_a_phone():
+    """Those at the ends stay within the axis; of the others a phone shows every second one, the zero among them."""
+    made = str(draw(timeline([LANE], begin=95.0, end=101.0, focus=(95.0, 101.0)), TEXTS))
+    labels = re.findall(r'<text x="[\d.]+%" y="15" text-anchor="(\w+)" class="([\w ]+)">([^<]+)<', made)
+    assert [(anchor, "second" in kind, shown) for anchor, kind, shown in labels] == [
+        ("start", False, "0"),
+        *(("middle", at % 2 == 1, f"+{at} s") for at in range(1, 6)),
+        ("end", False, "+6 s"),
+    ]
+
+
+def test_waits_are_bands_with_a_sentence_below():
+    lanes = [
+        Lane("rank 2", None, None, [LaneMark("absent", 90.0, "rank 2: never", 98.0)], "", True, "never arrived"),
+        Lane("rank 0", None, None, [LaneMark("waits", 90.0, "rank 0: all_reduce", 98.0)], said="all_reduce for 8 s"),
+    ]
+    found = read(draw(timeline(lanes, begin=90.0, end=98.0, focus=(90.0, 98.0)), TEXTS))
+    assert found.problems == []
+    bands = [value for tag, name, value in found.attributes if (tag, name) == ("rect", "class")]
+    assert bands == ["m absent", "m waits"]
+    assert ("div", "class", "said") in found.attributes
+    assert "never arrived" in found.text
+    assert TEXTS["mark last"] not in found.text  # no lane has a log
+
+
 def test_marks_are_told_by_shape_and_title_and_the_legend_names_those_in_use():
     found = read(draw(timeline([LANE]), TEXTS))
     shapes = {value for tag, name, value in found.attributes if (tag, name) == ("path", "d")}
@@ -220,11 +256,35 @@ def test_children():
 
 
 @pytest.mark.parametrize(
-    "attributes", [{"onclick": "x"}, {"style": "x"}, {"src": "x"}, {"href": "https://x"}, {"href": "javascript:x"}]
+    "attributes",
+    [
+        *({"onclick": "x"}, {"style": "x"}, {"src": "x"}, {"href": "https://x"}, {"href": "javascript:x"}),
+        *({"href": "x.log"}, {"href": "/x.log"}, {"href": "./../x.log"}, {"href": ".//x"}, {"href": "./a/.."}),
+        *({"href": "./x?y"}, {"href": "./x:y"}, {"href": "./x\\y"}, {"href": "./x\n"}),
+    ],
 )
 def test_attributes_that_load_or_run_something_are_never_made(attributes):
     with pytest.raises(ValueError, match=r"no attribute|leads away"):
         element("a", **attributes)
+
+
+@pytest.mark.parametrize(
+    ("file", "href"),
+    [
+        ("worker-0.ts.log", "./worker-0.ts.log"),
+        ("files/a b/error.json", "./files/a%20b/error.json"),
+        ("训练-0.log", "./%E8%AE%AD%E7%BB%83-0.log"),
+        ("a%2Fb#c?d.jsonl", "./a%252Fb%23c%3Fd.jsonl"),
+        ("javascript:alert(1)//.log", None),
+        ("javascript:alert(1).log", "./javascript%3Aalert%281%29.log"),
+        *((name, None) for name in ("x.html", "x.svg", "x", "../x.log", "a/../x.log", "/x.log", "a//x.log")),
+        *((name, None) for name in ("a\\x.log", "x\x1b.log", "x\u202e.log", "x\udcff.log", "./x.log")),
+    ],
+)
+def test_links_lead_to_files_of_the_folder_that_are_text(file, href):
+    made = element("td", Linked("shown<", file))
+    assert made == (f'<td><a href="{href}">shown&lt;</a></td>' if href else "<td>shown&lt;</td>")
+    assert read(made).problems == []
 
 
 def test_names_of_elements_are_not_data():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,9 @@ from atlctl.backends.kubernetes.kinds.base import JobKind, JobRole, JobStatus, P
 from atlctl.jobs import fields
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.jobs.naming import natural_key
+
+#: Characters of a command line that are kept: it may be a whole script.
+_MOST_OF_COMMAND = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,16 @@ def build(kind: JobKind, sight: Sight, pods: Sequence[Object]) -> Job:
         resource=kind.resource.name,
         suspended=kind.suspended(top),
         queue=queue_of(top),
+        command=next((_command(kind, pod) for pod in pods if workers and objects.name(pod) == workers[0].pod), ""),
         numbered=numbered,
     )
+
+
+def _command(kind: JobKind, pod: Object) -> str:
+    name = podstate.trainer_container(pod, kind.containers, first=kind.first_trains).name
+    containers = fields.entries(objects.spec(pod).get("containers"))
+    own = next((item for item in containers if fields.text(item.get("name")) == name), {})
+    return shlex.join([*fields.texts(own.get("command")), *fields.texts(own.get("args"))])[:_MOST_OF_COMMAND]
 
 
 def _worker(kind: JobKind, pod: Object) -> Worker:

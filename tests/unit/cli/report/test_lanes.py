@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from atlctl.cli.report.page import Around, timeline, words
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from atlctl.cli.report.page import Material, timeline, waits, words
 from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.telling.told import Manner
 from atlctl.recording.read import read_saved
@@ -14,11 +19,18 @@ TEXTS = words("en")
 MANNER = Manner("en", True, GUIDE, lambda proof: proof.worker, lambda cause: None)
 
 
-def drawn(folder, *, states=None, events=()):
+def drawn(folder, *, states=None):
     saved = read_saved([str(folder)], matcher())
     found = diagnose(saved.job, matcher())
-    around = Around(read_states(str(folder)) if states is None else states, events)
-    return timeline(found, saved.job.workers, around, MANNER, TEXTS)
+    return timeline(
+        material(found, replace(saved.job, events=()), read_states(str(folder)) if states is None else states),
+        MANNER,
+        TEXTS,
+    )
+
+
+def material(found, job, states=(), scene=None):
+    return Material(found, job, None, states, {}, {}, {}, (), (), (), (), {}, scene)
 
 
 def sorts(lane):
@@ -35,7 +47,7 @@ def test_a_lane_for_each_worker_the_culprit_first(tmp_path):
     root, victim = made.lanes[0].marks[0], made.lanes[1].marks[0]
     assert (root.time, round(victim.time - root.time, 2)) == (made.zero, 0.65)
     assert made.zero_utc == "2026-11-20T17:46:00.250Z"
-    assert "worker-0: lost a peer, 2026-11-20T17:46:00.900Z (+0.7 s): " in victim.told
+    assert "worker-0: lost its peer, 2026-11-20T17:46:00.900Z (+0.7 s): " in victim.told
     # The failure and what followed, with some room at both sides.
     begin, end = made.focus
     assert made.zero - 1 < begin < made.zero
@@ -49,7 +61,7 @@ def test_workers_alike_share_a_lane_above_64(tmp_path):
     (victims,) = [mark for mark in made.lanes[1].marks if mark.sort == "victim"]
     assert victims.until is not None
     assert round(victims.until - victims.time, 2) == 0.6
-    assert victims.told.startswith("69 alike, the first: worker-")
+    assert victims.told.startswith("69 marks, first: worker-")
     assert "70 workers in 2 lanes" in " ".join(made.notes)
 
 
@@ -63,3 +75,45 @@ def test_without_times_there_is_none(tmp_path):
     assert [(mark.sort, mark.told) for mark in made.lanes[0].marks] == [
         ("state", "w: state changed, 2026-11-20T17:45:00Z: Failed (OOMKilled)")
     ]
+
+
+DATA = Path(__file__).parents[3] / "corpus" / "data"
+
+
+@pytest.mark.parametrize(
+    ("case", "lanes"),
+    [
+        (
+            "frozen_process",
+            [
+                ("rank 1 on worker-0", "never arrived", "absent"),
+                ("rank 0 on worker-0", "all_reduce: since 2026-11-20T21:49:17.514Z, for 5.0 s", "waits"),
+                ("rank 3 on worker-1", "all_reduce: since 2026-11-20T21:49:17.536Z, for 5.0 s", "waits"),
+                ("rank 2 on worker-1", "all_reduce: since 2026-11-20T21:49:17.538Z, for 5.0 s", "waits"),
+            ],
+        ),
+        ("killed_plain", None),
+    ],
+)
+def test_who_waits_since_when_and_who_never_arrived(case, lanes):
+    saved = read_saved([str(DATA / case)], matcher())
+    found = waits(material(diagnose(saved.job, matcher()), saved.job), MANNER, TEXTS)
+    made = None if found is None else [(lane.name, lane.said, lane.marks[0].sort) for lane in found.lanes]
+    assert made == lanes
+
+
+def test_many_that_wait_in_the_same_share_a_lane(tmp_path):
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    lines = [
+        f"2026-11-20T17:55:00.{rank:03}000000Z [rank{rank}]:[E] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Watchdog "
+        f"caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
+        "Timeout(ms)=600000) ran for 600000 milliseconds before timing out."
+        for rank in range(1, 20)
+    ]
+    (folder / "w.ts.log").write_text("\n".join(lines) + "\n")
+    saved = read_saved([str(folder)], matcher())
+    found = waits(material(diagnose(saved.job, matcher()), saved.job), MANNER, TEXTS)
+    assert found is not None
+    told = "ALLREDUCE number 12 of group default_pg: since 2026-11-20T17:45:00.001Z, for 600.0 s"
+    assert [(lane.name, lane.said) for lane in found.lanes if not lane.culprit] == [("ranks 1-19 on w", told)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from atlctl.cli.report.page import smoke_results, smoke_workers, words
 from atlctl.cli.smoke.telling import Words, to_data
 from atlctl.i18n import Message, as_data
+from atlctl.render.page import Chip, Heading, HeatTable, PageTable, Part
 from tests.support.saved import smoke_document
 from tests.unit.smoke.reports import report
 
@@ -16,20 +18,27 @@ TEXTS = words("en")
 CHINESE = words("zh")
 
 
+def without_headings(parts: Sequence[Part]) -> list[Part]:
+    return [part for part in parts if not isinstance(part, Heading)]
+
+
 def test_what_atlctl_writes():
-    told = smoke_results(to_data(report(), []), TEXTS, str)
-    assert (told.verdict, told.level) == ("FAIL", "bad")
-    assert [row[:2] for row in told.checks.rows] == [
+    chip, _, findings, checks, *heats = without_headings(smoke_results(to_data(report(), []), TEXTS, str))
+    assert chip == Chip("FAIL", "bad")
+    assert isinstance(findings, PageTable)
+    assert isinstance(checks, PageTable)
+    assert [row[:2] for row in checks.rows] == [
         ("FAIL", "roll-call"),
         ("PASS", "facts"),
         ("WARN", "mesh"),
         ("NOT JUDGED", "ddp"),
     ]
-    assert told.findings is not None
-    assert told.findings.rows[0][:3] == ("FAIL", "mesh", "worker-1")
-    assert told.findings.rows[1][2] == "worker-1 <-> worker-2"
-    assert told.findings.marked == {0, 1}
-    throughput, trips = told.heats
+    assert findings.rows[0][:3] == ("FAIL", "mesh", "worker-1")
+    assert findings.rows[1][2] == "worker-1 <-> worker-2"
+    assert findings.marked == {0, 1}
+    throughput, trips = heats
+    assert isinstance(throughput, HeatTable)
+    assert isinstance(trips, HeatTable)
     assert (throughput.unit, trips.unit) == ("MB/s", "ms")
     assert throughput.figures[1] == ["800", "", "800", "800"]
     assert trips.shares[0][1] is not None
@@ -43,14 +52,16 @@ def test_notes_and_evidence_are_told_as_on_the_terminal():
         "checks": [{"note": note, "message": as_data(note)}],
         "findings": [{"evidence": evidence, "message": as_data(evidence)}],
     }
-    told = smoke_results(data, CHINESE, Words("zh").sentence)
-    assert told.findings is not None
-    assert told.checks.rows[0][3] == "4 个 worker 中有 3 个应答"
-    assert told.findings.rows[0][3] == "4 s 内没有应答"
+    _, _, findings, checks = without_headings(smoke_results(data, CHINESE, Words("zh").sentence))
+    assert isinstance(findings, PageTable)
+    assert isinstance(checks, PageTable)
+    assert checks.rows[0][3] == "4 个 worker 中有 3 个应答"
+    assert findings.rows[0][3] == "4 s 内没有应答"
 
 
 def test_worst_workers_of_many_are_shown_and_cells_are_shares_then():
-    (heat,) = smoke_results(smoke_document(100)["data"], TEXTS, str).heats
+    heat = smoke_results(smoke_document(100)["data"], TEXTS, str)[-1]
+    assert isinstance(heat, HeatTable)
     assert len(heat.names) == len(heat.figures) == len(heat.figures[0]) == 64
     assert "worker-3" in heat.names
     at = heat.names.index("worker-3")
@@ -63,7 +74,7 @@ def test_worst_workers_of_many_are_shown_and_cells_are_shares_then():
 def test_a_map_of_another_form_is_left_out(change):
     data = smoke_document(4)["data"]
     data["figures"]["throughput"].update(change)
-    assert smoke_results(data, TEXTS, str).heats == []
+    assert not any(isinstance(part, HeatTable) for part in smoke_results(data, TEXTS, str))
 
 
 JSON = st.recursive(
