@@ -147,7 +147,7 @@ class _Joined(Message):
         return joined((edited(part, change) for part in self.parts), self.separator)
 
 
-COMMA, SEMICOLON, LIST = Message(", "), Message("; "), about("list", ", ")
+COMMA, SEMICOLON, COLON, LIST = Message(", "), Message("; "), Message(": "), about("list", ", ")
 
 
 def joined(parts: Iterable[str], separator: str = SEMICOLON) -> Message:

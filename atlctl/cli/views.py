@@ -8,13 +8,20 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
-from atlctl.i18n import Message
+from atlctl.i18n import COLON, Message, joined, translated
 from atlctl.jobs.model import Job, Worker
+from atlctl.jobs.naming import fold_names
+from atlctl.render.palette import Tone, Toned
 from atlctl.render.streams import Streams
 from atlctl.render.table import Column, Table, render_table, rfc3339
+from atlctl.render.width import display_width
 
 if TYPE_CHECKING:
     from atlctl.jobs.model import Usage
+
+
+#: Cells of a reason that is shown beside its state.
+_REASON = 20
 
 
 def _text(value: object) -> str:
@@ -23,37 +30,54 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def _tells(column: Column, cell: str) -> bool:
-    return cell != "-" and not (column.title == "RESTARTS" and cell == "0")
-
-
-def _render(columns: list[Column], rows: list[list[str]], streams: Streams, wide: bool) -> str:
-    """On a terminal, where room is short, columns that say nothing are left out; `wide` and pipes have them all."""
+def _render(
+    columns: list[Column], rows: list[list[str | Toned]], notes: Sequence[Toned], streams: Streams, wide: bool
+) -> str:
+    """On a terminal, where room is short, empty columns are left out; `wide` and pipes have them all."""
     if streams.stdout_tty and not wide:
-        told = [i for i, column in enumerate(columns) if any(_tells(column, row[i]) for row in rows)]
+        told = [i for i in range(len(columns)) if any(row[i] != "-" for row in rows)]
         columns, rows = [columns[i] for i in told], [[row[i] for i in told] for row in rows]
-    return render_table(Table(columns, rows), streams, wide)
+    return render_table(Table(columns, rows, notes), streams, wide)
+
+
+def _states(found: Sequence[Job] | Sequence[Worker], streams: Streams) -> tuple[list[Toned], list[Toned]]:
+    """The cells of their states, and the notes below the table: on a terminal a long reason is in such a note."""
+    cells: list[Toned] = []
+    notes: dict[str, dict[str, list[str]]] = {}
+    for one in found:
+        long = streams.stdout_tty and display_width(translated(one.reason)) > _REASON
+        state = say.state(one.state)
+        cells.append(Toned(state if long else say.state(one.state, one.reason), say.state_tone(one.state), state))
+        if long:
+            notes.setdefault(one.state, {}).setdefault(one.reason, []).append(one.name)
+    return cells, [
+        Toned(joined(parts, COLON), say.state_tone(state), say.state(state))
+        for state, reasons in notes.items()
+        for why, names in reasons.items()
+        if (parts := (say.state(state), *((fold_names(names),) if len(reasons) > 1 else ()), why))
+    ]
 
 
 def jobs_table(jobs: Sequence[Job], streams: Streams, wide: bool, *, spread: bool = False) -> str:
     """`spread`: jobs of several namespaces, which are then shown in any width."""
     now = time.time()
+    states, notes = _states(jobs, streams)
     columns = [
         Column(Message("NAME")),
-        Column(Message("KIND")),
+        Column(Message("KIND"), spare=1),
         Column(Message("STATE")),
-        Column(Message("WORKERS"), "right"),
-        Column(Message("GPUS"), "right"),
-        Column(Message("AGE") if streams.stdout_tty else Message("CREATED"), "right" if streams.stdout_tty else "left"),
-        Column(Message("NAMESPACE"), wide_only=not spread),
-        Column(Message("BACKEND"), wide_only=True),
-        Column("UID", wide_only=True),
+        Column(Message("WORKERS"), "right", spare=2),
+        Column(Message("GPUS"), "right", spare=4),
+        _age_column(streams, 3, Message("CREATED")),
+        Column(Message("NAMESPACE"), wide_only=not spread, spare=0 if spread else 5),
+        Column(Message("BACKEND"), wide_only=True, spare=6),
+        Column("UID", wide_only=True, spare=7),
     ]
-    rows = [
+    rows: list[list[str | Toned]] = [
         [
             job.name,
             job.kind,
-            say.state(job.state, job.reason),
+            state,
             f"{job.ready}/{job.expected}",
             _text(job.gpus),
             say.moment(job.created, streams, now),
@@ -61,34 +85,45 @@ def jobs_table(jobs: Sequence[Job], streams: Streams, wide: bool, *, spread: boo
             job.backend,
             job.uid,
         ]
-        for job in jobs
+        for job, state in zip(jobs, states, strict=True)
     ]
-    return _render(columns, rows, streams, wide)
+    return _render(columns, rows, notes, streams, wide)
+
+
+def _age_column(streams: Streams, spare: int, since: Message) -> Column:
+    """Ages on a terminal, times on a pipe."""
+    return Column(Message("AGE"), "right", spare=spare) if streams.stdout_tty else Column(since)
 
 
 def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: Streams, wide: bool) -> str:
-    """`missing`: indexes that should have a worker; each gets a row of its own. What workers do has columns where a
-    backend looks at that."""
-    now = time.time()
+    """`missing`: indexes that should have a worker; each gets its row. What workers do has columns where a backend
+    looks at that. On a terminal, columns that repeat others or say the same of all workers are left to the wide form.
+    """
+    now, terminal = time.time(), streams.stdout_tty
+    states, notes = _states(workers, streams)
     used = any(worker.usage is not None for worker in workers)
+    ranks = terminal and all(one.node_rank in (None, one.index) for one in workers)
+    roles = terminal and len({one.role for one in workers}) < 2
+    places = terminal and all(one.name == (one.pod or one.host) for one in workers)
+    calm = terminal and not any(one.restarts for one in workers)
     columns = [
         Column(Message("INDEX"), "right"),
-        Column(Message("NODE RANK"), "right"),
-        Column(Message("ROLE")),
+        Column(Message("NODE RANK"), "right", wide_only=ranks, spare=11),
+        Column(Message("ROLE"), wide_only=roles, spare=10),
         Column(Message("NAME")),
         Column(Message("STATE")),
-        Column(Message("RESTARTS"), "right"),
-        Column(Message("POD/HOST")),
-        Column(Message("ADDRESS")),
-        Column(Message("GPUS"), "right"),
-        Column(Message("AGE") if streams.stdout_tty else Message("STARTED"), "right" if streams.stdout_tty else "left"),
+        Column(Message("RESTARTS"), "right", wide_only=calm, spare=1),
+        Column(Message("POD/HOST"), wide_only=places, spare=5),
+        Column(Message("ADDRESS"), spare=9),
+        Column(Message("GPUS"), "right", spare=3),
+        _age_column(streams, 4, Message("STARTED")),
         *(_use_columns() if used else ()),
-        Column(Message("NODE"), wide_only=True),
-        Column("PID", "right", wide_only=True),
-        Column(Message("ENDED"), wide_only=True),
-        Column(Message("MESSAGE"), wide_only=True),
+        Column(Message("NODE"), wide_only=True, spare=8),
+        Column("PID", "right", wide_only=True, spare=12),
+        Column(Message("ENDED"), wide_only=True, spare=12),
+        Column(Message("MESSAGE"), wide_only=True, spare=6, least=30),
     ]
-    rows: list[tuple[int, list[str]]] = [
+    rows: list[tuple[int, list[str | Toned]]] = [
         (
             worker.index,
             [
@@ -96,7 +131,7 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
                 _text(worker.node_rank),
                 _text(worker.role),
                 worker.name,
-                say.state(worker.state, worker.reason),
+                state,
                 str(worker.restarts),
                 _text(worker.pod or worker.host),
                 _text(worker.address),
@@ -109,16 +144,21 @@ def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: St
                 _text(worker.message),
             ],
         )
-        for worker in workers
+        for worker, state in zip(workers, states, strict=True)
     ]
     blank = ["-"] * (len(columns) - 5)
-    rows += [(index, [str(index), "-", "-", "-", Message("missing"), *blank]) for index in missing]
+    absent = Toned(Message("missing"), Tone.LOST)
+    rows += [(index, [str(index), "-", "-", "-", absent, *blank]) for index in missing]
     rows.sort(key=lambda row: row[0])
-    return _render(columns, [cells for _, cells in rows], streams, wide)
+    return _render(columns, [cells for _, cells in rows], notes, streams, wide)
 
 
 def _use_columns() -> tuple[Column, ...]:
-    return Column(Message("LOAD"), "right"), Column(Message("RANKS"), "right"), Column(Message("GPU USE"))
+    return (
+        Column(Message("LOAD"), "right", spare=7),
+        Column(Message("RANKS"), "right", spare=6),
+        Column(Message("GPU USE"), spare=2),
+    )
 
 
 def _usage(usage: Usage | None) -> tuple[str, str, str]:

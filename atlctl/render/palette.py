@@ -56,10 +56,11 @@ class Tone(Enum):
 
 
 class Toned(NamedTuple):
-    """A text and its tone. The text may be a message, and may be hostile."""
+    """A text and its tone. Both texts may be messages, and hostile. `head`: its beginning, if only that is painted."""
 
     text: str
     tone: Tone
+    head: str = ""
 
 
 #: Colours of workers by index. Neighbours differ, also for colour-blind readers. No red: red means failed.

@@ -1,16 +1,18 @@
-"""Tables: through rich on a terminal, aligned plain text on a pipe; and how times and sizes look."""
+"""Tables: fitted to a terminal, aligned plain text on a pipe; and how times and sizes look."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Literal
 
-from atlctl.i18n import translated
+from atlctl.i18n import LIST, Message, joined, translated
+from atlctl.render.palette import Tone, Toned, painted, painted_head
 from atlctl.render.sanitize import clean
-from atlctl.render.streams import Streams
-from atlctl.render.width import display_width, padded
+from atlctl.render.streams import Streams, note_text
+from atlctl.render.width import display_width, longest_word, padded, wrapped
 
 _GAP = 2
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
@@ -18,71 +20,139 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`title` may be a message. `wide_only`: left out unless the wide form is asked for."""
+    """`title` may be a message.
+
+    `wide_only`: not in the usual form. `spare`: how dispensable it is; if a terminal is too narrow the highest is
+    dropped first, and 0 never. `least`: a text that wraps at words, but not below so many cells as long as others can
+    be dropped; 0: its cells are not wrapped before that.
+    """
 
     title: str
     align: Literal["left", "right"] = "left"
     wide_only: bool = False
+    spare: int = 0
+    least: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Every row has one cell for each column, which may be a message."""
+    """Every row has one cell for each column, which may be a message. `notes` are lines below it on a terminal."""
 
     columns: Sequence[Column]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str | Toned]]
+    notes: Sequence[Toned] = ()
 
 
 def render_table(table: Table, streams: Streams, wide: bool = False) -> str:
-    """The table as text that ends in a newline, for stdout.
+    """The table as text that ends in a newline, for stdout. Every cell is cleaned.
 
-    On a terminal cells fold at its width; on a pipe nothing is folded or truncated. Every cell is cleaned.
+    On a terminal columns are dropped until it fits, and named below it; only then cells wrap, at words. On a pipe
+    nothing is dropped or wrapped.
     """
-    kept = [i for i, column in enumerate(table.columns) if wide or not column.wide_only]
-    columns = [replace(table.columns[i], title=translated(table.columns[i].title)) for i in kept]
-    rows = [[clean(translated(row[i])) for i in kept] for row in table.rows]
-    if streams.stdout_tty:
-        return _for_terminal(columns, rows, streams)
-    return _plain(columns, rows)
+    columns = [column for column in table.columns if wide or not column.wide_only]
+    rows = [
+        [_cell(cell) for cell, column in zip(row, table.columns, strict=True) if wide or not column.wide_only]
+        for row in table.rows
+    ]
+    titles = [Toned(clean(translated(column.title)), Tone.STRONG) for column in columns]
+    if not streams.stdout_tty:
+        return _drawn(columns, [titles, *rows], _natural([titles, *rows]), color=False)
+    kept = _kept(columns, _natural([titles, *rows]), streams.width)
+    left = [title.text for at, title in enumerate(titles) if at not in kept]
+    columns = [columns[at] for at in kept]
+    lines = [[row[at] for at in kept] for row in (titles, *rows)]
+    text = _drawn(columns, lines, _squeezed(columns, lines, streams.width), streams.stdout_color)
+    for note in map(_cell, table.notes):
+        first, *rest = wrapped(note.text, streams.width, _GAP)
+        first = painted_head(first, note.head, note.tone, streams.stdout_color)
+        text += "".join(f"{line}\n" for line in (first, *rest))
+    if left:
+        told = Message("no room for: {columns}; to see all: a wider terminal, or | less -S", columns=joined(left, LIST))
+        text += note_text(told, streams.stdout_color) + "\n"
+    return text
 
 
-def _plain(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
-    lines = [[column.title for column in columns], *rows]
-    widths = [max(display_width(line[i]) for line in lines) for i in range(len(columns))]
+def _cell(cell: str | Toned) -> Toned:
+    """Translated and clean. `head` is the part to paint."""
+    if not isinstance(cell, Toned):
+        return Toned(clean(translated(cell)), Tone.PLAIN)
+    return Toned(clean(translated(cell.text)), cell.tone, clean(translated(cell.head)))
+
+
+def _natural(lines: Sequence[Sequence[Toned]]) -> list[int]:
+    return [max(display_width(cell.text) for cell in column) for column in zip(*lines, strict=True)]
+
+
+def _total(widths: Iterable[int]) -> int:
+    found = list(widths)
+    return sum(found) + _GAP * (len(found) - 1)
+
+
+def _kept(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
+    """Numbers of the columns that are shown: the most dispensable ones go first, and come back if they fit still."""
+    needed = [min(one, column.least or one) for one, column in zip(natural, columns, strict=True)]
+    kept = list(range(len(columns)))
+    dropped = []
+    for at in sorted(kept, key=lambda at: (-columns[at].spare, -at)):
+        if not columns[at].spare or _total(needed[one] for one in kept) <= width:
+            break
+        kept.remove(at)
+        dropped.append(at)
+    for at in reversed(dropped):
+        if _total(needed[one] for one in (*kept, at)) <= width:
+            kept.append(at)
+    return sorted(kept)
+
+
+def _squeezed(columns: Sequence[Column], lines: Sequence[Sequence[Toned]], width: int) -> list[int]:
+    """Widths that fit: the widest column gives way first. Texts down to their longest word, to parts of it, to their
+    `least`; then all columns in the same way."""
+    widths = _natural(lines)
+    if _total(widths) <= width:
+        return widths
+    cells = list(zip(*lines, strict=True))
+    texts = [at for at, column in enumerate(columns) if column.least]
+    for some in (texts, range(len(columns))):
+        for parts in (False, True, None):
+            floors = {
+                at: (columns[at].least if some is texts else 1)
+                if parts is None
+                else max(longest_word(cell.text, parts=parts) for cell in cells[at])
+                for at in some
+            }
+            _shrink(widths, floors, width)
+    return widths
+
+
+def _shrink(widths: list[int], floors: Mapping[int, int], width: int) -> None:
+    """Makes the widest of these columns narrower, again and again, until all fit or none can be."""
+    while (over := _total(widths) - width) > 0:
+        able = [at for at, floor in floors.items() if widths[at] > floor]
+        if not able:
+            return
+        at = max(able, key=lambda at: widths[at])
+        second = max((widths[other] for other in able if widths[other] < widths[at]), default=0)
+        widths[at] = max(floors[at], widths[at] - over, min(second, widths[at] - 1))
+
+
+def _drawn(columns: Sequence[Column], lines: Sequence[Sequence[Toned]], widths: Sequence[int], color: bool) -> str:
     text = []
     for line in lines:
-        cells = []
-        for column, cell, width in zip(columns, line, widths, strict=True):
-            cells.append(padded(cell, width, right=column.align == "right"))
-        text.append((" " * _GAP).join(cells).rstrip(" ") + "\n")
+        parts = [wrapped(cell.text, width) for cell, width in zip(line, widths, strict=True)]
+        for number, row in enumerate(zip_longest(*parts, fillvalue="")):
+            cells = []
+            for column, cell, part, width in zip(columns, line, row, widths, strict=True):
+                shown = padded(part, width, right=column.align == "right")
+                cells.append(shown.replace(part, _painted(part, cell, number, color), 1) if part else shown)
+            text.append((" " * _GAP).join(cells).rstrip(" ") + "\n")
     return "".join(text)
 
 
-def _for_terminal(columns: Sequence[Column], rows: Sequence[Sequence[str]], streams: Streams) -> str:
-    import io
-
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    grid = RichTable(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0), show_edge=False)
-    for column in columns:
-        grid.add_column(Text(column.title), justify=column.align, overflow="fold")
-    for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))
-    console = Console(
-        file=io.StringIO(),
-        width=streams.width,
-        color_system="256" if streams.stdout_color else None,
-        force_terminal=streams.stdout_color,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        legacy_windows=False,
-    )
-    with console.capture() as capture:
-        console.print(grid)
-    return "".join(line.rstrip(" ") + "\n" for line in capture.get().removesuffix("\n").split("\n"))
+def _painted(part: str, cell: Toned, number: int, color: bool) -> str:
+    """A line of a cell: all of it, or its head, which is in the first one."""
+    if not cell.head:
+        return painted(part, cell.tone, color)
+    return painted_head(part, cell.head, cell.tone, color) if number == 0 else part
 
 
 def human_age(seconds: float) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from atlctl.render.palette import Tone, painted
 from tests.integration.local import Registry, problem, registry
 from tests.integration.terminal import Terminal
 from tests.support import proc
@@ -163,7 +164,7 @@ def test_on_a_terminal_columns_that_say_nothing_are_left_out(jobs: Registry) -> 
         return jobs.cli("ps", "failed", *words, **options).stdout.decode().splitlines()[0].split()
 
     short = " ".join(header(tty=True, env={"NO_COLOR": "1"}))
-    assert short == "INDEX NODE RANK ROLE NAME STATE POD/HOST ADDRESS AGE"
+    assert short == "INDEX NAME STATE POD/HOST ADDRESS AGE"
     assert {"RESTARTS", "GPUS"} < set(header())
     assert {"RESTARTS", "GPUS", "PID"} < set(header("-o", "wide", tty=True, columns=200, env={"NO_COLOR": "1"}))
 
@@ -208,7 +209,7 @@ def test_watch_of_an_ended_job_shows_it_once(jobs: Registry) -> None:
 
 def test_watch_is_left_with_ctrl_c_in_silence(jobs: Registry) -> None:
     with Terminal("ps", "failed", "--watch", env=jobs.env) as terminal:
-        terminal.wait_for(b"worker-1  Failed (exit 3)")
+        terminal.wait_for(f"worker-1  {painted('Failed', Tone.FAIL, True)} (exit 3)".encode())
         terminal.type(b"\x03")
         assert terminal.code() == 130
         assert terminal.mode() == terminal.before

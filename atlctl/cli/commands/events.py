@@ -62,22 +62,23 @@ async def _show(argument: str | None, option: str | None, output: str) -> int:
 
 def events_table(events: Sequence[JobEvent], streams: Streams) -> str:
     """Oldest first: what happened last stands where the eye is."""
+    from atlctl.render.palette import Tone, Toned
     from atlctl.render.table import Column, Table, render_table
 
     now = time.time()
     terminal = streams.stdout_tty
     columns = [
         Column(Message("LAST SEEN"), "right" if terminal else "left"),
-        Column(Message("TYPE")),
+        Column(Message("TYPE"), spare=2),
         Column(Message("REASON")),
-        Column(Message("OBJECT")),
-        Column(Message("COUNT"), "right"),
-        Column(Message("MESSAGE")),
+        Column(Message("OBJECT"), spare=1),
+        Column(Message("COUNT"), "right", spare=3),
+        Column(Message("MESSAGE"), least=30),
     ]
-    rows = [
+    rows: list[list[str | Toned]] = [
         [
             say.moment(event.time, streams, now),
-            event.type,
+            Toned(event.type, Tone.WARN if event.type == "Warning" else Tone.DIM),
             event.reason,
             _object(event),
             str(event.count),

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import pairwise
 from typing import Any, Self
 
 from atlctl.cli.hosts import settings
@@ -19,11 +18,11 @@ from atlctl.jobs.config import read_toml
 from atlctl.jobs.errors import UsageError
 from atlctl.jobs.naming import fold_names
 from atlctl.render.heatmap import Heat, draw, figure
-from atlctl.render.palette import Tone, painted
+from atlctl.render.palette import Tone, Toned, painted_head
 from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
 from atlctl.render.table import Column, Table, render_table
-from atlctl.render.width import display_width, fold_points
+from atlctl.render.width import display_width, wrapped
 from atlctl.smoke.findings import Culprit, Finding, Report, Severity, SmokeVerdict
 from atlctl.smoke.ranks.expected import BusbwRow, rows
 
@@ -155,7 +154,7 @@ def _headline(report: Report, words: Words, streams: Streams) -> list[str]:
         streams,
         0,
     )
-    lines[0] = lines[0].replace(whole, _colored(whole, verdict, streams), 1)
+    lines[0] = painted_head(lines[0], whole, _TONES[verdict], streams.stdout_color)
     return lines
 
 
@@ -165,11 +164,16 @@ def _table(report: Report, words: Words, streams: Streams) -> str:
     columns = (
         Column(words(Message("VERDICT"))),
         Column(words(Message("CHECK"))),
-        Column(words(Message("SECONDS")), "right"),
-        Column(words(Message("NOTE"))),
+        Column(words(Message("SECONDS")), "right", spare=1),
+        Column(words(Message("NOTE")), least=40),
     )
-    rows = [
-        [words.verdict(check.verdict), words.named(check.name), f"{check.seconds:.1f}", words.sentence(check.note)]
+    rows: list[list[str | Toned]] = [
+        [
+            Toned(words.verdict(check.verdict), _TONES[check.verdict]),
+            words.named(check.name),
+            f"{check.seconds:.1f}",
+            words.sentence(check.note),
+        ]
         for check in report.checks
     ]
     return render_table(Table(columns, rows), streams)
@@ -181,7 +185,7 @@ def _narrow(report: Report, words: Words, streams: Streams) -> list[str]:
     for check in report.checks:
         verdict = words.verdict(check.verdict)
         first, *rest = _folded(f"{verdict}  {clean(words.named(check.name))} {check.seconds:.1f} s", streams, 0)
-        lines += [first.replace(verdict, _colored(verdict, check.verdict, streams), 1), *rest]
+        lines += [painted_head(first, verdict, _TONES[check.verdict], streams.stdout_color), *rest]
         if check.note:
             lines += _folded(clean(words.sentence(check.note)), streams, _INDENT)
     return lines
@@ -229,7 +233,7 @@ def _told(group: Sequence[Finding], words: Words, streams: Streams, advised: set
         advised.add(advice)
         body.append(words(Message("next: {advice}", advice=clean(advice))))
     lines = _folded(head, streams, 0)
-    lines[0] = lines[0].replace(words.verdict(verdict), _colored(words.verdict(verdict), verdict, streams), 1)
+    lines[0] = painted_head(lines[0], words.verdict(verdict), _TONES[verdict], streams.stdout_color)
     for text in body:
         lines += _folded(text, streams, _INDENT)
     return lines
@@ -240,9 +244,7 @@ def _folded(text: str, streams: Streams, indent: int) -> list[str]:
     lead = " " * indent
     if not streams.stdout_tty:
         return [lead + text]
-    width = max(16, streams.width - indent)
-    starts = [0, *fold_points(text, width), len(text)]
-    return [lead + text[one:other].rstrip(" ") for one, other in pairwise(starts)]
+    return [lead + line for line in wrapped(text, max(16, streams.width - indent))]
 
 
 def _network(report: Report, words: Words, streams: Streams) -> str:
@@ -298,10 +300,6 @@ def _matrix(report: Report, check: str, field: str, limits: tuple[float, float])
     if not isinstance(told, dict) or not isinstance(told.get(field), list) or not told[field]:
         return None
     return Heat(told["workers"], told[field], check == "throughput", *limits)
-
-
-def _colored(text: str, verdict: SmokeVerdict, streams: Streams) -> str:
-    return painted(text, _TONES[verdict], streams.stdout_color)
 
 
 def progress_text(done: Sequence[str], now: str, total: int, seconds: float, words: Words, width: int) -> str:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from atlctl.backends.base import Argv, Backend, Executor, by_signal
 from atlctl.diagnosis.torchelastic import ERROR_FILE_LIMIT, all_attempts
-from atlctl.i18n import COMMA, Message, joined
+from atlctl.i18n import COLON, COMMA, Message, joined
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import fold_names, safe_file_name
@@ -133,7 +133,7 @@ class Alarm:
             self._known.add((entry.worker.name, entry.run))
             self._spawn(self._fetch(entry, self._urgent))
         names = fold_names(entry.worker.name for entry in failed)
-        states = dict.fromkeys(joined(filter(None, (e.shown.state, e.shown.reason)), Message(": ")) for e in failed)
+        states = dict.fromkeys(joined(filter(None, (e.shown.state, e.shown.reason)), COLON) for e in failed)
         self._said.warning(Message("{workers} failed ({why})", workers=names, why=joined(states, COMMA)))
         first, self.raised = not self.raised, True
         if first:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from atlctl.jobs.model import State, Worker
 from atlctl.render.jsonout import dumps, envelope, yaml_dump
 from atlctl.render.lines import prefix_for
-from atlctl.render.palette import WORKERS, Tone
+from atlctl.render.palette import WORKERS, Tone, Toned, painted
 from atlctl.render.streams import Streams, error_text, note_text, warning_text
 from atlctl.render.table import Column, Table, human_age, render_table, rfc3339
-from atlctl.render.width import display_width
+from atlctl.render.width import display_width, wrapped
 
 HOSTILE = re.compile("[\x7f-\x9f\u061c\u200b-\u200c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -66,6 +66,86 @@ def test_a_table_on_a_terminal_folds_and_keeps_every_character(color: bool) -> N
     assert plain.startswith("NAME")
     assert plain.endswith("\n")
     assert not plain.endswith("\n\n")
+
+
+FITTED = Table(
+    [
+        Column("INDEX", "right"),
+        Column("ROLE", spare=3),
+        Column("名称", spare=1),
+        Column("GPUS", "right", spare=2),
+        Column("MESSAGE", least=12),
+    ],
+    [
+        ["0", "launcher", "训练-0", "8", "not enough memory on 3 nodes"],
+        ["1", "worker", "worker-1", "8", Toned("Held (trainer failed)", Tone.HELD, "Held")],
+    ],
+    [Toned("Held: the launch script is still running", Tone.HELD, "Held")],
+)
+
+
+def test_columns_are_dropped_by_rank_and_named_before_a_cell_wraps() -> None:
+    def lines(width: int) -> list[str]:
+        return render_table(FITTED, Streams(stdout_tty=True, width=width)).splitlines()
+
+    assert lines(70)[0] == "INDEX  ROLE      名称      GPUS  MESSAGE"
+    assert lines(70)[-1] == "Held: the launch script is still running"
+    # The text gives way first, at words and down to what it needs.
+    assert lines(50)[:3] == [
+        "INDEX  ROLE      名称      GPUS  MESSAGE",
+        "    0  launcher  训练-0       8  not enough memory",
+        "                                 on 3 nodes",
+    ]
+    assert lines(40)[0].split() == ["INDEX", "名称", "GPUS", "MESSAGE"]
+    assert lines(40)[-1].startswith("note: no room for: ROLE;")
+    # What is less dispensable is missing only if it does not fit, whatever comes back.
+    assert lines(26)[0].split() == ["INDEX", "GPUS", "MESSAGE"]
+    assert lines(26)[-1].startswith("note: no room for: ROLE, 名称;")
+
+
+@pytest.mark.parametrize("width", range(20, 71))
+def test_no_word_of_a_cell_is_broken_and_no_line_too_long(width: int) -> None:
+    text = render_table(FITTED, Streams(stdout_tty=True, width=width))
+    table = text.partition("note: ")[0]
+    assert all(display_width(line) <= width for line in table.splitlines())
+    words = set(table.split())
+    assert {"enough", "memory", "(trainer", "failed)", "MESSAGE", "launch"} <= words
+    assert "训练-0" in words or "名称" not in words
+
+
+def test_only_the_head_of_a_cell_is_painted_and_only_with_colour() -> None:
+    text = render_table(FITTED, Streams(stdout_tty=True, stdout_color=True, width=80))
+    held = painted("Held", Tone.HELD, True)
+    assert f"  {held} (trainer failed)\n" in text
+    assert text.endswith(f"{held}: the launch script is still running\n")
+    assert re.sub("\x1b\\[[0-9;]*m", "", text) == render_table(FITTED, Streams(stdout_tty=True, width=80))
+
+
+def test_a_pipe_gets_all_columns_and_no_notes() -> None:
+    lines = render_table(FITTED, Streams(width=20)).splitlines()
+    assert lines[0] == "INDEX  ROLE      名称      GPUS  MESSAGE"
+    assert len(lines) == 3
+
+
+def test_wrapped_lines_hang_and_keep_short_commands_whole() -> None:
+    text = "  how: SIGTERM to each worker's process group; see 'atlctl ps live' for it"
+    assert wrapped(text, 40, 7) == [
+        "  how: SIGTERM to each worker's process",
+        "       group; see 'atlctl ps live' for",
+        "       it",
+    ]
+    assert wrapped("看一看它们 'atlctl ps live'，训练已经失败", 24) == [
+        "看一看它们",
+        "'atlctl ps live'，训练已",
+        "经失败",
+    ]
+    assert wrapped("/data/checkpoints/llama-3/step-1000.pt", 16) == [
+        "/data/",
+        "checkpoints/",
+        "llama-3/step-",
+        "1000.pt",
+    ]
+    assert wrapped("", 10) == [""]
 
 
 def test_a_table_without_rows_is_its_header() -> None:
