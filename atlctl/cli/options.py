@@ -100,6 +100,7 @@ Exclude = Annotated[
     list[str] | None,
     typer.Option("-x", "--exclude", metavar="WORKERS", help=Message("without these workers, written as for -w")),
 ]
+Watch = Annotated[bool, typer.Option("--watch", help=Message("show it again whenever something changes"))]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help=Message("do not ask"))]
 DryRun = Annotated[bool, typer.Option("--dry-run", help=Message("show what would be done, do nothing"))]
 Namespace = Annotated[

@@ -347,7 +347,7 @@ def test_a_watch_goes_on_when_the_server_is_back(cluster: Cluster) -> None:
         cluster.server.fault("drop", kind="every")
         waits = next(line for line in iter(run.stderr.readline, b"") if b"note: waiting for" not in line)
         cluster.server.clear_faults()
-        assert run.stderr.readline() == b"note: job watched can be asked for again\n"
+        assert run.stderr.readline() == b"note: connected again\n"
         assert run.poll() is None
         cluster.server.remove("PyTorchJob", "watched", api_version="kubeflow.org/v1")
         cluster.server.remove("Pod", "watched-worker-0")

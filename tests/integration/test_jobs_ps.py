@@ -207,6 +207,23 @@ def test_watch_of_an_ended_job_shows_it_once(jobs: Registry) -> None:
     assert jobs.cli("ps", "done", "--watch", "-o", "name") == (b"worker-0\n", b"", 0)
 
 
+def test_watch_of_the_jobs_shows_changes_until_it_is_interrupted() -> None:
+    with registry() as own, own.popen("jobs", "--watch", "-o", "json", stdout=-1, stderr=-1) as run:
+        assert run.stdout is not None
+        assert json.loads(run.stdout.readline())["data"] == {"jobs": []}
+        own.start("new", 1, "sleep", "1000")
+        while not (jobs := json.loads(run.stdout.readline())["data"]["jobs"]):
+            pass
+        assert [job["name"] for job in jobs] == ["new"]
+        assert own.cli("stop", "new", "--yes", "-q").code == 0
+        while json.loads(run.stdout.readline())["data"]["jobs"][0]["state"] != "Stopped":
+            pass
+        assert run.poll() is None, "a job may be started still"
+        run.send_signal(signal.SIGINT)
+        _, stderr = run.communicate(timeout=10)
+    assert (run.returncode, stderr) == (130, b"")
+
+
 def test_watch_is_left_with_ctrl_c_in_silence(jobs: Registry) -> None:
     with Terminal("ps", "failed", "--watch", env=jobs.env) as terminal:
         terminal.wait_for(f"worker-1  {painted('Failed', Tone.FAIL, True)} (exit 3)".encode())
