@@ -29,6 +29,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     NOTHING_MATCHED = 3
     NOT_ALLOWED = 4
+    INCOMPLETE = 5
     TIMEOUT = 124
     CANNOT_START = 125
     NOT_EXECUTABLE = 126

@@ -21,6 +21,8 @@ CHECK = "gpus"
 _UTILISATION, _HELD_MIB = 5.0, 1024.0
 #: Bytes of memory that a worker's own process with torch takes, and each rank beside it.
 TORCH_ROOM, RANK_ROOM = 768 << 20, 256 << 20
+#: Degrees Celsius at which a GPU's clocks are slowed, if its driver does not say.
+_SLOWDOWN = 92.0
 #: Seconds that an nvidia-smi which did not answer is given the second time.
 _SECOND_LOOK = 10.0
 #: By this Xid the driver asks for a reset: no fault of its own, and none to work with.
@@ -68,6 +70,12 @@ async def check_gpus(run: Run) -> None:
             await gather_gpus_again(run, suspects, _SECOND_LOOK)
         for name in suspects:
             run.find(*ill(name, run.facts[name], stated.get(name), sure, first[name]))
+        for name, fact in run.facts.items():
+            smi = fact.get("smi", {})
+            if "tool" in smi:
+                stage.tested.add(name)
+            else:
+                stage.untested[name] = Message("no answer about its GPUs: {why}", why=words_of(smi.get("problem")))
         seen = {name: gpus for name, fact in run.facts.items() if (gpus := _gpus(fact))}
         run.report.data[CHECK] = {name: [_figures(gpu) for gpu in gpus] for name, gpus in seen.items()}
         if not seen and not any(finding.check == CHECK for finding in run.report.findings):
@@ -170,7 +178,9 @@ def ill(name: str, facts: Facts, stated: int | None, sure: bool, before: Facts) 
         said = [xids[-1]] if xids else odd[:1]
         there = Message("{some} GPUs are there, the platform states {all}", some=len(gpus), all=stated)
         text = joined([there, *said])
-        severity = Severity.FAIL if sure or odd else Severity.WARN
+        # A platform that shares each GPU among several states so many for each.
+        shares = gpus and stated % len(gpus) == 0
+        severity = Severity.WARN if shares and not (sure or odd) else Severity.FAIL
         found.append(_worker(name, severity, text, bool(before), "missing"))
     elif odd and gpus:
         text = Message("nvidia-smi tells of a GPU that does not answer: {words}", words=odd[0])
@@ -197,6 +207,7 @@ def _faults(gpu: Facts, xids: Sequence[Facts], earlier: Facts | None, second: bo
         severity = Severity.FAIL
     ecc = _number(gpu, "ecc")
     if ecc:
+        severity = Severity.FAIL
         texts.append(
             plural(
                 "{n} memory error that ECC could not correct since the driver was loaded",
@@ -205,9 +216,15 @@ def _faults(gpu: Facts, xids: Sequence[Facts], earlier: Facts | None, second: bo
             )
         )
     texts += [fault for xid in xids if (fault := _fault(xid))][-1:]
+    degrees, slowdown = _number(gpu, "temperature"), _number(gpu, "slowdown") or _SLOWDOWN
+    if degrees is not None and degrees >= slowdown:
+        text = Message(
+            "{degrees:.0f} degrees, and its clocks are slowed at {limit:.0f}", degrees=degrees, limit=slowdown
+        )
+        texts.append(text)
+        severity = Severity.FAIL
     throttled = gpu.get("throttled")
     if isinstance(throttled, list) and throttled and (not second or (earlier or {}).get("throttled")):
-        degrees = _number(gpu, "temperature")
         why = joined([SLOWED.get(str(one), str(one)) for one in throttled], COMMA)
         texts.append(
             Message("its clock is held down: {why}", why=why)

@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from atlctl.i18n import Message
 from atlctl.jobs.model import Worker
-from atlctl.smoke.findings import Check, Finding, Report, SmokeVerdict
+from atlctl.smoke.findings import Check, Culprit, Finding, Report, Severity, SmokeVerdict
 from atlctl.smoke.ranks.expected import BusbwRow
 from atlctl.smoke.session import Session
 
 Tier = Literal["quick", "standard", "deep"]
+#: Why a worker was not tested, if the check knows no better.
+NO_RESULT = Message("it gave no result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +58,45 @@ class Run:
     @contextmanager
     def check(self, name: str) -> Iterator[OpenCheck]:
         """One check: its time and its verdict go into the report. The verdict is the worst of the findings made
-        for `name` meanwhile, unless `not_judged` said that there was nothing to judge."""
+        for `name` meanwhile. It is never a pass where a worker that was there at the beginning is not among those that
+        the check says it `tested`, unless it is `not_judged` at all."""
         self.progress(name)
-        begun, stage = time.monotonic(), OpenCheck()
+        begun, stage, due = time.monotonic(), OpenCheck(), self.session.living()
         yield stage
         seconds = round(time.monotonic() - begun, 3)
+        untested = dict(stage.untested)
+        if not stage.unjudged:
+            untested |= {one: NO_RESULT for one in due if one not in stage.tested and one not in untested}
+        self.find(*self._not_tested(name, untested, stage.advice))
         otherwise = SmokeVerdict.NOT_JUDGED if stage.unjudged else SmokeVerdict.PASS
+        if untested:
+            otherwise = SmokeVerdict.INCOMPLETE
         self.report.checks.append(Check(name, self.report.verdict_of(name, otherwise), stage.note, seconds))
         self.report.timings[name] = round(self.report.timings.get(name, 0.0) + seconds, 3)
+
+    def _not_tested(self, check: str, untested: Mapping[str, str], advice: Message | None) -> list[Finding]:
+        """A finding for each, but for those that the check accuses of more. An agent that is gone is a finding of the
+        roll call."""
+        accused = {one.culprit.worker for one in self.report.findings if one.check == check and one.culprit is not None}
+        gone = self.session.gone()
+        return [
+            Finding(check, Severity.INCOMPLETE, Culprit("worker", name), why, advice=advice)
+            for name, why in untested.items()
+            if name not in accused and name not in gone
+        ]
 
 
 @dataclass(slots=True)
 class OpenCheck:
-    """What a check says of itself while it runs."""
+    """What a check reports about itself while it runs: who was `tested`, and why others that were due were not
+    (`untested`), with the `advice` for all of these."""
 
     note: str = ""
     unjudged: bool = False
+    tested: set[str] = field(default_factory=set)
+    untested: dict[str, str] = field(default_factory=dict)
+    advice: Message | None = None
 
     def not_judged(self, why: str) -> None:
+        """The check does not apply, or there is nothing to compare with: nobody was due."""
         self.note, self.unjudged = why, True

@@ -78,7 +78,10 @@ async def check_facts(run: Run) -> None:
         run.find(*await _clocks(run))
         run.find(*loopback_names(run.facts))
         silent = {name: fact["problem"] for name, fact in run.facts.items() if "problem" in fact}
-        run.find(*(_silent(name, words_of(why)) for name, why in silent.items()))
+        stage.tested = set(run.facts) - set(silent)
+        stage.untested = {
+            name: Message("it told nothing of itself: {why}", why=words_of(why)) for name, why in silent.items()
+        }
         for name, fact in run.facts.items():
             run.report.workers.setdefault(name, {}).update(summary(fact))
         run.report.data[CHECK] = {
@@ -430,11 +433,6 @@ async def _clocks(run: Run) -> list[Finding]:
     again = bounds | await clocks_again(run, [*first, *([calm] if calm else [])])
     second = astray(again)
     return clock_findings({name: second[name] for name in first if name in second}, len(bounds))
-
-
-def _silent(name: str, why: str) -> Finding:
-    text = Message("it told nothing of itself: {why}", why=why)
-    return Finding(CHECK, Severity.NOT_JUDGED, Culprit("worker", name), text)
 
 
 def _note(facts: Mapping[str, Facts]) -> str:

@@ -11,19 +11,23 @@ from atlctl.i18n import Message
 
 
 class Severity(StrEnum):
-    """How bad a finding is. `NOT_JUDGED`: there was nothing to compare with, or it was not allowed to look."""
+    """How bad a finding is. `INCOMPLETE`: a worker was due to be tested and gave no result. `NOT_JUDGED`: the check
+    does not apply to it, or there was nothing to compare it with."""
 
     FAIL = "fail"
+    INCOMPLETE = "incomplete"
     WARN = "warn"
     NOT_JUDGED = "not_judged"
 
 
 class SmokeVerdict(StrEnum):
-    """The answer of one check, and of the whole run."""
+    """The answer of one check, and of the whole run. `SKIPPED`: an option or a running training excluded the check."""
 
     FAIL = "fail"
+    INCOMPLETE = "incomplete"
     WARN = "warn"
     NOT_JUDGED = "not_judged"
+    SKIPPED = "skipped"
     PASS = "pass"  # noqa: S105 - a verdict
 
 
@@ -81,8 +85,11 @@ class Report:
     data: dict[str, Any] = field(default_factory=dict)
 
     def verdict_of(self, check: str, otherwise: SmokeVerdict) -> SmokeVerdict:
-        """The worst of the findings made for `check`, `otherwise` where there is none."""
+        """The worst of the findings made for `check`, `otherwise` if there is none. Without findings, too, a check may
+        be incomplete."""
         found = [SmokeVerdict(finding.severity) for finding in self.findings if finding.check == check]
+        if otherwise is SmokeVerdict.INCOMPLETE:
+            found.append(otherwise)
         return worst(found) if found else otherwise
 
     @property
@@ -91,8 +98,9 @@ class Report:
 
 
 def worst(verdicts: Sequence[SmokeVerdict]) -> SmokeVerdict:
-    """A fault weighs most, then a warning; without either a run in which nothing at all was judged is not judged."""
-    for verdict in (SmokeVerdict.FAIL, SmokeVerdict.WARN):
+    """A fault weighs most, then what was not tested, then a warning. A run in which nothing at all was judged is not
+    judged."""
+    for verdict in (SmokeVerdict.FAIL, SmokeVerdict.INCOMPLETE, SmokeVerdict.WARN, SmokeVerdict.PASS):
         if verdict in verdicts:
             return verdict
-    return SmokeVerdict.PASS if SmokeVerdict.PASS in verdicts else SmokeVerdict.NOT_JUDGED
+    return SmokeVerdict.NOT_JUDGED

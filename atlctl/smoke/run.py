@@ -40,7 +40,7 @@ PATIENCE, ROLL_CALL_MOST = 4.0, 25.0
 _AGAIN, _AGAIN_LEAST = 60.0, 1.0
 #: Seconds that agents outlive the run's own time, should nobody end them.
 _MARGIN = 30.0
-NO_TIME = Message("no time left")
+NO_TIME, _INTERRUPTED = Message("no time left"), Message("interrupted")
 
 _log = logging.getLogger(__name__)
 
@@ -164,11 +164,17 @@ class Smoke:
                     await asyncio.wait([again], timeout=max(0.0, asked + _AGAIN_LEAST - time.monotonic()))
                 await self._lost(run, silent, config)
             finally:
+                self._close()
                 if again is not None:
                     again.cancel()
                     await asyncio.wait([again])
-        order = names(options)
-        self.report.checks.sort(key=lambda check: order.index(check.name) if check.name in order else len(order))
+
+    def _close(self) -> None:
+        """Every check of the tier has its line, in their order, also those that the end came before."""
+        order = names(self._options)
+        for name in order:
+            self._not_made(name, SmokeVerdict.INCOMPLETE, _INTERRUPTED)
+        self.report.checks.sort(key=lambda check: order.index(check.name))
         self.report.timings["total"] = round(time.monotonic() - self._begun, 3)
 
     @property
@@ -214,7 +220,7 @@ class Smoke:
             return _missing(name, why, confirmed=False)
         if session.overloaded(name):
             why = Message("{said}; its machine has too much to do to tell", said=why)
-        return replace(_missing(name, why, confirmed=False), severity=Severity.NOT_JUDGED)
+        return replace(_missing(name, why, confirmed=False), severity=Severity.INCOMPLETE)
 
     async def _again(self, silent: Mapping[str, str], config: Mapping[str, object]) -> None:
         """A second try at those that did not answer, beside the tests of the others. Confirms, or takes back."""
@@ -234,7 +240,7 @@ class Smoke:
                 continue
             if who in answered:
                 text = Message("{said}; asked once more it answered, and was not tested", said=finding.evidence)
-                self.report.findings[at] = replace(finding, severity=Severity.WARN, evidence=text, confirmed=True)
+                self.report.findings[at] = replace(finding, severity=Severity.INCOMPLETE, evidence=text, confirmed=True)
             else:
                 self.report.findings[at] = replace(finding, confirmed=True)
 
@@ -252,7 +258,7 @@ class Smoke:
         for name, why in lost.items():
             text = Message("its agent was lost while it was tested: {why}", why=why)
             if name in living:
-                severity, text = Severity.WARN, Message("{said}; another one answers", said=text)
+                severity, text = Severity.INCOMPLETE, Message("{said}; another one answers", said=text)
             else:
                 severity = Severity.FAIL
             self.report.findings.append(
@@ -274,29 +280,31 @@ class Smoke:
         for at, group in enumerate(steps(self._options)):
             todo = []
             for step in group:
-                why = self._left_out(run, step)
+                verdict, why = self._left_out(run, step)
                 if why:
-                    self._not_made(step.name, why)
+                    self._not_made(step.name, verdict, why)
                 else:
                     todo.append(self._guarded(run, step.name, step.act))
             await asyncio.gather(*todo)
             if at == 0:
                 await self._guarded(run, None, look_before)
 
-    def _left_out(self, run: Run, step: Step) -> str:
-        """Why a check is not made, empty where it is."""
+    def _left_out(self, run: Run, step: Step) -> tuple[SmokeVerdict, str]:
+        """Why a check is not made, empty if it is, and what that means for its verdict."""
+        if step.ranks and self._options.gpu is False:
+            return SmokeVerdict.SKIPPED, Message("--no-gpu")
+        if (step.ranks or step.loads) and run.quiet and not self._options.allow_busy:
+            return SmokeVerdict.SKIPPED, run.quiet
+        if step.others and len(self._workers) + len(self._gone) < 2:
+            return SmokeVerdict.NOT_JUDGED, Message("at least two workers are needed")
         if time.monotonic() >= self._deadline:
-            return NO_TIME
+            return SmokeVerdict.INCOMPLETE, NO_TIME
         living = run.session.living()
         if not living:
-            return Message("no worker answers any more")
-        if step.ranks and self._options.gpu is False:
-            return Message("--no-gpu")
-        if (step.ranks or step.loads) and run.quiet and not self._options.allow_busy:
-            return run.quiet
+            return SmokeVerdict.INCOMPLETE, Message("no worker answers any more")
         if step.others and len(living) < 2:
-            return Message("one worker: there is nobody to talk to")
-        return ""
+            return SmokeVerdict.INCOMPLETE, Message("only one worker is left, and at least two are needed")
+        return SmokeVerdict.PASS, ""
 
     async def _guarded(self, run: Run, name: str | None, act: Act) -> None:
         """`act` within the time that is left. A fault in a check costs that check, not the others."""
@@ -306,19 +314,18 @@ class Smoke:
         except TimeoutError:
             if not limit.expired():
                 raise
-            self._not_made(name, NO_TIME)
+            self._not_made(name, SmokeVerdict.INCOMPLETE, NO_TIME)
         except AtlctlError as error:
-            self._not_made(name, error.message)
+            self._not_made(name, SmokeVerdict.INCOMPLETE, error.message)
         except Exception as error:  # noqa: BLE001 - told in the report, and logged with its traceback
             _log.warning("the check %s failed itself", name or "before all others", exc_info=error)
             why = Message("the check failed itself: {kind}: {error}", kind=type(error).__name__, error=error)
-            self._not_made(name, why)
+            self._not_made(name, SmokeVerdict.INCOMPLETE, why)
 
-    def _not_made(self, name: str | None, why: str) -> None:
-        """A check that did not come to its end. What it found before that counts."""
-        if name is None or any(check.name == name for check in self.report.checks):
-            return
-        self.report.checks.append(Check(name, self.report.verdict_of(name, SmokeVerdict.NOT_JUDGED), why))
+    def _not_made(self, name: str | None, verdict: SmokeVerdict, why: str) -> None:
+        """A check that was not made, or did not finish. What it found before that counts."""
+        if name is not None and all(check.name != name for check in self.report.checks):
+            self.report.checks.append(Check(name, self.report.verdict_of(name, verdict), why))
 
 
 _ADVICE_LOST = Message("see why the worker went away: atlctl ps, atlctl events, atlctl errors")

@@ -86,7 +86,7 @@ async def check_storage(run: Run) -> None:
         await test.again()
         found = await test.slow()
         await test.clean()
-        run.find(*test.silent())
+        stage.tested, stage.untested = set(living) - set(test.silent), test.silent
         for place in chosen:
             run.find(*judge(place, test.looks[place.number]))
         run.find(*found)
@@ -131,7 +131,8 @@ class _Test:
         self._paths = {str(place.number): place.path for place in chosen}
         self._names = list(names)
         self._index = {worker.name: worker.index for worker in run.workers}
-        self._silent: dict[str, str] = {}
+        #: Agents that told nothing, and why.
+        self.silent: dict[str, str] = {}
         self.looks = {place.number: Looks() for place in chosen}
 
     async def write(self) -> None:
@@ -143,17 +144,8 @@ class _Test:
             for number, told in told_of.items():
                 self.looks[number].written[name] = told
             if not told_of:
-                self._silent[name] = answer.problem or _MALFORMED
-
-    def silent(self) -> list[Finding]:
-        """Agents that live and told nothing. Whose agent is gone is told by the roll call."""
-        living = self._run.session.living()
-        silent = {name: Message("it told nothing of its mounts: {why}", why=why) for name, why in self._silent.items()}
-        return [
-            Finding(CHECK, Severity.NOT_JUDGED, Culprit("worker", name), text)
-            for name, text in silent.items()
-            if name in living
-        ]
+                why = answer.problem or _MALFORMED
+                self.silent[name] = Message("it told nothing of its mounts: {why}", why=why)
 
     async def look(self, names: Sequence[str] | None = None, only: Sequence[int] | None = None) -> None:
         """Everybody looks for everybody's file, and reads that of the next one from end to end."""
@@ -415,7 +407,7 @@ def _failures(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
             yield _stuck(place, name, told, still=name in looks.still)
         elif told.get("failed"):
             text = Message("cannot be tested: {why}", why=words_of(told["failed"]))
-            yield _finding(name, place.path, Severity.NOT_JUDGED, text, "")
+            yield _finding(name, place.path, Severity.INCOMPLETE, text, "")
         elif told.get("error"):
             meant = not place.named and code in _PERHAPS_MEANT and 2 * count[told.get("errno")] > everybody
             severity = Severity.NOT_JUDGED if meant else Severity.FAIL

@@ -124,7 +124,7 @@ def test_a_worker_that_has_ended_is_a_fault_and_the_rest_is_tested(jobs: Registr
     assert finding["check"] == "roll-call"
     assert (finding["culprit"]["kind"], finding["culprit"]["worker"]) == ("worker", "worker-1")
     assert finding["evidence"] == "it is not running (Failed: exit 3)"
-    assert verdicts(data)["mesh"] == "not_judged"
+    assert verdicts(data)["mesh"] == "incomplete"
     # Nobody asked for it: no fault.
     assert document(jobs, "half", "--net-only", "-w", "0")["findings"] == []
 
@@ -210,15 +210,15 @@ def test_bad_use_is_told_before_anything_is_started(jobs: Registry, words: str, 
     assert problem(run.stderr)[0]
 
 
-def test_a_time_that_does_not_suffice_is_not_judged_and_no_fault(jobs: Registry) -> None:
+def test_a_time_that_does_not_suffice_is_incomplete_and_no_fault(jobs: Registry) -> None:
     run = jobs.cli("smoke", "four", "--tier", "deep", "--timeout", "1.6", "-o", "json")
     # On a machine with much to do not even the agents are there by then.
     if run.code != 124:
         data = json.loads(run.stdout)["data"]
-        assert verdicts(data)["stragglers"] == verdicts(data)["pairs"] == "not_judged"
+        assert verdicts(data)["stragglers"] == verdicts(data)["pairs"] == data["verdict"] == "incomplete"
         assert "no time left" in {check["note"] for check in data["checks"]}
         assert [one for one in data["findings"] if one["severity"] == "fail"] == []
-        assert run.code == 0
+        assert run.code == 5
     assert nothing_left(jobs)
 
 

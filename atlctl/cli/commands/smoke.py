@@ -58,7 +58,7 @@ def command(
         float | None,
         options.duration(
             "--timeout",
-            help=Message("for the whole test (2m, 5m and 20m by tier); what was not reached by then is not judged"),
+            help=Message("for the whole test (2m, 5m and 20m by tier); what was not tested by then is INCOMPLETE"),
         ),
     ] = None,
     net_only: Annotated[
@@ -82,7 +82,7 @@ def command(
     ] = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help=Message("exit with 1 also for a warning, or where something was not judged")),
+        typer.Option("--strict", help=Message("exit with 1 also for a warning, or for what was skipped or not judged")),
     ] = False,
     print_torchrun: Annotated[
         bool,
@@ -215,16 +215,19 @@ async def _smoke(
         context().on_first = None
         await executor.aclose()
     _tell(smoke, job, words, output)
-    return _code(smoke.report, strict)
+    return exit_code(smoke.report, strict=strict)
 
 
-def _code(report: Report, strict: bool) -> int:
+def exit_code(report: Report, *, strict: bool) -> ExitCode:
+    """A fault counts most, and with `strict` whatever was not judged; then what was due and not tested."""
     from atlctl.smoke.findings import SmokeVerdict
 
     seen = {report.verdict, *(check.verdict for check in report.checks)}
     seen |= {SmokeVerdict(finding.severity) for finding in report.findings}
-    bad = seen - {SmokeVerdict.PASS} if strict else seen & {SmokeVerdict.FAIL}
-    return int(ExitCode.FAILED if bad else ExitCode.OK)
+    allowed = {SmokeVerdict.PASS, SmokeVerdict.INCOMPLETE}
+    if seen - allowed if strict else SmokeVerdict.FAIL in seen:
+        return ExitCode.FAILED
+    return ExitCode.INCOMPLETE if SmokeVerdict.INCOMPLETE in seen else ExitCode.OK
 
 
 def _tell(smoke: Smoke, job: Job, words: Words, output: str, *, interrupted: bool = False) -> None:

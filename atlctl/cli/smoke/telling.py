@@ -6,9 +6,10 @@ import asyncio
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Self
 
 from atlctl.cli.hosts import settings
@@ -28,11 +29,15 @@ from atlctl.smoke.ranks.expected import BusbwRow, rows
 
 _TONES = {
     SmokeVerdict.FAIL: Tone.FAIL,
+    SmokeVerdict.INCOMPLETE: Tone.LOST,
     SmokeVerdict.WARN: Tone.WARN,
     SmokeVerdict.NOT_JUDGED: Tone.NOTE,
+    SmokeVerdict.SKIPPED: Tone.DIM,
     SmokeVerdict.PASS: Tone.OK,
 }
-_ORDER = (Severity.FAIL, Severity.WARN, Severity.NOT_JUDGED)
+_ORDER = tuple(Severity)
+#: Severities of findings that accuse nobody.
+_NO_FAULT = (Severity.INCOMPLETE, Severity.NOT_JUDGED)
 #: Findings that are told one by one; the rest is counted, and whole in `-o json`.
 _TOLD = 40
 _THROUGHPUT = Message("throughput, row sends to column: median {median}, least {least} % of it")
@@ -42,12 +47,15 @@ _NARROW = 60
 _INDENT = 6
 _VERDICTS = {
     SmokeVerdict.FAIL: about("smoke", "FAIL"),
+    SmokeVerdict.INCOMPLETE: Message("INCOMPLETE"),
     SmokeVerdict.WARN: Message("WARN"),
     SmokeVerdict.NOT_JUDGED: Message("NOT JUDGED"),
+    SmokeVerdict.SKIPPED: Message("SKIPPED"),
     SmokeVerdict.PASS: Message("PASS"),
 }
 _WHOLE = {
     SmokeVerdict.FAIL: Message("FAIL: a fault was found"),
+    SmokeVerdict.INCOMPLETE: Message("INCOMPLETE: no fault was found, but not everything was tested"),
     SmokeVerdict.WARN: Message("WARN: nothing is broken, something is odd"),
     SmokeVerdict.NOT_JUDGED: Message("NOT JUDGED: nothing could be judged"),
     SmokeVerdict.PASS: Message("PASS: no fault was found"),
@@ -100,7 +108,7 @@ class Words:
 
     def advice(self, finding: Finding) -> str:
         """The next step: as the check gave it, else what holds for all that it finds."""
-        usual = None if finding.severity is Severity.NOT_JUDGED else _ADVICE.get(finding.check)
+        usual = None if finding.severity in _NO_FAULT else _ADVICE.get(finding.check)
         return self(finding.advice or usual or "")
 
     def sentence(self, text: str) -> str:
@@ -138,15 +146,18 @@ def report_text(report: Report, words: Words, streams: Streams) -> str:
 
 
 def _headline(report: Report, words: Words, streams: Streams) -> list[str]:
-    counts = {severity: sum(f.severity is severity for f in report.findings) for severity in _ORDER}
-    # What is not judged is counted by checks: one reason may stand for many workers.
-    counts[Severity.NOT_JUDGED] = sum(check.verdict is SmokeVerdict.NOT_JUDGED for check in report.checks)
     keys = {
-        Severity.FAIL: Message("faults: {count}"),
-        Severity.WARN: Message("warnings: {count}"),
-        Severity.NOT_JUDGED: Message("checks not judged: {count}"),
+        SmokeVerdict.FAIL: Message("faults: {count}"),
+        SmokeVerdict.INCOMPLETE: Message("checks incomplete: {count}"),
+        SmokeVerdict.WARN: Message("warnings: {count}"),
+        SmokeVerdict.NOT_JUDGED: Message("checks not judged: {count}"),
+        SmokeVerdict.SKIPPED: Message("checks skipped: {count}"),
     }
-    parts = [words(keys[severity].filled(count=count)) for severity, count in counts.items() if count]
+    # What accuses nobody is counted by checks: one reason may stand for many workers.
+    checks = Counter(check.verdict for check in report.checks)
+    found = Counter(SmokeVerdict(one.severity) for one in report.findings if one.severity not in _NO_FAULT)
+    counts = {one: (found if one in (SmokeVerdict.FAIL, SmokeVerdict.WARN) else checks)[one] for one in keys}
+    parts = [words(keys[verdict].filled(count=count)) for verdict, count in counts.items() if count]
     verdict = report.verdict
     whole = words.whole(verdict)
     lines = _folded(
@@ -194,7 +205,7 @@ def _narrow(report: Report, words: Words, streams: Streams) -> list[str]:
 def _findings(findings: Sequence[Finding], words: Words, streams: Streams) -> list[str]:
     """Equal ones of several workers are one."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding in sorted(findings, key=lambda one: _ORDER.index(one.severity)):
+    for finding in sorted(_by_worker(findings), key=lambda one: _ORDER.index(one.severity)):
         groups.setdefault(_key(finding), []).append(finding)
     lines: list[str] = []
     advised: set[str] = set()
@@ -204,6 +215,19 @@ def _findings(findings: Sequence[Finding], words: Words, streams: Streams) -> li
     if rest:
         lines.append(words(Message("and {count} more, all of them in -o json", count=sum(map(len, rest)))))
     return lines
+
+
+def _by_worker(findings: Sequence[Finding]) -> Iterable[Finding]:
+    """What was not tested of one worker, for one reason, in several checks is one."""
+    checks: dict[tuple[object, ...], list[str]] = {}
+    for finding in findings:
+        if finding.severity is Severity.INCOMPLETE:
+            checks.setdefault((finding.culprit, finding.evidence), []).append(finding.check)
+    for finding in findings:
+        if finding.severity is not Severity.INCOMPLETE:
+            yield finding
+        elif mine := checks.pop((finding.culprit, finding.evidence), None):
+            yield replace(finding, check=", ".join(mine))
 
 
 def _key(finding: Finding) -> tuple[object, ...]:
@@ -222,11 +246,7 @@ def _told(group: Sequence[Finding], words: Words, streams: Streams, advised: set
     many = words.aside(str(len(group))) if len(group) > 1 else ""
     who = clean(words.culprit(first.culprit, names)) + many
     head = f"{words.verdict(verdict)}  {clean(first.check)}: {who}"
-    sure = (
-        words(Message("seen again at a second look"))
-        if first.confirmed and first.severity is not Severity.NOT_JUDGED
-        else ""
-    )
+    sure = words(Message("seen again at a second look")) if first.confirmed and first.severity not in _NO_FAULT else ""
     body = [clean(words.sentence(first.evidence)) + (words.aside(sure) if sure else "")]
     advice = words.advice(first)
     if advice and advice not in advised:

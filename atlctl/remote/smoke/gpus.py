@@ -71,6 +71,7 @@ def look(limit: float, more: bool) -> dict[str, Any]:
     works = {"apps": lambda: _apps(found, limit), "reasons": lambda: _reasons(found, limit)}
     if more:
         works.update(extra=lambda: _extra(found, limit), links=lambda: _links(found, limit), xids=lambda: _xids(found))
+        works.update(heat=lambda: _slowdowns(found, limit))
     threads = [threading.Thread(target=work, daemon=True) for work in works.values()]
     for thread in threads:
         thread.start()
@@ -215,6 +216,36 @@ def _extra(found: dict[str, Any], limit: float) -> None:
             return
         for gpu in _rows(("index", *fields), output)[0] if not code else []:
             by_index.get(gpu["index"], {}).update(gpu)
+
+
+def _slowdowns(found: dict[str, Any], limit: float) -> None:
+    """`slowdown` of each GPU, in degrees Celsius: where the driver slows its clocks down for heat."""
+    code, output, hung = run([_tool(), "-q", "-d", "TEMPERATURE"], limit)
+    if not hung and not code:
+        degrees = parse_slowdowns(output)
+        for gpu in found["gpus"]:
+            gpu["slowdown"] = degrees.get(str(gpu.get("bus")).lower())
+
+
+def parse_slowdowns(output: str) -> dict[str, float]:
+    """By PCI bus, of `nvidia-smi -q -d TEMPERATURE`. Newer cards give no such temperature, but the degrees that are
+    left (T.Limit), and at how many of them the slowdown begins."""
+    found: dict[str, float] = {}
+    bus = ""
+    told: dict[str, float] = {}
+    for line in output.splitlines():
+        head = re.match(r"GPU ([0-9a-fA-F:.]+)\s*$", line)
+        if head:
+            bus, told = head.group(1).lower(), {}
+            continue
+        match = re.match(r"\s+GPU (.{1,40}?)\s*:\s*(-?[0-9]{1,4}) C\s*$", line)
+        if match and bus:
+            told[match.group(1)] = float(match.group(2))
+            if "Slowdown Temp" in told:
+                found[bus] = told["Slowdown Temp"]
+            elif {"Current Temp", "T.Limit Temp", "Slowdown T.Limit Temp"} <= set(told):
+                found[bus] = told["Current Temp"] + told["T.Limit Temp"] - told["Slowdown T.Limit Temp"]
+    return found
 
 
 def _links(found: dict[str, Any], limit: float) -> None:

@@ -103,7 +103,9 @@ class Zygote:
                 self._prepare(str(name))
             self._report(dict(probe.versions(), ev="torch", ok=True, seconds=round(time.monotonic() - begun, 3)))
         except Exception as error:  # noqa: BLE001 - a library that cannot be loaded may raise anything
-            self._report({"ev": "torch", "ok": False, "error": f"{type(error).__name__}: {str(error)[:300]}"})
+            absent = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+            told = f"{type(error).__name__}: {str(error)[:300]}"
+            self._report({"ev": "torch", "ok": False, "absent": absent, "error": told})
             return
         self._poll.register(self._commands, select.POLLIN)
         while True:

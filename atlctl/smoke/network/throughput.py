@@ -56,10 +56,8 @@ async def check_throughput(run: Run) -> None:
     gets the matrices: what was measured first, all workers sending at once."""
     with run.check(CHECK) as stage:
         mesh = run.report.data.get("mesh")
-        if run.quiet:
-            stage.not_judged(run.quiet)
-        elif not mesh or len(mesh["workers"]) < 2:
-            stage.not_judged(TOO_FEW)
+        if not mesh or len(mesh["workers"]) < 2:
+            stage.note = TOO_FEW
         else:
             await _Throughput(run, mesh).measure(stage)
 
@@ -84,7 +82,9 @@ class _Throughput:
         await self._all()
         self._figures()
         if not self._rates:
-            return stage.not_judged(Message("no transfer was possible"))
+            stage.note = Message("no transfer was possible")
+            return None
+        stage.tested = {sender for sender, _ in self._rates}
         speeds = sorted(rate.bytes_per_s for rate in self._rates.values())
         stage.note = Message("median {median}, slowest {slowest}", median=_mb(median(speeds)), slowest=_mb(speeds[0]))
         if self._loopback:

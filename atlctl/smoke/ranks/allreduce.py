@@ -15,7 +15,7 @@ from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.ranks.collectives import alone, unfinished
 from atlctl.smoke.ranks.expected import BusbwRow, expected
-from atlctl.smoke.ranks.members import Member, chosen, grouped
+from atlctl.smoke.ranks.members import Member, account, chosen, grouped
 from atlctl.smoke.ranks.settle import Settled, addresses, losers, pairings, settle
 from atlctl.smoke.ranks.stages import Stage, StageOutcome
 
@@ -103,8 +103,10 @@ async def check_allreduce(run: Run) -> None:
         members = grouped(run, selected.members)
         if len(members) < 2:
             stage.not_judged(alone(len(members)))
+            account(run, stage, selected, members)
             return
         settled = await settle(run, CHECK, members, SECONDS, spec=spec(run, members))
+        account(run, stage, selected, settled.members if settled.whole else ())
         if settled.outcome is None or not settled.whole:
             stage.note = unfinished(len(settled.members), len(members))
             return
@@ -234,6 +236,7 @@ async def check_pairs(run: Run) -> None:
         selected = await chosen(run)
         rails = by_rail(grouped(run, selected.members))
         workers = list(dict.fromkeys(worker for rail in rails.values() for worker in rail))
+        account(run, stage, selected, [member for rail in rails.values() for member in rail.values()])
         if len(workers) < 2:
             stage.not_judged(Message("one worker: there are no pairs"))
             return

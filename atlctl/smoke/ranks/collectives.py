@@ -13,7 +13,7 @@ from typing import Any
 from atlctl.i18n import COMMA, Message, joined, plural
 from atlctl.smoke.context import OpenCheck, Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
-from atlctl.smoke.ranks.members import Member, chosen, grouped
+from atlctl.smoke.ranks.members import Member, account, chosen, grouped
 from atlctl.smoke.ranks.settle import Settled, settle
 from atlctl.smoke.ranks.stages import StageOutcome
 
@@ -83,8 +83,10 @@ async def group_check(
     members = grouped(run, selected.members)
     if len(members) < 2:
         stage.not_judged(alone(len(members)))
+        account(run, stage, selected, members)
         return None
     settled = await settle(run, check, members, _SECONDS[check])
+    account(run, stage, selected, settled.members if settled.whole else ())
     if settled.outcome is None or not settled.whole:
         stage.note = unfinished(len(settled.members), len(members))
         return settled

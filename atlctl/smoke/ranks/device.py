@@ -9,7 +9,7 @@ from typing import Any
 from atlctl.i18n import Message, joined, plural
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Finding, Severity
-from atlctl.smoke.ranks.members import Member, chosen, leave_out, unjudged
+from atlctl.smoke.ranks.members import Member, account, chosen, leave_out, unjudged
 from atlctl.smoke.ranks.settle import ADVICE, Blame, accused, blame, is_silent
 from atlctl.smoke.ranks.stages import Stage, StageOutcome
 
@@ -31,13 +31,16 @@ async def check_device(run: Run) -> None:
         run.find(*unjudged(CHECK, selected))
         if not selected.members:
             stage.not_judged(Message("no worker has a torch that can be tested"))
+            account(run, stage, selected, ())
             return
         first = await Stage(run.session, CHECK, selected.members, SECONDS, together=False).run()
         ended = stopped(first)
         wrong = {t.member: text for t in first.tracks if (text := problem(t.results))}
         suspects = [*(one.member for one in ended), *wrong]
+        through = {track.member for track in first.tracks if track.done}
         if suspects:
             second = await Stage(run.session, CHECK, suspects, SECONDS, together=False).run()
+            through |= {track.member for track in second.tracks if track.done}
             again = {one.member for one in stopped(second)} | {t.member for t in second.tracks if problem(t.results)}
             for one in ended:
                 confirmed = one.member in again
@@ -57,6 +60,7 @@ async def check_device(run: Run) -> None:
                 )
             )
         stage.note = note(first, selected.members)
+        account(run, stage, selected, through)
         if run.options.tier == "deep":
             sound = [m for m in selected.members if m not in suspects]
             run.progress(f"{CHECK}: {SUSTAINED:g} s under load")
@@ -111,7 +115,7 @@ def told(ended: Sequence[Blame], again: Collection[Member], ranks: int) -> list[
         text = Message(
             "none of {n} ranks came to its end in time: the machines are too busy, or hold all of them up", n=ranks
         )
-        return [Finding(CHECK, Severity.NOT_JUDGED, None, text, advice=ADVICE["busy"])]
+        return [Finding(CHECK, Severity.INCOMPLETE, None, text, advice=ADVICE["busy"])]
     return [
         accused(CHECK, one, confirmed=True)
         if one.member in again

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from atlctl.i18n import Message
-from atlctl.smoke.context import Run
+from atlctl.smoke.context import NO_RESULT, OpenCheck, Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.session import words_of
 
@@ -16,7 +16,7 @@ from atlctl.smoke.session import words_of
 IMPORT = 90.0
 _DATA = "ranks"
 #: What is kept of what a worker tells of its torch.
-_TOLD = ("ok", "error", "torch", "cuda", "hip", "nccl", "gloo", "python", "file", "seconds")
+_TOLD = ("ok", "error", "absent", "torch", "cuda", "hip", "nccl", "gloo", "python", "file", "seconds")
 
 Fields = dict[str, Any]
 
@@ -44,11 +44,19 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Without:
+    """Why a worker has no ranks. `due`: it should have some."""
+
+    why: str
+    due: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Chosen:
     """The members, and for each worker that has none, why."""
 
     members: tuple[Member, ...]
-    without: Mapping[str, str]
+    without: Mapping[str, Without]
 
 
 def choose(
@@ -60,25 +68,30 @@ def choose(
 ) -> Chosen:
     """`torch`: what each worker told of its torch; `facts`: with the GPUs of each; `gpus`: which the user selected;
     `cramped`: workers that have too little memory for ranks, and why."""
-    without: dict[str, str] = {}
+    without: dict[str, Without] = {}
+    #: Where no worker has torch, the checks that need it do not apply.
+    somewhere = any(told.get("ok") is True for told in torch.values())
     having: dict[str, list[tuple[int, str]]] = {}
     for worker in workers:
         told = torch.get(worker, {})
         if worker in cramped:
-            without[worker] = cramped[worker]
+            without[worker] = Without(cramped[worker])
             continue
         if told.get("ok") is not True:
-            without[worker] = Message("no torch: {why}", why=words_of(told.get("error")) or Message("nothing was told"))
+            why = words_of(told.get("error")) or Message("nothing was told")
+            without[worker] = Without(
+                Message("no torch: {why}", why=why), due=somewhere or told.get("absent") is not True
+            )
             continue
         found = _gpus(facts.get(worker, {}))
         having[worker] = [one for one in found if gpus is None or one[0] in gpus.get(worker, ())]
         if gpus is not None:
             if worker not in gpus:
-                without[worker] = Message("no GPU of it was selected")
+                without[worker] = Without(Message("no GPU of it was selected"), due=False)
             elif missing := sorted(set(gpus[worker]) - {number for number, _ in found}):
-                without[worker] = Message("it has no GPU {numbers}", numbers=", ".join(map(str, missing)))
+                without[worker] = Without(Message("it has no GPU {numbers}", numbers=", ".join(map(str, missing))))
         if having[worker] and not (told.get("cuda") or told.get("hip")):
-            without[worker] = Message("it has GPUs, and a torch that was built without CUDA")
+            without[worker] = Without(Message("it has GPUs, and a torch that was built without CUDA"))
             having[worker] = []
     members: list[Member] = []
     on_gpus = any(having.values()) or gpus is not None
@@ -86,7 +99,7 @@ def choose(
         if on_gpus:
             members += [Member(len(members) + place, worker, *gpu) for place, gpu in enumerate(found)]
             if not found:
-                without.setdefault(worker, Message("it has no GPU, and other workers have"))
+                without.setdefault(worker, Without(Message("it has no GPU, and other workers have"), due=False))
         else:
             without.pop(worker, None)
             members.append(Member(len(members), worker))
@@ -122,11 +135,30 @@ async def chosen(run: Run) -> Chosen:
 
 
 def unjudged(check: str, chosen: Chosen) -> list[Finding]:
-    """A worker without ranks is no fault of it; that it was not looked at is said, once: by the first check."""
+    """A worker that needs no ranks is said once: by the first check."""
     return [
-        Finding(check, Severity.NOT_JUDGED, Culprit("worker", worker), why, advice=_ADVICE)
-        for worker, why in chosen.without.items()
+        Finding(check, Severity.NOT_JUDGED, Culprit("worker", worker), without.why, advice=_ADVICE)
+        for worker, without in chosen.without.items()
+        if not without.due
     ]
+
+
+def account(run: Run, stage: OpenCheck, chosen: Chosen, took_part: Collection[Member]) -> None:
+    """Who was tested: workers all of whose ranks `took_part` to the end. Why the others were not, as far as known."""
+    stage.advice = _ADVICE
+    out: Mapping[str, str] = run.report.data[_DATA]["left_out"]
+    missing = [member for member in chosen.members if member not in took_part]
+    for worker, without in chosen.without.items():
+        if without.due:
+            stage.untested[worker] = without.why
+        else:
+            stage.tested.add(worker)
+    for member in missing:
+        why = out.get(str(member.number)) or (
+            Message("left out: its network is at fault, see mesh") if member.worker in _apart(run) else NO_RESULT
+        )
+        stage.untested.setdefault(member.worker, why)
+    stage.tested |= {member.worker for member in chosen.members} - set(stage.untested)
 
 
 def leave_out(run: Run, members: Iterable[Member], why: str) -> None:
@@ -137,9 +169,12 @@ def leave_out(run: Run, members: Iterable[Member], why: str) -> None:
 
 def grouped(run: Run, members: Sequence[Member]) -> list[Member]:
     """Those that can form a group: not left out before, on workers that the network checks found in order."""
-    gone = run.report.data[_DATA]["left_out"]
-    apart = cut_off([f for f in run.report.findings if f.check == "mesh" and f.severity is Severity.FAIL])
+    gone, apart = run.report.data[_DATA]["left_out"], _apart(run)
     return [member for member in members if str(member.number) not in gone and member.worker not in apart]
+
+
+def _apart(run: Run) -> set[str]:
+    return cut_off([f for f in run.report.findings if f.check == "mesh" and f.severity is Severity.FAIL])
 
 
 def cut_off(findings: Iterable[Finding]) -> set[str]:

@@ -78,7 +78,7 @@ async def settle(
         gone = [track.member for track in lost(outcome)]
         found = blame(outcome)
         blamed += found
-        leave_out(run, gone, "its agent is gone")
+        leave_out(run, gone, Message("its agent is gone"))
         for one in found:
             leave_out(run, [one.member], one.why)
         if not found and not gone:
@@ -165,7 +165,7 @@ def nobody_to_blame(check: str, outcome: StageOutcome, torch: Mapping[str, Seque
             for version, names in sorted(torch.items())
         )
         text = Message("different versions of torch did not get along ({versions}): {why}", versions=told, why=said)
-        return Finding(check, Severity.NOT_JUDGED, None, text, advice=Message("use the same image on all workers"))
+        return Finding(check, Severity.INCOMPLETE, None, text, advice=Message("use the same image on all workers"))
     return Finding(
         check, Severity.FAIL, None, said, False, Message("see what mesh and facts say of the network between them")
     )

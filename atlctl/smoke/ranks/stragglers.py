@@ -11,7 +11,7 @@ from atlctl.i18n import Message, joined
 from atlctl.smoke.context import Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.ranks.device import stopped
-from atlctl.smoke.ranks.members import Member, chosen, grouped
+from atlctl.smoke.ranks.members import Member, account, chosen, grouped
 from atlctl.smoke.ranks.settle import accused, is_silent
 from atlctl.smoke.ranks.stages import Stage, StageOutcome
 
@@ -82,12 +82,14 @@ async def check_stragglers(run: Run) -> None:
         if len(members) < 3:
             why = Message("{n} ranks: with fewer than 3 nobody can tell which one is slow", n=len(members))
             stage.not_judged(why)
+            account(run, stage, selected, members)
             return
         first = await _measure(run, members)
         for one in stopped(first):
-            severity = Severity.NOT_JUDGED if is_silent(one) else Severity.FAIL
+            severity = Severity.INCOMPLETE if is_silent(one) else Severity.FAIL
             run.find(accused(CHECK, one, severity, confirmed=False))
         paces = read(first)
+        account(run, stage, selected, list(paces))
         slow = suspects(paces)
         run.report.data[CHECK] = {m.name: {"seconds": p.middle, "starved": p.starved} for m, p in paces.items()}
         hungry = starved(paces)

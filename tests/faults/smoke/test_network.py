@@ -86,13 +86,6 @@ def test_of_two_workers_the_speed_is_not_judged_but_loss_is():
 
 
 @spaces
-def test_one_worker_is_not_judged():
-    with netns.Network(1) as network:
-        told = driving.drive(network.hosts(), network.workers)
-    assert told.report.verdict is SmokeVerdict.NOT_JUDGED
-
-
-@spaces
 def test_a_host_without_a_network_is_named():
     with netns.Network(3) as network:
         subprocess.run(["ip", "-n", network.space(1), "link", "set", "eth0", "down"], check=True)

@@ -28,8 +28,8 @@ def good(name: str, seconds: float = 0.0) -> Act:
     async def check(run: Run) -> None:
         with run.check(name) as stage:
             await asyncio.sleep(seconds)
-            await run.session.ask({one: {"cmd": "ping"} for one in run.session.living()}, 5)
-            stage.note = "as it should be"
+            answers = await run.session.ask({one: {"cmd": "ping"} for one in run.session.living()}, 5)
+            stage.note, stage.tested = "as it should be", {one for one, answer in answers.items() if answer.fields}
 
     return check
 
@@ -91,7 +91,7 @@ def test_who_is_missing_is_named_and_asked_again(monkeypatch: pytest.MonkeyPatch
     assert made._executor.started.count("worker-2") == 2
 
 
-def test_a_late_one_of_a_machine_with_too_much_to_do_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_one_of_a_machine_with_too_much_to_do_is_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its shell says so before any Python starts; the same silence without that word is a fault."""
     monkeypatch.setattr(running, "PATIENCE", 0.2)
     monkeypatch.setattr(running, "ROLL_CALL_MOST", 0.5)
@@ -106,10 +106,10 @@ def test_a_late_one_of_a_machine_with_too_much_to_do_is_not_judged(monkeypatch: 
 
     made = smoke(monkeypatch, [], {"worker-1": late(40), "worker-2": late(1)}, count=3)
     found = {f.culprit.worker: f.severity for f in made.report.findings if f.culprit is not None}
-    assert found == {"worker-1": Severity.NOT_JUDGED, "worker-2": Severity.FAIL}
+    assert found == {"worker-1": Severity.INCOMPLETE, "worker-2": Severity.FAIL}
 
 
-def test_one_that_answers_when_it_is_asked_again_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_answers_when_it_is_asked_again_was_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     tries = 0
 
     async def second(stream: Stream) -> None:
@@ -121,9 +121,9 @@ def test_one_that_answers_when_it_is_asked_again_is_a_warning(monkeypatch: pytes
 
     made = smoke(monkeypatch, [[Step("facts", good("facts", 0.5))]], {"worker-1": second})
     (finding,) = made.report.findings
-    assert (finding.severity, finding.confirmed) == (Severity.WARN, True)
+    assert (finding.severity, finding.confirmed) == (Severity.INCOMPLETE, True)
     assert finding.evidence.endswith("asked once more it answered, and was not tested")
-    assert verdicts(made.report)["roll-call"] == "warn"
+    assert verdicts(made.report)["roll-call"] == "incomplete"
 
 
 @pytest.mark.parametrize("back", [True, False])
@@ -146,9 +146,10 @@ def test_one_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch, back: bool
     made = smoke(monkeypatch, [[Step("facts", good("facts"))], [Step("mesh", good("mesh"))]], {"worker-1": dies})
     (finding,) = made.report.findings
     assert finding.culprit == Culprit("worker", "worker-1")
-    assert finding.severity is (Severity.WARN if back else Severity.FAIL)
+    assert finding.severity is (Severity.INCOMPLETE if back else Severity.FAIL)
     assert "Killed" in finding.evidence
-    assert verdicts(made.report)["roll-call"] == ("warn" if back else "fail")
+    verdict = "incomplete" if back else "fail"
+    assert verdicts(made.report) == {"roll-call": verdict, "facts": "incomplete", "mesh": "pass"}
 
 
 REFUSED = {
@@ -171,7 +172,7 @@ def test_nobody_at_all_is_an_error_with_its_code(
     assert caught.value.message.startswith("no worker can be tested: worker-[0-1]: ")
 
 
-def test_what_time_does_not_suffice_for_is_not_judged_and_what_was_found_counts(
+def test_what_time_does_not_suffice_for_is_not_tested_and_what_was_found_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def slow(run: Run) -> None:
@@ -183,7 +184,7 @@ def test_what_time_does_not_suffice_for_is_not_judged_and_what_was_found_counts(
     begun = time.monotonic()
     made = smoke(monkeypatch, groups, options=Options(timeout=1.0))
     assert time.monotonic() - begun < 3
-    assert verdicts(made.report) == {"roll-call": "pass", "facts": "pass", "mesh": "fail", "ddp": "not_judged"}
+    assert verdicts(made.report) == {"roll-call": "pass", "facts": "pass", "mesh": "fail", "ddp": "incomplete"}
     assert notes(made.report)["ddp"] == notes(made.report)["mesh"] == "no time left"
 
 
@@ -194,7 +195,8 @@ def test_a_check_that_fails_itself_costs_that_check_alone(monkeypatch: pytest.Mo
 
     groups = [[Step("facts", good("facts"))], [Step("mesh", broken), Step("storage", good("storage"))]]
     made = smoke(monkeypatch, groups)
-    assert verdicts(made.report) == {"roll-call": "pass", "facts": "pass", "mesh": "not_judged", "storage": "pass"}
+    assert verdicts(made.report) == {"roll-call": "pass", "facts": "pass", "mesh": "incomplete", "storage": "pass"}
+    assert made.report.verdict is SmokeVerdict.INCOMPLETE
     assert notes(made.report)["mesh"] == "the check failed itself: KeyError: 'figure'"
 
 
@@ -208,7 +210,7 @@ def test_beside_a_training_what_it_would_feel_is_left_out(monkeypatch: pytest.Mo
         [Step("throughput", good("throughput"), loads=True), Step("ddp", good("ddp"), ranks=True)],
     ]
     made = smoke(monkeypatch, groups, look=busy)
-    assert [name for name, verdict in verdicts(made.report).items() if verdict == "not_judged"] == ["throughput", "ddp"]
+    assert [name for name, verdict in verdicts(made.report).items() if verdict == "skipped"] == ["throughput", "ddp"]
     assert notes(made.report)["ddp"] == "somebody trains"
     assert made.report.verdict is SmokeVerdict.PASS
 
@@ -216,14 +218,17 @@ def test_beside_a_training_what_it_would_feel_is_left_out(monkeypatch: pytest.Mo
 def test_one_worker_and_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = [[Step("mesh", good("mesh"), others=True)], [Step("ddp", good("ddp"), ranks=True)]]
     made = smoke(monkeypatch, groups, count=1, options=Options(gpu=False))
-    assert notes(made.report)["mesh"] == "one worker: there is nobody to talk to"
+    assert notes(made.report)["mesh"] == "at least two workers are needed"
     assert notes(made.report)["ddp"] == "--no-gpu"
+    assert verdicts(made.report) == {"roll-call": "pass", "mesh": "not_judged", "ddp": "skipped"}
 
 
 def test_cancelled_it_ends_its_agents_and_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = Scripted()
     made = Smoke(executor, [worker(0), worker(1)], Options())
-    monkeypatch.setattr(running, "steps", lambda _: [[Step("facts", good("facts"))], [Step("mesh", good("mesh", 60))]])
+    groups = [[Step("facts", good("facts"))], [Step("mesh", good("mesh", 60))], [Step("ddp", good("ddp"))]]
+    monkeypatch.setattr(running, "steps", lambda _: groups)
+    monkeypatch.setattr(running, "names", lambda _: ["roll-call", "facts", "mesh", "ddp"])
     monkeypatch.setattr(running, "look_before", nothing)
 
     async def scenario() -> None:
@@ -237,7 +242,9 @@ def test_cancelled_it_ends_its_agents_and_keeps_what_it_found(monkeypatch: pytes
         assert time.monotonic() - begun < 3
 
     asyncio.run(scenario())
-    assert verdicts(made.report) == {"roll-call": "pass", "facts": "pass"}
+    ended = {"mesh": "incomplete", "ddp": "incomplete"}
+    assert verdicts(made.report) == {"roll-call": "pass", "facts": "pass", **ended}
+    assert made.report.verdict is SmokeVerdict.INCOMPLETE
     assert made.may_still_run() == []
 
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from atlctl.cli.commands.smoke import exit_code
 from atlctl.cli.smoke.telling import Words, progress_text, report_text, to_data
 from atlctl.cli.smoke.torchrun import line
-from atlctl.i18n import Language
+from atlctl.i18n import Language, Message
 from atlctl.render.jsonout import dumps
 from atlctl.render.streams import Streams
 from atlctl.render.width import display_width
-from atlctl.smoke.findings import Culprit, Finding, Report, Severity
+from atlctl.smoke.findings import Check, Culprit, Finding, Report, Severity, SmokeVerdict
 from tests.unit.smoke.reports import report
 
 NASTY = "a\x1b[2J\x1b]0;t\x07\x9b31m\x85\rover\b\x7f\u202egnp\u2066\u2028\u200b[bold]m[/bold]:smile:\nFAIL  forged\n中"
@@ -58,6 +59,31 @@ def test_a_pipe_gets_each_finding_on_two_lines() -> None:
     assert "WARN  mesh: /data/words of a worker on worker-1" in lines
     assert "NOT JUDGED  ddp: worker-[0-3] (4)" in lines
     assert "WARN  facts: nobody in particular" in lines
+
+
+def test_what_was_not_tested_of_a_worker_is_said_once_with_its_checks() -> None:
+    made = Report("quick")
+    made.checks = [Check(one, SmokeVerdict.INCOMPLETE) for one in ("device", "ddp")]
+    made.findings = [
+        Finding(check, Severity.INCOMPLETE, Culprit("worker", name), "no torch", advice=Message("install it"))
+        for check in ("device", "ddp")
+        for name in ("worker-1", "worker-2")
+    ]
+    made.findings.append(Finding("ddp", Severity.INCOMPLETE, Culprit("worker", "worker-3"), "no torch"))
+    lines = report_text(made, Words("en"), Streams()).splitlines()
+    assert lines[0] == "INCOMPLETE: no fault was found, but not everything was tested (checks incomplete: 2)"
+    told = lines[lines.index("INCOMPLETE  device, ddp: worker-[1-2] (2)") :]
+    assert told[1:] == ["      no torch", "      next: install it", "INCOMPLETE  ddp: worker-3", "      no torch"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "code", "strict"),
+    [("pass not_judged skipped", 0, 1), ("pass warn", 0, 1), ("pass incomplete", 5, 5), ("incomplete warn", 5, 1),
+     ("incomplete fail", 1, 1), ("pass", 0, 0)],
+)  # fmt: skip
+def test_the_exit_code(seen: str, code: int, strict: int) -> None:
+    made = Report("quick", checks=[Check(str(at), SmokeVerdict(one)) for at, one in enumerate(seen.split())])
+    assert (exit_code(made, strict=False), exit_code(made, strict=True)) == (code, strict)
 
 
 def test_the_worst_comes_first_and_a_flood_is_counted() -> None:

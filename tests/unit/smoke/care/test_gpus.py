@@ -55,6 +55,9 @@ case "$*" in
       echo "GPU $gpu: NVIDIA H100 80GB HBM3 (UUID: GPU-$gpu)"
       printf '\\t Link 0: 26.562 GB/s\\n\\t Link 1: %s\\n' "${FAKE_LINK:-26.562 GB/s}"
     done ;;
+  *TEMPERATURE*) for gpu in 0 1; do
+      printf 'GPU 00000000:%sB:00.0\n  Temperature\n    GPU Slowdown Temp   : 89 C\n' "$gpu"
+    done ;;
   *topo*)
     printf '\\tGPU0\\tGPU1\\tNIC0\\tCPU Affinity\\n'
     printf 'GPU0\\t X \\tNV18\\tPIX\\t0-63\\nGPU1\\tNV18\\t X \\tSYS\\t0-63\\n' ;;
@@ -85,7 +88,7 @@ def test_all_of_it(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "index": 1, "uuid": "GPU-1", "name": "NVIDIA H100 80GB HBM3", "bus": "00000000:1B:00.0", "utilisation": 0.0,
         "memory_used": 4.0, "memory_total": 81559.0, "power": 70.12, "temperature": 31.0, "ecc": 0.0,
         "clock_reasons": 1, "processes": 1, "remap_pending": "No", "remap_failure": "No", "ecc_ever": 12.0, "mig": None,
-        "links": {"up": 1, "down": 1},
+        "links": {"up": 1, "down": 1}, "slowdown": 89.0,
     }  # fmt: skip
 
 
@@ -127,8 +130,39 @@ def test_nonsense_of_the_tool_is_survived(output: str) -> None:
     assert len(found) < 2
     assert len(odd) <= 16
     gpus.parse_links(output)
+    assert gpus.parse_slowdowns(output) == {}
     gpus.parse_topology(output)
     gpus.parse_xids(output.splitlines(), 0.0)
+
+
+def test_where_clocks_are_slowed_for_heat() -> None:
+    """Cards up to Ampere give the temperature, later ones how many degrees are left."""
+    output = """
+Timestamp                                 : Thu Nov 26 03:00:00 2026
+Attached GPUs                             : 3
+
+GPU 00000000:0B:00.0
+    Temperature
+        GPU Current Temp                  : 34 C
+        GPU T.Limit Temp                  : N/A
+        GPU Shutdown Temp                 : 92 C
+        GPU Slowdown Temp                 : 89 C
+        GPU Max Operating Temp            : 85 C
+        Memory Current Temp               : 41 C
+GPU 00000000:1B:00.0
+    Temperature
+        GPU Current Temp                  : 86 C
+        GPU T.Limit Temp                  : 1 C
+        GPU Shutdown T.Limit Temp         : -8 C
+        GPU Slowdown T.Limit Temp         : -2 C
+        GPU Target Temperature            : N/A
+GPU 00000000:2B:00.0
+    Temperature
+        GPU Current Temp                  : 40 C
+        GPU T.Limit Temp                  : N/A
+        GPU Slowdown Temp                 : N/A
+"""
+    assert gpus.parse_slowdowns(output) == {"00000000:0b:00.0": 89.0, "00000000:1b:00.0": 89.0}
 
 
 def test_xids_of_the_last_day() -> None:
@@ -156,10 +190,12 @@ def xid(number: int, text: str = "", bus: str = "0000:1b:00") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("facts", "stated", "kind", "severity", "text"),
     [
-        (fact(ecc=3.0), 2, "gpu", Severity.WARN, "3 memory errors that ECC could not correct"),
+        (fact(ecc=3.0), 2, "gpu", Severity.FAIL, "3 memory errors that ECC could not correct"),
         (fact(remap_failure="Yes"), 2, "gpu", Severity.FAIL, "could not be remapped"),
         (fact(remap_pending="Yes"), 2, "gpu", Severity.FAIL, "waits for the GPU to be reset"),
         (fact(throttled=["heat"], temperature=91.0), 2, "gpu", Severity.WARN, "heat, 91 degrees"),
+        (fact(temperature=92.0), 2, "gpu", Severity.FAIL, "92 degrees, and its clocks are slowed at 92"),
+        (fact(temperature=88.0, slowdown=87.0), 2, "gpu", Severity.FAIL, "88 degrees, and its clocks are slowed at 87"),
         (fact(smi=xid(74)), 2, "gpu", Severity.WARN, "Xid 74 2 min ago: An NVLink error"),
         (fact(smi=xid(94)), 2, "gpu", Severity.WARN, "Xid 94 2 min ago: A contained memory error"),
         (fact(smi=xid(140)), 2, "gpu", Severity.WARN, "Xid 140 2 min ago: A memory error that ECC could not correct"),
@@ -205,7 +241,9 @@ def test_the_platforms_number_is_trusted_where_it_agrees_somewhere() -> None:
     assert ill("w0", none, 8, trusted({"w0": none}, {"w0": 8}), {}) == []
     assert trusted({"w0": none, "w1": fact()}, {"w0": 2, "w1": 2})
     assert [f.severity for f in ill("w0", none, 2, True, {})] == [Severity.FAIL]
+    # Two shares of each GPU may be counted; seven GPUs cannot be.
     assert [f.severity for f in ill("w0", fact(), 4, False, {})] == [Severity.WARN]
+    assert [f.severity for f in ill("w0", fact(), 7, False, {})] == [Severity.FAIL]
 
 
 def test_throttling_must_be_seen_twice() -> None:

@@ -11,7 +11,7 @@ import pytest
 from atlctl.remote.smoke import zygote
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.ranks import allreduce, collectives, expected, settle, stragglers
-from atlctl.smoke.ranks.members import Member, choose, cut_off
+from atlctl.smoke.ranks.members import Member, Without, choose, cut_off
 from atlctl.smoke.ranks.stages import StageOutcome, Track
 
 TORCH = {"ok": True, "torch": "2.4.0", "cuda": "12.4"}
@@ -31,14 +31,21 @@ def test_one_rank_for_each_gpu_in_the_order_of_the_workers() -> None:
 def test_one_rank_for_each_worker_where_nobody_has_a_gpu() -> None:
     found = choose(["a", "b"], {"a": TORCH, "b": {"ok": False, "error": "no"}}, {}, None)
     assert [m.culprit for m in found.members] == [Culprit("rank", "a", rank=0)]
-    assert found.without == {"b": "no torch: no"}
+    assert found.without == {"b": Without("no torch: no", due=True)}
+
+
+def test_a_worker_without_torch_is_due_only_if_another_has_it_or_its_own_is_broken() -> None:
+    absent = {"ok": False, "error": "no", "absent": True}
+    assert not choose(["a"], {"a": absent}, {}, None).without["a"].due
+    assert choose(["a"], {"a": {"ok": False, "error": "libcudart.so"}}, {}, None).without["a"].due
+    assert choose(["a", "b"], {"a": absent, "b": TORCH}, {}, None).without["a"].due
 
 
 def test_a_selection_leaves_out_all_else() -> None:
     facts = {"a": gpus(0, 1), "b": gpus(0, 1), "c": gpus(0)}
     found = choose(["a", "b", "c"], dict.fromkeys("abc", TORCH), facts, {"a": [1], "c": [0, 7]})
     assert [(m.worker, m.gpu) for m in found.members] == [("a", 1), ("c", 0)]
-    assert found.without == {"b": "no GPU of it was selected", "c": "it has no GPU 7"}
+    assert found.without == {"b": Without("no GPU of it was selected", due=False), "c": Without("it has no GPU 7")}
 
 
 def test_a_worker_that_lacks_what_the_others_have_is_said() -> None:
