@@ -459,5 +459,6 @@ def _some(texts: Mapping[str, str]) -> str:
     return joined([*shown, *([Message("{n} more", n=len(texts) - _TOLD)] if len(texts) > _TOLD else [])])
 
 
-def _advice(labels: Iterable[str]) -> Message | None:
-    return next((advice for start, advice in _ADVICE.items() for label in labels if label.startswith(start)), None)
+def _advice(labels: Iterable[str]) -> Message:
+    found = (advice for start, advice in _ADVICE.items() for label in labels if label.startswith(start))
+    return next(found, Message("give all workers the same image, settings and limits"))

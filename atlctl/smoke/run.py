@@ -49,34 +49,40 @@ Act = Callable[[Run], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One check: its name in the report, and what makes it. `ranks`: it runs processes with torch, on GPUs.
-    `others`: it needs two workers. `loads`: a training would feel it."""
+    """One check: its name in the report, what it looks at, and what makes it. `ranks`: it runs processes with torch,
+    on GPUs. `others`: it needs two workers. `loads`: a training would feel it."""
 
     name: str
+    title: Message
     act: Act
     ranks: bool = False
     others: bool = False
     loads: bool = False
 
 
-_FACTS = Step("facts", check_facts)
-_MESH = Step("mesh", check_mesh, others=True)
-_THROUGHPUT = Step("throughput", check_throughput, others=True, loads=True)
+_FACTS = Step("facts", Message("what differs between workers"), check_facts)
+_MESH = Step("mesh", Message("every worker calls every other"), check_mesh, others=True)
+_THROUGHPUT = Step("throughput", Message("speed and loss of every link"), check_throughput, others=True, loads=True)
 _QUICK = (
     (_FACTS,),
-    (_MESH, Step("storage", check_storage)),
-    (Step("gpus", check_gpus),),
-    (Step("device", check_device, ranks=True),),
-    (Step("collectives", check_collectives, ranks=True),),
-    (Step("ddp", check_ddp, ranks=True),),
+    (_MESH, Step("storage", Message("mounts are written and read by all"), check_storage)),
+    (Step("gpus", Message("what the driver tells of the GPUs"), check_gpus),),
+    (Step("device", Message("memory and arithmetic"), check_device, ranks=True),),
+    (Step("collectives", Message("collectives, bit by bit"), check_collectives, ranks=True),),
+    (Step("ddp", Message("gradients of a DDP step"), check_ddp, ranks=True),),
 )
 _STANDARD = (
     (_THROUGHPUT,),
-    (Step("fsdp", check_fsdp, ranks=True),),
-    (Step("allreduce", check_allreduce, ranks=True),),
-    (Step("stragglers", check_stragglers, ranks=True),),
+    (Step("fsdp", Message("a step of FSDP"), check_fsdp, ranks=True),),
+    (Step("allreduce", Message("bandwidth of all-reduce"), check_allreduce, ranks=True),),
+    (Step("stragglers", Message("who is slower than the others"), check_stragglers, ranks=True),),
 )
-_DEEP = ((Step("pairs", check_pairs, ranks=True, others=True),),)
+_DEEP = ((Step("pairs", Message("each two workers by themselves"), check_pairs, ranks=True, others=True),),)
+#: What each line of the report is about.
+TITLES = {
+    "roll-call": Message("who answers"),
+    **{step.name: step.title for group in (*_QUICK, *_STANDARD, *_DEEP) for step in group},
+}
 
 
 def steps(options: Options) -> Sequence[Sequence[Step]]:

@@ -67,6 +67,8 @@ _ADVICE = {
     "cache": Message("look at the mount's options for caching (NFS: actimeo, lookupcache)"),
 }
 
+_ADVICE_ELSE = Message("look at the mount on this worker, its free space and rights")
+
 Told = Mapping[str, Any]
 
 
@@ -539,7 +541,8 @@ def _space(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
 def _finding(
     name: str | None, path: str, severity: Severity, text: str, advice: str, confirmed: bool = False
 ) -> Finding:
-    return Finding(CHECK, severity, Culprit("mount", name, path=path), text, confirmed, _ADVICE.get(advice))
+    told = _ADVICE.get(advice, _ADVICE_ELSE) if advice else None
+    return Finding(CHECK, severity, Culprit("mount", name, path=path), text, confirmed, told)
 
 
 def _sees(looks: Looks, reader: str, writer: str) -> bool | None:

@@ -26,6 +26,7 @@ from atlctl.render.table import Column, Table, render_table
 from atlctl.render.width import display_width, wrapped
 from atlctl.smoke.findings import Culprit, Finding, Report, Severity, SmokeVerdict
 from atlctl.smoke.ranks.expected import BusbwRow, rows
+from atlctl.smoke.run import TITLES
 
 _TONES = {
     SmokeVerdict.FAIL: Tone.FAIL,
@@ -60,27 +61,6 @@ _WHOLE = {
     SmokeVerdict.NOT_JUDGED: Message("NOT JUDGED: nothing could be judged"),
     SmokeVerdict.PASS: Message("PASS: no fault was found"),
 }
-_CHECKS = {
-    "roll-call": Message("who answers"),
-    "facts": Message("what differs between workers"),
-    "mesh": Message("every worker calls every other"),
-    "throughput": Message("speed and loss of every link"),
-    "storage": Message("mounts are written and read by all"),
-    "gpus": Message("what the driver tells of the GPUs"),
-    "device": Message("memory and arithmetic"),
-    "collectives": Message("collectives, bit by bit"),
-    "ddp": Message("gradients of a DDP step"),
-    "fsdp": Message("a step of FSDP"),
-    "allreduce": Message("bandwidth of all-reduce"),
-    "stragglers": Message("who is slower than the others"),
-    "pairs": Message("each two workers by themselves"),
-}
-#: Advice by check, for findings that bring none of their own.
-_ADVICE = {
-    "facts": Message("give all workers the same image, settings and limits"),
-    "mesh": Message("look at the interfaces, routes, MTU and network policies on the way"),
-    "storage": Message("look at the mount on this worker, its free space and rights"),
-}
 
 
 class Words:
@@ -100,16 +80,11 @@ class Words:
 
     def check(self, name: str) -> str:
         """What a check looks at, in a few words."""
-        return self(_CHECKS[name]) if name in _CHECKS else name
+        return self(TITLES.get(name, name))
 
     def named(self, name: str) -> str:
         """A check's name, which is English; for a reader of another language with what it looks at."""
         return name if self.lang == "en" else f"{name} {self.check(name)}"
-
-    def advice(self, finding: Finding) -> str:
-        """The next step: as the check gave it, else what holds for all that it finds."""
-        usual = None if finding.severity in _NO_FAULT else _ADVICE.get(finding.check)
-        return self(finding.advice or usual or "")
 
     def sentence(self, text: str) -> str:
         """A note or evidence in the reader's language, harmless and one line."""
@@ -248,7 +223,7 @@ def _told(group: Sequence[Finding], words: Words, streams: Streams, advised: set
     head = f"{words.verdict(verdict)}  {clean(first.check)}: {who}"
     sure = words(Message("seen again at a second look")) if first.confirmed and first.severity not in _NO_FAULT else ""
     body = [clean(words.sentence(first.evidence)) + (words.aside(sure) if sure else "")]
-    advice = words.advice(first)
+    advice = words(first.advice or "")
     if advice and advice not in advised:
         advised.add(advice)
         body.append(words(Message("next: {advice}", advice=clean(advice))))

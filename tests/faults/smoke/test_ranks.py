@@ -49,12 +49,15 @@ def test_three_that_end_or_hang_are_named_and_the_others_are_still_tested() -> N
 def test_ranks_that_never_start_and_one_that_is_stopped() -> None:
     faults = {3: ["never forks"], 2: ["never comes up"], 0: ["stops"]}
     told = driven(4, faults, ("device", "collectives"), idle=2)
-    found = [(f.check, f.culprit and f.culprit.worker, f.evidence) for f in told.report.findings]
-    assert {one[:2] for one in found} == {
+    found = [(f.check, f.culprit and f.culprit.worker, f.evidence, f.severity) for f in told.report.findings]
+    assert {one[:2] for one in found if one[3] is Severity.FAIL} == {
         ("device", "worker-3"),
         ("device", "worker-2"),
         ("collectives", "worker-0"),
     }, told.lines()
+    # Nobody is left for the fourth to talk to.
+    untested = {one[:2] for one in found if one[3] is Severity.INCOMPLETE}
+    assert untested == {("collectives", f"worker-{at}") for at in (1, 2, 3)}, told.lines()
     assert any("cannot be started: Resource temporarily unavailable" in one[2] for one in found)
     assert any("does not start: <lambda> (" in one[2] for one in found)
     assert any("stopped by a signal" in one[2] for one in found)
@@ -76,12 +79,16 @@ def test_a_starved_rank_is_not_called_slow() -> None:
 def test_a_worker_without_torch_is_said_and_one_that_never_forks_is_named_at_once() -> None:
     """The first is not accused. Once torch is imported nothing is waited for."""
     told = driven(4, {1: ["no torch"], 3: ["never forks"]}, ("device", "collectives"))
-    found = {(f.severity, f.culprit and f.culprit.worker): f.evidence for f in told.report.findings}
-    assert set(found) == {(Severity.NOT_JUDGED, "worker-1"), (Severity.FAIL, "worker-3")}, told.lines()
-    assert "libcudart.so.12" in found[Severity.NOT_JUDGED, "worker-1"]
-    assert [(c.name, c.note) for c in told.report.checks] == [
-        ("device", "3 ranks on CPUs"),
-        ("collectives", "2 ranks, gloo"),
+    found = {(f.check, f.severity, f.culprit and f.culprit.worker): f.evidence for f in told.report.findings}
+    assert set(found) == {
+        ("device", Severity.FAIL, "worker-3"),
+        *((check, Severity.INCOMPLETE, "worker-1") for check in ("device", "collectives")),
+        ("collectives", Severity.INCOMPLETE, "worker-3"),
+    }, told.lines()
+    assert "libcudart.so.12" in found["device", Severity.INCOMPLETE, "worker-1"]
+    assert [(c.name, c.verdict, c.note) for c in told.report.checks] == [
+        ("device", SmokeVerdict.FAIL, "3 ranks on CPUs"),
+        ("collectives", SmokeVerdict.INCOMPLETE, "2 ranks, gloo"),
     ]
     assert told.report.timings["collectives"] < 5
 

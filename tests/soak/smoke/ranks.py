@@ -62,7 +62,7 @@ HEAD = """\
 
 def loud(told: Told) -> set[str]:
     """Who is named by a fault or a warning; also nobody, where a fault names nobody."""
-    found = [f for f in told.report.findings if f.severity is not Severity.NOT_JUDGED]
+    found = [f for f in told.report.findings if f.severity in (Severity.FAIL, Severity.WARN)]
     return {f.culprit.worker or "nobody" if f.culprit is not None else "nobody" for f in found}
 
 

@@ -78,7 +78,7 @@ def once(row: Row, faults: Sequence[str], chance: random.Random) -> None:
         begun = time.monotonic()
         report = asyncio.run(_check(site, wrong, hosts))
         row.seconds.append(time.monotonic() - begun)
-        told = [f for f in report.findings if f.severity is not Severity.NOT_JUDGED]
+        told = [f for f in report.findings if f.severity in (Severity.FAIL, Severity.WARN)]
         named = {f.culprit.worker for f in told if f.culprit is not None and f.culprit.path == str(site.at)}
         wanted = {f"worker-{index}" for index in bad}
         row.exact += wanted <= named

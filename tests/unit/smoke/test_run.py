@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from atlctl.backends.base import Event, Exited, FailedToStart, Lost
+from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.smoke import run as running
@@ -18,6 +19,8 @@ from atlctl.smoke.context import Options, Run
 from atlctl.smoke.findings import Culprit, Finding, Report, Severity, SmokeVerdict
 from atlctl.smoke.run import Act, Smoke, Step, absent, names, steps
 from tests.unit.smoke.scripted import Script, Scripted, Stream, mute, polite, worker
+
+TITLE = Message("a check")
 
 
 async def nothing(run: Run) -> None:
@@ -62,7 +65,10 @@ def notes(report: Report) -> dict[str, str]:
 
 
 def test_a_healthy_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = [[Step("facts", good("facts"))], [Step("mesh", good("mesh", 0.2)), Step("storage", good("storage"))]]
+    groups = [
+        [Step("facts", TITLE, good("facts"))],
+        [Step("mesh", TITLE, good("mesh", 0.2)), Step("storage", TITLE, good("storage"))],
+    ]
     made = smoke(monkeypatch, groups)
     assert verdicts(made.report) == dict.fromkeys(("roll-call", "facts", "mesh", "storage"), "pass")
     assert made.report.verdict is SmokeVerdict.PASS
@@ -77,7 +83,9 @@ def test_who_is_missing_is_named_and_asked_again(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))  # this machine's load makes a roll call longer
     scripts: dict[str, Script | Event] = {"worker-1": mute, "worker-2": FailedToStart(125, "pods/exec is forbidden")}
     begun = time.monotonic()
-    made = smoke(monkeypatch, [[Step("facts", good("facts"))]], scripts, count=4, gone={"worker-9": "it is gone"})
+    made = smoke(
+        monkeypatch, [[Step("facts", TITLE, good("facts"))]], scripts, count=4, gone={"worker-9": "it is gone"}
+    )
     assert time.monotonic() - begun < 4
     found = {finding.culprit.worker: finding for finding in made.report.findings if finding.culprit}
     assert list(found) == ["worker-9", "worker-1", "worker-2"]
@@ -119,7 +127,7 @@ def test_one_that_answers_when_it_is_asked_again_was_not_tested(monkeypatch: pyt
             await polite(stream)
         stream.events.put_nowait(Lost("reset"))
 
-    made = smoke(monkeypatch, [[Step("facts", good("facts", 0.5))]], {"worker-1": second})
+    made = smoke(monkeypatch, [[Step("facts", TITLE, good("facts", 0.5))]], {"worker-1": second})
     (finding,) = made.report.findings
     assert (finding.severity, finding.confirmed) == (Severity.INCOMPLETE, True)
     assert finding.evidence.endswith("asked once more it answered, and was not tested")
@@ -143,7 +151,9 @@ def test_one_that_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch, back: bool
 
     monkeypatch.setattr(running, "PATIENCE", 0.4)
     monkeypatch.setattr(running, "ROLL_CALL_MOST", 1.0)
-    made = smoke(monkeypatch, [[Step("facts", good("facts"))], [Step("mesh", good("mesh"))]], {"worker-1": dies})
+    made = smoke(
+        monkeypatch, [[Step("facts", TITLE, good("facts"))], [Step("mesh", TITLE, good("mesh"))]], {"worker-1": dies}
+    )
     (finding,) = made.report.findings
     assert finding.culprit == Culprit("worker", "worker-1")
     assert finding.severity is (Severity.INCOMPLETE if back else Severity.FAIL)
@@ -180,7 +190,7 @@ def test_what_time_does_not_suffice_for_is_not_tested_and_what_was_found_counts(
             run.find(Finding("mesh", Severity.FAIL, Culprit("link", "worker-0", "worker-1"), "cut", True))
             await asyncio.sleep(30)
 
-    groups = [[Step("facts", good("facts"))], [Step("mesh", slow)], [Step("ddp", good("ddp"))]]
+    groups = [[Step("facts", TITLE, good("facts"))], [Step("mesh", TITLE, slow)], [Step("ddp", TITLE, good("ddp"))]]
     begun = time.monotonic()
     made = smoke(monkeypatch, groups, options=Options(timeout=1.0))
     assert time.monotonic() - begun < 3
@@ -193,7 +203,10 @@ def test_a_check_that_fails_itself_costs_that_check_alone(monkeypatch: pytest.Mo
         with run.check("mesh"):
             raise KeyError("figure")
 
-    groups = [[Step("facts", good("facts"))], [Step("mesh", broken), Step("storage", good("storage"))]]
+    groups = [
+        [Step("facts", TITLE, good("facts"))],
+        [Step("mesh", TITLE, broken), Step("storage", TITLE, good("storage"))],
+    ]
     made = smoke(monkeypatch, groups)
     assert verdicts(made.report) == {"roll-call": "pass", "facts": "pass", "mesh": "incomplete", "storage": "pass"}
     assert made.report.verdict is SmokeVerdict.INCOMPLETE
@@ -205,9 +218,9 @@ def test_beside_a_training_what_it_would_feel_is_left_out(monkeypatch: pytest.Mo
         run.quiet = "somebody trains"
 
     groups = [
-        [Step("facts", good("facts"))],
-        [Step("mesh", good("mesh"), others=True)],
-        [Step("throughput", good("throughput"), loads=True), Step("ddp", good("ddp"), ranks=True)],
+        [Step("facts", TITLE, good("facts"))],
+        [Step("mesh", TITLE, good("mesh"), others=True)],
+        [Step("throughput", TITLE, good("throughput"), loads=True), Step("ddp", TITLE, good("ddp"), ranks=True)],
     ]
     made = smoke(monkeypatch, groups, look=busy)
     assert [name for name, verdict in verdicts(made.report).items() if verdict == "skipped"] == ["throughput", "ddp"]
@@ -216,7 +229,7 @@ def test_beside_a_training_what_it_would_feel_is_left_out(monkeypatch: pytest.Mo
 
 
 def test_one_worker_and_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = [[Step("mesh", good("mesh"), others=True)], [Step("ddp", good("ddp"), ranks=True)]]
+    groups = [[Step("mesh", TITLE, good("mesh"), others=True)], [Step("ddp", TITLE, good("ddp"), ranks=True)]]
     made = smoke(monkeypatch, groups, count=1, options=Options(gpu=False))
     assert notes(made.report)["mesh"] == "at least two workers are needed"
     assert notes(made.report)["ddp"] == "--no-gpu"
@@ -226,7 +239,11 @@ def test_one_worker_and_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cancelled_it_ends_its_agents_and_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = Scripted()
     made = Smoke(executor, [worker(0), worker(1)], Options())
-    groups = [[Step("facts", good("facts"))], [Step("mesh", good("mesh", 60))], [Step("ddp", good("ddp"))]]
+    groups = [
+        [Step("facts", TITLE, good("facts"))],
+        [Step("mesh", TITLE, good("mesh", 60))],
+        [Step("ddp", TITLE, good("ddp"))],
+    ]
     monkeypatch.setattr(running, "steps", lambda _: groups)
     monkeypatch.setattr(running, "names", lambda _: ["roll-call", "facts", "mesh", "ddp"])
     monkeypatch.setattr(running, "look_before", nothing)

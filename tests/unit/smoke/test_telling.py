@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -163,11 +162,3 @@ def test_the_line_for_torchrun_of_what_a_worker_tells() -> None:
     assert line({"problem": "no answer"}) == ("", ["no answer"])
     for odd in ({}, {"place": 3, "gpus": "x", "smi": None}, {"place": {"RANK": "x" * 99, "WORLD_SIZE": "-1"}}):
         assert isinstance(line(odd), tuple)
-
-
-def test_not_judged_needs_no_advice_and_others_get_one() -> None:
-    words = Words("en")
-    bare = Finding("mesh", Severity.FAIL, None, "evidence")
-    assert words.advice(bare).startswith("look at the interfaces")
-    assert Words("zh").advice(bare) == "检查途经的网络接口、路由、MTU 和网络策略"
-    assert words.advice(replace(bare, severity=Severity.NOT_JUDGED)) == ""
