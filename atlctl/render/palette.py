@@ -33,7 +33,7 @@ class Tone(Enum):
     FAIL = "1;38;5;196"
     #: Held: failed, and kept for inspection.
     HELD = "1;38;5;134"
-    #: Lost or unreachable.
+    #: Lost or unreachable; INCOMPLETE.
     LOST = "1;38;5;162"
     #: Unknown.
     UNKNOWN = "3;38;5;243"
