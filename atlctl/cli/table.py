@@ -58,6 +58,7 @@ _EXIT = {
     2: Message("the command line or a setting is wrong"),
     3: Message("no such job, worker or selection"),
     4: Message("not authenticated, or not permitted"),
+    5: Message("`smoke`: INCOMPLETE: no fault was found, but not everything was tested"),
     124: Message("a deadline passed"),
     125: Message("a command could not be started; also where `exec` is not allowed to"),
     126: Message("a command is not executable"),
