@@ -98,5 +98,5 @@ class OpenCheck:
     advice: Message | None = None
 
     def not_judged(self, why: str) -> None:
-        """The check does not apply, or there is nothing to compare with: nobody was due."""
+        """The check does not apply, or there is nothing to compare with: no worker was due."""
         self.note, self.unjudged = why, True

@@ -37,7 +37,7 @@ _TONES = {
     SmokeVerdict.PASS: Tone.OK,
 }
 _ORDER = tuple(Severity)
-#: Severities of findings that accuse nobody.
+#: Severities that accuse no worker.
 _NO_FAULT = (Severity.INCOMPLETE, Severity.NOT_JUDGED)
 #: Findings that are told one by one; the rest is counted, and whole in `-o json`.
 _TOLD = 40
@@ -128,7 +128,7 @@ def _headline(report: Report, words: Words, streams: Streams) -> list[str]:
         SmokeVerdict.NOT_JUDGED: Message("checks not judged: {count}"),
         SmokeVerdict.SKIPPED: Message("checks skipped: {count}"),
     }
-    # What accuses nobody is counted by checks: one reason may stand for many workers.
+    # These two are counted by checks: one reason may stand for many workers.
     checks = Counter(check.verdict for check in report.checks)
     found = Counter(SmokeVerdict(one.severity) for one in report.findings if one.severity not in _NO_FAULT)
     counts = {one: (found if one in (SmokeVerdict.FAIL, SmokeVerdict.WARN) else checks)[one] for one in keys}

@@ -155,7 +155,7 @@ def account(run: Run, stage: OpenCheck, chosen: Chosen, took_part: Collection[Me
             stage.tested.add(worker)
     for member in missing:
         why = out.get(str(member.number)) or (
-            Message("left out: its network is at fault, see mesh") if member.worker in _apart(run) else NO_RESULT
+            Message("not started: its network is at fault, see mesh") if member.worker in _apart(run) else NO_RESULT
         )
         stage.untested.setdefault(member.worker, why)
     stage.tested |= {member.worker for member in chosen.members} - set(stage.untested)
