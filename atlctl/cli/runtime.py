@@ -28,6 +28,7 @@ from atlctl.jobs.statedir import write_all
 if TYPE_CHECKING:
     import asyncio
 
+    from atlctl.render.status import Status
     from atlctl.render.streams import Streams
     from atlctl.render.writer import Writer
 
@@ -89,6 +90,8 @@ class Context:
     def __post_init__(self) -> None:
         self._stop: Callable[[int], None] | None = None
         self._asking = False
+        #: What the status line says; None where there is none.
+        self.status: Status | None = None
 
     @cached_property
     def streams(self) -> Streams:
@@ -168,8 +171,49 @@ def run_async(factory: Callable[[], Coroutine[Any, Any, T]], *, cleanup: float =
     import asyncio
 
     state = _Command(cleanup)
-    with _terminal_kept(), _handlers(state.on_signal), asyncio.Runner() as runner:
+    with _terminal_kept(), _handlers(state.on_signal), status_line(), asyncio.Runner() as runner:
         return runner.run(state.supervise(factory))
+
+
+@contextlib.contextmanager
+def status_line() -> Iterator[None]:
+    """With the status line, where stderr is a terminal of a person who wants to know; `say.doing` fills it.
+
+    `run_async` has it; needed for what takes long without an event loop.
+    """
+    current = _current
+    if current.quiet or not current.streams.stderr_tty or os.environ.get("TERM", "dumb") in ("dumb", ""):
+        yield
+        return
+    from atlctl.render.status import Status
+
+    current.status = Status(current.streams.stderr_color, os.environ)
+    current.writer.show(current.status.line)
+    stops = signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL
+    if stops:
+        signal.signal(signal.SIGTSTP, _on_stop)
+    try:
+        yield
+    finally:
+        if stops:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        current.writer.show(None)
+        current.status = None
+
+
+def _on_stop(number: int, _frame: object) -> None:
+    """Ctrl-Z: the shell's prompt begins on a clean line."""
+    with undisturbed():
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+        signal.signal(number, _on_stop)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Without the status line while something else writes to the terminal, or draws all of it."""
+    with _current.writer.hidden() if _current.status is not None else contextlib.nullcontext():
+        yield
 
 
 def _check_descriptors() -> None:
@@ -187,11 +231,12 @@ def _check_descriptors() -> None:
 @contextlib.contextmanager
 def asking() -> Iterator[None]:
     """Around a blocking read of an answer: the first signal ends the read at once, by raising Interrupted in it."""
-    _current._asking = True
-    try:
-        yield
-    finally:
-        _current._asking = False
+    with undisturbed():
+        _current._asking = True
+        try:
+            yield
+        finally:
+            _current._asking = False
 
 
 class _Command:
@@ -273,6 +318,8 @@ def _note_cleanup_failure(task: asyncio.Task[Any]) -> None:
 def _leave_now(code: int) -> NoReturn:
     """End the process without cleanup: say what may still run, put the terminal back."""
     try:
+        if _current.status is not None:
+            _current.writer.show(None)
         if _current.on_second is not None:
             _current.on_second()
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from atlctl.cli.runtime import context
@@ -56,6 +56,26 @@ def about(found: Iterable[tuple[str, tuple[bool, str]]]) -> None:
 
     for (bad, text), names in names_by_reason(found).items():
         (warning if bad else note)(Message("{names}: {text}", names=fold_names(names), text=text))
+
+
+@contextlib.contextmanager
+def doing(
+    what: str | Callable[[], str],
+    *,
+    done: Callable[[], float] | None = None,
+    total: float | None = None,
+    size: bool = False,
+    limit: float | None = None,
+) -> Iterator[None]:
+    """What the status line says while the block runs, see `atlctl.render.status.Step`. Costs nothing without one."""
+    status = context().status
+    if status is None:
+        yield
+        return
+    from atlctl.render.status import Step
+
+    with status.doing(Step(what, done, total, size, limit)):
+        yield
 
 
 def waiting(problem: str) -> Message:

@@ -3,26 +3,32 @@
 A reader that stops must neither freeze the event loop nor keep stderr from being shown: `put` only appends, and pipes
 and terminals are written through a non-blocking description of the writer's own, as O_NONBLOCK on the inherited one
 would change the shell's terminal too.
+
+The thread also draws the status line (`show`), so that it neither mixes with output nor stops while the loop is busy.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import select
 import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from atlctl.backends.base import Stream
 from atlctl.render.lines import Piece, Spill
+from atlctl.render.streams import DEFAULT_WIDTH
 
 if TYPE_CHECKING:
     import asyncio
+
+_log = logging.getLogger(__name__)
 
 #: `drain` waits while more than this many bytes are pending.
 PENDING_LIMIT = 8 << 20
@@ -32,11 +38,20 @@ _SPILL_CHUNK = 256 << 10
 #: What an item is taken to occupy beyond its bytes, so that a flood of tiny ones is bounded too.
 _ITEM_COST = 64
 
+#: Erases the status line, which never takes more than one.
+ERASE = b"\r\x1b[K"
+#: Seconds without output after which the status line appears, and between two draws of it.
+QUIET, TICK = 0.5, 0.15
+#: Output that comes less often than this (seconds) does not hide the line: it is drawn again at once.
+_STEADY = 0.25
+#: Seconds that a terminal which is not read gets to take the line away.
+_HIDING = 0.5
+
 
 class _Target:
     """One file or terminal that is written. stdout and stderr share it where they are the same (`2>&1`)."""
 
-    __slots__ = ("at_line_start", "blocked", "dead", "fds", "owner", "private_fd", "queue")
+    __slots__ = ("at_line_start", "blocked", "dead", "fds", "owner", "pipe", "private_fd", "queue", "terminal")
 
     def __init__(self) -> None:
         #: (stream, what is left to write, its cost)
@@ -47,6 +62,7 @@ class _Target:
         self.dead = False
         self.at_line_start = True
         self.owner: str | None = None
+        self.pipe = self.terminal = False
 
     def fd(self, stream: Stream) -> int:
         return self.fds[stream] if self.private_fd is None else self.private_fd
@@ -56,12 +72,13 @@ class _Target:
         fd = next(iter(self.fds.values()))
         try:
             mode = os.fstat(fd).st_mode
-            if stat.S_ISFIFO(mode) or (stat.S_ISCHR(mode) and os.isatty(fd)):
+            self.pipe, self.terminal = stat.S_ISFIFO(mode), stat.S_ISCHR(mode) and os.isatty(fd)
+            if self.pipe or self.terminal:
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
                 self.private_fd = os.open(f"/proc/self/fd/{fd}", flags)
         except OSError:
             return
-        if self.private_fd is not None and stat.S_ISFIFO(mode):
+        if self.private_fd is not None and self.pipe:
             with contextlib.suppress(OSError):  # The user's share of pipe memory may be used up.
                 fcntl.fcntl(self.private_fd, fcntl.F_SETPIPE_SZ, _BATCH_BYTES)
 
@@ -96,6 +113,12 @@ class Writer:
         err.fds["stderr"] = stderr_fd
         self._targets: dict[Stream, _Target] = {"stdout": out, "stderr": err}
         self._distinct = (out,) if out is err else (out, err)
+        #: The status line: what it says, by the columns of the terminal. `_holds` count who keeps it away.
+        self._line: Callable[[int], bytes] | None = None
+        self._holds = 0
+        self._drawn = False
+        self._piped = False
+        self._next_draw = self._settled = 0.0
 
     @property
     def pending_bytes(self) -> int:
@@ -165,6 +188,52 @@ class Writer:
             thread.join(max(0.1, deadline - time.monotonic()))
         return done
 
+    def show(self, line: Callable[[int], bytes] | None) -> None:
+        """From now on `line(columns)` is the status line on stderr, a terminal: drawn when nothing was written for a
+        while, and erased before anything is. It is called in the writer's thread, and its text must be safe to show, at
+        the end without a newline, and not wider than that. None: no line any more; it is gone when this returns."""
+        with self._changed:
+            if self._closing or self._piped:
+                return
+            self._line = line
+            self._next_draw = time.monotonic() + QUIET
+            if line is not None and self._thread is None:
+                self._start()
+            elif self._sleeping:
+                self._wake()
+        if line is None:
+            self._until_hidden()
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Without the status line, for what writes to the terminal past this writer. The cursor is then at the start of
+        a line."""
+        self._holds += 1
+        self._until_hidden()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._holds -= 1
+                self._next_draw = time.monotonic() + QUIET
+                for target in self._distinct:
+                    target.at_line_start = target.at_line_start or target.terminal
+                if self._sleeping:
+                    self._wake()
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the status line is on the terminal."""
+        return self._drawn
+
+    def _until_hidden(self) -> None:
+        """Does without the lock, as a signal's handler may hold it below this."""
+        until = time.monotonic() + _HIDING
+        while self._drawn and time.monotonic() < until and self._thread is not None and self._thread.is_alive():
+            with contextlib.suppress(OSError):  # full, or the thread has just ended
+                os.write(self._wake_write, b"\0")
+            time.sleep(0.002)
+
     def _start(self) -> None:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
@@ -189,9 +258,12 @@ class Writer:
                     self._sleeping = not ready
                 for target in ready:
                     self._write_some(target)
+                pause = self._draw()
                 if not ready or any(target.blocked for target in self._distinct):
-                    self._poll(wait=not ready)
+                    self._poll(pause if not ready else 0)
         finally:
+            with contextlib.suppress(BlockingIOError):
+                self._erase()
             for target in self._distinct:
                 _close_spills([item for _, item, _ in target.queue])
                 if target.private_fd is not None:
@@ -201,21 +273,84 @@ class Writer:
             os.close(self._wake_read)
             os.close(self._wake_write)
 
-    def _poll(self, wait: bool) -> None:
-        """Until there is something to write, or room for what could not be written."""
+    def _draw(self) -> float | None:
+        """Draws or erases the status line where it is time to. Seconds until it is again, None for never."""
+        line, target, now = self._line, self._targets["stderr"], time.monotonic()
+        if line is None or self._holds or target.dead:
+            with contextlib.suppress(BlockingIOError):
+                self._erase()
+            return TICK if self._drawn else None
+        if now < self._next_draw:
+            return self._next_draw - now
+        if target.blocked or not self._clear_to_draw():
+            # What is pending is written first; a line that was begun ends some time.
+            self._next_draw = now + TICK
+            return TICK
+        self._next_draw = now + TICK
+        try:
+            columns = os.get_terminal_size(target.fd("stderr")).columns
+            os.write(target.fd("stderr"), ERASE + line(columns or DEFAULT_WIDTH))
+            self._drawn = True
+        except OSError:
+            pass  # a terminal that is not read now, or is gone: output will tell
+        except Exception:  # noqa: BLE001 - whatever computes the line, output goes on
+            _log.debug("the status line failed", exc_info=True)
+            self._line = None
+        return TICK
+
+    def _clear_to_draw(self) -> bool:
+        """Nothing waits to be written, no line on the terminal is begun, and the terminal is this process's."""
+        with self._changed:
+            if any(target.queue or (target.terminal and not target.at_line_start) for target in self._distinct):
+                return False
+        try:
+            return os.tcgetpgrp(self._targets["stderr"].fd("stderr")) == os.getpgrp()
+        except OSError:
+            return True  # not the terminal that controls this process
+
+    def _erase(self) -> None:
+        """Takes the status line away. Raises BlockingIOError if the terminal takes nothing now."""
+        if self._drawn:
+            target = self._targets["stderr"]
+            try:
+                if not target.dead:
+                    os.write(target.fd("stderr"), ERASE)
+            except BlockingIOError:
+                raise
+            except OSError:
+                pass
+            self._drawn = False
+
+    def _poll(self, seconds: float | None) -> None:
+        """Until there is something to write, or room for what could not be written, or the time is up."""
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         blocked = {target.fd(target.queue[0][0]): target for target in self._distinct if target.blocked}
         for fd in blocked:
             poll.register(fd, select.POLLOUT)
-        for fd, _ in poll.poll(None if wait else 0):
+        for fd, _ in poll.poll(None if seconds is None else 1000 * seconds):
             if fd == self._wake_read:
                 os.read(fd, 64)
             else:
                 blocked[fd].blocked = False
 
+    def _make_way(self, target: _Target) -> None:
+        """Takes the status line away before `target` is written, and sets when it may come back."""
+        if target.pipe and "stdout" in target.fds:
+            self._line, self._piped = None, True  # what reads the pipe may use the same terminal from now on
+        elif not target.terminal:
+            return
+        was, now = self._drawn, time.monotonic()
+        self._erase()
+        if was and now - self._settled >= _STEADY:
+            self._next_draw = self._settled = now
+        else:
+            self._next_draw = now + QUIET
+
     def _write_some(self, target: _Target) -> None:
         try:
+            if self._line is not None:
+                self._make_way(target)
             stream, buffers = self._batch(target)
             if buffers:
                 self._written(target, os.writev(target.fd(stream), buffers))
