@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 
 def redact(text: str) -> str:
@@ -26,9 +27,25 @@ class _Harmless(logging.Formatter):
         return harmless(super().format(record))
 
 
+class _Stderr:
+    """Where records go: past the writer before there is one, and once it is closed."""
+
+    def write(self, text: str) -> None:
+        from atlctl.cli.runtime import context
+
+        if context().status is not None:
+            context().writer.put("stderr", text.encode(errors="backslashreplace"))
+        elif sys.stderr is not None:
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+
+
 def set_up(verbose: int, debug: bool) -> None:
     """Send atlctl's records to stderr: warnings, with `verbose` 1 info, with 2 debug. `debug` adds other libraries'."""
-    handler = logging.StreamHandler()
+    handler = logging.StreamHandler(_Stderr())
     handler.setFormatter(_Harmless("%(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.handlers = [handler] if debug else [logging.NullHandler()]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from atlctl.backends.base import Argv, ExecRequest
 from atlctl.cli import say, target
 from atlctl.cli.patience import within
-from atlctl.cli.runtime import context
+from atlctl.cli.runtime import context, undisturbed
 from atlctl.cli.sinks import FolderSink, GatherSink, JsonSink, LiveSink, summary_lines
 from atlctl.fanout.engine import FanOut, Limits, RunInterrupted, StdinFeed
 from atlctl.fanout.limits import make_room
@@ -180,7 +180,8 @@ async def _run(
     context().on_second = lambda: say.now(_left(fan_out))
     stopped: RunInterrupted | None = None
     try:
-        outcomes = await fan_out.run()
+        with undisturbed() if stdin and context().streams.stdin_tty else say.running(fan_out):
+            outcomes = await fan_out.run()
     except RunInterrupted as interruption:
         outcomes, stopped = interruption.outcomes, interruption
     finally:

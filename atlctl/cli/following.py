@@ -50,7 +50,8 @@ async def begin(source: Backend, starting: Coroutine[Any, Any, str], detach: boo
     """Start a job (`starting` returns its name), then stay with it unless it is to be left alone."""
     task = asyncio.create_task(starting)
     try:
-        name = await asyncio.shield(task)
+        with say.doing(Message("starting the workers")):
+            name = await asyncio.shield(task)
     except asyncio.CancelledError:
         task.cancel()
         await asyncio.wait([task])
@@ -81,9 +82,10 @@ async def _follow(source: Backend, job: Job) -> None:
 
     writer, request = context().writer, LogRequest(follow=True)
     shown = TextLines(writer, context().streams, prefix=job.expected > 1, apart=True)
-    async for chunk in merge(job.workers, lambda worker: source.lines(job, worker, request), shown.ended):
-        shown.put(chunk)
-        await writer.drain()
+    with say.doing(Message("job {job} runs with {workers}", job=job.name, workers=say.workers(job.expected))):
+        async for chunk in merge(job.workers, lambda worker: source.lines(job, worker, request), shown.ended):
+            shown.put(chunk)
+            await writer.drain()
 
 
 async def interrupted(source: Backend, job: Job) -> None:
@@ -94,7 +96,9 @@ async def interrupted(source: Backend, job: Job) -> None:
     running = Message("job {job} may still be running: atlctl stop {job}", job=job.name)
     context().on_second = lambda: say.now(running)
     current = await source.get_job(job.name)
-    for result in await source.stop(current, current.workers, GRACE_SECONDS):
+    with say.doing(Message("stopping job {job}", job=job.name)):
+        results = await source.stop(current, current.workers, GRACE_SECONDS)
+    for result in results:
         if result.how == "not-stopped":
             say.warning(Message("{worker} may still run: {why}", worker=result.worker, why=result.reason))
 

@@ -7,16 +7,17 @@ import select
 
 from atlctl.cli.runtime import asking, context
 from atlctl.i18n import Message, translated
-from atlctl.jobs.errors import UsageError
+from atlctl.jobs.errors import Declined, UsageError
 
 #: A signal that comes between two looks is noticed within this time, in seconds.
 LOOK_SECONDS = 0.2
 
 
-def confirm(question: str) -> bool:
+def confirm(question: str, otherwise: Message) -> None:
     """Ask on stderr, read a line from stdin; only `y`, `yes` and what they are in Chinese agree.
 
-    Raises UsageError (exit 2) where nobody can be asked: nothing was written then.
+    Raises Declined with `otherwise` after any other answer, UsageError (exit 2) where nobody can be asked: nothing was
+    written then.
     """
     if not context().streams.can_prompt:
         raise UsageError(Message("this needs a yes, and there is no terminal to ask on"), Message("add --yes"))
@@ -30,6 +31,8 @@ def confirm(question: str) -> bool:
                 continue
             data = os.read(0, 1024)
             if not data:
+                context().writer.put("stderr", b"\n")  # Ctrl-D leaves the cursor behind the question
                 break
             answer += data
-    return answer.strip().lower().decode(errors="replace") in ("y", "yes", "是")
+    if answer.strip().lower().decode(errors="replace") not in ("y", "yes", "是"):
+        raise Declined(otherwise)

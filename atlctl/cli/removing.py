@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from atlctl.cli import say
 from atlctl.cli.runtime import context
-from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.statedir import state_dir
 
 if TYPE_CHECKING:
@@ -20,17 +19,19 @@ async def remove(source: SupervisedBackend, names: Sequence[str], *, yes: bool, 
     from atlctl.cli.prompt import confirm
     from atlctl.fanout.retry import forget, job_key
 
-    jobs = [await source.get_job(name) for name in dict.fromkeys(names)]
-    left = [await source.left_of(job) for job in jobs]
+    with say.doing(Message("looking at what is left of {jobs}", jobs=joined(names, LIST))):
+        jobs = [await source.get_job(name) for name in dict.fromkeys(names)]
+        left = [await source.left_of(job) for job in jobs]
     for job, what in zip(jobs, left, strict=True):
         say.line(Message("removes {job} ({state}): {what}", job=job.name, state=say.state(job.state), what=what))
     if dry_run:
         say.note(Message("dry run: nothing was removed"))
         return 0
-    if not yes and not confirm(Message("Remove?")):
-        raise AtlctlError(Message("nothing was removed"))
+    if not yes:
+        confirm(Message("Remove?"), Message("nothing was removed"))
     for job in jobs:
-        await source.remove(job)
+        with say.doing(Message("removing {job}", job=job.name)):
+            await source.remove(job)
         forget(state_dir(), job_key(job))
         if not context().quiet:
             say.out(f"{job.name}\n")

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO, TypeVar, cast
 
-from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError, ExitCode
+from atlctl.i18n import Message, translated
+from atlctl.jobs.errors import AtlctlError, Declined, ExitCode
 from atlctl.jobs.statedir import write_all
 
 if TYPE_CHECKING:
@@ -182,7 +182,8 @@ def status_line() -> Iterator[None]:
     `run_async` has it; needed for what takes long without an event loop.
     """
     current = _current
-    if current.quiet or not current.streams.stderr_tty or os.environ.get("TERM", "dumb") in ("dumb", ""):
+    dumb = os.environ.get("TERM", "dumb") in ("dumb", "")
+    if current.status is not None or current.quiet or dumb or not current.streams.stderr_tty:
         yield
         return
     from atlctl.render.status import Status
@@ -469,7 +470,12 @@ def _report(error: AtlctlError, peek: Peek) -> int:
 
     if _current.has_writer and not _current.reader_gone:
         _current.writer.flush(_PATIENCE)
-    _to_stderr(error_text(error.message, error.hint, _current.streams.stderr_color))
+    if isinstance(error, Declined):
+        from atlctl.render.sanitize import clean
+
+        _to_stderr(clean(translated(Message("cancelled: {what}", what=error.message))))
+    else:
+        _to_stderr(error_text(error.message, error.hint, _current.streams.stderr_color))
     command, output = (_current.command, _current.output) if _current.command else peek()
     if output == "json":
         from atlctl.render.jsonout import dumps, envelope, error_data

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from atlctl.cli.runtime import context
 from atlctl.i18n import Message, plural, translated
 from atlctl.render.palette import Tone
 from atlctl.render.streams import Streams
+
+if TYPE_CHECKING:
+    from atlctl.fanout.engine import FanOut
+
+T = TypeVar("T")
 
 #: Reasons that are told one by one.
 MOST_REASONS = 20
@@ -76,6 +81,48 @@ def doing(
 
     with status.doing(Step(what, done, total, size, limit)):
         yield
+
+
+def running(fan_out: FanOut) -> contextlib.AbstractContextManager[None]:
+    """`doing`, of a command on many workers: how many are done, and who is waited for."""
+    total = len(fan_out.unfinished())
+
+    def told() -> Message:
+        from atlctl.jobs.naming import fold_names
+
+        away, left = fan_out.unreached(), fan_out.unfinished()
+        names = fold_names(worker.name for worker in away or left)
+        if total == 1:
+            alone = Message("connecting to {worker}") if away else Message("waiting for {worker}")
+            return alone.filled(worker=names)
+        if away:
+            several, count = Message("{done}/{total} connected, waiting for {workers}"), total - len(away)
+        else:
+            several, count = Message("{done}/{total} done, waiting for {workers}"), total - len(left)
+        return several.filled(done=count, total=total, workers=names)
+
+    return doing(told)
+
+
+class Counted:
+    """How many of some awaitables have ended: each goes through a call of this."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    async def __call__(self, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        finally:
+            self.ended += 1
+
+
+@contextlib.contextmanager
+def counting(what: str | Callable[[], str], total: int, *, limit: float | None = None) -> Iterator[Counted]:
+    """`doing` with a bar of what goes through the object that it gives."""
+    counted = Counted()
+    with doing(what, done=lambda: counted.ended, total=total, limit=limit):
+        yield counted
 
 
 def waiting(problem: str) -> Message:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from atlctl.cli import current, say
 from atlctl.cli.options import BACKENDS, stated_job
-from atlctl.cli.runtime import context
+from atlctl.cli.runtime import context, undisturbed
 from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.errors import LEAVE_ONE_OUT, AtlctlError, NotAllowed, NothingMatched, Replaced, UsageError
 from atlctl.jobs.model import HOSTS, Job, RankMap, Worker
@@ -150,6 +150,7 @@ def backend(
         container=asked.container,
         all_namespaces=everywhere,
         waiting=say.note,
+        around=undisturbed,
     )
     asked.closers.append(made.aclose)
     return made
@@ -221,7 +222,8 @@ async def find_job(
 ) -> Job:
     """`current_job`, and on stderr how it was found if the command line does not name it. `plan`: a plan that follows
     says so if `atlctl use` has named it."""
-    found = await current_job(source, argument, option, reads_only=reads_only)
+    with say.doing(_looking(stated_job(argument, option))):
+        found = await current_job(source, argument, option, reads_only=reads_only)
     if not found.job.numbered:
         found = replace(found, job=_as_recorded(source, found.job))
     remember(source, [found.job])
@@ -244,6 +246,10 @@ async def find_job(
             )
         )
     return found.job
+
+
+def _looking(name: str | None) -> Message:
+    return Message("looking for the current job") if name is None else Message("looking for job {job}", job=name)
 
 
 async def current_job(source: Backend, argument: str | None, option: str | None = None, *, reads_only: bool) -> Current:
@@ -382,7 +388,8 @@ async def choose(
     if selection.ranks:
         from atlctl.cli.evidence import recorded
 
-        ranks = recorded.completed(job, await source.ranks(job))
+        with say.doing(Message("looking where the ranks of job {job} run", job=job.name)):
+            ranks = recorded.completed(job, await source.ranks(job))
         if ranks is not None:
             if ranks.guess and irreversible:
                 raise AtlctlError(

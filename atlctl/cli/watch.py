@@ -52,4 +52,5 @@ async def show(look: Callable[[], Awaitable[tuple[str, bool]]], source: Backend,
             waits = False
             if shown == said and over:
                 return
-        await asyncio.sleep(_SECONDS if source.name == "local" else _REMOTE_SECONDS)
+        with say.doing(Message("watching; Ctrl-C ends this")):
+            await asyncio.sleep(_SECONDS if source.name == "local" else _REMOTE_SECONDS)

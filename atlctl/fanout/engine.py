@@ -172,6 +172,10 @@ class FanOut:
         """Workers that have no outcome yet, begun or not."""
         return [run.worker for run in self._runs if run.outcome is None]
 
+    def unreached(self) -> list[Worker]:
+        """Those of them on which the command has not started yet."""
+        return [run.worker for run in self._runs if run.outcome is None and not run.started]
+
     async def run(self) -> list[Outcome]:
         """One outcome for each worker, in their order. No failure of a worker is raised.
 

@@ -59,6 +59,10 @@ class UsageError(AtlctlError):
     kind = "usage"
 
 
+class Declined(AtlctlError):
+    """The user answered no: nothing was done, and that is no error to be mended."""
+
+
 class NothingMatched(AtlctlError):
     """No job, worker or selection of that description."""
 

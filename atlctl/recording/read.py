@@ -85,16 +85,22 @@ class Saved:
 
 
 def read_saved(
-    paths: Sequence[str], matcher: Matcher, *, error_files: bool = True, stdin: int = 0, ends: Ends | None = None
+    paths: Sequence[str],
+    matcher: Matcher,
+    *,
+    error_files: bool = True,
+    stdin: int = 0,
+    ends: Ends | None = None,
+    count: Callable[[int], object] = int,
 ) -> Saved:
     """Reads files, folders and `-` (the descriptor `stdin`).
 
-    `ends`: of each worker's log in a folder only the last part.
+    `ends`: of each worker's log in a folder only the last part. `count` gets the number of bytes of each read.
 
     Raises UsageError (not a log, or named twice), NothingMatched (missing, empty, no logs in a folder), NotAllowed
     (not readable), AtlctlError (a read failed); one unreadable log among others is a problem instead.
     """
-    reader = _EvidenceReader(matcher, error_files, stdin, many=len(paths) > 1, ends=ends)
+    reader = _EvidenceReader(matcher, error_files, stdin, many=len(paths) > 1, ends=ends, count=count)
     if len({os.path.normpath(path) for path in paths}) < len(paths):
         raise UsageError(Message("--from names the same path twice"), Message("give each file or folder once"))
     plain: dict[str, list[str]] = {}
@@ -156,6 +162,7 @@ class _EvidenceReader:
     stdin: int
     many: bool
     ends: Ends | None = None
+    count: Callable[[int], object] = int
     cut: set[str] = field(default_factory=set)
     named: dict[str, LogReader] = field(default_factory=dict)
     split: dict[str, LogReader] = field(default_factory=dict)
@@ -249,6 +256,7 @@ class _EvidenceReader:
             nonlocal size
             data = os.read(fd, limit)
             size += len(data)
+            self.count(len(data))
             return data
 
         start = _start(read, _SAMPLE)

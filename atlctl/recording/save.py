@@ -112,6 +112,13 @@ class Folder:
                 Message("cannot save to {path}: {why}", path=path, why=why_of(error)), self.elsewhere
             ) from error
 
+    def size(self) -> int:
+        """Bytes of the files in it and below. Raises OSError."""
+        found = os.fwalk(".", dir_fd=self._fd)
+        return sum(
+            os.stat(name, dir_fd=at, follow_symlinks=False).st_size for _, _, names, at in found for name in names
+        )
+
     def create(self, name: str) -> int:
         fd = os.open(name, _OPEN, 0o600, dir_fd=self._fd)
         os.fchmod(fd, 0o600)

@@ -18,8 +18,8 @@ from atlctl.render.sanitize import clean
 from atlctl.render.table import human_age, human_bytes
 from atlctl.render.width import cut, display_width
 
-_SPINNER, _ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
-_BAR, _ASCII_BAR = "█░", "#-"
+_SPINNER, _BAR = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "█░"
+_ASCII_SPINNER, _ASCII_BAR = "|/-\\", "#-"
 _BAR_CELLS = 12
 #: Cells that what is waited for keeps: the bar is left out first, then the other figures.
 _TEXT = 24
@@ -46,22 +46,28 @@ class Step:
     size: bool = False
     limit: float | None = None
     begun: float = field(default_factory=time.monotonic)
-    _said: tuple[float, str] = (float("-inf"), "")
+    _looked: float = float("-inf")
+    _said: str = ""
+    _reached: float = 0.0
     _marks: list[tuple[float, float]] = field(default_factory=list)
 
     def text(self, now: float) -> str:
-        """What it says, safe to show."""
-        at, said = self._said
-        if now - at >= _FRESH:
-            said = clean(translated(self.what if isinstance(self.what, str) else self.what()))
-            self._said = now, said
-        return said
+        """What it says, safe to show; computed anew, with how much is done, when the last time is a while ago."""
+        if now - self._looked >= _FRESH:
+            self._looked = now
+            self._said = clean(translated(self.what if isinstance(self.what, str) else self.what()))
+            self._reached = self.done() if self.done is not None else 0.0
+        return self._said
+
+    @property
+    def part(self) -> float | None:
+        """How much of the total was done at the last look, from 0 to 1; None if that is not known."""
+        return None if self.done is None or not self.total else min(1.0, max(0.0, self._reached / self.total))
 
     def figures(self, now: float) -> list[str]:
-        """What stands behind the bar: how much, how fast, how long."""
-        found = []
+        """What is behind the bar: how much, how fast, how long."""
+        found, done = [], self._reached
         if self.done is not None:
-            done = self.done()
             if self.size:
                 of = "" if self.total is None else f"/{human_bytes(self.total)}"
                 found += [human_bytes(done) + of, f"{human_bytes(self._rate(now, done))}/s"]
@@ -93,6 +99,7 @@ class Status:
         # Terminals of Chinese, Japanese and Korean may draw these characters two cells wide (UAX #11: ambiguous).
         self._bar_room = 1 if plain or language(env) == "en" else 2
         self._steps = [Step(_WORKING)]
+        self._idle_since = time.monotonic()
         self._frame = 0
 
     @contextmanager
@@ -103,10 +110,14 @@ class Status:
             yield
         finally:
             self._steps.remove(step)
+            self._idle_since = time.monotonic()
 
     def line(self, columns: int) -> bytes:
-        """Narrower than `columns`, so that no terminal begins another line for it."""
+        """Narrower than `columns`, so that no terminal begins another line for it. Empty for a moment between steps:
+        as a rule the command is about to end."""
         step, now, room = self._steps[-1], time.monotonic(), columns - 1
+        if step.what is _WORKING and now - self._idle_since < _FRESH:
+            return b""
         spinner = self._spinner[self._frame % len(self._spinner)]
         self._frame += 1
         text, figures, bar = step.text(now), step.figures(now), self._bar_of(step)
@@ -118,14 +129,16 @@ class Status:
             text, tail = cut(text, max(room, 0)), ""
         else:
             needed = len(_GAP) + len(bar) * self._bar_room
+            tail = painted(tail, Tone.DIM, self._color)
             if bar and room - wide - needed >= min(display_width(text), _TEXT):
-                tail, wide = f"{bar} {tail}", wide + needed
+                tail, wide = f"{painted(bar, Tone.ACTIVE, self._color)} {tail}", wide + needed
             text = cut(text, room - wide)
         shown = f"{painted(spinner, Tone.ACTIVE, self._color)} {text}"
-        return (f"{shown}{_GAP}{painted(tail, Tone.DIM, self._color)}" if tail else shown if room > 0 else "").encode()
+        return (f"{shown}{_GAP}{tail}" if tail else shown if room > 0 else "").encode()
 
     def _bar_of(self, step: Step) -> str:
-        if step.done is None or not step.total:
+        part = step.part
+        if part is None:
             return ""
-        full = round(_BAR_CELLS * min(1.0, max(0.0, step.done() / step.total)))
-        return f"[{self._bar[0] * full}{self._bar[1] * (_BAR_CELLS - full)}]"
+        full = round(_BAR_CELLS * part)
+        return self._bar[0] * full + self._bar[1] * (_BAR_CELLS - full)

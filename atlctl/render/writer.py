@@ -190,8 +190,8 @@ class Writer:
 
     def show(self, line: Callable[[int], bytes] | None) -> None:
         """From now on `line(columns)` is the status line on stderr, a terminal: drawn when nothing was written for a
-        while, and erased before anything is. It is called in the writer's thread, and its text must be safe to show, at
-        the end without a newline, and not wider than that. None: no line any more; it is gone when this returns."""
+        while, and erased before anything is. It is called in the writer's thread; its text must be safe to show, one
+        line, and narrower than `columns`, and may be empty. None: no line any more; it is gone when this returns."""
         with self._changed:
             if self._closing or self._piped:
                 return
@@ -208,7 +208,8 @@ class Writer:
     def hidden(self) -> Iterator[None]:
         """Without the status line, for what writes to the terminal past this writer. The cursor is then at the start of
         a line."""
-        self._holds += 1
+        with self._changed:
+            self._holds += 1
         self._until_hidden()
         try:
             yield
@@ -289,8 +290,11 @@ class Writer:
         self._next_draw = now + TICK
         try:
             columns = os.get_terminal_size(target.fd("stderr")).columns
-            os.write(target.fd("stderr"), ERASE + line(columns or DEFAULT_WIDTH))
-            self._drawn = True
+            if text := line(columns or DEFAULT_WIDTH):
+                os.write(target.fd("stderr"), ERASE + text)
+                self._drawn = True
+            else:
+                self._erase()
         except OSError:
             pass  # a terminal that is not read now, or is gone: output will tell
         except Exception:  # noqa: BLE001 - whatever computes the line, output goes on

@@ -42,13 +42,14 @@ class Options:
 @dataclass(slots=True)
 class Run:
     """One smoke test under way. `facts`: what each agent told of its worker, by name, once `check_facts` has run.
-    `progress` is told what is done now. `quiet`: GPUs and CPUs are left alone because a training runs; says why."""
+    `progress` gets the check that begins, or goes on, and a detail. `quiet`: GPUs and CPUs are left alone because a
+    training runs; says why."""
 
     session: Session
     workers: tuple[Worker, ...]
     options: Options
     report: Report
-    progress: Callable[[str], None] = lambda _: None
+    progress: Callable[[str, str], None] = lambda *_: None
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     quiet: str = ""
 
@@ -60,7 +61,7 @@ class Run:
         """One check: its time and its verdict go into the report. The verdict is the worst of the findings made
         for `name` meanwhile. It is never a pass where a worker that was there at the beginning is not among those that
         the check says it `tested`, unless it is `not_judged` at all."""
-        self.progress(name)
+        self.progress(name, "")
         begun, stage, due = time.monotonic(), OpenCheck(), self.session.living()
         yield stage
         seconds = round(time.monotonic() - begun, 3)

@@ -129,7 +129,7 @@ class Smoke:
         workers: Sequence[Worker],
         options: Options,
         gone: Mapping[str, str] | None = None,
-        progress: Callable[[str], None] = lambda _: None,
+        progress: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
         self.report = Report(options.tier)
         self._executor = executor

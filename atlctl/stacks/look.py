@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from atlctl.backends.base import Argv, ExecRequest, Execution, Executor
@@ -39,12 +39,18 @@ class Look:
 
 
 async def look(
-    executor: Executor, workers: Sequence[Worker], timeout: float, pyspy: bytes | None, window: float = WINDOW
+    executor: Executor,
+    workers: Sequence[Worker],
+    timeout: float,
+    pyspy: bytes | None,
+    window: float = WINDOW,
+    *,
+    watching: Callable[[engine.FanOut], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> list[Look]:
     """One look at each of `workers`, in their order, within `timeout` seconds of connecting and of starting.
 
-    `pyspy`: a program to bring along. No failure of a worker is raised. Workers that have ended are not asked. Raises
-    AtlctlError where this process may not open as many connections.
+    `pyspy`: a program to bring along. `watching` is a context manager around the run. No failure of a worker is raised.
+    Workers that have ended are not asked. Raises AtlctlError where this process may not open as many connections.
     """
     living = [worker for worker in workers if worker.state.active]
     answers: dict[str, Look] = {}
@@ -59,7 +65,9 @@ async def look(
         limits = engine.Limits(PARALLEL, AT_ONCE, timeout, timeout)
         data = source + brought
         feeding = ExecutorAround(executor, lambda _, execution: _Sent(execution, data))
-        outcomes = await engine.run(feeding, living, request, limits, sink)
+        fan_out = engine.FanOut(feeding, living, request, limits, sink)
+        with watching(fan_out):
+            outcomes = await fan_out.run()
         answers = {outcome.worker.name: _answer(outcome, sink) for outcome in outcomes}
     return [answers.get(worker.name) or Look(worker, error=ended(worker)) for worker in workers]
 

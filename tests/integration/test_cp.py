@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -15,6 +16,7 @@ import pytest
 from tests.integration.local import Registry, problem, registry
 from tests.integration.terminal import Terminal
 from tests.support import proc
+from tests.support.cli import STATUS_LINE
 
 CANARY = "canary-in-a-file-4714"
 BODY = os.urandom(300_000)
@@ -188,11 +190,17 @@ def test_progress_is_on_a_terminal_alone_and_goes_away(jobs: Registry) -> None:
     slow.joinpath("tar").chmod(0o755)
     jobs.start("slower", 1, "/bin/sleep", "1000", options=("--env", f"PATH={slow}:/bin:/usr/bin"))
     source = write("big")
-    on_terminal = jobs.cli("cp", "-j", "slower", f"worker-0:{source}", "./new", tty=True)
-    assert b"\r\x1b[Kcopying: 0/1 workers, 29" in on_terminal.stdout
-    assert on_terminal.stdout.endswith(b"\r\x1b[Kcopied: worker-0 (1): 1 file, 293.0 KiB\r\n")
-    assert b"copying" not in jobs.cli("cp", "-q", "-j", "slower", f"worker-0:{source}", "./new", tty=True).stdout
-    assert b"copying" not in jobs.cli("cp", "-j", "slower", f"worker-0:{source}", "./new").stderr
+    copy = ("-j", "slower", f"worker-0:{source}", "./new")
+    with Terminal("cp", "--color", "never", *copy, env=jobs.env) as terminal:
+        assert terminal.code() == 0
+    shown = terminal.screen
+    assert re.search(rb"\r\x1b\[K\S+ copying: 0/1 workers  29\S+ KiB  \S+ KiB/s  \ds", shown), shown
+    assert STATUS_LINE.sub(b"", shown) == b"copied: worker-0 (1): 1 file, 293.0 KiB\r\n"
+    for words, env in ((("-q",), {}), ((), {"TERM": "dumb"})):
+        with Terminal("cp", *words, *copy, env={**jobs.env, **env}) as terminal:
+            assert terminal.code() == 0
+        assert b"\x1b[K" not in terminal.screen
+    assert b"copying" not in jobs.cli("cp", *copy).stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)

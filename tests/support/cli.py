@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -16,11 +17,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 #: Warnings are errors in the child too; the flag is not inherited by what the child starts.
+#: A status line up to where it is erased, and the last erasing: how slow a machine is decides whether there is one.
+STATUS_LINE = re.compile(rb"\r\x1b\[K(?:[^\r\n]*(?=\r\x1b\[K))?")
 ATLCTL = (sys.executable, "-W", "error", "-m", "atlctl")
 
 
 class Result(NamedTuple):
-    """What a run gave. On a terminal `stdout` is all that the screen got and `stderr` is empty.
+    """What a run gave. On a terminal `stdout` is all that the screen got, but for status lines, and `stderr` is empty.
 
     `code` is the exit code, or -N for an end by signal N.
     """
@@ -93,7 +96,7 @@ def _on_terminal(
                 raise CliTimeoutError(_late(args, timeout, screen))
         finally:
             os.close(terminal)
-    return Result(screen, b"", run.returncode)
+    return Result(STATUS_LINE.sub(b"", screen), b"", run.returncode)
 
 
 def _talk(run: subprocess.Popen[bytes], terminal: int, typed: bytes, deadline: float) -> bytes:

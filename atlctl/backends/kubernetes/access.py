@@ -91,15 +91,24 @@ class Access:
         self._read_at = time.monotonic()
 
 
-def load(stated: str | None = None, context: str | None = None, namespace: str | None = None) -> Access:
-    """How to reach the cluster that the options, KUBECONFIG or the pod name. Blocks: a plugin may run.
+#: A context manager around whatever may use the terminal.
+Around = Callable[[], contextlib.AbstractContextManager[object]]
+
+
+def load(
+    stated: str | None = None,
+    context: str | None = None,
+    namespace: str | None = None,
+    around: Around = contextlib.nullcontext,
+) -> Access:
+    """How to reach the cluster that the options, KUBECONFIG or the pod name. Blocks: a plugin may run, `around` it.
 
     Raises UsageError for a configuration that is wrong or absent, NotAllowed where a plugin failed.
     """
     if stated and not os.path.exists(os.path.expanduser(stated)):
         raise UsageError(Message("kubeconfig {path} not found", path=stated), Message("check --kubeconfig"))
     if paths := kubeconfig.kubeconfig_paths(stated):
-        return _from_files(paths, context, namespace)
+        return _from_files(paths, context, namespace, around)
     if context:
         raise UsageError(
             Message("--context needs a kubeconfig, and none was found"), Message("name it: --kubeconfig PATH")
@@ -112,7 +121,7 @@ def load(stated: str | None = None, context: str | None = None, namespace: str |
     )
 
 
-def _from_files(paths: list[str], context: str | None, namespace: str | None) -> Access:
+def _from_files(paths: list[str], context: str | None, namespace: str | None, around: Around) -> Access:
     config = kubeconfig.read(paths)
     chosen = context or config.current
     if chosen is None:
@@ -136,7 +145,7 @@ def _from_files(paths: list[str], context: str | None, namespace: str | None) ->
                 Message("the kubeconfig's context {context} names no server", context=chosen), kubeconfig.hint()
             )
         if any(user.get(key) for key in _BY_PACKAGE) or (user.get("token") and user.get("tokenFile")):
-            login, tls = _by_package(paths, chosen)
+            login, tls = _by_package(paths, chosen, around)
         else:
             login, tls = _static_login(user), _static_tls(server, cluster, user)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -152,7 +161,7 @@ def _from_files(paths: list[str], context: str | None, namespace: str | None) ->
         user=str(entry.get("user")) if entry.get("user") else None,
         _impersonate=impersonate,
         _login=login,
-        _again=lambda: _from_files(paths, chosen, namespace),
+        _again=lambda: _from_files(paths, chosen, namespace, around),
     )
 
 
@@ -277,7 +286,7 @@ def _from_pod(namespace: str | None) -> Access:
     )
 
 
-def _by_package(paths: list[str], context: str) -> tuple[Callable[[], str], ssl.SSLContext | None]:
+def _by_package(paths: list[str], context: str, around: Around) -> tuple[Callable[[], str], ssl.SSLContext | None]:
     """A login and its TLS settings by the `kubernetes` package: it runs exec plugins and renews tokens.
 
     A token that it renews is written back into the user's file. Raises NotAllowed where a plugin failed, ValueError and
@@ -296,7 +305,7 @@ def _by_package(paths: list[str], context: str) -> tuple[Callable[[], str], ssl.
     }
     configuration = Configuration()
     try:
-        with _failures_raised():
+        with around(), _failures_raised():
             loader = kube_config.KubeConfigLoader(config_dict=entries, config_persister=merger.save_changes)
             loader.load_and_set(configuration)
             found = configuration
@@ -307,7 +316,7 @@ def _by_package(paths: list[str], context: str) -> tuple[Callable[[], str], ssl.
         kube_config._cleanup_temp_files()  # it has written keys into temporary files, which are read by now
 
     def login() -> str:
-        with _failures_raised():
+        with around(), _failures_raised():
             return str(configuration.get_api_key_with_prefix("BearerToken") or "")
 
     return login, tls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from atlctl.backends.base import Listing, LogLine, LogRequest, Plan, S, StopRequ
 from atlctl.backends.guarded.asking import file_of, living
 from atlctl.backends.kubernetes import access, inventory, kubeconfig, objects, pods, queueing
 from atlctl.backends.kubernetes.api import Denied, NotFound, Object
-from atlctl.backends.kubernetes.client import NOTICE_SECONDS, Client, LaterApi
+from atlctl.backends.kubernetes.client import Client, LaterApi
 from atlctl.backends.kubernetes.discovery import Served, discover
 from atlctl.backends.kubernetes.identity import OwnPod, own_pod
 from atlctl.backends.kubernetes.inventory import FoundJob
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Streams that stay open for a recorder: some 200 KB each.
 MOST_STREAMS = 256
+#: Seconds that a login may take before it is said what is waited for.
+_LOGIN_NOTICE = 0.8
 #: How old the knowledge of a job may be for a reader of logs that asks whether it is over, seconds.
 _FRESH = 2.0
 #: Seconds that a stop is waited for if the caller does not say how long.
@@ -52,9 +55,10 @@ class KubernetesBackend:
         container: str | None = None,
         all_namespaces: bool = False,
         waiting: Callable[[str], None] | None = None,
+        around: access.Around = contextlib.nullcontext,
     ) -> None:
-        """`waiting` is told what is waited for: an API server, a log."""
-        self._waiting = waiting
+        """`waiting` is told what is waited for: an API server, a log. `around`: see `access.load`."""
+        self._waiting, self._around = waiting, around
         self._asked = (kubeconfig, context, namespace)
         self._selector = selector
         self._container = container
@@ -74,9 +78,9 @@ class KubernetesBackend:
         """The client. Raises UsageError, NotAllowed where no server can be told from what is configured."""
         async with self._opening:
             if self._client is None:
-                notice = asyncio.get_running_loop().call_later(NOTICE_SECONDS, self._tell_login)
+                notice = asyncio.get_running_loop().call_later(_LOGIN_NOTICE, self._tell_login)
                 try:
-                    loaded = await asyncio.to_thread(access.load, *self._asked)
+                    loaded = await asyncio.to_thread(access.load, *self._asked, self._around)
                 finally:
                     notice.cancel()
                 self._client = Client(loaded, self._waiting)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import COMMA, LIST, Message, joined, plural, translated
+from atlctl.i18n import COMMA, LIST, Message, joined, plural
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 from atlctl.jobs.naming import and_more, fold_names, names_by_reason
 from atlctl.render.table import human_bytes
-from atlctl.render.width import cut
 
 if TYPE_CHECKING:
     from atlctl.fanout.engine import FanOut, Limits, RunInterrupted
@@ -23,13 +21,11 @@ if TYPE_CHECKING:
     from atlctl.jobs.model import Job, Worker
     from atlctl.jobs.selection import Selection
     from atlctl.render.jsonout import Status
-    from atlctl.transfer.copy import Copy, Copying, CopyProgress, CopySpec
+    from atlctl.transfer.copy import Copy, Copying, CopySpec
     from atlctl.transfer.tar import CountedNames
 
 #: Descriptors of ours that one copy takes: its pipes, files and folders, and what is open at its start.
 _DESCRIPTORS_EACH = 16
-_TICK_SECONDS = 0.25
-_ERASE = b"\r\x1b[K"
 #: Different reasons that are told one by one.
 _REASONS = 8
 
@@ -109,13 +105,16 @@ async def _copy(named: str | None, selection: Selection, spec: CopySpec, limits:
         raise AtlctlError(error.message, Message("raise it (ulimit -n), or fewer at once: --parallel 8")) from error
     executor = source.executor(job)
     try:
+        size = None
         if spec.upload:
-            found = await asyncio.to_thread(survey, spec.local)
+            with say.doing(Message("looking through {path}", path=spec.local)):
+                found = await asyncio.to_thread(survey, spec.local)
+            size = found.bytes * len(workers)
             copying = upload(executor, workers, found, spec.remote, limits)
         else:
             _check_target(spec)
             copying = download(executor, workers, spec.remote, spec.local, not spec.remote.worker, limits)
-        return await _run(copying, job, spec)
+        return await _run(copying, job, spec, size)
     finally:
         await executor.aclose()
 
@@ -153,26 +152,21 @@ def _check_target(spec: CopySpec) -> None:
         )
 
 
-async def _run(copying: Copying, job: Job, spec: CopySpec) -> int:
-    import asyncio
-
+async def _run(copying: Copying, job: Job, spec: CopySpec, size: int | None) -> int:
+    """`size`: bytes to be copied, if that is known."""
     from atlctl.fanout.engine import RunInterrupted
     from atlctl.fanout.outcome import fold_codes
 
     fan_out = copying.fan_out
     context().on_first = lambda: _say_ending(fan_out)
-    shown = asyncio.create_task(_show_progress(copying.progress)) if _shows_progress() else None
     stopped: RunInterrupted | None = None
     try:
-        outcomes = await fan_out.run()
+        with say.doing(lambda: _copied(copying), done=lambda: copying.progress.bytes, total=size, size=True):
+            outcomes = await fan_out.run()
     except RunInterrupted as interruption:
         outcomes, stopped = interruption.outcomes, interruption
     finally:
         context().on_first = None
-        if shown is not None:
-            shown.cancel()
-            with suppress(asyncio.CancelledError):
-                await shown
     results = copying.results(outcomes)
     judged = [outcome for outcome, _ in results]
     code = fold_codes(judged) if stopped is None else context().leaving or int(ExitCode.INTERRUPTED)
@@ -197,39 +191,15 @@ def _say_ending(fan_out: FanOut) -> None:
         say.line(Message("interrupted; ending the copy on {workers} (Ctrl-C leaves at once)", workers=left))
 
 
-def _shows_progress() -> bool:
-    return context().streams.stderr_tty and not context().quiet and os.environ.get("TERM") != "dumb"
-
-
-async def _show_progress(progress: CopyProgress) -> None:
-    """One line on the terminal, written again and again, and taken away at the end."""
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    writer = context().writer
-    shown = False
-    try:
-        while True:
-            await asyncio.sleep(_TICK_SECONDS)
-            text = progress_line(progress, loop.time() - begun)
-            # Behind a terminal that is not read, lines would only pile up.
-            if not writer.pending_bytes:
-                writer.put("stderr", _ERASE + cut(text, max(1, context().streams.width - 1)).encode())
-                shown = True
-    finally:
-        if shown:
-            writer.put("stderr", _ERASE)
-
-
-def progress_line(progress: CopyProgress, seconds: float) -> str:
-    """How far it is, without a newline."""
-    rate = human_bytes(progress.bytes / seconds) if seconds > 0 else "0 B"
-    parts: list[str] = [Message("{done}/{total} workers", done=progress.done, total=progress.total)]
+def _copied(copying: Copying) -> Message:
+    """How far it is, and who is waited for."""
+    progress, left = copying.progress, copying.fan_out.unfinished()
+    counts: list[str] = [Message("{done}/{total} workers", done=progress.done, total=progress.total)]
     if progress.files:
-        parts.append(Message("{count} files", count=progress.files))
-    parts += [human_bytes(progress.bytes), f"{rate}/s"]
-    return translated(Message("copying: {what}", what=joined(parts, COMMA)))
+        counts.append(plural("{n} file", "{n} files", progress.files))
+    if progress.done and left:
+        counts.append(Message("waiting for {workers}", workers=fold_names(worker.name for worker in left)))
+    return Message("copying: {what}", what=joined(counts, COMMA))
 
 
 def word(outcome: Outcome) -> str:

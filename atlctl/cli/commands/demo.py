@@ -19,12 +19,13 @@ import typer
 
 from atlctl.cli import say
 from atlctl.cli.installing import install_line
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context, run_async, undisturbed
 from atlctl.cli.target import BACKEND_VARIABLE, local
 from atlctl.i18n import Message, translated
 from atlctl.jobs.errors import AtlctlError, TimedOut
 from atlctl.jobs.model import State
 from atlctl.render.palette import Tone, painted
+from atlctl.render.table import human_age
 
 WORKERS = 2
 PROCESSES = 2
@@ -60,6 +61,7 @@ class _Demo:
         self._name = f"demo-{secrets.token_hex(2)}"
         self._rank = secrets.randbelow(WORKERS * PROCESSES)
         self._started = False
+        self._trains: set[int] = set()
 
     async def run(self) -> int:
         with tempfile.TemporaryDirectory(prefix="atlctl-demo-") as folder:
@@ -110,8 +112,15 @@ class _Demo:
             shown=f"local run --name {self._name} --workers {WORKERS} --detach -- bash launch.sh",
         )
         self._started = True
-        self._say(Message("Starting takes some seconds: every process imports torch."))
-        await self._until(self._all_ranks_train, START_SECONDS, Message("the training did not start"))
+        limit = human_age(START_SECONDS)
+        self._say(Message("Starting takes some seconds, {limit} at most: every process imports torch.", limit=limit))
+        with say.doing(
+            Message("waiting until all ranks train"),
+            done=lambda: len(self._trains),
+            total=WORKERS * PROCESSES,
+            limit=START_SECONDS,
+        ):
+            await self._until(self._all_ranks_train, START_SECONDS, Message("the training did not start"))
         self._say(Message("All ranks train. Who is there, what do they answer, what do they print?"))
         await self._show("ps", self._name)
         await self._show(
@@ -134,7 +143,10 @@ class _Demo:
             )
         )
         _release(fault)
-        await self._until(self._all_held, FAIL_SECONDS, Message("the workers were not seen as Held"))
+        limit = human_age(FAIL_SECONDS)
+        self._say(Message("Until both torchruns have given up, it takes some seconds, {limit} at most.", limit=limit))
+        with say.doing(Message("waiting until the training has failed"), limit=FAIL_SECONDS):
+            await self._until(self._all_held, FAIL_SECONDS, Message("the workers were not seen as Held"))
         self._say(
             Message(
                 "The training has failed, yet the workers live on: their launch script ends in 'sleep; exit "
@@ -155,9 +167,10 @@ class _Demo:
         """Whatever happened before: end the job and remove its entry. An interrupted start may have left one."""
         if not self._started and self._name not in await self._jobs():
             return
-        with contextlib.suppress(AtlctlError):
-            await self._quietly("stop", self._name, "--yes", "--grace", "2")
-        await self._quietly("local", "rm", self._name, "--yes")
+        with say.doing(Message("removing job {job}", job=self._name)):
+            with contextlib.suppress(AtlctlError):
+                await self._quietly("stop", self._name, "--yes", "--grace", "2")
+            await self._quietly("local", "rm", self._name, "--yes")
 
     async def _jobs(self) -> set[str]:
         """Names of the jobs of this machine."""
@@ -165,7 +178,8 @@ class _Demo:
 
     async def _check_finding(self) -> None:
         """Compare what was found with what was injected. Raises AtlctlError."""
-        data = (await self._quietly("errors", self._name))["data"]
+        with say.doing(Message("comparing what was found with what was damaged")):
+            data = (await self._quietly("errors", self._name))["data"]
         found = data["root_causes"][0] if data["root_causes"] else {}
         wanted = {
             "verdict": "rank",
@@ -195,14 +209,12 @@ class _Demo:
                 raise AtlctlError(
                     Message("the training did not start: {worker} is {state}", worker=worker.name, state=state)
                 )
-            wanted = {f"rank {worker.index * PROCESSES + place}".encode() for place in range(PROCESSES)}
+            wanted = {worker.index * PROCESSES + place for place in range(PROCESSES)} - self._trains
             async for batch in source.lines(job, worker, LogRequest()):
                 for line in batch:
                     if line.data.startswith(b"step "):
-                        wanted = {text for text in wanted if not line.data.endswith(text)}
-            if wanted:
-                return False
-        return True
+                        self._trains |= {rank for rank in wanted if line.data.endswith(b"rank %d" % rank)}
+        return len(self._trains) == WORKERS * PROCESSES
 
     async def _all_held(self) -> bool:
         workers = (await local().get_job(self._name)).workers
@@ -241,8 +253,9 @@ class _Demo:
         """Run a command as a user would, its output going where ours goes. Raises AtlctlError when it fails."""
         context().writer.put("stdout", f"$ atlctl {shown or shlex.join(words)}\n".encode())
         await asyncio.to_thread(context().writer.flush, FLUSH_SECONDS)
-        process = await asyncio.create_subprocess_exec(*_PROGRAM, *words, env=_environment())
-        code = await _wait(process)
+        with undisturbed():
+            process = await asyncio.create_subprocess_exec(*_PROGRAM, *words, env=_environment())
+            code = await _wait(process)
         if code != 0:
             raise AtlctlError(_exited(words, code))
 

@@ -68,7 +68,8 @@ async def _examine(option: str | None, seconds: float, output: str) -> int:
     chosen = _chosen(report, option)
     if chosen is not None:
         await _place(report, chosen, option, seconds)
-    _machine(report, needed=chosen is not None and chosen.name == "local")
+    with say.doing(Message("checking this machine")):
+        _machine(report, needed=chosen is not None and chosen.name == "local")
     if output == "json":
         _document(report)
     else:
@@ -136,7 +137,8 @@ async def _cluster(report: DoctorReport, option: str | None) -> Backend | None:
     source = target.backend(None, option)
     assert isinstance(source, KubernetesBackend)
     try:
-        client = await patience.login(source.api(), LOGIN_SECONDS)
+        with say.doing(Message("connecting to the cluster"), limit=LOGIN_SECONDS):
+            client = await patience.login(source.api(), LOGIN_SECONDS)
     except NotAllowed as error:
         report.refused("cluster", error)
         return None
@@ -145,8 +147,9 @@ async def _cluster(report: DoctorReport, option: str | None) -> Backend | None:
         return None
     cluster.check_access(report, client.access)
     try:
-        async with asyncio.timeout(CLUSTER_SECONDS):
-            able = await cluster.examine(report, client, client.access.user)
+        with say.doing(Message("asking the cluster what it has and allows"), limit=CLUSTER_SECONDS):
+            async with asyncio.timeout(CLUSTER_SECONDS):
+                able = await cluster.examine(report, client, client.access.user)
     except TimeoutError:
         report.fail(
             "server",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context, run_async, status_line
 from atlctl.i18n import Message
 from atlctl.jobs.errors import Unreachable, UsageError
 
@@ -61,9 +61,10 @@ def command(
             )
         from atlctl.cli.evidence.findings import tell_saved
 
-        return tell_saved(
-            saved, error_files=not no_files, exit_code=exit_code, output=output, verbose=bool(context().verbose)
-        )
+        with status_line():
+            return tell_saved(
+                saved, error_files=not no_files, exit_code=exit_code, output=output, verbose=bool(context().verbose)
+            )
     if no_files:
         raise UsageError(Message("--no-files applies to saved logs only"), "atlctl errors --from PATH --no-files")
     if log_path == "":
@@ -94,7 +95,8 @@ async def _errors(
     job = await held.look(source, found_job)
     own = own_signatures()
     known = matcher(own)
-    events = await gone.events(source, job)
+    with say.doing(Message("reading the events of job {job}", job=job.name)):
+        events = await gone.events(source, job)
     collected = await collect(source, job, known, log_path, events)
     for name, problem in collected.unread.items():
         say.warning(Message("{worker}: its log could not be read: {why}", worker=name, why=problem.message))

@@ -53,7 +53,8 @@ async def _list(everywhere: bool, watch: bool, output: str) -> int:
             say.note(joined((_NONE, START_ONE)) if source.name == "local" else _NONE)
         return _rendered(listing, everywhere, output), False
 
-    await show(look, source, output, watch=watch)
+    with say.doing(Message("listing the jobs")):
+        await show(look, source, output, watch=watch)
     return max((problem.exit_code for problem in last.problems), default=0) if last else 0
 
 

@@ -90,6 +90,7 @@ async def _show(
     from atlctl.cli.loglines import JsonLines, TextLines
     from atlctl.cli.target import backend, choose, find_logged, say_guessed
     from atlctl.fanout.merge import merge
+    from atlctl.jobs.naming import fold_names
 
     source, writer = backend(argument, option), context().writer
     job = await find_logged(source, argument, option)
@@ -109,9 +110,13 @@ async def _show(
             say.warning(Message("{names}: {text}", names=worker.name, text=problem.message))
         shown.ended(worker, problem)
 
-    async for chunk in merge(workers, lambda worker: source.lines(job, worker, request), report):
-        shown.put(chunk)
-        await writer.drain()
+    names = fold_names(worker.name for worker in workers)
+    reading = Message("reading the logs of {workers}", workers=names)
+    following = Message("following the logs of {workers}; Ctrl-C ends this", workers=names)
+    with say.doing(following if request.follow else reading):
+        async for chunk in merge(workers, lambda worker: source.lines(job, worker, request), report):
+            shown.put(chunk)
+            await writer.drain()
     code = int(ExitCode.OK)
     if problems:
         code = int(problems[0].exit_code if len(problems) == len(workers) else ExitCode.FAILED)

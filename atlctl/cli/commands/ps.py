@@ -63,7 +63,8 @@ async def _render(source: Backend, job: Job, selection: Selection, output: str, 
     from atlctl.render.sanitize import clean
     from atlctl.render.streams import note_text
 
-    job = await source.look(job) if isinstance(source, Looking) else await held.look(source, job)
+    with say.doing(Message("looking at the workers of job {job}", job=job.name)):
+        job = await source.look(job) if isinstance(source, Looking) else await held.look(source, job)
     # A job that waits or sleeps has no worker, and is worth a look all the same.
     workers = await choose(source, job, selection, looked=True) if job.workers or not selection.empty else ()
     if output in ("json", "yaml"):

@@ -106,7 +106,9 @@ async def _record(
         recorder = Recorder(source, job, store, before, find, say, keep=keep, on_failure=on_failure)
         _tell_begin(job, store.path, keep, goes_on=bool(before))
         context().on_first = lambda: say.line(Message("interrupted: what was recorded is kept"))
-        result = await recorder.run()
+        recording = Message("recording job {job}; Ctrl-C ends this", job=job.name)
+        with say.doing(recording, done=recorder.size, size=True):
+            result = await recorder.run()
         _tell_end(result, job, store.path)
         about = {"job": job.name, "uid": job.uid, "state": None}
         if not result.bytes and output == "table":
@@ -150,7 +152,8 @@ async def _wait_for(source: Backend, argument: str | None, option: str | None) -
                 waiting = say.waiting(error.message)
                 say.note(joined((waiting, error.hint)) if error.hint else waiting)
             waits = True
-            await asyncio.sleep(WAIT_SECONDS)
+            with say.doing(Message("waiting for job {job}", job=argument or option)):
+                await asyncio.sleep(WAIT_SECONDS)
 
 
 def _finder(source: Backend, job: Job) -> Callable[[], Awaitable[Job]]:

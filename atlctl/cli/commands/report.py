@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context, run_async, status_line
 from atlctl.i18n import Message
 from atlctl.jobs.errors import ExitCode, UsageError
 
@@ -51,7 +51,8 @@ def command(
     if saved:
         if job is not None or job_option is not None:
             raise UsageError(Message("a job and saved evidence (--from) are both named"), Message("name one"))
-        return _saved(saved, out, smoke, not no_files, output)
+        with status_line():
+            return _saved(saved, out, smoke, not no_files, output)
     if no_files:
         raise UsageError(Message("--no-files applies to saved evidence only"), "atlctl report --from PATH --no-files")
     context().container = container

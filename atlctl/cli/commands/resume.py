@@ -42,7 +42,8 @@ async def _resume(
     source = backend(argument, option)
     async with within(timeout):
         job = await find_job(source, argument, option, reads_only=False, plan=True)
-        plan = await source.plan_resume(job)
+        with say.doing(Message("planning to resume job {job}", job=job.name)):
+            plan = await source.plan_resume(job)
     if plan.nothing:
         say.line(Message("{why}: nothing to resume", why=plan.nothing))
     else:
@@ -55,10 +56,12 @@ async def _resume(
         if dry_run:
             await source.check(plan)
             say.note(Message("dry run: nothing was resumed"))
-        elif not yes and not confirm(question):
-            raise AtlctlError(Message("nothing was resumed"))
         else:
-            for result in await source.carry_out(plan, timeout, say.line):
+            if not yes:
+                confirm(question, Message("nothing was resumed"))
+            with say.doing(Message("resuming job {job}", job=job.name), limit=timeout):
+                results = await source.carry_out(plan, timeout, say.line)
+            for result in results:
                 raise AtlctlError(
                     Message("not resumed: {why}", why=result.reason),
                     Message("look at it: atlctl ps {job}", job=job.name),

@@ -8,13 +8,13 @@ import signal
 import termios
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context, run_async, undisturbed
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode, Unreachable, UsageError
 
@@ -86,10 +86,14 @@ async def _talk(execution: Execution, name: str) -> int:
 
     loop = asyncio.get_running_loop()
     typing: asyncio.Task[None] | None = None
+    waiting = ExitStack()
+    waiting.enter_context(say.doing(Message("connecting to {worker}", worker=name)))
     try:
         async for event in execution:
             match event:
                 case Started():
+                    waiting.close()
+                    waiting.enter_context(undisturbed())
                     loop.add_signal_handler(signal.SIGWINCH, lambda: execution.resize(_size()))
                     typing = asyncio.create_task(_pass_keys(execution))
                 case Output(data=data):
@@ -113,6 +117,7 @@ async def _talk(execution: Execution, name: str) -> int:
             typing.cancel()
             loop.remove_signal_handler(signal.SIGWINCH)
         await execution.aclose()
+        waiting.close()
 
 
 async def _pass_keys(execution: Execution) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
-from atlctl.i18n import LIST, Message, joined
+from atlctl.i18n import COMMA, LIST, Message, joined
 from atlctl.jobs.errors import LEAVE_ONE_OUT, ExitCode, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -193,19 +193,35 @@ async def _smoke(
 ) -> int:
     import asyncio
 
-    from atlctl.cli.smoke.telling import Progress, Words
+    from atlctl.cli.smoke.telling import Words
     from atlctl.i18n import language
+    from atlctl.jobs.naming import fold_names
     from atlctl.smoke.run import Smoke, absent, names
 
     words = Words(language())
     executor = source.executor(job)
     living = [worker for worker in chosen if worker.state.active]
-    progress = Progress(words, len(names(wanted)))
-    smoke = Smoke(executor, living, wanted, absent(job, chosen, whole=whole), progress.now)
+    seen: list[str] = []
+    detail = ""
+
+    def now(check: str, what: str) -> None:
+        nonlocal detail
+        detail = what
+        if check not in seen:
+            seen.append(check)
+
+    def doing() -> str:
+        if not seen:
+            return Message("connecting to {workers}", workers=fold_names(worker.name for worker in living))
+        what = Message("{check}: {what}", check=seen[-1], what=words.check(seen[-1]))
+        return joined((what, detail), COMMA) if detail else what
+
+    smoke = Smoke(executor, living, wanted, absent(job, chosen, whole=whole), now)
     context().on_first = lambda: _say_ending(living)
     context().on_second = lambda: say.now(_left(living))
     try:
-        async with progress:
+        checks = len(names(wanted))
+        with say.doing(doing, done=lambda: max(0, min(len(seen), checks) - 1), total=checks, limit=wanted.timeout):
             await smoke.run()
     except asyncio.CancelledError:
         if smoke.report.checks and not context().reader_gone:

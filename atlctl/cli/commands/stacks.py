@@ -108,11 +108,12 @@ async def _stacks(
     say_guessed(chosen)
     executor = source.executor(job)
     try:
-        looks = await look(executor, chosen, timeout, program)
+        looks = await look(executor, chosen, timeout, program, watching=say.running)
         scene, changed = scene_of(looks, job), None
         if repeat:
-            await asyncio.sleep(BETWEEN_SECONDS)
-            looks = await look(executor, chosen, timeout, program)
+            with say.doing(Message("waiting for the second look"), limit=BETWEEN_SECONDS):
+                await asyncio.sleep(BETWEEN_SECONDS)
+            looks = await look(executor, chosen, timeout, program, watching=say.running)
             first, scene = scene, scene_of(looks, job)
             changed = changes(first, scene)
     finally:

@@ -105,7 +105,8 @@ async def _stop(
     async with within(timeout):
         job = await find_job(source, argument, option, reads_only=False, plan=True)
         workers = job.workers if selection.empty else await choose(source, job, selection, irreversible=True)
-        plan = await source.plan_stop(job, workers, request)
+        with say.doing(Message("planning the stop of job {job}", job=job.name)):
+            plan = await source.plan_stop(job, workers, request)
     if plan.nothing:
         say.line(Message("{why}: nothing to stop", why=plan.nothing))
         _report(plan, [], dry_run, output)
@@ -124,8 +125,8 @@ async def _stop(
         say.note(Message("dry run: nothing was stopped"))
         _report(plan, [], dry_run, output)
         return 0
-    if not yes and not confirm(_question(what, plan)):
-        raise AtlctlError(Message("nothing was stopped"))
+    if not yes:
+        confirm(_question(what, plan), Message("nothing was stopped"))
     saved = await _keep(source, job, keeping)
     results = await _carry_out(source, plan, timeout)
     _report(plan, results, dry_run, output, saved)
@@ -215,8 +216,10 @@ async def _keep(source: Backend, job: Job, chosen: Keeping) -> Keeping:
                 seconds=DEADLINE,
             )
         )
-        saved = chosen.saved = await save(source, job, folder)
-        files = await _error_files(source, job, folder, saved) if saved.logs else 0
+        with say.doing(Message("saving the logs"), done=folder.size, size=True, limit=DEADLINE):
+            saved = chosen.saved = await save(source, job, folder)
+        with say.doing(Message("saving the error files"), limit=FILES_SECONDS):
+            files = await _error_files(source, job, folder, saved) if saved.logs else 0
     finally:
         folder.close()
     kept: list[str] = [plural("{n} log", "{n} logs", saved.logs), _size(saved.bytes)]
@@ -303,7 +306,8 @@ async def _carry_out(source: Backend, plan: Plan, timeout: float) -> Sequence[St
 
     context().writer.flush(5.0)
     try:
-        return await source.carry_out(plan, timeout, told)
+        with say.doing(Message("stopping job {job}", job=plan.job.name), limit=timeout):
+            return await source.carry_out(plan, timeout, told)
     finally:
         context().on_first = None
 

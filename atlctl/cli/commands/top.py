@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atlctl.cli import options, say
-from atlctl.cli.runtime import context, run_async
+from atlctl.cli.runtime import context, run_async, undisturbed
 from atlctl.i18n import Message
 from atlctl.jobs.errors import ExitCode, UsageError, fold_errors
 
@@ -94,7 +94,8 @@ async def _show(
     if interval is not None and any(worker.state.active for worker in chosen):
         from atlctl.cli.top.live import show
 
-        await show(watch, interval, sort)
+        with undisturbed():
+            await show(watch, interval, sort)
         return ExitCode.OK
     await watch.look()
     return _once(watch, output, sort)

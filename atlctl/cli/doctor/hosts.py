@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atlctl.cli import hosts
+from atlctl.cli import hosts, say
 from atlctl.cli.doctor.report import DoctorReport
-from atlctl.i18n import Message, joined
+from atlctl.i18n import Message, joined, plural
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.naming import fold_names
 
@@ -120,7 +120,8 @@ async def examine(report: DoctorReport, site: Site, seconds: float) -> list[str]
     except AtlctlError as error:
         report.fail("ssh.login", error.message, error.hint)
         return []
-    found = await checkup.examine(site.connections, site.hosts, seconds, ALL_SECONDS)
+    with say.doing(plural("logging in on {n} host", "logging in on {n} hosts", len(site.hosts)), limit=ALL_SECONDS):
+        found = await checkup.examine(site.connections, site.hosts, seconds, ALL_SECONDS)
     data["hosts"] = [_as_data(check, site.hosts[check.name]) for check in found]
     targets = [check.target for check in found if check.target is not None]
     _users(report, targets)

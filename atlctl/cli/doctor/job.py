@@ -16,7 +16,7 @@ from atlctl.cli import say
 from atlctl.cli.doctor.hosts import judge_clocks
 from atlctl.cli.doctor.report import DoctorReport
 from atlctl.cli.runtime import context
-from atlctl.cli.target import current_job, stated
+from atlctl.cli.target import current_job, looking, stated
 from atlctl.i18n import Message, joined
 from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError
@@ -55,7 +55,8 @@ async def check_current(
     named = stated(None, option) is not None
     try:
         async with asyncio.timeout(FINDING):
-            found = await current_job(source, None, option, reads_only=True)
+            with say.doing(Message("looking for the current job"), limit=FINDING):
+                found = await current_job(source, None, option, reads_only=True)
     except TimeoutError:
         report.warn(
             "job",
@@ -146,7 +147,9 @@ async def check_workers(
         report.skip("torch", Message("not asked: no worker is running"))
         return
     try:
-        told, bounds = await ask(executor, living, seconds)
+        asked = Message("asking {workers} what is installed", workers=fold_names(worker.name for worker in living))
+        with say.doing(asked):
+            told, bounds = await ask(executor, living, seconds)
     except AtlctlError as error:
         report.warn("torch", error.message, error.hint)
         return

@@ -74,7 +74,8 @@ async def collect(
     logs, unread, cut = await _logs(source, job, matcher, gate)
     files = FilesRead()
     if log_path is not None:
-        files = await read_files(lambda: source.executor(job), job.workers, log_path, matcher)
+        with say.doing(Message("reading {path} in the workers of job {job}", path=log_path, job=job.name)):
+            files = await read_files(lambda: source.executor(job), job.workers, log_path, matcher)
         for remark in files.remarks:
             say.note(remark)
     stories = join(logs, files.files, job.workers, frozenset(cut))
@@ -83,7 +84,8 @@ async def collect(
         async with gate:
             return await _worker(source, job, worker, stories[worker.name])
 
-    workers = await asyncio.gather(*map(evidence, job.workers))
+    with say.counting(Message("reading the error files of job {job}", job=job.name), len(job.workers)) as one:
+        workers = await asyncio.gather(*(one(evidence(worker)) for worker in job.workers))
     told, gone = _told(job, events)
     missing = tuple(f"worker {index}" for index in job.missing)
     whole = JobEvidence((*workers, *gone), expected=job.expected, missing=missing, events=told)
@@ -112,8 +114,10 @@ async def _logs(
     source: Backend, job: Job, matcher: Matcher, gate: asyncio.Semaphore
 ) -> tuple[Mapping[str, LogFacts | None], dict[str, AtlctlError], set[str]]:
     """All logs, those that could not be read, and those whose lines have no numbers: only the end of them was read."""
+    reading = Message("reading the logs of job {job}", job=job.name)
     if isinstance(source, LogEnds):  # asked at run time: only some sources have it
-        found = await read_ends(source, job, job.workers, matcher, asyncio.Semaphore(FAR_READERS))
+        with say.doing(reading):
+            found = await read_ends(source, job, job.workers, matcher, asyncio.Semaphore(FAR_READERS))
         if found.cut:
             _say_cut(found.cut)
         return found.facts, found.unread, {*found.cut, *found.led}
@@ -128,7 +132,9 @@ async def _logs(
                 return None
 
     names = [worker.name for worker in job.workers]
-    return dict(zip(names, await asyncio.gather(*map(log, job.workers)), strict=True)), unread, set()
+    with say.counting(reading, len(names)) as one:
+        found_logs = await asyncio.gather(*(one(log(worker)) for worker in job.workers))
+    return dict(zip(names, found_logs, strict=True)), unread, set()
 
 
 def _say_cut(cut: Mapping[str, float | None]) -> None:
@@ -210,7 +216,8 @@ async def read_ends(
                 return
         parts[name] = ReadPart(end.sink.finish(), end.whole, None if end.first is None else end.first / 1e9)
 
-    await asyncio.gather(*(take(name, reader.read()) for name, reader in readers.items()))
+    with say.counting(Message("reading the ends of the logs of job {job}", job=job.name), len(readers)) as one:
+        await asyncio.gather(*(one(take(name, reader.read())) for name, reader in readers.items()))
     looks = 0
     while short := uncovered(parts):
         if not any(first_sign(part.facts) for part in parts.values()):
@@ -218,7 +225,9 @@ async def read_ends(
                 break
             looks += 1
         known = dict(parts)
-        await asyncio.gather(*(take(name, readers[name].more()) for name in sorted(short)))
+        further = Message("reading the logs of job {job} further back", job=job.name)
+        with say.counting(further, len(short)) as one:
+            await asyncio.gather(*(one(take(name, readers[name].more())) for name in sorted(short)))
         if all(parts[name] is known[name] for name in short):
             break  # none of them could be read further back
     facts = {name: parts[name].facts if name in parts else None for name in readers}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
-from atlctl.cli.runtime import context
+from atlctl.cli.runtime import context, undisturbed
 from atlctl.i18n import COMMA, LIST, Message, joined, language, plural, translated
 from atlctl.jobs.errors import ExitCode
 from atlctl.jobs.naming import and_more, fold_names
@@ -17,7 +17,7 @@ from atlctl.jobs.naming import and_more, fold_names
 if TYPE_CHECKING:
     from atlctl.diagnosis.result import Cause, Diagnosis, Proof
     from atlctl.diagnosis.signatures import Matcher, Signature
-    from atlctl.recording.read import Saved
+    from atlctl.recording.read import Ends, Saved
 
 #: Bytes of all logs, where only ends are read, that are read to find out when the failure began.
 FIRST = 16 << 20
@@ -126,14 +126,14 @@ def _read_saved(paths: Sequence[str], known: Matcher, error_files: bool, budget:
     and more of it, until that holds the start of the failure."""
     from atlctl.diagnosis.evidence import ReadPart, beginning, uncovered
     from atlctl.recording.folder import look
-    from atlctl.recording.read import Ends, read_saved
+    from atlctl.recording.read import Ends
 
     if budget is None:
-        return read_saved(paths, known, error_files=error_files)
+        return read_counted(paths, known, error_files=error_files)
     logs = max(1, sum(len(look(path, error_files=False).logs) for path in paths))
     ends = Ends(min(budget, FIRST) // logs)
     while True:
-        saved = read_saved(paths, known, error_files=error_files, ends=ends)
+        saved = read_counted(paths, known, error_files=error_files, ends=ends)
         parts = {
             item.worker: ReadPart(
                 item.log,
@@ -153,6 +153,37 @@ def _read_saved(paths: Sequence[str], known: Matcher, error_files: bool, budget:
     if saved.cut:
         say_cut(saved.cut)
     return saved
+
+
+def read_counted(paths: Sequence[str], known: Matcher, *, error_files: bool = True, ends: Ends | None = None) -> Saved:
+    """`read_saved`, with how far it is on the status line."""
+    from atlctl.recording.read import STDIN, read_saved
+
+    if STDIN in paths and os.isatty(0):
+        with undisturbed():
+            return read_saved(paths, known, error_files=error_files, ends=ends)
+    read = 0
+
+    def count(size: int) -> None:
+        nonlocal read
+        read += size
+
+    total = _bytes_of(paths) if ends is None and context().status is not None else None
+    with say.doing(Message("reading the logs"), done=lambda: read, total=total, size=True):
+        return read_saved(paths, known, error_files=error_files, ends=ends, count=count)
+
+
+def _bytes_of(paths: Sequence[str]) -> int | None:
+    """Bytes of all logs; None if that is not known."""
+    from atlctl.recording.folder import look
+
+    try:
+        folders = [look(path, error_files=True) for path in paths if os.path.isdir(path)]
+        logs = [path for folder in folders for found in folder.logs.values() for path in found]
+        logs += [item.path for folder in folders for found in folder.rank_logs.values() for item in found]
+        return sum(os.stat(path).st_size for path in (*logs, *(path for path in paths if not os.path.isdir(path))))
+    except OSError:
+        return None
 
 
 def say_cut(workers: Iterable[str], *since: str) -> None:

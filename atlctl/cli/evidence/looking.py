@@ -58,7 +58,7 @@ async def with_ranks(
     )
     executor = source.executor(job)
     try:
-        looks = await look(executor, job.workers, SECONDS, None)
+        looks = await look(executor, job.workers, SECONDS, None, watching=say.running)
     finally:
         await executor.aclose()
     unseen = names_by_reason(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from atlctl import __version__
 from atlctl.cli import say
-from atlctl.cli.evidence.findings import matcher, own_signatures, placed
+from atlctl.cli.evidence.findings import matcher, own_signatures, placed, read_counted
 from atlctl.cli.report.page import Material, page, proofs_of, smoke_results, smoke_workers, words
 from atlctl.cli.smoke.telling import Words
 from atlctl.diagnosis.cause.decide import diagnose
@@ -31,7 +31,7 @@ from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable, UsageEr
 from atlctl.recording import manifest
 from atlctl.recording.events import lines_within, parse_events
 from atlctl.recording.excerpts import Passage, around, versions
-from atlctl.recording.read import Saved, read_saved
+from atlctl.recording.read import Saved
 from atlctl.recording.recorder.store import EVENTS, read_states
 from atlctl.recording.redacted import (
     SAVE_SMOKE,
@@ -48,7 +48,7 @@ from atlctl.recording.redacted import (
     read_smoke,
     staged,
 )
-from atlctl.recording.save import error_file_parts, fetch_error_files, save
+from atlctl.recording.save import DEADLINE, error_file_parts, fetch_error_files, save
 from atlctl.render.page import render
 from atlctl.render.redact import redact_diagnostics, redact_text
 from atlctl.render.table import rfc3339
@@ -100,22 +100,25 @@ class Making:
 
     def copy(self, paths: Sequence[str], *, error_files: bool) -> None:
         """Saved evidence. Raises AtlctlError where there is none."""
-        if len(paths) == 1 and os.path.isdir(paths[0]):
-            done = copy_folder(paths[0], self.folder, error_files=error_files)
-        else:
-            done = copy_files(paths, self.folder)
+        with say.doing(Message("copying the logs, secrets hidden"), done=self.folder.size, size=True):
+            if len(paths) == 1 and os.path.isdir(paths[0]):
+                done = copy_folder(paths[0], self.folder, error_files=error_files)
+            else:
+                done = copy_files(paths, self.folder)
         self.missing += done.missing
 
     async def collect(self, source: Backend, job: Job) -> None:
         """What is left of a job that is known. Raises Unreachable where none of its logs could be read."""
         self.about = {"job": job.name, "uid": job.uid, "state": str(job.state)}
         redacted = Redacted(source, job, self.folder.found)
-        saved = await save(redacted, redacted.job, self.folder)
+        with say.doing(Message("saving the logs, secrets hidden"), done=self.folder.size, size=True, limit=DEADLINE):
+            saved = await save(redacted, redacted.job, self.folder)
         self.missing += saved.missing
         if not saved.logs and not any(name == EVENTS for name, _ in self.folder.files()):
             raise Unreachable(Message("no log of job {job} could be read", job=job.name), f"atlctl ps {job.name}")
         facts = {item.worker: item.log for item in self._read().job.workers if item.log is not None}
-        await fetch_error_files(source, job, facts, self._keep_error_file)
+        with say.doing(Message("saving the error files")):
+            await fetch_error_files(source, job, facts, self._keep_error_file)
 
     def _keep_error_file(self, worker: Worker, path: str, data: bytes) -> None:
         try:
@@ -141,7 +144,7 @@ class Making:
 
     def _read(self) -> Saved:
         try:
-            return read_saved([self.folder.path], matcher(own_signatures()))
+            return read_counted([self.folder.path], matcher(own_signatures()))
         except NothingMatched:
             if self.about["job"] is None:
                 raise
@@ -201,10 +204,12 @@ class Making:
             () if smoke is None else smoke_results(smoke, told, Words(lang).sentence),
             {} if smoke is None else smoke_workers(smoke),
         )
-        text = render(page(material, manner, told))
-        self.folder.put([INDEX], text.encode("utf-8", "backslashreplace"))
+        with say.doing(Message("writing the page")):
+            text = render(page(material, manner, told))
+            self.folder.put([INDEX], text.encode("utf-8", "backslashreplace"))
         if is_archive(self.path):
-            size = pack(self.folder.path, self.path, self.now)
+            with say.doing(Message("packing {path}", path=self.path)):
+                size = pack(self.folder.path, self.path, self.now)
         else:
             size = sum(count for _, count in self.folder.files())
             move(self.folder.path, self.path)

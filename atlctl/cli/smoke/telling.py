@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import os
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any, Self
+from typing import Any
 
 from atlctl.cli.hosts import settings
-from atlctl.cli.runtime import context
 from atlctl.i18n import LIST, Language, Message, about, as_data, translated
 from atlctl.jobs.config import read_toml
 from atlctl.jobs.errors import UsageError
@@ -23,7 +18,7 @@ from atlctl.render.palette import Tone, Toned, painted_head
 from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
 from atlctl.render.table import Column, Table, render_table
-from atlctl.render.width import display_width, wrapped
+from atlctl.render.width import wrapped
 from atlctl.smoke.findings import Culprit, Finding, Report, Severity, SmokeVerdict
 from atlctl.smoke.ranks.expected import BusbwRow, rows
 from atlctl.smoke.run import TITLES
@@ -297,14 +292,6 @@ def _matrix(report: Report, check: str, field: str, limits: tuple[float, float])
     return Heat(told["workers"], told[field], check == "throughput", *limits)
 
 
-def progress_text(done: Sequence[str], now: str, total: int, seconds: float, words: Words, width: int) -> str:
-    """The line of progress: how long, which check, what it looks at. Cut to `width` cells."""
-    text = f"smoke: {seconds:.0f} s, {min(len(done) + 1, total)}/{total} {now}: {words.check(now)}"
-    while display_width(text) > width:
-        text = text[:-1]
-    return text
-
-
 # The document of `atlctl smoke -o json`.
 
 #: What a check keeps for the checks behind it, and what is no figure.
@@ -392,53 +379,3 @@ def own_busbw() -> tuple[BusbwRow, ...]:
         except ValueError as error:
             raise UsageError(Message("{path}: {why}", path=path, why=error.args[0]), _SEE) from error
     return tuple(found)
-
-
-# What is done right now, as one line on the terminal that is written again and again, and taken away at the end.
-
-_TICK_SECONDS = 0.2
-_ERASE = b"\r\x1b[K"
-
-
-class Progress:
-    """`async with Progress(words, total) as progress: ... progress.now("mesh")`. Silent where nobody watches."""
-
-    def __init__(self, words: Words, total: int) -> None:
-        self._words = words
-        self._total = total
-        self._seen: list[str] = []
-        self._begun = time.monotonic()
-        self._showing: asyncio.Task[None] | None = None
-
-    def now(self, name: str) -> None:
-        """The check `name` begins."""
-        if name not in self._seen:
-            self._seen.append(name)
-
-    async def __aenter__(self) -> Self:
-        if context().streams.stderr_tty and not context().quiet and os.environ.get("TERM") != "dumb":
-            self._showing = asyncio.create_task(self._show())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._showing is not None:
-            self._showing.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._showing
-
-    async def _show(self) -> None:
-        writer = context().writer
-        shown = False
-        try:
-            while True:
-                await asyncio.sleep(_TICK_SECONDS)
-                # Behind a terminal that is not read, lines would only pile up.
-                if self._seen and not writer.pending_bytes:
-                    seconds, width = time.monotonic() - self._begun, max(1, context().streams.width - 1)
-                    *done, last = self._seen
-                    text = progress_text(done, last, self._total, seconds, self._words, width)
-                    writer.put("stderr", _ERASE + text.encode())
-                    shown = True
-        finally:
-            if shown:
-                writer.put("stderr", _ERASE)

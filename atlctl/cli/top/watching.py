@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from atlctl.backends.base import ExecRequest, Executor, Measuring, Stream
+from atlctl.cli import say
 from atlctl.cli.top.reading import sampler
 from atlctl.cli.top.view import View
 from atlctl.fanout import engine
@@ -93,7 +94,9 @@ class Watch:
         self.measure()
         executor = self._source.executor(self.job)
         try:
-            outcomes = await engine.run(executor, living, request, limits, self)
+            fan_out = engine.FanOut(executor, living, request, limits, self)
+            with say.running(fan_out):
+                outcomes = await fan_out.run()
         finally:
             await executor.aclose()
         self.measure()

@@ -113,6 +113,10 @@ class Recorder:
             await self._stop()
         return self.result
 
+    def size(self) -> int:
+        """Bytes of the logs so far. May be called from another thread."""
+        return sum(follower.log.size for follower in list(self._followers.values()))
+
     async def close(self, *, wait: bool) -> None:
         """Ends the command that a failure has started, or waits for it, and lets the next recorder in."""
         try:
@@ -302,7 +306,7 @@ class Recorder:
         result = self.result
         result.failed = [name for name, entry in self._roll.entries.items() if entry.failed]
         result.incomplete = self._incomplete()
-        result.bytes = sum(follower.log.size for follower in self._followers.values())
+        result.bytes = self.size()
         self._about["ended"] = time.time() if result.over else None
         self._written(lambda: self._states.take(entry.shown for entry in self._roll.entries.values()))
         self._note()

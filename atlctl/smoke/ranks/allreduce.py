@@ -244,7 +244,7 @@ async def check_pairs(run: Run) -> None:
         for games in pairings(workers, _PAIR_ROUNDS if len(workers) > _ALL_PAIRS else None):
             found = await asyncio.gather(*(_play(run, rails, pair) for pair in games))
             measured.update(zip(games, found, strict=True))
-            run.progress(f"{PAIRS}: {len(measured)} measured")
+            run.progress(PAIRS, plural("{n} pair measured", "{n} pairs measured", len(measured)))
         on_gpus = any(member.gpu is not None for rail in rails.values() for member in rail.values())
         for pair in (slow_pairs(measured) if on_gpus else broken_pairs(measured))[:_PAIRS_AGAIN]:
             again = await _play(run, rails, pair)

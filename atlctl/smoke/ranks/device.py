@@ -63,7 +63,7 @@ async def check_device(run: Run) -> None:
         account(run, stage, selected, through)
         if run.options.tier == "deep":
             sound = [m for m in selected.members if m not in suspects]
-            run.progress(f"{CHECK}: {SUSTAINED:g} s under load")
+            run.progress(CHECK, Message("{seconds:g} s under load", seconds=SUSTAINED))
             await _sustained(run, sound)
 
 

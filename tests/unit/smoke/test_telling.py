@@ -8,7 +8,7 @@ import re
 import pytest
 
 from atlctl.cli.commands.smoke import exit_code
-from atlctl.cli.smoke.telling import Words, progress_text, report_text, to_data
+from atlctl.cli.smoke.telling import Words, report_text, to_data
 from atlctl.cli.smoke.torchrun import line
 from atlctl.i18n import Language, Message
 from atlctl.render.jsonout import dumps
@@ -142,14 +142,6 @@ def test_the_document_is_lossless_and_valid_whatever_a_worker_says() -> None:
     for _ in range(3000):
         deep["below"] = deep = {}
     dumps(to_data(made, []))
-
-
-def test_the_line_of_progress_is_cut_in_cells() -> None:
-    for lang in ("en", "zh"):
-        for width in (1, 20, 79):
-            text = progress_text(["roll-call"], "mesh", 8, 3.2, Words("zh" if lang == "zh" else "en"), width)
-            assert display_width(text) <= width
-    assert progress_text(["roll-call"], "mesh", 8, 3.2, Words("en"), 79).startswith("smoke: 3 s, 2/8 mesh: ")
 
 
 def test_the_line_for_torchrun_of_what_a_worker_tells() -> None:
