@@ -28,7 +28,7 @@ from atlctl.jobs.statedir import write_all
 if TYPE_CHECKING:
     import asyncio
 
-    from atlctl.render.status import Status
+    from atlctl.render.status import StatusLine
     from atlctl.render.streams import Streams
     from atlctl.render.writer import Writer
 
@@ -91,7 +91,7 @@ class Context:
         self._stop: Callable[[int], None] | None = None
         self._asking = False
         #: What the status line says; None where there is none.
-        self.status: Status | None = None
+        self.status: StatusLine | None = None
 
     @cached_property
     def streams(self) -> Streams:
@@ -186,9 +186,9 @@ def status_line() -> Iterator[None]:
     if current.status is not None or current.quiet or dumb or not current.streams.stderr_tty:
         yield
         return
-    from atlctl.render.status import Status
+    from atlctl.render.status import StatusLine
 
-    current.status = Status(current.streams.stderr_color, os.environ)
+    current.status = StatusLine(current.streams.stderr_color, os.environ)
     current.writer.show(current.status.line)
     stops = signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL
     if stops:

@@ -72,14 +72,14 @@ def doing(
     size: bool = False,
     limit: float | None = None,
 ) -> Iterator[None]:
-    """What the status line says while the block runs, see `atlctl.render.status.Step`. Costs nothing without one."""
+    """What the status line says while the block runs, see `atlctl.render.status.Wait`. Costs nothing without one."""
     status = context().status
     if status is None:
         yield
         return
-    from atlctl.render.status import Step
+    from atlctl.render.status import Wait
 
-    with status.doing(Step(what, done, total, size, limit)):
+    with status.doing(Wait(what, done, total, size, limit)):
         yield
 
 

@@ -222,7 +222,7 @@ async def find_job(
 ) -> Job:
     """`current_job`, and on stderr how it was found if the command line does not name it. `plan`: a plan that follows
     says so if `atlctl use` has named it."""
-    with say.doing(_looking(stated_job(argument, option))):
+    with say.doing(looking(stated_job(argument, option))):
         found = await current_job(source, argument, option, reads_only=reads_only)
     if not found.job.numbered:
         found = replace(found, job=_as_recorded(source, found.job))
@@ -248,7 +248,8 @@ async def find_job(
     return found.job
 
 
-def _looking(name: str | None) -> Message:
+def looking(name: str | None) -> Message:
+    """What is waited for while a job is looked for; `name`: the one that was named."""
     return Message("looking for the current job") if name is None else Message("looking for job {job}", job=name)
 
 

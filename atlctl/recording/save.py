@@ -33,6 +33,8 @@ from atlctl.recording.folder import NEW_FOLDER, cannot_write, is_tag
 DEADLINE = 60.0
 LIMIT = 1 << 30
 READERS = 32
+#: What is done after the logs.
+SAVING_ERROR_FILES = Message("saving the error files")
 #: Of the first pass: lines of each log, and bytes that are held of them.
 TAIL = 20_000
 TAIL_BYTES = 4 << 20

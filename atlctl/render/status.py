@@ -34,7 +34,7 @@ Text = str | Callable[[], str]
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class Wait:
     """What is waited for now. Callables are called in another thread, a few times a second.
 
     `total`: how much there is to be `done`, for a bar; `size`: in bytes, for a rate. `limit`: seconds, at most.
@@ -88,7 +88,7 @@ class Step:
         return max(0.0, done - before) / max(now - at, 0.001)
 
 
-class Status:
+class StatusLine:
     """The steps that a command is in, the innermost last; `line` shows that one."""
 
     def __init__(self, color: bool, env: Mapping[str, str]) -> None:
@@ -98,12 +98,12 @@ class Status:
         self._spinner, self._bar = (_ASCII_SPINNER, _ASCII_BAR) if plain else (_SPINNER, _BAR)
         # Terminals of Chinese, Japanese and Korean may draw these characters two cells wide (UAX #11: ambiguous).
         self._bar_room = 1 if plain or language(env) == "en" else 2
-        self._steps = [Step(_WORKING)]
+        self._steps = [Wait(_WORKING)]
         self._idle_since = time.monotonic()
         self._frame = 0
 
     @contextmanager
-    def doing(self, step: Step) -> Iterator[None]:
+    def doing(self, step: Wait) -> Iterator[None]:
         """Shows `step` while the block runs."""
         self._steps.append(step)
         try:
@@ -136,7 +136,7 @@ class Status:
         shown = f"{painted(spinner, Tone.ACTIVE, self._color)} {text}"
         return (f"{shown}{_GAP}{tail}" if tail else shown if room > 0 else "").encode()
 
-    def _bar_of(self, step: Step) -> str:
+    def _bar_of(self, step: Wait) -> str:
         part = step.part
         if part is None:
             return ""

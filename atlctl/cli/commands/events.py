@@ -50,7 +50,7 @@ async def _show(argument: str | None, option: str | None, output: str) -> int:
             Message("what its workers printed: atlctl logs"),
         )
     job = await find_job(source, argument, option, reads_only=True)
-    with say.doing(Message("reading the events of job {job}", job=job.name)):
+    with say.doing(Message("reading the events")):
         events = await source.events(job)
     if output in ("json", "yaml"):
         say.document({"job": job_data(job), "events": [event_data(event) for event in events]})

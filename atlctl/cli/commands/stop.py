@@ -204,7 +204,7 @@ async def _keep(source: Backend, job: Job, chosen: Keeping) -> Keeping:
     """Save the evidence. Raises UsageError, NotAllowed if the folder cannot be made: nothing is stopped then."""
     if chosen.folder is None:
         return chosen
-    from atlctl.recording.save import DEADLINE, Folder, save
+    from atlctl.recording.save import DEADLINE, SAVING_ERROR_FILES, Folder, save
 
     folder = Folder(chosen.folder)
     try:
@@ -218,7 +218,7 @@ async def _keep(source: Backend, job: Job, chosen: Keeping) -> Keeping:
         )
         with say.doing(Message("saving the logs"), done=folder.size, size=True, limit=DEADLINE):
             saved = chosen.saved = await save(source, job, folder)
-        with say.doing(Message("saving the error files"), limit=FILES_SECONDS):
+        with say.doing(SAVING_ERROR_FILES, limit=FILES_SECONDS):
             files = await _error_files(source, job, folder, saved) if saved.logs else 0
     finally:
         folder.close()

@@ -55,7 +55,7 @@ async def check_current(
     named = stated(None, option) is not None
     try:
         async with asyncio.timeout(FINDING):
-            with say.doing(Message("looking for the current job"), limit=FINDING):
+            with say.doing(looking(None), limit=FINDING):
                 found = await current_job(source, None, option, reads_only=True)
     except TimeoutError:
         report.warn(

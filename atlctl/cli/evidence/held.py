@@ -41,7 +41,7 @@ async def look(source: Backend, job: Job) -> Job:
             )
         )
         return job
-    with say.counting(Message("reading the ends of the logs of job {job}", job=job.name), len(asked)) as one:
+    with say.counting(Message("looking for Held workers in the logs of job {job}", job=job.name), len(asked)) as one:
         answers = await asyncio.gather(*(one(_failed(source, job, worker)) for worker in asked))
     failed = {worker.name for worker, answer in zip(asked, answers, strict=True) if answer}
     if not failed:

@@ -48,7 +48,7 @@ from atlctl.recording.redacted import (
     read_smoke,
     staged,
 )
-from atlctl.recording.save import DEADLINE, error_file_parts, fetch_error_files, save
+from atlctl.recording.save import DEADLINE, SAVING_ERROR_FILES, error_file_parts, fetch_error_files, save
 from atlctl.render.page import render
 from atlctl.render.redact import redact_diagnostics, redact_text
 from atlctl.render.table import rfc3339
@@ -117,7 +117,7 @@ class Making:
         if not saved.logs and not any(name == EVENTS for name, _ in self.folder.files()):
             raise Unreachable(Message("no log of job {job} could be read", job=job.name), f"atlctl ps {job.name}")
         facts = {item.worker: item.log for item in self._read().job.workers if item.log is not None}
-        with say.doing(Message("saving the error files")):
+        with say.doing(SAVING_ERROR_FILES):
             await fetch_error_files(source, job, facts, self._keep_error_file)
 
     def _keep_error_file(self, worker: Worker, path: str, data: bytes) -> None:
