@@ -14,7 +14,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     words = sys.argv[1:]
     try:
-        if words == ["--version"]:
+        if words in (["--version"], ["version"]):
             from atlctl import __version__
 
             sys.stdout.write(f"atlctl {__version__}\n")

@@ -16,7 +16,7 @@ _COMMANDS = "atlctl.cli.commands"
 
 
 class _Local(Group):
-    summary = Message("Jobs on this machine: real process groups with the platform's environment.")
+    summary = Message("Start and remove jobs on this machine.")
     examples = Message(
         """\
 atlctl local run --workers 4 -- python3 "$PWD/train.py"
@@ -24,9 +24,10 @@ atlctl local rm train-7"""
     )
     path = "local"
     guide = "local-jobs"
+    same: Mapping[str, tuple[str, ...]] = {"ls": ("jobs", "--backend", "local")}
     table: Mapping[str, Lazy] = {
         "run": Lazy(f"{_COMMANDS}.local_run", options_first=True, summary=Message("Start a job on this machine.")),
-        "rm": Lazy(f"{_COMMANDS}.local_rm", summary=Message("Remove ended jobs of this machine, with their logs.")),
+        "rm": Lazy(f"{_COMMANDS}.local_rm", summary=Message("Remove ended jobs on this machine, with their logs.")),
     }
 
 
@@ -35,7 +36,7 @@ def _local_app() -> typer.Typer:
 
 
 class _Ssh(Group):
-    summary = Message("Jobs on hosts that are reached over SSH.")
+    summary = Message("Start and remove jobs on hosts, over SSH.")
     examples = Message(
         """\
 atlctl ssh run --hostfile hosts -- torchrun --nnodes 2 train.py
@@ -44,10 +45,8 @@ atlctl ssh rm train-7"""
     path = "ssh"
     guide = "ssh"
     table: Mapping[str, Lazy] = {
-        "run": Lazy(
-            f"{_COMMANDS}.ssh_run", options_first=True, summary=Message("Start a job on the hosts of a list, over SSH.")
-        ),
-        "rm": Lazy(f"{_COMMANDS}.ssh_rm", summary=Message("Remove ended jobs of hosts, with their logs there.")),
+        "run": Lazy(f"{_COMMANDS}.ssh_run", options_first=True, summary=Message("Start a job on hosts, over SSH.")),
+        "rm": Lazy(f"{_COMMANDS}.ssh_rm", summary=Message("Remove ended jobs on hosts, with their logs.")),
     }
 
 
@@ -55,102 +54,151 @@ def _ssh_app() -> typer.Typer:
     return _ssh
 
 
+_LOOK, _DIAGNOSE, _ACT, _JOBS, _TOOL = (
+    Message("Look:"),
+    Message("Diagnose:"),
+    Message("Act:"),
+    Message("Jobs:"),
+    Message("Tool:"),
+)
+
+
 class _Root(Group):
     summary = Message("See, run, diagnose and stop distributed PyTorch training jobs.")
-    text = Message("'atlctl COMMAND -h' explains a command. The options below are accepted before and after its name.")
+    text = Message("'atlctl COMMAND -h' explains a command.")
     examples = Message(
         """\
 atlctl jobs                        # which jobs there are
 atlctl errors train-7              # why the job failed, and which worker failed first
 atlctl exec --all nvidia-smi       # one command on every worker of the current job
-atlctl demo                        # all of it on a real job on this machine"""
+atlctl demo                        # all of this on a real job on this machine"""
     )
+    shown: Mapping[str, tuple[str, ...]] = {
+        "kill": ("stop", "JOB"),
+        "delete": ("stop", "JOB", "--delete"),
+        "version": ("--version",),
+    }
     table: Mapping[str, Lazy] = {
         "jobs": Lazy(
             f"{_COMMANDS}.jobs",
+            section=_LOOK,
             guide="kubernetes",
-            summary=Message("List jobs: kind, name, state, workers ready and expected, GPUs, age."),
+            aliases=("list",),
+            summary=Message("List jobs with their state, workers and GPUs."),
         ),
         "ps": Lazy(
             f"{_COMMANDS}.ps",
+            section=_LOOK,
             guide="glossary",
-            aliases=("workers",),
-            summary=Message(
-                "List the workers of a job: index, node rank, state and reason, host, age. Missing ones by number."
-            ),
+            aliases=("workers", "pods"),
+            summary=Message("List the workers of a job with their state and host."),
         ),
-        "exec": Lazy(
-            f"{_COMMANDS}.exec", options_first=True, summary=Message("Run a command on the selected workers at once.")
-        ),
-        "shell": Lazy(f"{_COMMANDS}.shell", guide="exec", summary=Message("Open an interactive shell in one worker.")),
         "logs": Lazy(
             f"{_COMMANDS}.logs",
+            section=_LOOK,
             guide="exec",
-            summary=Message("Show the logs of many workers, merged by time, with a prefix for each."),
+            summary=Message("Show the logs of many workers, merged by time."),
         ),
         "top": Lazy(
             f"{_COMMANDS}.top",
-            summary=Message(
-                "Show GPUs, CPU and memory of all workers live; what is idle, slow or broken is marked, and on top."
-            ),
-        ),
-        "errors": Lazy(
-            f"{_COMMANDS}.errors",
-            summary=Message(
-                "Tell the root cause of a failure: which worker and rank failed first, why, with the evidence."
-            ),
-        ),
-        "stacks": Lazy(
-            f"{_COMMANDS}.stacks",
-            summary=Message("Show what every rank is doing right now: equal stacks folded, the odd one first."),
-        ),
-        "smoke": Lazy(
-            f"{_COMMANDS}.smoke",
-            summary=Message(
-                "Test workers, network, storage and GPUs in seconds: which node, link, mount, GPU or rank is bad."
-            ),
-        ),
-        "record": Lazy(
-            f"{_COMMANDS}.record",
-            summary=Message("Follow a job's logs, states and events to disk; tell the root cause at its end."),
+            section=_LOOK,
+            summary=Message("Show GPUs, CPU and memory of all workers, live."),
         ),
         "events": Lazy(
             f"{_COMMANDS}.events",
+            section=_LOOK,
             guide="kubernetes",
-            summary=Message("Show the events of a job, its pods and their nodes, oldest first."),
+            summary=Message("Show the events of a job, its pods and their nodes."),
+        ),
+        "errors": Lazy(
+            f"{_COMMANDS}.errors",
+            section=_DIAGNOSE,
+            summary=Message("Show the root cause of a failure: which rank, and why."),
+        ),
+        "stacks": Lazy(
+            f"{_COMMANDS}.stacks",
+            section=_DIAGNOSE,
+            summary=Message("Show what every rank is doing right now."),
+        ),
+        "smoke": Lazy(
+            f"{_COMMANDS}.smoke",
+            section=_DIAGNOSE,
+            summary=Message("Test workers, network, storage and GPUs: which one is bad."),
+        ),
+        "record": Lazy(
+            f"{_COMMANDS}.record",
+            section=_DIAGNOSE,
+            summary=Message("Save logs, states and events while a job runs."),
         ),
         "report": Lazy(
             f"{_COMMANDS}.report",
-            summary=Message(
-                "Collect everything that tells why a job failed, in one folder or archive with a page to read."
-            ),
+            section=_DIAGNOSE,
+            summary=Message("Collect the evidence of a failure in one folder or archive."),
         ),
-        "cp": Lazy(f"{_COMMANDS}.cp", summary=Message("Copy files and folders to or from workers.")),
+        "exec": Lazy(
+            f"{_COMMANDS}.exec",
+            section=_ACT,
+            options_first=True,
+            summary=Message("Run a command on the selected workers at once."),
+        ),
+        "shell": Lazy(
+            f"{_COMMANDS}.shell",
+            section=_ACT,
+            guide="exec",
+            summary=Message("Open an interactive shell in one worker."),
+        ),
+        "cp": Lazy(
+            f"{_COMMANDS}.cp",
+            section=_ACT,
+            summary=Message("Copy files and folders to or from workers."),
+        ),
         "stop": Lazy(
-            f"{_COMMANDS}.stop", summary=Message("Stop a job: show the plan, ask, save its logs, end its workers.")
+            f"{_COMMANDS}.stop",
+            section=_ACT,
+            summary=Message("Stop a job: show the plan, ask, save its logs, end it."),
         ),
         "resume": Lazy(
             f"{_COMMANDS}.resume",
+            section=_ACT,
             guide="stop",
-            summary=Message("Start a suspended job again: show the plan, ask, take the stop back."),
+            summary=Message("Resume a suspended job."),
         ),
-        "local": Lazy(group=_local_app, summary=_Local.summary),
-        "ssh": Lazy(group=_ssh_app, summary=_Ssh.summary),
-        "use": Lazy(
-            f"{_COMMANDS}.use",
-            guide="configuration",
-            summary=Message("Choose the current job of this terminal, show or forget it."),
-        ),
+        "local": Lazy(group=_local_app, section=_JOBS, summary=_Local.summary),
+        "ssh": Lazy(group=_ssh_app, section=_JOBS, summary=_Ssh.summary),
         "demo": Lazy(
             f"{_COMMANDS}.demo",
+            section=_JOBS,
             guide="tutorial-local",
-            summary=Message("Start a real failing torchrun job on this machine and show every main command on it."),
+            summary=Message("Start a real failing job on this machine, and diagnose it."),
+        ),
+        "use": Lazy(
+            f"{_COMMANDS}.use",
+            section=_TOOL,
+            guide="configuration",
+            summary=Message("Choose the current job of this terminal."),
         ),
         "doctor": Lazy(
             f"{_COMMANDS}.doctor",
-            summary=Message("Check which backend is used and as whom, what is allowed, what is missing; with the fix."),
+            section=_TOOL,
+            summary=Message("Check backend, identity, rights and tools; show the fixes."),
         ),
-        "completion": Lazy(f"{_COMMANDS}.completion", summary=Message("Print the completion script for a shell.")),
+        "help": Lazy(
+            f"{_COMMANDS}.help",
+            section=_TOOL,
+            guide="README",
+            summary=Message("Show the help of a command."),
+        ),
+        "options": Lazy(
+            f"{_COMMANDS}.options",
+            section=_TOOL,
+            guide="README",
+            summary=Message("Show the options that every command has."),
+        ),
+        "completion": Lazy(
+            f"{_COMMANDS}.completion",
+            section=_TOOL,
+            summary=Message("Print the completion script for a shell."),
+        ),
     }
 
 
@@ -158,21 +206,21 @@ app = new_app(cls=_Root)
 _local = new_app(cls=_Local, name="local")
 _ssh = new_app(cls=_Ssh, name="ssh")
 
-Backend = Annotated[str | None, options.choice("--backend", values=options.BACKENDS, help=Message("where jobs live"))]
+Backend = Annotated[
+    str | None, options.choice("--backend", values=options.BACKENDS, help=Message("the backend to use"))
+]
 Output = Annotated[str | None, options.output(*options.FORMATS)]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help=Message("no notes and summaries on stderr"))]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help=Message("print no notes or summaries on stderr"))]
 Verbose = Annotated[
-    int, typer.Option("-v", "--verbose", count=True, help=Message("say more on stderr; twice for even more"))
+    int, typer.Option("-v", "--verbose", count=True, help=Message("print more on stderr (-vv: even more)"))
 ]
-Debug = Annotated[
-    bool, typer.Option("--debug", help=Message("everything that is known about a failure, with traceback"))
-]
+Debug = Annotated[bool, typer.Option("--debug", help=Message("print all details of a failure, with traceback"))]
 Color = Annotated[
     str | None,
     options.choice(
         "--color",
         values=("always", "never", "auto"),
-        help=Message("colours (without it: NO_COLOR, FORCE_COLOR, else on a terminal)"),
+        help=Message("use colours (default: NO_COLOR, FORCE_COLOR, else on a terminal)"),
     ),
 ]
 

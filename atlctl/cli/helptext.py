@@ -1,13 +1,14 @@
-"""Help pages: usage, examples, options, in that order; in the reader's language."""
+"""Help pages: usage, examples, options, in that order; in the reader's language, coloured by the palette."""
 
 from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from atlctl.i18n import Language, Message, language, translated
+from atlctl.render.palette import Tone, painted
 from atlctl.render.width import display_width, fold_points
 
 #: Shared options every command has; the other shared ones (`--job`, `--output`) only where a command declares them.
@@ -31,53 +32,113 @@ COMMANDS, ARGUMENTS, OPTIONS, SHARED = (
     Message("Options:"),
     Message("Options of every command:"),
 )
+#: Options that a group takes for the commands that have them.
+_FOR_COMMANDS = ("job", "output")
 _WIDEST = 100
 _GAP = 2
 _FIRST_COLUMN = 30
 
 
-def render(command: Any, ctx: Any, lang: Language | None = None, width: int | None = None) -> str:
-    """The help page of `command`, lines at most `width` cells (default: the terminal's, 100 at most)."""
-    lang = lang or language()
-    width = width or max(40, min(shutil.get_terminal_size().columns - 1, _WIDEST))
-    lines = [f"{translated(Message('Usage: '), lang)}{usage(ctx)}", ""]
-    lines += _wrapped(translated(command.summary, lang), width, "  ")
-    if command.text:
-        for paragraph in translated(command.text, lang).split("\n"):
-            lines += _wrapped(paragraph, width, "  ")
+class _Page:
+    """A help page. Lines have at most `width` cells (default: the terminal's, 100 at most)."""
+
+    def __init__(self, lang: Language | None, width: int | None, color: bool) -> None:
+        self.lang = lang or language()
+        self._width = width or max(40, min(shutil.get_terminal_size().columns - 1, _WIDEST))
+        self._color = color
+        self._lines: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+    def heading(self, title: Message) -> None:
+        self._lines += [*([""] if self._lines else []), painted(translated(title, self.lang), Tone.STRONG, self._color)]
+
+    def usage(self, ctx: Any) -> None:
+        title = translated(Message("Usage: "), self.lang)
+        self._lines.append(
+            f"{painted(title.rstrip(), Tone.STRONG, self._color)}{' ' * title.endswith(' ')}{usage(ctx)}"
+        )
+
+    def paragraphs(self, text: str) -> None:
+        for paragraph in translated(text, self.lang).split("\n"):
+            self._lines += _wrapped(paragraph, self._width, "  ")
+
+    def gap(self) -> None:
+        self._lines.append("")
+
+    def examples(self, text: str) -> None:
+        for line in translated(text, self.lang).splitlines():
+            words, mark, comment = line.partition("  #")
+            self._lines.append(f"  {words}{painted(mark + comment, Tone.DIM, self._color)}")
+
+    def rows(self, rows: Sequence[tuple[str, str]], first: int) -> None:
+        """Names, and beside them their texts. A name that is wider than the first column has its own line."""
+        for name, text in rows:
+            body = _wrapped(text, self._width - first - _GAP, "") or [""]
+            gap = first - display_width(name)
+            shown = f"  {painted(name, Tone.NOTE, self._color)}"
+            self._lines.append(shown if gap < _GAP else f"{shown}{' ' * gap}{body.pop(0)}")
+            self._lines += [f"  {' ' * first}{line}" for line in body]
+
+    def options(self, heading: Message, params: Sequence[Any]) -> None:
+        rows = [(spelling(param), describe(param, self.lang)) for param in params]
+        self.heading(heading)
+        self.rows(rows, min(_widest(rows), _FIRST_COLUMN, self._width // 3) + _GAP)
+
+
+def render(
+    command: Any, ctx: Any, lang: Language | None = None, width: int | None = None, *, color: bool = False
+) -> str:
+    """The help page of `command`."""
+    page = _Page(lang, width, color)
+    page.usage(ctx)
+    page.gap()
+    page.paragraphs(command.summary)
     if command.examples:
-        lines += ["", translated(Message("Examples:"), lang)]
-        lines += [f"  {line}" for line in translated(command.examples, lang).splitlines()]
-    table = getattr(command, "table", None)
-    if table:
-        rows = [(", ".join((sub, *entry.aliases)), translated(entry.summary, lang)) for sub, entry in table.items()]
-        lines += ["", translated(COMMANDS, lang), *_rows(rows, width)]
+        page.heading(Message("Examples:"))
+        page.examples(command.examples)
+    if command.text:
+        page.gap()
+        page.paragraphs(command.text)
+    groups: dict[Message, list[tuple[str, str]]] = {}
+    for name, entry in getattr(command, "table", {}).items():
+        groups.setdefault(entry.section or COMMANDS, []).append((name, translated(entry.summary, page.lang)))
+    for section, rows in groups.items():
+        page.heading(section)
+        page.rows(rows, _widest([row for rows in groups.values() for row in rows]) + _GAP)
     for heading, params in sections(command, ctx):
-        rows = [(spelling(param), describe(param, lang)) for param in params]
-        lines += ["", translated(heading, lang), *_rows(rows, width)]
-    return "\n".join(lines) + "\n"
+        if heading is not SHARED:
+            page.options(heading, params)
+    page.gap()
+    page.paragraphs(Message("Options of every command: {command}", command="atlctl options"))
+    return page.text
+
+
+def shared_options(command: Any, ctx: Any, *, color: bool) -> str:
+    """The page of the options that every command has, which the program `command` takes, too."""
+    page = _Page(None, None, color)
+    page.options(SHARED, dict(sections(command, ctx))[SHARED])
+    page.gap()
+    page.paragraphs(
+        Message("They are accepted before and after a command's name; -j and -o only if the command has them.")
+    )
+    return page.text
 
 
 def sections(command: Any, ctx: Any) -> list[tuple[Message, list[Any]]]:
     """Parameters under their headings: arguments, options of the command, options every command has."""
-    arguments: list[Any] = []
-    own: list[Any] = []
-    shared: list[Any] = []
+    shared = (*EVERYWHERE, *_FOR_COMMANDS) if hasattr(command, "table") else EVERYWHERE
+    found: dict[Message, list[Any]] = {ARGUMENTS: [], OPTIONS: [], SHARED: []}
     for param in command.get_params(ctx):
         if param.hidden:
             continue
         if param.param_type_name == "argument":
-            arguments.append(param)
+            found[ARGUMENTS].append(param)
         else:
-            (shared if key_of(param) in (*EVERYWHERE, "help") else own).append(param)
-    if getattr(command, "table", None):
-        own, shared = [*own, *shared], []
-    found = [
-        (ARGUMENTS, arguments),
-        (OPTIONS, own or shared),
-        (SHARED, shared if own else []),
-    ]
-    return [(heading, params) for heading, params in found if params]
+            found[SHARED if key_of(param) in shared else OPTIONS].append(param)
+    return [(heading, params) for heading, params in found.items() if params]
 
 
 def key_of(param: Any) -> str:
@@ -129,16 +190,8 @@ def help_of(param: Any) -> str:
     return param.type_descriptor.parameter_info.help or ""
 
 
-def _rows(rows: Sequence[tuple[str, str]], width: int) -> Iterable[str]:
-    first = min(max(display_width(name) for name, _ in rows), _FIRST_COLUMN, width // 3) + _GAP
-    for name, text in rows:
-        body = _wrapped(text, width - first - 2, "") or [""]
-        if display_width(name) > first - _GAP:
-            yield f"  {name}"
-        else:
-            yield f"  {name}{' ' * (first - display_width(name))}{body.pop(0)}"
-        for line in body:
-            yield f"  {' ' * first}{line}"
+def _widest(rows: Sequence[tuple[str, str]]) -> int:
+    return max(display_width(name) for name, _ in rows)
 
 
 def _wrapped(text: str, width: int, indent: str) -> list[str]:

@@ -48,7 +48,7 @@ def choice(*names: str, values: tuple[str, ...], help: str) -> typer.models.Opti
 
 def output(*formats: str) -> typer.models.OptionInfo:
     """`-o/--output` with these formats: `output: Annotated[str, options.output("table", "json")] = "table"`."""
-    return choice("-o", "--output", values=formats, help=Message("form of the output"))
+    return choice("-o", "--output", values=formats, help=Message("output format"))
 
 
 def parse_duration(text: str) -> float:
@@ -75,8 +75,8 @@ def duration(*names: str, help: str, zero: bool = False) -> typer.models.OptionI
     return option
 
 
-CMD = Message("the command and its arguments, handed over word by word, without a shell")
-Job = Annotated[str | None, typer.Argument(metavar="JOB", help=Message("the job; left out: the current job"))]
+CMD = Message("the command and its arguments, passed as is, without a shell")
+Job = Annotated[str | None, typer.Argument(metavar="JOB", help=Message("the job (default: the current one)"))]
 JobOption = Annotated[str | None, typer.Option("-j", "--job", metavar="JOB", help=Message("the job"))]
 AllWorkers = Annotated[bool, typer.Option("--all", help=Message("all workers"))]
 Workers = Annotated[
@@ -85,42 +85,42 @@ Workers = Annotated[
         "-w",
         "--workers",
         metavar="WORKERS",
-        help=Message("these workers: indexes, ranges, names, globs (0,2-5 or worker-[0-3]); repeats unite"),
+        help=Message("indexes, ranges, names or globs of workers (0,2-5 or worker-[0-3]); can be repeated"),
     ),
 ]
 Rank = Annotated[
     list[str] | None,
-    typer.Option("--rank", metavar="RANKS", help=Message("the workers that hold these global ranks, as 8-15")),
+    typer.Option("--rank", metavar="RANKS", help=Message("the workers of these global ranks (8-15)")),
 ]
 Role = Annotated[
-    list[str] | None, typer.Option("--role", metavar="ROLE", help=Message("workers of this role; repeats unite"))
+    list[str] | None, typer.Option("--role", metavar="ROLE", help=Message("the workers of this role; can be repeated"))
 ]
 Failed = Annotated[bool, typer.Option("--failed", help=Message("workers in state Failed or Held"))]
 Exclude = Annotated[
     list[str] | None,
-    typer.Option("-x", "--exclude", metavar="WORKERS", help=Message("without these workers, written as for -w")),
+    typer.Option("-x", "--exclude", metavar="WORKERS", help=Message("all but these workers (same form as -w)")),
 ]
-Watch = Annotated[bool, typer.Option("--watch", help=Message("show it again whenever something changes"))]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help=Message("do not ask"))]
-DryRun = Annotated[bool, typer.Option("--dry-run", help=Message("show what would be done, do nothing"))]
+Watch = Annotated[bool, typer.Option("--watch", help=Message("show it again when something changes"))]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help=Message("do not ask for confirmation"))]
+DryRun = Annotated[bool, typer.Option("--dry-run", help=Message("only show what would be done"))]
 Namespace = Annotated[
     str | None,
     typer.Option(
         "-n",
         "--namespace",
         metavar="NAMESPACE",
-        help=Message("the Kubernetes namespace; left out: the context's, or the pod's own"),
+        help=Message("the Kubernetes namespace (default: the context's, or the pod's own)"),
     ),
 ]
 KubeContext = Annotated[
-    str | None, typer.Option("--context", metavar="CONTEXT", help=Message("the context of the kubeconfig"))
+    str | None, typer.Option("--context", metavar="CONTEXT", help=Message("the kubeconfig context"))
 ]
 Kubeconfig = Annotated[
     str | None,
     typer.Option(
         "--kubeconfig",
         metavar="PATH",
-        help=Message("the kubeconfig file (KUBECONFIG, else ~/.kube/config, else the pod's service account)"),
+        help=Message("the kubeconfig file (default: KUBECONFIG, ~/.kube/config, or the pod's service account)"),
     ),
 ]
 Hostfile = Annotated[
@@ -128,7 +128,7 @@ Hostfile = Annotated[
     typer.Option(
         "--hostfile",
         metavar="PATH",
-        help=Message("a list of hosts to reach over SSH: one a line, gpu[01-16], user@gpu1:2222, gpu1 slots=8"),
+        help=Message("hosts to reach over SSH, one a line: gpu[01-16], user@gpu1:2222, gpu1 slots=8"),
     ),
 ]
 Selector = Annotated[
@@ -137,7 +137,7 @@ Selector = Annotated[
         "-l",
         "--selector",
         metavar="SELECTOR",
-        help=Message("the pods that match this label selector, as one job without an object"),
+        help=Message("treat the pods that match this label selector as one job"),
     ),
 ]
 Container = Annotated[
@@ -146,15 +146,15 @@ Container = Annotated[
         "-c",
         "--container",
         metavar="CONTAINER",
-        help=Message("the container of each worker; left out: the one that trains"),
+        help=Message("the container of each worker (default: the one that trains)"),
     ),
 ]
-AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces", help=Message("jobs of all namespaces"))]
+AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces", help=Message("list the jobs of all namespaces"))]
 Timeout = Annotated[
     float | None, duration("--timeout", help=Message("end the command on a worker after this time (10, 1.5s, 2m, 1h)"))
 ]
 ConnectTimeout = Annotated[
-    float | None, duration("--connect-timeout", help=Message("give up on a worker that was not reached by then"))
+    float | None, duration("--connect-timeout", help=Message("time limit for reaching a worker"))
 ]
 SavedLogs = Annotated[
     list[str] | None,
@@ -162,18 +162,18 @@ SavedLogs = Annotated[
         "--from",
         metavar="PATH",
         help=Message(
-            "saved logs instead of a job: a folder (WORKER.log and error files), a file, or - for standard "
-            "input; repeats unite"
+            "read saved logs instead of a job: a folder (WORKER.log, error files), a file, or - (stdin); can be "
+            "repeated"
         ),
     ),
 ]
-NoFiles = Annotated[bool, typer.Option("--no-files", help=Message("with --from: read logs only, no error files"))]
+NoFiles = Annotated[bool, typer.Option("--no-files", help=Message("with --from: read only logs, no error files"))]
 Name = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help=Message("the job's name; left out: one is made up"))
+    str | None, typer.Option("--name", metavar="NAME", help=Message("the job's name (default: a new one)"))
 ]
 Env = Annotated[
     list[str] | None,
-    typer.Option("--env", metavar="K=V", help=Message("set this variable in every worker; repeats add up")),
+    typer.Option("--env", metavar="K=V", help=Message("set this variable in every worker; can be repeated")),
 ]
 MasterPort = Annotated[
     int | None,
@@ -182,16 +182,14 @@ MasterPort = Annotated[
         min=1,
         max=65535,
         metavar="PORT",
-        help=Message("MASTER_PORT of the workers (29500 if it is free, else another)"),
+        help=Message("MASTER_PORT of the workers (default: 29500 if it is free, else another)"),
     ),
 ]
 Detach = Annotated[bool, typer.Option("--detach", help=Message("print the job's name and leave it running"))]
 Command = Annotated[list[str], typer.Argument(metavar="CMD", help=CMD)]
 EndedJobs = Annotated[list[str], typer.Argument(metavar="JOB", help=Message("the jobs to remove"))]
-NoPrefix = Annotated[bool, typer.Option("--no-prefix", help=Message("do not begin lines with the worker's name"))]
-Raw = Annotated[
-    bool, typer.Option("--raw", help=Message("show control characters of the output unchanged on a terminal"))
-]
+NoPrefix = Annotated[bool, typer.Option("--no-prefix", help=Message("do not prefix lines with the worker's name"))]
+Raw = Annotated[bool, typer.Option("--raw", help=Message("show control characters unchanged on a terminal"))]
 
 
 def selection(

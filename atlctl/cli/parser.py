@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import shlex
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,13 +40,15 @@ class Lazy:
     """A command that is not imported yet.
 
     `module` holds its function `command`, and `TEXT` and `EXAMPLES` of its help page if it has any; `summary` is the
-    line about it, `guide` the document (by default the group's, else the one of the command's name).
-    `options_first`: options end at the first positional word, with which a command to run begins. `group`: instead of
-    a module, builds a group of further commands.
+    line about it, `section` the heading above that line, `guide` the document (by default the group's, else the one of
+    the command's name). `aliases` are understood, and not listed. `options_first`: options end at the first
+    positional word, with which a command to run begins. `group`: instead of a module, builds a group of further
+    commands.
     """
 
     module: str = ""
     summary: str = ""
+    section: Message | None = None
     guide: str = ""
     aliases: tuple[str, ...] = ()
     options_first: bool = False
@@ -124,8 +127,9 @@ class _Parser:
         return option
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The whole help page is ours."""
-        formatter.write(helptext.render(self, ctx))
+        """The whole help page is ours, and so is the decision on colours: typer would take them out."""
+        ctx.color = True
+        formatter.write(helptext.render(self, ctx, color=runtime.context().streams.stdout_color))
 
 
 class Command(_Parser, TyperCommand):
@@ -159,6 +163,9 @@ class Group(_Parser, TyperGroup):
     """A command that has commands. Subclasses name them in `table`, and themselves in `path`."""
 
     table: Mapping[str, Lazy] = {}
+    #: Commands of other tools -> the words of the program that do the same: run, or only shown.
+    same: Mapping[str, tuple[str, ...]] = {}
+    shown: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -178,17 +185,31 @@ class Group(_Parser, TyperGroup):
         _merge_shared(self, ctx)
         return rest
 
-    def resolve_command(self, _ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name = args[0]
+        if name in self.same:
+            found: tuple[str | None, Any, list[str]] = ctx.parent.command.resolve_command(
+                ctx.parent, [*self.same[name], *args[1:]]
+            )
+            return found
         try:
             return name, self.commands[name], args[1:]
         except KeyError:
             pass
         prefix = f"atlctl {self.path}".strip()
+        unknown = Message("no such command '{command}'", command=f"{prefix} {name}")
+        if name in self.shown:
+            raise UsageError(unknown, shlex.join(["atlctl", *_instead(self.shown[name], args[1:])]))
         known = [*self.table, *(alias for entry in self.table.values() for alias in entry.aliases)]
         near = _nearest(name, known)
         hint = _meant(f"{prefix} {near}") if near else _see(prefix)
-        raise UsageError(Message("no such command '{command}'", command=f"{prefix} {name}"), hint)
+        raise UsageError(unknown, hint)
+
+
+def _instead(words: Sequence[str], given: Sequence[str]) -> Iterator[str]:
+    """`words` with what was given in the place of JOB."""
+    for word in words:
+        yield from given if word == "JOB" and given else (word,)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import os
 import signal
 import sys
@@ -381,7 +382,7 @@ def guard(argv: Sequence[str], body: Callable[[], int], *, peek: Peek = lambda: 
     `peek` reads the command's name and its `-o` off a command line that could not be understood.
     """
     global _current
-    _current = Context(debug="--debug" in argv)
+    _current = Context(debug="--debug" in argv, color=_color_in(argv))
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # what `__main__` took off for the imports
     stdout = sys.stdout
@@ -396,6 +397,16 @@ def guard(argv: Sequence[str], body: Callable[[], int], *, peek: Peek = lambda: 
     if code == ExitCode.READER_GONE:
         _forget_stdout()
     return int(code)
+
+
+def _color_in(argv: Sequence[str]) -> Color:
+    """The value of `--color` in a command line that is not parsed yet, for help pages and for errors of the parser."""
+    for word, following in itertools.pairwise([*argv, ""]):
+        name, _, value = word.partition("=")
+        value = value or following
+        if name == "--color" and value in ("always", "never"):
+            return cast(Color, value)
+    return "auto"
 
 
 def _print(stdout: TextIO, text: str, code: int) -> int:

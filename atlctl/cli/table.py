@@ -139,14 +139,13 @@ def _markdown(page: Page, lang: Language) -> str:
         ]
         parts += ["## " + say(Message("Commands")), "\n".join(rows)]
     for heading, params in helptext.sections(command, page.ctx):
-        if heading is helptext.SHARED:
+        if heading is helptext.SHARED and page.path:
             continue
         rows = [f"- `{helptext.spelling(param).strip()}` {helptext.describe(param, lang)}" for param in params]
-        title = Message("Arguments") if heading is helptext.ARGUMENTS else Message("Options")
-        parts += ["## " + say(title), "\n".join(rows)]
+        parts += ["## " + say(heading).rstrip(":："), "\n".join(rows)]
     if page.path:
         parts.append(
-            say(Message("The [options of the program](README.md#options) are taken, too, before or after the name."))
+            say(Message("[Options of every command](README.md#options-of-every-command): before or after its name."))
         )
         parts.append(say(Message("More: [{name}](../{name}.md)", name=command.guide)))
         parts.append(say(Message("[All commands](README.md)")))
@@ -202,14 +201,14 @@ def _man(page: Page, names: dict[str, str], lang: Language) -> str:
         for path, below in page.commands.items():
             lines += _item(f"{names[path]}(1)", translated(below, lang))
     for title_of, params in helptext.sections(command, page.ctx):
-        if title_of is helptext.SHARED:
+        if title_of is helptext.SHARED and page.path:
             continue
-        lines.append(heading(Message("ARGUMENTS") if title_of is helptext.ARGUMENTS else Message("OPTIONS")))
+        lines.append(heading(_MAN[title_of]))
         for param in params:
             lines += _item(helptext.spelling(param).strip(), helptext.describe(param, lang))
     if page.path:
         shared = Message(
-            "The options of atlctl(1) are taken, too, before or after the command's name. Exit status: there."
+            "See atlctl(1) for the options of every command, taken before and after its name, and for the exit status."
         )
         lines += [".PP", escape(translated(shared, lang))]
     else:
@@ -225,6 +224,14 @@ def _man(page: Page, names: dict[str, str], lang: Language) -> str:
     # Words of the second font of .BR are joined without a blank: the comma stands behind the section.
     lines += [heading(Message("SEE ALSO")), *(f"{line}," for line in near[:-1]), near[-1]]
     return "\n".join(lines) + "\n"
+
+
+#: Headings of a man page, by those of a help page.
+_MAN = {
+    helptext.ARGUMENTS: Message("ARGUMENTS"),
+    helptext.OPTIONS: Message("OPTIONS"),
+    helptext.SHARED: Message("OPTIONS OF EVERY COMMAND"),
+}
 
 
 def _item(term: str, text: str) -> list[str]:

@@ -193,7 +193,7 @@ def test_commands_named_in_sentences_exist(name: str) -> None:
 @pytest.mark.parametrize("name", READMES)
 def test_every_command_is_in_the_readme(name: str) -> None:
     text = read(name)
-    assert [path for path in command_names() if f"atlctl {path}" not in text] == []
+    assert [page.path for page in pages() if f"atlctl {page.path}" not in text] == []
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

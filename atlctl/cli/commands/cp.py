@@ -31,8 +31,8 @@ _REASONS = 8
 
 
 TEXT = Message(
-    "One side is WORKER:PATH, or :PATH for the selected workers; from several each gets a folder of its own in "
-    "DST. As with cp, an existing folder as DST takes the source into it. Links are not copied."
+    "One side is WORKER:PATH, or :PATH for the selected workers; from several workers, each gets a folder in DST. "
+    "As with cp, the source goes into DST if that folder exists. Links are not copied."
 )
 EXAMPLES = Message(
     """\
@@ -46,10 +46,10 @@ atlctl cp --all :/logs ./logs                  # from each into ./logs/NAME/"""
 @options.selecting
 def command(
     source: Annotated[
-        str, typer.Argument(metavar="SRC", help=Message("what to copy: a local path, WORKER:PATH or :PATH"))
+        str, typer.Argument(metavar="SRC", help=Message("the source: a local path, WORKER:PATH or :PATH"))
     ],
     destination: Annotated[
-        str, typer.Argument(metavar="DST", help=Message("where to: a local path, WORKER:PATH or :PATH"))
+        str, typer.Argument(metavar="DST", help=Message("the destination: a local path, WORKER:PATH or :PATH"))
     ],
     job: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
@@ -57,7 +57,7 @@ def command(
         int, typer.Option("--parallel", min=1, metavar="N", help=Message("how many copies run at once"))
     ] = 64,
     timeout: Annotated[
-        float | None, options.duration("--timeout", help=Message("give up a copy after this time (10, 1.5s, 2m, 1h)"))
+        float | None, options.duration("--timeout", help=Message("time limit for each copy (10, 1.5s, 2m, 1h)"))
     ] = None,
     connect_timeout: options.ConnectTimeout = None,
     container: options.Container = None,

@@ -44,7 +44,9 @@ _PROGRAM = (sys.executable, "-P", "-m", "atlctl")
 EXAMPLES = Message("atlctl demo")
 
 
-def command(keep: Annotated[bool, typer.Option("--keep", help=Message("leave the job to play with"))] = False) -> int:
+def command(
+    keep: Annotated[bool, typer.Option("--keep", help=Message("keep the job for your own tries"))] = False,
+) -> int:
     if importlib.util.find_spec("torch") is None:
         raise AtlctlError(
             Message("the demo trains with PyTorch, which is not installed beside atlctl"),

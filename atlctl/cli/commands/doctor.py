@@ -25,9 +25,9 @@ CONNECT_SECONDS, LOGIN_SECONDS, CLUSTER_SECONDS = 10.0, 60.0, 60.0
 
 
 TEXT = Message(
-    "Changes nothing, and notes no host key. Hosts are logged in to, and each worker of the current job is "
-    "asked for its Python and torch. Rights that are missing are printed as a Role for an administrator. Exit "
-    "code: 0 where jobs can be looked at, 1 where something failed, 4 where the cluster does not know you."
+    "Changes nothing, and stores no host key. It logs in to hosts, and asks each worker of the current job for its "
+    "Python and torch. Missing rights are printed as a Role for an administrator. Exit code: 0 if jobs can be "
+    "read, 1 if something failed, 4 if the cluster refuses the login."
 )
 EXAMPLES = Message(
     """\
@@ -46,14 +46,12 @@ def command(
             "-j",
             "--job",
             metavar="JOB",
-            help=Message("the job whose workers are asked for their torch; left out: the current job"),
+            help=Message("the job whose workers are asked for their torch (default: the current one)"),
         ),
     ] = None,
     connect_timeout: Annotated[
         float,
-        options.duration(
-            "--connect-timeout", help=Message("give up on a host or a worker that was not reached by then")
-        ),
+        options.duration("--connect-timeout", help=Message("time limit for reaching a host or a worker")),
     ] = CONNECT_SECONDS,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:

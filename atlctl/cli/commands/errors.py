@@ -23,9 +23,9 @@ _BEHIND = 5
 EXAMPLES = Message(
     """\
 atlctl errors train-7
-atlctl errors train-7 --exit-code || notify          # exit code 1 where a failure was found
-atlctl errors train-7 --log-path '/logs/*.log'       # files inside the workers, too
-atlctl errors --from saved/                          # logs that were saved: WORKER.log, error files
+atlctl errors train-7 --exit-code || notify          # exit code 1 if a failure was found
+atlctl errors train-7 --log-path '/logs/*.log'       # also files inside the workers
+atlctl errors --from saved/                          # saved logs: WORKER.log, error files
 kubectl logs -l app=train --prefix --tail=-1 | atlctl errors --from -"""
 )
 
@@ -39,13 +39,11 @@ def command(
         typer.Option(
             "--log-path",
             metavar="GLOB",
-            help=Message("also read files inside the workers that match this pattern (quote it); their last 64 MiB"),
+            help=Message("also read files inside the workers that match this quoted pattern (the last 64 MiB of each)"),
         ),
     ] = None,
     no_files: options.NoFiles = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help=Message("exit with 1 where a failure was found"))
-    ] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help=Message("exit with 1 if a failure was found"))] = False,
     output: Annotated[str, options.output("table", "json", "yaml")] = "table",
 ) -> int:
     if saved:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 TEXT = Message(
-    "Options end at the first word of CMD, which gets its own options untouched. Exit code: the command's "
-    "where one worker is selected; of several 255 if any was lost, else 124 if any timed out, else the highest."
+    "Options end at the first word of CMD, which gets its own options untouched. Exit code: that of the command if "
+    "one worker is selected; of several, 255 if any was lost, else 124 if any timed out, else the highest."
 )
 EXAMPLES = Message(
     """\
@@ -42,17 +42,17 @@ def command(
     ] = False,
     parallel: Annotated[
         int,
-        typer.Option("--parallel", min=1, metavar="N", help=Message("how many workers are being connected to at once")),
+        typer.Option("--parallel", min=1, metavar="N", help=Message("how many workers to connect to at once")),
     ] = 64,
     batch: Annotated[
         int | None,
-        typer.Option("--batch", min=1, metavar="N", help=Message("how many commands run at once; without it all do")),
+        typer.Option("--batch", min=1, metavar="N", help=Message("how many commands run at once (default: all)")),
     ] = None,
     timeout: options.Timeout = None,
     connect_timeout: options.ConnectTimeout = None,
     gather: Annotated[
         bool,
-        typer.Option("--gather", help=Message("show equal outputs once, at the end, under the workers they came from")),
+        typer.Option("--gather", help=Message("show equal outputs once, at the end, with the workers they came from")),
     ] = False,
     output_dir: Annotated[
         str | None,
@@ -68,7 +68,7 @@ def command(
     raw: options.Raw = False,
     retry_failed: Annotated[
         bool,
-        typer.Option("--retry-failed", help=Message("run the job's last command again where its outcome was not 0")),
+        typer.Option("--retry-failed", help=Message("run the job's last command again on the workers where it failed")),
     ] = False,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",

@@ -34,17 +34,15 @@ def command(
     job_option: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help=Message("go on with new lines until the job ends"))
+        bool, typer.Option("-f", "--follow", help=Message("follow new lines until the job ends"))
     ] = False,
     tail: Annotated[
         int | None, typer.Option("--tail", min=0, metavar="LINES", help=Message("only the last lines of each worker"))
     ] = None,
     since: Annotated[
-        float | None, options.duration("--since", help=Message("only lines of this last stretch of time (10m, 2h)"))
+        float | None, options.duration("--since", help=Message("only lines newer than this (10m, 2h)"))
     ] = None,
-    previous: Annotated[
-        bool, typer.Option("--previous", help=Message("the log of the instance before the last restart"))
-    ] = False,
+    previous: Annotated[bool, typer.Option("--previous", help=Message("the log before the last restart"))] = False,
     grep: Annotated[
         str | None,
         typer.Option("--grep", metavar="REGEX", help=Message("only lines that match this regular expression")),

@@ -26,8 +26,8 @@ WAIT_SECONDS = 2.0
 
 TEXT = Message(
     "Started with the job, it keeps what a platform deletes within seconds of a failure. Started again, it "
-    "goes on where it ended; 'atlctl errors JOB' finds what it has kept. A job that does not exist yet is "
-    "waited for."
+    "continues where it ended; 'atlctl errors JOB' reads what it has kept. It waits for a job that does not exist "
+    "yet."
 )
 EXAMPLES = Message(
     """\
@@ -45,16 +45,12 @@ def command(
         typer.Option(
             "--out",
             metavar="DIR",
-            help=Message(
-                "record into this folder, new or of an earlier record; left out: one in atlctl's state folder"
-            ),
+            help=Message("record into this folder, new or of an earlier record (default: one in the state folder)"),
         ),
     ] = None,
     keep_mib: Annotated[
         int,
-        typer.Option(
-            "--keep-mib", min=1, metavar="N", help=Message("MiB that are kept of each worker's log, the last ones")
-        ),
+        typer.Option("--keep-mib", min=1, metavar="N", help=Message("keep the last N MiB of each worker's log")),
     ] = KEEP_MIB,
     on_failure: Annotated[
         str | None,

@@ -13,8 +13,8 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import ExitCode, UsageError
 
 TEXT = Message(
-    "The evidence of a job, or of saved logs, with secrets hidden, the verdict, and an index.html that stands "
-    "alone. 'atlctl errors --from' reads the folder again. Nothing is overwritten, and nothing is tested."
+    "Has the evidence of a job or of saved logs, the verdict, and an index.html that needs no server; secrets are "
+    "hidden. 'atlctl errors --from' reads the folder again. No file is overwritten."
 )
 EXAMPLES = Message(
     """\
@@ -33,12 +33,12 @@ def command(
         typer.Option(
             "--out",
             metavar="PATH",
-            help=Message("a new folder, or a new file that ends in .tar.gz; left out: a folder in this one"),
+            help=Message("a new folder, or a new file that ends in .tar.gz (default: a folder in the working folder)"),
         ),
     ] = None,
     smoke: Annotated[
         str | None,
-        typer.Option("--smoke", metavar="PATH", help=Message("include this document of 'atlctl smoke -o json'")),
+        typer.Option("--smoke", metavar="PATH", help=Message("include this output of 'atlctl smoke -o json'")),
     ] = None,
     no_files: options.NoFiles = False,
     container: options.Container = None,

@@ -23,7 +23,7 @@ def command(
     job: Annotated[str | None, typer.Argument(metavar="JOB", help=Message("the job to resume; never guessed"))] = None,
     job_option: options.JobOption = None,
     timeout: Annotated[
-        float, options.duration("--timeout", help=Message("how long to wait until it is taken up (10, 1.5s, 2m, 1h)"))
+        float, options.duration("--timeout", help=Message("how long to wait for the job to resume (10, 1.5s, 2m, 1h)"))
     ] = TIMEOUT_SECONDS,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,

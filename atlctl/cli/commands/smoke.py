@@ -27,17 +27,16 @@ _SECONDS = {"quick": 120.0, "standard": 300.0, "deep": 1200.0}
 
 
 TEXT = Message(
-    "Nothing is installed on the workers: a program is sent to a Python that is there, and leaves no trace. "
-    "With torch it also tests GPUs, collectives and DDP. While a training runs it keeps to facts, network and "
-    "storage."
+    "Nothing is installed: a program is sent to the Python of each worker, and leaves no trace. With torch it also "
+    "tests GPUs, collectives and DDP. While a training runs, it tests only facts, network and storage."
 )
 EXAMPLES = Message(
     """\
 atlctl smoke train-7
-atlctl smoke train-7 --net-only                      # facts and network alone, beside a training too
+atlctl smoke train-7 --net-only                      # only facts and network, also during a training
 atlctl smoke train-7 --tier standard --mount /data
 atlctl smoke train-7 --gpus worker-1:0,2 -o json
-atlctl smoke train-7 --print-torchrun                # the torchrun command that the workers' environment asks for"""
+atlctl smoke train-7 --print-torchrun                # the torchrun command for the workers' environment"""
 )
 
 
@@ -51,44 +50,44 @@ def command(
         options.choice(
             "--tier",
             values=TIERS,
-            help=Message("how much is tested: quick takes seconds, standard a minute, deep some minutes"),
+            help=Message("depth of the test: quick takes seconds, standard a minute, deep some minutes"),
         ),
     ] = "quick",
     timeout: Annotated[
         float | None,
         options.duration(
             "--timeout",
-            help=Message("for the whole test (2m, 5m and 20m by tier); what was not tested by then is INCOMPLETE"),
+            help=Message("time limit for the whole test (2m, 5m, 20m by tier); later checks are INCOMPLETE"),
         ),
     ] = None,
     net_only: Annotated[
-        bool, typer.Option("--net-only", help=Message("facts and network alone, without torch"))
+        bool, typer.Option("--net-only", help=Message("test only facts and network, without torch"))
     ] = False,
     no_gpu: Annotated[
-        bool, typer.Option("--no-gpu", help=Message("touch no GPU and start no ranks: facts, network and storage"))
+        bool, typer.Option("--no-gpu", help=Message("use no GPU and start no ranks: facts, network and storage"))
     ] = False,
     allow_busy: Annotated[
-        bool, typer.Option("--allow-busy", help=Message("test GPUs that are busy, too, and beside a training"))
+        bool, typer.Option("--allow-busy", help=Message("also test busy GPUs, and during a training"))
     ] = False,
     gpus: Annotated[
         list[str] | None,
         typer.Option(
-            "--gpus", metavar="WORKERS:GPUS", help=Message("test these GPUs alone (worker-1:0,2); repeats unite")
+            "--gpus", metavar="WORKERS:GPUS", help=Message("test only these GPUs (worker-1:0,2); can be repeated")
         ),
     ] = None,
     mount: Annotated[
         list[str] | None,
-        typer.Option("--mount", metavar="DIR", help=Message("test this folder on all workers, too; repeats unite")),
+        typer.Option("--mount", metavar="DIR", help=Message("also test this folder on all workers; can be repeated")),
     ] = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help=Message("exit with 1 also for a warning, or for what was skipped or not judged")),
+        typer.Option("--strict", help=Message("also exit with 1 for a warning, or for what was skipped or not judged")),
     ] = False,
     print_torchrun: Annotated[
         bool,
         typer.Option(
             "--print-torchrun",
-            help=Message("test nothing; print the torchrun command that each worker's environment asks for"),
+            help=Message("test nothing; print the torchrun command for each worker's environment"),
         ),
     ] = False,
     container: options.Container = None,

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 TEXT = Message(
-    "Every host runs one worker with MASTER_ADDR, MASTER_PORT, WORLD_SIZE (number of hosts) and RANK (its "
-    "place in the list) set. The job runs on when this command goes: ps, logs, errors, stacks, record and stop "
-    "know it by its name. Hosts need Python 3.8 or newer. It starts on all of them or on none."
+    "Every host runs one worker with MASTER_ADDR, MASTER_PORT, WORLD_SIZE (number of hosts) and RANK (its place in "
+    "the list) set. The job continues when this command ends; other commands find it by its name. Hosts need "
+    "Python 3.8 or newer. The job starts on all of them or on none."
 )
 EXAMPLES = Message(
     """\
@@ -40,7 +40,7 @@ def command(
             "-j",
             "--job",
             metavar="JOB",
-            help=Message("the list of hosts of this name in the configuration, in place of --hostfile"),
+            help=Message("a list of hosts of the configuration, instead of --hostfile"),
         ),
     ] = None,
     include: Annotated[
@@ -48,7 +48,7 @@ def command(
         typer.Option(
             "--include",
             metavar="HOSTS",
-            help=Message("these hosts of the list alone, or some of their slots (gpu1@gpu2:0,2)"),
+            help=Message("only these hosts of the list, or some of their slots (gpu1@gpu2:0,2)"),
         ),
     ] = None,
     exclude: Annotated[
@@ -56,7 +56,7 @@ def command(
         typer.Option(
             "--exclude",
             metavar="HOSTS",
-            help=Message("all but these hosts, or without some of their slots (gpu1@gpu2:0,2)"),
+            help=Message("all but these hosts, or all but some of their slots (gpu1@gpu2:0,2)"),
         ),
     ] = None,
     name: options.Name = None,
@@ -64,7 +64,7 @@ def command(
     chdir: Annotated[
         str | None,
         typer.Option(
-            "--chdir", metavar="DIR", help=Message("the working folder on the hosts; left out: the home of the login")
+            "--chdir", metavar="DIR", help=Message("the working folder on the hosts (default: the home folder)")
         ),
     ] = None,
     master_addr: Annotated[
@@ -72,7 +72,7 @@ def command(
         typer.Option(
             "--master-addr",
             metavar="ADDRESS",
-            help=Message("MASTER_ADDR of the workers; left out: the address of the first host"),
+            help=Message("MASTER_ADDR of the workers (default: the address of the first host)"),
         ),
     ] = None,
     master_port: options.MasterPort = None,

@@ -47,13 +47,13 @@ _SURE = {
 
 
 TEXT = Message(
-    "Reads /proc in the workers over two seconds, and Python stacks where torch's worker server or py-spy "
-    "gives them. No process is stopped. Names the rank that the others wait for, and how sure that is."
+    "Reads /proc in the workers for two seconds, and Python stacks if torch's worker server or py-spy provides "
+    "them. No process is stopped. Names the rank that the others wait for, and how certain that is."
 )
 EXAMPLES = Message(
     """\
 atlctl stacks train-7
-atlctl stacks train-7 --with-pyspy                   # brings py-spy along, leaves nothing behind
+atlctl stacks train-7 --with-pyspy                   # sends py-spy along, and removes it
 atlctl stacks train-7 --repeat -o json
 atlctl stacks train-7 -w 3 -v                        # every Python thread"""
 )
@@ -67,14 +67,14 @@ def command(
     with_pyspy: Annotated[
         bool,
         typer.Option(
-            "--with-pyspy", help=Message("send this machine's py-spy to the workers for the look, and remove it again")
+            "--with-pyspy", help=Message("send this machine's py-spy to the workers, and remove it afterwards")
         ),
     ] = False,
     repeat: Annotated[
-        bool, typer.Option("--repeat", help=Message("look twice, some seconds apart, and tell what moved"))
+        bool, typer.Option("--repeat", help=Message("look twice, some seconds apart, and compare"))
     ] = False,
     timeout: Annotated[
-        float, options.duration("--timeout", help=Message("give up on a worker after this time (10, 1.5s, 2m, 1h)"))
+        float, options.duration("--timeout", help=Message("time limit for each worker (10, 1.5s, 2m, 1h)"))
     ] = TIMEOUT_SECONDS,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",

@@ -32,9 +32,8 @@ FILES_SECONDS = 20.0
 
 
 TEXT = Message(
-    "Jobs of a cluster are suspended where their kind can be, and 'atlctl resume' takes it back; their logs "
-    "are saved first. Without a terminal nothing is asked, --yes is needed. A job that has ended is left as it "
-    "is."
+    "Jobs of a cluster are suspended if their kind allows it, and 'atlctl resume' takes that back; their logs are "
+    "saved first. Without a terminal, --yes is needed. A job that has ended is left as it is."
 )
 EXAMPLES = Message(
     """\
@@ -53,15 +52,13 @@ def command(
     selection: options.Selected = options.NO_SELECTION,
     delete: Annotated[bool, typer.Option("--delete", help=Message("delete the job for good, with its pods"))] = False,
     keep_pods: Annotated[
-        bool, typer.Option("--keep-pods", help=Message("end the training in the workers, and keep their pods"))
+        bool, typer.Option("--keep-pods", help=Message("end the training in the workers, but keep their pods"))
     ] = False,
     out: Annotated[
         str | None,
-        typer.Option(
-            "--out", metavar="DIR", help=Message("save logs, states and events in this folder, which is made")
-        ),
+        typer.Option("--out", metavar="DIR", help=Message("save logs, states and events in this new folder")),
     ] = None,
-    no_save: Annotated[bool, typer.Option("--no-save", help=Message("save nothing before it"))] = False,
+    no_save: Annotated[bool, typer.Option("--no-save", help=Message("save nothing before the stop"))] = False,
     grace: Annotated[
         float,
         options.duration(
@@ -70,7 +67,7 @@ def command(
     ] = GRACE_SECONDS,
     timeout: Annotated[
         float,
-        options.duration("--timeout", help=Message("how long to wait until the workers are gone (10, 1.5s, 2m, 1h)")),
+        options.duration("--timeout", help=Message("how long to wait for the workers to end (10, 1.5s, 2m, 1h)")),
     ] = TIMEOUT_SECONDS,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,

@@ -26,8 +26,8 @@ ORDERS = ("odd", "worker", "util", "power", "memory", "temp", "cpu")
 
 
 TEXT = Message(
-    "Live on a terminal until q or Ctrl-C; on a pipe, with --once and with -o json it is shown once. Marks "
-    "that end in '?' are hints from comparing GPUs. Workers that could not tell are named, with the reason."
+    "Refreshes on a terminal until q or Ctrl-C; prints one table on a pipe, with --once and with -o json. Marks "
+    "that end in '?' come from comparing a GPU with its peers. Workers without data are listed with the reason."
 )
 EXAMPLES = Message(
     """\
@@ -44,9 +44,9 @@ def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
-    once: Annotated[bool, typer.Option("--once", help=Message("show the table once and exit"))] = False,
+    once: Annotated[bool, typer.Option("--once", help=Message("print the table once and exit"))] = False,
     interval: Annotated[
-        float, options.duration("--interval", help=Message("time from one look to the next, 1s at least"))
+        float, options.duration("--interval", help=Message("time between two refreshes (at least 1s)"))
     ] = INTERVAL_SECONDS,
     sort: Annotated[
         str,
@@ -54,14 +54,14 @@ def command(
             "--sort",
             values=ORDERS,
             help=Message(
-                "what comes first: odd ones, the lowest util or power, the highest memory, temp or cpu; or by worker"
+                "first: odd GPUs, the lowest util or power, or the highest memory, temp or cpu; worker: by index"
             ),
         ),
     ] = "odd",
     timeout: Annotated[
         float,
         options.duration(
-            "--timeout", help=Message("give up on a worker after this time; live, on reaching it (10, 1.5s, 2m, 1h)")
+            "--timeout", help=Message("time limit for each worker; live: for connecting to it (10, 1.5s, 2m, 1h)")
         ),
     ] = TIMEOUT_SECONDS,
     output: Annotated[str, options.output("table", "json")] = "table",

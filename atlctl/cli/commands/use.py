@@ -32,7 +32,7 @@ atlctl use -                       # forget it"""
 
 def command(
     job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help=Message("the job; - to forget it; default: show it"))
+        str | None, typer.Argument(metavar="JOB", help=Message("the job, or - to forget it (default: show it)"))
     ] = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:

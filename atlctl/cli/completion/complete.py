@@ -39,7 +39,7 @@ class Position:
     """Where in a command line the next word stands."""
 
     def __init__(self, table: dict[str, Any]) -> None:
-        self.node = table
+        self.node = self.root = table
         self.path = ""
         self._shared = table.get("options", {})
         #: The option whose value comes next.
@@ -89,12 +89,14 @@ def position(table: dict[str, Any], words: list[str]) -> Position:
         if here.option is not None:
             here.take(here.option, word)
             here.option = None
-        elif here.foreign or here.lost:
+        elif here.foreign:
             break
         elif word == "--" and not here.only_words:
             here.only_words = True
         elif word[:1] == "-" and len(word) > 1 and not here.only_words:
             _option(here, word)
+        elif here.lost:
+            continue  # its options are those that every command has
         elif "commands" in here.node:
             _enter(here, word)
         elif here.node.get("options_first"):
@@ -112,7 +114,7 @@ def _enter(here: Position, word: str) -> None:
     if node is None:
         here.lost = True
     else:
-        here.node = node
+        here.node = here.root if name == "help" and "commands" not in node else node  # `help` takes the same words
         here.path = f"{here.path} {name}".strip()
         here.only_words = False
 

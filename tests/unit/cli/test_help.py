@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 from typer.main import get_command
 
-from atlctl.cli import helptext, table
+from atlctl.cli import app, helptext, table
 from atlctl.i18n import Message, translated
 from tests.unit.cli import sample
 
@@ -55,6 +55,65 @@ def test_chinese_help(monkeypatch, capfd):
     out = capfd.readouterr().out
     assert out.startswith("用法：atlctl ps")
     assert out.index("用法：") < out.index("示例：") < out.index("选项：")
+
+
+ROOT = next(table.pages())
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_commands_are_grouped_and_have_one_line_each(lang):
+    text = helptext.render(ROOT.command, ROOT.ctx, lang, 79)
+    starts = [
+        text.index(f"\n{translated(Message(name), lang)}\n")
+        for name in ("Look:", "Diagnose:", "Act:", "Jobs:", "Tool:")
+    ]
+    assert starts == sorted(starts)
+    lines = text[starts[0] :].split(f"\n{translated(helptext.OPTIONS, lang)}\n")[0].splitlines()
+    named = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert named == list(ROOT.command.table)
+
+
+def test_the_options_of_every_command_have_their_own_page(capfd):
+    assert app.run(["ps", "-h"]) == 0
+    own = capfd.readouterr().out
+    assert "--kubeconfig" not in own
+    assert own.endswith("  Options of every command: atlctl options\n")
+    assert app.run(["options"]) == 0
+    shared = capfd.readouterr().out
+    names = {helptext.key_of(param) for param in ROOT.command.params} - {"version"}
+    assert names == set(re.findall(r"^ .*--([a-z]+)", shared, re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", [[], ["errors"], ["exec"], ["local"], ["local", "run"], ["workers"], ["help"]])
+def test_help_of_a_command_is_its_help_page(path, capfd):
+    assert app.run([*path, "--help"]) == 0
+    page = capfd.readouterr().out
+    assert app.run(["help", *path]) == 0
+    assert capfd.readouterr().out == page
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        (["help", "exec", "touch", "F"], "'atlctl exec' has no commands", "atlctl exec -h"),
+        (["help", "pss"], "no such command 'atlctl pss'", "did you mean 'atlctl ps'?"),
+        (["help", "local", "rn"], "no such command 'atlctl local rn'", "did you mean 'atlctl local run'?"),
+    ],
+)
+def test_help_of_what_there_is_not(words, error, hint, capfd):
+    assert app.run(words) == 2
+    assert capfd.readouterr() == ("", f"error: {error}\nhint: {hint}\n")
+
+
+@pytest.mark.parametrize("argv", [["ps", "-h"], ["options"], ["help", "exec"], []])
+def test_colours_are_beside_the_text(argv, capfd):
+    app.run(argv)
+    plain = capfd.readouterr().out
+    assert "\x1b" not in plain
+    app.run([*argv, "--color=always"] if argv else ["--color", "always", "-h"])
+    coloured = capfd.readouterr().out
+    assert "\x1b[1mOptions" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

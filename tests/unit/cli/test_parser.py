@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atlctl.cli import runtime
+from atlctl.cli import app, runtime
 from atlctl.jobs.errors import UsageError
 from atlctl.jobs.selection import Selection
 from tests.unit.cli import sample
@@ -144,6 +144,9 @@ def test_usage_errors_are_told_in_two_lines(capfd):
     "argv",
     [
         ("-o", "json", "pss"),
+        ("pss", "-o", "json"),
+        ("pss", "--all", "-ojson", "train"),
+        ("local", "frob", "--output=json"),
         ("completion", "-ojson"),
         ("--output=json", "completion"),
         ("completion", "--bad", "--output", "json"),
@@ -157,7 +160,46 @@ def test_usage_errors_speak_json_where_it_is_asked_for(argv, capfd):
     assert document["status"] == "error"
     assert document["errors"][0]["kind"] == "usage"
     assert document["errors"][0]["message"] in err
-    assert document["command"] == ("completion" if "completion" in argv else "")
+    assert document["command"] == next((name for name in ("completion", "local") if name in argv), "")
+
+
+def test_words_behind_two_hyphens_are_no_options_of_a_mistyped_command(capfd):
+    assert sample.run("exce", "--", "x", "-o", "json") == 2
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (("kill", "train-7"), "atlctl stop train-7"),
+        (("kill",), "atlctl stop JOB"),
+        (("kill", "-n", "ml", "a b"), "atlctl stop -n ml 'a b'"),
+        (("delete", "train-7"), "atlctl stop train-7 --delete"),
+        (("delete",), "atlctl stop JOB --delete"),
+        (("-q", "version"), "atlctl --version"),
+    ],
+)
+def test_commands_of_other_tools_are_shown_what_to_type_and_nothing_runs(argv, hint, capfd):
+    assert app.run(argv) == 2
+    word = next(word for word in argv if word[0] != "-")
+    assert capfd.readouterr() == ("", f"error: no such command 'atlctl {word}'\nhint: {hint}\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "same"),
+    [(("pods", "-h"), ("ps", "-h")), (("list", "-h"), ("jobs", "-h")), (("local", "ls", "-h"), ("jobs", "-h"))],
+)
+def test_names_of_other_tools_are_aliases(argv, same, capfd):
+    assert app.run(same) == 0
+    expected = capfd.readouterr()
+    assert app.run(argv) == 0
+    assert capfd.readouterr() == expected
+
+
+def test_the_list_of_local_jobs_asks_no_cluster(capfd):
+    assert app.run(["local", "ls", "-o", "json"]) == 0
+    assert (runtime.context().command, runtime.context().backend) == ("jobs", "local")
+    assert json.loads(capfd.readouterr().out)["data"] == {"jobs": []}
 
 
 def test_typers_own_completion_is_off(monkeypatch, capfd):
