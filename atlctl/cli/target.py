@@ -12,7 +12,15 @@ from atlctl.cli import current, say
 from atlctl.cli.options import BACKENDS, stated_job
 from atlctl.cli.runtime import context, undisturbed
 from atlctl.i18n import LIST, Message, joined
-from atlctl.jobs.errors import LEAVE_ONE_OUT, AtlctlError, NotAllowed, NothingMatched, Replaced, UsageError
+from atlctl.jobs.errors import (
+    LEAVE_ONE_OUT,
+    SEE_PERMISSIONS,
+    AtlctlError,
+    NotAllowed,
+    NothingMatched,
+    Replaced,
+    UsageError,
+)
 from atlctl.jobs.model import HOSTS, Job, RankMap, Worker
 from atlctl.jobs.selection import Selection, resolve
 
@@ -337,7 +345,7 @@ def _or_peers(error: NotAllowed) -> NotAllowed:
     """The refusal inside a worker, without kubectl: peers may be known without the cluster."""
     from atlctl.cli import hosts
 
-    doctor = Message("atlctl doctor shows what is allowed here")
+    doctor = SEE_PERMISSIONS
     found = hosts.peers()
     if found is None:
         return NotAllowed(error.message, doctor)

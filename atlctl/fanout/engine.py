@@ -61,7 +61,8 @@ class Limits:
     def __post_init__(self) -> None:
         if self.parallel < 1 or (self.batch is not None and self.batch < 1):
             raise UsageError(
-                Message("at least one worker must run at once"), Message("--parallel and --batch take 1 or more")
+                Message("the number of workers at once is less than 1"),
+                Message("--parallel and --batch must be at least 1"),
             )
 
     @property
@@ -143,7 +144,7 @@ class FanOut:
         if stdin is not None and limits.batch is not None and limits.batch < len(workers):
             raise UsageError(
                 Message(
-                    "standard input goes to all {count} workers at once, --batch {batch} would hold it up",
+                    "standard input is sent to all {count} workers at once; --batch {batch} would block it",
                     count=len(workers),
                     batch=limits.batch,
                 ),
@@ -442,7 +443,7 @@ class FanOut:
 
 def not_begun(worker: Worker) -> Outcome:
     """The run was cancelled before this worker's turn."""
-    return Outcome(worker, EndKind.CANCELLED, reason=Message("not begun"))
+    return Outcome(worker, EndKind.CANCELLED, reason=Message("not started"))
 
 
 def outcome_of(worker: Worker, event: Event | None, guarded: bool | None) -> Outcome:

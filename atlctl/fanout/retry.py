@@ -86,7 +86,7 @@ def load(state_dir: str, job_key: str) -> LastRun | None:
     except (ValueError, RecursionError) as error:
         raise AtlctlError(
             Message(
-                "{path} is not a record of a run that this version can read ({why})",
+                "this version cannot read the run record {path} ({why})",
                 path=path,
                 why=error.args[0] if error.args else error,
             ),

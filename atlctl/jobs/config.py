@@ -193,9 +193,7 @@ def _read(path: str, what: str, resolve: Callable[[str], str], *, trusted: bool)
     tables, where = read_toml(path, what), Message("{what} {path}", what=what, path=path)
     for table, content in tables.items():
         if table not in _TABLES or not isinstance(content, dict):
-            raise UsageError(
-                _unknown_key(where, table), Message("known are the tables {tables}", tables=", ".join(_TABLES))
-            )
+            raise UsageError(_unknown_key(where, table), Message("known tables: {tables}", tables=", ".join(_TABLES)))
         if table in _PATH_KEYS:
             _check_keys(content, _PATH_KEYS[table], where, table)
     ssh = read_ssh(tables.pop("ssh", {}), where, resolve, trusted=trusted)
@@ -291,7 +289,7 @@ def _job(name: str, job: Any, where: str, resolve: Callable[[str], str]) -> SshJ
     for text in ("hostfile", "include", "exclude"):
         if text in job and not _is_line(job[text]):
             raise UsageError(
-                Message("{where}: {key} must be a text", where=where, key=f"{key}.{text}"),
+                Message("{where}: {key} must be a string", where=where, key=f"{key}.{text}"),
                 Message('write it as {key} = "..."', key=text),
             )
     return SshJob(
@@ -320,7 +318,7 @@ def _check_keys(table: Mapping[str, Any], keys: tuple[str, ...], where: str, nam
         if key not in keys:
             raise UsageError(
                 _unknown_key(where, f"{name}.{key}"),
-                Message("known in [{name}] are {keys}", name=name, keys=", ".join(keys)),
+                Message("known keys of [{name}]: {keys}", name=name, keys=", ".join(keys)),
             )
 
 

@@ -103,6 +103,7 @@ class Replaced(AtlctlError):
 # What several modules say.
 
 LEAVE_ONE_OUT = Message("leave one of them out")
+SEE_PERMISSIONS = Message("see your permissions: atlctl doctor")
 
 
 def no_answer(seconds: float) -> Message:
@@ -141,16 +142,16 @@ def fold_errors(errors: Sequence[AtlctlError]) -> int:
 
 #: The exit code of the shell that looks for a Python on a worker (`remote/sh/find_python.sh`) and finds none.
 NO_PYTHON = 3
-_WITHOUT_PYTHON = re.compile(r"[^;]*(?:; too old: (?P<old>[^;]*))?(?:; not run, [^:;]*: (?P<unsafe>.*))?")
+_WITHOUT_PYTHON = re.compile(r"[^;]*(?:; too old: (?P<old>[^;]*))?(?:; not used, [^:;]*: (?P<unsafe>.*))?")
 
 
 def without_python(said: str) -> Message:
     """Why there is no Python, of the last line of that shell."""
     found = _WITHOUT_PYTHON.fullmatch(said)
     old, unsafe = found.group("old", "unsafe") if found else ("", "")
-    why = Message("no Python 3.8 or newer is there")
+    why = Message("no Python 3.8 or newer found")
     if old:
         why = Message("{why}; too old: {pythons}", why=why, pythons=old)
     if unsafe:
-        why = Message("{why}; not run, as other users can change it: {path}", why=why, path=unsafe)
+        why = Message("{why}; not used, because other users can change it: {path}", why=why, path=unsafe)
     return why

@@ -108,7 +108,9 @@ def check_job_name(name: str) -> None:
         problem = Message("a job name cannot be empty")
     elif not all(char in _FILE_SAFE for char in name):
         bad = next(char for char in name if char not in _FILE_SAFE)
-        problem = Message("job name {name} holds a character that is not allowed: {bad!a}", name=_short(name), bad=bad)
+        problem = Message(
+            "job name {name} contains a character that is not allowed: {bad!a}", name=_short(name), bad=bad
+        )
     elif len(name) > MAX_JOB_NAME:
         problem = Message(
             "job name {name} is {count} bytes long, {most} are allowed",

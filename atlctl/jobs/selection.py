@@ -88,7 +88,7 @@ def resolve(selection: Selection, job: Job, rank_map: RankMap | None = None) -> 
         removed = _by_tokens(selection.exclude, job, excluding=True)
         chosen = [worker for worker in chosen if worker.index not in removed]
     if not chosen:
-        raise NothingMatched(Message("the selection leaves no worker of job {job}", job=job.name), _what_exists(job))
+        raise NothingMatched(Message("the selection matches no worker of job {job}", job=job.name), _what_exists(job))
     return tuple(chosen)
 
 
@@ -113,7 +113,7 @@ def _number_range(token: str, highest: int, grammar: str) -> range:
     start, stop = int(ends[0]), int(ends[1])
     if stop < start:
         raise UsageError(
-            Message("the range {token} runs backwards", token=_quote(token)),
+            Message("the range {token} ends before it starts", token=_quote(token)),
             Message("write {range}", range=f"{stop}-{start}"),
         )
     return range(start, stop + 1)
@@ -179,7 +179,11 @@ def _pattern(token: str) -> Callable[[str], bool] | None:
             padded = len(low) > 1 and low[0] == "0"
             if padded and high and len(high) != len(low):
                 raise UsageError(
-                    Message("{item} in {token} has two widths", item=_quote(item), token=_quote(token)),
+                    Message(
+                        "{item} in {token}: both ends must have the same number of digits",
+                        item=_quote(item),
+                        token=_quote(token),
+                    ),
                     pad_alike("[01-16]"),
                 )
             numbers = _number_range(item, 10**MAX_DIGITS - 1, _WORKERS_GRAMMAR)
@@ -215,9 +219,7 @@ def _split(text: str) -> list[str]:
             start = position + 1
     tokens.append(text[start:])
     if inside:
-        raise UsageError(
-            Message("{item} opens a bracket and does not close it", item=_quote(tokens[-1])), _WORKERS_GRAMMAR
-        )
+        raise UsageError(Message("{item}: the bracket is not closed", item=_quote(tokens[-1])), _WORKERS_GRAMMAR)
     if not all(tokens):
         raise UsageError(_empty_item(_quote(text)), _WORKERS_GRAMMAR)
     return tokens
@@ -230,7 +232,7 @@ def _brackets(token: str) -> list[tuple[int, int]]:
     while start >= 0:
         end = token.find("]", start + 1)
         if end == start + 1:
-            raise UsageError(Message("{token} holds an empty bracket", token=_quote(token)), _WORKERS_GRAMMAR)
+            raise UsageError(Message("{token} has an empty bracket", token=_quote(token)), _WORKERS_GRAMMAR)
         if end < 0:
             break
         pairs.append((start, end))
@@ -246,7 +248,7 @@ def _by_rank(texts: Sequence[str], job: Job, rank_map: RankMap | None) -> set[st
     ranges = [(token, parse_numbers(token)[0]) for text in texts for token in text.split(",")]
     if rank_map is None:
         raise NothingMatched(
-            Message("it is not known which worker of job {job} holds which rank", job=job.name),
+            Message("the ranks of the workers of job {job} are not known", job=job.name),
             Message("select workers by index or name: -w 0,2-5"),
         )
     names = {worker.name for worker in job.workers}
@@ -305,7 +307,7 @@ def _what_exists(job: Job) -> str:
         return Message("the job has no workers, {expected} are expected", expected=job.expected)
     names = _cut(fold_names(worker.name for worker in job.workers))
     text = Message(
-        "there are {names} (index {indexes})",
+        "workers: {names} (index {indexes})",
         names=names,
         indexes=_cut(fold_numbers(worker.index for worker in job.workers)),
     )
@@ -314,7 +316,7 @@ def _what_exists(job: Job) -> str:
 
 
 def _empty_item(text: str) -> Message:
-    return Message("{item} holds an empty item", item=text)
+    return Message("{item} has an empty element", item=text)
 
 
 def _quote(text: str) -> str:

@@ -16,7 +16,7 @@ from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError, not_regular,
 
 #: To open a file that may be anything: no link is followed, and a pipe without a writer is not waited for.
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_ELSEWHERE = Message("set ATLCTL_STATE_DIR to a folder of your own")
+_ELSEWHERE = Message("set ATLCTL_STATE_DIR to a folder that you own")
 _ROOM = Message("free some space, or {advice}", advice=_ELSEWHERE)
 
 
@@ -122,7 +122,7 @@ def _check(path: str) -> None:
     if found.st_mode & 0o022:
         raise NotAllowed(
             writable(path, found),
-            Message("if you trust what is in it: chmod go-w {path}; or {advice}", path=path, advice=_ELSEWHERE),
+            Message("if you trust its contents: chmod go-w {path}; or {advice}", path=path, advice=_ELSEWHERE),
         )
 
 

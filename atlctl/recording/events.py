@@ -53,7 +53,7 @@ def parse_events(lines: Iterable[bytes]) -> tuple[list[Event], list[str]]:
     if good > MAX_EVENTS:
         remarks.append(
             Message(
-                "more than {most} events: the first {count} were left out",
+                "more than {most} events: the first {count} were dropped",
                 most=MAX_EVENTS,
                 count=good - MAX_EVENTS,
             )

@@ -27,7 +27,7 @@ from atlctl.jobs.model import State
 NAME = "atlctl.json"
 VERSION = 1
 SIZE_LIMIT = 16 * 1024 * 1024
-_HINT = Message("repair it, or move it away: the logs are read without it, too")
+_HINT = Message("repair it or move it away; the logs can be read without it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ def read_manifest(data: bytes) -> Manifest:
         why = (
             Message("version {version} is newer than this atlctl", version=version)
             if newer
-            else Message("version {version} was expected", version=VERSION)
+            else Message("expected version {version}", version=VERSION)
         )
         raise _wrong("version", why)
     workers = tuple(_worker(item, place) for place, item in enumerate(fields.items("workers", required=True)))
     names = set()
     for place, worker in enumerate(workers):
         if worker.name in names:
-            raise _wrong(f"workers[{place}].name", Message("the name of a worker before it"))
+            raise _wrong(f"workers[{place}].name", Message("the name of another worker"))
         names.add(worker.name)
     job = fields.inner("job")
     return Manifest(
@@ -151,7 +151,7 @@ class _Fields:
 
     def __init__(self, value: object, path: str) -> None:
         if not isinstance(value, dict):
-            raise _wrong(path, Message("an object was expected"))
+            raise _wrong(path, Message("expected an object"))
         self._value: Mapping[str, Any] = value
         self._path = path
 
@@ -160,7 +160,7 @@ class _Fields:
         if value is None:
             return None
         if not isinstance(value, str):
-            raise _wrong(self._at(key), Message("text was expected"))
+            raise _wrong(self._at(key), Message("expected a string"))
         return without_surrogates(value)
 
     def whole(self, key: str, *, least: int = -(2**31)) -> int | None:
@@ -170,7 +170,7 @@ class _Fields:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
             raise _wrong(
                 self._at(key),
-                Message("a whole number from 0 was expected") if least == 0 else Message("a whole number was expected"),
+                Message("expected a whole number from 0") if least == 0 else Message("expected a whole number"),
             )
         return value
 
@@ -180,9 +180,7 @@ class _Fields:
             return None
         found = moment(value)
         if found is None:
-            raise _wrong(
-                self._at(key), Message("a time was expected: 2026-11-20T17:45:05Z, or seconds since the epoch")
-            )
+            raise _wrong(self._at(key), Message("expected a time: 2026-11-20T17:45:05Z, or seconds since the epoch"))
         return found
 
     def state(self) -> State:
@@ -195,7 +193,7 @@ class _Fields:
         if value is None and not required:
             return []
         if not isinstance(value, list):
-            raise _wrong(self._at(key), Message("a list was expected"))
+            raise _wrong(self._at(key), Message("expected a list"))
         return value
 
     def texts(self, key: str) -> list[str]:

@@ -143,7 +143,7 @@ def mapped(error: OSError, path: str) -> AtlctlError:
         return NothingMatched(Message("{path}: {why}", path=shown, why=error.strerror), NAME_A_LOG)
     if error.errno in (errno.EACCES, errno.EPERM):
         return NotAllowed(
-            Message("{path}: {why}", path=shown, why=error.strerror), Message("run it as a user who may read it")
+            Message("{path}: {why}", path=shown, why=error.strerror), Message("run it as a user with read permission")
         )
     return AtlctlError(unreadable(shown, error.strerror))
 
@@ -268,7 +268,7 @@ class _EvidenceReader:
         if feed.backwards:
             shown = shown_path(path)
             raise UsageError(
-                Message("{path}: its newest lines come first", path=shown),
+                Message("{path}: its newest lines are at the top", path=shown),
                 Message("for Loki: logcli query --forward; otherwise: tac"),
             )
         pump(read, feed, start, CHUNK)
@@ -336,9 +336,7 @@ class _EvidenceReader:
             raise self.problems[0]
         if self.logs and not any(log.bytes for log in self.logs) and not self.records:
             shown = joined((shown_path(path) for path in paths[:4]), COMMA)
-            raise NothingMatched(
-                Message("{path}: empty", path=shown), Message("name the log of a job that has printed something")
-            )
+            raise NothingMatched(Message("{path}: empty", path=shown), Message("name a log that is not empty"))
         found = self._by_worker()
         if set(self.named) & set(found) - {INPUT}:
             self.told["file"] = None
@@ -451,8 +449,10 @@ def check_logs(content: FolderContent, path: str) -> None:
         return
     why = Message("no logs in it")
     if content.links:
-        why = Message("no logs in it but {count} symbolic links, which are not followed", count=len(content.links))
-    raise NothingMatched(Message("{path}: {why}", path=path, why=why), Message("a log there is named WORKER.log"))
+        why = Message("no logs in it, only {count} symbolic links, which are not followed", count=len(content.links))
+    raise NothingMatched(
+        Message("{path}: {why}", path=path, why=why), Message("logs in a folder must be named WORKER.log")
+    )
 
 
 @dataclass(frozen=True, slots=True)

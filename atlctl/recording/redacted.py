@@ -47,7 +47,7 @@ LIMIT = 1 << 30
 SMOKE = "smoke.json"
 SAVE_SMOKE = Message("save one: atlctl smoke JOB -o json > smoke.json")
 SMOKE_LIMIT = 32 << 20
-_TOO_LARGE = Message("there are too many logs for more")
+_TOO_LARGE = Message("the size limit of all logs is reached")
 CHUNK = 256 * 1024
 #: A line of a log that goes on is treated in pieces of this size.
 _LINE = 1 << 20
@@ -76,7 +76,7 @@ def copy_folder(path: str, folder: ReportFolder, *, error_files: bool = True, li
     done = Copied()
     done.missing += [(link, Message("a symbolic link, which is not followed")) for link in content.links]
     done.missing += list(content.unreadable)
-    done.missing += [(worker, Message("it has more files than are read")) for worker in content.omitted]
+    done.missing += [(worker, Message("it has too many files; not all were read")) for worker in content.omitted]
     logs = [
         [(file, [kept_name(worker) + os.path.basename(file)[len(worker) :]]) for file in files]
         for worker, files in content.logs.items()
@@ -122,8 +122,8 @@ def copy_files(paths: Sequence[str], folder: ReportFolder, *, stdin: int = 0, li
         name = f"{INPUT}.log" if len(paths) == 1 or path == STDIN else base if base.endswith(".log") else f"{base}.log"
         if name in names.values():
             raise UsageError(
-                Message("{path}: another log of this name was given, too", path=path),
-                Message("copy them into one folder, and name that"),
+                Message("{path}: two logs have this name", path=path),
+                Message("copy them into one folder, and name that folder"),
             )
         names[path] = kept_name(name)
     data = {"version": manifest.VERSION, "workers": [], "streams": list(names.values())}
@@ -265,7 +265,7 @@ def _put_dump(folder: ReportFolder, parts: Sequence[str], data: bytes) -> None:
         return
     if b"".join(hidden(iter([data]), Counter())) != data:
         raise OSError(
-            errno.EPERM, Message("left out: it holds what looks like a secret, and a pickle cannot be changed")
+            errno.EPERM, Message("not included: it may contain a secret, and a pickle file cannot be redacted")
         )
     folder.put(parts, data)
 

@@ -214,7 +214,7 @@ class _Saving:
                 self._miss(
                     log.told,
                     Message(
-                        "only its last {lines} lines: {seconds:g} s were not enough for more",
+                        "only its last {lines} lines: more could not be read within {seconds:g} s",
                         lines=log.lines,
                         seconds=deadline,
                     ),
@@ -264,7 +264,7 @@ class _Saving:
                 self.saved.bytes += log.size
                 log.lines = len(held)
                 if log.state in ("cut", "not read"):
-                    broken = Message("the reading broke off, its last lines may be missing")
+                    broken = Message("reading stopped early; its last lines may be missing")
                     log.state, why = "cut", Message("{what} ({why})", what=broken, why=why) if why else broken
             if why:
                 self._miss(log.told, why)
@@ -309,7 +309,7 @@ class _Saving:
         self._miss(
             log.told,
             Message(
-                "only its last {lines} lines: it has more than its {size:.3g} MiB",
+                "only its last {lines} lines: it is larger than its share of {size:.3g} MiB",
                 lines=log.lines,
                 size=self._share / 2**20,
             ),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from atlctl.backends.base import Executor
 from atlctl.i18n import Message, joined
-from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut, Unreachable
+from atlctl.jobs.errors import SEE_PERMISSIONS, AtlctlError, NotAllowed, TimedOut, Unreachable
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.smoke.care import check_gpus, look_before
@@ -353,6 +353,6 @@ def nobody(session: Session) -> AtlctlError:
     ]
     text = Message("no worker can be tested: {reasons}", reasons=joined([*told, *["..."] * (len(reasons) > 3)]))
     if kinds == {Absence.NOT_ALLOWED}:
-        return NotAllowed(text, Message("atlctl doctor tells what is allowed"))
+        return NotAllowed(text, SEE_PERMISSIONS)
     hint = Message("try one of them: atlctl exec -w 0 -- true")
     return TimedOut(text, hint) if kinds == {Absence.SILENT} else Unreachable(text, hint)

@@ -122,7 +122,7 @@ def _remote(text: str) -> Remote | None:
     if not path:
         raise UsageError(
             Message("no path follows '{text}'", text=text),
-            Message("the folder it was started in is '{text}.'; a local file is './{text}'", text=text),
+            Message("write '{text}.' for the worker's working folder, './{text}' for a local file", text=text),
         )
     whole = path.rstrip("/") or "/"
     return Remote(worker, whole if whole.startswith("/") else f"./{whole}", path.endswith("/"))

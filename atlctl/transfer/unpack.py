@@ -197,7 +197,7 @@ class FileTaker:
 
     def begin(self, entry: TarEntry) -> None:
         if self._entry is not None or entry.kind != "file":
-            raise BadStreamError(Message("the worker sent something other than the one file"))
+            raise BadStreamError(Message("the worker did not send the one file that was requested"))
         self._entry = entry
         self._file = NewFile(self._folder, self._name, entry.size)
 
@@ -360,6 +360,6 @@ def _check_room(folder: int, size: int | None) -> None:
     disk = os.fstatvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     if size is not None and size + _SPARE_BYTES > free:
-        raise OSError(errno.ENOSPC, Message("{size} bytes are needed and {free} are free", size=size, free=free))
+        raise OSError(errno.ENOSPC, Message("{size} bytes are needed, {free} are free", size=size, free=free))
     if disk.f_files and disk.f_favail < _SPARE_FILES:
         raise OSError(errno.ENOSPC, Message("the disk has no room for more files"))

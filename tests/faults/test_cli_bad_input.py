@@ -157,7 +157,7 @@ def test_a_damaged_entry_is_named_and_the_others_are_shown(own: Registry) -> Non
         assert (run.stdout, run.code) == (b"", 1)
         assert problem(run.stderr) == (
             f"the entry of job bad cannot be read: {path} is damaged",
-            f"when nothing of it runs, remove it: rm -r {own.folder('bad')}",
+            f"if none of its processes runs, remove it: rm -r {own.folder('bad')}",
         )
     assert own.exec("good", "true").code == 255
 

@@ -317,10 +317,10 @@ def test_the_users_own_deadline_bounds_a_server_that_drips(cluster: Cluster) -> 
 @pytest.mark.parametrize(
     ("action", "kind", "says"),
     [
-        ("endless", "list", "sends too much in one answer"),
-        ("bomb", "list", "sends too much in one answer"),
-        ("bomb", "discovery", "sends too much in one answer"),
-        ("endless-pages", "list", "sends an endless list"),
+        ("endless", "list", "returned an answer that is too large"),
+        ("bomb", "list", "returned an answer that is too large"),
+        ("bomb", "discovery", "returned an answer that is too large"),
+        ("endless-pages", "list", "does not end its list"),
     ],
 )
 def test_an_answer_without_an_end_fills_no_memory(cluster: Cluster, action: str, kind: str, says: str) -> None:

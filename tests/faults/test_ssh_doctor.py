@@ -96,7 +96,7 @@ def test_good_ones_and_bad_ones_are_told_apart(told: dict[str, Any]) -> None:
 def test_the_files_of_keys_that_are_of_no_use_are_told_with_the_cure(told: dict[str, Any]) -> None:
     home = told["home"]
     found = {text: fix for status, text, fix in checks(told["data"], "ssh.keys") if status == "warn"}
-    assert found[f"{home}/shared is not used: others may read it"] == f"chmod 600 {home}/shared"
+    assert found[f"{home}/shared is not used: other users can read it"] == f"chmod 600 {home}/shared"
     (encrypted,) = [fix for text, fix in found.items() if "locked is encrypted" in text]
     assert encrypted == f'eval "$(ssh-agent)" && ssh-add {home}/locked'
     assert any("torn cannot be read" in text for text in found)
@@ -231,7 +231,7 @@ def test_a_configuration_of_ssh_that_is_wrong(hosts: Fleet) -> None:
     ((status, text, fix),) = checks(data, "ssh.login")
     assert (status, run.code) == ("fail", 1)
     assert ".ssh/config" in text
-    assert fix == "ssh -G HOST shows what ssh makes of it"
+    assert fix == "see how ssh reads it: ssh -G HOST"
 
 
 def test_a_list_of_the_configuration_is_asked_and_beside_a_cluster_it_is_not(hosts: Fleet) -> None:

@@ -35,21 +35,21 @@ REASONS = {
     "http": (255, r"127\.0\.0\.1:\d+: "),
     "endless": (255, r"127\.0\.0\.1:\d+: "),
     "ancient": (255, r"127\.0\.0\.1:\d+: .*version"),
-    "nowhere": (255, r"nonexistent\.invalid is not known: .*; check its name"),
+    "nowhere": (255, r"cannot resolve nonexistent\.invalid: .*; check its name"),
     "unknown": (255, r"the key of \[\S+\]:\d+ is not known \(ssh-ed25519 SHA256:\S+\); compare the fingerprint"),
     "changed": (255, r"the key of \[\S+\]:\d+ has changed \(ssh-ed25519 SHA256:\S+\): .*: ssh-keygen -f \S+ -R \S+"),
-    "revoked": (255, r"the key of \[\S+\]:\d+ was revoked \(ssh-ed25519 SHA256:\S+\): .*; ask its owner"),
+    "revoked": (255, r"the key of \[\S+\]:\d+ was revoked \(ssh-ed25519 SHA256:\S+\): .*; ask the host's owner"),
     "stranger": (255, r"stranger refused \w+: no key was accepted.*; try: ssh \S+@stranger true"),
     "nobody": (255, r"nobody refused no-such-user: no key was accepted"),
     "locked": (
         255,
         r"no key was accepted .*/locked is encrypted, and its passphrase was not given; ssh-add it to an agent",
     ),
-    "open": (255, r"no key was accepted .*others may read \S+/shared; chmod 600 it"),
+    "open": (255, r"no key was accepted .*other users can read \S+/shared: chmod 600 \S+/shared"),
     "torn": (255, r"no key was accepted .*/torn cannot be read: "),
     "nologin": (125, r"the worker's shell failed: This account is currently not available\."),
     "false": (125, r"the worker's shell failed: code 1"),
-    "refuses": (255, r"refuses: no session: "),
+    "refuses": (255, r"refuses: cannot open a session: "),
     "leaves": (255, r"127\.0\.0\.1:\d+: "),
 }
 
@@ -216,7 +216,7 @@ def test_a_key_that_others_may_read(hosts: Fleet) -> None:
     hosts.host("gpu1")
     (hosts.ssh / "id_ed25519").chmod(0o644)
     outcomes, _ = hosts.outcomes("--", "true")
-    cure = re.search(r"others may read (\S+); (chmod 600) it", outcomes["gpu1"]["reason"])
+    cure = re.search(r"other users can read (\S+): (chmod 600) ", outcomes["gpu1"]["reason"])
     assert cure is not None, outcomes
     subprocess.run([*cure[2].split(), cure[1]], check=True)
     assert hosts.outcomes("--", "true")[1] == 0
@@ -248,7 +248,7 @@ def _cured(hosts: Fleet, *problems: str) -> None:
         reason = outcomes["gpu1"]["reason"]
         assert (code, problem in reason) == (255, True), reason
         # What stands behind the last of these words is the command.
-        command = re.split(r"then: |is right: ", reason)[-1]
+        command = re.split(r"then: |confirms the change: ", reason)[-1]
         assert command != reason
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=20, check=False)
         assert done.returncode == 0, (command, done.stderr)

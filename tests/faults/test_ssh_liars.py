@@ -71,10 +71,10 @@ def long_error(process: Process) -> None:
 LIES: dict[Callable[[Process], None], tuple[str, int | None, int | None, str]] = {
     closes: ("lost", None, None, "before the exit status arrived"),
     silent_close: ("lost", None, None, "before the exit status arrived"),
-    absurd: ("lost", None, None, "ended with code 0 and did not report its end"),
+    absurd: ("lost", None, None, "exited with code 0 and did not report"),
     absurd_after: ("exited", 4, None, ""),
     absurd_word: ("lost", None, None, "the shell that waited for the command was ended"),
-    signalled: ("lost", None, None, "ended with code 143 and did not report its end"),
+    signalled: ("lost", None, None, "exited with code 143 and did not report"),
     failing: ("failed_to_start", 125, None, "the worker's shell failed: "),
     hostile: ("exited", 0, None, ""),
     long_error: ("failed_to_start", 125, None, "the worker's shell failed: motd motd"),

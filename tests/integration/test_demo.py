@@ -135,7 +135,7 @@ def test_a_job_that_was_not_made_is_not_tidied_up() -> None:
         run = own.cli("demo", env={"PATH": "/nonexistent"})
         assert run.stderr.decode().splitlines() == [
             "error: the workers could not be started: bash: command not found",
-            "hint: workers run in folders of their own: give a program in PATH or an absolute path",
+            "hint: each worker runs in its own folder: use a program in PATH or an absolute path",
             "error: 'atlctl local' exited with 127",
         ]
         assert_nothing_is_left(own)

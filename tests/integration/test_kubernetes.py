@@ -307,14 +307,14 @@ def test_words_in_a_worker_without_rights_name_doctor_and_not_kubectl(server: Se
     ranks = {"MASTER_ADDR": "bert-master-0", "WORLD_SIZE": "2", "RANK": "1"}
     alone = run_cli("ps", env={**env, **worker})
     assert alone.code == 4
-    assert alone.stderr.endswith(b"\nhint: atlctl doctor shows what is allowed here\n")
+    assert alone.stderr.endswith(b"\nhint: see your permissions: atlctl doctor\n")
     among = run_cli("ps", env={**env, **worker, **ranks})
     assert among.code == 4
     hint = among.stderr.splitlines()[-1]
     assert hint.startswith(
         b"hint: the workers can be reached with --backend ssh (2 hosts by the pattern of their names: "
     )
-    assert hint.endswith(b"; atlctl doctor shows what is allowed here")
+    assert hint.endswith(b"; see your permissions: atlctl doctor")
     named = run_cli("ps", "js", env=env)
     assert named.code == 4
     assert named.stderr.startswith(b"error: not allowed to look for job js in namespace ml: ")

@@ -170,7 +170,7 @@ def test_a_job_made_anew_between_plan_and_answer_is_left_alone(cluster: Cluster,
         second = cluster.pytorchjob(name)
         terminal.type(b"y\r")
         assert terminal.code() == 1
-    assert b"was replaced by another of the same name meanwhile" in terminal.screen
+    assert b"was replaced by another object of the same name meanwhile" in terminal.screen
     assert job_object(cluster, name) == second
 
 
@@ -236,7 +236,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_stop(cluster: Cluster) -> None:
     cluster.pytorchjob("left")
     env = {"KUBECONFIG": str(cluster.server.kubeconfig)}
     with Terminal("stop", "left", "--yes", "--no-save", env=env) as terminal:
-        terminal.wait_for(b"requested; waiting until 2 pods are gone")
+        terminal.wait_for(b"until 2 pods are gone")
         terminal.type(b"\x03")
         assert terminal.code() == 130
     assert b"interrupted; what was asked for goes on without atlctl" in terminal.screen

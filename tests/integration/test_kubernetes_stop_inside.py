@@ -68,7 +68,8 @@ def test_a_shell_loop_that_may_be_the_training_is_not_told_as_ended(cluster: Clu
     run = cluster.cli("stop", "dev", "--keep-pods", "--yes", "--no-save")
     assert (run.stdout, run.code) == (b"NOT stopped: worker-[0-1] (2)\n", 1)
     assert (
-        b"  worker-0: no launcher and no Python was found, and the end of the first process (sh) would be" in run.stderr
+        b"  worker-0: no launcher or Python process was found, and ending the first process (sh) would end"
+        in run.stderr
     )
     assert all(cluster.pods("dev", 2))
 

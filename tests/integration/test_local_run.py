@@ -209,7 +209,7 @@ def test_a_port_that_is_taken_is_refused_when_asked_for_and_avoided_when_not(job
         port = taken.getsockname()[1]
         found = run(jobs, "port", "--master-port", str(port), "--detach", "true")
     assert found.code == 1
-    assert problem(found.stderr) == (f"port {port} is in use", "leave out --master-port to have a free one chosen")
+    assert problem(found.stderr) == (f"port {port} is in use", "omit --master-port, and a free port is chosen")
     assert not jobs.folder("port").exists()
 
 

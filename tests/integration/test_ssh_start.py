@@ -137,7 +137,7 @@ def test_what_is_left_is_removed(site: Site) -> None:
 
 def test_a_host_without_a_python_that_is_new_enough(site: Site) -> None:
     site.environment(PATH=tools(site.folder / "none"))
-    with pytest.raises(AtlctlError, match=r"^gpu1: no Python 3.8 or newer is there") as caught:
+    with pytest.raises(AtlctlError, match=r"^gpu1: no Python 3.8 or newer found") as caught:
         site.start("true")
     assert "python3" in (caught.value.hint or "")
     old = 'if [ "$1" = -V ]; then echo Python 3.6.8; else exit 97; fi'

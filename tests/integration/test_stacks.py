@@ -80,7 +80,7 @@ def test_without_python_in_path_a_trainers_own_is_taken(jobs: Registry) -> None:
 
 def test_without_any_python_there_is_one_clear_line(jobs: Registry) -> None:
     run = jobs.cli("stacks", "lone")
-    assert b"warning: worker-0: no Python 3.8 or newer is there\n" in run.stderr
+    assert b"warning: worker-0: no Python 3.8 or newer found\n" in run.stderr
     assert run.stdout.startswith(b"cannot tell\n")
     assert run.code == 1
 

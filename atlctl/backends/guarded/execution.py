@@ -595,7 +595,7 @@ class GuardedExecution:
             )
         return Lost(
             Message(
-                "the shell that ran the command ended with code {code} and did not report its end",
+                "the shell that ran the command exited with code {code} and did not report how the command ended",
                 code=outcome.exit_code,
             )
         )
@@ -770,5 +770,5 @@ def _impossible(words: tuple[str, ...]) -> FailedToStart | None:
     if not words:
         return FailedToStart(125, Message("no command"))
     if any("\0" in word for word in words):
-        return FailedToStart(125, Message("{word!r}: a word holds a NUL byte", word=words[0]))
+        return FailedToStart(125, Message("{word!r}: an argument contains a NUL byte", word=words[0]))
     return None

@@ -115,7 +115,9 @@ class NoAnswer(AtlctlError):
         message = self.message if self.named else Message("{host}: {why}", host=host, why=self.message)
         match self.why:
             case Why.NOT_ALLOWED:
-                return NotAllowed(message, Message("make it yours, or set XDG_STATE_HOME for logins on that host"))
+                return NotAllowed(
+                    message, Message("take ownership of it (chown), or set XDG_STATE_HOME for logins on that host")
+                )
             case Why.CANNOT_START:
                 return CannotStartError(message, None, self.code or 125)
             case Why.UNREACHABLE:
@@ -213,7 +215,7 @@ def failure(last: Event | None, told: dict[str, Any] | None, said: bytes) -> NoA
         return NoAnswer(
             Why.NO_PYTHON,
             without_python(words),
-            Message("the supervisor of a job is a Python program: install python3 there"),
+            Message("install python3 on that host: the supervisor of a job is a Python program"),
         )
     if isinstance(last, Exited) and last.exit_code not in (0, REFUSED):
         how = end_words(last.exit_code, last.signal)

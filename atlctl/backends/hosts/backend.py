@@ -41,7 +41,7 @@ class SupervisedBackend:
             job=job.name,
         )
         how = Message(
-            "SIGTERM to each worker's process group, after {grace:g} s SIGKILL to all that is left of it",
+            "SIGTERM to each worker's process group, then SIGKILL after {grace:g} s to the processes that remain",
             grace=request.grace,
         )
         facts = (("workers", some_of(job, running)), ("how", how), ("kept", kept))
@@ -89,4 +89,4 @@ def ended(name: str, told: Mapping[str, Any]) -> StopResult:
     match told.get("how"):
         case "terminated" | "killed" | "already-ended" as how:
             return StopResult(name, how, processes, reason)
-    return StopResult(name, "not-stopped", processes, reason or Message("some of its processes do not end"))
+    return StopResult(name, "not-stopped", processes, reason or Message("some of its processes could not be ended"))

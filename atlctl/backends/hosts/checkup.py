@@ -82,7 +82,9 @@ async def examine(
         return await _one(connections, executor, workers[name], hosts[name], seconds)
 
     found = await ask_all(hosts, one, most, parallel)
-    late = TimedOut(Message("not asked: {most:g} s had passed", most=most), Message("ask fewer hosts at once"))
+    late = TimedOut(
+        Message("not asked: the time limit of {most:g} s was reached", most=most), Message("ask fewer hosts at once")
+    )
     return [found.get(name) or HostCheck(name, "late", error=late) for name in hosts]
 
 

@@ -167,7 +167,7 @@ class Connections:
         except (ValueError, OSError, asyncssh.Error) as error:
             raise UsageError(
                 Message("{path}: {why}", path=self._config or "ssh", why=error),
-                Message("ssh -G HOST shows what ssh makes of it"),
+                Message("see how ssh reads it: ssh -G HOST"),
             ) from error
         said = options.config.get
         user_files = said("UserKnownHostsFile", None)
@@ -279,7 +279,7 @@ class NameUnknown(Unreachable):
 
     def __init__(self, host: str, why: str) -> None:
         super().__init__(
-            Message("{host} is not known: {why}", host=host, why=why), Message("check its name, or ~/.ssh/config")
+            Message("cannot resolve {host}: {why}", host=host, why=why), Message("check its name, or ~/.ssh/config")
         )
         self.host = host
 

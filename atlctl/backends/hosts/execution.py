@@ -160,7 +160,7 @@ class LocalExecution:
         if message is None:
             if not self._started and self._has_ended():
                 return FailedToStart(255, Message("not running"))
-            return Lost(Message("the job's supervisor went away"))
+            return Lost(Message("the job's supervisor has exited"))
         match message["event"]:
             case "started":
                 return Started(guarded=True)
@@ -368,7 +368,7 @@ def _settle(room: asyncio.Future[None]) -> None:
 
 def _no_pipe(error: OSError) -> AtlctlError:
     return AtlctlError(
-        Message("no pipe to the command: {why}", why=error.strerror), Message("raise the limit: ulimit -n")
+        Message("cannot open a pipe to the command: {why}", why=error.strerror), Message("raise the limit: ulimit -n")
     )
 
 
@@ -438,12 +438,13 @@ class ControlClient:
                 raise NotAllowed(
                     Message("the supervisor of job {job} runs as another user", job=self._job.name),
                     Message(
-                        "see whose {folder} is, or set ATLCTL_STATE_DIR to a folder of your own", folder=self._folder
+                        "check the owner of {folder}, or set ATLCTL_STATE_DIR to a folder that you own",
+                        folder=self._folder,
                     ),
                 ) from error
             raise Unreachable(
-                Message("job {job}: its supervisor cannot be reached: {why}", job=self._job.name, why=error.strerror),
-                Message("see what is left of it: atlctl ps {job}", job=self._job.name),
+                Message("cannot reach the supervisor of job {job}: {why}", job=self._job.name, why=error.strerror),
+                Message("see its current state: atlctl ps {job}", job=self._job.name),
             ) from error
         self._sock = sock
         self._reader = asyncio.create_task(self._read(sock))
@@ -493,9 +494,7 @@ class ControlClient:
         return True
 
     def _lost(self, why: str = "") -> Unreachable:
-        return Unreachable(
-            Message("job {job}: the connection to its supervisor was lost{why}", job=self._job.name, why=why)
-        )
+        return Unreachable(Message("connection to the supervisor of job {job} lost{why}", job=self._job.name, why=why))
 
     async def _writable(self) -> None:
         """Wait until the socket took more of the unsent bytes, takes new ones, or is lost."""

@@ -115,7 +115,7 @@ def pick(hosts: Sequence[Host], include: str = "", exclude: str = "") -> tuple[H
         elif gone and host.slots is not None and (kept := tuple(n for n in range(host.slots) if n not in gone)):
             left.append(replace(host, devices=kept, slots=len(kept)))
     if not left:
-        raise UsageError(Message("--exclude leaves no host"), Message("leave some of them in"))
+        raise UsageError(Message("--exclude leaves no host"), Message("keep at least one host"))
     return tuple(left)
 
 
@@ -128,7 +128,7 @@ def _picked(text: str, known: dict[str, Host]) -> Iterator[tuple[str, tuple[int,
                 Message("write hosts as in the file: worker-0:0,2@worker-1"),
             )
         if colon and not re.fullmatch(r"[0-9]{1,4}(?:,[0-9]{1,4})*", numbers):
-            raise UsageError(Message("{item!a}: slots are numbers", item=item), "worker-0:0,2@worker-1")
+            raise UsageError(Message("{item!a}: slots must be numbers", item=item), "worker-0:0,2@worker-1")
         devices = tuple(dict.fromkeys(int(number) for number in numbers.split(","))) if colon else ()
         slots = known[name].slots
         if slots is not None and any(device >= slots for device in devices):
@@ -151,13 +151,13 @@ def _take(line: str, read: _Read, *, slots_named: bool) -> None:
     slots = _slots(rest)
     user, at, place = first.rpartition("@")
     if at and not _USER.fullmatch(user):
-        raise UsageError(Message("{first} has a user's name that is not allowed", first=_shown(first)), _GRAMMAR)
+        raise UsageError(Message("{first}: this user name is not allowed", first=_shown(first)), _GRAMMAR)
     place, number = _port(place)
     port = None
     if number is not None and (slots_named or number >= FIRST_PORT or at or first.startswith("[")):
         if not 0 < number < 65536:
             raise UsageError(
-                Message("{first}: no port has the number {number}", first=_shown(first), number=number), _GRAMMAR
+                Message("{first}: {number} is not a valid port", first=_shown(first), number=number), _GRAMMAR
             )
         port = number
         read.ports.append(first)
@@ -187,7 +187,7 @@ def _slots(words: Sequence[str]) -> int | None:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_-]{1,30}", key):
-            raise UsageError(Message("{word} is not understood", word=_shown(word)), _GRAMMAR)
+            raise UsageError(Message("cannot parse {word}", word=_shown(word)), _GRAMMAR)
         if key == "slots":
             if not re.fullmatch(r"[0-9]{1,4}", value):
                 raise UsageError(Message("slots={value} is not a number", value=_shown(value)), _GRAMMAR)
@@ -228,7 +228,7 @@ def _expanded(place: str) -> Iterator[str]:
         width = len(low) if low[0] == "0" and len(low) > 1 else 0
         if width and len(high) != width:
             raise UsageError(
-                Message("{item} has two widths", item=_shown(item)),
+                Message("{item}: both ends must have the same number of digits", item=_shown(item)),
                 pad_alike("gpu[01-16]"),
             )
         if int(high) - int(low) >= MAX_HOSTS:
@@ -249,7 +249,7 @@ def checked(name: str) -> str:
 
 def too_many() -> UsageError:
     """The error for a list that is longer than any cluster."""
-    return UsageError(Message("more than {most} hosts", most=MAX_HOSTS), Message("name fewer"))
+    return UsageError(Message("more than {most} hosts", most=MAX_HOSTS), Message("name fewer hosts"))
 
 
 def _shown(text: str) -> str:

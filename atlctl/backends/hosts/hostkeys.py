@@ -143,12 +143,12 @@ def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | 
         return HostKeyRefused(
             "revoked",
             Message("the key of {name} was revoked{shown}: do not trust this host", name=name, shown=shown),
-            Message("ask its owner"),
+            Message("ask the host's owner"),
         )
     if entries.trusted(place, port):
         file, listed = entries.source(place, port) or (path, name)
         hint = Message(
-            "if its owner says that this is right: ssh-keygen -f {file} -R {listed}",
+            "if the host's owner confirms the change: ssh-keygen -f {file} -R {listed}",
             file=shlex.quote(file),
             listed=shlex.quote(listed),
         )
@@ -162,7 +162,7 @@ def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | 
         return HostKeyRefused(
             "unknown",
             unknown,
-            Message("ask its owner for a line of known_hosts"),
+            Message("ask the host's owner for its known_hosts line"),
         )
     # That very key: what another look finds may be another's, and past a jump host it finds nothing.
     line = shlex.quote(f"{name} {_public(offered)}")

@@ -117,7 +117,9 @@ class Keys:
         except OSError:
             return ()
         if stat.S_IMODE(mode) & 0o077:
-            self.problems[path] = KeyProblem("open", Message("others may read {path}; chmod 600 it", path=path))
+            self.problems[path] = KeyProblem(
+                "open", Message("other users can read {path}: chmod 600 {path}", path=path)
+            )
             return ()
         passphrase: str | None = None
         for _ in range(_TRIES):

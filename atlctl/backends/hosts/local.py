@@ -114,9 +114,10 @@ class LocalBackend(SupervisedBackend):
         if found.presence == "elsewhere":
             raise AtlctlError(
                 Message(
-                    "job {job} was started elsewhere: it cannot be seen from here whether it still runs", job=job.name
+                    "job {job} was started on another machine; whether it still runs cannot be checked from here",
+                    job=job.name,
                 ),
-                Message("where it runs: atlctl ps {job}; remove it there", job=job.name),
+                Message("remove it on that machine; atlctl ps {job} shows its name", job=job.name),
             )
         return Message("its logs, records and working folders in {folder}", folder=found.folder)
 
@@ -170,7 +171,7 @@ class LocalBackend(SupervisedBackend):
             return StopResult(name, "killed", reason=asked.KILLED)
         if not worker.state.active:
             return StopResult(name, "already-ended")
-        return StopResult(name, "not-stopped", reason=Message("its supervisor went away"))
+        return StopResult(name, "not-stopped", reason=Message("its supervisor has exited"))
 
 
 async def _has_gone(found: registry.Glance) -> bool:

@@ -251,7 +251,7 @@ def _of_tasks(tasks: Mapping[str, list[str]], place: str, seen: _Seen) -> Found 
         if number is not None and number != len(tasks[task]):
             remarks.append(
                 Message(
-                    "{place} has {count} hosts of the task {task}, {variable} says {number}",
+                    "{place} has {count} hosts of the task {task}, but {variable} is {number}",
                     place=place,
                     count=len(tasks[task]),
                     task=task,
@@ -331,7 +331,7 @@ def _own(hosts: tuple[Host, ...], seen: _Seen) -> tuple[int | None, tuple[str, .
             return found[0], ()
         return found[0], (
             Message(
-                "this worker is number {number} by its name or address, {variable} says {rank}",
+                "this worker is number {number} by its name or address, but {variable} is {rank}",
                 number=found[0],
                 variable=rank[1],
                 rank=rank[0],
@@ -360,7 +360,7 @@ def _miscounted(hosts: tuple[Host, ...], place: str, seen: _Seen) -> tuple[str, 
     rest = Message(": some workers are missing") if len(hosts) < number else ""
     return (
         Message(
-            "{place} has {hosts}, {variable} says {number}{rest}",
+            "{place} has {hosts}, but {variable} is {number}{rest}",
             place=_shown(place),
             hosts=_hosts(hosts),
             variable=variable,

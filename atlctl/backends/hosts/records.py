@@ -61,7 +61,7 @@ RECORDS = Registry(
     Message("record"),
     Message("jobs on hosts"),
     Message("jobs on hosts"),
-    Message("none was started on this machine: atlctl ssh run --help"),
+    Message("no job on hosts was started from this machine; to start one: atlctl ssh run --help"),
     Message("its processes may still be running on its hosts; check, then remove it"),
 )
 

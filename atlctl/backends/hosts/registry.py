@@ -93,7 +93,9 @@ class Registry:
                     root=self.root,
                     why=error.strerror,
                 ),
-                Message("make it yours again (chown, chmod u+rwx), or set ATLCTL_STATE_DIR to a folder of your own"),
+                Message(
+                    "restore its owner and mode (chown, chmod u+rwx), or set ATLCTL_STATE_DIR to a folder that you own"
+                ),
             )
         return file_error(error, self.root)
 
@@ -147,8 +149,8 @@ LOCAL = Registry(
     Message("entry"),
     Message("local jobs"),
     Message("jobs here"),
-    Message("no local jobs yet; start one: atlctl local run --help; atlctl doctor shows where else jobs are searched"),
-    Message("when nothing of it runs, remove it"),
+    Message("no local jobs yet; to start one: atlctl local run --help; to see where jobs are searched: atlctl doctor"),
+    Message("if none of its processes runs, remove it"),
 )
 
 
@@ -214,7 +216,7 @@ def locked(wait: float = 30.0) -> Iterator[str]:
     if descriptor is None:
         raise AtlctlError(
             Message("another atlctl has been starting or removing a local job for too long"),
-            Message("see who holds {path}: fuser -v {path}", path=path),
+            Message("find the process that holds {path}: fuser -v {path}", path=path),
         )
     try:
         yield LOCAL.root

@@ -204,7 +204,7 @@ class SshBackend(SupervisedBackend):
             names = fold_names(worker.name for worker in unknown)
             raise AtlctlError(
                 Message(
-                    "job {job}: whether it still runs on {hosts} is not known: {why}",
+                    "job {job}: cannot check whether it still runs on {hosts}: {why}",
                     job=job.name,
                     hosts=names,
                     why=unknown[0].reason,
@@ -259,9 +259,12 @@ class SshBackend(SupervisedBackend):
         record = self._record(job)
         if record is None:
             raise UsageError(
-                Message("{job} is a list of hosts: none of their processes are known to belong to it", job=job.name),
                 Message(
-                    "what 'atlctl ssh run' starts can be stopped; else: atlctl exec --hostfile FILE --all -- pkill NAME"
+                    "{job} is only a list of hosts: which of their processes belong to it is not known", job=job.name
+                ),
+                Message(
+                    "only jobs of 'atlctl ssh run' can be stopped; otherwise: atlctl exec --hostfile FILE --all -- "
+                    "pkill NAME"
                 ),
             )
         return record

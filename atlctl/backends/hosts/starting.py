@@ -88,12 +88,12 @@ class StartSpec:
                 hint = (
                     Message("use --master-port")
                     if key == "MASTER_PORT"
-                    else Message("it is part of the contract with the workers")
+                    else Message("omit it: workers need the value that atlctl sets")
                 )
                 raise UsageError(Message("--env {key}: this variable is set by atlctl", key=key), hint)
             if not key or "=" in key or "\0" in key + value:
                 raise UsageError(
-                    Message("--env {key}={value}: not a variable", key=key, value=value),
+                    Message("--env {key}={value}: not a valid variable", key=key, value=value),
                     Message("write --env NAME=VALUE"),
                 )
         if self.master_port is not None and not 1 <= self.master_port <= 65535:
@@ -174,7 +174,7 @@ def _check_free(name: str) -> None:
     if found.presence == "elsewhere":
         raise AtlctlError(
             Message(
-                "job {job} was started on {place}: it cannot be seen from here whether it still runs",
+                "job {job} was started on {place}; whether it still runs cannot be checked from here",
                 job=name,
                 place=found.place,
             ),
@@ -188,7 +188,7 @@ def _port(wanted: int | None) -> int:
     if port is None:
         raise AtlctlError(
             Message("port {port} is in use", port=wanted),
-            Message("leave out --master-port to have a free one chosen"),
+            Message("omit --master-port, and a free port is chosen"),
         )
     return port
 
@@ -221,7 +221,7 @@ def _begin(begun: Start, name: str, count: int, port: int, spec: StartSpec) -> N
         near = None
         if code in (ExitCode.NOT_FOUND, ExitCode.NOT_EXECUTABLE):
             near = Message(
-                "workers run in folders of their own: give a program in PATH or an absolute path{here}",
+                "each worker runs in its own folder: use a program in PATH or an absolute path{here}",
                 here=_near(spec.argv),
             )
         why = Message("the workers could not be started: {why}", why=str(refused))
@@ -397,13 +397,15 @@ class _StartOnHosts:
                 _reword(
                     error,
                     Message(
-                        "{why}; what was begun on {hosts} may still run", why=error.message, hosts=fold_names(left)
+                        "{why}; processes already started on {hosts} may still run",
+                        why=error.message,
+                        hosts=fold_names(left),
                     ),
                 )
                 error.hint = f"atlctl stop {self._claim.name}"
             elif error.hint is None and isinstance(error, Unreachable):
                 error.hint = Message(
-                    "see what each host lacks: atlctl doctor --hostfile {path}",
+                    "check the hosts: atlctl doctor --hostfile {path}",
                     path=self._spec.hostfile or "FILE",
                 )
             raise
@@ -492,7 +494,7 @@ def _together(errors: Mapping[str, AtlctlError]) -> Exception:
     first = shown[0]
     message = joined(error.message for error in shown)
     if len(errors) > TOLD:
-        message = Message("{why}; and {count} more hosts cannot either", why=message, count=len(errors) - TOLD)
+        message = Message("{why}; and {count} more hosts failed", why=message, count=len(errors) - TOLD)
     return _reword(first, message)
 
 

@@ -202,7 +202,7 @@ class HostPlace:
         try:
             size = len(command.encode())
         except UnicodeEncodeError:
-            return FailedToStart(125, Message("{word}: this command's words must be UTF-8", word=words[0]))
+            return FailedToStart(125, Message("{word}: arguments of this command must be UTF-8", word=words[0]))
         if size > COMMAND_LIMIT:
             limit = COMMAND_LIMIT >> 10
             return FailedToStart(
@@ -243,7 +243,7 @@ class HostPlace:
             sent = session.channel is not None and not isinstance(error, asyncssh.ChannelOpenError)
             kind = _Unanswered if sent else Unreachable
             why = no_answer(OPEN_SECONDS) if isinstance(error, TimeoutError) else str(error)[:200]
-            raise kind(Message("{name}: no session: {why}", name=self.name, why=why)) from error
+            raise kind(Message("{name}: cannot open a session: {why}", name=self.name, why=why)) from error
         made = cast("asyncssh.SSHClientChannel[bytes]", channel)
         return SessionChannel(session, made, lambda: self._connections.rest(self._host))
 

@@ -360,7 +360,7 @@ def proxy_for(server: str, stated: str | None, environ: Mapping[str, str] = os.e
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         scheme = urlsplit(url).scheme
         raise UsageError(
-            Message("a proxy of the kind {scheme} cannot be used", scheme=scheme),
+            Message("a proxy of type {scheme} is not supported", scheme=scheme),
             Message("use an HTTP proxy, or none (NO_PROXY)"),
         )
     return url

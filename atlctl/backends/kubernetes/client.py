@@ -120,7 +120,7 @@ class Client:
                 raw.clear()
                 raise TooLarge(
                     Message(
-                        "the API server {host} sends an endless list: {pages} pages, {size} MiB: {path}",
+                        "the API server {host} does not end its list: {pages} pages, {size} MiB: {path}",
                         host=self._host(),
                         pages=pages,
                         size=weight >> 20,
@@ -136,7 +136,7 @@ class Client:
             if time.monotonic() > until:
                 raise NoServer(
                     Message(
-                        "the API server {host} did not send a whole list within {seconds:.0f} s: {path}",
+                        "the API server {host} did not send the whole list within {seconds:.0f} s: {path}",
                         host=self._host(),
                         seconds=LIST_DEADLINE,
                         path=path,
@@ -224,7 +224,7 @@ class Client:
             got.clear()  # an error keeps what its frames hold
             raise TooLarge(
                 Message(
-                    "the API server {host} sends too much in one answer: {path}",
+                    "the API server {host} returned an answer that is too large: {path}",
                     host=self._host(),
                     path=path,
                 )
@@ -422,7 +422,7 @@ async def unpacked(encoding: str | None, pieces: AsyncIterable[bytes]) -> AsyncG
             try:
                 piece = unpacker.decompress(rest, _PIECE)
             except zlib.error as error:
-                raise NoServer(Message("the API server's answer cannot be unpacked: {why}", why=error)) from error
+                raise NoServer(Message("cannot decompress the API server's answer: {why}", why=error)) from error
             rest = unpacker.unconsumed_tail
             yield piece
     if unpacker is not None and not unpacker.eof:
@@ -487,7 +487,9 @@ def _parsed(data: bytes | bytearray) -> Object:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise NoServer(Message("the API server's answer is not JSON"), Message("is a proxy in between?")) from error
+        raise NoServer(
+            Message("the API server's answer is not JSON"), Message("check whether a proxy is in between")
+        ) from error
     return found if isinstance(found, dict) else {}
 
 

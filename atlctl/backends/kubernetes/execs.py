@@ -44,9 +44,7 @@ _NOT_STARTED = (
 )
 #: What runtimes say when they could not even enter the container, and what that means.
 _NOT_ENTERED = "error executing setns process"
-_NO_ENTRY = Message(
-    "the container could not be entered: it has just ended or is ending, or has no room for one more process"
-)
+_NO_ENTRY = Message("cannot enter the container: it has ended or is ending, or its process limit is reached")
 #: Words that place the failure before the start of the command.
 _AT_START = ("unable to start container process", "failed to start exec", "exec failed", "failed to exec in container")
 
@@ -55,7 +53,7 @@ WORD_LIMIT = 128 * 1024 - 1
 #: Bytes of a request's query: the API server takes 1 MiB of headers, and says 431 to more.
 QUERY_LIMIT = 1_000_000
 
-_TOO_LONG = Message("the command is longer than the API server takes; send it as input (-i)")
+_TOO_LONG = Message("the command is longer than the API server accepts; send it as input (-i)")
 _TEXTS = (guard.GUARD, guard.INPUT, guard.TERMINAL)
 _QUOTED = {text: quote_plus(text) for text in (*_TEXTS, *map(guard.decoding, _TEXTS), guard.WATCH, guard.LOOK)}
 
@@ -113,7 +111,7 @@ class ExecPlace:
             return FailedToStart(
                 125,
                 Message(
-                    "{word}: a word is longer than {limit} bytes; send it as input (-i)",
+                    "{word}: an argument is longer than {limit} bytes; send it as input (-i)",
                     word=words[0],
                     limit=WORD_LIMIT,
                 ),
@@ -147,7 +145,7 @@ class ExecPlace:
 
 def _not_allowed(status: int, text: str, half_close: bool) -> str:
     if status == 401:
-        return Message("not authenticated: {why}", why=text or Message("the server knows no such user"))
+        return Message("authentication failed: {why}", why=text or Message("the server does not know this user"))
     if half_close and not text:
         # The server's answer to a protocol that it does not speak is a 403 without a word.
         return Message("this server cannot signal the end of input to a command ({protocol} is needed)", protocol=V5)

@@ -22,7 +22,7 @@ from atlctl.backends.kubernetes.kinds.base import JobKind, Sight
 from atlctl.backends.kubernetes.kinds.build import build, scope_of
 from atlctl.i18n import Message
 from atlctl.jobs import fields
-from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError
+from atlctl.jobs.errors import SEE_PERMISSIONS, AtlctlError, NothingMatched, UsageError
 from atlctl.jobs.model import Job
 from atlctl.jobs.naming import MAX_JOB_NAME, natural_key
 
@@ -228,7 +228,7 @@ def _folded(problems: Mapping[str, AtlctlError], place: str | None) -> tuple[Atl
     hint = (
         Message("name a namespace of yours: -n NAMESPACE")
         if place is None
-        else Message("the Role that is missing: atlctl doctor")
+        else Message("print the missing Role: atlctl doctor")
     )
     one = Unlisted(list(refused), where, next(iter(refused.values())).text, hint)
     return (one, *(error for key, error in problems.items() if key not in refused))
@@ -351,14 +351,12 @@ async def _not_found(
             job=name,
             place=place,
         )
-        return Denied(
-            403, first.reason, first.text, message=message, hint=Message("atlctl doctor shows what is allowed")
-        )
+        return Denied(403, first.reason, first.text, message=message, hint=SEE_PERMISSIONS)
     near = difflib.get_close_matches(bare, [job.name for job in listing.jobs], _NEAR)
     hint = Message("similar names: {jobs}", jobs=", ".join(near)) if near else Message("see atlctl jobs")
     if refused:
         hint = Message(
-            "{hint}; not allowed to read {resources}: atlctl doctor shows what is allowed",
+            "{hint}; not allowed to read {resources}; see your permissions: atlctl doctor",
             hint=hint,
             resources=", ".join(refused),
         )

@@ -81,7 +81,7 @@ async def carry_out(
             warnings = await send(api, steps.writes)
     except TimeoutError as error:
         text = Message(
-            "the API server did not answer within {timeout:g} s; it may have done what was asked", timeout=timeout
+            "the API server did not answer within {timeout:g} s; the request may have taken effect", timeout=timeout
         )
         raise TimedOut(text, f"atlctl ps {agreed.job.name}") from error
     for warning in warnings:
@@ -89,11 +89,11 @@ async def carry_out(
     if steps.quick:
         return []
     if steps.goal == "awake":
-        told(Message("requested; waiting until it takes effect, {timeout:g} s at most", timeout=timeout))
+        told(Message("requested; waiting up to {timeout:g} s until it takes effect", timeout=timeout))
     else:
         told(
             Message(
-                "requested; waiting until {count} pods are gone, {timeout:g} s at most",
+                "requested; waiting up to {timeout:g} s until {count} pods are gone",
                 count=len(agreed.workers),
                 timeout=timeout,
             )
@@ -163,7 +163,7 @@ async def _write(api: Api, write: Write, dry_run: bool) -> JsonAnswer | None:
         ) from error
     except NoServer as error:
         said = Message(
-            "the connection broke while {what} was changed: it is not known whether it was ({why})",
+            "connection lost while changing {what}; whether the change took effect is not known ({why})",
             what=write.what,
             why=error.message,
         )
@@ -210,8 +210,10 @@ def _check(write: Write, answer: JsonAnswer) -> None:
 
 def _replaced(write: Write) -> AtlctlError:
     return AtlctlError(
-        Message("{what} was replaced by another of the same name meanwhile: it was left alone", what=write.what),
-        Message("look at it, and run the command again: atlctl jobs"),
+        Message(
+            "{what} was replaced by another object of the same name meanwhile; it was not changed", what=write.what
+        ),
+        Message("check it with atlctl jobs, then run the command again"),
     )
 
 
@@ -329,7 +331,7 @@ def _why_not(goal: Goal, top: Object) -> str:
     if goal == "gone":
         held = [item for item in texts(objects.meta(top).get("finalizers")) if item != "foregroundDeletion"]
         return _finalizers(held) if held else Message("it is still being deleted")
-    return Message("the request was accepted, but nothing acted on it: is its controller running?")
+    return Message("the request was accepted, but nothing acted on it; check whether its controller is running")
 
 
 def why_left(pod: Object, now: float) -> str:
@@ -386,7 +388,7 @@ def read_end(worker: str, said: bytes) -> StopResult | None:
             continue
         match word:
             case "first":
-                why = Message("its training is the container's first process: its end would be the container's")
+                why = Message("the training is the container's first process; ending it would end the container")
                 return StopResult(worker, "not-stopped", reason=why)
             case "again":
                 why = Message(
@@ -418,7 +420,7 @@ def _unknown(programs: Sequence[str]) -> str:
     """Why nothing was ended. `programs`: the first process, then those below it that may be at work."""
     first, below = "".join(programs[:1]), list(dict.fromkeys(programs[1:]))[:8]
     why = Message(
-        "no launcher and no Python was found, and the end of the first process ({program}) would be the container's",
+        "no launcher or Python process was found, and ending the first process ({program}) would end the container",
         program=first,
     )
     return Message("{why}; running below it: {programs}", why=why, programs=", ".join(below)) if below else why

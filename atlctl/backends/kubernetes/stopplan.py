@@ -94,7 +94,7 @@ def stop(found: FoundJob, world: World, workers: Sequence[Worker], request: Stop
         return _processes(found, world, running, request)
     if {worker.name for worker in workers} != {worker.name for worker in found.job.workers}:
         raise UsageError(
-            Message("a job of a cluster is stopped as a whole"),
+            Message("a cluster job can only be stopped as a whole"),
             Message("--keep-pods ends the processes of some of its workers"),
         )
     _known(found)
@@ -173,7 +173,7 @@ def _known(found: FoundJob) -> None:
         resource = found.kind.resource.name
         raise NotAllowed(
             Message(
-                "job {job} may not be read ({resource}), so it is not stopped", job=found.job.name, resource=resource
+                "job {job} is not stopped: not allowed to read it ({resource})", job=found.job.name, resource=resource
             ),
             "atlctl doctor",
         )
@@ -234,7 +234,7 @@ def _requests(found: FoundJob, world: World, mechanism: Mechanism) -> tuple[str,
         case Workload(workload, workload_uid, active):
             where = world.served.path(discovery.WORKLOADS, place, workload)
             if where is None:
-                raise AtlctlError(Message("Kueue's Workloads are no longer served"), _SOON)
+                raise AtlctlError(Message("the cluster no longer serves Kueue's Workloads"), _SOON)
             body = {**mechanism.body, "metadata": {"uid": workload_uid}}
             sentence = Message(
                 "spec.active of Kueue's Workload {workload} is set to {value}",
@@ -251,7 +251,9 @@ def _requests(found: FoundJob, world: World, mechanism: Mechanism) -> tuple[str,
         case VolcanoCommand(action):
             where = world.served.path(discovery.COMMANDS, place)
             if where is None:
-                raise AtlctlError(Message("the cluster has no commands of Volcano (bus.volcano.sh)"), "atlctl doctor")
+                raise AtlctlError(
+                    Message("the cluster does not serve Volcano's Command (bus.volcano.sh)"), "atlctl doctor"
+                )
             write = Write(
                 "POST", where, mechanism.body(top, found.version), what, uid, path, expect=(("action",), action)
             )
@@ -286,13 +288,13 @@ def _delete(found: FoundJob, world: World, running: tuple[Worker, ...]) -> Plan:
         path = kind.resource.path(found.version, job.namespace or "", name)
         writes.append(Write("DELETE", path, options, f"{kind.title} {name}", uid))
     if not pods:
-        how = Message("deletes the {kind} and all that it made", kind=kind.title)
+        how = Message("deletes the {kind} and everything it created", kind=kind.title)
     else:
         how = plural("deletes the {kind}", "deletes the {kind}s", len(targets), kind=kind.title)
     facts = [
         *_about(found, world.place, world.now, running),
         ("how", how),
-        ("lost", Message("all pods with their logs, and the job itself; nothing brings it back")),
+        ("lost", Message("all pods with their logs, and the job itself; this cannot be undone")),
         *_doubts(world),
     ]
     steps = Steps(found, "gone", tuple(writes))
@@ -308,7 +310,7 @@ def _bare(found: FoundJob) -> None:
     if owner is not None:
         named = f"{fields.text(owner.get('kind'))}/{fields.text(owner.get('name'))}"
         raise UsageError(
-            Message("pods of {owner} are not deleted as pods: it would make new ones", owner=named),
+            Message("pods of {owner} are not deleted: it would create new ones", owner=named),
             Message("stop {owner} itself", owner=named),
         )
 
@@ -339,18 +341,18 @@ def _processes(found: FoundJob, world: World, running: tuple[Worker, ...], reque
             job,
             (),
             "processes",
-            nothing=Message("job {job} is {state}, and nothing of it runs", job=job.name, state=job.state),
+            nothing=Message("job {job} is {state}, and none of its pods runs", job=job.name, state=job.state),
         )
     facts = [
         *_about(found, world.place, world.now, running),
         (
             "how",
             Message(
-                "SIGTERM to the training in each worker, after {grace:g} s SIGKILL; the pods and GPUs stay",
+                "SIGTERM to the training in each worker, then SIGKILL after {grace:g} s; pods and GPUs are kept",
                 grace=request.grace,
             ),
         ),
-        ("lost", Message("what the training has not saved; not reversible: the processes are gone")),
+        ("lost", Message("the unsaved state of the training; not reversible: the processes are gone")),
         ("risk", _risk(found)),
     ]
     steps = Steps(found, "processes", grace=request.grace)
@@ -415,8 +417,8 @@ def _age(seconds: float) -> str:
 
 def _lost(kind: JobKind) -> str:
     """What a stop that can be taken back destroys all the same."""
-    whose = Message("all pods") if isinstance(kind, TrainingJob) else Message("the pods that run")
-    return Message("{whose}, with their logs and files; what the training has not saved", whose=whose)
+    whose = Message("all pods") if isinstance(kind, TrainingJob) else Message("the running pods")
+    return Message("{whose}, with their logs and files; the unsaved state of the training", whose=whose)
 
 
 def _risk(found: FoundJob) -> str:
@@ -436,4 +438,8 @@ def _risk(found: FoundJob) -> str:
 def _doubts(world: World) -> list[Fact]:
     """What could not be looked at and might matter."""
     problem = world.problems.get(discovery.WORKLOADS.name)
-    return [("doubt", Message("whether Kueue manages it: {why}", why=problem.message))] if problem is not None else []
+    return (
+        [("doubt", Message("cannot check whether Kueue manages it: {why}", why=problem.message))]
+        if problem is not None
+        else []
+    )

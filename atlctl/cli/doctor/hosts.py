@@ -182,7 +182,7 @@ def _keys(report: DoctorReport, keys: Keys, targets: Sequence[Target]) -> None:
         path = shlex.quote(file.path)
         if file.status == "open":
             report.warn(
-                "ssh.keys", Message("{path} is not used: others may read it", path=file.path), f"chmod 600 {path}"
+                "ssh.keys", Message("{path} is not used: other users can read it", path=file.path), f"chmod 600 {path}"
             )
         elif file.status == "encrypted":
             answers = any(keys.held(target.agent) is not None for target in targets if target.agent)

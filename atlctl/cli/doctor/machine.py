@@ -145,7 +145,7 @@ def _room(folder: str) -> int:
     if not os.path.isdir(above) or not os.access(above, os.W_OK | os.X_OK):
         raise NotAllowed(
             Message("{folder} cannot be written", folder=folder),
-            Message("set ATLCTL_STATE_DIR to a folder of your own"),
+            Message("set ATLCTL_STATE_DIR to a folder that you own"),
         )
     try:
         room = os.statvfs(above)

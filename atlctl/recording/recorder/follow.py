@@ -129,7 +129,7 @@ class Follower:
             await self._copy(LogRequest(previous=True, since=since // _BILLION))
         except AtlctlError as error:
             if len(self.gaps) < _GAPS:
-                self.gaps.append(Message("the end of the run before its restart is gone ({why})", why=error.message))
+                self.gaps.append(Message("the end of its log before the restart is lost ({why})", why=error.message))
 
     async def _copy(self, request: LogRequest) -> None:
         async with closing(self._source.lines(self._job, self.worker, request)) as read:

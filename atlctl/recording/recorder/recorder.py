@@ -193,7 +193,7 @@ class Recorder:
             self._stuck_said = True
             self._said.warning(
                 Message(
-                    "the log of {worker} {problem}; the others are still recorded, and it is retried",
+                    "the log of {worker} {problem}; recording of the others continues, and it is retried",
                     worker=name,
                     problem=problem,
                 )

@@ -77,7 +77,7 @@ class Store:
         """A folder that others may write to could be changed under our hands; one of other things is none of ours."""
         found = os.fstat(self._fd)
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            raise NotAllowed(Message("{path} belongs to others, or others may write to it", path=self.path), NEW_FOLDER)
+            raise NotAllowed(Message("{path} is owned or writable by other users", path=self.path), NEW_FOLDER)
         names = set() if made else set(os.listdir(self._fd))
         if names and manifest.NAME not in names and LOCK not in names:
             raise UsageError(Message("{path} is not empty, and not a recording", path=self.path), NEW_FOLDER)

@@ -52,5 +52,5 @@ for d in /proc/[0-9]*; do
   seen="$seen$p "
   if safe "$p"; then run "$@"; else unsafe="$unsafe $p"; fi
 done
-echo "no Python 3.8 or newer is there${old:+; too old:$old}${unsafe:+; not run, as other users can change it:$unsafe}" >&2
+echo "no Python 3.8 or newer found${old:+; too old:$old}${unsafe:+; not used, because other users can change it:$unsafe}" >&2
 exit 3

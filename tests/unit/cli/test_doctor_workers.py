@@ -110,7 +110,7 @@ def test_workers_without_torch_without_python_and_without_a_word() -> None:
         await asyncio.Event().wait()
 
     async def dies(stream: Stream) -> None:
-        stream.put(b"no Python 3.8 or newer is there\n", "stderr")
+        stream.put(b"no Python 3.8 or newer found\n", "stderr")
         stream.events.put_nowait(Exited(exit_code=3))
 
     scripts = {0: tells(torch=None), 1: silent, 2: dies, 3: FailedToStart(255, "no route")}

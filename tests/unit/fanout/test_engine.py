@@ -243,8 +243,8 @@ def test_cancelled_in_every_phase() -> None:
         (EndKind.CANCELLED, True, "interrupted"),
         (EndKind.EXITED, False, ""),
         (EndKind.CANCELLED, False, "interrupted"),
-        (EndKind.CANCELLED, False, "not begun"),
-        (EndKind.CANCELLED, False, "not begun"),
+        (EndKind.CANCELLED, False, "not started"),
+        (EndKind.CANCELLED, False, "not started"),
     ]
     assert sink.told() == [f"worker-{index}" for index in range(7)]
     assert sorted(executor.executions) == [f"worker-{index}" for index in range(5)]
@@ -344,7 +344,7 @@ def test_a_failing_sink_ends_the_run_in_order_and_is_raised(where: str) -> None:
     assert sink.told() == [f"worker-{index}" for index in range(6)]
     begun = 2 if where == "started" else 4  # that one fails before the others had their first turn
     assert sorted(executor.executions) == [f"worker-{index}" for index in range(begun)]
-    assert sum(outcome.reason == "not begun" for outcome in sink.outcomes) == 6 - begun
+    assert sum(outcome.reason == "not started" for outcome in sink.outcomes) == 6 - begun
     assert executor.all_closed()
     ended = {name for name, execution in executor.executions.items() if execution.ends}
     assert ended == {f"worker-{index}" for index in range(begun)} - ({"worker-1"} if where == "finished" else set())

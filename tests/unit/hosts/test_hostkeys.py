@@ -38,7 +38,7 @@ def keys(found: Entries, place: str, port: int | None) -> list[asyncssh.SSHKey]:
 
 def advice(found: Entries) -> str:
     """The command that is named to somebody to whom 127.0.0.9 has shown the key OWN."""
-    return re.split("then: |is right: ", refusal("127.0.0.9", 2222, found, OWN, "first").hint or "")[-1]
+    return re.split("then: |confirms the change: ", refusal("127.0.0.9", 2222, found, OWN, "first").hint or "")[-1]
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_an_empty_hostfile_is_none(root: Root) -> None:
 def test_a_count_that_contradicts_the_hostfile(root: Root, count: str, says: str) -> None:
     root.write("/etc/mpi/hostfile", "a\nb\n")
     assert root.found("a", PET_NNODES=count).remarks == (
-        f"/etc/mpi/hostfile has 2 hosts, PET_NNODES says {count}{says}",
+        f"/etc/mpi/hostfile has 2 hosts, but PET_NNODES is {count}{says}",
     )
 
 
@@ -121,7 +121,7 @@ def test_tasks_without_a_known_order_are_said(root: Root) -> None:
             "/etc/volcano/*.host: the order of node ranks over the tasks is not given; "
             "assumed: master, then worker, then ps"
         ),
-        "/etc/volcano/*.host has 2 hosts of the task worker, VC_WORKER_NUM says 3",
+        "/etc/volcano/*.host has 2 hosts of the task worker, but VC_WORKER_NUM is 3",
     )
 
 
@@ -262,7 +262,7 @@ def test_a_rank_that_contradicts_the_name_is_said(root: Root) -> None:
     root.write("/etc/mpi/hostfile", "a\nb\n")
     found = root.found("b", RANK="0")
     assert found.own == 1
-    assert found.remarks == ("this worker is number 1 by its name or address, RANK says 0",)
+    assert found.remarks == ("this worker is number 1 by its name or address, but RANK is 0",)
 
 
 def test_a_rank_alone_counts_only_where_the_numbers_agree(root: Root) -> None:

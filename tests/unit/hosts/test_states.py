@@ -88,7 +88,7 @@ def test_everything_that_a_host_tells() -> None:
     [
         ([FailedToStart(255, "h1:22: connection refused")], "w1: h1:22: connection refused"),
         ([Lost("the connection is closed")], "w1: the connection is closed"),
-        ([Exited(exit_code=NO_PYTHON)], "w1: no Python 3.8 or newer is there"),
+        ([Exited(exit_code=NO_PYTHON)], "w1: no Python 3.8 or newer found"),
         ([Output("stderr", b"Traceback\nMemoryError\n"), Exited(exit_code=1)], "w1: MemoryError"),
         ([Exited(signal=9)], "w1: the program on the host ended with signal 9"),
         (told({"event": "failed", "kind": "failed", "message": "bad disk"}, 96), "w1: bad disk"),
@@ -149,11 +149,11 @@ def test_a_job_of_which_one_worker_has_failed_has_failed() -> None:
         (told({"event": "stopped", "how": "killed", "processes": 3, "reason": ""}), StopResult("w1", "killed", 3)),
         (
             told({"event": "stopped", "how": "not-stopped", "processes": 1}),
-            StopResult("w1", "not-stopped", 1, "some of its processes do not end"),
+            StopResult("w1", "not-stopped", 1, "some of its processes could not be ended"),
         ),
         (
             told({"event": "stopped", "how": "?"}),
-            StopResult("w1", "not-stopped", 0, "some of its processes do not end"),
+            StopResult("w1", "not-stopped", 0, "some of its processes could not be ended"),
         ),
         (
             told({"event": "failed", "kind": "absent", "message": "gone"}, 96),

@@ -17,7 +17,7 @@ from atlctl.jobs.selection import parse_numbers
 def test_an_error_in_chinese() -> None:
     with pytest.raises(UsageError) as caught:
         parse_numbers("5-2")
-    assert str(caught.value) == "the range '5-2' runs backwards"
+    assert str(caught.value) == "the range '5-2' ends before it starts"
     assert translated(caught.value.message, "zh") == "范围 '5-2' 的起止颠倒"
     assert translated(caught.value.hint or "", "zh") == "写作 2-5"
 

@@ -121,8 +121,8 @@ def test_exclude_alone_is_no_selection() -> None:
         ({"all": True, "exclude": ("9",)}, "no worker with index 9", "index 0-7"),
         ({"ranks": ("32-40",)}, "holds rank 32-40", "known ranks: 0-31 (error files)"),
         ({"roles": ("ps",)}, "no worker of job train has role 'ps'", "master, worker"),
-        ({"workers": ("0",), "failed": True}, "leaves no worker", "worker-[0-7]"),
-        ({"all": True, "exclude": ("0-7",)}, "leaves no worker", "worker-[0-7]"),
+        ({"workers": ("0",), "failed": True}, "matches no worker", "worker-[0-7]"),
+        ({"all": True, "exclude": ("0-7",)}, "matches no worker", "worker-[0-7]"),
     ],
 )
 def test_nothing_matched_names_what_exists(options: dict[str, object], message: str, hint: str) -> None:

@@ -187,5 +187,5 @@ def test_a_container_that_could_not_be_entered_is_told_in_plain_words() -> None:
     found = outcome(status.encode())
     assert isinstance(found, FailedToStart)
     assert found.exit_code == 125
-    assert found.reason.startswith("the container could not be entered: ")
+    assert found.reason.startswith("cannot enter the container: ")
     assert "setns" not in found.reason

@@ -286,7 +286,7 @@ def test_a_silent_command_without_a_wrapper_has_started_after_a_while() -> None:
         (ApiError(431, "", ""), 125, "longer"),
         (Denied(403, "Forbidden", 'pods "pod-0" is forbidden: '), 125, "the verb create on pods/exec"),
         (Denied(403, "Forbidden", 'User "u" cannot get resource "pods/exec"'), 125, "cannot get resource"),
-        (Denied(401, "Unauthorized", "Unauthorized"), 125, "not authenticated"),
+        (Denied(401, "Unauthorized", "Unauthorized"), 125, "authentication failed"),
         (NoServer("no route to the server"), 255, "no route"),
     ],
 )

@@ -196,7 +196,7 @@ def test_nothing_of_that_name_tells_near_names_and_what_was_not_allowed() -> Non
     api = FakeApi([job("llama-sft"), job("bert")], forbidden=["pytorchjobs"])
     with pytest.raises(NothingMatched) as caught:
         find(api, "lama-sft")
-    unread = "not allowed to read pytorchjobs.kubeflow.org: atlctl doctor shows what is allowed"
+    unread = "not allowed to read pytorchjobs.kubeflow.org; see your permissions: atlctl doctor"
     assert caught.value.hint == f"similar names: llama-sft; {unread}"
     with pytest.raises(UsageError, match="no kind of job deployment"):
         find(api, "deployment/x")
@@ -296,4 +296,4 @@ def test_who_may_read_nothing_is_not_told_of_a_kind_that_was_not_asked_for() -> 
     with pytest.raises(NotAllowed) as caught:
         find(FakeApi([jobset("js")], forbidden=[*plurals, "pods", "namespaces"]), "js")
     assert caught.value.message == "not allowed to look for job js in namespace team: neither jobs nor pods may be read"
-    assert caught.value.hint == "atlctl doctor shows what is allowed"
+    assert caught.value.hint == "see your permissions: atlctl doctor"

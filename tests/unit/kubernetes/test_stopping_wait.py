@@ -68,7 +68,7 @@ def test_a_job_that_nothing_puts_to_sleep() -> None:
     job = top(suspended=False)
     (result,) = settle([job], [job])
     assert (result.worker, result.how) == ("pytorchjob/x", "not-stopped")
-    assert result.reason == "the request was accepted, but nothing acted on it: is its controller running?"
+    assert result.reason == "the request was accepted, but nothing acted on it; check whether its controller is running"
 
 
 def test_finalizers_of_the_job_are_named() -> None:

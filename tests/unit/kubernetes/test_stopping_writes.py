@@ -91,7 +91,7 @@ def test_other_warnings_are_told() -> None:
     assert send(Server(lambda *_: JsonAnswer(PATCH.body, ("deprecated",))), PATCH) == ["deprecated"]
 
 
-REPLACED = "Job x was replaced by another of the same name meanwhile: it was left alone"
+REPLACED = "Job x was replaced by another object of the same name meanwhile; it was not changed"
 CONFLICT = Conflict(409, "Conflict", "Precondition failed: the UID in the precondition (a) does not match the UID ..")
 IMMUTABLE = ApiError(422, "Invalid", 'Job.batch "x" is invalid: [metadata.uid: Invalid value: "a": field is immutable]')
 
@@ -117,7 +117,7 @@ def test_a_command_is_not_sent_to_an_object_made_anew() -> None:
     [
         (Denied(403, "Forbidden", "no patch for you"), NotAllowed, "Job x was not changed: no patch for you"),
         (NotFound(404, "NotFound", "gone"), AtlctlError, "Job x is gone: nothing was changed"),
-        (NoServer("broken pipe"), NoServer, "it is not known whether it was"),
+        (NoServer("broken pipe"), NoServer, "whether the change took effect is not known"),
         (Conflict(409, "Conflict", "the object has been modified"), Conflict, "the object has been modified"),
         (ApiError(422, "Invalid", "spec.other: field is immutable"), ApiError, "spec.other"),
     ],

@@ -105,7 +105,7 @@ def test_volcano_gets_a_command_that_is_checked_first() -> None:
     assert (body["action"], body["target"]["uid"]) == ("AbortJob", objects[0]["metadata"]["uid"])
     assert isinstance(made.steps, Steps)
     assert made.steps.writes[0].verify == "/apis/batch.volcano.sh/v1alpha1/namespaces/team/jobs/x"
-    with pytest.raises(AtlctlError, match="no commands of Volcano"):
+    with pytest.raises(AtlctlError, match="does not serve Volcano"):
         stop("x", objects, served=fake.ALL)
 
 
@@ -138,7 +138,7 @@ def test_a_queue_label_without_a_workload() -> None:
     with pytest.raises(NotAllowed, match="Kueue manages job x, and not allowed"):
         stop("x", torch(labels=QUEUE), problems={"workloads.kueue.x-k8s.io": refused})
     doubt = dict(stop("x", torch(), problems={"workloads.kueue.x-k8s.io": refused}).facts)["doubt"]
-    assert doubt.startswith("whether Kueue manages it: not allowed")
+    assert doubt.startswith("cannot check whether Kueue manages it: not allowed")
 
 
 def test_multikueue_is_refused() -> None:
@@ -215,7 +215,7 @@ def test_selected_pods_are_deleted_one_by_one_each_for_its_uid() -> None:
         ("DELETE", "w-0", "uid-Pod-w-0"),
         ("DELETE", "w-1", "uid-Pod-w-1"),
     ]
-    with pytest.raises(UsageError, match="could be taken back"):
+    with pytest.raises(UsageError, match="cannot be suspended"):
         select("app=x", pods, StopRequest())
 
 

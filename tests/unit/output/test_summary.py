@@ -14,7 +14,7 @@ def test_every_way_to_end() -> None:
         Outcome(worker(7), EndKind.LOST, reason="reset\x1b[2J", guarded=True, may_still_run=True),
         Outcome(worker(8), EndKind.FAILED_TO_START, 127, reason="not found"),
         Outcome(worker(9), EndKind.FAILED_TO_START, 127, reason="not found"),
-        Outcome(worker(10), EndKind.CANCELLED, reason="not begun"),
+        Outcome(worker(10), EndKind.CANCELLED, reason="not started"),
         Outcome(worker(11), EndKind.EXITED, 0, guarded=True, truncated=True),
     ]  # fmt: skip
     # Reasons are made harmless where a line is written.
@@ -26,7 +26,7 @@ def test_every_way_to_end() -> None:
         "failed to start: worker-[8-9] (2): not found",
         "timed out: worker-6 (1)",
         "lost: worker-7 (1): reset^[[2J",
-        "cancelled: worker-10 (1): not begun",
+        "cancelled: worker-10 (1): not started",
         "not guarded: worker-5 (1)",
         "may still run: worker-7 (1)",
         "output truncated: worker-2 (1)",

@@ -120,7 +120,7 @@ def test_remarks_and_events_are_bounded(monkeypatch):
         "line 1: not JSON (cut off?)",
         "line 2: not JSON (cut off?)",
         "3 more lines are not events",
-        "more than 3 events: the first 2 were left out",
+        "more than 3 events: the first 2 were dropped",
     ]
 
 

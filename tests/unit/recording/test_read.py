@@ -246,7 +246,7 @@ def test_bad_lists_of_paths(tmp_path):
 
 def test_lines_that_run_backwards_are_refused():
     rows = [json.dumps({"line": "x", "timestamp": f"2026-11-20T17:45:{50 - n}Z"}) for n in range(5)]
-    with pytest.raises(UsageError, match="newest lines come first"):
+    with pytest.raises(UsageError, match="newest lines are at the top"):
         feed("\n".join(rows))
 
 

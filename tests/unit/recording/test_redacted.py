@@ -138,7 +138,7 @@ def test_two_logs_of_one_name_are_refused(out, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     paths = [write(tmp_path / name / "w.log", CULPRIT) for name in "ab"]
-    with pytest.raises(UsageError, match="another log of this name"):
+    with pytest.raises(UsageError, match="two logs have this name"):
         copy_files(paths, out)
 
 

@@ -155,7 +155,7 @@ def test_the_deadline_holds_and_what_was_read_until_then_is_kept(tmp_path: Path)
     source = Source({"slow": None, "b": [b"x"]})
     saved = kept(tmp_path / "kept", source, job_of(worker("slow"), worker("b", 1)), deadline=0.3)
     assert [what for what, _ in saved.missing] == ["slow"]
-    assert saved.missing[0][1].startswith("the reading broke off")
+    assert saved.missing[0][1].startswith("reading stopped early")
     assert b"the begin" in (tmp_path / "kept/slow.ts.log").read_bytes()
     assert (tmp_path / "kept/b.ts.log").exists()
 
@@ -170,7 +170,7 @@ def test_the_end_comes_first_and_then_as_much_as_there_is_room_for(
     lines = (tmp_path / "kept/big.ts.log").read_bytes().splitlines()
     assert lines[-1].endswith(b"line 099")
     assert 30 < len(lines) <= 2000 // len(lines[0])
-    assert saved.missing == [("big", f"only its last {len(lines)} lines: it has more than its 0.00191 MiB")]
+    assert saved.missing == [("big", f"only its last {len(lines)} lines: it is larger than its share of 0.00191 MiB")]
     assert [request.tail for name, request in source.asked if name == "small"] == [10], "it was whole already"
     whole = kept(tmp_path / "whole", source, job)
     assert whole.missing == []

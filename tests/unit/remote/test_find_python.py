@@ -60,7 +60,7 @@ def answer(place: Path, running: str, shell: str = "dash") -> subprocess.Complet
 )
 def test_a_program_of_another_users_process_is_not_run(place: Path, user: str, shell: str) -> None:
     run = answer(place, f"setpriv {user} --clear-groups {place}/bin/python3 60", shell)
-    assert (run.returncode, run.stdout, run.stderr) == (3, b"", b"no Python 3.8 or newer is there\n")
+    assert (run.returncode, run.stdout, run.stderr) == (3, b"", b"no Python 3.8 or newer found\n")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -76,7 +76,7 @@ def test_a_program_that_other_users_can_change_is_not_run(place: Path, what: str
     else:
         os.chown(place / "bin", OTHER, OTHER)
     run = answer(place, f"{place}/bin/python3 60", shell)
-    said = f"no Python 3.8 or newer is there; not run, as other users can change it: {place}/bin/python3\n"
+    said = f"no Python 3.8 or newer found; not used, because other users can change it: {place}/bin/python3\n"
     assert (run.returncode, run.stdout, run.stderr) == (3, b"", said.encode())
 
 

@@ -100,11 +100,11 @@ def test_why_there_is_no_agent(event: Event, said: str) -> None:
 @pytest.mark.parametrize(
     ("said", "chinese"),
     [
-        ("no Python 3.8 or newer is there", "那里没有 Python 3.8 或更新的版本"),
-        ("no Python 3.8 or newer is there; not run, as other users can change it: /a /b",
-         "那里没有 Python 3.8 或更新的版本；/a /b 可被其他用户改动，未予运行"),
-        ("no Python 3.8 or newer is there; too old: python3 (Python 3.6.8); not run, as other users can change it: /a",
-         "那里没有 Python 3.8 或更新的版本；版本太旧：python3 (Python 3.6.8)；/a 可被其他用户改动，未予运行"),
+        ("no Python 3.8 or newer found", "找不到 Python 3.8 或更新的版本"),
+        ("no Python 3.8 or newer found; not used, because other users can change it: /a /b",
+         "找不到 Python 3.8 或更新的版本；/a /b 可被其他用户改动，未予运行"),
+        ("no Python 3.8 or newer found; too old: python3.6; not used, because other users can change it: /a",
+         "找不到 Python 3.8 或更新的版本；版本太旧：python3.6；/a 可被其他用户改动，未予运行"),
     ],
 )  # fmt: skip
 def test_one_without_a_python(said: str, chinese: str) -> None:

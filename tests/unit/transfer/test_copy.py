@@ -308,7 +308,7 @@ def test_a_whole_stream_without_an_exit_of_0_is_no_success(
         (b"file cat 9999999999999999999999\n", "did not report what it sends"),
         (b"file cat 3\nabcd", "grew while it was read"),
         (b"file cat 99999999999999999\n", "bytes are needed"),
-        (b"file tar\n" + stream(member("a", b"x"), member("b", b"y")), "something other than the one file"),
+        (b"file tar\n" + stream(member("a", b"x"), member("b", b"y")), "did not send the one file"),
         (b"folder tar\n" + stream(member("../x", b"x")), "leads out of the target: ../x"),
         (b"folder tar\n" + b"\xff" * 512, "damaged"),
     ],

@@ -36,7 +36,7 @@ class BarePods(Common):
     def stop(self, top: Object, /) -> Mechanism:
         name = objects.name(top)
         command = kubectl(top, "delete", "pod", name) if name else kubectl(top, "delete", "pods", "-l", "SELECTOR")
-        return Refuse(Message("a pod without a job has no stop that could be taken back"), command, deletable=True)
+        return Refuse(Message("a pod without a job cannot be suspended"), command, deletable=True)
 
     def resume(self, top: Object, /) -> Mechanism:
         command = kubectl(top, "apply", "-f", "FILE")

@@ -70,7 +70,7 @@ class ElasticJob(Common):
     def stop(self, top: Object, /) -> Mechanism:
         command = kubectl(top, "delete", f"{self.resource.name}/{objects.name(top)}")
         return Refuse(
-            Message("an ElasticJob has no stop that could be taken back: suspend leaves its workers running"), command
+            Message("an ElasticJob cannot be stopped reversibly: suspend leaves its workers running"), command
         )
 
     def resume(self, top: Object, /) -> Mechanism:

@@ -25,7 +25,7 @@ def replicas(top: Object) -> int | None:
 def no_stop(kinds: str, top: Object) -> Message:
     """Why atlctl does not stop what is stopped by scaling it to nothing."""
     return Message(
-        "atlctl does not stop {kind}; to take it back, note that it has {count} replicas now",
+        "atlctl does not stop {kind}; to restore it later, note its number of replicas: {count}",
         kind=kinds,
         count=replicas(top),
     )

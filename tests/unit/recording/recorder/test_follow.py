@@ -97,7 +97,7 @@ def test_a_run_that_is_gone_is_a_gap(tmp_path: Path) -> None:
     source = Source(lines(1000, 5), [None])
     source.previous = AtlctlError("its node has no log of it")
     run = Run(tmp_path / "out", source, replace(WORKER, restarts=2)).go(("pod-1", 0))
-    assert run.follower.gaps == ["the end of the run before its restart is gone (its node has no log of it)"]
+    assert run.follower.gaps == ["the end of its log before the restart is lost (its node has no log of it)"]
 
 
 def test_a_full_disk_is_said_once_and_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(NotAllowed, match="others may write"):
+    with pytest.raises(NotAllowed, match="writable by other users"):
         Store(str(tmp_path))
 
 
