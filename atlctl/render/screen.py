@@ -1,23 +1,26 @@
-"""A terminal that is drawn anew again and again: lines cut to its width, and drawn over the ones before.
-
-Neither the alternate screen nor the cursor is touched, so that nothing has to be put back, however the process ends.
-"""
+"""A full screen that is drawn again and again: lines of toned cells, cut to its width; bars and sparklines."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from atlctl.i18n import translated
-from atlctl.render.sanitize import clean
-from atlctl.render.table import Column
+from atlctl.render.palette import Tone, Toned, painted_head
+from atlctl.render.table import Column, cleaned, kept, natural
 from atlctl.render.width import cut, display_width, padded
 
+#: The alternate screen without a cursor; and back to what was there before.
+ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR, _REST_OF_LINE, _BELOW = "\x1b[H", "\x1b[2J", "\x1b[K", "\x1b[J"
-_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
-_GAP = 2
-#: Where nothing tells the size.
+_CHOSEN, _PLAIN = "\x1b[7m", "\x1b[0m"
+_GAP = "  "
+#: Used if the terminal does not report its size.
 _SIZE = (80, 24)
+#: Cells of bars and of sparklines, and what stands for them and for the ellipsis in ASCII.
+_EIGHTHS, _HEIGHTS, _TRACK = "▏▎▍▌▋▊▉█", "▁▂▃▄▅▆▇█", "·"
+_ASCII = str.maketrans(f"{_EIGHTHS[:-1]}{_HEIGHTS}{_TRACK}…", "...####_.:-=+*#.~")
+
+Line = Sequence[Toned]
 
 
 def size(fd: int = 1) -> tuple[int, int]:
@@ -29,62 +32,101 @@ def size(fd: int = 1) -> tuple[int, int]:
     return (columns or _SIZE[0], rows or _SIZE[1])
 
 
-class Screen:
-    """`plain`: a terminal without escapes (TERM=dumb), which gets what is drawn below what was drawn before."""
+def ascii_only(env: Mapping[str, str]) -> bool:
+    """The locale is set to one that has ASCII only. An unset one is not: images often set none."""
+    return next((env[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if env.get(name)), "") in ("C", "POSIX")
 
-    def __init__(self, plain: bool, color: bool) -> None:
-        self._plain = plain
+
+class Screen:
+    """`plain`: a terminal without escapes (TERM=dumb), where each drawing goes below the one before."""
+
+    def __init__(self, plain: bool, color: bool, ascii_only: bool = False) -> None:
+        self.plain = plain
         self._color = color and not plain
+        self._ascii = ascii_only
         self._drawn: tuple[int, int] | None = None
 
     def forget(self) -> None:
-        """Somebody else has written on it: the next time all of it is drawn."""
+        """Something else was written to it: draw all of it next time."""
         self._drawn = None
 
-    def draw(self, lines: Sequence[str], columns: int, rows: int, bold: int = -1) -> str:
-        """The text that shows these lines, each cleaned and cut to the width; `bold`: the number of the heading.
+    def draw(self, lines: Sequence[Line], columns: int, rows: int, chosen: int = -1) -> str:
+        """The text that shows these lines, each cleaned and cut to the width; `chosen`: the number of one in reverse.
 
         Lines that do not fit below each other are left out.
         """
-        if self._plain:
-            return "".join(f"{clean(line)}\n" for line in lines) + "\n"
+        if self.plain:
+            return "".join(f"{self._line(line)}\n" for line in lines) + "\n"
         start = _HOME if self._drawn == (columns, rows) else _HOME + _CLEAR
         self._drawn = columns, rows
         shown = []
-        for number, line in enumerate(lines[: max(1, rows - 1)]):
-            text = cut(clean(line), columns)
-            text = f"{_BOLD}{text}{_PLAIN}" if number == bold and self._color else text
-            # Erased first: behind a text that fills the line the cursor still stands on its last character.
-            shown.append(f"{_REST_OF_LINE}{text}\n")
-        return f"{start}{''.join(shown)}{_BELOW}"
+        for number, line in enumerate(lines[:rows]):
+            # One column stays free: there an erasure would take the last character. Erased first, for the same reason.
+            text = self._line(line, columns - 1, number == chosen)
+            shown.append(f"{_REST_OF_LINE}{text}")
+        return start + "\n".join(shown) + _BELOW
+
+    def _line(self, line: Line, columns: int | None = None, chosen: bool = False) -> str:
+        parts, left = [], columns
+        for cell in map(cleaned, line):
+            text, head = cell.text, cell.head
+            if left is not None:
+                if left <= 0:
+                    break
+                text = _cut(text, left)
+                left -= display_width(text)
+            if self._ascii:
+                text, head = text.translate(_ASCII), head.translate(_ASCII)
+            if chosen:
+                parts.append(text)
+            else:
+                parts.append(painted_head(text, head or text, cell.tone, self._color))
+        return f"{_CHOSEN}{''.join(parts)}{' ' * (left or 0)}{_PLAIN}" if chosen else "".join(parts)
+
+
+def _cut(text: str, columns: int) -> str:
+    """`cut`, between two words if there is a place for it."""
+    short = cut(text, columns)
+    at = short.rfind(" ") if short != text else -1
+    return f"{short[:at].rstrip()}…" if at > len(short) // 2 else short
+
+
+def bar(value: float | None, whole: float | None, cells: int) -> str:
+    """`████▌···`: so many cells, filled by a share."""
+    eighths = round(min(1.0, max(0.0, value / whole)) * cells * 8) if value is not None and whole else 0
+    part = _EIGHTHS[eighths % 8 - 1] if eighths % 8 else ""
+    return f"{_EIGHTHS[-1] * (eighths // 8)}{part}".ljust(cells, _TRACK)
+
+
+def sparkline(values: Sequence[float | None], whole: float, cells: int) -> str:
+    """`▁▃▇█`: the newest at the end, blank for None. A cell is the mean of several if there are more than cells."""
+    each = -(-len(values) // cells) or 1
+    text = ""
+    for end in range(len(values), 0, -each):
+        known = [value for value in values[max(0, end - each) : end] if value is not None]
+        share = sum(known) / len(known) / whole if known else 0.0
+        text = (_HEIGHTS[min(7, max(0, int(share * 8)))] if known else " ") + text
+    return text.rjust(cells)
 
 
 def fitted(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None, spare: Sequence[str], least: int = 0
-) -> tuple[list[str], list[str]]:
-    """The lines of a table, heading first, and the titles of the columns that were left out for want of width.
-
-    `spare`: titles of the columns that may be, in that order, until the table fits into `width` cells (None: any). The
-    last column may be cut, but not below `least` cells.
-    """
-    cells = [[clean(translated(cell)) for cell in row] for row in rows]
-    titles = [column.title for column in columns]
-    shown = [translated(title) for title in titles]
-    kept = list(range(len(columns)))
-    widths = [
-        max([display_width(shown[number]), *(display_width(row[number]) for row in cells)])
-        for number in range(len(columns))
-    ]
-    left = []
-    for title in spare:
-        needed = sum(widths[number] + _GAP for number in kept[:-1]) + min(widths[kept[-1]], least)
-        if width is None or needed <= width:
-            break
-        if title in titles and (number := titles.index(title)) in kept:
-            kept.remove(number)
-            left.append(titles[number])
-    lines = []
-    for row in [shown, *cells]:
-        text = [padded(row[number], widths[number], right=columns[number].align == "right") for number in kept]
-        lines.append((" " * _GAP).join(text).rstrip(" "))
-    return lines, left
+    columns: Sequence[Column], rows: Sequence[Sequence[str | Toned]], width: int | None
+) -> tuple[list[Line], list[str]]:
+    """The lines of a table, heading first, and the titles of the columns that were dropped to fit it into `width` cells
+    (None: any). The last column may be wider."""
+    lines = [[cleaned(cell) for cell in row] for row in rows]
+    lines.insert(0, [cleaned(Toned(column.title, Tone.STRONG)) for column in columns])
+    widths = natural(lines)
+    shown = range(len(columns)) if width is None else kept(columns, widths, width)
+    left = [column.title for at, column in enumerate(columns) if at not in shown]
+    *inner, last = shown
+    return [
+        [
+            *(
+                Toned(padded(line[at].text, widths[at], right=columns[at].align == "right") + _GAP, line[at].tone)
+                for at in inner
+            ),
+            line[last],
+        ]
+        for line in lines
+    ], left

@@ -51,18 +51,18 @@ def render_table(table: Table, streams: Streams, wide: bool = False) -> str:
     """
     columns = [column for column in table.columns if wide or not column.wide_only]
     rows = [
-        [_cell(cell) for cell, column in zip(row, table.columns, strict=True) if wide or not column.wide_only]
+        [cleaned(cell) for cell, column in zip(row, table.columns, strict=True) if wide or not column.wide_only]
         for row in table.rows
     ]
     titles = [Toned(clean(translated(column.title)), Tone.STRONG) for column in columns]
     if not streams.stdout_tty:
-        return _drawn(columns, [titles, *rows], _natural([titles, *rows]), color=False)
-    kept = _kept(columns, _natural([titles, *rows]), streams.width)
-    left = [title.text for at, title in enumerate(titles) if at not in kept]
-    columns = [columns[at] for at in kept]
-    lines = [[row[at] for at in kept] for row in (titles, *rows)]
+        return _drawn(columns, [titles, *rows], natural([titles, *rows]), color=False)
+    shown = kept(columns, natural([titles, *rows]), streams.width)
+    left = [title.text for at, title in enumerate(titles) if at not in shown]
+    columns = [columns[at] for at in shown]
+    lines = [[row[at] for at in shown] for row in (titles, *rows)]
     text = _drawn(columns, lines, _squeezed(columns, lines, streams.width), streams.stdout_color)
-    for note in map(_cell, table.notes):
+    for note in map(cleaned, table.notes):
         first, *rest = wrapped(note.text, streams.width, _GAP)
         first = painted_head(first, note.head, note.tone, streams.stdout_color)
         text += "".join(f"{line}\n" for line in (first, *rest))
@@ -72,14 +72,15 @@ def render_table(table: Table, streams: Streams, wide: bool = False) -> str:
     return text
 
 
-def _cell(cell: str | Toned) -> Toned:
+def cleaned(cell: str | Toned) -> Toned:
     """Translated and clean. `head` is the part to paint."""
     if not isinstance(cell, Toned):
         return Toned(clean(translated(cell)), Tone.PLAIN)
     return Toned(clean(translated(cell.text)), cell.tone, clean(translated(cell.head)))
 
 
-def _natural(lines: Sequence[Sequence[Toned]]) -> list[int]:
+def natural(lines: Sequence[Sequence[Toned]]) -> list[int]:
+    """The widths of the columns of these lines."""
     return [max(display_width(cell.text) for cell in column) for column in zip(*lines, strict=True)]
 
 
@@ -88,26 +89,26 @@ def _total(widths: Iterable[int]) -> int:
     return sum(found) + _GAP * (len(found) - 1)
 
 
-def _kept(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
+def kept(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
     """Numbers of the columns that are shown: the most dispensable ones go first, and come back if they fit still."""
     needed = [min(one, column.least or one) for one, column in zip(natural, columns, strict=True)]
-    kept = list(range(len(columns)))
+    found = list(range(len(columns)))
     dropped = []
-    for at in sorted(kept, key=lambda at: (-columns[at].spare, -at)):
-        if not columns[at].spare or _total(needed[one] for one in kept) <= width:
+    for at in sorted(found, key=lambda at: (-columns[at].spare, -at)):
+        if not columns[at].spare or _total(needed[one] for one in found) <= width:
             break
-        kept.remove(at)
+        found.remove(at)
         dropped.append(at)
     for at in reversed(dropped):
-        if _total(needed[one] for one in (*kept, at)) <= width:
-            kept.append(at)
-    return sorted(kept)
+        if _total(needed[one] for one in (*found, at)) <= width:
+            found.append(at)
+    return sorted(found)
 
 
 def _squeezed(columns: Sequence[Column], lines: Sequence[Sequence[Toned]], width: int) -> list[int]:
     """Widths that fit: the widest column gives way first. Texts down to their longest word, to parts of it, to their
     `least`; then all columns in the same way."""
-    widths = _natural(lines)
+    widths = natural(lines)
     if _total(widths) <= width:
         return widths
     cells = list(zip(*lines, strict=True))

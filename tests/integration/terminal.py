@@ -25,7 +25,12 @@ _LEADER = """
 import os, signal, subprocess, sys
 for number in (signal.SIGINT, signal.SIGHUP):
     signal.signal(number, lambda *_: None)
-code = subprocess.call(sys.argv[3:])
+def foreground():
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+code = subprocess.call(sys.argv[4:], preexec_fn=foreground if sys.argv[3] == "job" else None)
 os.write(int(sys.argv[1]), b"%d" % code)
 os.close(int(sys.argv[1]))
 while os.read(int(sys.argv[2]), 1):
@@ -34,10 +39,19 @@ while os.read(int(sys.argv[2]), 1):
 
 
 class Terminal:
-    """A context manager: starts `atlctl ARGS`, ends whatever is left of it. `screen` is all that was shown so far."""
+    """A context manager: starts `atlctl ARGS`, ends whatever is left of it. `screen` is all that was shown so far.
+
+    `job`: in a process group of its own, as a shell starts it. Only then can it be stopped by SIGTSTP.
+    """
 
     def __init__(
-        self, *args: str, env: Mapping[str, str | None], columns: int = 80, rows: int = 24, flags: tuple[str, ...] = ()
+        self,
+        *args: str,
+        env: Mapping[str, str | None],
+        columns: int = 80,
+        rows: int = 24,
+        flags: tuple[str, ...] = (),
+        job: bool = False,
     ) -> None:
         self.screen = b""
         self._seen = 0
@@ -51,6 +65,7 @@ class Terminal:
         self._leader = subprocess.Popen(
             [
                 *("setsid", "--ctty", sys.executable, "-I", "-S", "-c", _LEADER, str(told), str(hold)),
+                "job" if job else "",
                 *(*ATLCTL[:1], *flags, *ATLCTL[1:], *args),
             ],
             env={name: value for name, value in merged.items() if value is not None},

@@ -126,7 +126,7 @@ def test_as_data(jobs: Registry) -> None:
 
 @pytest.mark.parametrize(
     ("job", "worker", "says"),
-    [("gpus", "2", "no GPU"), ("bare", "0", "no GPU is told of: there is no nvidia-smi")],
+    [("gpus", "2", "no GPU"), ("bare", "0", "no GPU data: nvidia-smi not found")],
 )
 def test_a_worker_without_a_gpu_is_no_failure(jobs: Registry, job: str, worker: str, says: str) -> None:
     run = top(jobs, job, "-w", worker)
@@ -167,7 +167,7 @@ def test_the_others_are_shown_all_the_same(jobs: Registry) -> None:
 
 def test_equal_words_are_folded(jobs: Registry) -> None:
     run = top(jobs, "bare")
-    assert (run.stderr, run.code) == (b"note: worker-[0-1]: no GPU is told of: there is no nvidia-smi\n", 0)
+    assert (run.stderr, run.code) == (b"note: worker-[0-1]: no GPU data: nvidia-smi not found\n", 0)
 
 
 def test_rows_count_whatever_the_exit_code(jobs: Registry) -> None:
@@ -193,9 +193,10 @@ def test_a_document_names_the_failures(jobs: Registry) -> None:
 
 
 def test_an_interval_has_a_least_length(jobs: Registry) -> None:
-    run = jobs.cli("top", "gpus", "--interval", "0.5")
-    assert (run.stdout, run.code) == (b"", 2)
-    assert b"--interval is 1 s at least" in run.stderr
+    for given in ("0.5", "0"):
+        run = jobs.cli("top", "gpus", "--interval", given)
+        assert (run.stdout, run.code) == (b"", 2)
+        assert run.stderr == b"error: --interval must be at least 1 s\nhint: use the default of 3 s, or: --interval 1\n"
 
 
 def test_in_pods() -> None:
@@ -216,7 +217,7 @@ def test_in_pods() -> None:
         run = ask("w-0")
         assert (run.stdout.count(b"NVIDIA H100"), run.stderr, run.code) == (2, b"", 0)
         run = ask("w-1")
-        assert (run.stderr, run.code) == (b"note: w-1: no GPU is told of: there is no nvidia-smi\n", 0)
+        assert (run.stderr, run.code) == (b"note: w-1: no GPU data: nvidia-smi not found\n", 0)
         assert cells(run.stdout.decode().splitlines()[1])[0] == "w-1"
         server.fault("drop-before-end", kind="exec", times=1)
         run = ask("w-0")

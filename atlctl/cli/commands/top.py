@@ -26,8 +26,9 @@ ORDERS = ("odd", "worker", "util", "power", "memory", "temp", "cpu")
 
 
 TEXT = Message(
-    "Refreshes on a terminal until q or Ctrl-C; prints one table on a pipe, with --once and with -o json. Marks "
-    "that end in '?' come from comparing a GPU with its peers. Workers without data are listed with the reason."
+    "Refreshes on a terminal until q or Ctrl-C (? lists the keys); prints one table on a pipe, with --once and with "
+    "-o json. Marks that end in '?' come from comparing a GPU with its peers. Workers without data are listed with the "
+    "reason."
 )
 EXAMPLES = Message(
     """\
@@ -46,7 +47,7 @@ def command(
     selection: options.Selected = options.NO_SELECTION,
     once: Annotated[bool, typer.Option("--once", help=Message("print the table once and exit"))] = False,
     interval: Annotated[
-        float, options.duration("--interval", help=Message("time between two refreshes (at least 1s)"))
+        float, options.duration("--interval", zero=True, help=Message("time between two refreshes (at least 1s)"))
     ] = INTERVAL_SECONDS,
     sort: Annotated[
         str,
@@ -68,8 +69,12 @@ def command(
 ) -> int:
     if interval < _LEAST_SECONDS:
         raise UsageError(
-            Message("--interval is {seconds:g} s at least", seconds=_LEAST_SECONDS),
-            Message("leave it out, or: {example}", example="--interval 1"),
+            Message("--interval must be at least {seconds:g} s", seconds=_LEAST_SECONDS),
+            Message(
+                "use the default of {seconds:g} s, or: --interval {least:g}",
+                seconds=INTERVAL_SECONDS,
+                least=_LEAST_SECONDS,
+            ),
         )
     live = context().streams.stdout_tty and output == "table" and not once
     return run_async(lambda: _show(job, job_option, selection, interval if live else None, timeout, output, sort))
@@ -124,7 +129,7 @@ def _once(watch: Watch, output: str, sort: str) -> int:
 
 
 def _tell(views: Sequence[View]) -> None:
-    """On stderr: who could not tell and why, folded; who has no GPU; lines that were no GPU."""
+    """On stderr: workers without data and why, folded; workers without a GPU; lines that do not describe one."""
     said: list[tuple[str, tuple[bool, str]]] = []
     for view in views:
         name = view.worker.name
@@ -133,9 +138,7 @@ def _tell(views: Sequence[View]) -> None:
             continue
         if view.gpus.devices:
             said.append((name, (True, Message("there are GPU devices, but no nvidia-smi"))))
-        elif view.gpus.absent:
-            said.append((name, (False, Message("no GPU is told of: there is no nvidia-smi"))))
-        elif view.readout.none:
-            said.append((name, (False, Message("no GPU"))))
+        elif view.bare:
+            said.append((name, (False, view.bare)))
         said += ((name, (True, Message("nvidia-smi also said: {line}", line=line))) for line in view.readout.odd)
     say.about(said)

@@ -14,14 +14,14 @@ from atlctl.i18n import Message
 from atlctl.remote.gpus import FORMAT, QUERY, REASONS, Readout, complaint, parse
 from atlctl.remote.sending import shell
 
-#: nvidia-smi ends so where it does not know a field (its manual: "a supplied argument or flag is invalid").
+#: nvidia-smi ends so if it does not know a field (its manual: "a supplied argument or flag is invalid").
 INVALID = 2
 
 
 def sampler(interval: float, looks: int = 0, root: str = "") -> Argv:
     """The command. `interval`: seconds between two looks; `looks`: how many of them, 0 for no end.
 
-    Of CPUs it takes one sample more, since only two tell their use, and the second one after a second. `root`: where
+    Of CPUs it takes one sample more, since only two give their use, and the second one after a second. `root`: where
     /proc, /sys and /dev are (for tests).
     """
     whole = max(1, round(interval))
@@ -30,7 +30,7 @@ def sampler(interval: float, looks: int = 0, root: str = "") -> Argv:
     return Argv(("/bin/sh", "-c", shell("top"), "sh", *words))
 
 
-# What it prints
+# Its output
 
 #: Bytes of a line that are kept, and of one look at the GPUs: some thousand of them.
 _LINE = 1024
@@ -50,7 +50,7 @@ class Compute:
     """CPU and memory at one moment. `scope`: whose they are.
 
     `cpu`: cores in use since the sample before, `cpu_limit`: cores that may be used. Memory in bytes, without the file
-    cache that can be given back at once. None where it is not told.
+    cache that can be given back at once. None if not reported.
     """
 
     scope: Scope
@@ -159,7 +159,7 @@ def _count(spans: bytes) -> float | None:
 
 
 def _number(word: bytes) -> float:
-    """-1 for what is no number: nothing that is counted here is below 0."""
+    """-1 for anything else than a number: nothing that is counted here is below 0."""
     return float(word) if _NUMBER.fullmatch(word) else -1.0
 
 
@@ -192,7 +192,7 @@ def _rate(now: dict[bytes, list[float]], before: dict[bytes, list[float]], unit:
 
 @dataclass(frozen=True, slots=True)
 class GpuLook:
-    """One whole look at the GPUs. `trouble`: why there are none, empty where all is well (hostile text)."""
+    """One whole look at the GPUs. `trouble`: why there are none, empty if all is well (hostile text)."""
 
     readout: Readout
     trouble: str
@@ -216,7 +216,7 @@ class GpuReader:
 
     @property
     def early(self) -> str:
-        """What was said outside of a look, as by a shell that could not run the sampler. Hostile text."""
+        """Output outside of a look, as of a shell that could not run the sampler. Hostile text."""
         return complaint(b"\n".join(self._early))
 
     def feed(self, data: bytes) -> None:

@@ -1,27 +1,33 @@
-"""The table of `top`: a row for each GPU or for many that are alike, the odd ones first; whole for a pipe, for a
-terminal as much of it as fits."""
+"""The table of `top`: a row for each GPU or for several that are alike, in the order that was asked for; whole for a
+pipe, for a terminal a page of it, and the pages on one worker and on the keys."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, zip_longest
+from statistics import fmean, median
+from typing import Literal, NamedTuple
 
 from atlctl.cli import say
 from atlctl.cli.top.reading import Compute
-from atlctl.cli.top.view import Kind, Mark, SeenGpu, View, judge
+from atlctl.cli.top.view import UNKNOWN, Kind, Mark, SeenGpu, View, judge
 from atlctl.i18n import COMMA, LIST, Message, about, joined, plural, translated
 from atlctl.jobs.naming import fold_names, fold_numbers
-from atlctl.render.screen import fitted
+from atlctl.render.palette import Tone, Toned
+from atlctl.render.screen import Line, bar, fitted, sparkline
 from atlctl.render.table import Column
+from atlctl.render.width import cut, display_width, wrapped
 
 TITLES = (
     "WORKER",
     "GPU",
     Message("NAME"),
     Message("UTIL %"),
+    Message("LAST MINUTE"),
+    Message("MEMORY GiB"),
     Message("MEMORY MiB"),
     Message("POWER W"),
     Message("TEMP C"),
@@ -31,10 +37,20 @@ TITLES = (
     Message("SCOPE"),
     Message("MARKS"),
 )
-LEFT = frozenset({"WORKER", "NAME", "SCOPE", "MARKS"})
-
-Judged = Sequence[tuple[SeenGpu, tuple[Mark, ...]]]
-Row = tuple[str, ...]
+_LEFT = frozenset({"WORKER", "NAME", "LAST MINUTE", "SCOPE", "MARKS"})
+#: Those of GPUs, and those that only a terminal or only a pipe has.
+_ON_GPUS = frozenset(TITLES[1:10])
+_DRAWN, _PIPED = frozenset({"LAST MINUTE", "MEMORY GiB"}), frozenset({"MEMORY MiB"})
+#: Columns that are dropped if a terminal is too narrow, the last one first.
+_SPARE = ("LAST MINUTE", "MEMORY GiB", "POWER W", "TEMP C", "ECC", "CPU", "RAM GiB", "SCOPE", "NAME")
+#: The least cells of the marks that must be seen before columns go, and of names; a third of a wide terminal.
+_MARKS, _NAME = 24, 12
+#: Cells of bars and of sparklines, by the least width of a terminal.
+_CELLS = ((160, 10, 20), (100, 5, 20), (0, 5, 10))
+#: Rows of a terminal that has room for totals and keys.
+_TALL = 8
+_GIB = 1 << 30
+_NOTHING = "-"
 
 _GENERAL = {
     Kind.ECC: Message("uncorrected ECC"),
@@ -43,15 +59,11 @@ _GENERAL = {
     Kind.LOW_UTILIZATION: Message("low use?"),
     Kind.HIGH_POWER: Message("others wait?"),
 }
-_GIB = 1 << 30
-_NOTHING = "-"
-#: Columns that go where a terminal is narrow, the first one first.
-_SPARE = ("NAME", "SCOPE", "TEMP C", "ECC", "RAM GiB", "CPU", "POWER W", "MEMORY MiB")
-#: Cells of the marks that must be seen before columns go.
-_MARKS = 24
-#: Rows of a terminal that has room for what the numbers are.
-_TALL = 8
-#: What the numbers of CPU and RAM are, by their scope.
+_TONES = {Kind.ECC: Tone.FAIL, Kind.SLOWED: Tone.FAIL, Kind.EMPTY: Tone.DIM}
+_PHASES = {"asking": Tone.WAITING, "lost": Tone.LOST, "live": Tone.WARN, "ended": Tone.DIM}
+#: Weights in the order of marks, beside the numbers of kinds: trouble of the worker, nothing odd, ended well.
+_TROUBLED, _PLAIN, _DONE = 0, 90, 99
+#: Whose CPU and RAM it is, by scope.
 SCOPES = {
     "container": Message("of the worker's container (its cgroup)"),
     "machine": Message("of the whole machine"),
@@ -62,243 +74,176 @@ _SCOPE = {
     "machine": about("scope", "machine"),
     "processes": Message("processes"),
 }
-_ON_GPUS = slice(TITLES.index("GPU"), TITLES.index("CPU"))
+#: The orders, as `--sort` and the footer name them.
+ORDERS: Mapping[str, Message] = {
+    "odd": about("order", "marks"),
+    "util": about("order", "use"),
+    "memory": about("order", "memory"),
+    "temp": about("order", "temperature"),
+    "worker": about("order", "worker"),
+    "power": about("order", "power"),
+    "cpu": about("order", "CPU"),
+}
+#: So many of them are behind the key; all behind `--sort`.
+_CYCLE = 5
 
-
-def whole(views: Sequence[View], order: str) -> list[str]:
-    """Every row, in any width; no row for a worker that told nothing."""
-    told = [view for view in views if view.use is not None or view.readout.gpus]
-    rows = [row for block in blocks(told, judge(told), {}, order) for row in block.rows]
-    return _table(rows, None)[0] if rows else []
-
-
-def page(
-    job: str, views: Sequence[View], now: float, stale: float, order: str, size: tuple[int, int]
-) -> tuple[list[str], int]:
-    """What fits on a terminal: one or two lines about all, the table, and what is not shown; and which of the lines is
-    the table's heading."""
-    columns, height = size
-    judged = judge(views)
-    troubles = {view.worker.name: view.troubles(now, stale) for view in views}
-    shown = blocks(views, judged, troubles, order)
-    names = {one.gpu.name for own in judged.values() for one, _ in own}
-    scopes = {view.use.scope for view in views if view.use is not None}
-    one_name, one_scope = len(names) < 2, len(scopes) < 2
-    heading = [_summary(job, views, shown, str(next(iter(names), None) or "") if one_name else "")]
-    if scopes and height >= _TALL:
-        by = Message(
-            "by {scopes}",
-            scopes=joined(
-                Message("{label}: {text}", label=_SCOPE[scope], text=SCOPES[scope]) for scope in sorted(scopes)
-            ),
-        )
-        what = SCOPES[next(iter(scopes))] if one_scope else by
-        heading.append(translated(Message("CPU (cores in use/allowed) and RAM {what}", what=what)))
-    hidden = ({"NAME"} if one_name else set()) | ({"SCOPE"} if one_scope else set())
-    # The cursor's line and the table's own heading are no rows.
-    room = max(1, height - 1 - len(heading) - 1)
-    rows, rest = _fill(shown, room)
-    lines, left = _table(rows, columns, hidden)
-    if left or rest:
-        if not rest and len(rows) == room:
-            rows, rest = _fill(shown, room - 1)
-            lines, left = _table(rows, columns, hidden)
-        narrow = Message("too narrow for {columns}", columns=joined(left, LIST))
-        lines.append(translated(joined(text for text in (rest, narrow if left else "") if text)))
-    return [*heading, *lines], len(heading)
-
-
-def _fill(shown: Sequence[Block], room: int) -> tuple[list[Row], str]:
-    """The rows that fit, GPUs that are alike folded into one where not all do, and a word on those that do not."""
-    rows = [row for block in shown for row in block.rows]
-    if len(rows) <= room:
-        return rows, ""
-    rows = [row for block in shown for row in block.folded]
-    if len(rows) <= room:
-        return rows, ""
-    rows, used = [], 0
-    for block in shown:
-        if len(rows) + len(block.folded) > max(1, room - 1) and rows:
-            break
-        rows += block.folded[: max(1, room - 1)]
-        used += 1
-    rest = shown[used:]
-    workers, gpus = sum(block.workers for block in rest), sum(block.gpus for block in rest)
-    odd = sum(block.marked for block in rest)
-    troubled = sum(block.trouble for block in rest)
-    what = [
-        *([_marked(odd)] if odd else []),
-        *([Message("{count} with something wrong", count=troubled)] if troubled else []),
-    ]
-    return rows, Message(
-        "… {workers} with {gpus}, {what}",
-        workers=plural("{n} more worker", "{n} more workers", workers),
-        gpus=_count(gpus),
-        what=joined(what, COMMA) if what else Message("nothing odd about them"),
-    )
-
-
-def _count(gpus: int) -> Message:
-    return plural("{n} GPU", "{n} GPUs", gpus)
-
-
-def _marked(gpus: int) -> Message:
-    return Message("{gpus} with marks", gpus=_count(gpus))
-
-
-def _summary(job: str, views: Sequence[View], shown: Sequence[Block], name: str) -> str:
-    phases = Counter(view.phase for view in views)
-    counts = [
-        (phases["asking"], Message("{count} not heard of yet")),
-        (phases["lost"], Message("{count} lost")),
-        (phases["ended"], Message("{count} ended")),
-    ]
-    marked = sum(block.marked for block in shown)
-    gpus = sum(block.gpus for block in shown)
-    parts = [
-        say.workers(len(views)),
-        Message("{gpus} ({name})", gpus=_count(gpus), name=name) if name else _count(gpus),
-        *(text.filled(count=number) for number, text in counts if number),
-        *([_marked(marked)] if marked else []),
-    ]
-    return f"{job}  {time.strftime('%H:%M:%S')}  {translated(joined(parts, COMMA))}"
-
-
-def _table(
-    rows: Sequence[Row], width: int | None, hidden: set[str] | frozenset[str] = frozenset()
-) -> tuple[list[str], list[str]]:
-    """Without GPUs there are no columns for them, and without marks none for those on a terminal."""
-    gpus = any(cell != "-" for row in rows for cell in row[_ON_GPUS])
-    if not gpus:
-        hidden = hidden | set(TITLES[_ON_GPUS])
-    kept = [number for number, title in enumerate(TITLES) if title not in hidden]
-    columns = [Column(TITLES[n], "left" if TITLES[n] in LEFT else "right") for n in kept]
-    spare = [title for title in _SPARE if title not in hidden]
-    return fitted(columns, [[row[n] for n in kept] for row in rows], width, spare, _MARKS)
+Judged = Sequence[tuple[SeenGpu, tuple[Mark, ...]]]
 
 
 # Rows
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """The rows of one worker, or of several that see the same GPUs: one for each GPU, and folded."""
-
-    rows: tuple[Row, ...]
-    folded: tuple[Row, ...]
-    workers: int
-    gpus: int
-    #: How many of its GPUs have a mark; whether something is wrong with a worker itself.
-    marked: int
-    trouble: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Workers, most often one, with their GPUs and what is wrong with each."""
+class GpuPlace:
+    """Workers, most often one, with their GPUs and what is wrong with each of the workers."""
 
     views: tuple[View, ...]
     judged: Judged
-    troubles: tuple[tuple[str, ...], ...]
+    troubles: tuple[str, ...]
+
+    @property
+    def done(self) -> bool:
+        """It has ended well."""
+        return all(view.phase == "ended" and not view.wanting for view in self.views)
 
 
-def blocks(
-    views: Sequence[View],
-    judged: Mapping[str, Judged],
-    troubles: Mapping[str, Sequence[str]],
-    order: str,
-) -> list[Block]:
-    """In the order that was asked for; `troubles`: by worker's name, what is wrong with it."""
+class GpuRow(NamedTuple):
+    """One or several GPUs of a place, or none. `views`: the workers that it names."""
+
+    place: GpuPlace
+    views: tuple[View, ...]
+    gpus: Judged
+
+    @property
+    def weight(self) -> int:
+        """Workers that do not answer come first, then the gravest mark; workers that ended well last."""
+        if self.place.done:
+            return _DONE
+        if any(self.place.troubles):
+            return _TROUBLED
+        return min((mark.kind for _, found in self.gpus for mark in found), default=_PLAIN)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.views[0].worker.name, self.gpus[0][0].gpu.index if self.gpus else -1
+
+
+def _places(views: Sequence[View], troubles: Mapping[str, str]) -> list[GpuPlace]:
+    judged = judge(views)
     groups: dict[object, list[View]] = {}
     for view in views:
         uuids = frozenset(one.gpu.uuid for one, _ in judged[view.worker.name])
         known = bool(uuids) and None not in uuids
         groups.setdefault(uuids if known else view.worker.name, []).append(view)
-    places = [
-        _Place(
+    return [
+        GpuPlace(
             tuple(group),
             judged[group[0].worker.name],
-            tuple(tuple(troubles.get(view.worker.name, ())) for view in group),
+            tuple(troubles.get(view.worker.name, "") for view in group),
         )
         for group in groups.values()
     ]
-    return [_block(place) for place in sorted(places, key=_ORDERS[order])]
 
 
-def _oddness(place: _Place) -> tuple[int, int]:
-    """Workers that do not tell come first, then by their gravest mark; those that ended well last."""
-    index = place.views[0].worker.index
-    if all(view.phase == "ended" and not view.wanting for view in place.views):
-        return 99, index
-    if any(place.troubles):
-        return 0, index
-    return min((mark.kind for _, found in place.judged for mark in found), default=90), index
-
-
-def _by(
-    value: Callable[[_Place], Sequence[float | None]], *, low: bool = False
-) -> Callable[[_Place], tuple[float, int]]:
-    """By the highest of the values, or the lowest; places that do not tell come last."""
-
-    def key(place: _Place) -> tuple[float, int]:
-        told = [one for one in value(place) if one is not None]
-        if not told:
-            return float("inf"), place.views[0].worker.index
-        return (min(told) if low else -max(told)), place.views[0].worker.index
-
-    return key
-
-
-_ORDERS: Mapping[str, Callable[[_Place], tuple[float, int]]] = {
-    "odd": _oddness,
-    "worker": lambda place: (0, place.views[0].worker.index),
-    "util": _by(lambda place: [one.gpu.utilization for one, _ in place.judged], low=True),
-    "power": _by(lambda place: [one.gpu.power for one, _ in place.judged], low=True),
-    "memory": _by(lambda place: [one.gpu.memory_used for one, _ in place.judged]),
-    "temp": _by(lambda place: [one.gpu.temperature for one, _ in place.judged]),
-    "cpu": _by(lambda place: [use.cpu for view in place.views if (use := view.use) is not None]),
-}
-
-
-def _block(place: _Place) -> Block:
-    alike = [list(group) for _, group in groupby(sorted(place.judged, key=_kinds), key=_kinds)]
-    return Block(
-        _rows(place, [[one] for one in place.judged]),
-        _rows(place, alike),
-        len(place.views),
-        len(place.judged),
-        sum(bool(found) for _, found in place.judged),
-        any(place.troubles),
-    )
+def _rows(place: GpuPlace, folded: bool) -> list[GpuRow]:
+    """A row for each GPU; folded: one for all that have the same marks. Always one that names each worker."""
+    groups: Sequence[Judged] = [[one] for one in place.judged]
+    if folded or any(place.troubles):
+        groups = [list(group) for _, group in groupby(sorted(place.judged, key=_kinds), key=_kinds)]
+    own = [GpuRow(place, (view,), ()) for view in place.views] if len(place.views) > 1 or not groups else []
+    # All of its workers see the same GPUs, which are shown once.
+    return own + [GpuRow(place, place.views, group) for group in groups]
 
 
 def _kinds(one: tuple[SeenGpu, tuple[Mark, ...]]) -> tuple[int, ...]:
     """Sorts GPUs with marks before those without."""
-    return tuple(mark.kind for mark in one[1]) or (99,)
+    return tuple(mark.kind for mark in one[1]) or (_PLAIN,)
 
 
-def _rows(place: _Place, groups: Sequence[Judged]) -> tuple[Row, ...]:
-    if len(place.views) == 1:
-        (view,) = place.views
-        own = (*_use(view.use), joined(place.troubles[0]))
-        told = [_gpus(view.worker.name, group) for group in groups] or [(view.worker.name, *[_NOTHING] * 7)]
-        return tuple(
-            (*cells, *_with(("", "", "", "") if number else own, group))
-            for number, (cells, group) in enumerate(zip(told, groups or [()], strict=True))
-        )
-    # All of them see the same GPUs, which are shown once.
-    rows = [
-        (view.worker.name, Message("shared"), *[_NOTHING] * 6, *_use(view.use), joined(trouble))
-        for view, trouble in zip(place.views, place.troubles, strict=True)
+def _by(value: Callable[[GpuRow], Iterable[float | None]], sign: int = -1) -> Callable[[GpuRow], float]:
+    """By the highest of the values, or with 1 the lowest; rows that have none come last."""
+    return lambda row: min((sign * one for one in value(row) if one is not None), default=float("inf"))
+
+
+_ORDERS: Mapping[str, Callable[[GpuRow], float]] = {
+    "odd": lambda row: row.weight,
+    "worker": lambda row: row.views[0].worker.index,
+    "util": _by(lambda row: [one.gpu.utilization for one, _ in row.gpus], 1),
+    "power": _by(lambda row: [one.gpu.power for one, _ in row.gpus], 1),
+    "memory": _by(lambda row: [one.gpu.memory_used for one, _ in row.gpus]),
+    "temp": _by(lambda row: [one.gpu.temperature for one, _ in row.gpus]),
+    "cpu": _by(lambda row: [view.use.cpu for view in row.place.views if view.use is not None]),
+}
+
+
+def whole(views: Sequence[View], order: str) -> list[str]:
+    """Every row, in any width; no row for a worker that reported nothing."""
+    told = [view for view in views if view.use is not None or view.readout.gpus]
+    rows = sorted((row for place in _places(told, {}) for row in _rows(place, False)), key=_ORDERS[order])
+    if not rows:
+        return []
+    lines, _ = _table(rows, _firsts(rows), None, _DRAWN)
+    return ["".join(cell.text for cell in line).rstrip(" ") for line in lines]
+
+
+def _firsts(rows: Sequence[GpuRow]) -> list[bool]:
+    """Which rows are the first of a worker: they have its CPU, its memory and what is wrong with it."""
+    seen: set[str] = set()
+    firsts = []
+    for row in rows:
+        name = row.views[0].worker.name
+        firsts.append(len(row.views) == 1 and name not in seen)
+        seen.add(name)
+    return firsts
+
+
+# Cells
+
+
+def _table(
+    rows: Sequence[GpuRow], firsts: Sequence[bool], width: int | None, hidden: frozenset[str]
+) -> tuple[list[Line], list[str]]:
+    """`width`: cells of a terminal, where figures have bars; None for a pipe. No columns for GPUs if there are none."""
+    if not any(row.gpus for row in rows):
+        hidden |= _ON_GPUS
+    kept = [number for number, title in enumerate(TITLES) if title not in hidden]
+    columns = [
+        Column(title, "left" if title in _LEFT else "right", spare=_SPARE.index(title) + 1 if title in _SPARE else 0)
+        for title in map(TITLES.__getitem__, kept)
     ]
-    names = fold_names(view.worker.name for view in place.views)
-    return (*rows, *((*_gpus(names, group), *_with(("", "", "", ""), group)) for group in groups))
+    columns[-1] = replace(columns[-1], least=max(_MARKS, (width or 0) // 3))
+    cells = [_cells(row, first, width) for row, first in zip(rows, firsts, strict=True)]
+    return fitted(columns, [[row[n] for n in kept] for row in cells], width)
 
 
-def _with(own: tuple[str, str, str, str], group: Judged) -> Row:
-    """CPU, memory and scope of the worker, and the marks of its GPUs behind what is wrong with itself."""
-    *use, trouble = own
-    return (*use, joined(text for text in (trouble, _told(group)) if text))
+def _cells(row: GpuRow, first: bool, width: int | None) -> list[Toned]:
+    own = row.views[0]
+    use, trouble = (own.use, row.place.troubles[row.place.views.index(own)]) if first else (None, "")
+    tone = _tone(row, trouble)
+    marks: str = joined(text for text in (trouble, _told(row.gpus)) if text)
+    if width is not None and not marks and not row.place.judged:
+        marks, tone = own.bare, Tone.DIM
+    name = fold_names(view.worker.name for view in row.views)
+    if width is not None and display_width(name) > (most := max(_NAME, width // 3)):
+        name = cut(name, most // 3) + name[most // 3 - most :]  # its end differs from those of others
+    gpus: list[str] = _gpus(row.gpus, width) if row.gpus else [_NOTHING] * 9
+    if not row.gpus and row.place.judged:
+        gpus[0] = Message("shared")
+    texts = [*gpus[1:], *(_use(use) if first else ("", "", ""))]
+    strange = tone if marks else Tone.PLAIN
+    return [
+        Toned(name, strange),
+        Toned(gpus[0], strange),
+        *(Toned(text, Tone.PLAIN) for text in texts),
+        Toned(marks, tone),
+    ]
+
+
+def _tone(row: GpuRow, trouble: str) -> Tone:
+    if trouble:
+        return Tone.FAIL if row.views[0].wanting else _PHASES[row.views[0].phase]
+    kinds = [mark.kind for _, found in row.gpus for mark in found]
+    return _TONES.get(min(kinds), Tone.WARN) if kinds else Tone.PLAIN
 
 
 def _told(group: Judged) -> str:
@@ -310,20 +255,43 @@ def _told(group: Judged) -> str:
     return joined((_GENERAL[mark.kind] for mark in group[0][1]), COMMA)
 
 
-def _gpus(name: str, group: Judged) -> Row:
+def _gpus(group: Judged, width: int | None) -> list[str]:
     gpus = [one.gpu for one, _ in group]
     names = {gpu.name for gpu in gpus}
-    used, total = _span([gpu.memory_used for gpu in gpus]), _span([gpu.memory_total for gpu in gpus])
-    return (
-        name,
+    util, trend, memory = _span([gpu.utilization for gpu in gpus]), "", ""
+    if width is not None:
+        bars, sparks = next((bars, sparks) for least, bars, sparks in _CELLS if width >= least - 1)
+        util = f"{bar(_mean(gpu.utilization for gpu in gpus), 100, bars)} {util:>3}"
+        trend = sparkline(_trend(group), 100, sparks)
+        used, total = _mean(gpu.memory_used for gpu in gpus), _mean(gpu.memory_total for gpu in gpus)
+        memory = f"{bar(used, total, bars)} {_in_gib(used):>3}/{_in_gib(total)}"
+    used_mib, total_mib = _span([gpu.memory_used for gpu in gpus]), _span([gpu.memory_total for gpu in gpus])
+    return [
         fold_numbers([gpu.index for gpu in gpus]),
         (names.pop() or _NOTHING) if len(names) == 1 else Message("several"),
-        _span([gpu.utilization for gpu in gpus]),
-        f"{used}/{total}",
+        util,
+        trend,
+        memory,
+        f"{used_mib}/{total_mib}",
         _span([gpu.power for gpu in gpus]),
         _span([gpu.temperature for gpu in gpus]),
         _span([gpu.ecc_uncorrected for gpu in gpus]),
-    )
+    ]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _trend(group: Judged) -> list[float | None]:
+    """Of several GPUs the mean, for each look; the newest at the end."""
+    looks = zip_longest(*(reversed(one.trend) for one, _ in group), fillvalue=UNKNOWN)
+    return [_mean(None if use == UNKNOWN else use for use in look) for look in looks][::-1]
+
+
+def _in_gib(mib: float | None) -> str:
+    return _NOTHING if mib is None else f"{mib / 1024:.0f}"
 
 
 def _span(values: Sequence[float | None]) -> str:
@@ -352,3 +320,293 @@ def _of(value: float | None, limit: float | None, unit: float) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0") if value < 100 else f"{value:.0f}"
+
+
+# A page of a terminal
+
+
+@dataclass(slots=True)
+class Browsing:
+    """The user's view of the table. `only`: rows with marks. `needle`: the filter, `typing` while it is typed."""
+
+    order: str
+    only: bool = False
+    needle: str = ""
+    typing: bool = False
+    pane: Literal["table", "worker", "help"] = "table"
+    #: Number of the chosen row and, once the user has moved, its key; of the first row that is shown.
+    at: int = 0
+    key: tuple[str, int] | None = None
+    first: int = 0
+    #: The rows of the last page, and how many of them it had room for.
+    rows: Sequence[GpuRow] = ()
+    room: int = 1
+
+    def move(self, by: int) -> None:
+        if self.pane != "table":
+            self.first = max(0, self.first + by)
+        elif self.rows:
+            self.at = max(0, min(len(self.rows) - 1, self.at + by))
+            self.key = self.rows[self.at].key
+
+    def show(self, pane: Literal["table", "worker", "help"]) -> None:
+        self.pane, self.first = pane, 0
+
+    def sort(self) -> None:
+        known = list(ORDERS)[:_CYCLE]
+        self.order = known[(known.index(self.order) + 1) % len(known)] if self.order in known else known[0]
+        self.at, self.key, self.first = 0, None, 0
+
+
+class Picture:
+    """All workers at one moment; pages of it are made on demand."""
+
+    def __init__(self, job: str, views: Sequence[View], now: float, stale: float) -> None:
+        self.job = job
+        self.views = views
+        self.places = _places(views, {view.worker.name: joined(view.troubles(now, stale)) for view in views})
+        self._at = time.strftime("%H:%M:%S")
+        self._models = {one.gpu.name for place in self.places for one, _ in place.judged}
+
+    def page(self, choice: Browsing, size: tuple[int, int], keys: bool = True) -> tuple[list[Line], int]:
+        """The lines of a terminal, and the number of the line of the chosen row. `keys`: the last line names them."""
+        columns, height = size
+        lines = [*self._summary(columns), *(self._totals(columns) if height >= _TALL else ())]
+        footer = [_footer(choice, columns)] if keys and height >= _TALL else []
+        room = max(1, height - len(lines) - len(footer))
+        if choice.pane == "table":
+            body, chosen = self._body(choice, columns, room)
+            chosen += len(lines) if keys else -height
+        else:
+            text = _help() if choice.pane == "help" else self._worker(choice)
+            body, chosen = [(), *(line for cell in text for line in _wrapped(cell, columns - 1))], -1
+            choice.room, choice.first = room, max(0, min(choice.first, len(body) - room))
+            body = body[choice.first : choice.first + room]
+        filler = [()] * (room - len(body)) if keys else []
+        return [*lines, *body, *filler, *footer][:height], chosen
+
+    def _summary(self, columns: int) -> list[Line]:
+        phases = Counter(view.phase for view in self.views)
+        counts = [
+            (phases["asking"], Message("{count} not heard of yet")),
+            (phases["lost"], Message("{count} lost")),
+            (phases["ended"], Message("{count} ended")),
+        ]
+        gpus = sum(len(place.judged) for place in self.places)
+        marked = sum(bool(found) for place in self.places for _, found in place.judged)
+        model = next(iter(self._models), None) if len(self._models) == 1 else None
+        parts = [
+            say.workers(len(self.views)),
+            Message("{gpus} ({name})", gpus=_count(gpus), name=model) if model else _count(gpus),
+            *([Message("{gpus} with marks", gpus=_count(marked))] if marked else []),
+            *(text.filled(count=number) for number, text in counts if number),
+        ]
+        head = f"{self.job}  {self._at}  "
+        if model and display_width(head + translated(joined(parts, COMMA))) >= columns:
+            parts[1] = _count(gpus)
+        return [(Toned(head + _fitting(parts, columns, head), Tone.STRONG, self.job),)]
+
+    def _totals(self, columns: int) -> list[Line]:
+        gpus = [one for place in self.places for one, _ in place.judged]
+        if not gpus:
+            found = Counter(view.bare for view in self.views if view.bare)
+            parts: list[str] = [
+                Message("{text} ({workers})", text=why, workers=say.workers(n)) for why, n in found.items()
+            ]
+        else:
+            known = [one.utilization for one in gpus if one.utilization is not None]
+            power = [one.gpu.power for one in gpus if one.gpu.power is not None]
+            held = [(one.gpu.memory_used, one.gpu.memory_total) for one in gpus]
+            parts = [
+                Message("{busy:,} of {gpus} busy", busy=sum(one.busy for one in gpus), gpus=_count(len(gpus))),
+                *([Message("median use {median:.0f} %", median=median(known))] if known else []),
+                *([Message("power {power:,.1f} kW", power=sum(power) / 1000)] if power else []),
+                *([Message("memory {share:.0f} %", share=100 * share)] if (share := _share(held)) is not None else []),
+            ]
+        return [(Toned(_fitting(parts, columns), Tone.PLAIN),)]
+
+    def _body(self, choice: Browsing, columns: int, room: int) -> tuple[list[Line], int]:
+        """The table's heading, its rows, and a line on what is not shown; the number of the chosen one among them."""
+        room = max(1, room - 2)
+        rows, folded = self._arranged(choice, room)
+        choice.rows, choice.room = rows, room
+        if choice.key is not None:
+            choice.at = next((at for at, row in enumerate(rows) if row.key == choice.key), choice.at)
+        choice.at = max(0, min(choice.at, len(rows) - 1))
+        choice.first = max(choice.at - room + 1, min(choice.first, choice.at, len(rows) - room), 0)
+        shown = slice(choice.first, choice.first + room)
+        hidden = _PIPED | ({"NAME"} if len(self._models) < 2 else frozenset())
+        if len({view.use.scope for view in self.views if view.use is not None}) < 2:
+            hidden |= {"SCOPE"}
+        lines, left = _table(rows[shown], _firsts(rows)[shown], columns - 1, hidden)
+        notes = [_rest([*rows[: choice.first], *rows[shown.stop :], *folded])]
+        if not rows:
+            notes.append(Message("nothing matches") if choice.needle or not choice.only else Message("no marks"))
+        if left:
+            notes.append(Message("too narrow for {columns}", columns=joined(left, LIST)))
+        line = (Toned(joined(note for note in notes if note), Tone.DIM),)
+        return [*lines, line], choice.at - choice.first + 1 if rows else -columns
+
+    def _arranged(self, choice: Browsing, room: int) -> tuple[list[GpuRow], list[GpuRow]]:
+        """The rows in the order that was asked for, GPUs that are alike folded into one if not all fit. In the order of
+        marks: those with marks, and those for which there is no room at all."""
+        together = choice.order in ("odd", "worker", "cpu")
+        rows: list[GpuRow] = []
+        for folded in (False, True):
+            rows = [row for place in self.places for row in _rows(place, folded)]
+            if choice.only:
+                rows = [row for row in rows if row.weight < _PLAIN]
+            if choice.needle:
+                rows = [row for row in rows if _matches(row, choice.needle.casefold())]
+            rows.sort(key=_ORDERS[choice.order])
+            if len(rows) <= room or not together:
+                return rows, []
+        if choice.order != "odd":
+            return rows, []
+        odd = [row for row in rows if row.weight < _PLAIN]
+        return (odd, rows[len(odd) :]) if odd else (rows, [])
+
+    def _worker(self, choice: Browsing) -> Iterator[Toned]:
+        """All about the worker that was chosen."""
+        name = choice.key[0] if choice.key else ""
+        place, at = next(
+            (place, at) for place in self.places for at, view in enumerate(place.views) if view.worker.name == name
+        )
+        view, trouble, worker = place.views[at], place.troubles[at], place.views[at].worker
+        facts = [say.state(worker.state, worker.reason)]
+        if where := worker.node or worker.host:
+            facts.append(Message("on {place}", place=where))
+        if worker.pod and worker.pod != name:
+            facts.append(Message("pod {name}", name=worker.pod))
+        if worker.node_rank is not None:
+            facts.append(Message("node rank {rank}", rank=worker.node_rank))
+        if worker.pid is not None:
+            facts.append(Message("PID {pid}", pid=worker.pid))
+        yield Toned(f"{name}  {translated(joined(facts, COMMA))}", Tone.STRONG, name)
+        if view.use is not None:
+            cpu, memory, _ = _use(view.use)
+            what = SCOPES[view.use.scope]
+            yield Toned(
+                Message("CPU {cpu} cores, RAM {memory} GiB {what}", cpu=cpu, memory=memory, what=what), Tone.PLAIN
+            )
+        if trouble or view.bare:
+            yield Toned(trouble or view.bare, _tone(GpuRow(place, (view,), ()), trouble))
+        for one in place.judged:
+            row, bits = GpuRow(place, place.views, (one,)), one[0].gpu.clock_reasons
+            index, model, use, trend, _, memory, power, temp, ecc = _gpus(row.gpus, _CELLS[0][0])
+            yield Toned("", Tone.PLAIN)
+            yield Toned(f"GPU {index}  {model}  {one[0].gpu.uuid or _NOTHING}", Tone.STRONG, f"GPU {index}")
+            yield Toned(Message("  use {use} %  last minute {trend}", use=use, trend=trend), Tone.PLAIN)
+            yield Toned(
+                Message(
+                    "  memory {memory} MiB  power {power} W  {temp} C  ECC {ecc}  clock reasons {bits}",
+                    memory=memory,
+                    power=power,
+                    temp=temp,
+                    ecc=ecc,
+                    bits=_NOTHING if bits is None else f"0x{bits:x}",
+                ),
+                Tone.PLAIN,
+            )
+            if marks := _told(row.gpus):
+                yield Toned(f"  {translated(marks)}", _tone(row, ""))
+
+
+def _wrapped(cell: Toned, columns: int) -> Iterator[Line]:
+    """The lines of a text, broken between words. The head is on the first one."""
+    text, tone, head = translated(cell.text), cell.tone, cell.head
+    for number, part in enumerate(wrapped(text, columns, 2)):
+        yield (Toned(part, Tone.PLAIN if head and number else tone, "" if number else head),)
+
+
+def _matches(row: GpuRow, needle: str) -> bool:
+    """The name or the place of one of its workers, the model of its GPUs, or its marks."""
+    words = [name for view in row.views for name in (view.worker.name, view.worker.host, view.worker.node)]
+    words += [one.gpu.name for one, _ in row.gpus]
+    words += [translated(_told(row.gpus)), *map(translated, row.place.troubles)]
+    return any(needle in word.casefold() for word in words if word)
+
+
+def _rest(rows: Sequence[GpuRow]) -> str:
+    """One sentence on rows that are not shown."""
+    if not rows:
+        return ""
+    plain = [one for row in rows for one, found in row.gpus if not found]
+    marked = sum(len(row.gpus) for row in rows) - len(plain)
+    troubled = len({row.views[0].worker.name for row in rows if row.weight == _TROUBLED})
+    bare = sum(not row.place.judged and row.weight >= _PLAIN for row in rows)
+    known = [one.utilization for one in plain if one.utilization is not None]
+    what = [
+        *([Message("{gpus} with marks", gpus=_count(marked))] if marked else []),
+        *([Message("{workers} with trouble", workers=say.workers(troubled))] if troubled else []),
+        *([Message("{gpus} unremarkable", gpus=_count(len(plain)))] if plain and not known else []),
+        *(
+            [Message("{gpus} unremarkable: median use {use:.0f} %", gpus=_count(len(plain)), use=median(known))]
+            if known
+            else []
+        ),
+        *([Message("{workers} without GPUs", workers=say.workers(bare))] if bare else []),
+    ]
+    return joined(("…", joined(what, COMMA)), " ")
+
+
+def _share(held: Iterable[tuple[float | None, float | None]]) -> float | None:
+    """Of pairs of a part and its whole, the share of all the wholes."""
+    known = [(used, of) for used, of in held if used is not None and of]
+    return sum(used for used, _ in known) / sum(of for _, of in known) if known else None
+
+
+def _fitting(parts: Sequence[str], columns: int, head: str = "") -> str:
+    """As many of the parts as fit behind the head, at least the first."""
+    texts = [translated(joined(parts[:count], COMMA)) for count in range(len(parts), 0, -1)]
+    return next((text for text in texts if display_width(head + text) < columns), texts[-1] if texts else "")
+
+
+def _count(gpus: int) -> Message:
+    return plural("{n:,} GPU", "{n:,} GPUs", gpus)
+
+
+# Keys
+
+
+def _footer(choice: Browsing, columns: int) -> Line:
+    """The keys that count now, as many as fit; the last ones go first."""
+    if choice.typing:
+        keys = {f"/{choice.needle}_": Message(""), "enter": about("key", "keep"), "esc": about("key", "clear")}
+    elif choice.pane != "table":
+        keys = {"q": Message("quit"), "esc": about("key", "back"), "j k": about("key", "move")}
+    else:
+        keys = {
+            "q": Message("quit"),
+            "?": Message("help"),
+            "s": Message("sort: {order}", order=ORDERS[choice.order]),
+            "/": Message("filter: {text}", text=choice.needle) if choice.needle else Message("filter"),
+            "w": about("key", "all") if choice.only else about("key", "only marks"),
+            "enter": Message("details"),
+        }
+    line: list[Toned] = []
+    for key, text in keys.items():
+        line.append(Toned(f"{key} {translated(text)}  ", Tone.NOTE, key))
+        if sum(display_width(cell.text) for cell in line) - 2 >= columns:
+            return line[:-1]
+    return line
+
+
+def _help() -> Iterator[Toned]:
+    """The page on keys and figures."""
+    keys = {
+        "q": Message("quit; Ctrl-C, too"),
+        "s": Message("the next order: marks, use, memory, temperature, worker"),
+        "/": Message("filter by worker, host, model or mark; esc clears it"),
+        "w": Message("only rows with marks; all again"),
+        "enter": Message("all about the worker of this row; esc goes back"),
+        "j k": Message("move, as the arrow keys, page up, page down, home and end do"),
+        "?": Message("this page; esc goes back"),
+    }
+    for key, text in keys.items():
+        yield Toned(f"{key:>6}  {translated(text)}", Tone.NOTE, f"{key:>6}")
+    yield Toned("", Tone.PLAIN)
+    yield Toned(Message("Marks that end in '?' are hints from comparing GPUs."), Tone.PLAIN)
+    yield Toned(Message("CPU is cores in use/allowed. CPU and RAM are:"), Tone.PLAIN)
+    for scope, text in SCOPES.items():
+        yield Toned(Message("{label}: {text}", label=_SCOPE[scope], text=text), Tone.PLAIN)

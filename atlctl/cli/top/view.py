@@ -1,4 +1,4 @@
-"""What is known of one worker at the moment, what is wrong with it, and what is odd about its GPUs.
+"""One worker at the moment: its figures, trouble with itself, marks of its GPUs.
 
 Marks are facts that a GPU reports itself, and hints from comparing it with the others. The rules are in docs/en/top.md,
 with their reasons.
@@ -15,18 +15,22 @@ from typing import Any, Literal, NamedTuple
 
 from atlctl.backends.base import Stream
 from atlctl.cli.top.reading import Compute, ComputeReader, GpuReader
-from atlctl.i18n import COMMA, Message, joined
+from atlctl.i18n import COMMA, Message, joined, plural
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Processes, State, Worker
+from atlctl.jobs.naming import fold_numbers
 from atlctl.remote.gpus import Gpu, Readout, slowed
+from atlctl.render.table import human_age
 
 #: Looks at a GPU whose median counts.
 _LOOKS = 3
+#: In a trend: not reported.
+UNKNOWN = 255
 
 Phase = Literal["asking", "live", "lost", "ended"]
-#: MiB from which a GPU counts as holding memory: what a driver takes for itself is less.
+#: MiB from which a GPU counts as holding memory: a driver takes less for itself.
 HELD_MIB = 1024.0
-#: GPUs of one model that must tell a figure before any of them is compared.
+#: GPUs of one model that must report a figure before any of them is compared.
 ENOUGH = 4
 #: Medians of utilisation, in percent: below, nothing works; from there on, all work, or wait in a collective.
 WORKING, SPINNING = 20.0, 90.0
@@ -56,27 +60,29 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SeenGpu:
-    """A GPU now, and its medians over the last looks: one look that is unlike the others is no sign.
+    """A GPU now, and its medians over the last looks: a single look that differs from the others proves nothing.
 
-    `busy`: its utilisation was above 0 in one of them.
+    `busy`: its utilisation was above 0 in one of them. `trend`: its utilisation in the last minute, in percent, a byte
+    for each look; `UNKNOWN` if it was not reported.
     """
 
     gpu: Gpu
     utilization: float | None
     power: float | None
     busy: bool
+    trend: bytes = b""
 
 
-def seen(looks: Sequence[Gpu]) -> SeenGpu:
+def seen(looks: Sequence[Gpu], trend: bytes = b"") -> SeenGpu:
     """From the last looks at one GPU, the newest at the end."""
     told = [gpu.utilization for gpu in looks if gpu.utilization is not None]
     watts = [gpu.power for gpu in looks if gpu.power is not None]
-    return SeenGpu(looks[-1], median(told) if told else None, median(watts) if watts else None, any(told))
+    return SeenGpu(looks[-1], median(told) if told else None, median(watts) if watts else None, any(told), trend)
 
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """Medians of the GPUs of one model; None where too few tell."""
+    """Medians of the GPUs of one model; None if too few report it."""
 
     utilization: float | None
     power: float | None
@@ -101,7 +107,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def marks(one: SeenGpu, normal: Normal) -> tuple[Mark, ...]:
-    """What is odd about it, the gravest first."""
+    """Its marks, the gravest first."""
     gpu = one.gpu
     found = []
     if gpu.ecc_uncorrected:
@@ -154,7 +160,12 @@ class View:
     #: When the last sample and the last look at the GPUs came; the start counts as one.
     heard: float = 0.0
     looked: float = 0.0
+    #: Looks in a minute.
+    minute: int = 20
     _history: dict[int, deque[Gpu]] = field(default_factory=dict)
+    _trends: dict[int, bytes] = field(default_factory=dict)
+    #: When each GPU was reported last, also those that are reported no longer.
+    _reported: dict[int, float] = field(default_factory=dict)
     _taken: tuple[float, Processes] | None = None
     _own: Compute | None = None
 
@@ -162,7 +173,7 @@ class View:
         """Its sampler has ended, and another one may be started: nothing of what it said counts any more."""
         self.compute, self.gpus = ComputeReader(), GpuReader()
         self.heard = self.looked = now
-        self._history, self._taken, self._own = {}, None, None
+        self._history, self._trends, self._reported, self._taken, self._own = {}, {}, {}, None, None
 
     def turn(self, phase: Phase, now: float, reason: str = "") -> None:
         if (phase, reason) != (self.phase, self.reason):
@@ -183,9 +194,12 @@ class View:
         self._history = {index: self._history.get(index, deque(maxlen=_LOOKS)) for index in found}
         for index, gpu in found.items():
             self._history[index].append(gpu)
+            self._reported[index] = now
+            use = UNKNOWN if gpu.utilization is None else min(100, max(0, round(gpu.utilization)))
+            self._trends[index] = (self._trends.get(index, b"") + bytes((use,)))[-self.minute :]
 
     def take(self, processes: Processes | None, now: float) -> None:
-        """What its processes have taken by now, where that is known; from two of them their use."""
+        """Take the CPU time and memory of its processes, None if unknown; two of them give the use."""
         before, self._taken = self._taken, None if processes is None else (now, processes)
         machine = self.compute.latest
         if processes is None or machine is None:
@@ -198,7 +212,7 @@ class View:
 
     @property
     def use(self) -> Compute | None:
-        """CPU and memory of its processes where that is known, else what it tells itself."""
+        """CPU and memory of its processes if known, else those that its sampler reports."""
         return self._own or self.compute.latest
 
     @property
@@ -213,10 +227,10 @@ class View:
 
     def looks(self) -> list[SeenGpu]:
         """Its GPUs, by index."""
-        return [seen(tuple(looks)) for looks in self._history.values()]
+        return [seen(tuple(looks), self._trends[index]) for index, looks in self._history.items()]
 
     def troubles(self, now: float, stale: float) -> list[str]:
-        """What is wrong with the worker itself, for one line. `stale`: seconds of silence that are odd."""
+        """Trouble of the worker itself, for one line. `stale`: seconds of silence that are odd."""
         if self.phase == "asking":
             return [Message("asking")]
         if self.phase == "lost":
@@ -232,9 +246,28 @@ class View:
             found.append(Message("GPU devices, but no nvidia-smi"))
         elif self.gpus.latest is not None and self.gpus.latest.trouble:
             found.append(self.gpus.latest.trouble)
-        elif self.readout.odd:
-            found.append(Message("nvidia-smi also said: {line}", line=self.readout.odd[0]))
+        elif self.readout.odd or len(self._reported) > len(self._history):
+            if gone := self._reported.keys() - self._history:
+                age = human_age(now - max(self._reported[index] for index in gone))
+                which = fold_numbers(gone)
+                found.append(
+                    plural(
+                        "GPU {gpus} vanished {age} ago",
+                        "GPUs {gpus} vanished {age} ago",
+                        len(gone),
+                        gpus=which,
+                        age=age,
+                    )
+                )
+            found += [Message("nvidia-smi also said: {line}", line=line) for line in self.readout.odd[:1]]
         return found
+
+    @property
+    def bare(self) -> str:
+        """Why it has no GPUs although nothing is wrong with it; empty if it has some, or has not answered."""
+        if self.gpus.absent and not self.gpus.devices:
+            return Message("no GPU data: nvidia-smi not found")
+        return Message("no GPU") if self.readout.none else ""
 
     @property
     def wanting(self) -> bool:
@@ -251,7 +284,7 @@ def judge(views: Sequence[View]) -> dict[str, list[tuple[SeenGpu, tuple[Mark, ..
 
 
 def to_data(view: View, judged: Sequence[tuple[SeenGpu, tuple[Mark, ...]]]) -> dict[str, Any]:
-    """A worker as `-o json` shows it. `gpus` is null where nobody told of any."""
+    """A worker as `-o json` shows it. `gpus` is null without a look at them."""
     told = view.gpus.latest is not None and not view.gpus.latest.trouble
     use = view.use
     return {

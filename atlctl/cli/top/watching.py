@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atlctl.backends.base import Backend
     from atlctl.jobs.model import Job, Worker
 
-#: Workers connected to at once, and, where each is asked once, asked at once.
+#: Workers connected to at once, and asked at once by a single look.
 _PARALLEL = 64
 _AT_ONCE = 256
 #: Seconds until a worker that was lost is asked again: at first, and at most.
@@ -34,10 +34,10 @@ _GRACE = 0.5
 
 
 class Watch:
-    """The workers of one job and what they tell. Also the sink of the engine's runs."""
+    """The workers of one job and their figures. Also the sink of the engine's runs."""
 
     def __init__(self, source: Backend, job: Job, workers: Sequence[Worker], timeout: float) -> None:
-        """`timeout`: seconds for a worker to be reached, and for an answer where it is asked once."""
+        """`timeout`: seconds for a worker to be reached, and for an answer if it is asked once."""
         self.job = job
         self.views = [View(worker) for worker in workers]
         self._by_name = {view.worker.name: view for view in self.views}
@@ -53,7 +53,7 @@ class Watch:
         #: Workers on which a sampler may still run.
         self.left: list[str] = []
 
-    # What the engine tells
+    # From the engine
 
     async def started(self, worker: Worker) -> None:
         view = self._by_name[worker.name]
@@ -80,7 +80,7 @@ class Watch:
     # Once
 
     async def look(self) -> None:
-        """Ask each worker once that has not ended; `error` of a view says why it did not tell all."""
+        """Ask each worker once that has not ended; `error` of a view says why it did not report everything."""
         living = [view.worker for view in self.views if view.worker.state.active]
         for view in self.views:
             if not view.worker.state.active:
@@ -110,6 +110,8 @@ class Watch:
         """Keep a sampler on each worker until this is cancelled. Raises AtlctlError where the job was replaced."""
         make_room(len(self.views), _PARALLEL, None)
         request = ExecRequest(sampler(interval))
+        for view in self.views:
+            view.minute = max(1, round(60 / interval))
         executor = self._source.executor(self.job)
         try:
             async with asyncio.TaskGroup() as group:
@@ -144,7 +146,7 @@ class Watch:
             await self._refresh(self._clock() - _FRESH.get(self._source.name, _FRESH_REMOTE))
 
     async def _refresh(self, since: float) -> None:
-        """The workers as their job shows them, not older than `since`; what was known, where it cannot be asked."""
+        """The workers as their job shows them, not older than `since`; unchanged if it does not answer."""
         async with self._asking:
             if self._asked_at >= since:
                 return
@@ -175,13 +177,13 @@ class Watch:
 
 
 def _ended(view: View, outcome: Outcome) -> str:
-    """What an end of the sampler by itself means."""
+    """The meaning of a sampler's end by itself."""
     ended = ended_with(outcome, Message("the sampler"))
     return Message("{what}: {why}", what=ended, why=view.gpus.early) if view.gpus.early else ended
 
 
 def _wrong(view: View, outcome: Outcome) -> AtlctlError | None:
-    """Why a worker that was asked once has not told all, None where it has."""
+    """Why a worker that was asked once has not reported everything, None if it has."""
     if outcome.ok:
         trouble = "" if view.gpus.latest is None else view.gpus.latest.trouble
         if trouble:
