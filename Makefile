@@ -51,9 +51,10 @@ lock: ## choose anew the packages of .venv, of the executable (atlctl/packaging/
 	echo zensical | uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes --upgrade \
 	  --custom-compile-command "make lock" - --output-file docs/site/requirements.txt
 
-generate: $(VENV) ## write anew what is made: catalogues of messages, completion scripts, pages of commands, man pages
+generate: $(VENV) ## write anew what is made: catalogues of messages, completion scripts, pages of commands, man pages, docs/llms.txt
 	$(BIN)/python -m atlctl.packaging.messages --write
 	$(BIN)/python -m atlctl.cli.table --write
+	$(BIN)/python docs/site/build.py --llms
 
 docs: $(SITE)/.installed ## the site of docs/ in both languages: build/site/index.html; links and anchors must be right
 	$(SITE)/bin/python docs/site/build.py build/site

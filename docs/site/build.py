@@ -1,4 +1,4 @@
-"""The site of the documents: `python docs/site/build.py FOLDER`, by `make docs`.
+"""The site of the documents: `python docs/site/build.py FOLDER`, by `make docs`; `--llms`, by `make generate`.
 
 Each language is a site with its own search. The pages are those that GitHub shows: links to files of the repository are
 rewritten to what the site has. The navigation is made of the tables of docs/LANGUAGE/README.md.
@@ -118,6 +118,25 @@ def stage(language: str, folder: Path) -> list[str]:
     return [address(source) for source in sources if source.endswith(".md")]
 
 
+def llms(*, built: bool = False) -> str:
+    """docs/llms.txt, or that of the built site (llmstxt.org): a summary, and the tables of docs/en/README.md as lists."""
+    source = "docs/en/README.md"
+    _, _, summary, _, more, *_ = (ROOT / "README.md").read_text("utf-8").split("\n\n")
+    intro, *sections = re.split(r"^## ", _OTHER.sub("", (ROOT / source).read_text("utf-8")), flags=re.MULTILINE)
+    lines = ["# atlctl", "", f"> {summary}", "", more.replace("\n", " "), "", "## First steps", ""]
+
+    def entry(name: str, link: str) -> str:
+        target = target_of(link, source)
+        path = f"en/{address(target).removesuffix('.md')}.html" if built else posixpath.relpath(target, "docs")
+        return f"- [{name}]({path})"
+
+    lines += [entry(*found) for found in links(intro)]
+    for title, text in (section.split("\n", 1) for section in sections):
+        rows = re.findall(r"^\| (.+) \| (.+) \|$", text, re.MULTILINE)
+        lines += ["", f"## {title}", "", *(f"{entry(*found)}: {row[1]}" for row in rows for found in links(row[0]))]
+    return "\n".join(lines) + "\n"
+
+
 def build(tool: str, folder: Path) -> None:
     """The whole site in `folder`, and nothing if any link, anchor or page is wrong."""
     work = folder.with_name(folder.name + ".new")
@@ -130,9 +149,13 @@ def build(tool: str, folder: Path) -> None:
         (work / "stage" / language / "site").rename(work / language)
     shutil.rmtree(work / "stage")
     shutil.copyfile(HERE / "start.html", work / "index.html")
+    (work / "llms.txt").write_text(llms(built=True), "utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     work.rename(folder)
 
 
 if __name__ == "__main__":
-    build(str(Path(sys.executable).with_name("zensical")), Path(sys.argv[1]))
+    if sys.argv[1:] == ["--llms"]:
+        (ROOT / "docs" / "llms.txt").write_text(llms(), "utf-8")
+    else:
+        build(str(Path(sys.executable).with_name("zensical")), Path(sys.argv[1]))

@@ -82,21 +82,21 @@ def training(own: Registry, name: str, fault: str) -> str:
 @contextlib.contextmanager
 def errors() -> Iterator[Run]:
     with home() as own:
-        training(own, "llama", "fail")
-        own.until("llama", "Held", 50)
-        yield runner(own.env, str(own.home), "errors", "llama")
+        training(own, "train-7", "fail")
+        own.until("train-7", "Held", 50)
+        yield runner(own.env, str(own.home), "errors", "train-7")
 
 
 @contextlib.contextmanager
 def stacks() -> Iterator[Run]:
     with home() as own:
-        training(own, "llama", "hang")
+        training(own, "train-7", "hang")
         deadline = time.monotonic() + 50
-        while "step 10 " not in own.cli("logs", "llama").stdout.decode():
+        while "step 10 " not in own.cli("logs", "train-7").stdout.decode():
             assert time.monotonic() < deadline
             time.sleep(0.5)
         time.sleep(3)  # ten more steps; then the others wait
-        yield runner(own.env, str(own.home), "stacks", "llama")
+        yield runner(own.env, str(own.home), "stacks", "train-7")
 
 
 @contextlib.contextmanager
@@ -104,20 +104,20 @@ def gpus(state: str) -> Iterator[Registry]:
     """A job of 4 workers on nodes of eight GPUs, of which one is `hot` or `lost`."""
     with home() as own:
         path = f"PATH={own.home / 'bin'}:{os.environ['PATH']}"
-        own.start("llama", 4, options=("--env", path, "--env", f"GPUS={state}"))
+        own.start("train-7", 4, options=("--env", path, "--env", f"GPUS={state}"))
         yield own
 
 
 @contextlib.contextmanager
 def top() -> Iterator[Run]:
     with gpus("hot") as own:
-        yield runner(own.env, str(own.home), "top", "llama", "--once")
+        yield runner(own.env, str(own.home), "top", "train-7", "--once")
 
 
 @contextlib.contextmanager
 def smoke() -> Iterator[Run]:
     with gpus("lost") as own:
-        yield runner(own.env, str(own.home), "smoke", "llama", "--no-gpu")
+        yield runner(own.env, str(own.home), "smoke", "train-7", "--no-gpu")
 
 
 def status(phase: str, **container: Any) -> dict[str, Any]:
@@ -154,16 +154,16 @@ def cluster() -> Iterator[tuple[Registry, Cluster]]:
         made = Cluster(server)
         own.env["KUBECONFIG"] = str(server.kubeconfig)
         kind = {"apiVersion": TRAINING, "kind": "PyTorchJob"}
-        meta = {"name": "llama", "namespace": "ml", "creationTimestamp": _ago(7300)}
+        meta = {"name": "train-7", "namespace": "ml", "creationTimestamp": _ago(7300)}
         spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": len(states)}}, "runPolicy": {}}
         condition = {"type": "Running", "status": "True"}
         job = server.put({**kind, "metadata": meta, "spec": spec, "status": {"conditions": [condition]}})
         for index, state in enumerate(states):
-            words = {"job-name": "llama", "replica-type": "worker", "replica-index": str(index)}
+            words = {"job-name": "train-7", "replica-type": "worker", "replica-index": str(index)}
             labels = {f"training.kubeflow.org/{key}": value for key, value in words.items()}
             container = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
             more = {"nodeName": f"gpu-{index + 11}"} if state is not unplaced else {"nodeName": None}
-            one = pod(f"llama-worker-{index}", job, labels, container=container, **more)
+            one = pod(f"train-7-worker-{index}", job, labels, container=container, **more)
             one["metadata"] |= {"namespace": "ml", "creationTimestamp": _ago(7290)}
             server.put({**one, "status": {"startTime": _ago(7280), **state}})
         yield own, made
@@ -172,13 +172,13 @@ def cluster() -> Iterator[tuple[Registry, Cluster]]:
 @contextlib.contextmanager
 def ps() -> Iterator[Run]:
     with cluster() as (own, _):
-        yield runner(own.env, str(own.home), "ps", "llama")
+        yield runner(own.env, str(own.home), "ps", "train-7")
 
 
 @contextlib.contextmanager
 def stop() -> Iterator[Run]:
     with cluster() as (own, _):
-        yield runner(own.env, str(own.home), "stop", "llama", "--dry-run")
+        yield runner(own.env, str(own.home), "stop", "train-7", "--dry-run")
 
 
 @contextlib.contextmanager

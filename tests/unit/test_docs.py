@@ -39,6 +39,8 @@ from tests.unit.smoke.reports import report as smoke_report
 
 ROOT = Path(__file__).parents[2]
 READMES = ("README.md", "README.zh-CN.md")
+#: Every command once, exit codes, JSON.
+TOURS = ("docs/en/tour.md", "docs/zh/tour.md")
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 #: Both languages of one document. The pages of commands are not among them: they are made from one table.
 PAIRS = [READMES] + [(f"docs/en/{path.name}", f"docs/zh/{path.name}") for path in sorted(ROOT.glob("docs/zh/*.md"))]
@@ -170,7 +172,7 @@ def test_wrong_command_lines_are_seen() -> None:
 
 
 def test_documents_hold_command_lines() -> None:
-    assert {len(atlctl_lines(read(name))) >= 20 for name in READMES} == {True}
+    assert {len(atlctl_lines(read(name))) >= 20 for name in TOURS} == {True}
 
 
 @functools.cache
@@ -190,8 +192,8 @@ def test_commands_named_in_sentences_exist(name: str) -> None:
     assert unknown == []
 
 
-@pytest.mark.parametrize("name", READMES)
-def test_every_command_is_in_the_readme(name: str) -> None:
+@pytest.mark.parametrize("name", TOURS)
+def test_every_command_is_in_the_tour(name: str) -> None:
     text = read(name)
     assert [page.path for page in pages() if f"atlctl {page.path}" not in text] == []
 
@@ -334,7 +336,7 @@ def exit_codes(text: str) -> set[int]:
     return {int(code) for code in re.findall(r"^\| `?(\d+)`? \|", text, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("name", READMES)
+@pytest.mark.parametrize("name", TOURS)
 def test_exit_codes_are_those_of_the_program(name: str) -> None:
     assert exit_codes(read(name)) == set(ExitCode)
 
@@ -419,6 +421,14 @@ def test_machine_paths_are_seen() -> None:
     for path in ("home/somebody/x", "root/.config", "work/main"):
         assert machine_paths().search(f"at /{path} there")
     assert not machine_paths().search("at /home/user/x, /work/train.py, /proc/1/root.txt")
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_readme_is_short(name: str) -> None:
+    """A picture first, the rest behind links."""
+    lines = read(name).splitlines()
+    assert len(lines) <= 150
+    assert any(line.startswith("![") for line in lines[:12])
 
 
 def test_what_the_readme_says_of_the_package() -> None:

@@ -60,10 +60,20 @@ def test_links_are_rewritten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert "[b](a.md) " in site.page("docs/zh/a.md", "zh", [])
 
 
+def test_llms_txt_is_of_today() -> None:
+    text = program().llms()
+    assert (ROOT / "docs/llms.txt").read_text("utf-8") == text, "make generate"
+    linked = re.findall(r"^- \[.+?\]\((.+?)\)", text, re.MULTILINE)
+    assert len(linked) > 30
+    assert [link for link in linked if not (ROOT / "docs" / link).is_file()] == []
+
+
 @pytest.mark.skipif(not TOOL.exists(), reason="the site's tool is not installed: make docs")
 def test_the_site_is_built_and_asks_no_network(tmp_path: Path) -> None:
     site = program()
     site.build(str(TOOL), tmp_path / "site")
+    for page in re.findall(r"^- \[.+?\]\((.+?)\)", (tmp_path / "site/llms.txt").read_text("utf-8"), re.MULTILINE):
+        assert (tmp_path / "site" / page).is_file()
     for language, title in {"en": "Exit codes", "zh": "退出码"}.items():
         assert title in (tmp_path / "site" / language / "search.js").read_text("utf-8")
         pages = list((tmp_path / "site" / language).glob("**/*.html"))
