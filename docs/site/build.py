@@ -119,7 +119,7 @@ def stage(language: str, folder: Path) -> list[str]:
 
 
 def llms(*, built: bool = False) -> str:
-    """docs/llms.txt, or that of the built site (llmstxt.org): a summary, and the tables of docs/en/README.md as lists."""
+    """docs/llms.txt, or that of the built site: a summary, and the tables of docs/en/README.md (llmstxt.org)."""
     source = "docs/en/README.md"
     _, _, summary, _, more, *_ = (ROOT / "README.md").read_text("utf-8").split("\n\n")
     intro, *sections = re.split(r"^## ", _OTHER.sub("", (ROOT / source).read_text("utf-8")), flags=re.MULTILINE)
