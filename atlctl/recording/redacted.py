@@ -433,7 +433,7 @@ class Redacted:
             replace(worker, reason=redact_text(worker.reason, found), message=redact_text(worker.message, found))
             for worker in job.workers
         ]
-        self.job = replace(job, workers=tuple(workers))
+        self.job = replace(job, workers=tuple(workers), command=redact_text(job.command, found))
 
     async def lines(
         self,

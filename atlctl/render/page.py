@@ -16,6 +16,7 @@ from html import escape
 from typing import Literal, Self
 from urllib.parse import quote
 
+from atlctl.render.palette import Tone as PaletteTone
 from atlctl.render.sanitize import clean, clean_lines
 
 #: How a mark stands out. The shape tells it as well as the colour.
@@ -590,6 +591,18 @@ class Html(str):
     __slots__ = ()
 
 
+class Coloured(str):
+    """A text in the colour of a meaning."""
+
+    __slots__ = ("tone",)
+    tone: PaletteTone
+
+    def __new__(cls, shown: str, tone: PaletteTone) -> Self:
+        made = super().__new__(cls, shown)
+        made.tone = tone
+        return made
+
+
 class Linked(str):
     """A text that leads to `file`, a path beside the page, if a browser shows that file as text."""
 
@@ -643,6 +656,8 @@ def _child(child: Child) -> str:
         return ""
     if isinstance(child, Html):
         return child
+    if isinstance(child, Coloured):
+        return element("span", str(child), class_=child.tone.name.lower())
     if isinstance(child, Linked) and (target := child.target()):
         return element("a", str(child), href=target)
     return text(child) if isinstance(child, str) else joined(child)

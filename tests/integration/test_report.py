@@ -70,7 +70,9 @@ def jobs() -> Iterator[Registry]:
         (own.home / "1").write_text("\n".join(culprit) + "\n")
         (own.home / "0").write_text("\n".join(VICTIM) + "\n")
         script = f'cat "{own.home}/$RANK"; exit 1'
-        own.start("failed", 2, "sh", "-c", script, options=("--env", f"MY_TOKEN={CANARY}"))
+        own.start(
+            "failed", 2, "sh", "-c", script, "train.sh", "--api-key", CANARY, options=("--env", f"MY_TOKEN={CANARY}")
+        )
         own.until("failed", "Failed")
         own.start("silent", 1, "sleep", "1000")
         yield own
@@ -97,6 +99,8 @@ def test_a_job_that_failed(jobs, tmp_path):
     page = read((folder / "index.html").read_text())
     assert page.problems == []
     assert "ValueError: x, hf_token='[redacted]'" in page.text
+    assert "train.sh --api-key [redacted]" in page.text
+    assert ("a", "href", "./worker-1.ts.log") in page.attributes
     assert "Consequences" in page.text
 
 
@@ -144,6 +148,8 @@ def test_a_hang_is_seen_and_told_where_it_comes_from(jobs, tmp_path):
     assert run.stdout.decode().splitlines()[1] == "root cause: rank 2 (local rank 0) on worker-1, a guess"
     text = read((tmp_path / "report" / "index.html").read_text()).text
     assert "hung in user code" in text
+    for words in ("Stacks", "Who waits for whom", "never arrived; hung in user code", "for at least 2 s"):
+        assert words in text
     assert "atlctl stacks hangs" in text
     assert "the ranks were inspected while the job ran" in text
     kept = json.loads((tmp_path / "report" / "verdict.json").read_text())

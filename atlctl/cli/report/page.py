@@ -33,6 +33,7 @@ from atlctl.recording.recorder.store import StateChange
 from atlctl.render.heatmap import Heat, figure, shares_of, worst_of
 from atlctl.render.page import (
     Chip,
+    Coloured,
     Excerpt,
     Excerpts,
     Fact,
@@ -51,6 +52,7 @@ from atlctl.render.page import (
     Sort,
     Timeline,
 )
+from atlctl.render.palette import Tone
 from atlctl.render.redact import redact_text
 from atlctl.render.table import human_bytes, rfc3339
 
@@ -75,6 +77,11 @@ MOST_IN_MAP = 64
 _FIGURES = 20
 _MOST_FINDINGS = 300
 _LEVELS: Mapping[str, Level] = {"fail": "bad", "warn": "odd", "pass": "good"}
+#: Of the parts of workers, and of verdicts of checks.
+_TONES: Mapping[str, Tone] = {
+    "initiator": Tone.FAIL, "victim": Tone.WARN, "ended": Tone.DIM, "silent": Tone.DIM, "agent": Tone.WARN,
+    "no log": Tone.UNKNOWN, "fail": Tone.FAIL, "warn": Tone.WARN, "pass": Tone.OK, "not_judged": Tone.NOTE,
+}
 _ORDER = ("fail", "warn", "not_judged")
 _MAPS = (
     ("throughput", "matrix_mb_per_s", "heat throughput", "MB/s", True),
@@ -127,14 +134,16 @@ def page(material: Material, manner: Manner, words: Mapping[str, str]) -> Report
     name = str(material.about.get("job") or words["saved logs"])
     events = material.job.events
     missing = [manner.word(Message("{what}: {why}", what=what, why=why)) for what, why in material.missing]
+    stacks = {str(frame) for rank in (material.scene.ranks if material.scene else ()) for frame in rank.frames}
+    proofs = [proof for proof in proofs_of(found) if proof.file or proof.text not in stacks]
     sections: list[tuple[str, Sequence[Part | None]]] = [
-        ("evidence", [Excerpts(_excerpts(proofs_of(found), material, manner, words))]),
+        ("evidence", [Excerpts(_excerpts(proofs, material, manner, words))]),
         ("stacks", [Excerpts(_stacks(material.scene, manner, words))]),
         ("timeline", _timelines(material, manner, words)),
         ("cascade", [_cascade(found, manner, words)]),
         ("earlier", [_earlier(found.earlier, manner, words)]),
         ("workers", _workers(material, manner, words)),
-        ("states", [_states(material.states, words)]),
+        ("states", [_states(material.states, manner, words)]),
         ("events", [_events(events, words)]),
         ("smoke", material.smoke),
         ("environment", [Facts(_environment(material, words)), _machines(manifest, words)]),
@@ -146,7 +155,7 @@ def page(material: Material, manner: Manner, words: Mapping[str, str]) -> Report
         manner.language if manner.language == "en" else "zh-CN",
         words,
         words["title"].format(name=name),
-        _job(material, words),
+        _job(material, manner, words),
         [(piece.text, piece.tone) for piece in telling.title],
         _level(found),
         [Fact(row.label, row.lines, _typed(row.lines), row.tone) for row in kept],
@@ -165,7 +174,7 @@ def _level(found: Diagnosis) -> Level:
     return "bad" if found.root_causes else "odd"
 
 
-def _job(material: Material, words: Mapping[str, str]) -> list[Fact]:
+def _job(material: Material, manner: Manner, words: Mapping[str, str]) -> list[Fact]:
     about = material.about
     job = material.manifest.job if material.manifest else None
     expected = material.job.expected
@@ -174,7 +183,7 @@ def _job(material: Material, words: Mapping[str, str]) -> list[Fact]:
         (words["job"], about.get("job")),
         (words["kind of job"], job.kind if job else None),
         (words["namespace"], job.namespace if job else None),
-        (words["state"], about.get("state") or (str(job.state) if job and job.state is not State.UNKNOWN else None)),
+        (words["state"], _state(about.get("state") or (job.state if job else State.UNKNOWN), "", manner)),
         (words["workers with logs"], str(seen) if expected in (None, seen) else f"{seen} / {expected}"),
         (words["uid"], about.get("uid")),
     ]
@@ -236,7 +245,8 @@ def _stacks(scene: Scene | None, manner: Manner, words: Mapping[str, str]) -> li
     for group in scene.groups if scene else ():
         first, pending = group.first, group.first.pending
         who = _ranks_and_workers([(rank.rank, rank.worker) for rank in group.ranks])
-        frames = [Numbered(0, str(frame), "own" if is_users_code(frame.path) else "faint") for frame in first.frames]
+        # As in a traceback, the innermost last.
+        frames = [Numbered(0, str(one), "own" if is_users_code(one.path) else "faint") for one in first.frames[::-1]]
         said = [first.what, first.why, pending and pending_of(pending.operation, pending.seq, pending.group)]
         text = translated(joined([part for part in said if part]), manner.language)
         made.append(
@@ -299,8 +309,8 @@ def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> li
     for item in found.workers:
         info, log, cause = known.get(item.worker), logs.get(item.worker), blamed.get(item.worker)
         last = clocks.when(item.worker, log.last) if log else None
-        state = _state(info, manner)
-        part = words.get(f"part {item.part}", item.part)
+        state = _state(info.state, info.platform.reason, manner) if info else ""
+        part = Coloured(words.get(f"part {item.part}", item.part), _TONES.get(item.part, Tone.PLAIN))
         said = _said(item, cause, manner)
         rows.append(
             (
@@ -311,8 +321,7 @@ def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> li
         )
         alike.setdefault((item.worker if cause else "", state, part, said), []).append(item.worker)
     rows += [
-        (name, *(_state(known.get(name), manner), "", words["part never seen"]), *[""] * 6)
-        for name in material.job.missing
+        (name, *("", "", Coloured(words["part never seen"], Tone.LOST)), *[""] * 6) for name in material.job.missing
     ]
     if not rows:
         return []
@@ -339,10 +348,11 @@ def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> li
     return [few, without_empty(PageTable(whole.heads, rows, whole.numbers, marked, shown=0, folded=folded))]
 
 
-def _state(info: WorkerInfo | None, manner: Manner) -> str:
-    if info is None or info.state is State.UNKNOWN:
-        return ""
-    return manner.word(say.state(info.state, info.platform.reason))
+def _state(state: str, reason: str, manner: Manner) -> str:
+    """A state in words and colour; empty if it is unknown. One that atlctl does not have stays as it is."""
+    if state == State.UNKNOWN or state not in list(State):
+        return "" if state == State.UNKNOWN else state
+    return Coloured(manner.word(say.state(State(state), reason)), say.state_tone(State(state)))
 
 
 def _ended(info: WorkerInfo | None) -> str:
@@ -360,11 +370,12 @@ def _said(item: WorkerReport, cause: Cause | None, manner: Manner) -> str:
     return manner.word(reason.reason if reason else in_short(item.said, manner))[:_SAID]
 
 
-def _states(changes: Sequence[StateChange], words: Mapping[str, str]) -> PageTable | None:
+def _states(changes: Sequence[StateChange], manner: Manner, words: Mapping[str, str]) -> PageTable | None:
     """Each change, alike ones of one second together."""
     groups: dict[tuple[str, str, str, str], list[str]] = {}
     for item in changes:
-        groups.setdefault((rfc3339(item.time), item.state, item.reason, item.message[:_TEXT]), []).append(item.worker)
+        key = (rfc3339(item.time), _state(item.state, "", manner), item.reason, item.message[:_TEXT])
+        groups.setdefault(key, []).append(item.worker)
     rows = [(key[0], fold_names(names), *key[1:]) for key, names in groups.items()]
     return _table(("time", "workers", "state", "reason", "message"), rows, words)
 
@@ -568,7 +579,7 @@ def _verdict(item: Mapping[str, Any], words: Mapping[str, str]) -> str:
 
 def _severity(value: object, words: Mapping[str, str]) -> str:
     text = _cut(value)
-    return words.get(f"smoke {text}", text)
+    return Coloured(words.get(f"smoke {text}", text), _TONES.get(text, Tone.PLAIN))
 
 
 def _worth(item: Mapping[str, Any]) -> int:
@@ -627,8 +638,8 @@ def waits(material: Material, manner: Manner, words: Mapping[str, str]) -> Timel
     for cause in causes:
         if (cause.rank, cause.worker) in here:
             continue
-        said = [words["never arrived"], manner.word(cause.message) if material.scene else "", str(cause.frame or "")]
-        told = " ".join(filter(None, said))
+        said = [_TEXTS["never arrived"], cause.message if material.scene else "", str(cause.frame or "")]
+        told = manner.word(joined(filter(None, said)))
         name = manner.word(_ranks_and_workers([(cause.rank, cause.worker)]))
         lanes.append(Lane(name, None, None, [LaneMark("absent", begin, f"{name}: {told}", end)], "", True, told))
     groups: dict[object, list[Waiting]] = {}
@@ -671,7 +682,9 @@ def timeline(material: Material, manner: Manner, words: Mapping[str, str]) -> Ti
         for time in (mark.time, mark.until or mark.time)
         if base is None or time >= base.seconds - 1
     ]
-    begin, end = (min(told), max(told)) if told else (min(times), max(times))
+    begin, end = min(told or times), max(told or times)
+    if begin == end:  # nothing around it to look at
+        begin, end = min(times), max(times)
     span = max(end - begin, _LEAST)
     notes = []
     unknown = [item.worker for item in found.workers if item.skew is None and item.part != "no log"]
@@ -890,6 +903,7 @@ _TEXTS = {
     # The environment.
     "env command": Message("command line"),
     "env nodes": Message("nodes"),
+    "env driver": Message("driver"),
     "of workers": Message("{value} ({workers})"),
     "unknown": about("report: nothing names it", "unknown"),
     "head node rank": Message("node rank"),
