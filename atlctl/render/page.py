@@ -306,7 +306,7 @@ def _part(part: Part, words: Mapping[str, str]) -> Html | None:
 
 
 def _facts_line(facts: Sequence[Fact]) -> Html | None:
-    shown = [element("span", f"{fact.label} ", element("b", ", ".join(fact.lines))) for fact in facts]
+    shown = [element("span", f"{fact.label} ", element("b", fact.lines)) for fact in facts]
     return element("div", shown, class_="facts") if shown else None
 
 

@@ -148,8 +148,7 @@ def test_a_hang_is_seen_and_told_where_it_comes_from(jobs, tmp_path):
     assert run.stdout.decode().splitlines()[1] == "root cause: rank 2 (local rank 0) on worker-1, a guess"
     text = read((tmp_path / "report" / "index.html").read_text()).text
     assert "hung in user code" in text
-    for words in ("Stacks", "Who waits for whom", "never arrived; hung in user code", "for at least 2 s"):
-        assert words in text
+    assert "no Python stack" in text
     assert "atlctl stacks hangs" in text
     assert "the ranks were inspected while the job ran" in text
     kept = json.loads((tmp_path / "report" / "verdict.json").read_text())

@@ -79,8 +79,16 @@ _MOST_FINDINGS = 300
 _LEVELS: Mapping[str, Level] = {"fail": "bad", "warn": "odd", "pass": "good"}
 #: Of the parts of workers, and of verdicts of checks.
 _TONES: Mapping[str, Tone] = {
-    "initiator": Tone.FAIL, "victim": Tone.WARN, "ended": Tone.DIM, "silent": Tone.DIM, "agent": Tone.WARN,
-    "no log": Tone.UNKNOWN, "fail": Tone.FAIL, "warn": Tone.WARN, "pass": Tone.OK, "not_judged": Tone.NOTE,
+    "initiator": Tone.FAIL,
+    "victim": Tone.WARN,
+    "ended": Tone.DIM,
+    "silent": Tone.DIM,
+    "agent": Tone.WARN,
+    "no log": Tone.UNKNOWN,
+    "fail": Tone.FAIL,
+    "warn": Tone.WARN,
+    "pass": Tone.OK,
+    "not_judged": Tone.NOTE,
 }
 _ORDER = ("fail", "warn", "not_judged")
 _MAPS = (
@@ -187,7 +195,7 @@ def _job(material: Material, manner: Manner, words: Mapping[str, str]) -> list[F
         (words["workers with logs"], str(seen) if expected in (None, seen) else f"{seen} / {expected}"),
         (words["uid"], about.get("uid")),
     ]
-    return [Fact(label, [str(value)]) for label, value in facts if value]
+    return [Fact(label, [value]) for label, value in facts if value]
 
 
 def _excerpts(proofs: Sequence[Proof], material: Material, manner: Manner, words: Mapping[str, str]) -> list[Excerpt]:

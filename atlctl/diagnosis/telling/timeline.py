@@ -289,7 +289,9 @@ def _timed_out(workers: Sequence[WorkerEvidence], clocks: Clocks) -> Iterator[Wa
 def _seen(scene: Scene | None) -> Iterator[Waiting]:
     for rank in scene.ranks if scene else ():
         report = rank.report
-        if scene is None or not (rank.waits and rank.still) or report is None or report.started is None:
+        # Ranks that wait for a GPU may use a CPU: there the recorder says that they wait.
+        waits = rank.waits and (rank.still or rank.pending is not None)
+        if scene is None or not waits or report is None or report.started is None:
             continue
         now = report.started + (report.age or 0.0)
         calls = [call for group in (report.recorder.groups if report.recorder else ()) for call in group.pending]

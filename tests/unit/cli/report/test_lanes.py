@@ -5,13 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from atlctl.cli.report.page import Material, timeline, waits, words
+from atlctl.cli.report.page import Material, page, timeline, waits, words
 from atlctl.diagnosis.cause.decide import diagnose
+from atlctl.diagnosis.evidence import JobEvidence
+from atlctl.diagnosis.hang import with_look
+from atlctl.diagnosis.platform import PlatformState
+from atlctl.diagnosis.result import Diagnosis, Verdict
 from atlctl.diagnosis.telling.told import Manner
+from atlctl.jobs.model import State
+from atlctl.recording.manifest import JobInfo, Manifest, WorkerInfo
 from atlctl.recording.read import read_saved
 from atlctl.recording.recorder.store import StateChange, read_states
+from atlctl.render.page import Excerpts, Facts
 from tests.support.saved import START, evidence
 from tests.unit.diagnosis.causes import GUIDE
+from tests.unit.diagnosis.hang.made import COLLECTIVE, job, rank, recorder, stack
 from tests.unit.diagnosis.samples import matcher
 
 TEXTS = words("en")
@@ -117,3 +125,63 @@ def test_many_that_wait_in_the_same_share_a_lane(tmp_path):
     assert found is not None
     told = "ALLREDUCE number 12 of group default_pg: since 2026-11-20T17:45:00.001Z, for 600.0 s"
     assert [(lane.name, lane.said) for lane in found.lanes if not lane.culprit] == [("ranks 1-19 on w", told)]
+
+
+def test_a_look_shows_who_waits_for_whom_and_the_stack_of_each_group():
+    sleeps = stack(["sleep", "/opt/lib/python3.11/site-packages/x.py", 3], ["load", "/job/train.py", 12])
+    scene = job({5: rank(5, "sleep", stack=sleeps)}, stack=stack(*COLLECTIVE))
+    found = with_look(Diagnosis(Verdict.NONE), scene, 60.0)
+    looked = material(found, JobEvidence(()), scene=scene)
+    made = waits(looked, MANNER, TEXTS)
+    assert made is not None
+    assert [(lane.name, lane.said) for lane in made.lanes[:2]] == [
+        ("rank 5 on worker-1", 'never arrived; hung in user code; File "/job/train.py", line 12, in load'),
+        ("rank 0 on worker-0", "all_reduce: for at least 2 s"),
+    ]
+    assert len(made.lanes) == 16
+    ((stacks,),) = [parts for key, parts in page(looked, MANNER, TEXTS).sections if key == "stacks"]
+    assert isinstance(stacks, Excerpts)
+    culprit, others = stacks.items
+    assert culprit.place == "rank 5 on worker-1"
+    assert [(line.text.partition(",")[0], line.tone) for line in culprit.lines] == [
+        ('File "/job/train.py"', "own"),
+        ('File "/opt/lib/python3.11/site-packages/x.py"', "faint"),
+    ]
+    assert others.place == "ranks 0-4,6-15 on worker-[0-3]"
+    assert others.said == "waiting in a collective; its stack is in a collective: all_reduce"
+
+
+def test_ranks_that_wait_for_a_gpu_are_known_by_their_recorders():
+    """They use a CPU; the recorder says which collective, and since when."""
+    waiting = {n: rank(n, "busy", recorder=recorder(6, pending=True), stack=stack(*COLLECTIVE)) for n in range(16)}
+    scene = job(
+        {
+            **waiting,
+            5: rank(5, "sleep", recorder=recorder(5, pending=False), stack=stack(["load", "/job/train.py", 12])),
+        }
+    )
+    made = waits(material(with_look(Diagnosis(Verdict.NONE), scene, 60.0), JobEvidence(()), scene=scene), MANNER, TEXTS)
+    assert made is not None
+    assert {lane.said for lane in made.lanes if not lane.culprit} == {
+        "all_reduce number 6 of group default_pg: since 2033-05-18T03:31:46.000Z, for 94.0 s"
+    }
+
+
+def test_the_environment_says_what_is_unknown_and_who_differs():
+    workers = [
+        WorkerInfo(f"w-{n}", n, n, None, State.FAILED, None, None, PlatformState(node=f"gpu-{n}")) for n in (0, 1)
+    ]
+    known = replace(
+        material(Diagnosis(Verdict.NONE), JobEvidence(())),
+        manifest=Manifest(JobInfo("train", command="torchrun train.py"), tuple(workers)),
+        versions={"w-0": {"torch": "2.8.0", "NCCL": "2.27.3"}, "w-1": {"torch": "2.8.0", "NCCL": "2.21.5"}},
+    )
+    ((facts, _),) = [parts for key, parts in page(known, MANNER, TEXTS).sections if key == "environment"]
+    assert isinstance(facts, Facts)
+    assert {fact.label: fact.lines for fact in facts.items} == {
+        "torch": ["2.8.0"],
+        "NCCL": ["2.27.3 (w-0)", "2.21.5 (w-1)"],
+        "command line": ["torchrun train.py"],
+        "nodes": ["gpu-[0-1]"],
+        "unknown": ["CUDA, driver, GPU, Python"],
+    }
