@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from atlctl.cli.runtime import context
 from atlctl.i18n import Message, plural, translated
-from atlctl.render.palette import Tone
+from atlctl.render.palette import Tone, Toned, cleaned
 from atlctl.render.streams import Streams
 
 if TYPE_CHECKING:
@@ -36,12 +36,17 @@ def warning(text: str) -> None:
     _stderr(warning_text(text, context().streams.stderr_color))
 
 
-def line(text: str) -> None:
-    """A plain line on stderr; nothing with -q."""
-    if not context().quiet:
-        from atlctl.render.sanitize import clean
+def line(text: str | Toned, hang: int | None = None) -> None:
+    """A line on stderr; nothing with -q. With `hang` it wraps at words on a terminal, further lines behind so many
+    blanks; commands to copy are in lines that do not wrap."""
+    if context().quiet:
+        return
+    from atlctl.render.width import wrapped
 
-        _stderr(clean(translated(text)))
+    streams = context().streams
+    shown = cleaned(text)
+    lines = wrapped(shown.text, streams.width, hang) if hang is not None and streams.stderr_tty else [shown.text]
+    _stderr("\n".join((shown.painted(lines[0], streams.stderr_color), *lines[1:])))
 
 
 def by_reason(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,7 @@ from atlctl.jobs.naming import fold_names, natural_key, safe_file_name
 from atlctl.jobs.statedir import write_all
 from atlctl.render.jsonout import dumps, output_lines
 from atlctl.render.lines import LinePrefixer, Piece, Spill, prefix_for
-from atlctl.render.palette import Tone, painted
+from atlctl.render.palette import Tone, Toned, painted
 from atlctl.render.sanitize import OutputSanitizer, clean
 from atlctl.render.streams import Streams
 from atlctl.render.table import rfc3339
@@ -361,6 +361,13 @@ _LABELS = {
     EndKind.LOST: Message("lost"),
     EndKind.CANCELLED: Message("cancelled"),
 }
+_TONES = {
+    EndKind.EXITED: Tone.FAIL,
+    EndKind.FAILED_TO_START: Tone.FAIL,
+    EndKind.TIMEOUT: Tone.WARN,
+    EndKind.LOST: Tone.LOST,
+    EndKind.CANCELLED: Tone.WARN,
+}
 
 
 def outcome_label(outcome: Outcome) -> Message:
@@ -386,16 +393,21 @@ LATER = Message("later output not shown")
 TRUNCATED = Message("output truncated")
 
 
-def ended(label: str, names: Iterable[str], reason: str = "") -> Message:
+def ended(label: str, tone: Tone, names: Iterable[str], reason: str = "") -> Toned:
     """A line about workers that are alike: `lost: worker-[0-2] (3): no answer`."""
     if reason:
-        return Message("{label}: {workers}: {why}", label=label, workers=folded(names), why=reason)
-    return Message("{label}: {workers}", label=label, workers=folded(names))
+        return Toned(Message("{label}: {workers}: {why}", label=label, workers=folded(names), why=reason), tone, label)
+    return Toned(Message("{label}: {workers}", label=label, workers=folded(names)), tone, label)
 
 
-def summary_lines(outcomes: Sequence[Outcome], truncated: Collection[str] = ()) -> list[Message]:
+def outcome_tone(outcome: Outcome) -> Tone:
+    return Tone.OK if outcome.ok else _TONES[outcome.kind]
+
+
+def summary_lines(outcomes: Sequence[Outcome], truncated: Collection[str] = ()) -> list[Toned]:
     """One line for each way to end, then what needs attention. `truncated`: more workers whose output is not whole."""
     groups: dict[tuple[int, int, Message], dict[str, list[str]]] = {}
+    tones: dict[Message, Tone] = {}
     for outcome in outcomes:
         key = (
             _ORDER.index(outcome.kind),
@@ -403,25 +415,26 @@ def summary_lines(outcomes: Sequence[Outcome], truncated: Collection[str] = ()) 
             outcome_label(outcome),
         )
         groups.setdefault(key, {}).setdefault(outcome.reason, []).append(outcome.worker.name)
+        tones[key[2]] = outcome_tone(outcome)
     lines = []
     for (_, _, label), reasons in sorted(groups.items()):
         by_size = sorted(reasons.items(), key=lambda item: -len(item[1]))
         told = by_size if len(by_size) <= _REASONS else by_size[: _REASONS - 1]
         for reason, names in told:
-            lines.append(ended(label, names, reason))
+            lines.append(ended(label, tones[label], names, reason))
         rest = [name for _, names in by_size[len(told) :] for name in names]
         if rest:
-            lines.append(ended(label, rest, Message("other reasons")))
+            lines.append(ended(label, tones[label], rest, Message("other reasons")))
     behind = {outcome.worker.name for outcome in outcomes if outcome.truncated and outcome.kind is EndKind.EXITED}
     cut = {outcome.worker.name for outcome in outcomes if outcome.truncated} - behind | set(truncated)
-    for label, chosen in (
-        (Message("not guarded"), [o for o in outcomes if o.guarded is False]),
-        (Message("may still run"), [o for o in outcomes if o.may_still_run]),
-        (TRUNCATED, [o for o in outcomes if o.worker.name in cut]),
-        (LATER, [o for o in outcomes if o.worker.name in behind]),
+    for label, tone, chosen in (
+        (Message("not guarded"), Tone.WARN, [o for o in outcomes if o.guarded is False]),
+        (Message("may still run"), Tone.WARN, [o for o in outcomes if o.may_still_run]),
+        (TRUNCATED, Tone.WARN, [o for o in outcomes if o.worker.name in cut]),
+        (LATER, Tone.NOTE, [o for o in outcomes if o.worker.name in behind]),
     ):
         if chosen:
-            lines.append(ended(label, (o.worker.name for o in chosen)))
+            lines.append(ended(label, tone, (o.worker.name for o in chosen)))
     return lines
 
 
@@ -459,6 +472,7 @@ class _Group:
     """Workers with the same output and outcome. `held` is the output of the first of them to finish."""
 
     label: Message
+    tone: Tone
     reason: str
     held: _Held
     #: Processes that the command left behind held its output open.
@@ -515,7 +529,9 @@ class GatherSink:
         key = (digests, held.truncated, later, outcome.kind, outcome.exit_code, outcome.signal, outcome.reason)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(outcome_label(outcome), outcome.reason, held, later)
+            group = self._groups[key] = _Group(
+                outcome_label(outcome), outcome_tone(outcome), outcome.reason, held, later
+            )
         else:
             self._in_memory -= len(held.memory)
         group.names.append(outcome.worker.name)
@@ -527,7 +543,7 @@ class GatherSink:
         majority = groups[0] if groups and 2 * len(groups[0].names) > total else None
         deadline = time.monotonic() + _DIFF_SECONDS
         for group in groups:
-            self._head(Message("{workers} {how}", workers=group.text, how=_state(group)))
+            self._head(Message("{workers} {how}", workers=group.text, how=_state(group)), group.tone)
             await self._show(self._content(group.held), group.text)
             if majority is not None and group is not majority:
                 await self._compare(majority, group, deadline)
@@ -564,9 +580,9 @@ class GatherSink:
         if held.memory:
             yield bytes(held.memory)
 
-    def _head(self, head: Message) -> None:
+    def _head(self, head: Message, tone: Tone = Tone.STRONG) -> None:
         text = clean(translated(head))
-        self._writer.put("stdout", f"{painted(text, Tone.STRONG, self._streams.stdout_color)}\n".encode())
+        self._writer.put("stdout", f"{painted(text, tone, self._streams.stdout_color)}\n".encode())
 
     async def _show(self, chunks: Iterator[bytes], owner: str) -> None:
         sanitizer = sanitizer_for("stdout", self._streams, self._raw)
@@ -587,7 +603,8 @@ class GatherSink:
             files = (majority.text.encode(), group.text.encode())
             diff = difflib.diff_bytes(difflib.unified_diff, old, new, *files)
             self._head(Message("diff of {names}", names=names))
-            await self._show(iter([b"".join(_closed(line) for line in diff)]), "diff")
+            color = self._streams.stdout_color
+            await self._show(iter([b"".join(_marked(_closed(line), color) for line in diff)]), "diff")
 
     def _lines(self, held: _Held) -> list[bytes] | None:
         """None where difflib would take too long."""
@@ -606,6 +623,12 @@ def _order(group: _Group) -> tuple[int, tuple[object, ...]]:
 
 def _closed(line: bytes) -> bytes:
     return line if line.endswith(b"\n") else line + b"\n" + _NO_NEWLINE
+
+
+def _marked(line: bytes, color: bool) -> bytes:
+    """A line of a diff, what is missing and what is more in colours."""
+    tone = {b"-": Tone.WARN, b"+": Tone.OK, b"@": Tone.NOTE}.get(line[:1]) if color else None
+    return line if tone is None else b"\x1b[%sm%s\x1b[0m\n" % (tone.value.encode(), line[:-1])
 
 
 def _state(group: _Group) -> Message:

@@ -17,6 +17,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from atlctl.i18n import translated
+from atlctl.render.sanitize import clean
+
 
 class Tone(Enum):
     """A meaning. The value is the SGR code; the grave ones are bold, too."""
@@ -61,6 +64,17 @@ class Toned(NamedTuple):
     text: str
     tone: Tone
     head: str = ""
+
+    def painted(self, line: str, color: bool, *, first: bool = True) -> str:
+        """A line of it, after `cleaned`. A head is in the first one."""
+        head = self.head if first else ""
+        return painted_head(line, head if self.head else line, self.tone, color)
+
+
+def cleaned(text: str | Toned) -> Toned:
+    """Translated, and harmless."""
+    toned = text if isinstance(text, Toned) else Toned(text, Tone.PLAIN)
+    return toned._replace(text=clean(translated(toned.text)), head=clean(translated(toned.head)))
 
 
 #: Colours of workers by index. Neighbours differ, also for colour-blind readers. No red: red means failed.

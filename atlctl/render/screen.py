@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from atlctl.render.palette import Tone, Toned, painted_head
-from atlctl.render.table import Column, cleaned, kept, natural
+from atlctl.render.palette import Tone, Toned, cleaned, painted_head
+from atlctl.render.table import Column, kept, natural
 from atlctl.render.width import cut, display_width, padded
 
 #: The alternate screen without a cursor; and back to what was there before.

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from atlctl.i18n import LIST, Message, joined, translated
-from atlctl.render.palette import Tone, Toned, painted, painted_head
+from atlctl.render.palette import Tone, Toned, cleaned
 from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams, note_text
 from atlctl.render.width import display_width, longest_word, padded, wrapped
@@ -64,19 +64,11 @@ def render_table(table: Table, streams: Streams, wide: bool = False) -> str:
     text = _drawn(columns, lines, _squeezed(columns, lines, streams.width), streams.stdout_color)
     for note in map(cleaned, table.notes):
         first, *rest = wrapped(note.text, streams.width, _GAP)
-        first = painted_head(first, note.head, note.tone, streams.stdout_color)
-        text += "".join(f"{line}\n" for line in (first, *rest))
+        text += "".join(f"{line}\n" for line in (note.painted(first, streams.stdout_color), *rest))
     if left:
         told = Message("no room for: {columns}; to see all: a wider terminal, or | less -S", columns=joined(left, LIST))
         text += note_text(told, streams.stdout_color) + "\n"
     return text
-
-
-def cleaned(cell: str | Toned) -> Toned:
-    """Translated and clean. `head` is the part to paint."""
-    if not isinstance(cell, Toned):
-        return Toned(clean(translated(cell)), Tone.PLAIN)
-    return Toned(clean(translated(cell.text)), cell.tone, clean(translated(cell.head)))
 
 
 def natural(lines: Sequence[Sequence[Toned]]) -> list[int]:
@@ -144,16 +136,9 @@ def _drawn(columns: Sequence[Column], lines: Sequence[Sequence[Toned]], widths: 
             cells = []
             for column, cell, part, width in zip(columns, line, row, widths, strict=True):
                 shown = padded(part, width, right=column.align == "right")
-                cells.append(shown.replace(part, _painted(part, cell, number, color), 1) if part else shown)
+                cells.append(shown.replace(part, cell.painted(part, color, first=not number), 1))
             text.append((" " * _GAP).join(cells).rstrip(" ") + "\n")
     return "".join(text)
-
-
-def _painted(part: str, cell: Toned, number: int, color: bool) -> str:
-    """A line of a cell: all of it, or its head, which is in the first one."""
-    if not cell.head:
-        return painted(part, cell.tone, color)
-    return painted_head(part, cell.head, cell.tone, color) if number == 0 else part
 
 
 def human_age(seconds: float) -> str:

@@ -13,6 +13,7 @@ from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import COMMA, LIST, Message, joined, plural
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 from atlctl.jobs.naming import and_more, fold_names, names_by_reason
+from atlctl.render.palette import Tone, Toned
 from atlctl.render.table import human_bytes
 
 if TYPE_CHECKING:
@@ -178,8 +179,8 @@ async def _run(copying: Copying, job: Job, spec: CopySpec, size: int | None) -> 
             say.warning(text)
         for text in notes:
             say.note(text)
-        for text in lines:
-            say.line(text)
+        for line in lines:
+            say.line(line)
     if stopped is not None:
         raise stopped
     return code
@@ -213,9 +214,7 @@ def word(outcome: Outcome) -> str:
     return "failed" if outcome.kind in (EndKind.EXITED, EndKind.FAILED_TO_START) else outcome.kind.value
 
 
-def summary(
-    results: Sequence[tuple[Outcome, Copy]], upload: bool
-) -> tuple[list[Message], list[Message], list[Message]]:
+def summary(results: Sequence[tuple[Outcome, Copy]], upload: bool) -> tuple[list[Message], list[Message], list[Toned]]:
     """Warnings, notes and closing lines, each for the workers it holds for. Names in them are not cleaned yet,
     as whoever writes a line to stderr does that."""
     from atlctl.cli.sinks import folded
@@ -237,33 +236,32 @@ def summary(
 
 
 _SHOWN = {
-    "failed": Message("failed"),
-    "timeout": Message("timed out"),
-    "lost": Message("lost"),
-    "cancelled": Message("cancelled"),
+    "failed": (Message("failed"), Tone.FAIL),
+    "timeout": (Message("timed out"), Tone.WARN),
+    "lost": (Message("lost"), Tone.LOST),
+    "cancelled": (Message("cancelled"), Tone.WARN),
 }
 
 
-def _closing(results: Sequence[tuple[Outcome, Copy]]) -> list[Message]:
-    from atlctl.cli.sinks import ended, folded
+def _closing(results: Sequence[tuple[Outcome, Copy]]) -> list[Toned]:
+    from atlctl.cli.sinks import ended
 
     lines = []
     copied = [(outcome, copy) for outcome, copy in results if outcome.ok]
     if copied:
         files = sum(copy.tally.files for _, copy in copied)
         size = human_bytes(sum(copy.tally.bytes for _, copy in copied))
-        names = folded(outcome.worker.name for outcome, _ in copied)
         counts = joined((plural("{n} file", "{n} files", files), size), COMMA)
-        lines.append(Message("copied: {workers}: {counts}", workers=names, counts=counts))
-    for label, shown in _SHOWN.items():
+        lines.append(ended(Message("copied"), Tone.OK, [o.worker.name for o, _ in copied], counts))
+    for label, (shown, tone) in _SHOWN.items():
         reasons = [(o.worker.name, o.reason) for o, _ in results if not o.ok and word(o) == label]
         groups = _grouped(reasons)
-        lines += [ended(shown, names, reason) for reason, names in groups[:_REASONS]]
+        lines += [ended(shown, tone, names, reason) for reason, names in groups[:_REASONS]]
         rest = [name for _, names in groups[_REASONS:] for name in names]
         if rest:
-            lines.append(ended(shown, rest, Message("other reasons")))
+            lines.append(ended(shown, tone, rest, Message("other reasons")))
     running = [outcome.worker.name for outcome, _ in results if outcome.may_still_run]
-    return [*lines, ended(Message("may still run"), running)] if running else lines
+    return [*lines, ended(Message("may still run"), Tone.WARN, running)] if running else lines
 
 
 def _grouped(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, list[str]]]:

@@ -71,7 +71,7 @@ async def _examine(option: str | None, seconds: float, output: str) -> int:
     if output == "json":
         _document(report)
     else:
-        say.out(report_text(report, context().streams.stdout_color))
+        say.out(report_text(report, context().streams))
     return report.exit_code
 
 

@@ -11,6 +11,7 @@ from atlctl.cli.commands.stop import TIMEOUT_SECONDS, described, tell_facts
 from atlctl.cli.runtime import run_async
 from atlctl.i18n import Message, translated
 from atlctl.jobs.errors import AtlctlError
+from atlctl.render.palette import Tone, Toned
 
 EXAMPLES = Message(
     """\
@@ -51,7 +52,8 @@ async def _resume(
         question = Message("Resume {what}?", what=what)
         if plan.question:
             question = Message("Resume {what} ({where})?", what=what, where=plan.question)
-        say.line(Message("resumes {what}", what=described(what, job, stated(argument, option))))
+        head = Message("resumes {what}", what=what)
+        say.line(Toned(head.filled(what=described(what, job, stated(argument, option))), Tone.STRONG, head), 2)
         tell_facts(plan.facts)
         if dry_run:
             await source.check(plan)

@@ -15,6 +15,7 @@ from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import COMMA, Message, about, joined, plural, translated
 from atlctl.jobs.errors import LEAVE_ONE_OUT, AtlctlError, ExitCode, NothingMatched, UsageError
 from atlctl.jobs.naming import fold_names, safe_file_name
+from atlctl.render.palette import Tone, Toned, cleaned
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend, Plan, StopRequest, StopResult
@@ -27,6 +28,8 @@ GRACE_SECONDS = 10.0
 TIMEOUT_SECONDS = 120.0
 #: Lines about what was not stopped, or was not saved.
 MAX_LINES = 20
+#: Blanks before further lines of a fact.
+_HANG = 4
 #: Seconds for the error files of all workers.
 FILES_SECONDS = 20.0
 
@@ -111,7 +114,8 @@ async def _stop(
     own = await source.current_worker(job)
     inside = own is not None and plan.ends_terminal and own in {worker.name for worker in plan.workers}
     what = _what(job, workers, plan.workers)
-    say.line(Message("stops {what}", what=described(what, job, stated(argument, option))))
+    head = Message("stops {what}", what=what)
+    say.line(Toned(head.filled(what=described(what, job, stated(argument, option))), Tone.STRONG, head), 2)
     tell_facts(plan.facts)
     if inside:
         say.warning(Message("the stop ends this terminal, too: it runs in one of these workers"))
@@ -335,10 +339,15 @@ _LABELS: dict[str, Message] = {
 }  # fmt: skip
 
 
+#: Facts that speak against it; the others are quiet.
+_TONES = {"lost": Tone.WARN, "risk": Tone.WARN, "doubt": Tone.WARN, "note": Tone.NOTE}
+
+
 def tell_facts(facts: Sequence[tuple[str, str]]) -> None:
     """The lines of a plan below its first one."""
     for label, text in facts:
-        say.line(Message("  {label}: {text}", label=_LABELS.get(label, label), text=text))
+        whole = Message("  {label}: {text}", label=_LABELS.get(label, label), text=text)
+        say.line(Toned(whole, _TONES.get(label, Tone.DIM), whole.filled(label=whole.values["label"], text="")), _HANG)
 
 
 def _what(job: Job, workers: Sequence[Worker], running: Sequence[Worker]) -> Message:
@@ -376,13 +385,13 @@ def _report(
         say.document({**whole, **more})
         return
     texts = {
-        "terminated": Message("ended after SIGTERM"),
-        "killed": Message("killed after the grace period"),
-        "already-ended": Message("had ended already"),
-        "gone": Message("pods are gone"),
-        "not-stopped": Message("NOT stopped"),
+        "terminated": (Message("ended after SIGTERM"), Tone.OK),
+        "killed": (Message("killed after the grace period"), Tone.WARN),
+        "already-ended": (Message("had ended already"), Tone.DIM),
+        "gone": (Message("pods are gone"), Tone.OK),
+        "not-stopped": (Message("NOT stopped"), Tone.FAIL),
     }
-    for how, text in texts.items():
+    for how, (text, tone) in texts.items():
         found = [result for result in results if result.how == how]
         if found:
             counts = [str(len(found))]
@@ -390,7 +399,8 @@ def _report(
                 counts.append(plural("{n} process", "{n} processes", processes))
             names = fold_names(result.worker for result in found)
             told = Message("{how}: {workers} ({counts})", how=text, workers=names, counts=joined(counts, COMMA))
-            say.out(f"{translated(told)}\n")
+            line = cleaned(Toned(told, tone, text))
+            say.out(f"{line.painted(line.text, context().streams.stdout_color)}\n")
     if results and (undo := _undo(plan)):
         say.out(translated(Message("resume: {command}\n", command=undo)))
 

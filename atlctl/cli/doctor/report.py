@@ -10,9 +10,10 @@ from typing import Any
 from atlctl.i18n import Language, Message, about, translated
 from atlctl.jobs.errors import AtlctlError, ExitCode
 from atlctl.render.jsonout import yaml_dump
-from atlctl.render.palette import Tone, painted
+from atlctl.render.palette import Tone, painted_head
 from atlctl.render.sanitize import clean
-from atlctl.render.width import display_width, padded
+from atlctl.render.streams import Streams
+from atlctl.render.width import display_width, padded, wrapped
 
 
 class Status(StrEnum):
@@ -78,6 +79,8 @@ class DoctorReport:
 
 
 _TONES = {Status.SKIPPED: Tone.DIM, Status.OK: Tone.OK, Status.WARN: Tone.WARN, Status.FAIL: Tone.FAIL}
+#: Narrower terminals get texts below the names of their checks.
+_NARROW = 70
 _LABELS = {
     Status.SKIPPED: "-",
     Status.OK: about("doctor", "ok"),
@@ -86,27 +89,37 @@ _LABELS = {
 }
 
 
-def report_text(report: DoctorReport, color: bool, lang: Language | None = None) -> str:
+def report_text(report: DoctorReport, streams: Streams, lang: Language | None = None) -> str:
     """In the reader's language, or in `lang`. Ends in a newline. Hostile words are made harmless. The YAML is ready for
     `kubectl apply -f -`."""
     say = functools.partial(translated, lang=lang)
     width = max((display_width(clean(check.name)) for check in report.checks), default=0)
     labels = {status: say(label) for status, label in _LABELS.items()}
     room = max(map(display_width, labels.values()))
-    lines = []
-    indent = " " * (room + 2)
+    hang = room + width + 4 if streams.width >= _NARROW else room + 2
+    lines: list[str] = []
+
+    def add(text: str, hang: int) -> list[str]:
+        """On a terminal it wraps at words."""
+        return wrapped(text, streams.width, hang) if streams.stdout_tty else [text]
+
     for at, check in enumerate(report.checks):
-        label = painted(padded(labels[check.status], room), _TONES[check.status], color)
-        name = clean(check.name)
-        lines.append(f"{label}  {name}{' ' * (width - display_width(name))}  {clean(say(check.text))}")
+        label, name = padded(labels[check.status], room), padded(clean(check.name), width)
+        first, *rest = add(f"{label}  {name}  {clean(say(check.text))}", hang)
+        lines += [painted_head(first, label, _TONES[check.status], streams.stdout_color), *rest]
         later = report.checks[at + 1].fix if at + 1 < len(report.checks) else None
         # Several checks may have one fix: it is told once, below the last of them.
         if check.fix is not None and check.fix != later:
-            lines.append(indent + clean(say(Message("fix: {fix}", fix=check.fix))))
+            fix = Message("fix: {fix}", fix=check.fix)
+            head, text = (" " * (room + 2) + clean(say(one)) for one in (fix.filled(fix=""), fix))
+            first, *rest = add(text, room + 4)
+            lines += [painted_head(first, head.rstrip(" "), Tone.NOTE, streams.stdout_color), *rest]
     if report.first_steps:
         longest = max(len(command) for command, _ in report.first_steps)
         lines += ["", say(Message("Nothing is set up yet. To begin, one of these:"))]
-        lines += [f"  {command:<{longest}}  {say(text)}" for command, text in report.first_steps]
+        for command, text in report.first_steps:
+            first, *rest = add(f"  {command:<{longest}}  {say(text)}", longest + 4)
+            lines += [painted_head(first, f"  {command}", Tone.NOTE, streams.stdout_color), *rest]
     if report.role:
         documents = "---\n".join(yaml_dump(item) for item in report.role)
         missing = Message(

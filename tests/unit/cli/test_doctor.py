@@ -18,6 +18,7 @@ from atlctl.backends.kubernetes.permissions import ACCESS_REVIEWS, USER_REVIEWS
 from atlctl.cli.doctor import cluster
 from atlctl.cli.doctor.report import DoctorReport, Status, report_text
 from atlctl.render.palette import Tone
+from atlctl.render.streams import Streams
 
 NOBODY = 'selfsubjectreviews is forbidden: User "system:anonymous" cannot create resource'
 
@@ -126,7 +127,7 @@ def test_a_right_that_is_missing(denied: str, name: str, worst: str, code: int) 
 def test_resources_with_the_same_verbs_are_told_together() -> None:
     report, _ = examined("get pods/exec", "create pods/exec", "list events")
     assert text(report, "rights.exec").endswith("not allowed to get, create pods/exec")
-    shown = report_text(report, False, "en")
+    shown = report_text(report, Streams(), "en")
     assert shown.count("fix: give the Role") == 1  # of two checks in a row, below the second
 
 
@@ -241,7 +242,7 @@ def test_hostile_words_are_made_harmless(lang: Any) -> None:
         "review": {"allowed": False, "reason": evil},
     }
     asyncio.run(cluster.examine(report, Cluster(**answers)))  # type: ignore[arg-type]
-    shown = report_text(report, False, lang)
+    shown = report_text(report, Streams(), lang)
     assert "\x1b" not in shown
     assert "\u202e" not in shown
     assert "^[]0;x" in shown
@@ -252,7 +253,7 @@ def test_hostile_words_are_made_harmless(lang: Any) -> None:
 
 def test_the_yaml_is_the_role() -> None:
     report, _ = examined("list events", "delete pods", "get pods/exec")
-    shown = report_text(report, False, "en")
+    shown = report_text(report, Streams(), "en")
     assert list(yaml.safe_load_all(shown[shown.index("# ") :])) == report.role
 
 
@@ -263,8 +264,8 @@ def test_colours_are_for_the_status_alone() -> None:
     report.fail("c", "z")
     report.skip("d", "w")
     plain = "ok    a   x\nwarn  bb  y\n      fix: do z\nfail  c   z\n-     d   w\n"
-    assert report_text(report, False, "en") == plain
-    colored = report_text(report, True, "en")
+    assert report_text(report, Streams(), "en") == plain
+    colored = report_text(report, Streams(stdout_color=True), "en")
     assert re.sub("\x1b\\[[0-9;]*m", "", colored) == plain
     assert colored.startswith(f"\x1b[{Tone.OK.value}mok  \x1b[0m  a   x\n\x1b[{Tone.WARN.value}mwarn\x1b[0m  bb  y\n")
 
@@ -274,12 +275,12 @@ def test_what_was_not_looked_at_is_no_fault() -> None:
     assert report.verdict is Status.OK
     report.skip("a", "nothing there", "do it")
     assert (report.verdict, report.exit_code) == (Status.OK, 0)
-    assert report_text(report, False, "en") == "-     a  nothing there\n      fix: do it\n"
+    assert report_text(report, Streams(), "en") == "-     a  nothing there\n      fix: do it\n"
 
 
 def test_the_first_steps_stand_in_columns() -> None:
     report = DoctorReport(first_steps=[("atlctl demo", "see it"), ("x", "y")])
-    assert report_text(report, False, "en").endswith(":\n  atlctl demo  see it\n  x            y\n")
+    assert report_text(report, Streams(), "en").endswith(":\n  atlctl demo  see it\n  x            y\n")
 
 
 def test_how_the_server_is_reached() -> None:

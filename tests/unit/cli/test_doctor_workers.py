@@ -18,6 +18,7 @@ from atlctl.cli.target import Current
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageError
 from atlctl.jobs.model import Job, State
 from atlctl.render.jsonout import dumps
+from atlctl.render.streams import Streams
 from atlctl.smoke import session
 from tests.unit.smoke.scripted import Scripted, Stream, worker
 
@@ -154,7 +155,7 @@ def test_nonsense_is_no_end(facts: dict[str, Any]) -> None:
 
 def test_hostile_words_are_harmless_on_a_terminal_and_whole_in_json() -> None:
     report = asked({0: tells(torch=EVIL, cuda=EVIL, python=EVIL), 1: tells(torch=None, python=EVIL)}, 3)
-    shown = report_text(report, False, "en")
+    shown = report_text(report, Streams(), "en")
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
     assert "^[]0;x^G{0}\\u202e^J" in shown
     assert report.data["torch"][0]["torch"] == EVIL

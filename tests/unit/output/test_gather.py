@@ -4,6 +4,7 @@ from atlctl.backends.base import Stream
 from atlctl.cli.sinks import GatherSink
 from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.jobs.errors import AtlctlError
+from atlctl.render.palette import Tone, painted
 from atlctl.render.streams import Streams
 from atlctl.render.writer import Writer
 from tests.unit.output.helpers import exited, run, worker
@@ -112,7 +113,7 @@ def test_a_terminal_gets_harmless_text() -> None:
     hostile = b"\x1b[31mred\x1b[2J\n"
     runs = [(out(b"x\n"), exited(0)), (out(b"x\n"), exited(1)), (out(hostile), exited(2))]
     text = gathered(runs, tty)
-    assert "\x1b[1mworker-[0-1] (2) ok\x1b[0m\n" in text
+    assert f"{painted('worker-[0-1] (2) ok', Tone.OK, True)}\n" in text
     assert "\n\x1b[31mred^[[2J\x1b[0m\n" in text
     assert "\x1b[2J" not in text
     assert "\x1b[2J" in gathered(runs, tty, raw=True)

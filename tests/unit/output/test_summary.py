@@ -18,7 +18,7 @@ def test_every_way_to_end() -> None:
         Outcome(worker(11), EndKind.EXITED, 0, guarded=True, truncated=True),
     ]  # fmt: skip
     # Reasons are made harmless where a line is written.
-    assert [clean(line) for line in summary_lines(outcomes, truncated={"worker-2", "unknown"})] == [
+    assert [clean(line.text) for line in summary_lines(outcomes, truncated={"worker-2", "unknown"})] == [
         "ok: worker-[0-2,11] (4)",
         "exit 1: worker-3 (1)",
         "exit 2: worker-4 (1)",
@@ -38,8 +38,8 @@ def test_reasons_are_bounded_and_no_worker_is_left_out() -> None:
     outcomes = [Outcome(worker(i), EndKind.LOST, reason=f"host {i}") for i in range(1000)]
     lines = summary_lines(outcomes)
     assert len(lines) == 8
-    assert lines[0] == "lost: worker-0 (1): host 0"
-    assert lines[-1] == "lost: worker-[7-999] (993): other reasons"
+    assert lines[0].text == "lost: worker-0 (1): host 0"
+    assert lines[-1].text == "lost: worker-[7-999] (993): other reasons"
 
 
 def test_nothing_selected_is_nothing_said() -> None:
