@@ -5,7 +5,7 @@ function __atlctl_complete
     set -l program (string replace -r '^~/' "$HOME/" -- $typed[1])
     # An alias of atlctl is no program.
     type -q -f -- "$program"; or set program atlctl
-    set -l answer (command $program --complete fish (count $typed) $typed "$current" 2>/dev/null)
+    set -l answer (command $program --complete fish+ (count $typed) $typed "$current" 2>/dev/null)
     printf '%s\n' $answer[2..-1]
     switch "$answer[1]"
         case :files

@@ -179,7 +179,8 @@ def describe(param: Any, lang: Language) -> str:
     text = translated(help_of(param), lang)
     default = param.default
     if param.show_default and isinstance(default, (str, int, float)) and not isinstance(default, bool) and default:
-        text += translated(Message(" (default: {value})", value=default), lang)
+        value = f"{default:g}s" if param.metavar == "DURATION" else default
+        text += translated(Message(" (default: {value})", value=value), lang)
     return text
 
 

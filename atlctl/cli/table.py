@@ -2,9 +2,9 @@
 
     python -m atlctl.cli.table --write
 
-writes `atlctl/cli/completion/table.json` (for completion), `completions/`, a page for each command (`docs/en/commands`,
-`docs/zh/commands`) and man pages (`docs/man`); without `--write` it lists the files that are out of date and exits
-with 1. A test does the same.
+writes `table.json` and `texts.LANGUAGE.json` of `atlctl/cli/completion/`, `completions/`, a page for each command
+(`docs/en/commands`, `docs/zh/commands`) and man pages (`docs/man`); without `--write` it lists the files that are out
+of date and exits with 1. A test does the same.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -293,6 +293,32 @@ def completion_table(command: Any = None, parent: Any = None) -> dict[str, Any]:
     return node
 
 
+def completion_texts(every: Sequence[Page], lang: Language) -> dict[str, dict[str, str]]:
+    """What completion shows beside a word: full name of a command -> its options and commands -> their texts. The
+    options of every command are only in the program's, which has the places of jobs, too."""
+    found: dict[str, dict[str, str]] = {}
+    for page in every:
+        texts = {name.rpartition(" ")[2]: translated(text, lang) for name, text in page.commands.items()}
+        for heading, params in helptext.sections(page.command, page.ctx):
+            if heading is helptext.OPTIONS or (heading is helptext.SHARED and not page.path):
+                texts |= {opt: helptext.describe(param, lang) for param in params for opt in param.opts}
+        found[page.path] = texts
+    found[""] |= {f":{place}": translated(text, lang) for place, text in _PLACES.items()}
+    shared = found[""]
+    return {
+        path: {w: t for w, t in texts.items() if texts is shared or shared.get(w) != t} for path, texts in found.items()
+    }
+
+
+#: Where the jobs are that completion offers.
+_PLACES = {
+    "local": Message("job of this machine"),
+    "ssh": Message("job on hosts"),
+    "lists": Message("list of hosts"),
+    "kubernetes": Message("job of the cluster"),
+}
+
+
 def generated() -> dict[str, str]:
     """Every generated file: path in the source tree -> content."""
     table = json.dumps(completion_table(), indent=1, sort_keys=False)
@@ -303,6 +329,8 @@ def generated() -> dict[str, str]:
     every = list(pages())
     places: dict[Language, str] = {"en": "docs/man/man1", "zh": "docs/man/zh_CN/man1"}
     for lang, man in places.items():
+        texts = json.dumps(completion_texts(every, lang), indent=1, sort_keys=True, ensure_ascii=False)
+        files[f"atlctl/cli/completion/texts.{lang}.json"] = f"{texts}\n"
         files |= {f"docs/{lang}/commands/{name}": text for name, text in markdown_pages(every, lang).items()}
         files |= {f"{man}/{name}": text for name, text in man_pages(every, lang).items()}
     return files

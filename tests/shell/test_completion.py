@@ -26,6 +26,31 @@ def test_words_are_completed(shell, open_shell, state):
         assert opened.line() == line
 
 
+@pytest.mark.parametrize("shell", SHELLS[1:])
+def test_words_have_descriptions(shell, open_shell, state):
+    opened = open_shell(shell)
+    for typed, text in [
+        ("c\t", "Copy files"),
+        ("ps --\t\t", "workers in state Failed"),
+        ("stop zz\t\t", "job of this machine"),
+    ]:
+        opened.type(f"atlctl {typed}")
+        opened.expect(text)
+        opened.abandon_line()
+    opened.type("atlctl ps --fai\t")
+    assert opened.line() == "ps|--failed"
+
+
+@needs("zsh")
+def test_a_description_that_is_wider_than_the_screen_is_cut(open_shell, isolated):
+    (isolated / "answer").write_text(f":words\nfirst\t{'长' * 150}\nsecond\tshort\n")
+    opened = open_shell("zsh", f"#!/bin/sh\ncat '{isolated}/answer'\n")
+    opened.type("atlctl \t\t")
+    shown = opened.expect("second")
+    assert 90 < shown.count("长") < 100
+    assert "长..." in shown.replace(" ", "")
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_files_stand_where_a_path_does(shell, open_shell, state):
     opened = open_shell(shell)
@@ -199,7 +224,7 @@ def test_the_scripts_evaluate_no_candidate(shell, open_shell, isolated):
     answer, asked = isolated / "answer", isolated / "asked"
     opened = open_shell(shell, f"#!/bin/sh\ncat '{answer}'; echo >> '{asked}'\n")
     for number, hostile in enumerate(HOSTILE):
-        answer.write_text(f":words\n{hostile}\nzz-last-{number}\n")
+        answer.write_text(f":words\n{hostile}\nzz-first\t%F{{1}}{hostile}\nzz-last-{number}\n")
         opened.type("atlctl stop \t\t")
         opened.expect(f"zz-last-{number}")
         opened.abandon_line()

@@ -2,7 +2,8 @@
 
 The scripts call `atlctl --complete SHELL INDEX WORDS...`: WORDS is the command line with the program's name, INDEX the
 place of the word to complete, from 0. The answer is one line that says what else may stand there (`:words` nothing,
-`:files`, `:folders`, `:commands`), then one candidate a line; behind one that ends in a colon the word goes on. Names
+`:files`, `:folders`, `:commands`), then one candidate a line; behind one that ends in a colon the word goes on. For
+`SHELL+` a description in the reader's language may follow a candidate, behind a tab. Names
 from outside (jobs, workers, contexts) are shown only where they need no quoting in any shell. Nothing is imported that
 takes long. What it has no names of, or old ones, is looked up in the background once the answer is out.
 """
@@ -73,9 +74,14 @@ class Position:
 
 
 def load_table() -> dict[str, Any]:
-    """The command table that was generated from the app; empty where there is none."""
+    """The command table that was generated from the app."""
+    return _generated("table.json")
+
+
+def _generated(name: str) -> dict[str, Any]:
+    """A file that was generated from the app; empty if it is missing."""
     try:
-        with open(os.path.join(os.path.dirname(__file__), "table.json"), encoding="utf-8") as file:
+        with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
             table: dict[str, Any] = json.load(file)
     except FileNotFoundError:
         return {}
@@ -141,23 +147,38 @@ def _option(here: Position, word: str) -> None:
 
 def answer(request: list[str]) -> None:
     """Answer `SHELL INDEX WORDS...` on stdout; nothing for a malformed request."""
-    if len(request) < 3 or request[0] not in _SHELLS or not request[1].isdecimal():
+    shell = request[0].removesuffix("+") if request else ""
+    if len(request) < 3 or shell not in _SHELLS or not request[1].isdecimal():
         return
     words = request[2 : 3 + int(request[1])]
     if len(words) <= int(request[1]):
         words.append("")
     strip = 0
-    if request[0] == "bash":
+    if shell == "bash":
         words, strip = _glued(words)
-    elif request[0] == "fish":
+    elif shell == "fish":
         words[-1] = _unquoted(words[-1])  # the only one that fish hands over as it was typed
     here = position(load_table(), words[1:-1])
     names = Names(here.path, here.asked)
     else_allowed, found = candidates(here, words[-1], names)
-    lines = [f":{else_allowed}", *(candidate[strip:] for candidate in found[:_MOST])]
+    found = [candidate[strip:] for candidate in found[:_MOST]]
+    if request[0].endswith("+"):
+        about = _texts(here, names)
+        found = [f"{word}\t{about[word]}" if word in about else word for word in found]
+    lines = [f":{else_allowed}", *found]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
     cache.refresh(names.stale)
+
+
+def _texts(here: Position, names: Names) -> dict[str, str]:
+    """Descriptions of options, commands and jobs."""
+    from atlctl.i18n import language
+
+    texts = _generated(f"texts.{language()}.json")
+    shared = texts.get("", {})
+    own = {} if here.node is here.root else texts.get(here.path.removeprefix("help "), {})
+    return {**shared, **own, **{name: shared.get(f":{place}", "") for name, place in names.offered.items()}}
 
 
 def _glued(words: list[str]) -> tuple[list[str], int]:
@@ -258,6 +279,8 @@ class Names:
     def __init__(self, path: str = "", asked: dict[str, str] | None = None) -> None:
         self.asked = asked or {}
         self.places = self._places(path)
+        #: Jobs that were offered, and the place of each.
+        self.offered: dict[str, str] = {}
         #: Whose names the cache lacks, or has had for long.
         self.stale: list[cache.Scope] = []
 
@@ -279,13 +302,11 @@ class Names:
 
     def jobs(self) -> list[str]:
         """Names of jobs."""
-        found: list[str] = []
         for place in self.places:
-            if place in ("local", "ssh"):
-                found += registered(place)
-            else:
-                found += self._cached(place)
-        return cache.safe(found)
+            found = registered(place) if place in ("local", "ssh") else self._cached(place)
+            for name in cache.safe(list(found)):
+                self.offered.setdefault(name, place)
+        return list(self.offered)
 
     def workers(self, job: str | None) -> list[str]:
         """Names of the workers of `job`, else of the current one: ATLCTL_JOB, that of `atlctl use`, those of the

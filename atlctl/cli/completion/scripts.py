@@ -48,22 +48,37 @@ complete -F _atlctl atlctl
 ZSH = r"""#compdef atlctl
 # zsh completion for atlctl. Print it with: atlctl completion zsh
 _atlctl() {
-    local -a answer typed unfinished
-    local program kind
+    local -a answer typed unfinished names shown
+    local program kind line tab=$'\t'
+    local -i width=0
     typed=("${(@Q)words}")
     # Without the quote that it begins with and is not closed yet.
     typed[CURRENT]="${(Q)PREFIX}"
     program="${typed[1]/#\~\//$HOME/}"
     # An alias of atlctl is no program.
     whence -p -- "$program" >/dev/null || program=atlctl
-    answer=("${(@f)$(command "$program" --complete zsh $((CURRENT - 1)) "${(@)typed}" 2>/dev/null)}")
+    answer=("${(@f)$(command "$program" --complete zsh+ $((CURRENT - 1)) "${(@)typed}" 2>/dev/null)}")
     kind="${answer[1]}"
     shift answer
     # A name with a colon at its end is not the whole word.
     unfinished=("${(@M)answer:#*:}")
     answer=("${(@)answer:#*:}")
     (( ${#unfinished} )) && compadd -S '' -a -- unfinished
-    (( ${#answer} )) && compadd -a -- answer
+    # Behind a tab is a description. Lines that are wider than the screen would be listed in several.
+    names=("${(@)answer%%$tab*}")
+    for line in "${(@)names}"; do (( ${#line} > width )) && width=${#line}; done
+    for line in "${(@)answer}"; do
+        if [[ "$line" == *$tab* ]]; then
+            line="${(r:width:)${line%%$tab*}}  -- ${line#*$tab}"
+            (( ${(m)#line} < COLUMNS )) || line="${(mr:COLUMNS - 4:)line}..."
+        fi
+        shown+=("$line")
+    done
+    if [[ "${answer[*]}" == *$tab* ]]; then
+        compadd -l -d shown -a -- names
+    elif (( ${#names} )); then
+        compadd -a -- names
+    fi
     case "$kind" in
         :files) _files ;;
         :folders) _files -/ ;;
@@ -84,7 +99,7 @@ function __atlctl_complete
     set -l program (string replace -r '^~/' "$HOME/" -- $typed[1])
     # An alias of atlctl is no program.
     type -q -f -- "$program"; or set program atlctl
-    set -l answer (command $program --complete fish (count $typed) $typed "$current" 2>/dev/null)
+    set -l answer (command $program --complete fish+ (count $typed) $typed "$current" 2>/dev/null)
     printf '%s\n' $answer[2..-1]
     switch "$answer[1]"
         case :files

@@ -136,6 +136,26 @@ def test_a_copy_names_workers_and_files():
     assert candidates(TABLE, ["cp", "-j", "train-1", "a", "b"], "") == ("words", ["-j"])
 
 
+def test_words_have_descriptions_if_the_shell_asks_for_them(capfd, monkeypatch):
+    def asked(shell, *words):
+        complete.answer([shell, str(len(words)), "atlctl", *words])
+        return capfd.readouterr().out.splitlines()
+
+    assert asked("fish", "sto") == [":words", "stop"]
+    assert asked("fish+", "sto") == [":words", "stop\tStop a job: show the plan, ask, save its logs, end it."]
+    assert asked("zsh+", "help", "local", "r") == [
+        ":words",
+        "run\tStart a job on this machine.",
+        "rm\tRemove ended jobs on this machine, with their logs.",
+    ]
+    assert asked("zsh+", "stop", "--dele") == [":words", "--delete\tdelete the job for good, with its pods"]
+    assert asked("zsh+", "stop", "train-1") == [":words", "train-1\tjob of this machine"]
+    assert asked("zsh+", "ps", "-j", "gp") == [":words", "gpus\tjob on hosts"]
+    assert asked("zsh+", "--color", "al") == [":words", "always"]
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    assert asked("zsh+", "stop", "--dele") == [":words", "--delete\t彻底删除作业及其 pod"]
+
+
 def test_the_environments_job_is_the_default(monkeypatch):
     monkeypatch.setenv("ATLCTL_JOB", "train-1")
     assert candidates(TABLE, ["shell"], "worker-0") == ("words", ["worker-0"])
