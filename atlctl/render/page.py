@@ -110,11 +110,15 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A line of a file, or of a stack (`number` 0). `tone`: the one that is meant, the user's own code, other code."""
+    """A line of a file, or of a stack (`number` 0). `tone`: the one that is meant, the user's own code, other code.
+
+    `stamp`: the node's time, which stood in front of it; not shown on a phone.
+    """
 
     number: int
     text: str
     tone: Literal["at", "own", "faint", ""] = ""
+    stamp: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +357,7 @@ def _numbered(items: Sequence[Numbered]) -> Html:
         element(
             "span",
             element("i", str(item.number), aria_hidden="true") if item.number else None,
+            element("small", f"{item.stamp} ") if item.stamp else None,
             lines(item.text),
             class_=item.tone or None,
         )

@@ -13,7 +13,7 @@ from atlctl.diagnosis.clockskew import Clocks
 from atlctl.diagnosis.consequence import consequence_of
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
 from atlctl.diagnosis.hang import HANG, START, Scene
-from atlctl.diagnosis.logline import When
+from atlctl.diagnosis.logline import When, split_stamp
 from atlctl.diagnosis.platform import Event
 from atlctl.diagnosis.result import Cause, Diagnosis, Proof, Verdict, WorkerReport
 from atlctl.diagnosis.telling.data import utc
@@ -64,7 +64,7 @@ _SAID = 300
 _OPEN_GROUPS = 40
 #: More workers are told in groups of those alike, and one by one below that.
 _TABLE = 24
-_TYPED = ("atlctl ", "kubectl ", "less ")
+_TYPED = "kubectl cordon "
 #: Rows of a table of states, events, versions, machines or files, and those that are open at once.
 _MOST_ROWS, _OPEN_ROWS = 500, 30
 _TEXT = 500
@@ -139,6 +139,7 @@ def page(material: Material, manner: Manner, words: Mapping[str, str]) -> Report
     found, manifest = material.found, material.manifest
     telling = tell_people(found, manner)
     kept = [row for row in telling.rows if not row.proofs]
+    commands = {manner.next_command(cause) for cause in (*found.root_causes, *found.candidates)}
     name = str(material.about.get("job") or words["saved logs"])
     events = material.job.events
     missing = [manner.word(Message("{what}: {why}", what=what, why=why)) for what, why in material.missing]
@@ -166,14 +167,14 @@ def page(material: Material, manner: Manner, words: Mapping[str, str]) -> Report
         _job(material, manner, words),
         [(piece.text, piece.tone) for piece in telling.title],
         _level(found),
-        [Fact(row.label, row.lines, _typed(row.lines), row.tone) for row in kept],
+        [Fact(row.label, row.lines, _typed(row.lines, commands), row.tone) for row in kept],
         [Fact(label, [text]) for label, text in material.made],
         sections,
     )
 
 
-def _typed(lines: Sequence[str]) -> frozenset[int]:
-    return frozenset(at for at, line in enumerate(lines) if line.startswith(_TYPED))
+def _typed(lines: Sequence[str], commands: set[str | None]) -> frozenset[int]:
+    return frozenset(at for at, line in enumerate(lines) if line in commands or line.startswith(_TYPED))
 
 
 def _level(found: Diagnosis) -> Level:
@@ -217,7 +218,7 @@ def _excerpts(proofs: Sequence[Proof], material: Material, manner: Manner, words
             continue
         places.setdefault(name, []).append(len(drawn))
         shown = [
-            Numbered(at, text, "at" if at == number else "") for at, text in enumerate(passage.lines, passage.first)
+            _stamped(at, text, "at" if at == number else "") for at, text in enumerate(passage.lines, passage.first)
         ]
         more = _coloured(passage.trace)
         drawn.append(Excerpt(_place(proof, manner), "", shown, more, _folded_trace(passage.trace, words)))
@@ -227,6 +228,12 @@ def _excerpts(proofs: Sequence[Proof], material: Material, manner: Manner, words
 def _place(proof: Proof, manner: Manner) -> str:
     place = manner.place(proof)
     return Linked(place, proof.file) if proof.file else place
+
+
+def _stamped(number: int, line: str, tone: Literal["at", ""]) -> Numbered:
+    _, text = split_stamp(line.encode("utf-8", "replace"))
+    shown = text.decode()
+    return Numbered(number, shown, tone, line[: len(line) - len(shown)].rstrip())
 
 
 def _folded_trace(trace: Sequence[object], words: Mapping[str, str]) -> str:
@@ -286,7 +293,7 @@ def _cascade(found: Diagnosis, manner: Manner, words: Mapping[str, str]) -> Page
         )
         for item in found.cascade[:_MAX_ROWS]
     ]
-    keys = ("after", "count", "what they say", "workers", "ranks", "first time", "place")
+    keys = ("after", "count", "message", "workers", "ranks", "first time", "place")
     heads = [words[f"head {key}"] for key in keys]
     return without_empty(PageTable(heads, rows, frozenset((0, 1)), caption=words["cascade caption"])) if rows else None
 
@@ -301,7 +308,7 @@ def _earlier(causes: Sequence[Cause], manner: Manner, words: Mapping[str, str]) 
         )
         for cause in causes[:_MAX_ROWS]
     ]
-    heads = [words[f"head {key}"] for key in ("time", "who", "what they say", "place")]
+    heads = [words[f"head {key}"] for key in ("time", "who", "message", "place")]
     return without_empty(PageTable(heads, rows, caption=words["earlier caption"])) if rows else None
 
 
@@ -318,7 +325,8 @@ def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> li
         info, log, cause = known.get(item.worker), logs.get(item.worker), blamed.get(item.worker)
         last = clocks.when(item.worker, log.last) if log else None
         state = _state(info.state, info.platform.reason, manner) if info else ""
-        part = Coloured(words.get(f"part {item.part}", item.part), _TONES.get(item.part, Tone.PLAIN))
+        shown = f"mark {_PARTS[item.part]}" if item.part in _PARTS else f"part {item.part}"
+        part = Coloured(words.get(shown, item.part), _TONES.get(item.part, Tone.PLAIN))
         said = _said(item, cause, manner)
         rows.append(
             (
@@ -333,14 +341,14 @@ def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> li
     ]
     if not rows:
         return []
-    keys = ("worker", "state", "ended", "part", "what it said", "after", "last line", "restarts", "rounds", "clock")
+    keys = ("worker", "state", "ended", "part", "message", "after", "last line", "restarts", "rounds", "clock")
     marked = frozenset(at for at, row in enumerate(rows) if row[0] in blamed)
     whole = PageTable([words[f"head {key}"] for key in keys], rows, frozenset((5, 7, 8, 9)), marked)
     if len(rows) <= _TABLE:
         return [without_empty(whole)]
     groups = [(fold_names(names), str(len(names)), *key[1:]) for key, names in alike.items()]
     groups.sort(key=lambda row: (row[0] not in blamed, -int(row[1])))
-    heads = [words[f"head {key}"] for key in ("workers", "count", "state", "part", "what it said")]
+    heads = [words[f"head {key}"] for key in ("workers", "count", "state", "part", "message")]
     first = frozenset(at for at, row in enumerate(groups) if row[0] in blamed)
     folded = words["all rows"].format(count=len(rows))
     few = without_empty(
@@ -533,7 +541,7 @@ def smoke_results(data: Mapping[str, Any], words: Mapping[str, str], tell: Calla
         )
         for item in findings[:_MOST_FINDINGS]
     ]
-    heads = [words[f"head {key}"] for key in ("verdict", "check", "culprit", "evidence", "confirmed", "advice")]
+    heads = [words[f"head {key}"] for key in ("verdict", "check", "who", "evidence", "confirmed", "advice")]
     marked = frozenset(at for at, item in enumerate(findings[:_MOST_FINDINGS]) if item.get("severity") == "fail")
     noted = PageTable(
         [words[f"head {key}"] for key in ("verdict", "check", "seconds", "note")], checks, frozenset((2,))
@@ -889,8 +897,6 @@ _TEXTS = {
     # Tables.
     "head after": Message("after"),
     "head count": Message("count"),
-    "head what they say": Message("message"),
-    "head what it said": Message("message"),
     "head workers": about("report: head workers", "workers"),
     "head worker": Message("worker"),
     "head who": Message("who"),
@@ -925,7 +931,6 @@ _TEXTS = {
     "head size": Message("size"),
     "head verdict": Message("verdict"),
     "head check": Message("check"),
-    "head culprit": Message("who"),
     "head evidence": Message("evidence"),
     "head confirmed": Message("confirmed"),
     "head advice": Message("next step"),
@@ -933,11 +938,7 @@ _TEXTS = {
     "head note": Message("note"),
     "cascade caption": Message("These failures are consequences."),
     "earlier caption": Message("The job was restarted after these failures."),
-    "part initiator": Message("failed by itself"),
-    "part victim": Message("lost its peer"),
-    "part ended": Message("ended by its agent"),
     "part silent": Message("log ends without an error"),
-    "part agent": Message("torchrun itself ended"),
     "part no log": Message("no log"),
     "part never seen": Message("never seen"),
     "all rows": Message("All {count}"),
