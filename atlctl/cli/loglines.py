@@ -117,10 +117,11 @@ class JsonLines:
         return f'"{self._stamp}.{rest // 1000:06d}Z"'
 
     def ended(self, worker: Worker, problem: AtlctlError | None) -> None:
-        """`exited` with 0: its log was read to the end. `lost`: it was not."""
-        how = {"outcome": "exited", "exit_code": 0} if problem is None else {"outcome": "lost", "exit_code": None}
+        """`exited`: its log was read to the end. `lost`: it was not. Exit code and signal are those of the worker."""
+        read = "exited" if problem is None else "lost"
+        how = {"outcome": read, "exit_code": worker.exit_code, "signal": worker.signal}
         reason = "" if problem is None else problem.message
-        self._put_object({"type": "outcome", "worker": worker.name, **how, "signal": None, "reason": reason})
+        self._put_object({"type": "outcome", "worker": worker.name, **how, "reason": reason})
 
     def summary(self, read: int, lost: int, exit_code: int) -> None:
         """The last object: a stream without it was cut."""

@@ -125,6 +125,11 @@ class Job:
     numbered: bool = True
 
     @property
+    def reference(self) -> str:
+        """What finds exactly this job again: other kinds may have one of its name."""
+        return f"{self.resource}/{self.name}" if self.resource else self.name
+
+    @property
     def missing(self) -> tuple[int, ...]:
         """Indexes that should have a worker and have none. If the job is not `numbered`, only their count is right."""
         present = {worker.index for worker in self.workers}

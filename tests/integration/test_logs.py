@@ -83,6 +83,28 @@ def test_json_is_lines_with_times_outcomes_and_the_summary_last(jobs: Registry) 
     assert [item["time"] for item in lines] == sorted(item["time"] for item in lines)
 
 
+def test_json_has_the_exit_of_each_worker(jobs: Registry) -> None:
+    jobs.start("ends", 4, "sh", "-c", "case $RANK in 0) exit 3;; 1) kill -9 $$;; 2) exit 0;; 3) exec sleep 1000;; esac")
+    ended = ["Failed", "Failed", "Succeeded", "Running"]
+    assert proc.wait_until(lambda: jobs.states("ends") == ended, 10)
+    expected = {"worker-0": (3, None), "worker-1": (None, 9), "worker-2": (0, None), "worker-3": (None, None)}
+    found = [item for item in objects(jobs.cli("logs", "ends", "-o", "json").stdout) if item["type"] == "outcome"]
+    assert {item["worker"]: (item["exit_code"], item["signal"]) for item in found} == expected
+
+
+def test_json_of_a_followed_log_has_the_exit_at_the_end(jobs: Registry) -> None:
+    jobs.start("falls", 2, "sh", "-c", "echo up; while [ ! -e go ]; do sleep 0.02; done; kill -9 $$")
+    with jobs.popen("logs", "falls", "-f", "-o", "json", stdout=-1, stderr=-1) as run:
+        assert run.stdout is not None
+        first = [run.stdout.readline() for _ in range(2)]
+        for worker in ("worker-0", "worker-1"):
+            jobs.folder("falls").joinpath(f"workers/{worker}/work/go").touch()
+        rest, _ = run.communicate(timeout=10)
+    found = objects(b"".join(first) + rest)
+    assert [item["signal"] for item in found if item["type"] == "outcome"] == [9, 9]
+    assert found[-1]["type"] == "summary"
+
+
 def test_json_is_lossless(jobs: Registry) -> None:
     found = [item for item in objects(jobs.cli("logs", "raw", "-o", "json").stdout) if item["type"] == "output"]
     data = [item["data"].encode() if "data" in item else base64.b64decode(item["data_b64"]) for item in found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from atlctl.backends.base import LogRequest
-    from atlctl.jobs.model import Worker
+    from atlctl.backends.base import Backend, LogRequest
+    from atlctl.jobs.model import Job, Worker
     from atlctl.jobs.selection import Selection
 
 
@@ -101,12 +102,16 @@ async def _show(
         prefix = view.prefix and len(workers) > 1
         shown = TextLines(writer, context().streams, prefix=prefix, raw=view.raw, pattern=view.pattern)
     problems: list[AtlctlError] = []
+    ended: list[tuple[Worker, AtlctlError | None]] = []
 
     def report(worker: Worker, problem: AtlctlError | None) -> None:
         if problem is not None:
             problems.append(problem)
             say.warning(Message("{names}: {text}", names=worker.name, text=problem.message))
-        shown.ended(worker, problem)
+        if request.follow and view.json:
+            ended.append((worker, problem))  # how the worker ended is known by the end of the job
+        else:
+            shown.ended(worker, problem)
 
     names = fold_names(worker.name for worker in workers)
     reading = Message("reading the logs of {workers}", workers=names)
@@ -115,8 +120,19 @@ async def _show(
         async for chunk in merge(workers, lambda worker: source.lines(job, worker, request), report):
             shown.put(chunk)
             await writer.drain()
+    known = await _as_they_ended(source, job) if ended else {}
+    for worker, problem in ended:
+        shown.ended(known.get(worker.name, worker), problem)
     code = int(ExitCode.OK)
     if problems:
         code = int(problems[0].exit_code if len(problems) == len(workers) else ExitCode.FAILED)
     shown.summary(len(workers) - len(problems), len(problems), code)
     return code
+
+
+async def _as_they_ended(source: Backend, job: Job) -> dict[str, Worker]:
+    """Workers by name as they are now; none if the job is gone, or another has its name."""
+    with contextlib.suppress(AtlctlError):
+        now = await source.get_job(context().selector or job.reference)
+        return {worker.name: worker for worker in now.workers} if now.uid == job.uid else {}
+    return {}

@@ -153,8 +153,8 @@ async def _wait_for(source: Backend, argument: str | None, option: str | None) -
 
 
 def _finder(source: Backend, job: Job) -> Callable[[], Awaitable[Job]]:
-    """Asks for exactly this job again: other kinds may have one of its name."""
-    name = context().selector or (f"{job.resource}/{job.name}" if job.resource else job.name)
+    """Asks for exactly this job again."""
+    name = context().selector or job.reference
     return lambda: source.get_job(name)
 
 

@@ -63,9 +63,7 @@ async def _use(name: str, output: str) -> None:
         "namespace": job.namespace,
         "hostfile": current.place("hostfile", asked.hostfile),
     }
-    # Other kinds may have a job of its name.
-    form = f"{job.resource}/{job.name}" if job.resource else job.name
-    used = current.Used(form, job.uid, {option: value for option, value in found.items() if value is not None})
+    used = current.Used(job.reference, job.uid, {option: value for option, value in found.items() if value is not None})
     current.save(used)
     _tell(used, output)
 
