@@ -353,7 +353,7 @@ class Writer:
 
     def _write_some(self, target: _Target) -> None:
         try:
-            if self._line is not None:
+            if self._line is not None or self._drawn:
                 self._make_way(target)
             stream, buffers = self._batch(target)
             if buffers:

@@ -256,3 +256,26 @@ def test_a_terminal() -> None:
     assert os.get_blocking(side)
     os.close(main)
     os.close(side)
+
+
+def test_output_erases_the_status_line_although_its_end_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both come before the writer's thread has its turn."""
+    for name in ("FIRST", "QUIET", "TICK"):
+        monkeypatch.setattr(f"atlctl.render.writer.{name}", 0.01, raising=False)
+    terminal, line = pty.openpty()
+    writer = Writer(line, line)
+    shown = b""
+    for _ in range(10):
+        writer.show(lambda columns: b"STATUS")
+        deadline = time.monotonic() + 10
+        while not writer.drawn and time.monotonic() < deadline:
+            time.sleep(0.005)
+        writer.put("stdout", b"output\n")
+        writer.show(None)
+        assert writer.flush(10)
+        shown += os.read(terminal, 1 << 16)
+    assert writer.close(10)
+    os.close(line)
+    os.close(terminal)
+    assert b"STATUS" in shown
+    assert b"STATUSoutput" not in shown
