@@ -38,11 +38,11 @@ def ascii_only(env: Mapping[str, str]) -> bool:
 
 
 class Screen:
-    """`plain`: a terminal without escapes (TERM=dumb), where each drawing goes below the one before."""
+    """`plain`: without moves of the cursor, so that each drawing goes below the one before."""
 
     def __init__(self, plain: bool, color: bool, ascii_only: bool = False) -> None:
         self.plain = plain
-        self._color = color and not plain
+        self._color = color
         self._ascii = ascii_only
         self._drawn: tuple[int, int] | None = None
 
@@ -56,7 +56,7 @@ class Screen:
         Lines that do not fit below each other are left out.
         """
         if self.plain:
-            return "".join(f"{self._line(line)}\n" for line in lines) + "\n"
+            return "".join(f"{self._line(line, columns)}\n" for line in lines)
         start = _HOME if self._drawn == (columns, rows) else _HOME + _CLEAR
         self._drawn = columns, rows
         shown = []
@@ -66,22 +66,21 @@ class Screen:
             shown.append(f"{_REST_OF_LINE}{text}")
         return start + "\n".join(shown) + _BELOW
 
-    def _line(self, line: Line, columns: int | None = None, chosen: bool = False) -> str:
+    def _line(self, line: Line, columns: int, chosen: bool = False) -> str:
         parts, left = [], columns
         for cell in map(cleaned, line):
             text, head = cell.text, cell.head
-            if left is not None:
-                if left <= 0:
-                    break
-                text = _cut(text, left)
-                left -= display_width(text)
+            if left <= 0:
+                break
+            text = _cut(text, left)
+            left -= display_width(text)
             if self._ascii:
                 text, head = text.translate(_ASCII), head.translate(_ASCII)
             if chosen:
                 parts.append(text)
             else:
                 parts.append(painted_head(text, head or text, cell.tone, self._color))
-        return f"{_CHOSEN}{''.join(parts)}{' ' * (left or 0)}{_PLAIN}" if chosen else "".join(parts)
+        return f"{_CHOSEN}{''.join(parts)}{' ' * left}{_PLAIN}" if chosen else "".join(parts)
 
 
 def _cut(text: str, columns: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,8 @@ TIMEOUT_SECONDS = 20.0
 INTERVAL_SECONDS = 3.0
 #: Below that the samplers themselves would be what is seen.
 _LEAST_SECONDS = 1.0
+#: Rows of a terminal on which everything is shown.
+_ENDLESS = 1 << 20
 ORDERS = ("odd", "worker", "util", "power", "memory", "temp", "cpu")
 
 
@@ -121,9 +124,15 @@ def _once(watch: Watch, output: str, sort: str) -> int:
         workers = [to_data(view, judged[view.worker.name]) for view in views]
         say.document({"job": watch.job.name, "uid": watch.job.uid, "workers": workers}, problems)
     else:
-        from atlctl.cli.top.table import whole
+        from atlctl.cli.top.table import Browsing, Picture, whole
+        from atlctl.render.screen import Screen, ascii_only
 
-        say.out("".join(f"{line}\n" for line in whole(views, sort)))
+        streams = context().streams
+        if streams.stdout_tty:
+            lines, _ = Picture(watch.job.name, views, None).page(Browsing(sort), (streams.width, _ENDLESS), keys=False)
+            say.out(Screen(True, streams.stdout_color, ascii_only(os.environ)).draw(lines, streams.width, _ENDLESS))
+        else:
+            say.out("".join(f"{line}\n" for line in whole(views, sort)))
         _tell(views)
     return fold_errors(errors)
 

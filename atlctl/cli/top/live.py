@@ -14,7 +14,7 @@ from atlctl.cli import say
 from atlctl.cli.runtime import context
 from atlctl.cli.top.table import Browsing, Picture
 from atlctl.cli.top.watching import Watch
-from atlctl.i18n import Message
+from atlctl.i18n import Message, joined
 from atlctl.render.screen import ENTER, LEAVE, Screen, ascii_only, size
 
 #: Seconds of silence that are odd: at least, and in intervals.
@@ -96,7 +96,9 @@ class _Live:
     # The picture
 
     def _look(self) -> Picture:
-        return Picture(self._watch.job.name, self._watch.views, self.now(), self._stale)
+        now = self.now()
+        troubles = {view.worker.name: joined(view.troubles(now, self._stale)) for view in self._watch.views}
+        return Picture(self._watch.job.name, self._watch.views, troubles)
 
     def draw(self, anew: bool = False) -> None:
         """`anew`: with the latest figures. Nothing is drawn while the terminal takes nothing, as after
@@ -107,12 +109,12 @@ class _Live:
             self._picture = self._look()
         found = size()
         lines, chosen = self._picture.page(self._choice, found, not self.screen.plain)
-        say.out(self.screen.draw(lines, *found, chosen=chosen))
+        say.out(self.screen.draw(lines, *found, chosen=chosen) + ("\n" if self.screen.plain else ""))
 
     def last(self) -> str:
         """The last table, for the screen that was there before."""
         lines, _ = self._picture.page(Browsing(self._choice.order), size(), keys=False)
-        return Screen(True, False, ascii_only(os.environ)).draw(lines, *size())
+        return Screen(True, context().streams.stdout_color, ascii_only(os.environ)).draw(lines, *size())
 
     # The keyboard
 

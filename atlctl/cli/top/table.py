@@ -178,12 +178,16 @@ _ORDERS: Mapping[str, Callable[[GpuRow], float]] = {
 
 def whole(views: Sequence[View], order: str) -> list[str]:
     """Every row, in any width; no row for a worker that reported nothing."""
-    told = [view for view in views if view.use is not None or view.readout.gpus]
-    rows = sorted((row for place in _places(told, {}) for row in _rows(place, False)), key=_ORDERS[order])
+    rows = [row for place in _places(_reported(views), {}) for row in _rows(place, False)]
+    rows.sort(key=_ORDERS[order])
     if not rows:
         return []
     lines, _ = _table(rows, _firsts(rows), None, _DRAWN)
     return ["".join(cell.text for cell in line).rstrip(" ") for line in lines]
+
+
+def _reported(views: Sequence[View]) -> list[View]:
+    return [view for view in views if view.use is not None or view.readout.gpus]
 
 
 def _firsts(rows: Sequence[GpuRow]) -> list[bool]:
@@ -361,10 +365,11 @@ class Browsing:
 class Picture:
     """All workers at one moment; pages of it are made on demand."""
 
-    def __init__(self, job: str, views: Sequence[View], now: float, stale: float) -> None:
+    def __init__(self, job: str, views: Sequence[View], troubles: Mapping[str, str] | None) -> None:
+        """`troubles`: by worker's name; None for a single look, where workers without data have no rows."""
         self.job = job
         self.views = views
-        self.places = _places(views, {view.worker.name: joined(view.troubles(now, stale)) for view in views})
+        self.places = _places(_reported(views) if troubles is None else views, troubles or {})
         self._at = time.strftime("%H:%M:%S")
         self._models = {one.gpu.name for place in self.places for one, _ in place.judged}
 
@@ -382,8 +387,8 @@ class Picture:
             body, chosen = [(), *(line for cell in text for line in _wrapped(cell, columns - 1))], -1
             choice.room, choice.first = room, max(0, min(choice.first, len(body) - room))
             body = body[choice.first : choice.first + room]
-        filler = [()] * (room - len(body)) if keys else []
-        return [*lines, *body, *filler, *footer][:height], chosen
+        body = [*body, *[()] * (room - len(body))] if keys else [line for line in body if line]
+        return [*lines, *body, *footer][:height], chosen
 
     def _summary(self, columns: int) -> list[Line]:
         phases = Counter(view.phase for view in self.views)
@@ -438,13 +443,16 @@ class Picture:
         hidden = _PIPED | ({"NAME"} if len(self._models) < 2 else frozenset())
         if len({view.use.scope for view in self.views if view.use is not None}) < 2:
             hidden |= {"SCOPE"}
+        if all(len(one.trend) < 2 for place in self.places for one, _ in place.judged):
+            hidden |= {"LAST MINUTE"}
         lines, left = _table(rows[shown], _firsts(rows)[shown], columns - 1, hidden)
         notes = [_rest([*rows[: choice.first], *rows[shown.stop :], *folded])]
         if not rows:
             notes.append(Message("nothing matches") if choice.needle or not choice.only else Message("no marks"))
         if left:
             notes.append(Message("too narrow for {columns}", columns=joined(left, LIST)))
-        line = (Toned(joined(note for note in notes if note), Tone.DIM),)
+        note = joined(note for note in notes if note)
+        line = (Toned(note, Tone.DIM),) if note else ()
         return [*lines, line], choice.at - choice.first + 1 if rows else -columns
 
     def _arranged(self, choice: Browsing, room: int) -> tuple[list[GpuRow], list[GpuRow]]:

@@ -27,9 +27,9 @@ def test_the_first_time_all_is_cleared_then_drawn_over() -> None:
     assert screen.draw(lines("one"), 70, 24).startswith("\x1b[H\x1b[2J")
 
 
-def test_a_dumb_terminal_gets_no_escapes() -> None:
-    screen = Screen(plain=True, color=True)
-    assert screen.draw(lines("one", "\x1b[2J", tone=Tone.FAIL), 80, 24, chosen=0) == "one\n^[[2J\n\n"
+def test_without_moves_of_the_cursor() -> None:
+    screen = Screen(plain=True, color=False)
+    assert screen.draw(lines("one", "\x1b[2J", tone=Tone.FAIL), 80, 24, chosen=0) == "one\n^[[2J\n"
 
 
 def test_tones_with_colours_alone_and_the_chosen_line_in_reverse() -> None:
@@ -72,7 +72,7 @@ def test_in_ascii() -> None:
     text = f"{bar(0.5, 1, 3)} {sparkline([None, 0, 50, 100], 100, 6)} …"
     assert text == "█▌·    ▁▅█ …"
     drawn = Screen(plain=True, color=False, ascii_only=True).draw(lines(text), 80, 24)
-    assert drawn == "##.    _=# ~\n\n"
+    assert drawn == "##.    _=# ~\n"
 
 
 def test_sparklines() -> None:

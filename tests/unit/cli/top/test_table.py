@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from atlctl.cli.top.table import Browsing, Picture, whole
 from atlctl.cli.top.view import View, judge, to_data
-from atlctl.i18n import translated
+from atlctl.i18n import joined, translated
 from atlctl.jobs.model import Processes, State, Worker
 from atlctl.remote.gpus import Gpu
 from atlctl.render.screen import Screen
@@ -29,10 +30,14 @@ def screen(
     *views: View, columns: int = 200, rows: int = 60, order: str = "odd", now: float = 2.0, **chosen: Any
 ) -> list[str]:
     """A page without its footer, the blank lines above that, and blanks at the ends of lines."""
-    page, _ = Picture("train", views, now, 10.0).page(Browsing(order, **chosen), (columns, rows))
+    page, _ = picture(views, now, "train").page(Browsing(order, **chosen), (columns, rows))
     lines = ["".join(translated(cell.text) for cell in line).rstrip() for line in page]
     assert len(lines) == rows
     return "\n".join(lines[:-1] if rows >= 8 else lines).rstrip().split("\n")
+
+
+def picture(views: Sequence[View], now: float, job: str = "train") -> Picture:
+    return Picture(job, views, {view.worker.name: joined(view.troubles(now, 10.0)) for view in views})
 
 
 def firsts(lines: list[str]) -> list[str]:
@@ -46,9 +51,9 @@ def test_a_row_for_each_gpu_the_odd_one_on_top() -> None:
     assert lines[0].endswith("1 worker, 2 GPUs (H100), 1 GPU with marks")
     assert lines[1:] == [
         "2 of 2 GPUs busy, median use 99 %, power 1.4 kW, memory 86 %",
-        "WORKER    GPU     UTIL %  LAST MINUTE             MEMORY GiB  POWER W  TEMP C  ECC     CPU  RAM GiB  MARKS",
-        f"worker-0    1  █████  99  {'█':>20}  ████▎  68/80      690      64    2  1.5/32      0/0  2 uncorrected ECC",
-        f"worker-0    0  █████  99  {'█':>20}  ████▎  68/80      690      64    0",
+        "WORKER    GPU     UTIL %    MEMORY GiB  POWER W  TEMP C  ECC     CPU  RAM GiB  MARKS",
+        "worker-0    1  █████  99  ████▎  68/80      690      64    2  1.5/32      0/0  2 uncorrected ECC",
+        "worker-0    0  █████  99  ████▎  68/80      690      64    0",
     ]
 
 
@@ -132,7 +137,7 @@ def test_the_chosen_row_is_followed() -> None:
     choice = Browsing("worker")
 
     def chosen() -> str:
-        lines, at = Picture("train", views, 2.0, 10.0).page(choice, (120, 12))
+        lines, at = picture(views, 2.0, "train").page(choice, (120, 12))
         return lines[at][0].text.split()[0]
 
     assert chosen() == "worker-0"
@@ -179,14 +184,14 @@ def test_every_size_of_a_terminal(columns: int) -> None:
 def test_columns_go_where_it_is_narrow() -> None:
     lines = screen(view(0, gpu(0, ecc_uncorrected=2, clock_reasons=0x48)), columns=60)
     assert lines[2] == "WORKER    GPU     UTIL %  POWER W  MARKS"
-    assert lines[-1] == "too narrow for LAST MINUTE, MEMORY GiB, TEMP C, ECC, CPU, RAM GiB"
+    assert lines[-1] == "too narrow for MEMORY GiB, TEMP C, ECC, CPU, RAM GiB"
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 160])
 def test_nothing_is_broken_inside_a_word(columns: int) -> None:
     odd = gpu(3, uuid="GPU-x", power=200.0, ecc_uncorrected=1, name="NVIDIA H100 80GB HBM3", clock_reasons=0x88)
     views = [eight(number) for number in range(3)] + [eight(3, g3=odd)]
-    page, _ = Picture("train", views, 2.0, 10.0).page(Browsing("odd"), (columns, 24))
+    page, _ = picture(views, 2.0, "train").page(Browsing("odd"), (columns, 24))
     drawn = Screen(plain=False, color=False).draw(page, columns, 24)
     full = Screen(plain=True, color=False).draw(page, columns, 24)
     for shown in drawn.removesuffix("\x1b[J").split("\x1b[K")[1:]:
@@ -260,9 +265,9 @@ def test_hostile_names() -> None:
     views = [view(0, gpu(0, name="\x1b[2J")), view(1, gpu(1, name="\x9b2J"))]
     views[1].turn("lost", 1.0, "gone\nworker-9  forged")
     for shown in (views, views[:1]):
-        page, _ = Picture("train\n\x1b[2J", shown, 2.0, 10.0).page(Browsing("odd"), (200, 60), keys=False)
+        page, _ = picture(shown, 2.0, "train\n\x1b[2J").page(Browsing("odd"), (200, 60), keys=False)
         drawn = Screen(plain=True, color=False).draw(page, 200, 60)
-        assert drawn.count("\n") == len(page) + 1
+        assert drawn.count("\n") == len(page)
         assert not any(char in drawn for char in "\x1b\x9b")
 
 
@@ -273,3 +278,18 @@ def test_data() -> None:
     assert (data["scope"], data["cpu_cores"], data["cpu_cores_limit"]) == ("container", 1.5, 32.0)
     bare = view(1)
     assert to_data(bare, [])["gpus"] is None
+
+
+def test_the_last_minute() -> None:
+    one, other = view(0, gpu(0)), view(1, gpu(1, uuid="b", utilization=None))
+    for second, use in ((3, 0.0), (4, 50.0)):
+        for shown in (one, other):
+            changed = gpu(utilization=use) if shown is one else gpu(1, uuid="b", utilization=None)
+            shown.hear("stderr", f"G 0\n{line(changed)}\n\nE 0\n".encode(), second)
+    lines = screen(one, other, columns=120)
+    assert "LAST MINUTE" in lines[2]
+    assert "   █▁▅  " in lines[3]
+    assert not set(lines[4]) & set("▁▂▃▄▅▆▇")
+    one.minute = 2
+    one.hear("stderr", f"G 0\n{line(gpu(utilization=100.0))}\n\nE 0\n".encode(), 5.0)
+    assert "   ▅█  " in screen(one, other, columns=120)[3]
