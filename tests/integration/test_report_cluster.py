@@ -29,7 +29,7 @@ def cluster() -> Iterator[Cluster]:
     """A job of two workers whose second one has failed, and an event with a secret in it."""
     with Server() as server:
         own = Cluster(server)
-        own.pytorchjob("train", 2)
+        own.pytorchjob("train", 2, container={"args": ["train.sh", "--token", CANARY]})
         server.log("train-worker-0", lines=["step 1"])
         server.log("train-worker-1", lines=FAILED, ended=True)
         pod = server.get("Pod", "train-worker-1", "default")
@@ -56,7 +56,14 @@ def test_a_job(cluster: Cluster, tmp_path: Path) -> None:
     assert (cause["worker"], cause["message"]) == ("worker-1", "ValueError: shard 7 is damaged, api_key=[redacted]")
     page = read((out / "index.html").read_text())
     assert page.problems == []
-    for words in ("FailedMount", "https://user:[redacted]@storage/x", "train-worker-1", "node1", "2.8.0+cu128"):
+    for words in (
+        "FailedMount",
+        "https://user:[redacted]@storage/x",
+        "train-worker-1",
+        "node1",
+        "2.8.0+cu128",
+        "train.sh --token [redacted]",
+    ):
         assert words in page.text
     data = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
     assert CANARY.encode() not in data + run.stdout + run.stderr

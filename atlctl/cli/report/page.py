@@ -663,17 +663,14 @@ def waits(material: Material, manner: Manner, words: Mapping[str, str]) -> Timel
         groups.setdefault(wait.what if len(waiting) > _WAIT_LANES else wait, []).append(wait)
     for group in list(groups.values())[: MOST_LANES - len(lanes)]:
         first = group[0]
-        until = max(end if wait.until is None else wait.until for wait in group)
+        until = max(first.since.seconds, *(end if wait.until is None else wait.until for wait in group))
         name = manner.word(_ranks_and_workers([(wait.rank, wait.worker) for wait in group]))
-        key = "waits at least" if first.least else "waits since"
-        told = words[key].format(
-            what=manner.word(first.what) or words["a peer"],
-            time=utc(first.since) or "?",
-            seconds=until - first.since.seconds,
-        )
-        lanes.append(
-            Lane(name, None, None, [LaneMark("waits", first.since.seconds, f"{name}: {told}", until)], "", False, told)
-        )
+        time, begun = utc(first.since), first.since.seconds
+        key = "waits at least" if first.least else "waits since" if time else "waits for"
+        what = manner.word(first.what) or words["a peer"]
+        said = [words[key].format(what=what, time=time, seconds=until - begun), first.frame]
+        told = manner.word(joined(filter(None, said)))
+        lanes.append(Lane(name, None, None, [LaneMark("waits", begun, f"{name}: {told}", until)], said=told))
     return Timeline(
         begin, utc(min(waiting, key=lambda wait: wait.since.seconds).since) or "", begin, end, (begin, end), lanes
     )
@@ -871,6 +868,7 @@ _TEXTS = {
     "never arrived": Message("never arrived"),
     "a peer": Message("waiting for a peer"),
     "waits since": Message("{what}: since {time}, for {seconds:.1f} s"),
+    "waits for": Message("{what}: for {seconds:.1f} s"),
     "waits at least": Message("{what}: for at least {seconds:.0f} s"),
     "mark root": Message("root cause"),
     "mark failure": Message("failed by itself"),

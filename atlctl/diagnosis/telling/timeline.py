@@ -230,7 +230,8 @@ _WAITED = re.compile(r"(?:waiting|ran for|timeout after|out after|Barrier in) (\
 class Waiting:
     """A rank that waits for its peers: in what (empty if unknown), since when and until when.
 
-    `until` is None if it still waited at the end of the evidence. `least`: it may have waited for longer.
+    `until` is None if it still waited at the end of the evidence. `least`: it may have waited for longer. `frame`: the
+    place in the user's code, if a log or the recorder has it.
     """
 
     rank: int | None
@@ -239,6 +240,7 @@ class Waiting:
     since: When
     until: float | None
     least: bool = False
+    frame: str = ""
 
 
 def waiting_ranks(workers: Sequence[WorkerEvidence], scene: Scene | None) -> list[Waiting]:
@@ -248,7 +250,7 @@ def waiting_ranks(workers: Sequence[WorkerEvidence], scene: Scene | None) -> lis
     """
     found: dict[object, Waiting] = {}
     clocks = Clocks(workers)
-    for one in (*_recorded(workers), *_timed_out(workers, clocks), *_seen(scene)):
+    for one in (*_recorded(workers, clocks), *_timed_out(workers, clocks), *_seen(scene)):
         found.setdefault((one.rank, one.worker), one)
     return list(found.values())
 
@@ -258,32 +260,38 @@ def pending_of(operation: str, number: int, group: str) -> Message:
     return Message("{operation} number {number} of group {group}", operation=operation, number=number, group=group)
 
 
-def _recorded(workers: Sequence[WorkerEvidence]) -> Iterator[Waiting]:
+def _recorded(workers: Sequence[WorkerEvidence], clocks: Clocks) -> Iterator[Waiting]:
     for item in workers:
+        last = clocks.when(item.worker, item.log.last) if item.log else None
         for dump in item.dumps:
             for group in dump.groups:
                 call = next((call for call in group.pending if call.created_ns is not None), None)
                 if call is not None and call.created_ns is not None:
                     what = pending_of(call.operation, call.seq, group.description or group.name)
-                    yield Waiting(dump.rank, item.worker, what, When(call.created_ns / 1e9, 0.001), None)
+                    since = When(call.created_ns / 1e9, 0.001)
+                    yield Waiting(
+                        dump.rank, item.worker, what, since, last.seconds if last else None, frame=call.frame or ""
+                    )
 
 
 def _timed_out(workers: Sequence[WorkerEvidence], clocks: Clocks) -> Iterator[Waiting]:
     for item in workers:
-        said: list[tuple[int | None, str, str, Moment | None]] = []
+        said: list[tuple[int | None, str, str, Moment | None, str]] = []
         for line in item.log.collectives if item.log else ():
             if line.says is Says.TIMEOUT and line.seq is not None:
                 call = pending_of(line.operation, line.seq, line.group or DEFAULT_GROUP)
-                said.append((line.rank, call, line.text, line.time))
+                said.append((line.rank, call, line.text, line.time, ""))
         for trace in item.log.traces if item.log else ():
             why = consequence_of(trace.last.text)
             if why is not None and why.sort in (Sort.WAITED, Sort.STORE_WAITED) and not trace.agent:
-                said.append((trace.origin.rank, trace.last.operation, trace.last.text, trace.time))
-        for rank, what, text, moment in said:
+                place = str(trace.last.frame or "")
+                said.append((trace.origin.rank, trace.last.operation, trace.last.text, trace.time, place))
+        for rank, what, text, moment, frame in said:
             when, lasted = clocks.when(item.worker, moment), _WAITED.search(text)
             if when is not None and lasted is not None:
                 seconds = int(lasted[1]) / (1 if lasted[2] == "seconds" else 1000)
-                yield Waiting(rank, item.worker, what, When(when.seconds - seconds, when.resolution), when.seconds)
+                since = When(when.seconds - seconds, when.resolution)
+                yield Waiting(rank, item.worker, what, since, when.seconds, frame=frame)
 
 
 def _seen(scene: Scene | None) -> Iterator[Waiting]:

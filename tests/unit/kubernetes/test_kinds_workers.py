@@ -47,6 +47,19 @@ def test_a_pytorchjobs_master_has_rank_0() -> None:
     assert (made.expected, made.missing, made.workers[1].role) == (3, (1,), "worker")
 
 
+def test_the_command_line_is_that_of_the_first_workers_trainer() -> None:
+    top = pytorchjob("bert")
+    made = [replica(top, "worker", 0), replica(top, "master", 0)]
+    for number, one in enumerate(made):
+        trainer = {"name": "pytorch", "command": ["torchrun", f"train-{number}.py"], "args": ["--name", "a b", 7]}
+        one["spec"]["containers"] = [{"name": "istio-proxy", "command": ["envoy"]}, trainer]
+    assert built("pytorchjobs.kubeflow.org", top, made).command == "torchrun train-1.py --name 'a b'"
+    made[1]["spec"]["containers"][1]["args"] = ["x" * 10_000]
+    assert len(built("pytorchjobs.kubeflow.org", top, made).command) == 4_000
+    made[1]["spec"]["containers"] = None
+    assert built("pytorchjobs.kubeflow.org", top, made).command == ""
+
+
 def test_a_pytorchjob_without_a_master_counts_workers_from_0() -> None:
     top = pytorchjob("bert")
     del top["spec"]["pytorchReplicaSpecs"]["Master"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,8 +8,11 @@ import pytest
 
 from atlctl.cli.report.page import Material, page, timeline, waits, words
 from atlctl.diagnosis.cause.decide import diagnose
-from atlctl.diagnosis.evidence import JobEvidence
+from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
+from atlctl.diagnosis.flightrecorder import parse_dump
 from atlctl.diagnosis.hang import with_look
+from atlctl.diagnosis.logfacts import LogFacts
+from atlctl.diagnosis.logline import Moment
 from atlctl.diagnosis.platform import PlatformState
 from atlctl.diagnosis.result import Diagnosis, Verdict
 from atlctl.diagnosis.telling.told import Manner
@@ -19,7 +23,7 @@ from atlctl.recording.recorder.store import StateChange, read_states
 from atlctl.render.page import Excerpts, Facts
 from tests.support.saved import START, evidence
 from tests.unit.diagnosis.causes import GUIDE
-from tests.unit.diagnosis.hang.made import COLLECTIVE, job, rank, recorder, stack
+from tests.unit.diagnosis.hang.made import COLLECTIVE, NOW, job, rank, recorder, stack
 from tests.unit.diagnosis.samples import matcher
 
 TEXTS = words("en")
@@ -85,6 +89,7 @@ def test_without_times_there_is_none(tmp_path):
     ]
 
 
+FRAME = 'File "/workspace/train.py", line 260, in train'
 DATA = Path(__file__).parents[3] / "corpus" / "data"
 
 
@@ -95,9 +100,9 @@ DATA = Path(__file__).parents[3] / "corpus" / "data"
             "frozen_process",
             [
                 ("rank 1 on worker-0", "never arrived", "absent"),
-                ("rank 0 on worker-0", "all_reduce: since 2026-11-20T21:49:17.514Z, for 5.0 s", "waits"),
-                ("rank 3 on worker-1", "all_reduce: since 2026-11-20T21:49:17.536Z, for 5.0 s", "waits"),
-                ("rank 2 on worker-1", "all_reduce: since 2026-11-20T21:49:17.538Z, for 5.0 s", "waits"),
+                ("rank 0 on worker-0", f"all_reduce: since 2026-11-20T21:49:17.514Z, for 5.0 s; {FRAME}", "waits"),
+                ("rank 3 on worker-1", f"all_reduce: since 2026-11-20T21:49:17.536Z, for 5.0 s; {FRAME}", "waits"),
+                ("rank 2 on worker-1", f"all_reduce: since 2026-11-20T21:49:17.538Z, for 5.0 s; {FRAME}", "waits"),
             ],
         ),
         ("killed_plain", None),
@@ -108,6 +113,26 @@ def test_who_waits_since_when_and_who_never_arrived(case, lanes):
     found = waits(material(diagnose(saved.job, matcher()), saved.job), MANNER, TEXTS)
     made = None if found is None else [(lane.name, lane.said, lane.marks[0].sort) for lane in found.lanes]
     assert made == lanes
+
+
+def test_dumps_of_flight_recorders_show_who_waits():
+    """In a log without a word: until its end."""
+    evidence = []
+    for number in range(3):
+        data = json.dumps(recorder(6 if number else 5, pending=bool(number))["json"]).encode()
+        dump, why = parse_dump(data, f"comm_lib_trace_rank_{number}")
+        assert dump is not None, why
+        log = LogFacts(last=Moment(NOW - 4, 0.001, absolute=True, dated=True))
+        evidence.append(WorkerEvidence(f"w-{number}", number, log, dumps=(dump,)))
+    whole = JobEvidence(tuple(evidence))
+    found = waits(material(diagnose(whole, matcher()), whole), MANNER, TEXTS)
+    assert found is not None
+    told = "all_reduce number 6 of group default_pg: since 2033-05-18T03:31:46.000Z, for 90.0 s"
+    assert [(lane.name, lane.said) for lane in found.lanes] == [
+        ("rank 0", "never arrived"),
+        ("rank 1 on w-1", told),
+        ("rank 2 on w-2", told),
+    ]
 
 
 def test_many_that_wait_in_the_same_share_a_lane(tmp_path):
