@@ -67,6 +67,9 @@ _ADVICE = {
     "cache": Message("look at the mount's options for caching (NFS: actimeo, lookupcache)"),
 }
 
+#: How a file may look that was written otherwise. A size may only be late, altered bytes are not.
+_ALTERED = "differs"
+_OTHERWISE = (_ALTERED, "size")
 _ADVICE_ELSE = Message("look at the mount on this worker, its free space and rights")
 
 Told = Mapping[str, Any]
@@ -116,6 +119,8 @@ class Looks:
     written: dict[str, Told] = field(default_factory=dict)
     seen: dict[str, dict[str, str]] = field(default_factory=dict)
     read: dict[str, Told] = field(default_factory=dict)
+    #: Reader and writer of a file that read otherwise at the first look.
+    once: set[tuple[str, str]] = field(default_factory=set)
     #: Still stuck when it was asked again.
     still: set[str] = field(default_factory=set)
 
@@ -169,7 +174,10 @@ class _Test:
                 looks, seen = self.looks[number], told.get("seen")
                 looks.read[name] = told
                 if isinstance(seen, dict):
+                    before = looks.seen.get(name, {})
                     looks.seen[name] = {by_index[i]: str(how) for i, how in seen.items() if i in by_index}
+                    # What read altered once is not taken back because it reads right now.
+                    looks.once |= {(name, w) for w, how in before.items() if how == _ALTERED}
 
     async def again(self) -> None:
         """What failed, or was not seen, is tried once more before it is said."""
@@ -184,7 +192,7 @@ class _Test:
         odd = [
             number
             for number, looks in self.looks.items()
-            if any(how in ("missing", "differs") for seen in looks.seen.values() for how in seen.values())
+            if any(how in ("missing", *_OTHERWISE) for seen in looks.seen.values() for how in seen.values())
         ]
         if odd:
             await asyncio.sleep(_AGAIN)
@@ -495,20 +503,26 @@ def _contents(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
     wrong: dict[str, list[str]] = {}
     for reader, seen in looks.seen.items():
         for writer, how in seen.items():
-            if how == "differs":
+            if how in _OTHERWISE or (reader, writer) in looks.once:
                 wrong.setdefault(writer, []).append(reader)
+
+    def again(pairs: Iterable[tuple[str, str]]) -> bool:
+        return any(looks.seen[reader][writer] in _OTHERWISE for reader, writer in pairs)
+
     by_reader: dict[str, list[str]] = {}
     for writer, readers in wrong.items():
-        asked = [name for name, seen in looks.seen.items() if seen.get(writer) in ("same", "differs")]
+        asked = [name for name, seen in looks.seen.items() if seen.get(writer) in ("same", *_OTHERWISE)]
         if 2 * len(readers) > len(asked):
             text = Message("what it wrote reads otherwise: {workers} read it", workers=fold_names(readers))
-            yield _finding(writer, place.path, Severity.FAIL, text, "content", confirmed=True)
+            confirmed = again((reader, writer) for reader in readers)
+            yield _finding(writer, place.path, Severity.FAIL, text, "content", confirmed)
         else:
             for reader in readers:
                 by_reader.setdefault(reader, []).append(writer)
     for reader, writers in by_reader.items():
         text = Message("it reads otherwise than others what {workers} wrote", workers=fold_names(writers))
-        yield _finding(reader, place.path, Severity.FAIL, text, "content", confirmed=True)
+        confirmed = again((reader, writer) for writer in writers)
+        yield _finding(reader, place.path, Severity.FAIL, text, "content", confirmed)
 
 
 def _space(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:

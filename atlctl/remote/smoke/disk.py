@@ -172,7 +172,7 @@ class Mount:
         self._made.discard(name)
 
     def _compare(self, index: int, size: int, whole: bool) -> str:
-        """`same`, `differs`, `missing`, or why it cannot be read."""
+        """`same`, `differs`, `size` (another one than was written), `missing`, or why it cannot be read."""
         name = name_of(self._token, index, self._number)
         try:
             file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _NEVER_FOLLOW, dir_fd=self._folder)
@@ -183,7 +183,7 @@ class Mount:
         try:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode) or found.st_size != size:
-                return "differs"
+                return "size"
             if whole:  # from the volume, not from memory
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
             left = size if whole else PAGE

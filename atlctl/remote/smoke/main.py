@@ -24,6 +24,7 @@ MODULES = {
     "headroom": "facts",
     "listen": "network",
     "mesh": "network",
+    "connect": "network",
     "send": "network",
     "storage_write": "storage",
     "storage_look": "storage",

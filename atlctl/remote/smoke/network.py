@@ -144,6 +144,7 @@ class _Call:
         self.out, self.got = memoryview(hello), bytearray()
         self.events = selectors.EVENT_WRITE
         self.connect = self.rtt = self.sent = 0.0
+        self.again = 0
         self.result: dict[str, Any] | None = None
         self.begun = self.moved = time.monotonic()
         self.sock = socket.socket(socket.AF_INET6 if ":" in where[0] else socket.AF_INET, socket.SOCK_STREAM)
@@ -160,6 +161,7 @@ class _Call:
             if code:
                 raise OSError(code, os.strerror(code))
             self.connect, self.stage = time.monotonic() - self.begun, "hello"
+            self.again = _tcp(self.sock)["again"]
         if events & selectors.EVENT_READ:
             data = self.sock.recv(_READ)
             if not data:
@@ -216,7 +218,7 @@ class _Call:
 
     def told(self) -> dict[str, Any]:
         times = {"connect_ms": round(self.connect * 1e3, 3), "rtt_ms": round(self.rtt * 1e3, 3)}
-        return dict(self.result or {}, **{name: value for name, value in times.items() if value})
+        return dict(self.result or {}, again=self.again, **{name: value for name, value in times.items() if value})
 
 
 def mesh(say: Say, request: dict[str, Any]) -> None:
@@ -274,6 +276,47 @@ def _hold(order: list[int], begin: Callable[[int], _Call], patience: float, cap:
                     call.fail(None)
                     done(call)
     return told
+
+
+def connect(say: Say, request: dict[str, Any]) -> None:
+    """Open `times` connections to each of `peers`, `at_once` of them at a time. Tells for each peer how many needed a
+    second SYN (`again`), and how many were not there within `patience` seconds (`failed`)."""
+    told = {index: {"again": 0, "failed": 0} for index in request["peers"]}
+    times, at_once = int(request["times"]), int(request["at_once"])
+    for done in range(0, times, at_once):
+        for index, sock in _opened(request["peers"], min(at_once, times - done), float(request["patience"])):
+            if sock is None:
+                told[index]["failed"] += 1
+            else:
+                told[index]["again"] += _tcp(sock)["again"] > 0
+                sock.close()
+    say(ev="connect", peers=told, end=True)
+
+
+def _opened(peers: dict[str, Any], each: int, patience: float) -> list[tuple[str, socket.socket | None]]:
+    """Connections to all peers at once, None for each that is not there in time."""
+    found: list[tuple[str, socket.socket | None]] = []
+    with selectors.DefaultSelector() as selector:
+        for index, (host, port) in peers.items():
+            for _ in range(each):
+                sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+                sock.setblocking(False)
+                sock.connect_ex((host, port))
+                selector.register(sock, selectors.EVENT_WRITE, (index, sock))
+        end = time.monotonic() + patience
+        while selector.get_map() and (left := end - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                index, sock = key.data
+                selector.unregister(sock)
+                if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                    sock.close()
+                    found.append((index, None))
+                else:
+                    found.append((index, sock))
+        for key in selector.get_map().values():
+            key.data[1].close()
+            found.append((key.data[0], None))
+    return found
 
 
 # Speed

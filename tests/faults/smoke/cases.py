@@ -13,7 +13,15 @@ from tests.faults.smoke.netns import Network
 
 #: What every host may send and hear, and what a slow one may.
 MBIT, SLOW = 200.0, 50.0
-_NODE = ("isolated node", "slow node", "1 % loss of a node", "2 % loss of a node", "MTU hole of a node")
+_NODE = (
+    "isolated node",
+    "slow node",
+    "1 % loss of a node",
+    "2 % loss of a node",
+    "MTU hole of a node",
+    "half of the new connections of a node",
+    "limit of new connections to a node",
+)
 _LINK = ("cut link", "slow link", "1 % loss of a link", "2 % loss of a link", "MTU hole of a link")
 _PROCESS = ("silent worker", "exec refused")
 SINGLE = (*_NODE, *_LINK, *_PROCESS)
@@ -25,6 +33,8 @@ _PUT: Mapping[str, Callable[..., None]] = {
     "1 % loss of a node": lambda network, node: network.lose(node, 1),
     "2 % loss of a node": lambda network, node: network.lose(node, 2),
     "MTU hole of a node": lambda network, node: network.hole(node, 1200),
+    "half of the new connections of a node": Network.drop_new,
+    "limit of new connections to a node": Network.limit_new,
     "cut link": Network.cut,
     "slow link": lambda network, one, other: network.slow_link(one, other, SLOW),
     "1 % loss of a link": lambda network, one, other: network.lose_between(one, other, 1),

@@ -4,7 +4,7 @@
 
 mounts it at AT (in the caller's own mount namespace, please) and becomes COMMAND; the file system ends with it. WHAT
 is `hang` (the request is taken and never answered: who asked waits where no signal reaches), seconds to wait, or
-`flip` (of `read`: a wrong byte). Operations: opendir, statfs, create, write, fsync, read.
+`flip` (of `read`: a wrong byte; `once`: only the first time). Operations: opendir, statfs, create, write, fsync, read.
 """
 
 from __future__ import annotations
@@ -70,14 +70,16 @@ class Server:
             fault = self._faults.get(_NAMES.get(operation, ""), "")
             if fault == "hang":
                 continue
-            if fault and fault != "flip":
+            if fault and fault not in ("flip", "once"):
                 time.sleep(float(fault))
             try:
                 data, number = self._answer(operation, node, request[_HEADER:]), 0
             except OSError as error:
                 data, number = b"", -(error.errno or errno.EIO)
-            if fault == "flip" and data:
+            if fault in ("flip", "once") and data:
                 data = bytes([data[0] ^ 1]) + data[1:]
+                if fault == "once":
+                    del self._faults[_NAMES[operation]]
             with contextlib.suppress(FileNotFoundError):
                 os.write(self._device, struct.pack("<IiQ", 16 + len(data), number, unique) + data)
 

@@ -161,6 +161,16 @@ class Network:
     def lose_between(self, one: int, other: int, percent: float) -> None:
         self._between(one, other, f"numgen random mod 1000 < {round(percent * 10)} drop")
 
+    def drop_new(self, index: int) -> None:
+        """Half of the new connections from and to this host lose their first packet, and half of these the next."""
+        self._around(index, "tcp flags & (syn | ack) == syn numgen random mod 2 == 0 drop")
+
+    def limit_new(self, index: int) -> None:
+        """No more than some new connections a second to this host."""
+        self._rules(
+            [f'oifname "p{index}" tcp flags & (syn | ack) == syn limit rate over 8/second burst 8 packets drop']
+        )
+
     def hole(self, index: int, size: int) -> None:
         """Packets of more than `size` bytes that leave this host vanish."""
         self._rules([f'iifname "p{index}" meta length > {size} drop'])

@@ -186,6 +186,14 @@ def test_a_mount_that_reads_otherwise(site: Site) -> None:
 
 
 @needs_fuse
+def test_a_mount_that_reads_otherwise_once(site: Site) -> None:
+    """The second look is in order, and takes nothing back."""
+    (finding,) = check(site, site.fuse("read=once")).findings
+    assert finding.culprit is not None
+    assert (finding.culprit.worker, finding.severity, finding.confirmed) == (f"worker-{BAD}", Severity.FAIL, False)
+
+
+@needs_fuse
 def test_what_all_mount_of_a_network_is_found(site: Site) -> None:
     """Nobody names it: FUSE stands for file systems that others see, too."""
 

@@ -129,6 +129,16 @@ def test_content_names_the_writer_or_the_reader() -> None:
     assert said(PLACE, found).keys() == {"w1"}
 
 
+def test_content_that_was_altered_once_is_a_fault_that_is_not_confirmed() -> None:
+    found = looks(*"aaaa")
+    found.once = {("w1", "w0")}
+    (finding,) = judge(PLACE, found)
+    assert finding.culprit is not None
+    assert (finding.culprit.worker, finding.severity, finding.confirmed) == ("w1", Severity.FAIL, False)
+    found.seen["w1"]["w3"] = "size"
+    assert [finding.confirmed for finding in judge(PLACE, found)] == [True]
+
+
 def test_who_is_not_seen_or_does_not_see() -> None:
     found = looks(*"aaaa")
     found.seen["w1"]["w3"] = "missing"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from atlctl.jobs.model import State, Worker
 from atlctl.smoke.context import Options, Run
 from atlctl.smoke.findings import Culprit, Report, Severity, SmokeVerdict
+from atlctl.smoke.network import mesh
 from atlctl.smoke.network.mesh import check_mesh
 from atlctl.smoke.network.throughput import check_throughput
 from atlctl.smoke.session import Answer, Heard, Session
@@ -63,6 +64,8 @@ def good(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"port": 4000, "addresses": [["eth0", own]], "machine": str(index), "stack": "s", "default": own}
     if command["cmd"] == "mesh":
         return {"peers": {peer: {"ok": True, "rtt_ms": 0.1} for peer in command["peers"]}}
+    if command["cmd"] == "connect":
+        return {"peers": {peer: {"again": 0, "failed": 0} for peer in command["peers"]}}
     turns = [turn for turn in command["turns"] if turn]
     rate = {
         "bytes_per_s": 1e8,
@@ -113,6 +116,50 @@ def test_what_happened_once_is_no_finding_and_is_told():
     assert "1 passed only the second time" in report.checks[0].note
 
 
+def test_bytes_that_arrived_altered_once_are_a_fault_whatever_comes_after():
+    altered: set[str] = set()
+
+    def agent(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
+        told = good(index, command)
+        if command["cmd"] == "mesh" and index == 1 and not altered:
+            altered.add("once")
+            assert told is not None
+            told["peers"]["0"] = {"ok": False, "kind": "data", "error": "bytes came back altered"}
+        return told
+
+    (finding,) = check(agent).findings
+    assert (finding.culprit, finding.severity) == (Culprit("link", "w0", "w1"), Severity.FAIL)
+    assert not finding.confirmed
+
+
+@pytest.mark.parametrize("counts", [{"again": 7, "failed": 0}, {"again": 0, "failed": 7}, {"again": 6, "failed": 0}])
+def test_of_many_workers_a_second_syn_calls_for_more_connections_and_a_dropped_one_for_those_of_its_ends(
+    monkeypatch: pytest.MonkeyPatch, counts: dict[str, int]
+) -> None:
+    monkeypatch.setattr(mesh, "_MANY", 3)
+    opened: list[tuple[int, str]] = []
+
+    def agent(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
+        told = good(index, command)
+        if told is not None and command["cmd"] in ("mesh", "connect") and index == 2 and "0" in told["peers"]:
+            told["peers"]["0"] |= {"again": 1} if command["cmd"] == "mesh" else counts
+        if command["cmd"] == "connect":
+            opened.extend((index, peer) for peer in command["peers"])
+        return told
+
+    found = check(agent).findings
+    assert opened[0] == (2, "0")
+    if sum(counts.values()) < 7:
+        assert (found, len(opened)) == ([], 1)
+        return
+    others = {(one, str(other)) for one in range(4) for other in range(4) if one != other and {one, other} & {0, 2}}
+    assert len(opened) == len(others)
+    assert set(opened) == others
+    (finding,) = found
+    assert (finding.culprit, finding.severity) == (Culprit("link", "w0", "w2"), Severity.FAIL)
+    assert "7 of 24 connections took a second try or failed" in finding.evidence
+
+
 def test_a_slow_link_is_measured_again_before_it_is_said():
     looks: list[int] = []
 
@@ -156,7 +203,7 @@ def test_one_agent_that_talks_nonsense_is_the_only_one_accused(what):
 
 @settings(max_examples=60)
 @given(
-    st.sampled_from(["listen", "mesh", "send"]),
+    st.sampled_from(["listen", "mesh", "connect", "send"]),
     st.dictionaries(
         st.sampled_from(["port", "addresses", "default", "routes", "machine", "stack", "peers", "turns"]), anything
     ),
