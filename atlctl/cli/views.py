@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from atlctl.jobs.model import Usage
 
 
+#: How dispensable an empty column is.
+_EMPTY = 99
 #: Cells of a reason that is shown beside its state.
 _REASON = 20
 
@@ -33,9 +35,12 @@ def _text(value: object) -> str:
 def _render(
     columns: list[Column], rows: list[list[str | Toned]], notes: Sequence[Toned], streams: Streams, wide: bool
 ) -> str:
-    """On a terminal, where room is short, empty columns are left out; `wide` and pipes have them all."""
-    if streams.stdout_tty and not wide:
-        told = [i for i in range(len(columns)) if any(row[i] != "-" for row in rows)]
+    """On a terminal, where room is short, empty columns are left out, in the wide form only for others; pipes have them
+    all."""
+    if streams.stdout_tty:
+        empty = {i for i in range(len(columns)) if all(row[i] == "-" for row in rows)}
+        columns = [replace(column, spare=_EMPTY) if i in empty else column for i, column in enumerate(columns)]
+        told = [i for i in range(len(columns)) if wide or i not in empty]
         columns, rows = [columns[i] for i in told], [[row[i] for i in told] for row in rows]
     return render_table(Table(columns, rows, notes), streams, wide)
 

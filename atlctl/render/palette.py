@@ -39,13 +39,13 @@ class Tone(Enum):
     #: Lost or unreachable; INCOMPLETE.
     LOST = "1;38;5;162"
     #: Unknown.
-    UNKNOWN = "3;38;5;243"
+    UNKNOWN = "3;38;5;244"
     #: Additional: `hint:`, `note:`, NOT JUDGED, names of commands and keys.
     NOTE = "38;5;31"
     #: Headings; the text to read first, as the user's own frames.
     STRONG = "1"
     #: Less important: labels, library frames, skipped checks, Stopped.
-    DIM = "38;5;243"
+    DIM = "38;5;244"
     PLAIN = ""
 
     @property

@@ -112,7 +112,8 @@ def report_text(report: DoctorReport, streams: Streams, lang: Language | None = 
         if check.fix is not None and check.fix != later:
             fix = Message("fix: {fix}", fix=check.fix)
             head, text = (" " * (room + 2) + clean(say(one)) for one in (fix.filled(fix=""), fix))
-            first, *rest = add(text, room + 4)
+            # A command is to be copied: only a sentence wraps.
+            first, *rest = add(text, room + 4) if isinstance(check.fix, Message) else [text]
             lines += [painted_head(first, head.rstrip(" "), Tone.NOTE, streams.stdout_color), *rest]
     if report.first_steps:
         longest = max(len(command) for command, _ in report.first_steps)

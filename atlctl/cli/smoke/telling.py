@@ -146,7 +146,7 @@ def _table(report: Report, words: Words, streams: Streams) -> str:
         Column(words(Message("VERDICT"))),
         Column(words(Message("CHECK"))),
         Column(words(Message("SECONDS")), "right", spare=1),
-        Column(words(Message("NOTE")), least=40),
+        Column(words(Message("NOTE")), least=30),
     )
     rows: list[list[str | Toned]] = [
         [
