@@ -118,6 +118,10 @@ class Terminal:
         self._seen = at + len(text)
         return self.screen[start : self._seen]
 
+    def poll(self) -> None:
+        """Read what is there now, or comes in a moment."""
+        self._read(0.05)
+
     def code(self, timeout: float = 15) -> int:
         """Wait for the end of atlctl; its exit code, or -N for a death by signal N."""
         deadline = time.monotonic() + timeout

@@ -18,7 +18,8 @@ from typing import Any
 from tests.apiserver.handle import Server
 from tests.integration.local import Registry
 from tests.integration.stopping import TRAINING, Cluster, pod
-from tests.pictures.screen import Screen
+from tests.integration.terminal import Terminal
+from tests.pictures.screen import PLAIN, Look, Screen
 from tests.pictures.svg import svg, text_of
 from tests.support.cli import run_cli
 
@@ -58,14 +59,40 @@ def runner(env: dict[str, str | None], folder: str, *words: str) -> Run:
     def run(columns: int, language: str) -> Screen:
         texts = {"LC_ALL": LANGUAGES[language], "LANG": LANGUAGES[language]}
         result = run_cli(*words, env={**env, **texts}, tty=True, columns=columns, rows=50, timeout=50)
-        screen = Screen(columns)
-        screen.feed(f"\x1b[2m$\x1b[m \x1b[1m{' '.join(('atlctl', *words))}\x1b[m\r\n".encode())
-        shown = result.stdout.replace(folder.encode(), HOME.encode())
-        screen.feed(re.sub(rb"127\.0\.0\.1:\d{5}\b", API.encode(), shown))
-        screen.replace(socket.gethostname(), HOST)
-        return screen
+        return drawn(columns, folder, result.stdout, words)
 
     return run
+
+
+def live(env: dict[str, str | None], folder: str, *words: str) -> Run:
+    """As `runner`, of a command that draws until `q`: its screen of 14 rows after some seconds."""
+
+    def run(columns: int, language: str) -> Screen:
+        texts = {"LC_ALL": LANGUAGES[language], "LANG": LANGUAGES[language]}
+        with Terminal(*words, env={**env, **texts}, columns=columns, rows=14) as terminal:
+            deadline = time.monotonic() + 8
+            while time.monotonic() < deadline:
+                terminal.poll()
+            shown = terminal.screen
+            terminal.type(b"q")
+            terminal.code()
+        return drawn(columns, folder, shown, words)
+
+    return run
+
+
+def drawn(columns: int, folder: str, shown: bytes, words: tuple[str, ...]) -> Screen:
+    """The screen, with the command line on top, and with names in place of this machine's."""
+    screen = Screen(columns)
+    screen.feed(re.sub(rb"127\.0\.0\.1:\d{5}\b", API.encode(), shown.replace(folder.encode(), HOME.encode())))
+    screen.replace(socket.gethostname(), HOST)
+    screen.rows.insert(0, [*_typed(" ".join(("atlctl", *words)))])
+    return screen
+
+
+def _typed(line: str) -> Iterator[tuple[str, Look]]:
+    yield from (("$", Look(dim=True)), (" ", PLAIN))
+    yield from ((letter, Look(bold=True)) for letter in line)
 
 
 def training(own: Registry, name: str, fault: str) -> str:
@@ -111,7 +138,7 @@ def gpus(state: str) -> Iterator[Registry]:
 @contextlib.contextmanager
 def top() -> Iterator[Run]:
     with gpus("hot") as own:
-        yield runner(own.env, str(own.home), "top", "train-7", "--once")
+        yield live(own.env, str(own.home), "top", "train-7", "--interval", "1")
 
 
 @contextlib.contextmanager
@@ -215,7 +242,7 @@ def normal(picture: str) -> list[str]:
     """The words of a picture, without lines, bars, numbers, ages and IDs, which differ from run to run."""
     text = re.sub(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID", text_of(picture))
     text = re.sub(r"none_\w{8}", "none_ID", text)
-    text = re.sub(r"[\u2500-\u259f]+", " ", text)
-    text = re.sub(r"\d+(?:[.:]\d+)*", "0", text)
+    text = re.sub(r"[\u2500-\u259f·]+", " ", text)
+    text = re.sub(r"\d+(?:[.:-]\d+)*", "0", text)
     text = re.sub(r"\b0[smhd](?: 0[smhd])?\b|\b0 (?:min|h|s)\b(?: 0 (?:min|s)\b)?", "AGE", text)
     return text.split()

@@ -49,7 +49,7 @@ class Screen:
         self.look = PLAIN
 
     def feed(self, data: bytes) -> None:
-        for match in _SEQUENCE.finditer(data.decode("utf-8")):
+        for match in _SEQUENCE.finditer(data.decode("utf-8", "ignore")):
             if match["one"]:
                 self._write(match["one"])
             elif match["last"] and not match["private"]:

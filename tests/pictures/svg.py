@@ -16,8 +16,10 @@ WIDTH, HEIGHT, SIZE, MARGIN = 8.4, 17, 14, 14
 _STYLE = """
 text{font:14px ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono","Noto Sans Mono CJK SC",monospace;\
 fill:#1f2328;white-space:pre}
-rect{fill:#fff;stroke:#d1d9e0}.b{font-weight:700}.d{opacity:.65}.i{font-style:italic}.u{text-decoration:underline}
-@media(prefers-color-scheme:dark){text{fill:#e6edf3}rect{fill:#0d1117;stroke:#3d444d}}
+rect{fill:#fff;stroke:#d1d9e0}.b{font-weight:700}.d{opacity:.65}.i{font-style:italic}.u{text-decoration:underline}\
+.w{font-size:15.5px}
+rect.r{fill:#1f2328;stroke:none}text.v{fill:#fff}
+@media(prefers-color-scheme:dark){text{fill:#e6edf3}rect{fill:#0d1117;stroke:#3d444d}rect.r{fill:#c9d1d9}text.v{fill:#0d1117}}
 """
 #: The first 16 colours are the terminal's own choice.
 _BASIC = (
@@ -43,10 +45,10 @@ def svg(title: str, lines: list[list[tuple[str, Look]]], columns: int) -> str:
     fores = sorted({look.fore for line in lines for _, look in line if look.fore is not None})
     colors = "".join(f"text.c{number}{{fill:#{color(number)}}}" for number in fores)
     rows = "\n".join(
-        f'<text x="{MARGIN + start * WIDTH:.1f}" y="{MARGIN + row * HEIGHT + SIZE}" '
+        _bar(start, row, cells, look) + f'<text x="{MARGIN + start * WIDTH:.1f}" y="{MARGIN + row * HEIGHT + SIZE}" '
         f'textLength="{cells * WIDTH:.1f}"{more}>{escape(text)}</text>'
         for row, line in enumerate(lines)
-        for start, cells, text, more in _runs(line)
+        for start, cells, text, look, more in _runs(line)
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
@@ -56,26 +58,39 @@ def svg(title: str, lines: list[list[tuple[str, Look]]], columns: int) -> str:
     )
 
 
-def _runs(line: list[tuple[str, Look]]) -> Iterator[tuple[int, int, str, str]]:
-    """Stretches that look alike, of wide or of narrow characters: start, cells, text, attributes."""
+def _bar(start: int, row: int, cells: int, look: Look) -> str:
+    """The background of a stretch in reverse video."""
+    if not look.reverse:
+        return ""
+    x, y = MARGIN + start * WIDTH, MARGIN + row * HEIGHT + 1
+    return f'<rect class="r" x="{x:.1f}" y="{y}" width="{cells * WIDTH:.1f}" height="{HEIGHT}"/>'
+
+
+def _runs(line: list[tuple[str, Look]]) -> Iterator[tuple[int, int, str, Look, str]]:
+    """Stretches that look alike, of wide or of narrow characters: start, cells, text, look, attributes."""
     column = 0
     cells = [(text, look) for text, look in line if text]
     for (look, wide), run in groupby(cells, key=lambda cell: (cell[1], cell_len(cell[0]) > 1)):
         text = "".join(part for part, _ in run)
         start, width = column, cell_len(text)
         column += width
-        if not look.underline:
+        if not (look.underline or look.reverse):
             start += len(text) - len(text.lstrip(" "))
             text = text.strip(" ")
         if not text:
             continue
         names = [
-            letter for letter, on in zip("bdiu", (look.bold, look.dim, look.italic, look.underline), strict=True) if on
+            letter
+            for letter, on in zip(
+                "bdiuv", (look.bold, look.dim, look.italic, look.underline, look.reverse), strict=True
+            )
+            if on
         ]
-        names += [f"c{look.fore}"] if look.fore is not None else []
+        names += [f"c{look.fore}"] if look.fore is not None and not look.reverse else []
+        names += ["w"] if wide else []
         # A font's letters may have another width than a cell; wide characters would look stretched.
         more = "" if wide else ' lengthAdjust="spacingAndGlyphs"'
-        yield start, cell_len(text), text, more + (f' class="{" ".join(names)}"' if names else "")
+        yield start, cell_len(text), text, look, more + (f' class="{" ".join(names)}"' if names else "")
 
 
 def text_of(picture: str) -> str:
