@@ -100,12 +100,16 @@ def shot(page: Path, asked: Asked, tmp_path: Path, scheme: int, width: int = 128
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Reports on jobs of 4 and of 70 workers, with the results of smoke tests."""
+    """Reports on jobs of 4 and of 70 workers, and of 5 with long names, with the results of smoke tests."""
     base = tmp_path_factory.mktemp("pages")
     made = {}
-    for workers in (4, 70):
-        (base / f"{workers}.json").write_text(json.dumps(smoke_document(workers)))
-        saved = evidence(base / f"saved-{workers}", workers)
+    for workers, name, words in (
+        (4, "worker-{}", "ValueError: shard 17"),
+        (70, "worker-{}", "ValueError: shard 17"),
+        (5, f"<img src=x>-训练任务-{'x' * 90}-{{}}", f"ValueError: {'y' * 400}"),
+    ):
+        (base / f"{workers}.json").write_text(json.dumps(smoke_document(workers, name=name)))
+        saved = evidence(base / f"saved-{workers}", workers, name=name, words=words)
         out = base / f"report-{workers}"
         run = run_cli("report", "--from", str(saved), "--out", str(out), "--smoke", str(base / f"{workers}.json"))
         assert run.code == 0, run
