@@ -12,7 +12,7 @@ from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts, Says, SignatureH
 from atlctl.diagnosis.logline import Moment
 from atlctl.diagnosis.signatures import LineRole, Matcher
 from atlctl.diagnosis.torchelastic import NoteKind, signal_name
-from atlctl.diagnosis.tracebacks import Frame
+from atlctl.diagnosis.tracebacks import Frame, Raised
 from atlctl.i18n import Message
 
 
@@ -40,7 +40,10 @@ class Strength(IntEnum):
 
 @dataclass(frozen=True)
 class Failure:
-    """One process's end, judged. `line_no` and `text` are the best evidence; `sort` and `peer` a victim's."""
+    """One process's end, judged. `line_no` and `text` are the best evidence; `sort` and `peer` a victim's.
+
+    `raised` is the exception of which the message is.
+    """
 
     process: Process
     part: Part
@@ -57,6 +60,7 @@ class Failure:
     peer: str | None = None
     hit: SignatureHit | None = None
     signature: str = ""
+    raised: Raised | None = None
 
     @property
     def worker(self) -> str:
@@ -210,12 +214,14 @@ class Judge:
         text: str,
         line_no: int | None,
         time: Moment | None,
-        raised: object,
+        raised: Raised,
     ) -> Failure:
         message, _, detail = text.partition("\n")
-        exception = getattr(raised, "exception", None) or None
         frame = next((item.frame for item in reversed(process.chain()) if item.frame), None)
-        return Failure(process, part, strength, category, exception, message, detail, frame, time, line_no)
+        exception = raised.exception or None
+        return Failure(
+            process, part, strength, category, exception, message, detail, frame, time, line_no, raised=raised
+        )
 
     def _time(self, process: Process) -> Moment | None:
         """The best of: the stamp of its words, its error file, its own clock, the summary, the agent's notice."""

@@ -24,7 +24,7 @@ from atlctl.diagnosis.rankreport import (
     innermost_user_frame,
     place_of,
 )
-from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
+from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Traceback, Verdict
 from atlctl.diagnosis.tracebacks import Frame
 from atlctl.i18n import Message, joined
 from atlctl.jobs.naming import fold_names
@@ -242,16 +242,14 @@ def _verdict(ranks: Sequence[Judged], seconds: float) -> tuple[What, Confidence 
     if starting:
         return What.STARTING, None, _how_long(starting, len(ranks)), ()
     if waiting and len(waiting) == len(ranks):
-        why = Message(
-            "every rank waits, and none is seen to be missing: a network that is down, or ranks that were not seen"
-        )
+        why = Message("every rank waits and none is missing: the network may be down, or some ranks were not seen")
         return What.UNKNOWN, None, why, ()
     if ranks and all(rank.what is What.WORKING for rank in ranks):
-        why = Message("no rank stood still during the look; --repeat compares two")
+        why = Message("every rank was moving during the look; compare two looks with --repeat")
         return What.WORKING, Confidence.GUESS, why, ()
     if any(rank.frames for rank in ranks):
-        return What.UNKNOWN, None, Message("nothing singles out a rank"), ()
-    return What.UNKNOWN, None, Message("nothing singles out a rank, and there are no Python stacks"), ()
+        return What.UNKNOWN, None, Message("no rank differs from the others"), ()
+    return What.UNKNOWN, None, Message("no rank differs from the others, and there are no Python stacks"), ()
 
 
 def _how_long(starting: Sequence[Judged], count: int) -> str:
@@ -317,7 +315,7 @@ def _fold(ranks: Sequence[Judged], culprits: Sequence[Judged]) -> tuple[RankGrou
 
 _BY_SIGN: Mapping[Sign, tuple[What, str]] = {
     Sign.ENDED: (What.GONE, Message("its process ended during the look")),
-    Sign.STOPPED: (What.STOPPED, Message("a signal has stopped it (SIGSTOP); kill -CONT lets it go on")),
+    Sign.STOPPED: (What.STOPPED, Message("it was stopped by SIGSTOP; kill -CONT lets it continue")),
     Sign.TRACED: (What.STOPPED, Message("a debugger holds it")),
     Sign.FROZEN: (What.STOPPED, Message("its control group is frozen")),
     Sign.STARVED: (What.STARVED, Message("it is ready to run and hardly gets a CPU")),
@@ -330,17 +328,17 @@ _BY_SIGN: Mapping[Sign, tuple[What, str]] = {
     Sign.BUSY: (What.UNKNOWN, Message("it uses a CPU")),
     Sign.FUTEX: (What.UNKNOWN, Message("it waits for another thread or for a lock")),
     Sign.POLL: (What.UNKNOWN, Message("it waits for the network or a device")),
-    Sign.OTHER: (What.UNKNOWN, Message("it moves, or cannot be seen into")),
+    Sign.OTHER: (What.UNKNOWN, Message("it is running, or its state cannot be read")),
 }
 _BY_PLACE: Mapping[StackPlace, tuple[What, str]] = {
     StackPlace.COLLECTIVE: (What.COLLECTIVE, Message("its stack is in a collective")),
-    StackPlace.JOINING: (What.COLLECTIVE, Message("its stack is where a process group is made")),
+    StackPlace.JOINING: (What.COLLECTIVE, Message("its stack is creating a process group")),
     StackPlace.BACKWARD: (What.UNKNOWN, Message("it is in the backward pass")),
     StackPlace.DEVICE: (What.UNKNOWN, Message("it waits for its device")),
     StackPlace.LOADER: (What.HUNG, Message("it waits for its DataLoader")),
     StackPlace.STORAGE: (What.IO, Message("its stack reads or writes files")),
     StackPlace.NETWORK: (What.IO, Message("its stack waits for the network")),
-    StackPlace.LOCK: (What.HUNG, Message("it waits for a lock, a thread or a process of its own")),
+    StackPlace.LOCK: (What.HUNG, Message("it waits for one of its locks, threads or processes")),
     StackPlace.USER: (What.HUNG, Message("its stack is in no collective")),
 }
 #: Said of a rank whose stack is in the user's code.
@@ -745,7 +743,7 @@ def _remark(scene: Scene) -> str:
     if ranks:
         told = Message("{what} (rank {ranks} and more)") if len(ranks) > 8 else Message("{what} (rank {ranks})")
         what = told.filled(what=what, ranks=", ".join(ranks[:8]))
-    return joined([Message("what the ranks are doing was looked at"), what, scene.why])
+    return joined([Message("the ranks were inspected"), what, scene.why])
 
 
 def _cause(rank: Judged, scene: Scene) -> Cause:
@@ -767,4 +765,5 @@ def _cause(rank: Judged, scene: Scene) -> Cause:
         local_rank=report.number("local_rank") if report is not None else None,
         frame=innermost_user_frame(rank.frames),
         proofs=tuple(proofs),
+        traceback=Traceback(tuple(reversed(rank.frames))) if rank.frames else None,
     )

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 
 from atlctl.diagnosis.consequence import consequence_of, own_text
 from atlctl.diagnosis.evidence import WorkerEvidence
-from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts, Says, SignatureHit
+from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts, PlainLine, Says, SignatureHit
 from atlctl.diagnosis.logline import Moment
 from atlctl.diagnosis.result import Proof
 from atlctl.diagnosis.signatures import LineRole
-from atlctl.diagnosis.torchelastic import AgentNote, ErrorRecord, NoteKind, SummaryEntry
+from atlctl.diagnosis.torchelastic import ENDINGS, AgentNote, ErrorRecord, NoteKind, SummaryEntry
 from atlctl.diagnosis.tracebacks import Raised, Trace, read_chain
 
 _LAST = 2**62
@@ -134,7 +134,7 @@ class Process:
     """One process in one round. What no source told is None or empty.
 
     `closed`: its agent sent it a signal; `forced`: it did not leave on that. `traces`, `said` and `hits` are its own
-    words; `guessed_words`: they may be another process's of the same worker.
+    words; `guessed_words`: they may be another process's of the same worker. `tail`: how its own log files end.
     """
 
     worker: str
@@ -156,6 +156,7 @@ class Process:
     said: list[CollectiveLine] = field(default_factory=list)
     hits: list[SignatureHit] = field(default_factory=list)
     guessed_words: bool = False
+    tail: tuple[PlainLine, ...] = ()
 
     @property
     def exit_code(self) -> int | None:
@@ -236,8 +237,6 @@ def is_victim_end(end: AgentEnd) -> bool:
 _ATTEMPT_PATH = re.compile(r"((?:^|(?<=/))[^/]+/attempt_(\d{1,9})/(\d{1,9})/error\.json)$")
 #: Lines before an agent's report in which a logged traceback counts as a process's last words.
 _LAST_WORDS = 120
-#: What an agent says when its processes end.
-_ENDINGS = (NoteKind.CLOSING, NoteKind.FAILED)
 _ABORTED = -6
 #: No worker has more processes.
 _MAX_LOCAL = 256
@@ -497,6 +496,7 @@ class _Collector:
             if not process.traces:
                 process.traces += [trace for trace in item.facts.traces if not trace.agent]
             process.hits += item.facts.hits
+            process.tail += item.facts.tail
             process.said += [said for said in item.facts.collectives if said.rank is not None]
 
     def _attribute_loose(self, found: WorkerRounds) -> None:
@@ -602,5 +602,5 @@ def _went_on(log: LogFacts, end: AgentEnd) -> bool:
     if any(note.kind is NoteKind.SIGNALLED for note in log.notes):
         return False
     return log.last_activity > end.line_no or any(
-        note.line_no > end.line_no for note in log.notes if note.kind in _ENDINGS
+        note.line_no > end.line_no for note in log.notes if note.kind in ENDINGS
     )

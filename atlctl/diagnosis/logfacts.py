@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 
-from atlctl.diagnosis.consequence import COLLECTIVE_MISMATCH
+from atlctl.diagnosis.consequence import COLLECTIVE_MISMATCH, consequence_of
 from atlctl.diagnosis.logline import (
     PROGRESS,
     PROGRESS_HEAD,
@@ -28,6 +29,7 @@ from atlctl.diagnosis.logline import (
 from atlctl.diagnosis.scanner import sieve_for
 from atlctl.diagnosis.signatures import LineRole, Match, Matcher
 from atlctl.diagnosis.torchelastic import (
+    ENDINGS,
     NOTE_LITERALS,
     SUMMARY_LITERALS,
     AgentNote,
@@ -46,6 +48,10 @@ MAX_COLLECTIVES = 20_000
 MAX_IDENTITIES = 8_192
 MAX_ADDRESSES = 64
 MAX_MARKS = 2_000
+#: Ordinary lines in front of an end; characters of each; ends of which they are kept.
+MAX_BEFORE = 32
+_BEFORE_TEXT = 300
+MAX_ENDS = 8
 _TEXT_LIMIT = 1_000
 #: Lines with a step of the training behind a death or a traceback after which the training has gone on. Other
 #: ranks print the step that they are in.
@@ -59,6 +65,8 @@ _STAMPED = 48
 _EVENT = '"name": "torchelastic.worker.status.FAILED"'
 #: Of torchelastic's events, and of what NCCL prints before a failure.
 _OTHER_LITERALS = (b"torchelastic.worker.status.FAILED", b"NCCL WARN")
+#: Byte strings of which one is in a line that reports an end.
+END_LITERALS = (b"(exitcode: ", b" closing signal ")
 #: A log that was cut at its top may begin in the middle of a traceback.
 _FRAME = b'File "'
 
@@ -74,6 +82,15 @@ class SignatureHit:
     match: Match
 
 
+@dataclass(frozen=True, slots=True)
+class PlainLine:
+    """A line that reports nothing: no traceback, no note of an agent, no statement on a collective."""
+
+    line_no: int
+    text: str
+    origin: Origin
+
+
 @dataclass(slots=True)
 class LogFacts:
     """What stands in one worker's log, each list in the order of the log. Lines count from 1.
@@ -82,7 +99,8 @@ class LogFacts:
     how many seconds the worker's local time is ahead of UTC, where the log tells. `marks` are times of lines
     that ranks print in step (`step 12/100`), by their text without what differs from rank to rank. `last_activity` is
     the last line that shows the program going on, `outlived` the last at which the training had gone on for long after
-    every death and every traceback before it.
+    every death and every traceback before it. `before` are the plain lines in front of the first note of each end, by
+    the note's line, `tail` those at the end of the log.
     """
 
     summaries: list[Summary] = field(default_factory=list)
@@ -102,6 +120,8 @@ class LogFacts:
     outlived: int = 0
     last_line: int = 0
     last_text: str = ""
+    before: dict[int, tuple[PlainLine, ...]] = field(default_factory=dict)
+    tail: tuple[PlainLine, ...] = ()
 
     @property
     def said(self) -> bool:
@@ -132,6 +152,26 @@ class LogReader:
         self._fed = 0
         self._last_no = 0
         self._last: tuple[bytes, Moment | None] | None = None
+        self._plain: deque[tuple[int, bytes]] = deque(maxlen=MAX_BEFORE)
+        self._in_end = False
+
+    def catch_up(self, line_no: int, lines: Sequence[bytes]) -> None:
+        """Takes plain lines that were left out, `line_no` being that of the line behind them."""
+        for number, line in enumerate(lines, line_no - len(lines)):
+            if number > self._last_no:
+                self._put(number, line)
+
+    def _put(self, line_no: int, line: bytes) -> None:
+        self._plain.append((line_no, line[:_BEFORE_TEXT]))
+        self._in_end = False
+
+    def _plain_lines(self) -> tuple[PlainLine, ...]:
+        found = []
+        for line_no, line in self._plain:
+            origin, text = split_origin(clean_line(split_stamp(line)[1]))
+            if text.strip():
+                found.append(PlainLine(line_no, text, origin))
+        return tuple(found)
 
     def feed(self, line_no: int, line: bytes, stamp: Moment | None = None) -> bool:
         """Takes one line without its newline; True while the next line is wanted whatever it holds. Never raises.
@@ -148,6 +188,7 @@ class LogReader:
             and not self._summaries.open
             and not self._traces.open_at(line_no)
         ):
+            self._put(line_no, line)
             self._pass_over(line_no, line, stamp)
             return False
         body = line
@@ -178,13 +219,24 @@ class LogReader:
             self._facts.notes.append(note)
             if time is not None:
                 self._facts.moments[line_no] = time
+            if note.kind in ENDINGS and not self._in_end:
+                self._in_end = True
+                before = self._facts.before
+                before[line_no] = self._plain_lines()
+                if len(before) > MAX_ENDS:
+                    del before[next(iter(before))]
         elif self._traces.feed(origin, text, line_no, time):
             self._steps_to_outlive = _OUTLIVED
             return True
         elif match := self._matcher.match(text):
             self._hit(SignatureHit(line_no, text[:_TEXT_LIMIT], origin, time, match))
+            if consequence_of(text) is None and match.signature.role is not LineRole.NOISE:
+                self._put(line_no, line)
         elif _GOES_ON.search(line[:PROGRESS_HEAD]):
             self._went_on(line_no, line)
+            self._put(line_no, line)
+        elif note is None:
+            self._put(line_no, line)
         if note is not None and note.kind in (NoteKind.SIGNALLED, NoteKind.RENDEZVOUS):
             self._traces.feed(origin, text, line_no, time)  # the last line of the agent's own traceback
         return self._summaries.open or self._traces.open_at(line_no)
@@ -201,6 +253,7 @@ class LogReader:
         if self._header is not None and not made.summaries:  # the log ends in the middle of the agent's report
             made.hits.append(self._header)
         made.last_line = self._last_no
+        made.tail = self._plain_lines()
         if self._last is not None:
             line, stamp = self._last
             if stamp is None:

@@ -131,8 +131,8 @@ def _oom_killed(killed: bool) -> Judgement:
         text = Message("out of memory: the kernel killed a process of the container, which ended by SIGKILL")
     else:
         text = Message(
-            "the kernel killed a process of the container for its memory: a child, or a command of exec; "
-            "the container's own end may have another cause"
+            "the kernel killed a process of the container to free memory: a child, or a command of exec; "
+            "the container itself may have ended for another reason"
         )
     return Judgement("memory_limit_kill", "hints", text, strong=killed)
 
@@ -142,7 +142,7 @@ def _oom_event(message: str) -> Judgement:
     found = builtin_matcher().match(message)
     known = found is not None and found.signature.id in ("oom_cgroup", "oom_host")
     category = found.signature.category if found is not None and known else "oom_kill"
-    text = Message("the kernel killed a process on the node for its memory; whose, its message may tell")
+    text = Message("the kernel killed a process on the node to free memory; its message may name the process")
     return Judgement(category, "hints", text)
 
 
@@ -178,7 +178,7 @@ def _never_started(state: PlatformState) -> Judgement:
     category, text = _NEVER_STARTED[state.reason]
     ran = state.exit_code is not None and state.reason not in _MADE_UP_CODE
     if state.restarts or ran:
-        ran_before = Message("it had run before, and that end may have another cause")
+        ran_before = Message("it had run before, and that end may have another reason")
         return Judgement(category, "hints", joined([text, ran_before]))
     return Judgement(category, "proves", Message("{why}: the worker never started", why=text))
 
@@ -213,7 +213,9 @@ _SIGNALS: Mapping[int, tuple[str, str]] = MappingProxyType(
         8: ("native_crash", Message("ended by SIGFPE")),
         9: (
             "killed",
-            Message("ended by SIGKILL: out of memory without the note, the end of a grace period, or a person"),
+            Message(
+                "killed by SIGKILL: out of memory (not reported as OOMKilled), the end of a grace period, or a user"
+            ),
         ),
         11: ("native_crash", Message("ended by SIGSEGV")),
         15: ("preemption", Message("ended by SIGTERM: an eviction, a preemption, a deletion, or its own launcher")),
@@ -235,12 +237,12 @@ _STATES: Mapping[str, Judgement] = MappingProxyType(
         "EvictionByEvictionAPI": Judgement(
             "preemption",
             "proves",
-            Message("somebody evicted the worker through the API: a node drain, or an autoscaler"),
+            Message("the worker was evicted through the API: a node drain, or an autoscaler"),
         ),
         "TerminationByKubelet": Judgement(
             "preemption",
             "proves",
-            Message("the kubelet ended the worker: its node shuts down, is short of something, or needs room"),
+            Message("the kubelet ended the worker: its node is shutting down, is short of a resource, or needs room"),
         ),
         "DeletionByTaintManager": _TAINTED,
         "DeletionByDeviceTaintManager": Judgement(
@@ -256,7 +258,7 @@ _STATES: Mapping[str, Judgement] = MappingProxyType(
         "Shutdown": _SHUT_DOWN,
         "Terminated": Judgement("node_lost", "proves", Message("the kubelet ended the worker: its node was shut down")),
         "ContainerStatusUnknown": Judgement(
-            "node_lost", "hints", Message("the kubelet lost sight of the container; its exit code 137 is made up")
+            "node_lost", "hints", Message("the kubelet lost track of the container; its exit code 137 is a placeholder")
         ),
         "DeadlineExceeded": Judgement(
             "deadline", "proves", Message("the worker ran longer than its job allows (activeDeadlineSeconds)")

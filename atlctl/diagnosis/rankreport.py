@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from atlctl.diagnosis.flightrecorder import FlightDump, parse_dump
-from atlctl.diagnosis.tracebacks import Frame, is_users_code
+from atlctl.diagnosis.tracebacks import Frame, is_users_code, read_frame
 from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.fields import without_surrogates
@@ -317,12 +317,6 @@ def threads_of_torch(text: str) -> tuple[Thread, ...]:
     return tuple(
         Thread(name, number == len(found) - 1, None, tuple(frames)) for number, (name, frames) in enumerate(found)
     )
-
-
-def read_frame(line: str) -> Frame | None:
-    """The frame of a `File "...", line N in f` line."""
-    match = re.match(r'\s{0,8}File "(.{1,1000})", line (\d{1,9}) in (.{1,300})$', line)
-    return Frame(match[1][:_FRAME_TEXT], int(match[2]), match[3].strip()[:_FRAME_TEXT]) if match else None
 
 
 def threads_of_spy(found: object, pid: int) -> tuple[Thread, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from atlctl.diagnosis.logline import When
-from atlctl.diagnosis.tracebacks import Frame
+from atlctl.diagnosis.tracebacks import Frame, Raised
 
 
 class Verdict(StrEnum):
@@ -54,12 +54,29 @@ class GpuIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class Traceback:
+    """The innermost `frames` of an exception, or of a process that waits (`exception` is empty); the innermost is last.
+
+    `omitted`: how many are above them. `earlier`: the exceptions of the chain before it, the first raised first.
+    `proof`: where all of it is.
+    """
+
+    frames: tuple[Frame, ...]
+    omitted: int = 0
+    exception: str = ""
+    message: str = ""
+    earlier: tuple[Raised, ...] = ()
+    proof: Proof | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Cause:
     """A root cause, or a candidate for one.
 
     `worker` is None if the text names none (a worker that left no log). `host` is an address or host name that
     victims name. `attempt` counts from 0 on this worker. `why` says in one sentence what speaks for it. `brief`: the
-    message without the rank's name, for those who have named it; empty if there is none in it.
+    message without the rank's name, for those who have named it; empty if there is none in it. `last_lines`: of the
+    log, if there is no traceback: the process's own as far as lines name their rank, else its worker's.
     """
 
     worker: str | None
@@ -83,6 +100,18 @@ class Cause:
     time: When | None = None
     signature: str = ""
     proofs: tuple[Proof, ...] = ()
+    traceback: Traceback | None = None
+    last_lines: tuple[Proof, ...] = ()
+
+    def placed(self, place: Callable[[Proof], Proof]) -> Cause:
+        """The same, with each proof as `place` gives it."""
+        trace = self.traceback
+        return replace(
+            self,
+            proofs=tuple(map(place, self.proofs)),
+            last_lines=tuple(map(place, self.last_lines)),
+            traceback=trace and replace(trace, proof=trace.proof and place(trace.proof)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +143,26 @@ class WorkerReport:
 
 
 @dataclass(frozen=True, slots=True)
+class RankEnd:
+    """How one process of the round that decides ended. `part` is `cause` for a root cause, else as of a worker."""
+
+    worker: str
+    rank: int | None
+    local_rank: int | None
+    part: str
+    exit_code: int | None
+    signal: str | None
+    said: str
+    time: When | None
+    proof: Proof | None
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The answer. `root_causes` is empty for `none` and `undecided`; `candidates` are given for `undecided`.
 
     `earlier` are failures of rounds before the one that decided. `remarks` are sentences on what was missing or odd.
+    `ranks` are the processes of the round that decided.
     """
 
     verdict: Verdict
@@ -127,12 +172,13 @@ class Diagnosis:
     workers: tuple[WorkerReport, ...] = ()
     earlier: tuple[Cause, ...] = ()
     remarks: tuple[str, ...] = field(default=())
+    ranks: tuple[RankEnd, ...] = ()
 
     def placed(self, place: Callable[[Proof], Proof]) -> Diagnosis:
         """The same, with each proof as `place` gives it."""
 
         def caused(items: Sequence[Cause]) -> tuple[Cause, ...]:
-            return tuple(replace(item, proofs=tuple(map(place, item.proofs))) for item in items)
+            return tuple(item.placed(place) for item in items)
 
         return replace(
             self,
@@ -141,4 +187,5 @@ class Diagnosis:
             earlier=caused(self.earlier),
             cascade=tuple(replace(item, proof=item.proof and place(item.proof)) for item in self.cascade),
             workers=tuple(replace(item, proof=item.proof and place(item.proof)) for item in self.workers),
+            ranks=tuple(replace(item, proof=item.proof and place(item.proof)) for item in self.ranks),
         )

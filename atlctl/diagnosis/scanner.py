@@ -59,6 +59,7 @@ class Scanner:
         self._number = 1  # of the line at the start of `_data`
         self._follow = False  # the reader wants the next line
         self._open: _LongLine | None = None
+        self._given = (b"", 0)  # what the line that is given stands in, and where it starts
         bytes(_LARGE)
 
     def feed(self, chunk: bytes) -> None:
@@ -67,6 +68,16 @@ class Scanner:
         self._parts_size += len(chunk)
         if self._parts_size >= self._block:
             self._look()
+
+    def before(self, most: int) -> list[bytes]:
+        """For `take`: up to `most` lines in front of the one that it is given, as far as they are still held."""
+        data, end = self._given
+        start = end
+        for _ in range(most):
+            if start <= 0:
+                break
+            start = data.rfind(b"\n", 0, start - 1) + 1
+        return data[start : end - 1].split(b"\n") if start < end else []
 
     def finish(self) -> int:
         """The stream has ended, to be called once: hands on the last lines. Returns the number of lines in all."""
@@ -78,6 +89,7 @@ class Scanner:
         while start < len(data):
             end = data.find(b"\n", start)
             line = data[start:] if end < 0 else data[start:end]
+            self._given = (data, start)
             self._settle(line, self._offset + start, self._tail > 0 or self._holds(line))
             start += len(line) + 1
         return self._number - 1
@@ -144,6 +156,7 @@ class Scanner:
     def _give(self, data: bytes, start: int) -> int:
         """Hands on the line at `start`; returns where the next one starts."""
         end = data.index(b"\n", start)
+        self._given = (data, start)
         self._follow = self._take(self._number, _cut(data[start:end]))
         self._number += 1
         return end + 1

@@ -49,6 +49,10 @@ class NoteKind(StrEnum):
     STARTED = "started"
 
 
+#: What an agent says when its processes end.
+ENDINGS = (NoteKind.CLOSING, NoteKind.FAILED)
+
+
 @dataclass(frozen=True, slots=True)
 class AgentNote:
     """One line of the agent. `pid` is in the worker's own pid namespace."""

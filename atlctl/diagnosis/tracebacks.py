@@ -21,23 +21,34 @@ HEADER = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,99}\.){0,20}[A-Za-z_]\w{0,99})(?=: |:?\s*$)")
 _EXCEPTION_NAME = re.compile(r"(?:Error|Exception|Interrupt|Exit|Warning|ExceptionGroup|StopIteration)$")
 _FRAME = re.compile(r'^\s{0,40}File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,200}))?')
+_BOXED_SOURCE = re.compile(r"^\s{0,8}[│|] {1,4}[❱>] {1,4}\d{1,9} [│|](.{0,400}?)[│|]?\s*$")
+#: What Python draws under a line of code.
+_CARETS = re.compile(r"[\s^~]+$")
 _BOXED_FRAME = re.compile(r"^\s{0,8}[│|] (\S.{0,400}?):(\d{1,9}) in (\S{1,200})\s*(?:[│|]\s*)?$")
 #: Exceptions of the standard library that are named otherwise: `socket.gaierror`, `struct.error`, `socket.timeout`.
 _LOWER = re.compile(r"^[a-z_][\w.]*\.(?:error|gaierror|herror|timeout)$")
 #: Code that is not the user's: installed packages, the standard library, frames without a file.
 _FOREIGN_PATH = re.compile(r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)?[/\\]python3(?:\.\d+)?)[/\\]|^<")
 
+#: Characters of a path or function in a dump of stacks.
+_DUMP_TEXT = 300
 #: A class name that a user may have given: the last part in CamelCase.
 _CAMEL = re.compile(r"(?:^|\.)[A-Z][^\Wa-z]*+[a-z]\w*$")
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One `File "...", line N, in f` of a traceback."""
+    """One `File "...", line N, in f` of a traceback. `source`: its line of code, empty if that was not printed."""
 
     path: str
     line: int
     function: str
+    source: str = field(default="", compare=False)
+
+    @property
+    def own(self) -> bool:
+        """Whether it is in the user's code."""
+        return is_users_code(self.path)
 
     def __str__(self) -> str:
         return f'File "{self.path}", line {self.line}, in {self.function}'
@@ -77,24 +88,22 @@ def exception_name(line: str) -> str | None:
     return match[1] if match and known else None
 
 
-def frame_of(line: str) -> tuple[str, str, Frame | None] | None:
-    """Path and function of a `File "...", line N, in f` line, and the frame where it is the user's code."""
+def frame_of(line: str) -> Frame | None:
+    """The frame of a `File "...", line N, in f` line."""
     match = _FRAME.match(line)
-    if match is None:
-        return None
-    function = (match[3] or "<unknown>").rstrip()
-    if _FOREIGN_PATH.search(match[1]):
-        return match[1], function, None
-    return match[1], function, Frame(match[1], int(match[2]), function)
+    return Frame(match[1], int(match[2]), (match[3] or "<unknown>").rstrip()) if match else None
 
 
-def boxed_frame_of(line: str) -> tuple[str, str, Frame | None] | None:
+def read_frame(line: str) -> Frame | None:
+    """The frame of a `File "...", line N in f` line, as `faulthandler` prints it."""
+    match = re.match(r'\s{0,8}File "(.{1,1000})", line (\d{1,9}) in (.{1,300})$', line)
+    return Frame(match[1][:_DUMP_TEXT], int(match[2]), match[3].strip()[:_DUMP_TEXT]) if match else None
+
+
+def boxed_frame_of(line: str) -> Frame | None:
     """The same of a line in a box that rich draws: `│ /job/train.py:171 in main   │`."""
     match = _BOXED_FRAME.match(line)
-    if match is None:
-        return None
-    place = None if _FOREIGN_PATH.search(match[1]) else Frame(match[1], int(match[2]), match[3])
-    return match[1], match[3], place
+    return Frame(match[1], int(match[2]), match[3]) if match else None
 
 
 def is_users_code(path: str) -> bool:
@@ -107,7 +116,7 @@ def user_frame(lines: Sequence[str]) -> Frame | None:
     found = None
     for line in lines:
         frame = frame_of(line)
-        found = frame[2] or found if frame else found
+        found = frame if frame and frame.own else found
     return found
 
 
@@ -122,6 +131,10 @@ _MAX_FOREIGN = 50
 _PATIENCE = 300
 #: Streams that are followed at once, tracebacks that are kept from the start and from the end of a log.
 MAX_STREAMS = 8_192
+#: Frames that are kept of one exception, its innermost; different ones of one log; characters of a line of code.
+MAX_FRAMES = 40
+_MAX_KNOWN = 8_000
+_SOURCE_LIMIT = 240
 MAX_FIRST = 1_000
 MAX_LAST = 4_000
 _MESSAGE_LIMIT = 2_000
@@ -165,7 +178,8 @@ class Raised:
     """One exception of a chain.
 
     `detail` are further lines of its message; `frame` is the last in the user's code; `operation` is the function of
-    torch.distributed in which it was raised, empty if it was none.
+    torch.distributed in which it was raised, empty if it was none. `frames` are the innermost ones, in the order of the
+    traceback; `omitted`: how many are above them.
     """
 
     exception: str
@@ -174,6 +188,8 @@ class Raised:
     frame: Frame | None
     line_no: int
     operation: str = ""
+    frames: tuple[Frame, ...] = ()
+    omitted: int = 0
 
     @property
     def text(self) -> str:
@@ -217,6 +233,12 @@ class _Open:
     frame: Frame | None = None
     operation: str = ""
     agent: bool = False
+    #: The innermost frames, how many there were, and whether the next line may be the last one's code.
+    frames: deque[Frame] = field(default_factory=lambda: deque(maxlen=MAX_FRAMES))
+    count: int = 0
+    awaits_source: bool = False
+    #: The message holds the traceback of a DataLoader's child, whose frames take the place of the parent's.
+    child: bool = False
     #: Columns of rich's box, 0 without one; how many folded lines may follow, and the columns of the last one.
     boxed: int = 0
     wrapped: int = 0
@@ -238,12 +260,39 @@ class _Open:
         self.in_message = self.connected = False
         self.frame = None
         self.operation = ""
+        self._forget_frames()
         self.lines = self.foreign = 0
+
+    def add_frame(self, frame: Frame) -> None:
+        self.frames.append(frame)
+        self.count += 1
+        self.awaits_source = True
+
+    def add_source(self, text: str) -> None:
+        """The code of the last frame, if the line is that."""
+        boxed = _BOXED_SOURCE.match(text) if self.boxed else None
+        if boxed is None and self.boxed:
+            return
+        source = boxed[1].replace("│", " ").strip() if boxed else text.strip()
+        if self.awaits_source and source and not _CARETS.match(source):
+            self.frames[-1] = replace(self.frames[-1], source=source[:_SOURCE_LIMIT])
+        self.awaits_source = False
+
+    def _forget_frames(self) -> None:
+        self.frames.clear()
+        self.count, self.awaits_source, self.child = 0, False, False
+
+    def start_child(self) -> None:
+        """The traceback of a DataLoader's child begins in the message."""
+        self._forget_frames()
+        self.child = True
 
     def _settle(self) -> None:
         if self.detail and self.chain:
-            end = self.chain[-1]
-            self.chain[-1] = replace(end, detail=tuple(self.detail))
+            self.chain[-1] = replace(self.chain[-1], detail=tuple(self.detail))
+        if self.child and self.frames and self.chain:
+            omitted = self.count - len(self.frames)
+            self.chain[-1] = replace(self.chain[-1], frames=tuple(self.frames), omitted=omitted)
         self.detail = []
 
 
@@ -257,6 +306,8 @@ class Traces:
         self._first_line = first_line
         #: Streams in which the next traceback is of another thread (True) or of a finaliser (False).
         self._announced: dict[Origin, bool] = {}
+        #: Ranks print the same frames: each is kept once.
+        self._known: dict[tuple[str, int, str, str], Frame] = {}
         self._first: list[Trace] = []
         self._last: deque[Trace] = deque(maxlen=MAX_LAST)
 
@@ -297,6 +348,7 @@ class Traces:
     def take(self, origin: Origin, lines: Iterable[str], line_no: int, time: Moment | None) -> None:
         """A whole traceback that stands in one line of the log."""
         apart = Traces(line_no)
+        apart._known = self._known
         for line in lines:
             apart.feed(origin, line, line_no, time)
         for trace in apart.found():
@@ -310,6 +362,7 @@ class Traces:
     def _header(self, origin: Origin, current: _Open | None, text: str, line_no: int, time: Moment | None) -> None:
         start = max(text.find(HEADER), 0)
         if current is not None and current.in_message and text[:start].endswith("Original "):
+            current.start_child()
             return  # of a DataLoader's child: part of the message
         if current is not None and current.connected:
             current.link()
@@ -327,15 +380,17 @@ class Traces:
         boxed = text.lstrip()[:1] in _SIDES
         frame = boxed_frame_of(text) if boxed else frame_of(text)
         if frame is not None:
-            path, function, place = frame
-            if path.endswith("torch/distributed/distributed_c10d.py"):
-                current.operation = function
-            if place is not None:
-                current.frame = place
-            current.agent = current.agent or any(part in path for part in _AGENT_FRAMES)
+            if frame.path.endswith("torch/distributed/distributed_c10d.py"):
+                current.operation = frame.function
+            if frame.own:
+                current.frame = frame
+            current.add_frame(frame)
+            current.agent = current.agent or any(part in frame.path for part in _AGENT_FRAMES)
         elif name := exception_name(text):
             message = text.rstrip()[:_MESSAGE_LIMIT]
-            current.chain.append(Raised(name, message, (), current.frame, line_no, current.operation))
+            frames = self._kept(current.frames)
+            omitted = current.count - len(frames)
+            current.chain.append(Raised(name, message, (), current.frame, line_no, current.operation, frames, omitted))
             current.in_message, current.lines = True, 0
             current.wrapped, current.filled = _WRAPPED if current.boxed else 0, len(text.rstrip())
         elif text[:1].strip() and text[:1] not in _SIDES:
@@ -343,7 +398,14 @@ class Traces:
             if current.foreign > _MAX_FOREIGN:
                 self._close(current)
             return False
+        else:
+            current.add_source(text)
         return True
+
+    def _kept(self, frames: Iterable[Frame]) -> tuple[Frame, ...]:
+        if len(self._known) > _MAX_KNOWN:
+            return ()
+        return tuple(self._known.setdefault((f.path, f.line, f.function, f.source), f) for f in frames)
 
     def _message_line(self, current: _Open, text: str) -> bool:
         if text.strip() in _CONNECTORS:
@@ -352,6 +414,11 @@ class Traces:
         if not text.strip():
             current.wrapped = 0
             return True
+        if current.child:
+            if (frame := frame_of(text)) is not None:
+                current.add_frame(frame)
+            elif text[:1].isspace() and current.frames:
+                current.add_source(text)
         log_line = _LOG_LINE.match(text) is not None
         if current.lines > _LINGER or (log_line and current.lines > 3):
             self._close(current)

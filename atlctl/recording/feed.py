@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, Protocol
 
-from atlctl.diagnosis.logfacts import LogReader
+from atlctl.diagnosis.logfacts import END_LITERALS, MAX_BEFORE, LogReader
 from atlctl.diagnosis.logline import decode, is_utf8
 from atlctl.diagnosis.scanner import Scanner
 from atlctl.diagnosis.tracebacks import HEADER, embedded_in, rank_in
@@ -156,6 +156,8 @@ class Feed:
 
     def _take(self, number: int, line: bytes) -> bool:
         self._overwritten.feed_line(unstamped(line))
+        if self._scanner is not None and any(word in line for word in END_LITERALS):
+            self._own.catch_up(self._first + number, self._scanner.before(MAX_BEFORE))
         return self._own.feed(self._first + number, line)
 
     def _each(self, lines: Iterable[bytes]) -> None:

@@ -27,6 +27,7 @@ def merged(first: LogFacts, second: LogFacts) -> LogFacts:
         events={**first.events, **second.events},
         moments={**first.moments, **second.moments},
         marks={**second.marks, **first.marks},
+        before={**first.before, **second.before},
         first=early.first or late.first,
         zone=first.zone if first.zone is not None else second.zone,
         last_activity=max(first.last_activity, second.last_activity),
@@ -63,7 +64,7 @@ def by_host(found: LogFacts, rest: str) -> Mapping[str, LogFacts]:
 
 def _empty(found: LogFacts) -> LogFacts:
     """The facts that are true of every part: times of lines, the zone, how the log ends."""
-    made = replace(found, events={})
+    made = replace(found, events={}, before={}, tail=())
     for name in _LISTS:
         setattr(made, name, [])
     return made

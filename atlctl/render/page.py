@@ -16,6 +16,7 @@ from html import escape
 from typing import Literal, Self
 from urllib.parse import quote
 
+from atlctl.jobs.panel import PanelTone
 from atlctl.render.palette import Tone as PaletteTone
 from atlctl.render.sanitize import clean, clean_lines
 
@@ -23,7 +24,6 @@ from atlctl.render.sanitize import clean, clean_lines
 Sort = Literal[
     "root", "failure", "victim", "ended", "agent", "earlier", "restart", "signal", "state", "event", "waits", "absent"
 ]
-Tone = Literal["culprit", "strong", "plain", "faint"]
 Level = Literal["bad", "odd", "good", "none"]
 #: Evidence that is open at once.
 _OPEN_EXCERPTS = 4
@@ -105,7 +105,7 @@ class Fact:
     label: str
     lines: Sequence[str]
     code: frozenset[int] = frozenset()
-    tone: Tone = "plain"
+    tone: PanelTone = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class ReportPage:
     words: Mapping[str, str]
     title: str
     job: Sequence[Fact]
-    headline: Sequence[tuple[str, Tone]]
+    headline: Sequence[tuple[str, PanelTone]]
     level: Level
     verdict: Sequence[Fact]
     made: Sequence[Fact]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from atlctl.i18n import Message, translated
+from atlctl.jobs.panel import Panel, PanelTone, Row, Section
 from atlctl.render.palette import Tone
 from atlctl.render.sanitize import clean
 from atlctl.render.streams import Streams
@@ -21,79 +21,33 @@ _NARROW = 60
 _MIN_TEXT = 32
 _GAP = 2
 
-_STYLES = {"culprit": Tone.FAIL.rich, "strong": Tone.STRONG.rich, "faint": Tone.DIM.rich, "plain": ""}
+#: Columns of a box at most: longer lines are hard to read.
+_WIDEST = 120
+
+_STYLES: dict[PanelTone, str] = {
+    "culprit": Tone.FAIL.rich,
+    "victim": Tone.WARN.rich,
+    "strong": Tone.STRONG.rich,
+    "faint": Tone.DIM.rich,
+    "plain": "",
+}
 
 
-class PieceLike(Protocol):
-    """A piece of the headline. Tones: culprit, strong, plain, faint."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def tone(self) -> str: ...
-
-
-class RowLike(Protocol):
-    """A label and its lines, of which each may take `fold` lines of a terminal (None: all it needs)."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def lines(self) -> Sequence[str]: ...
-    @property
-    def fold(self) -> int | None: ...
-    @property
-    def tone(self) -> str: ...
-
-
-class LineLike(Protocol):
-    """A line of a list. The last cell is the text, those before are short, the first of them stands at the right."""
-
-    @property
-    def cells(self) -> Sequence[str]: ...
-    @property
-    def tone(self) -> str: ...
-
-
-class ListingLike(Protocol):
-    """A list under a label; `fold` as for rows, for the last cell."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def lines(self) -> Sequence[LineLike]: ...
-    @property
-    def fold(self) -> int | None: ...
-
-
-class TellingLike(Protocol):
-    """All of it. `cut` is the note below a panel in which text was left out."""
-
-    @property
-    def title(self) -> Sequence[PieceLike]: ...
-    @property
-    def rows(self) -> Sequence[RowLike]: ...
-    @property
-    def listings(self) -> Sequence[ListingLike]: ...
-    @property
-    def cut(self) -> str: ...
-
-
-def render_panel(telling: TellingLike, streams: Streams) -> str:
+def render_panel(panel: Panel, streams: Streams) -> str:
     """All of it as text that ends in a newline, for stdout. Every text is cleaned.
 
     On a pipe nothing is folded or cut, and each line begins with its label.
     """
-    return _Terminal(streams).draw(telling) if streams.stdout_tty else _plain(telling)
+    return _Terminal(streams).draw(panel) if streams.stdout_tty else _plain(panel)
 
 
-def _plain(telling: TellingLike) -> str:
-    lines = ["".join(clean(piece.text) for piece in telling.title)]
-    room = max((display_width(clean(row.label)) for row in telling.rows), default=0)
-    for row in telling.rows:
+def _plain(panel: Panel) -> str:
+    lines = ["".join(clean(piece.text) for piece in panel.title)]
+    room = max((display_width(clean(row.label)) for row in panel.rows), default=0)
+    for row in panel.rows:
         label = padded(clean(row.label), room)
         lines += [f"  {label}  {clean(line)}" for line in row.lines]
-    for listing in telling.listings:
+    for listing in panel.listings:
         lines.append(translated(Message("{label}:", label=clean(listing.label))))
         cells = [[clean(cell) for cell in line.cells] for line in listing.lines]
         rooms = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
@@ -114,6 +68,7 @@ class _Terminal:
         from rich.console import Console
 
         self._width = max(streams.width, 1)
+        self._box = min(self._width, _WIDEST)
         self._console: Console = Console(
             file=io.StringIO(),
             width=self._width,
@@ -126,46 +81,46 @@ class _Terminal:
         )
         self._cut = False
 
-    def draw(self, telling: TellingLike) -> str:
+    def draw(self, panel: Panel) -> str:
         with self._console.capture() as capture:
-            self._draw_panel(telling)
-            for listing in telling.listings:
+            self._draw_panel(panel)
+            for listing in panel.listings:
                 self._draw_listing(listing)
         return "".join(line.rstrip(" ") + "\n" for line in capture.get().removesuffix("\n").split("\n"))
 
-    def _draw_panel(self, telling: TellingLike) -> None:
+    def _draw_panel(self, panel: Panel) -> None:
         from rich.text import Text
 
         title = Text()
-        for piece in telling.title:
+        for piece in panel.title:
             title.append(clean(piece.text), _STYLES[piece.tone])
-        if not telling.rows:
+        if not panel.rows:
             self._console.print(title)
             return
         narrow = self._width < _NARROW
-        width = self._width if narrow else self._width - 4
+        width = self._box if narrow else self._box - 4
         # A headline that does not fit into the border stands below it.
-        fits = title.cell_len + 6 <= self._width
+        fits = title.cell_len + 6 <= self._box
         body = [] if fits else self._folded(title, width, None)
-        room = max(display_width(clean(row.label)) for row in telling.rows) + _GAP
-        for row in telling.rows:
+        room = max(display_width(clean(row.label)) for row in panel.rows) + _GAP
+        for row in panel.rows:
             body += self._row(row, room, width)
-        note = self._text(telling.cut if self._cut else "", "faint")
+        note = self._text(panel.cut if self._cut else "", "faint")
         self._draw_box(title if fits else Text(), Text("\n").join(body), note, narrow)
 
     def _draw_box(self, title: Text, body: Text, note: Text, narrow: bool) -> None:
-        from rich.panel import Panel
+        from rich.panel import Panel as Box
 
         if narrow:
             self._console.rule(title, align="left", style="")
             self._console.print(body)
             self._console.rule(note, align="right", style="")
         else:
-            self._console.print(
-                Panel(body, title=title or None, title_align="left", subtitle=note or None, subtitle_align="right")
-            )
+            box = Box(body, title=title or None, title_align="left", subtitle=note or None, subtitle_align="right")
+            box.width = self._box
+            self._console.print(box)
 
-    def _row(self, row: RowLike, room: int, width: int) -> list[Text]:
+    def _row(self, row: Row, room: int, width: int) -> list[Text]:
         lines: list[Text] = []
         for line in row.lines:
             lines += self._folded(self._text(line, row.tone), width - room, row.fold)
@@ -173,7 +128,7 @@ class _Terminal:
         label.append(" " * (room - label.cell_len))
         return [(label if at == 0 else self._text(" " * room)) + line for at, line in enumerate(lines)]
 
-    def _draw_listing(self, listing: ListingLike) -> None:
+    def _draw_listing(self, listing: Section) -> None:
         self._console.print(self._text(listing.label, "strong"))
         heads = zip(*(line.cells[:-1] for line in listing.lines), strict=True)
         rooms = [max(self._text(cell).cell_len for cell in column) for column in heads]
@@ -188,7 +143,8 @@ class _Terminal:
                 head += space + shown if at == 0 else shown + space
                 head.append(" " * _GAP)
             # Beside a marked name the text itself stays quiet.
-            tone = "plain" if line.tone == "culprit" else line.tone
+            quiet = len(line.cells) > 1 and line.tone in ("culprit", "victim")
+            tone = "plain" if quiet else line.tone
             texts = self._folded(self._text(line.cells[-1], tone), self._width - indent, listing.fold)
             if stacked:
                 if any(cell for cell in line.cells[:-1]):
@@ -215,7 +171,7 @@ class _Terminal:
             line.rstrip()
         return lines
 
-    def _text(self, text: str, tone: str = "plain") -> Text:
+    def _text(self, text: str, tone: PanelTone = "plain") -> Text:
         from rich.text import Text
 
         # As a span: a text's own style would spread to what is put behind it.

@@ -46,7 +46,7 @@ def test_text_names_the_sources_the_line_and_the_next_step(saved):
     assert lines[:2] == [f"2 workers from {saved} (2 logs)", "root cause: rank 3 (local rank 1) on w-1, certain"]
     assert values(run, "what") == ["ValueError: x"]
     assert values(run, "when") == ["2026-11-20T17:45:05Z"]
-    assert values(run, "evidence")[0] == f"{saved}/w-1.log:{line}"
+    assert values(run, "evidence")[0] == f"{saved}/w-1.log:{line}  ValueError: x"
     assert values(run, "next")[-1] == f"less +{line} '{saved}/w-1.log'"
     assert any("connection closed by a peer" in text and "rank 0 on w-0" in text for text in lines)
 
@@ -75,7 +75,7 @@ def test_standard_input(form):
     lines = run.stdout.decode().splitlines()
     assert lines[0] == "2 workers from standard input (1 log)"
     assert lines[1] == "root cause: rank 3 (local rank 1) on w-1, certain"
-    assert values(run, "evidence")[0].endswith(" of standard input")
+    assert values(run, "evidence")[0].endswith(" of standard input  ValueError: x")
     assert not any(text.startswith("less ") for text in values(run, "next"))
 
 
@@ -93,7 +93,7 @@ def test_a_worker_whose_log_just_ends(saved):
     write(saved / "w-1.log", ["step 1", "step 2"])
     run = errors("--from", saved)
     assert run.stdout.decode().splitlines()[1] == "root cause: w-1, likely"
-    assert values(run, "evidence")[0] == f"{saved}/w-1.log:2: step 2"
+    assert values(run, "evidence")[0] == f"{saved}/w-1.log:2  step 2"
 
 
 def test_consequences_only_are_candidates(saved):
@@ -236,6 +236,6 @@ def test_the_platforms_word_explains_a_kill(tmp_path):
     assert (run.stderr, run.code) == (b"", 0)
     assert values(run, "kind") == ["Memory limit of the container or job reached, killed [memory_limit_kill]"]
     assert values(run, "node") == ["gpu-08"]
-    assert values(run, "evidence")[1].startswith("w-1: ")
+    assert values(run, "evidence")[1].startswith("w-1  ")
     plain = errors("--from", tmp_path / "w-0.log", "--from", tmp_path / "w-1.log")
     assert values(plain, "kind") == ["Killed (SIGKILL) [killed]"]

@@ -97,8 +97,8 @@ def test_names_and_contents_of_files_do_not_reach_the_terminal_as_they_are(jobs:
     assert b"\x07" not in run.stdout
     shown = run.stdout.decode()
     assert "a^[]0;x^G^Jb.log line 6" in shown
-    assert " worker-[0-1]: pipe.log is no regular file and was not opened" in shown
-    assert " worker-[0-1]: a^[]0;x^G^Jb.log.log is no log but binary data, it was not read" in shown
+    assert " worker-[0-1]: pipe.log is not a regular file and was not opened" in shown
+    assert " worker-[0-1]: a^[]0;x^G^Jb.log.log is not a log but binary data; it was not read" in shown
 
 
 def test_a_file_that_all_workers_overwrote_is_recognised_and_changes_nothing(jobs: Registry, tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_what_a_cluster_has_deleted_is_told(server: Server) -> None:
     server.patch("PyTorchJob", "train", {"status": {"conditions": [failed]}}, api_version=TRAINING)
     found = cluster.cli("errors", "train")
     assert b"the pods of workers 1-2 are gone" in found.stderr
-    assert b"of a failed job the platform deletes the pods that still run" in found.stderr
+    assert b"when a job fails, the platform deletes its running pods" in found.stderr
     assert b"'atlctl record train'" in found.stderr
     gone = cluster.cli("errors", "other")
     assert gone.code == 3

@@ -9,10 +9,11 @@ import typer
 
 from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async, status_line
-from atlctl.i18n import Message
+from atlctl.i18n import COMMA, Message, joined
 from atlctl.jobs.errors import Unreachable, UsageError
 
 if TYPE_CHECKING:
+    from atlctl.cli.evidence.findings import Display
     from atlctl.diagnosis.result import Cause, Proof
 
 #: Lines of a file inside a worker that are shown around a proof.
@@ -43,9 +44,15 @@ def command(
         ),
     ] = None,
     no_files: options.NoFiles = False,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help=Message("show how every rank ended, equal ones together"))
+    ] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help=Message("exit with 1 if a failure was found"))] = False,
     output: Annotated[str, options.output("table", "json", "yaml")] = "table",
 ) -> int:
+    from atlctl.cli.evidence.findings import Display
+
+    display = Display(output, bool(context().verbose), ranks, exit_code)
     if saved:
         if job is not None or job_option is not None:
             raise UsageError(
@@ -60,9 +67,7 @@ def command(
         from atlctl.cli.evidence.findings import tell_saved
 
         with status_line():
-            return tell_saved(
-                saved, error_files=not no_files, exit_code=exit_code, output=output, verbose=bool(context().verbose)
-            )
+            return tell_saved(saved, display, error_files=not no_files)
     if no_files:
         raise UsageError(Message("--no-files applies to saved logs only"), "atlctl errors --from PATH --no-files")
     if log_path == "":
@@ -70,12 +75,10 @@ def command(
             Message("--log-path: the pattern is empty"),
             Message("name files as a worker sees them: --log-path '/logs/*.log'"),
         )
-    return run_async(lambda: _errors(job, job_option, log_path, exit_code, output, bool(context().verbose)))
+    return run_async(lambda: _errors(job, job_option, log_path, display))
 
 
-async def _errors(
-    argument: str | None, option: str | None, log_path: str | None, exit_code: bool, output: str, verbose: bool
-) -> int:
+async def _errors(argument: str | None, option: str | None, log_path: str | None, display: Display) -> int:
     from atlctl.cli.evidence import gone, held, recorded
     from atlctl.cli.evidence.collect import collect
     from atlctl.cli.evidence.findings import matcher, own_signatures, tell
@@ -89,7 +92,7 @@ async def _errors(
     source = backend(argument, option)
     found_job = await gone.job_or_recording(source, argument, option, living=log_path is not None)
     if isinstance(found_job, recorded.Recording):
-        return recorded.tell(found_job, exit_code=exit_code, output=output, verbose=verbose)
+        return recorded.tell(found_job, display)
     job = await held.look(source, found_job)
     own = own_signatures()
     known = matcher(own)
@@ -128,9 +131,7 @@ async def _errors(
         about,
         [Message("job {job}: {state}", job=job.name, state=say.state(job.state, job.reason))],
         problems,
-        exit_code=exit_code,
-        output=output,
-        verbose=verbose,
+        display,
         next_command=next_command,
         place=_place,
         signatures=own,
@@ -139,7 +140,7 @@ async def _errors(
 
 def _place(proof: Proof) -> str:
     if proof.line_no is None:
-        return proof.worker if proof.file is None else f"{proof.worker}, {proof.file}"
+        return proof.worker if proof.file is None else joined((proof.worker, proof.file), COMMA)
     if proof.file is None:
         return Message("{worker}, line {number}", worker=proof.worker, number=proof.line_no)
     return Message("{worker}, {file} line {number}", worker=proof.worker, file=proof.file, number=proof.line_no)

@@ -72,7 +72,7 @@ async def _record(
 ) -> int:
     from atlctl.backends.base import ManyLogs
     from atlctl.cli.evidence import recorded
-    from atlctl.cli.evidence.findings import own_signatures, tell_saved
+    from atlctl.cli.evidence.findings import Display, own_signatures, tell_saved
     from atlctl.cli.target import backend
     from atlctl.recording.recorder.recorder import Recorder
     from atlctl.recording.recorder.roll import begun
@@ -112,10 +112,8 @@ async def _record(
         else:
             tell_saved(
                 [store.path],
+                Display(output, bool(context().verbose)),
                 error_files=True,
-                exit_code=False,
-                output=output,
-                verbose=bool(context().verbose),
                 about=about,
                 budget=recorded.BUDGET,
             )

@@ -32,11 +32,11 @@ TIMEOUT_SECONDS, BETWEEN_SECONDS = 20.0, 5.0
 _MAX_PROGRAM = 64 << 20
 _FRAMES = 30
 _CHANGES = {
-    "still": Message("stood still: {ranks}"),
-    "same": Message("ran, and were at the same place of the code both times: {ranks}"),
+    "still": Message("did not move: {ranks}"),
+    "same": Message("ran, at the same place in the code both times: {ranks}"),
     "moved": Message("moved: {ranks}"),
-    "ran": Message("ran, or cannot be seen into: {ranks}"),
-    "new": Message("are other processes than before: {ranks}"),
+    "ran": Message("ran, or state not readable: {ranks}"),
+    "new": Message("are not the same processes as before: {ranks}"),
     "gone": Message("are gone: {ranks}"),
 }
 _SURE = {
@@ -139,7 +139,7 @@ def _pyspy() -> bytes:
     path = beside if os.path.exists(beside) else shutil.which("py-spy")
     if path is None:
         raise UsageError(
-            Message("--with-pyspy: there is no py-spy here to bring along"),
+            Message("--with-pyspy: py-spy not found on this machine"),
             Message("install it: {command}", command="pip install py-spy"),
         )
     try:
@@ -149,7 +149,7 @@ def _pyspy() -> bytes:
         raise AtlctlError(unreadable(path, error.strerror)) from error
     if not data.startswith(b"\x7fELF") or len(data) > _MAX_PROGRAM:
         raise UsageError(
-            Message("--with-pyspy: {path} is no program of Linux", path=path),
+            Message("--with-pyspy: {path} is not a Linux program", path=path),
             Message("install it: {command}", command="pip install py-spy"),
         )
     return data
@@ -166,9 +166,9 @@ def _tell(looks: Sequence[Look], scene: Scene, *, brought: bool) -> None:
         if report is None:
             continue
         if report.headroom is not None and report.needed is not None and report.headroom < report.needed:
-            said.append((item.worker.name, (True, report.problem or Message("too little memory is free"))))
+            said.append((item.worker.name, (True, report.problem or Message("not enough free memory"))))
         if report.hidden:
-            text = Message("processes of other users could not be looked into")
+            text = Message("processes of other users could not be inspected")
             said.append((item.worker.name, (False, text)))
         if not report.ranks:
             said.append((item.worker.name, (False, Message("no rank process"))))
@@ -176,7 +176,7 @@ def _tell(looks: Sequence[Look], scene: Scene, *, brought: bool) -> None:
             said += ((item.worker.name, (False, problem)) for problem in rank.problems)
     say.about(said)
     if not brought and any(rank.report is not None and rank.report.spy is False for rank in scene.ranks):
-        say.note(Message("Python stacks: --with-pyspy brings py-spy along for the look"))
+        say.note(Message("for Python stacks, add --with-pyspy: it sends py-spy to the workers and removes it again"))
     if scene.unseen:
         say.note(Message("not seen: {ranks}", ranks=named_ranks(scene.unseen)))
 
@@ -201,15 +201,18 @@ class SceneText:
 
     def text(self, scene: Scene, changed: Sequence[RankChange] | None, *, verbose: bool) -> str:
         """All of it, ending in a newline. `verbose`: every Python thread of the first rank of each group."""
-        lines = [self._strong(self._headline(scene)), f"  {self._phrase(scene.why)}"]
-        for group in scene.groups:
-            lines += [
-                "",
-                self._strong(self._title(group)),
-                *(f"  {line}" for line in self._body(group, scene, verbose)),
-            ]
+        tone = Tone.FAIL if scene.culprits else Tone.STRONG
+        lines = [self._painted(self._headline(scene), tone), f"  {self._phrase(scene.why)}"]
+        for group in sorted(scene.groups, key=lambda group: group.ranks != scene.culprits):
+            body = self._body(group, scene, verbose)
+            if group.ranks == scene.culprits:
+                # The headline is about this group.
+                lines += (f"  {line}" for line in body)
+                continue
+            lines += ["", self._painted(self._title(group), Tone.STRONG), f"  {self._phrase(group.first.why)}"]
+            lines += (f"  {line}" for line in body)
         if changed is not None:
-            lines += ["", self._strong(self._say(Message("between the two looks")))]
+            lines += ["", self._painted(self._say(Message("between the two looks")), Tone.STRONG)]
             for how, what in _CHANGES.items():
                 numbers = [change.rank for change in changed if change.how == how and change.rank is not None]
                 if numbers:
@@ -263,7 +266,7 @@ class SceneText:
 
     def _body(self, group: RankGroup, scene: Scene, verbose: bool) -> list[str]:
         first = group.first
-        lines = [self._phrase(first.why)]
+        lines: list[str] = []
         reports = [rank.report for rank in group.ranks if rank.report is not None]
         if not reports:
             return lines
@@ -291,7 +294,7 @@ class SceneText:
             states = dict.fromkeys(f"{child.at.name} {_moment_text(child.at)}" for child in first.report.children)
             told = self._say(
                 Message(
-                    "processes below it: {count}: {states}",
+                    "child processes: {count}: {states}",
                     count=len(first.report.children),
                     states="; ".join(list(states)[:3]),
                 )
@@ -323,12 +326,18 @@ class SceneText:
         return self._say(Message("torch's worker server")) if source == "torch" else source or "?"
 
     def _frames(self, frames: Sequence[Frame]) -> list[str]:
-        shown = [clean(f"  {frame.function} ({_short(frame.path)}:{frame.line})") for frame in frames[:_FRAMES]]
+        shown = [
+            self._painted(
+                clean(f"  {frame.function} ({_short(frame.path)}:{frame.line})"),
+                Tone.STRONG if frame.own else Tone.DIM,
+            )
+            for frame in frames[:_FRAMES]
+        ]
         left = len(frames) - len(shown)
         return [*shown, "  " + self._say(Message("({count} more)", count=left))] if left else shown
 
-    def _strong(self, line: str) -> str:
-        return painted(line, Tone.STRONG, self._streams.stdout_color)
+    def _painted(self, line: str, tone: Tone) -> str:
+        return painted(line, tone, self._streams.stdout_color)
 
 
 def _moment_text(at: ThreadState) -> str:

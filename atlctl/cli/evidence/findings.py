@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
@@ -38,15 +38,23 @@ def matcher(own: Sequence[Signature]) -> Matcher:
     return Matcher((*own, *builtin().signatures))
 
 
+@dataclass(frozen=True, slots=True)
+class Display:
+    """How a diagnosis is shown. `ranks`: how each rank ended, too. `exit_code`: 1 for every verdict but `none`."""
+
+    output: str = "table"
+    verbose: bool = False
+    ranks: bool = False
+    exit_code: bool = False
+
+
 def tell(
     diagnosis: Diagnosis,
     source: dict[str, Any],
     head: Sequence[str],
     problems: Sequence[object],
+    display: Display,
     *,
-    exit_code: bool,
-    output: str,
-    verbose: bool,
     next_command: Callable[[Cause], str | None],
     place: Callable[[Proof], str],
     signatures: Iterable[Signature] = (),
@@ -54,35 +62,33 @@ def tell(
     """Prints `source` and the diagnosis as a document, else `head` and the panel; returns the command's exit code.
 
     `problems` are what could not be read, JSON-ready. `next_command` is what to type to look further into a cause,
-    `place` where a proof stands, both for people. `signatures` are the user's own. With `exit_code` every verdict
-    but `none` is 1.
+    `place` names where a proof is, both for people. `signatures` are the user's own.
     """
     from atlctl.diagnosis.result import Verdict
     from atlctl.diagnosis.telling.data import to_data
-    from atlctl.diagnosis.telling.guide import Guide
+    from atlctl.diagnosis.telling.guide import Guide, Manner
 
     guide = Guide.builtin(signatures)
-    if output in ("json", "yaml"):
-        say.document({**source, **to_data(diagnosis, guide)}, problems)
+    if display.output in ("json", "yaml"):
+        say.document({**source, **to_data(diagnosis, guide, ranks=display.ranks)}, problems)
     else:
         from atlctl.diagnosis.telling.people import tell_people
-        from atlctl.diagnosis.telling.told import Manner
         from atlctl.render.panel import render_panel
         from atlctl.render.sanitize import clean
 
-        manner = Manner(language(), verbose, guide, lambda proof: translated(place(proof)), next_command)
+        manner = Manner(
+            language(), display.verbose, guide, lambda proof: translated(place(proof)), next_command, display.ranks
+        )
         panel = render_panel(tell_people(diagnosis, manner), context().streams)
         say.out("".join(f"{clean(translated(line))}\n" for line in head) + panel)
-    return int(ExitCode.FAILED) if exit_code and diagnosis.verdict is not Verdict.NONE else int(ExitCode.OK)
+    return int(ExitCode.FAILED) if display.exit_code and diagnosis.verdict is not Verdict.NONE else int(ExitCode.OK)
 
 
 def tell_saved(
     paths: Sequence[str],
+    display: Display,
     *,
     error_files: bool,
-    exit_code: bool,
-    output: str,
-    verbose: bool,
     about: Mapping[str, Any] | None = None,
     budget: int | None = None,
 ) -> int:
@@ -112,9 +118,7 @@ def tell_saved(
         source,
         [_head(paths, saved)],
         problems,
-        exit_code=exit_code,
-        output=output,
-        verbose=verbose,
+        display,
         next_command=_next_command,
         place=_place,
         signatures=own,
@@ -189,7 +193,7 @@ def _bytes_of(paths: Sequence[str]) -> int | None:
 def say_cut(workers: Iterable[str], *since: str) -> None:
     """Says of whose logs only the end was read; `since`: from when on."""
     only = Message("only the end of the log of {workers} was read", workers=fold_names(workers))
-    say.note(Message("{what}: what failed begins there", what=joined((only, *since), COMMA)))
+    say.note(Message("{what}; the failure begins there", what=joined((only, *since), COMMA)))
 
 
 def _source(paths: Sequence[str], saved: Saved) -> dict[str, Any]:

@@ -45,9 +45,7 @@ def tell(job: Job, known: Sequence[Mapping[str, Any]]) -> None:
 
         names = fold_names(worker.name for worker in replaced)
         texts.append(
-            Message(
-                "earlier attempts of {workers} are not looked at: as a rule a restart deletes their pods", workers=names
-            )
+            Message("earlier attempts of {workers} were not read: a restart usually deletes their pods", workers=names)
         )
     if texts:
         from atlctl.cli.evidence import recorded
@@ -58,7 +56,7 @@ def tell(job: Job, known: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _next_time(name: str) -> Message:
-    return Message("next time 'atlctl record {job}', started with the job, keeps it", job=name)
+    return Message("to keep them next time, start 'atlctl record {job}' together with the job", job=name)
 
 
 def _waits(job: Job) -> bool:
@@ -79,12 +77,12 @@ def _missing(job: Job, events: Sequence[Mapping[str, Any]]) -> Message:
         if news is not None and news.what == "deleted":
             told.setdefault(news.pod, _time(event))
     times = sorted(time for time in told.values() if time)
-    when = Message("since {time}, by its events", time=times[0]) if times else Message("its events do not tell when")
+    when = Message("since {time}, by its events", time=times[0]) if times else Message("its events do not show when")
     why = {
-        State.FAILED: Message("of a failed job the platform deletes the pods that still run"),
-        State.SUSPENDED: Message("a job that is suspended loses its pods"),
-        State.RESTARTING: Message("a restart deletes the pods of the attempt before"),
-    }.get(job.state, Message("who deleted them cannot be told"))
+        State.FAILED: Message("when a job fails, the platform deletes its running pods"),
+        State.SUSPENDED: Message("suspending a job deletes its pods"),
+        State.RESTARTING: Message("a restart deletes the pods of the previous attempt"),
+    }.get(job.state, Message("it is unknown who deleted them"))
     if not job.numbered:
         what = plural("{n} pod is gone", "{n} pods are gone", len(job.missing))
     elif len(job.missing) > 1:
@@ -97,7 +95,7 @@ def _missing(job: Job, events: Sequence[Mapping[str, Any]]) -> Message:
         if len(told) > MAX_NAMES:
             names = Message("{names} and others", names=names)
         what = Message("{what}: {names}", what=what, names=names)
-    return joined((Message("{what}, with all logs", what=what), why))
+    return joined((Message("{what}, and so are their logs", what=what), why))
 
 
 def _time(event: Mapping[str, Any]) -> str:
@@ -136,7 +134,7 @@ async def job_or_recording(
     if recorded.lost(found, job):
         say.note(
             Message(
-                "a recording that broke off has what is gone by now: atlctl errors --from {path}", path=found.folder
+                "an interrupted recording has logs that are gone by now: atlctl errors --from {path}", path=found.folder
             )
         )
     return job

@@ -36,7 +36,7 @@ async def look(source: Backend, job: Job) -> Job:
     if len(asked) > MOST:
         say.note(
             Message(
-                "{count} workers are too many to look for Held ones in their logs; atlctl errors reads all",
+                "{count} workers: too many to look for Held ones in their logs; atlctl errors reads all logs",
                 count=len(asked),
             )
         )

@@ -174,7 +174,7 @@ class _Visit:
                 seen.setdefault(file, []).append(worker.name)
         shared = {file: tuple(names) for file, names in seen.items() if len(names) > 1 and file.size and file.changed}
         for file, names in shared.items():
-            text = Message("{count} workers share {file}; what no summary's host tells of a worker is left out")
+            text = Message("{count} workers share {file}; lines that no summary assigns to a worker were ignored")
             self._say(text.filled(count=len(names), file=file.shown), *names)
 
         async def read(worker: Worker) -> None:
@@ -231,7 +231,7 @@ class _Visit:
         if file.size > LIMIT:
             left = file.size - LIMIT
             text = Message(
-                "of {file} the last {size} MiB were read, {left} bytes not",
+                "only the last {size} MiB of {file} were read; {left} bytes were skipped",
                 file=file.shown,
                 size=LIMIT >> 20,
                 left=left,
@@ -286,7 +286,7 @@ def parse_list(data: bytes) -> tuple[list[Listed], list[str]]:
     """The files that a worker lists, and remarks on what is passed over. Raises AtlctlError where it is cut off."""
     *records, rest = data.split(b"\0")
     if rest or not records or not records[-1].startswith(b"e|"):
-        raise AtlctlError(Message("its list of files is cut off"), _FEWER)
+        raise AtlctlError(Message("its list of files is incomplete"), _FEWER)
     files: list[Listed] = []
     remarks: list[str] = []
     for record in records[:-1]:
@@ -299,7 +299,7 @@ def parse_list(data: bytes) -> tuple[list[Listed], list[str]]:
         elif kind == b"m":
             remarks.append(Message("more than {count} files match: the others were not read", count=MAX_FILES))
         else:
-            special = Message("{file} is no regular file and was not opened")
+            special = Message("{file} is not a regular file and was not opened")
             unread = Message("{file} could not be read")
             remarks.append((special if kind == b"s" else unread).filled(file=Listed(path, 0).shown))
     return files, remarks
@@ -350,11 +350,11 @@ class _Intake:
 
         start, self._start = self._start, b""
         if what := not_text(start):
-            self._refused = Message("is no log but {what}, it was not read", what=what[0])
+            self._refused = Message("is not a log but {what}; it was not read", what=what[0])
             return
         feed = Feed(Alone(self.reader_of_all), "", 0, literals_of(self._matcher), start, alone=True)
         if feed.backwards:
-            self._refused = Message("has its newest lines first, it was not read")
+            self._refused = Message("has its newest lines first; it was not read")
             return
         self.feed = feed
         feed.feed(start)
@@ -489,6 +489,8 @@ def moved(facts: LogFacts, by: int) -> LogFacts:
         hits=[at(item) for item in facts.hits],
         events={rank: line + by for rank, line in facts.events.items()},
         moments={line + by: moment for line, moment in facts.moments.items()},
+        before={line + by: tuple(map(at, lines)) for line, lines in facts.before.items()},
+        tail=tuple(map(at, facts.tail)),
         last_activity=facts.last_activity + by if facts.last_activity else 0,
         outlived=facts.outlived + by if facts.outlived else 0,
         last_line=facts.last_line + by,

@@ -51,11 +51,7 @@ async def with_ranks(
     from atlctl.jobs.naming import fold_names, names_by_reason
     from atlctl.stacks.look import WINDOW, look
 
-    say.note(
-        Message(
-            "the logs name no failure so far; looking for {seconds:g} s at what the ranks are doing", seconds=WINDOW
-        )
-    )
+    say.note(Message("no failure in the logs so far; inspecting the ranks for {seconds:g} s", seconds=WINDOW))
     executor = source.executor(job)
     try:
         looks = await look(executor, job.workers, SECONDS, None, watching=say.running)
@@ -65,7 +61,7 @@ async def with_ranks(
         (item.worker.name, item.error.message) for item in looks if item.error is not None and item.worker.state.active
     )
     remarks: list[str] = [
-        Message("{workers} could not be looked at: {why}", workers=fold_names(names), why=why)
+        Message("{workers} could not be inspected: {why}", workers=fold_names(names), why=why)
         for why, names in unseen.items()
     ]
     scene = scene_of(looks, job)

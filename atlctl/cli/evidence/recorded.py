@@ -18,6 +18,7 @@ from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import check_private, ensure_dir, read_bytes, state_dir, write_atomic
 
 if TYPE_CHECKING:
+    from atlctl.cli.evidence.findings import Display
     from atlctl.jobs.model import Job, RankMap
 
 #: Bytes of all logs that are read at first: a verdict is wanted soon. More is read where the failure began before.
@@ -134,7 +135,7 @@ def _read(folder: str, top: str) -> Recording | None:
         data = read_bytes(os.path.join(folder, manifest.NAME), manifest.SIZE_LIMIT)
         manifest.read_manifest(data)
     except NotAllowed as error:
-        say.note(Message("no recording is read: {why}", why=error.message))
+        say.note(Message("the recording was not read: {why}", why=error.message))
         return None
     except (FileNotFoundError, AtlctlError, ValueError):
         return None
@@ -246,7 +247,7 @@ def source_of(recording: Recording) -> Message:
     return Message("from the recording in {folder}", folder=recording.folder)
 
 
-def tell(recording: Recording, *, exit_code: bool, output: str, verbose: bool) -> int:
+def tell(recording: Recording, display: Display) -> int:
     """Prints what the recording says; returns the exit code of `errors`."""
     from atlctl.cli.evidence.findings import tell_saved
     from atlctl.render.table import rfc3339
@@ -258,10 +259,8 @@ def tell(recording: Recording, *, exit_code: bool, output: str, verbose: bool) -
     about = {"job": known.get("name"), "uid": known.get("uid"), "state": known.get("state")}
     return tell_saved(
         [recording.folder],
+        display,
         error_files=True,
-        exit_code=exit_code,
-        output=output,
-        verbose=verbose,
         about=about,
         budget=BUDGET,
     )

@@ -23,9 +23,8 @@ from atlctl.diagnosis.hang import HANG
 from atlctl.diagnosis.platform import Event
 from atlctl.diagnosis.result import Cause, Diagnosis, Proof
 from atlctl.diagnosis.telling.data import to_data
-from atlctl.diagnosis.telling.guide import Guide
+from atlctl.diagnosis.telling.guide import Guide, Manner
 from atlctl.diagnosis.telling.people import tell_people
-from atlctl.diagnosis.telling.told import Manner
 from atlctl.i18n import Message, edited, language
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable, UsageError
 from atlctl.recording import manifest

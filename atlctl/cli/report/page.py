@@ -17,12 +17,12 @@ from atlctl.diagnosis.logline import When, split_stamp
 from atlctl.diagnosis.platform import Event
 from atlctl.diagnosis.result import Cause, Diagnosis, Proof, Verdict, WorkerReport
 from atlctl.diagnosis.telling.data import utc
+from atlctl.diagnosis.telling.guide import Manner
 from atlctl.diagnosis.telling.people import tell_people
 from atlctl.diagnosis.telling.timeline import Waiting, base_of, offset, pending_of, waiting_ranks
-from atlctl.diagnosis.telling.told import Manner
 from atlctl.diagnosis.telling.who import in_short, name_of, ranks_of, what_of
 from atlctl.diagnosis.torchelastic import NoteKind
-from atlctl.diagnosis.tracebacks import frame_of, is_users_code
+from atlctl.diagnosis.tracebacks import frame_of
 from atlctl.i18n import Language, Message, about, from_data, joined, translated
 from atlctl.jobs.fields import entries, mapping, number
 from atlctl.jobs.model import State
@@ -247,7 +247,7 @@ def _coloured(trace: Sequence[tuple[int, str]]) -> list[Numbered]:
     for at, line in trace:
         frame = frame_of(line)
         if frame is not None:
-            tone = "own" if frame[2] else "faint"
+            tone = "own" if frame.own else "faint"
         elif not line.startswith(" "):
             tone = ""
         made.append(Numbered(at, line, tone))
@@ -261,7 +261,7 @@ def _stacks(scene: Scene | None, manner: Manner, words: Mapping[str, str]) -> li
         first, pending = group.first, group.first.pending
         who = _ranks_and_workers([(rank.rank, rank.worker) for rank in group.ranks])
         # As in a traceback, the innermost last.
-        frames = [Numbered(0, str(one), "own" if is_users_code(one.path) else "faint") for one in first.frames[::-1]]
+        frames = [Numbered(0, str(frame), "own" if frame.own else "faint") for frame in first.frames[::-1]]
         said = [first.what, first.why, pending and pending_of(pending.operation, pending.seq, pending.group)]
         text = translated(joined([part for part in said if part]), manner.language)
         made.append(

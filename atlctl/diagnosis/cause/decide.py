@@ -7,7 +7,7 @@ somebody is missing (`missing`), the launchers failed or report it (`launchers`)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from atlctl.diagnosis.evidence import JobEvidence
 from atlctl.diagnosis.failures import Failure, Part
 from atlctl.diagnosis.joining import WorkerRounds
 from atlctl.diagnosis.platform import Event, Judgement, PlatformState, judge_event, judge_state
-from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Followed, Proof, Verdict, WorkerReport
+from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Followed, Proof, RankEnd, Verdict, WorkerReport
 from atlctl.diagnosis.signatures import Matcher
 from atlctl.i18n import Message, joined, plural
 from atlctl.jobs import podnews
@@ -120,8 +120,8 @@ _GONE = frozenset({"node_lost", "network_lost", "rendezvous_timeout"})
 _STOPPING = "Stopping container"
 #: Exit codes of SIGKILL and SIGTERM.
 _OF_DELETION = (137, 143)
-_FIRST = Message("it is the first that ended, by the states and events of the job")
-_PLATFORM_SAYS = Message("the logs do not decide it, the platform says so")
+_FIRST = Message("it ended first, according to the states and events of the job")
+_PLATFORM_SAYS = Message("the logs do not decide it; the platform reports it")
 
 
 def with_platform(job: JudgedJob, answer: Diagnosis) -> Diagnosis:
@@ -248,7 +248,7 @@ def _explained(job: JudgedJob, cause: Cause) -> Cause:
     return replace(
         cause,
         category=found.category,
-        why=joined([cause.why, Message("the platform says: {text}", text=found.text)]),
+        why=joined([cause.why, Message("the platform reports: {text}", text=found.text)]),
         confidence=Confidence.CERTAIN if sure else cause.confidence,
         proofs=(*cause.proofs, Proof(worker.worker, None, found.text)),
     )
@@ -290,6 +290,7 @@ def tell_story(job: JudgedJob, number: int, answer: Diagnosis) -> dict[str, Any]
         "workers": tuple(_worker(job, index) for index in range(len(job.workers))),
         "earlier": _earlier(job, number, answer),
         "remarks": _remarks(job, number),
+        "ranks": tuple(_ranks(job, number, answer)),
     }
 
 
@@ -360,6 +361,19 @@ def _group(job: JudgedJob, reason: str, items: list[Failure]) -> Followed:
     )
 
 
+def _ranks(job: JudgedJob, number: int, answer: Diagnosis) -> Iterator[RankEnd]:
+    """How each process of the round ended, the root causes first."""
+    blamed = {(cause.worker, cause.rank, cause.local_rank) for cause in answer.root_causes}
+    failures = Round.of(job, number).failures
+    for item in sorted(failures, key=lambda item: (item.worker, item.rank, item.local_rank) not in blamed):
+        cause = (item.worker, item.rank, item.local_rank) in blamed
+        proof = next(iter(proofs(item)), None)
+        yield RankEnd(
+            item.worker, item.rank, item.local_rank, "cause" if cause else str(item.part), item.exit_code,
+            item.signal, item.message, job.when(item), proof,
+        )  # fmt: skip
+
+
 def _worker(job: JudgedJob, index: int) -> WorkerReport:
     worker = job.workers[index]
     log = worker.evidence.log
@@ -392,7 +406,7 @@ def _worker(job: JudgedJob, index: int) -> WorkerReport:
 def _earlier(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Cause, ...]:
     """Initiators of other rounds than the one that decided."""
     found = [
-        job.cause(item, Confidence.LIKELY, Message("failed in another round; the job was restarted since"))
+        job.cause(item, Confidence.LIKELY, Message("failed in another round, after which the job was restarted"))
         for item in job.failures
         if item.part is Part.INITIATOR
         and item.strength
@@ -413,7 +427,7 @@ def _remarks(job: JudgedJob, number: int) -> tuple[str, ...]:
     skewed = {name: skew for name, skew in job.clocks.skew.items() if abs(skew) >= 1}
     if skewed:
         shown = ", ".join(f"{name} {skew:+.1f} s" for name, skew in list(skewed.items())[:5])
-        found.append(Message("clocks differ and were set right: {shown}", shown=shown))
+        found.append(Message("clocks differ and were corrected: {shown}", shown=shown))
     if job.last_round > number:
-        found.append(Message("the job was restarted; what came after round {round} only followed", round=number))
+        found.append(Message("the job was restarted; failures after round {round} are consequences", round=number))
     return tuple(found)

@@ -58,7 +58,7 @@ def behind(this: Round) -> Diagnosis | None:
         usual=usual,
     )
     confidence = Confidence.CERTAIN if ahead > 2 * len(slow) and values[usual] > len(counts) // 2 else Confidence.LIKELY
-    message = Message("it did not enqueue the collective in which the others waited")
+    message = Message("it did not enqueue the collective that the others waited in")
     return _ranks(this, sorted(slow), "hang", message, why, confidence, proofs)
 
 
@@ -108,7 +108,7 @@ def _listed(this: Round) -> Diagnosis | None:
     desync = any("didn't join" in said.text for said in lists)
     proofs = {rank: _proof(this, said) for said in lists for rank in said.ranks}
     category = "collective_mismatch" if desync else "hang"
-    what = _NOT_JOINED if desync else Message("it did not come to the barrier")
+    what = _NOT_JOINED if desync else Message("it did not reach the barrier")
     waited = {item.rank for item in this.victims if item.rank is not None}
     confidence = Confidence.LIKELY if waited & set(ranks) else Confidence.CERTAIN
     return _ranks(this, ranks, category, what, Message("a report of the waiting ranks names it"), confidence, proofs)
@@ -185,7 +185,7 @@ def _ranks(
     multi = len(this.job.workers) > 1
     if whole and multi:
         name = next(iter(workers))
-        text = Message("None of its processes came to the collective in which the others waited")
+        text = Message("None of its processes reached the collective that the others waited in")
         cause = this.job.worker_cause(name, category, text, confidence, why, extra=[*proofs.values()][:3])
         return Diagnosis(Verdict.WORKER, (cause,))
     return Diagnosis(Verdict.RANKS, causes)

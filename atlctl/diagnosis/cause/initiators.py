@@ -19,8 +19,8 @@ _MAX_LISTED = 64
 _BEFORE_CODE = frozenset({"script_missing", "bad_arguments_or_missing_script"})
 #: Categories that lie in the image or the settings of a container, which all its processes share.
 _OF_THE_IMAGE = frozenset({"import_error", "binary_mismatch", "syntax_error", "python_version", "network_interface"})
-_ALIKE = Message("several ended alike at the same time, without a word")
-_AT_ONCE = Message("they ended with exit code 1 at the same time, without a word")
+_ALIKE = Message("several ended in the same way at the same time, without an error message")
+_AT_ONCE = Message("they ended with exit code 1 at the same time, without an error message")
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -56,11 +56,11 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
     alike = [item for item in found if shape(item) == shape(leader) and item.strength == leader.strength]
     if first.tie == "clocks":
         why = Message(
-            "each failed of its own, on workers whose clocks cannot be compared: which was first is not known"
+            "each failed by itself, on workers whose clocks cannot be compared; it is unknown which was first"
         )
         return _several(this, first.leaders, why, Confidence.GUESS)
     if first.tie == "at_once":
-        why = Message("they failed at the same moment, apart from each other")
+        why = Message("they failed at the same moment, independently of each other")
         return _several(this, first.leaders, why, Confidence.LIKELY)
     if len(alike) > 1 and _spoke(leader) and _own_words_of_all(alike):
         sure = len(alike) == len(this.initiators) and not (this.job.evidence.missing or this.job.unread)
@@ -69,7 +69,7 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
         )
         return _several(this, alike, _same_on(alike), confidence)
     if others := _sharers(this, leader):
-        why = Message("what it lacks is the same for all of its worker; the others were ended before they could say so")
+        why = Message("all processes of its worker lack the same; the others were ended before they could report it")
         shared = [replace(item, category=leader.category, message=leader.message) for item in others]
         return _several(this, [leader, *shared], why, Confidence.LIKELY)
     confidence, why = _sureness(this, leader, first, found)
@@ -82,15 +82,15 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
     """How sure it is that `leader` was the first, and why."""
     others = [item for item in this.initiators if item.key != leader.key]
     followed = len(this.victims)
-    tail = [plural("{n} other only lost a peer", "{n} others only lost a peer", followed)] if followed else []
+    tail = [plural("the other one lost its peer", "the other {n} lost their peer", followed)] if followed else []
     named = leader.local_rank is not None or leader.rank is not None
     sure = named and not leader.process.guessed_words
     if len(found) > 1:
         why = (
-            Message("{count} failed of their own, its words stand first in the log", count=len(found))
+            Message("{count} ranks failed by themselves; its error is the first in the log", count=len(found))
             if first.same_log
             else Message(
-                "{count} failed of their own, it is {seconds:.2g} s before the next",
+                "{count} ranks failed by themselves; it failed {seconds:.2g} s before the next",
                 count=len(found),
                 seconds=first.margin or 0,
             )
@@ -100,18 +100,18 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
         )
         confidence = Confidence.LIKELY if sure or wide else Confidence.GUESS
     elif leader.strength is not Strength.STRONG:
-        why = Message("the only one that ended without a peer's failure in its words")
+        why = Message("only this rank ended without reporting a peer's failure")
         confidence = Confidence.LIKELY if sure and not others else Confidence.GUESS
     elif leader.signal == "SIGKILL" and this.victims and any(item.sort is Sort.WAITED for item in this.victims):
         why, confidence = Message("killed by SIGKILL; others waited for a peer until a timeout"), Confidence.LIKELY
     elif others:
-        why, confidence = Message("the only one with a cause in its own words"), Confidence.LIKELY
+        why, confidence = Message("only this rank reports a cause"), Confidence.LIKELY
     elif this.job.last_round > this.number:
-        why = Message("the only failure of its own in this round; what came later followed")
+        why = Message("only this rank failed by itself in this round; later failures are consequences")
         confidence = Confidence.LIKELY
     else:
         alone = not this.failures[1:]
-        why = Message("the only failure in the logs") if alone else Message("the only one that failed of its own")
+        why = Message("the only failure in the logs") if alone else Message("only this rank failed by itself")
         doubtful = not sure or this.job.evidence.missing or this.job.unread or _of_the_worker(this, leader)
         confidence = Confidence.LIKELY if doubtful else Confidence.CERTAIN
     return confidence, joined([why, *tail])
@@ -123,14 +123,14 @@ def _opaque(this: Round) -> Diagnosis | None:
     if not found:
         return None
     if any(item.sort is Sort.WAITED for item in this.victims) and len(found) > 1:
-        return undecided(this, found, Message("they ended with exit code 1, without a word"))
+        return undecided(this, found, Message("they ended with exit code 1, without an error message"))
     if len(found) > 1 and not _distinct_times(this, found):
         return undecided(this, found, _AT_ONCE)
     first = first_of(this.job, found)
     if first.tie:
         return undecided(this, first.leaders, _AT_ONCE)
     leader, alone = first.leaders[0], len(found) == 1
-    why = Message("the only one that does not blame a peer") if alone else Message("it ended first; nothing says why")
+    why = Message("only this rank does not blame a peer") if alone else Message("it ended first; no reason was logged")
     confidence = Confidence.LIKELY if alone else Confidence.GUESS
     return Diagnosis(Verdict.RANK, (this.job.cause(leader, confidence, why),))
 
@@ -139,11 +139,11 @@ def _tie(this: Round, first: First, found: Sequence[Failure], same: bool) -> Dia
     leaders = [item for item in found if item in first.leaders]
     if all(item.signal == "SIGKILL" for item in leaders) and len({item.worker for item in leaders}) == 1:
         # The kernel ends all processes of a container at once where it may (memory.oom.group).
-        why = Message("{count} processes of one worker were killed at once", count=len(leaders))
+        why = Message("{count} processes of one worker were killed at the same time", count=len(leaders))
         return _several(this, leaders, why, Confidence.LIKELY)
     if same and _own_words_of_all(leaders) and len(leaders) > 1:
         return _several(this, leaders, _same_on(leaders), Confidence.LIKELY)
-    return undecided(this, leaders, Message("they failed within the same second, and no finer time is known"))
+    return undecided(this, leaders, Message("they failed within the same second; the logs have no finer times"))
 
 
 def _same_on(items: Sequence[Failure]) -> Message:

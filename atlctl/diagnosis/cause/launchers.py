@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from atlctl.diagnosis.cause.rounds import JudgedJob, Round, universe
+from atlctl.diagnosis.cause.rounds import JudgedJob, Round, traceback_in, universe
 from atlctl.diagnosis.consequence import Sort, consequence_of
 from atlctl.diagnosis.failures import Part, Strength
 from atlctl.diagnosis.joining import AgentEnd, WorkerRounds
@@ -25,7 +25,7 @@ _PLACE = re.compile(r"\((?P<host>[^\s,()]{1,253}), \d{1,5}\)")
 #: Categories that keep an agent from its start; those of them that are about a peer.
 _AT_START = frozenset({"port_in_use", "dns_failure", "rendezvous_unreachable", "network_unreachable"})
 _FAR = frozenset({"rendezvous_unreachable", "network_unreachable"})
-_ABSENT = Message("A worker that left no log did not join the rendezvous")
+_ABSENT = Message("A worker without a log did not join the rendezvous")
 _UNRESOLVED = Message("the name does not resolve")
 _BY_SIGNAL = {"SIGINT": "interrupted", "SIGHUP": "terminal_hangup"}
 
@@ -45,7 +45,7 @@ def find_signals(this: Round) -> Diagnosis | None:
     confidence = Confidence.LIKELY if unknown else Confidence.CERTAIN
     if len(workers) == 1 and len(job.heard) == 1 and others:
         # Two agents in one log, one of which followed: which worker it was does not stand there.
-        why = Message("one agent got a signal")
+        why = Message("one agent received a signal")
         cause = job.worker_cause(None, category, proofs[0].text, Confidence.LIKELY, why, extra=proofs)
         return Diagnosis(Verdict.WORKER, (cause,))
     if workers == job.heard and not (len(workers) == 1 and job.evidence.missing):
@@ -128,7 +128,8 @@ def find_rendezvous(this: Round) -> Diagnosis | None:
             return Diagnosis(Verdict.WORKER, (cause,))
         category = "elastic_scale_up_rendezvous_failure" if this.job.failures else "rendezvous_timeout"
         why = Message(
-            "every agent waited in the store for the others until the timeout: all were there, and they did not meet"
+            "every agent waited in the store for the others until the timeout; all were there but did not find each "
+            "other"
         )
         confidence = Confidence.LIKELY if len(stores) > 1 else Confidence.GUESS
         return Diagnosis(Verdict.JOB, (Cause(None, category, stores[0].text, confidence, why, proofs=proofs),))
@@ -177,7 +178,7 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
         cause = Cause(None, category, raised.message, Confidence.LIKELY, why, host=peer, proofs=tuple(proofs))
         return Diagnosis(Verdict.JOB, (cause,))
     if category in _FAR and (host := _mute_host(this, raised.message, workers)) is not None:
-        why = Message("the others could not reach the rendezvous on it, and its own log has no word of an agent")
+        why = Message("the others could not reach the rendezvous on it, and its log has no message of an agent")
         message = Message("No agent came up on {host}", host=host)
         cause = job.worker_cause(
             host, category, message, Confidence.LIKELY, why, extra=[*job.last_words(host), *proofs]
@@ -185,11 +186,11 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
         return Diagnosis(Verdict.WORKER, (cause,))
     if category in _FAR and workers == job.heard:
         # Everybody fails to reach the same place: what is there is at fault, and it left no log.
-        why = Message("no worker that left a log could reach it")
+        why = Message("no worker with a log could reach it")
         cause = job.worker_cause(None, category, raised.message, Confidence.LIKELY, why, extra=proofs, host=peer)
         return Diagnosis(Verdict.WORKER, (cause,))
     if len(workers) == 1:
-        why = Message("its agent failed by itself, before or beside its processes")
+        why = Message("its agent failed by itself, independently of its processes")
         confidence = Confidence.CERTAIN if category == "port_in_use" else Confidence.LIKELY
         cause = job.worker_cause(end.worker, category, raised.message, confidence, why, extra=proofs, host=peer)
         return Diagnosis(Verdict.WORKER, (cause,))
@@ -264,7 +265,9 @@ def find_loose(this: Round) -> Diagnosis | None:
             cause = Cause(None, category, first.message, Confidence.LIKELY, _UNRESOLVED, proofs=(proof,))
             return Diagnosis(Verdict.JOB, (cause,))
         if consequence_of(first.text) is None:
-            candidates.append(_candidate(name, category, first.message, first.line_no, first.exception))
+            made = _candidate(name, category, first.message, first.line_no, first.exception)
+            proof = Proof(name, trace.line_no, first.message)
+            candidates.append(replace(made, traceback=traceback_in(trace.chain, first, proof)))
     refused = next(((name, hit) for name, hit in located if "refused" in hit.text), None)
     if refused is not None and all("NCCL" in cause.message for cause in candidates):
         return _peer(this, *refused)

@@ -21,7 +21,7 @@ from atlctl.i18n import Message, about, joined, plural
 
 #: Seconds after the last timeout in which a peer that waited as well notices that the connection was closed.
 _LATE = 2.0
-_ENDS = about("diagnosis", "its log just ends")
+_ENDS = about("diagnosis", "its log ends abruptly")
 _STUCK = Message("its own watchdog thread was stuck, {others}")
 _WAITS = (Sort.WAITED, Sort.STORE_WAITED, Sort.STUCK)
 
@@ -64,7 +64,7 @@ def find_missing(this: Round) -> Diagnosis | None:
     stuck = [item for item in victims if item.sort is Sort.STUCK]
     others = [item for item in case.waited if item.sort is Sort.WAITED]
     if len(stuck) == 1 and len(case.left) > 2:
-        why = _STUCK.filled(others=_count(case.left, Message("only lost a peer")))
+        why = _STUCK.filled(others=_count(case.left, Message("lost their peer")))
         return _rank(case, stuck[0], "hang", why, Confidence.LIKELY)
     if len(stuck) == 1 and len(others) > 2 and not (case.ended or case.silent or case.lost):
         why = _STUCK.filled(others=_count(others, Message("waited until the timeout")))
@@ -74,7 +74,7 @@ def find_missing(this: Round) -> Diagnosis | None:
         return _left_silently(case, gone[0])
     if len(unheard) == 1 and victims and not gone:
         place = unheard[0]
-        why = joined([Message("its agent ended all others of its worker"), _missed(case)])
+        why = joined([Message("its agent ended all other processes of its worker"), _missed(case)])
         return _unheard_rank(case, place.worker, place.rank, place.local_rank, why, "early_exit_zero")
     if case.waited:
         return _somebody_waits(case)
@@ -108,7 +108,8 @@ def _ended(item: Failure) -> bool:
 def _left_silently(case: _Case, item: Failure) -> Diagnosis:
     victims = [*case.left, *case.waited]
     why = Message(
-        "its agent ended all others of its worker, it neither ended nor reports this one: it had left with exit code 0"
+        "its agent ended all other processes of its worker, but neither ended nor reported this one: it had "
+        "already exited with code 0"
     )
     sure = case.ranks.complete and len(victims) > 1 and not case.this.job.evidence.missing and not case.lost
     confidence = Confidence.CERTAIN if sure else Confidence.LIKELY
@@ -137,7 +138,7 @@ def _somebody_waits(case: _Case) -> Diagnosis:
     frozen = [item for item in quiet if item.process.forced is not None]
     waited = _count(case.waited, Message("waited for it until the timeout"))
     if len(frozen) == 1:
-        why = joined([Message("it did not even leave on SIGTERM"), waited])
+        why = joined([Message("it did not exit on SIGTERM"), waited])
         return _rank(case, frozen[0], "hang", why, Confidence.CERTAIN if len(case.waited) > 1 else Confidence.LIKELY)
     places = {(item.worker, item.local_rank, item.rank) for item in quiet}
     unheard = [place for rank in case.ranks.unheard if (place := place_unheard(this, rank)) is not None]
@@ -149,7 +150,7 @@ def _somebody_waits(case: _Case) -> Diagnosis:
         confidence = (
             Confidence.CERTAIN if sure and len(case.waited) > 1 and not this.job.evidence.missing else Confidence.LIKELY
         )
-        why = joined([Message("it said nothing until its agent ended it"), waited])
+        why = joined([Message("it logged no error until its agent ended it"), waited])
         return _rank(case, item, "hang", why, confidence)
     if suspects == 1 and unheard and not case.lost:
         return _unheard_rank(case, unheard[0].worker, unheard[0].rank, unheard[0].local_rank, waited, "hang")
@@ -162,18 +163,18 @@ def _somebody_waits(case: _Case) -> Diagnosis:
         return _rank(case, late[0], "hang", why, confidence)
     near = _near_the_first(case, quiet)
     if near is not None:
-        why = joined([Message("the only one of the group that waited first which said nothing"), waited])
+        why = joined([Message("of the group that waited first, only this rank logged no error"), waited])
         return _rank(case, near, "hang", why, Confidence.LIKELY)
     whole = {item.worker for item in quiet} | {worker.worker for worker in case.lost}
     mute = _mute(case) if not quiet and not case.lost and not case.ranks.unheard else []
     if len(mute) == 1:
-        why = Message("all waited until the timeout, its processes too, and its agent alone never reports an end")
+        why = Message("all processes waited until the timeout, and only its agent did not report an end")
         return _worker(case, mute[0], "network_lost", joined([why, waited]))
     if len(whole) == 1 and len(case.waited) > 1:
         name = next(iter(whole))
         if not any(item.worker == name for item in (*case.waited, *case.left)):
             category = "node_lost" if case.lost else "hang"
-            return _worker(case, name, category, joined([Message("none of its processes said anything"), waited]))
+            return _worker(case, name, category, joined([Message("none of its processes logged an error"), waited]))
     return _undecided(case, quiet)
 
 
@@ -229,16 +230,16 @@ def _somebody_left(case: _Case) -> Diagnosis:
         if place is not None:
             return _unheard_rank(case, place.worker, place.rank, place.local_rank, gone, "early_exit_zero")
     if len(lost) > 1:
-        why = Message("the logs of {count} workers just end", count=len(lost))
+        why = Message("the logs of {count} workers end abruptly", count=len(lost))
         return _by_address(case) or _undecided(case, left, why)
     absent = this.job.evidence.missing
     if len(absent) > len(set(this.job.evidence.deleted) - this.job.heard) and not places:
         name = absent[0] if len(absent) == 1 else None
-        cause = this.job.worker_cause(name, "node_lost", Message("a worker left no log"), Confidence.GUESS, gone)
+        cause = this.job.worker_cause(name, "node_lost", Message("a worker has no log"), Confidence.GUESS, gone)
         return Diagnosis(Verdict.WORKER, (cause,))
     if len(case.ended) == 1 and not left and not unheard and not lost and len(case.left) > 1:
         # It was on its way out when its agent ended it, and nothing of what it said is in the log.
-        why = Message("the only one that blames no peer, and it left no word")
+        why = Message("only this rank does not blame a peer, and it logged nothing")
         return _rank(case, case.ended[0], "unknown_python_exit", joined([why, gone]), Confidence.LIKELY)
     return _by_address(case) or _undecided(case, left or case.ended)
 
@@ -254,7 +255,7 @@ def _waits_at_the_exit(worker: WorkerRounds) -> bool:
 
 def _finished_early(case: _Case, worker: WorkerRounds, gone: str) -> Diagnosis:
     own = [item for item in case.this.failures if item.worker == worker.worker]
-    why = joined([Message("its agent waits at the exit: its processes had left with exit code 0"), gone])
+    why = joined([Message("its agent waits at the exit: its processes had already exited with code 0"), gone])
     if len(own) == 1:
         return _rank(case, own[0], "early_exit_zero", why, Confidence.LIKELY)
     if not own and (rank := rank_of_the_mute(case.this, worker.worker)) is not None:
@@ -273,7 +274,7 @@ def _by_address(case: _Case) -> Diagnosis | None:
         name = next(iter(blamed))
         others = {item.worker for item in case.left}
         if name not in others:
-            why = Message("all victims name its address {address}", address=next(iter(peers)))
+            why = Message("all failed ranks name its address {address}", address=next(iter(peers)))
             return _worker(case, name, "node_lost", why)
     return None
 
@@ -286,7 +287,7 @@ def _rank(case: _Case, item: Failure, category: str, why: str, confidence: Confi
 
 def _unheard_rank(case: _Case, worker: str, rank: int | None, local: int | None, why: str, category: str) -> Diagnosis:
     message = _SENTENCE[category].filled(who=f"Rank {rank} (local rank {local})")
-    why = joined([Message("nobody heard of it, though the ranks around it spoke"), why])
+    why = joined([Message("no log mentions it, although the ranks around it are in the logs"), why])
     cause = Cause(
         worker, category, message, Confidence.LIKELY, why,
         rank=rank, local_rank=local, attempt=case.this.number, proofs=_proofs(case),
@@ -341,7 +342,7 @@ def _proofs(case: _Case) -> tuple[Proof, ...]:
 
 
 def _undecided(
-    case: _Case, suspects: Sequence[Failure], why: str = Message("nothing tells which of them was first")
+    case: _Case, suspects: Sequence[Failure], why: str = Message("it is unknown which of them failed first")
 ) -> Diagnosis:
     job = case.this.job
     candidates = [job.cause(item, Confidence.GUESS, why) for item in suspects[:16]]
@@ -349,10 +350,10 @@ def _undecided(
         job.worker_cause(worker.worker, "node_lost", _ENDS, Confidence.GUESS, why) for worker in case.lost[:16]
     ]
     if not candidates:
-        why = Message("a victim that spoke: the first failure is not in these logs")
+        why = Message("its failure is a consequence; the first failure is not in these logs")
         candidates = [job.cause(item, Confidence.GUESS, why) for item in (*case.waited, *case.left)[:4]]
     if not candidates:
-        why = Message("its agent lost the rendezvous: the first failure is not in these logs")
+        why = Message("its agent lost the rendezvous; the first failure is not in these logs")
         candidates = [
             job.worker_cause(end.worker, "peer_lost", end.text, Confidence.GUESS, why, extra=[end.proof])
             for end in case.this.final_ends[:4]
@@ -371,12 +372,12 @@ def _count(items: Sequence[Failure], what: Message) -> Message:
 
 
 _SENTENCE = {
-    "hang": Message("{who} did not come to the collective in which the others waited"),
-    "early_exit_zero": Message("{who} left in mid-run without a word (exit code 0)"),
-    "unknown_python_exit": Message("{who} left, and its words are not in the log"),
+    "hang": Message("{who} did not reach the collective that the others waited in"),
+    "early_exit_zero": Message("{who} exited early without an error message (exit code 0)"),
+    "unknown_python_exit": Message("{who} exited, and its output is not in the log"),
     "worker:unread": Message("The others lost their connection to {who}, whose log could not be read"),
-    "worker:hang": Message("No process of {who} came to the collective in which the others waited"),
-    "worker:node_lost": Message("The log of {who} just ends, while the others lost their connection to it"),
+    "worker:hang": Message("No process of {who} reached the collective that the others waited in"),
+    "worker:node_lost": Message("The log of {who} ends abruptly, and the others lost their connection to it"),
     "worker:network_lost": Message("{who} was cut off from the others"),
-    "worker:early_exit_zero": Message("The processes of {who} left in mid-run without a word (exit code 0)"),
+    "worker:early_exit_zero": Message("The processes of {who} exited early without an error message (exit code 0)"),
 }

@@ -11,11 +11,18 @@ from atlctl.diagnosis.clockskew import Clocks
 from atlctl.diagnosis.evidence import JobEvidence
 from atlctl.diagnosis.failures import Failure, Judge, Part
 from atlctl.diagnosis.joining import AgentEnd, Process, WorkerRounds, collect_all
-from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts
-from atlctl.diagnosis.logline import When
+from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts, PlainLine
+from atlctl.diagnosis.logline import Origin, When
 from atlctl.diagnosis.platform import PlatformState
-from atlctl.diagnosis.result import Cause, Confidence, GpuIdentity, Proof
+from atlctl.diagnosis.result import Cause, Confidence, GpuIdentity, Proof, Traceback
 from atlctl.diagnosis.signatures import Matcher
+from atlctl.diagnosis.tracebacks import Frame, Raised, read_frame
+
+#: Lines of a log that are kept of a cause without a traceback.
+MAX_LAST_LINES = 12
+#: How Python's report of a crash begins and ends, and what is above the stack of the thread that crashed.
+_CRASH, _MODULES = "Fatal Python error: ", "Extension modules: "
+_STACKS = ("Current thread ", "Stack (most recent call first)")
 
 
 @dataclass
@@ -62,6 +69,29 @@ class JudgedJob:
         log = worker.evidence.log if worker else None
         return [Proof(name, log.last_line, log.last_text)] if log and log.last_line else []
 
+    def last_lines(self, name: str, process: Process | None = None) -> list[Proof]:
+        """Lines of a worker's log in front of the first report of an end of the round; without one, at its end.
+
+        With a process only such as may be its own.
+        """
+        worker = self.find(name)
+        log = worker.evidence.log if worker else None
+        lines: Sequence[PlainLine] = log.tail if log else ()
+        if worker and process and process.tail:
+            lines = process.tail
+        elif worker and process and log:
+            ends, number = worker.rounds.ends, process.round
+            start = ends[number - 1] if 0 < number <= len(ends) else 0
+            end = next((at for at in log.before if at > start), None)
+            if end is None and process.entry is not None:
+                return []  # the log begins behind the end
+            lines = [
+                line
+                for line in (lines if end is None else log.before[end])
+                if line.line_no > start and _may_be_of(line.origin, process)
+            ]
+        return [Proof(name, line.line_no, line.text) for line in lines if not line.text.startswith(_MODULES)]
+
     def category(self, text: str, other: str = "python_exception") -> str:
         """The category of a line by its signature; `other` without one."""
         match = self.matcher.match(text)
@@ -78,6 +108,8 @@ class JudgedJob:
     ) -> Cause:
         """A judged process as a root cause."""
         process, platform = failure.process, self.worker(failure.worker).evidence.platform
+        trace = traceback_of(failure)
+        lines = [] if trace else self.last_lines(failure.worker, process)
         return Cause(
             worker=failure.worker,
             category=category or failure.category or "unknown",
@@ -98,6 +130,8 @@ class JudgedJob:
             time=self.when(failure),
             signature=failure.signature,
             proofs=_apart((*proofs(failure), *extra)),
+            traceback=trace or crash_stack(lines),
+            last_lines=tuple(lines[-MAX_LAST_LINES:]),
         )
 
     def worker_cause(
@@ -125,7 +159,54 @@ class JudgedJob:
             host=host,
             exit_code=platform.exit_code if platform else None,
             proofs=tuple(extra),
+            last_lines=tuple(self.last_lines(name)[-MAX_LAST_LINES:]) if name else (),
         )
+
+
+def _may_be_of(origin: Origin, process: Process) -> bool:
+    ranks, local_ranks = (origin.rank, process.rank), (origin.local_rank, process.local_rank)
+    return all(None in pair or pair[0] == pair[1] for pair in (ranks, local_ranks))
+
+
+def traceback_of(failure: Failure) -> Traceback | None:
+    """The traceback of the exception that the failure is told by; None if its frames are not known."""
+    process, raised = failure.process, failure.raised
+    if raised is None:
+        return None
+    chain = process.chain()
+    own = next((trace for trace in reversed(process.traces) if trace.chain == chain), None)
+    if own is not None:
+        proof = Proof(failure.worker, own.line_no, raised.message)
+    elif process.record is not None and process.record_path:
+        proof = Proof(failure.worker, None, raised.message, process.record_path)
+    else:
+        proof = Proof(failure.worker, raised.line_no, raised.message)
+    return traceback_in(chain, raised, proof)
+
+
+def traceback_in(chain: Sequence[Raised], raised: Raised, proof: Proof) -> Traceback | None:
+    """The traceback of an exception of a chain; None if its frames are not known."""
+    if not raised.frames:
+        return None
+    earlier = tuple(chain[: chain.index(raised)])
+    return Traceback(raised.frames, raised.omitted, raised.exception, raised.message, earlier, proof)
+
+
+def crash_stack(lines: Sequence[Proof]) -> Traceback | None:
+    """The stack that Python's faulthandler printed when the process crashed; None if these lines have none."""
+    start = next((at for at, line in enumerate(lines) if line.text.startswith(_CRASH)), len(lines))
+    frames: list[Frame] = []
+    in_stack = False
+    for line in lines[start:]:
+        frame = read_frame(line.text)
+        if frame is not None and in_stack:
+            frames.append(frame)
+        elif frames:
+            break
+        in_stack = in_stack or line.text.startswith(_STACKS)
+    if not frames:
+        return None
+    return Traceback(tuple(reversed(frames)), exception=_CRASH[:-2], message=lines[start].text, proof=lines[start])
 
 
 def _gpu(failure: Failure, platform: PlatformState | None) -> GpuIdentity | None:

@@ -1,4 +1,4 @@
-"""A diagnosis for programs. The fields are a contract: docs/en/errors.md tells what each one means."""
+"""A diagnosis for programs. The fields are a contract: docs/en/errors.md has the meaning of each one."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from atlctl.diagnosis.logline import When
-from atlctl.diagnosis.result import Cause, Diagnosis, Followed, Proof, WorkerReport
+from atlctl.diagnosis.result import Cause, Diagnosis, Followed, Proof, RankEnd, Traceback, WorkerReport
 from atlctl.diagnosis.telling.guide import Guide
+from atlctl.diagnosis.tracebacks import Frame
 
 #: Digits of a second's fraction that are ever shown.
 _MAX_DIGITS = 6
 _NO_YEAR = "2000-"
 
 
-def to_data(diagnosis: Diagnosis, guide: Guide) -> dict[str, Any]:
-    """JSON-ready. Ranks are global, lines count from 1, lists are there also where they are empty."""
+def to_data(diagnosis: Diagnosis, guide: Guide, *, ranks: bool = False) -> dict[str, Any]:
+    """JSON-ready. Ranks are global, lines count from 1, empty lists are there, too. `ranks`: how each rank ended."""
     return {
         "verdict": str(diagnosis.verdict),
         "root_causes": [_cause(item, guide) for item in diagnosis.root_causes],
@@ -25,6 +26,7 @@ def to_data(diagnosis: Diagnosis, guide: Guide) -> dict[str, Any]:
         "workers": [_worker(item) for item in diagnosis.workers],
         "earlier": [_cause(item, guide) for item in diagnosis.earlier],
         "remarks": list(diagnosis.remarks),
+        "ranks": [_rank(item) for item in diagnosis.ranks] if ranks else None,
     }
 
 
@@ -73,14 +75,50 @@ def _cause(item: Cause, guide: Guide) -> dict[str, Any]:
         "exception": item.exception,
         "message": item.message,
         "detail": item.detail,
-        "frame": None
-        if item.frame is None
-        else {"file": item.frame.path, "line": item.frame.line, "function": item.frame.function},
+        "frame": None if item.frame is None else _place(item.frame),
         "time": utc(item.time),
         "confidence": str(item.confidence),
         "why": item.why,
         "evidence": [_proof(proof) for proof in item.proofs],
         "advice": guide.advice(item, "en"),
+        "traceback": None if item.traceback is None else _traceback(item.traceback),
+        "last_lines": [_proof(proof) for proof in item.last_lines],
+    }
+
+
+def _place(frame: Frame) -> dict[str, Any]:
+    return {"file": frame.path, "line": frame.line, "function": frame.function}
+
+
+def _traceback(item: Traceback) -> dict[str, Any]:
+    return {
+        "exception": item.exception or None,
+        "message": item.message,
+        "frames": [{**_place(frame), "source": frame.source or None, "own": frame.own} for frame in item.frames],
+        "omitted": item.omitted,
+        "earlier": [
+            {
+                "exception": raised.exception,
+                "message": raised.message,
+                "frame": None if raised.frame is None else _place(raised.frame),
+            }
+            for raised in item.earlier
+        ],
+        "evidence": _proof_or_none(item.proof),
+    }
+
+
+def _rank(item: RankEnd) -> dict[str, Any]:
+    return {
+        "worker": item.worker,
+        "rank": item.rank,
+        "local_rank": item.local_rank,
+        "part": item.part,
+        "exit_code": item.exit_code,
+        "signal": item.signal,
+        "said": item.said,
+        "time": utc(item.time),
+        "evidence": _proof_or_none(item.proof),
     }
 
 

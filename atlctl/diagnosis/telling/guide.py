@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
-from atlctl.diagnosis.result import Cause
+from atlctl.diagnosis.result import Cause, Proof
 from atlctl.diagnosis.signatures import Category, Signature, Text
-from atlctl.i18n import Language
+from atlctl.i18n import Language, translated
 
 
 def in_language(text: Text, language: Language) -> str:
@@ -66,3 +67,26 @@ class Guide:
     def _signature(self, cause: Cause) -> Signature | None:
         found = self._signatures.get(cause.signature)
         return found if found and found.category == cause.category else None
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """For whom a diagnosis is shown. `place` names where a proof is, `next_command` what to type next for a cause.
+
+    `ranks`: how each rank ended takes the place of the workers.
+    """
+
+    language: Language
+    verbose: bool
+    guide: Guide
+    place: Callable[[Proof], str]
+    next_command: Callable[[Cause], str | None]
+    ranks: bool = False
+
+    def word(self, text: str) -> str:
+        """A message in the reader's language; a log's own text as it is."""
+        return translated(text, self.language)
+
+    def fold(self, lines: int) -> int | None:
+        """At most so many lines of a screen, all of them with -v."""
+        return None if self.verbose else lines

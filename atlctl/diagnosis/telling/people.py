@@ -7,10 +7,21 @@ from collections.abc import Iterable, Sequence
 
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Proof, Verdict
 from atlctl.diagnosis.telling.data import utc
+from atlctl.diagnosis.telling.guide import Manner
 from atlctl.diagnosis.telling.timeline import listings
-from atlctl.diagnosis.telling.told import Manner, Piece, Row, Telling
-from atlctl.diagnosis.telling.who import UNNAMED, ended, in_short, name_of, names_of, shape_of, what_of, wordless
+from atlctl.diagnosis.telling.who import (
+    UNNAMED,
+    ended,
+    frame_text,
+    in_short,
+    name_of,
+    names_of,
+    shape_of,
+    what_of,
+    wordless,
+)
 from atlctl.i18n import COMMA, Message, about, joined
+from atlctl.jobs.panel import Panel, Piece, Row
 
 #: Without -v: candidates, proofs, further lines of a message, and lines of the screen for each text.
 MAX_CANDIDATES = 5
@@ -30,7 +41,7 @@ _SURE = {
 _ORDER = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.GUESS)
 
 
-def tell_people(diagnosis: Diagnosis, manner: Manner) -> Telling:
+def tell_people(diagnosis: Diagnosis, manner: Manner) -> Panel:
     """What to show of `diagnosis`. Nothing in it is fit for a terminal yet: whoever draws it cleans it."""
     if diagnosis.verdict is Verdict.NONE:
         rows = _none(diagnosis)
@@ -39,7 +50,7 @@ def tell_people(diagnosis: Diagnosis, manner: Manner) -> Telling:
     else:
         rows = _undecided(diagnosis.candidates, manner)
     cut = Message("cut; -v shows all")
-    return Telling(_headline(diagnosis), tuple(rows), listings(diagnosis, manner), cut).into(manner.language)
+    return Panel(_headline(diagnosis), tuple(rows), listings(diagnosis, manner), cut).into(manner.language)
 
 
 def _headline(diagnosis: Diagnosis) -> tuple[Piece, ...]:
@@ -74,11 +85,7 @@ def _culprit(diagnosis: Diagnosis) -> str:
 def _found(causes: Sequence[Cause], manner: Manner) -> list[Row]:
     """The rows for root causes. Causes that say the same are told once."""
     frame = causes[0].frame
-    where = (
-        Message("{file}:{line} in {function}", file=frame.path, line=frame.line, function=frame.function)
-        if frame
-        else ""
-    )
+    where = frame_text(frame) if frame else ""
     meanings = [manner.guide.meaning(cause, manner.language) for cause in causes] if manner.verbose else []
     what = _what(_groups(causes, manner), manner)
     rows = [
@@ -160,20 +167,19 @@ def _address(cause: Cause) -> str:
 
 
 def _evidence(causes: Iterable[Cause], manner: Manner) -> list[str]:
-    """Where it stands, and what stands there where that was not told yet. One proof of each cause comes first."""
-    proofs: dict[Proof, Cause] = {}
-    waiting = [(cause, list(cause.proofs)) for cause in causes]
-    while any(left for _, left in waiting):
-        for cause, left in waiting:
+    """The place of each proof, and its text. One proof of each cause comes first."""
+    proofs: dict[Proof, None] = {}
+    waiting = [list(cause.proofs) for cause in causes]
+    while any(waiting):
+        for left in waiting:
             if left:
-                proofs.setdefault(left.pop(0), cause)
-    found = list(proofs.items())
+                proofs[left.pop(0)] = None
+    found = list(proofs)
     limit = len(found) if manner.verbose else MAX_PROOFS
     lines = []
-    for proof, cause in found[:limit]:
+    for proof in found[:limit]:
         text, place = in_short(proof.text, manner), manner.place(proof)
-        told = not text or (text == in_short(cause.message, manner) and not wordless(cause))
-        lines.append(place if told else joined((place, text), ": "))
+        lines.append(joined((place, text), "  ") if text else place)
     return [*lines, *_more(len(found) - limit, _MORE_ROWS)]
 
 
@@ -209,9 +215,9 @@ def _undecided(candidates: Sequence[Cause], manner: Manner) -> list[Row]:
         groups.setdefault((what if manner.verbose else shape_of(what), cause.why), []).append(cause)
     reasons = _distinct(why for _, why in groups)
     fallback = (
-        Message("nothing decides between the candidates")
+        Message("the evidence does not decide between the candidates")
         if candidates
-        else Message("nothing that was read names a process or worker")
+        else Message("the evidence names no process or worker")
     )
     limit = len(groups) if manner.verbose else MAX_CANDIDATES
     lines = [_candidate(group, manner) for group in list(groups.values())[:limit]]
@@ -231,8 +237,8 @@ def _undecided(candidates: Sequence[Cause], manner: Manner) -> list[Row]:
                 [
                     advice,
                     Message(
-                        "what may decide it: the logs of all workers with time stamps (kubectl logs "
-                        "--timestamps), error files, logs of the instances before"
+                        "collect more evidence: logs of all workers with time stamps (kubectl logs "
+                        "--timestamps), error files, logs of previous instances"
                     ),
                     command or "",
                 ]

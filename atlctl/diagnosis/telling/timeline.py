@@ -1,4 +1,5 @@
-"""Below the panel: consequences, a line for each worker, earlier rounds, remarks; and which ranks wait since when."""
+"""The lists below the panel: tracebacks or last lines, consequences, workers or ranks, earlier rounds, remarks; and
+which ranks wait since when."""
 
 from __future__ import annotations
 
@@ -6,19 +7,33 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from atlctl.diagnosis.clockskew import Clocks
-from atlctl.diagnosis.consequence import Sort, consequence_of
+from atlctl.diagnosis.consequence import Sort, consequence_of, own_text
 from atlctl.diagnosis.evidence import WorkerEvidence
 from atlctl.diagnosis.flightrecorder import DEFAULT_GROUP
 from atlctl.diagnosis.logfacts import Says
 from atlctl.diagnosis.logline import Moment, When
-from atlctl.diagnosis.result import Cause, Diagnosis, Followed, Verdict, WorkerReport
+from atlctl.diagnosis.result import Cause, Diagnosis, Followed, RankEnd, Traceback, Verdict, WorkerReport
 from atlctl.diagnosis.telling.data import utc
-from atlctl.diagnosis.telling.told import Line, Manner, Section, Tone
-from atlctl.diagnosis.telling.who import crowd, in_short, name_of, what_of, workers_of
-from atlctl.i18n import COMMA, Message, joined
+from atlctl.diagnosis.telling.guide import Manner
+from atlctl.diagnosis.telling.who import (
+    crowd,
+    ended,
+    frame_text,
+    in_short,
+    name_of,
+    names_of,
+    ranks_of,
+    what_of,
+    workers_of,
+)
+from atlctl.diagnosis.torchelastic import parse_note
+from atlctl.diagnosis.tracebacks import Frame, Raised
+from atlctl.i18n import COMMA, Message, joined, plural
+from atlctl.jobs.panel import Line, PanelTone, Section
 
 if TYPE_CHECKING:
     from atlctl.diagnosis.hang import Scene
@@ -27,6 +42,14 @@ if TYPE_CHECKING:
 MAX_FOLLOWED = 10
 MAX_WORKERS = 12
 MAX_EARLIER = 3
+MAX_RANKS = 40
+#: Lines of frames; exceptions before the last of a chain; lines of a log; tracebacks.
+MAX_TRACE = 12
+MAX_CHAIN = 3
+MAX_LAST_LINES = 8
+MAX_TRACES = 2
+#: Ends of which the log does not know the reason.
+_FROM_OUTSIDE = frozenset({"preemption", "interrupted", "terminal_hangup", "time_limit"})
 #: Of several lines with one remark each: the most that is shown of it on a screen.
 _FOLD_FOLLOWED = 2
 
@@ -34,11 +57,11 @@ _FOLD_FOLLOWED = 2
 _OTHERS = Message("{count} others")
 _PARTS = {
     "no log": Message("{count} without a log"),
-    "silent": Message("{count} whose logs just end"),
-    "initiator": Message("{count} failed of their own"),
-    "agent": Message("{count} where torchrun itself ended"),
+    "silent": Message("{count} with logs that end abruptly"),
+    "initiator": Message("{count} failed by themselves"),
+    "agent": Message("torchrun itself ended on {count}"),
     "ended": Message("{count} ended by their agents"),
-    "victim": Message("{count} only lost a peer"),
+    "victim": Message("{count} lost their peer"),
 }
 
 
@@ -46,8 +69,9 @@ def listings(diagnosis: Diagnosis, manner: Manner) -> tuple[Section, ...]:
     """The lists that have something in them."""
     base = base_of(diagnosis)
     found = [
+        *_last_words(diagnosis, manner),
         _followed(diagnosis.cascade, base, manner),
-        _workers(diagnosis, base, manner),
+        _ranks(diagnosis.ranks, base, manner) if manner.ranks else _workers(diagnosis, base, manner),
         _earlier(diagnosis.earlier, base, manner),
         Section(Message("remarks"), tuple(Line((text,)) for text in diagnosis.remarks)),
     ]
@@ -92,6 +116,157 @@ def base_of(diagnosis: Diagnosis) -> When | None:
     return min(told, key=lambda when: when.seconds, default=None)
 
 
+def _last_words(diagnosis: Diagnosis, manner: Manner) -> Iterator[Section]:
+    """The tracebacks of the root causes, or the last lines of a log before an end without one. Each once."""
+    groups: dict[tuple[Frame, ...] | Cause, list[Cause]] = {}
+    causes = diagnosis.root_causes
+    if len(diagnosis.candidates) == 1 or manner.verbose:
+        causes += diagnosis.candidates
+    for cause in causes:
+        if cause.traceback is not None:
+            groups.setdefault(cause.traceback.frames, []).append(cause)
+        elif cause.last_lines and cause.category not in _FROM_OUTSIDE:
+            groups[cause] = [cause]
+    limit = len(groups) if manner.verbose else MAX_TRACES
+    for group in list(groups.values())[:limit]:
+        trace = group[0].traceback
+        if trace is not None:
+            yield _traceback(trace, group, manner)
+        else:
+            yield _last_lines(group[0], manner)
+
+
+def _traceback(trace: Traceback, causes: Sequence[Cause], manner: Manner) -> Section:
+    ranks = [cause.rank for cause in causes if cause.rank is not None]
+    who = ranks_of(ranks) if ranks else names_of(causes)
+    proof = trace.proof
+    if not trace.exception:
+        label = Message("Python stack of {who}, innermost call last", who=who)
+    elif proof is None:
+        label = Message("traceback of {who}", who=who)
+    else:
+        label = Message("traceback of {who} ({place})", who=who, place=manner.place(proof))
+    limit = len(trace.earlier) if manner.verbose else MAX_CHAIN
+    lines = [_raised_before(item) for item in trace.earlier[-limit:]] if limit else []
+    lines += _frames(trace, manner)
+    if trace.exception:
+        lines.append(Line((in_short(trace.message, manner),), "culprit"))
+    return Section(label, tuple(lines), manner.fold(1))
+
+
+def _raised_before(item: Raised) -> Line:
+    place = item.frame or (item.frames[-1] if item.frames else None)
+    text = Message("{message} ({place})", message=item.message, place=frame_text(place)) if place else item.message
+    return Line((Message("raised before: {error}", error=text),), "faint")
+
+
+def _frames(trace: Traceback, manner: Manner) -> list[Line]:
+    """The innermost frames, the user's own with their code; of a run of library frames the first and the last."""
+    frames = trace.frames
+    if manner.verbose:
+        shown = [[*_frame(frame, frame.own or frame.source != "")] for frame in frames]
+        return [*_above(trace.omitted), *(line for block in shown for line in block)]
+    blocks: list[tuple[list[Line], int]] = []
+    for own, group in groupby(frames, key=lambda frame: frame.own):
+        run = list(group)
+        if own:
+            blocks += [(_frame(frame, True), 1) for frame in run]
+            continue
+        last = run[-1] is frames[-1]
+        if len(run) > 3:
+            blocks += [(_frame(run[0], False), 1), ([_between(len(run) - 2)], len(run) - 2)]
+            run = run[-1:]
+        blocks += [(_frame(frame, last and frame is run[-1]), 1) for frame in run]
+    room = MAX_TRACE
+    at = len(blocks)
+    kept = max((number for number, (lines, _) in enumerate(blocks) if lines[0].tone == "strong"), default=at)
+    while at and (len(blocks[at - 1][0]) <= room or at > kept):
+        at -= 1
+        room -= len(blocks[at][0])
+    left = trace.omitted + sum(count for _, count in blocks[:at])
+    return [*_above(left), *(line for lines, _ in blocks[at:] for line in lines)]
+
+
+def _above(count: int) -> list[Line]:
+    return [Line((plural("({n} more frame above)", "({n} more frames above)", count),), "faint")] if count else []
+
+
+def _between(count: int) -> Line:
+    return Line((plural("({n} library frame)", "({n} library frames)", count),), "faint")
+
+
+def _frame(frame: Frame, code: bool) -> list[Line]:
+    tone: PanelTone = "strong" if frame.own else "faint"
+    lines = [Line((frame_text(frame),), tone)]
+    if code and frame.source:
+        lines.append(Line((f"    {frame.source}",), "plain" if frame.own else "faint"))
+    return lines
+
+
+def _last_lines(cause: Cause, manner: Manner) -> Section:
+    limit = len(cause.last_lines) if manner.verbose else MAX_LAST_LINES
+    shown = cause.last_lines[-limit:]
+    one = cause.rank is not None or cause.local_rank is not None
+    label = Message("last log lines before the end of {who}") if one else Message("last log lines of {who}")
+    numbers = [str(line.line_no) if line.line_no is not None else "" for line in shown]
+    place = manner.place(shown[-1])
+    lines = tuple(Line((number, line.text.strip())) for number, line in zip(numbers, shown, strict=True))
+    who = ranks_of([cause.rank]) if cause.rank is not None else name_of(cause)
+    return Section(joined((label.filled(who=who), f"({place})"), " "), lines, manner.fold(1))
+
+
+#: How a rank ended, and how that stands out.
+_ENDS: dict[str, tuple[Message, PanelTone]] = {
+    "cause": (Message("root cause"), "culprit"),
+    "initiator": (Message("failed by itself"), "culprit"),
+    "victim": (Message("consequence"), "victim"),
+    "ended": (Message("ended by its agent"), "faint"),
+    "silent": (Message("end not in the logs"), "plain"),
+}
+
+
+def _ranks(ends: Sequence[RankEnd], base: When | None, manner: Manner) -> Section:
+    """How every rank ended; those that ended alike on one line."""
+    groups: dict[tuple[str, str, str], list[RankEnd]] = {}
+    for item in ends:
+        key = (item.part, ended(item), _said_by(item, manner))
+        groups.setdefault(key, []).append(item)
+    order = list(_ENDS)
+    ranked = sorted(groups.items(), key=lambda pair: order.index(pair[0][0]))
+    limit = len(ranked) if manner.verbose else MAX_RANKS
+    lines = []
+    for (part, how, said), group in ranked[:limit]:
+        word, tone = _ENDS[part]
+        first = min((item.time for item in group if item.time), key=lambda when: when.seconds, default=None)
+        ranks = [item.rank for item in group if item.rank is not None]
+        workers = list(dict.fromkeys(item.worker for item in group))
+        known = len(ranks) == len(group)
+        name = crowd(workers, ranks, manner) if known else _nameless(group, manner)
+        state = joined(filter(None, (word, how)), COMMA)
+        lines.append(Line((offset(first, base), name, state, said), tone))
+    if len(ranked) > limit:
+        count = sum(len(group) for _, group in ranked[limit:])
+        lines.append(Line(("", "", "", Message("and {count} more: -v", count=count)), "faint"))
+    return Section(Message("ranks"), tuple(lines), manner.fold(1))
+
+
+def _nameless(group: Sequence[RankEnd], manner: Manner) -> str:
+    """Processes of which the global rank is not known."""
+    local = group[0].local_rank
+    if len(group) == 1 and local is not None:
+        return Message("local rank {local} on {worker}", local=local, worker=group[0].worker)
+    names = workers_of(list(dict.fromkeys(item.worker for item in group)), manner)
+    return Message("{count} processes on {worker}", count=len(group), worker=names)
+
+
+def _said_by(item: RankEnd, manner: Manner) -> str:
+    """What a rank reported, in short; empty if it is only torchrun's report of the end."""
+    if own_text(item.said.strip()) is None or parse_note(item.said.encode("utf-8", "replace"), 0):
+        return ""
+    found = consequence_of(item.said) if item.part == "victim" and not manner.verbose else None
+    return found.reason if found else in_short(item.said, manner)
+
+
 def _followed(groups: Sequence[Followed], base: When | None, manner: Manner) -> Section:
     limit = len(groups) if manner.verbose or len(groups) <= MAX_FOLLOWED else MAX_FOLLOWED - 1
     lines = []
@@ -105,7 +280,7 @@ def _followed(groups: Sequence[Followed], base: When | None, manner: Manner) -> 
     if len(groups) > limit:
         count = sum(group.count for group in groups[limit:])
         lines.append(Line(("", Message("and {count} more: -v", count=count)), "faint"))
-    return Section(Message("followed"), tuple(lines), manner.fold(_FOLD_FOLLOWED))
+    return Section(Message("consequences"), tuple(lines), manner.fold(_FOLD_FOLLOWED))
 
 
 def _workers(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Section:
@@ -136,7 +311,7 @@ def _workers(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Section
         cause = blamed.get(item.worker)
         when = cause.time if cause and cause.time else item.first
         moment = (utc(when) or "-") if none else offset(when, base)
-        tone: Tone = "culprit" if cause else "plain"
+        tone: PanelTone = "culprit" if cause else "plain"
         names = workers_of([item.worker for item in group], manner) if len(group) > 1 else item.worker
         lines.append(Line((moment, names, _said(item, cause, manner)), tone))
     if len(ranked) > limit:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 
 from atlctl.diagnosis.consequence import own_text
-from atlctl.diagnosis.result import Cause
-from atlctl.diagnosis.telling.told import Manner
+from atlctl.diagnosis.result import Cause, RankEnd
+from atlctl.diagnosis.telling.guide import Manner
 from atlctl.diagnosis.torchelastic import NoteKind, parse_note
+from atlctl.diagnosis.tracebacks import Frame
 from atlctl.i18n import COMMA, Message, about, joined
 from atlctl.jobs.naming import fold_names, fold_numbers
 
@@ -18,6 +19,8 @@ _LISTED_WORKERS = 3
 _CROWD = 30
 UNNAMED = Message("a worker that these logs do not name")
 _DIGITS = re.compile(r"\d+")
+#: What is in front of the name of a library's file.
+_PACKAGES = re.compile(r"^.*[/\\](?:site-packages|dist-packages|python3(?:\.\d+)?)[/\\]")
 #: How torchrun's reports of an end begin.
 _REPORTS = ("failed (exitcode: ", "Received ")
 _HEAD = re.compile(r"\[?[DIWEF](?:\d{3,4} \d\d:\d\d:\d\d\.\d{1,9})? [^\]\s]{1,200}:\d{1,6}\] ")
@@ -55,7 +58,8 @@ def what_of(cause: Cause, manner: Manner) -> str:
     if note is not None and note.kind is NoteKind.SIGNALLED and cause.signal:
         return Message("received {signal} from outside", signal=cause.signal)
     if wordless(cause):
-        return Message("{end}, without a word of its own", end=_end(cause))
+        nothing = Message("no traceback") if cause.last_lines else Message("it logged nothing")
+        return joined((_end(cause), nothing))
     return in_short(cause.brief or cause.message, manner)
 
 
@@ -110,8 +114,14 @@ def in_short(text: str, manner: Manner) -> str:
     return _SOURCE.sub("", _HEAD.sub("", text, count=1), count=1)
 
 
-def ended(cause: Cause) -> str:
-    """Exit code and signal; empty where neither is known."""
+def frame_text(frame: Frame) -> Message:
+    """`train.py:101 in decode`; of a library its path below the folder of packages."""
+    path = frame.path if frame.own else _PACKAGES.sub("", frame.path)
+    return Message("{file}:{line} in {function}", file=path, line=frame.line, function=frame.function)
+
+
+def ended(cause: Cause | RankEnd) -> str:
+    """Exit code and signal; empty if neither is known."""
     if cause.signal and cause.exit_code is not None:
         return Message("{signal} (exit code {code})", signal=cause.signal, code=cause.exit_code)
     if cause.signal:
@@ -121,7 +131,8 @@ def ended(cause: Cause) -> str:
 
 def _end(cause: Cause) -> str:
     if cause.signal:
-        return Message("ended by {signal}", signal=cause.signal)
+        killed = Message("killed by {signal}") if cause.signal == "SIGKILL" else Message("ended by {signal}")
+        return killed.filled(signal=cause.signal)
     if cause.exit_code is not None:
         return Message("exit code {code}", code=cause.exit_code)
     return about("diagnosis", "ended")

@@ -31,10 +31,11 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
 
 
 def tell(diagnosis: Diagnosis = ONE, **values: Any) -> int:
-    options: dict[str, Any] = {"exit_code": False, "output": "table", "verbose": False} | values
-    source = {"job": "train-7", "source": None}
+    own = values.pop("signatures", ())
+    source, head = {"job": "train-7", "source": None}, ["job train-7: \x1b[2JFailed"]
+    display = findings.Display(**values)
     return findings.tell(
-        diagnosis, source, ["job train-7: \x1b[2JFailed"], ["problem"], next_command=command, place=place, **options
+        diagnosis, source, head, ["problem"], display, next_command=command, place=place, signatures=own
     )
 
 

@@ -89,8 +89,8 @@ def test_a_pattern_is_matched_and_never_run(tmp_path):
 def test_what_is_no_file_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe.log")  # opening it would wait for ever
     (tmp_path / "gone.log").symlink_to("nowhere")
-    assert listing("*.log", tmp_path)[:2] == ([], ["pipe.log is no regular file and was not opened"])
-    assert listing("/dev/null", tmp_path)[:2] == ([], ["/dev/null is no regular file and was not opened"])
+    assert listing("*.log", tmp_path)[:2] == ([], ["pipe.log is not a regular file and was not opened"])
+    assert listing("/dev/null", tmp_path)[:2] == ([], ["/dev/null is not a regular file and was not opened"])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -108,7 +108,7 @@ def test_more_files_than_are_read_is_said(tmp_path):
 
 @pytest.mark.parametrize("data", [b"", b"f|1||1 1|/a", b"f|1||1 1|/a\0", b"e||||\0more", b"\xff\0"])
 def test_a_list_that_is_cut_off_is_an_error(data):
-    with pytest.raises(AtlctlError, match="cut off"):
+    with pytest.raises(AtlctlError, match="incomplete"):
         parse_list(data)
 
 
@@ -326,7 +326,7 @@ def test_what_is_the_same_of_many_workers_is_said_once():
     fake.events["w-1"][0][2] = replace(fake.events["w-1"][0][2], data=b"9|8.5|1 2|/a\0e||||\0")
     fake.events["w-1"][0][1] = Output("stdout", b"f|")
     found = run(fake, worker(), worker("w-1"))
-    assert found.remarks == ["w-[0-1]: /a is no log but gzip data, it was not read"]
+    assert found.remarks == ["w-[0-1]: /a is not a log but gzip data; it was not read"]
 
 
 def test_a_worker_that_does_not_answer_is_given_up(monkeypatch):
@@ -349,7 +349,7 @@ def test_a_large_file_gives_its_end_from_the_first_whole_line(monkeypatch):
     data = b"rest of a line\n" + RANK.encode()
     found = run(Fake({"w-0": [records((b"/a", 5 << 20)), content(data)]}), worker())
     assert [(item.cut, item.lines) for item in found.files] == [(True, len(RANK.splitlines()))]
-    assert found.remarks == [f"w-0: of /a the last 1 MiB were read, {4 << 20} bytes not"]
+    assert found.remarks == [f"w-0: only the last 1 MiB of /a were read; {4 << 20} bytes were skipped"]
 
 
 def test_a_file_that_never_ends_is_read_to_the_limit(monkeypatch):
@@ -363,7 +363,7 @@ def test_a_file_that_never_ends_is_read_to_the_limit(monkeypatch):
 def test_what_is_no_text_is_left_out(data):
     found = run(Fake({"w-0": [records((b"/a", len(data))), content(data)]}), worker())
     assert (found.files, found.problems) == ([], [])
-    assert found.remarks[0].startswith("w-0: /a is no log but ")
+    assert found.remarks[0].startswith("w-0: /a is not a log but ")
 
 
 def test_a_file_that_several_workers_see_is_read_once():

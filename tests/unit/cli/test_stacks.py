@@ -16,9 +16,6 @@ def test_the_odd_rank_comes_first() -> None:
     assert PIPE.text(scene, changes(scene, scene), verbose=False) == (
         "rank 5 on worker-1: hung in user code, certain\n"
         "  it sleeps, in no collective; 15 of 16 ranks have waited for 2 s or more\n"
-        "\n"
-        "rank 5 on worker-1: hung in user code, certain\n"
-        "  it sleeps, in no collective\n"
         "  main thread: S in clock_nanosleep; 0 CPU ticks in 2.0 s, all threads 0\n"
         "  pid 1005: python train.py\n"
         "  main thread's stack, innermost first (from py-spy):\n"
@@ -34,7 +31,7 @@ def test_the_odd_rank_comes_first() -> None:
         "    main (/job/train.py:17)\n"
         "\n"
         "between the two looks\n"
-        "  stood still: ranks 0-15\n"
+        "  did not move: ranks 0-15\n"
     )
 
 
@@ -44,9 +41,6 @@ def test_in_chinese() -> None:
     assert SceneText("zh", Streams()).text(scene, changes(scene, scene), verbose=False) == (
         "worker-1 上的 rank 5：挂在用户代码中，确定\n"
         "  它在睡眠，不在集合通信中；16 个 rank 中有 15 个已等待 2 s 以上\n"
-        "\n"
-        "worker-1 上的 rank 5：挂在用户代码中，确定\n"
-        "  它在睡眠，不在集合通信中\n"
         "  主线程：S in clock_nanosleep；2.0 s 内 0 个 CPU tick，所有线程 0 个\n"
         "  pid 1005: python train.py\n"
         "  主线程堆栈，最内层在前（来自 py-spy）：\n"
@@ -62,7 +56,7 @@ def test_in_chinese() -> None:
         "    main (/job/train.py:17)\n"
         "\n"
         "两次查看之间\n"
-        "  静止不动：rank 0-15\n"
+        "  没有动：rank 0-15\n"
     )
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from atlctl.diagnosis.logline import When
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Followed, Proof, Verdict, WorkerReport
 from atlctl.diagnosis.signatures import Category, LineRole, Signature, Text
-from atlctl.diagnosis.telling.guide import Guide
+from atlctl.diagnosis.telling.guide import Guide, Manner
 from atlctl.diagnosis.telling.people import tell_people
-from atlctl.diagnosis.telling.told import Manner, Telling
 from atlctl.diagnosis.tracebacks import Frame
 from atlctl.i18n import Language, Message, joined, plural
+from atlctl.jobs.panel import Panel
 
 #: 2026-11-20T17:47:12.905Z, on a clock of milliseconds and on one of whole seconds.
 START = 1795196832.905
@@ -60,8 +61,8 @@ CAUSE = Cause(
     confidence=Confidence.CERTAIN,
     why=joined(
         [
-            Message("the only one that failed of its own"),
-            plural("{n} other only lost a peer", "{n} others only lost a peer", 3),
+            Message("only this rank failed by itself"),
+            plural("the other one lost its peer", "the other {n} lost their peer", 3),
         ]
     ),
     rank=3,
@@ -124,7 +125,7 @@ def command(cause: Cause) -> str | None:
     return f"look at {cause.worker}" if cause.worker else None
 
 
-def told(diagnosis: Diagnosis, language: Language = "en", verbose: bool = False, guide: Guide = GUIDE) -> Telling:
+def told(diagnosis: Diagnosis, language: Language = "en", verbose: bool = False, guide: Guide = GUIDE) -> Panel:
     return tell_people(diagnosis, Manner(language, verbose, guide, place, command))
 
 
@@ -132,9 +133,9 @@ def title(diagnosis: Diagnosis, language: Language = "en") -> str:
     return "".join(piece.text for piece in told(diagnosis, language).title)
 
 
-def rows(telling: Telling) -> dict[str, list[str]]:
+def rows(telling: Panel) -> dict[str, list[str]]:
     return {row.label: list(row.lines) for row in telling.rows}
 
 
-def lists(telling: Telling) -> dict[str, list[tuple[str, ...]]]:
+def lists(telling: Panel) -> dict[str, list[Sequence[str]]]:
     return {listing.label: [line.cells for line in listing.lines] for listing in telling.listings}

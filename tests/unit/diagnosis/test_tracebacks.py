@@ -1,6 +1,7 @@
 import pytest
 
 from atlctl.diagnosis.tracebacks import (
+    Frame,
     boxed_frame_of,
     exception_name,
     exception_type,
@@ -95,10 +96,7 @@ def test_the_line_behind_a_tracebacks_frames(line, name):
 
 def test_a_frame_without_a_function_is_a_syntax_errors():
     found = frame_of('  File "/work/x.py", line 9')
-    assert found is not None
-    path, function, place = found
-    assert place is not None
-    assert (path, function, place.line) == ("/work/x.py", "<unknown>", 9)
+    assert found == Frame("/work/x.py", 9, "<unknown>")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,9 @@ def test_lines_that_are_no_frame(line):
     ],
 )  # fmt: skip
 def test_frames_that_are_not_the_users(path):
-    assert frame_of(f'  File "{path}", line 1, in f') == (path, "f", None)
+    found = frame_of(f'  File "{path}", line 1, in f')
+    assert found == Frame(path, 1, "f")
+    assert not found.own
 
 
 @pytest.mark.parametrize(
@@ -129,17 +129,14 @@ def test_frames_that_are_not_the_users(path):
 )
 def test_a_frame_in_a_box(line):
     found = boxed_frame_of(line)
-    assert found is not None
-    path, function, place = found
-    assert (path, function, str(place)) == ("/my jobs/train.py", "main", 'File "/my jobs/train.py", line 171, in main')
+    assert found == Frame("/my jobs/train.py", 171, "main")
+    assert found.own
 
 
 def test_a_frame_in_a_box_that_is_not_the_users():
-    assert boxed_frame_of("│ /usr/lib/python3.11/json/__init__.py:3 in loads │") == (
-        "/usr/lib/python3.11/json/__init__.py",
-        "loads",
-        None,
-    )
+    found = boxed_frame_of("│ /usr/lib/python3.11/json/__init__.py:3 in loads │")
+    assert found == Frame("/usr/lib/python3.11/json/__init__.py", 3, "loads")
+    assert not found.own
 
 
 @pytest.mark.parametrize(

@@ -376,3 +376,55 @@ def test_what_stands_behind_a_short_message_in_a_box_is_not_its_end(prefix: str)
 def test_a_chain_of_boxes_without_a_prefix(prefix: str) -> None:
     found = one([*BEFORE, *(prefix + row for row in BOXES)])
     assert [item.message for item in found.chain] == ["KeyError: 'lr'", "".join(FOLDED)]
+
+
+def sources(found: Trace) -> list[tuple[str, int, str]]:
+    return [(frame.path.rpartition("/")[2], frame.line, frame.source) for frame in found.last.frames]
+
+
+def test_frames_have_their_line_of_code():
+    found = one([*BEFORE, *CHAIN])
+    assert sources(found) == [("train.py", 20, "step()")]
+    assert [(frame.own, frame.source) for frame in found.chain[0].frames] == [(True, "open(path)")]
+
+
+def test_code_that_was_not_printed_and_marks_below_code():
+    lines = [HEAD, PACKAGE, FRAME, "    a = step(x)", "        ^^^^^^^", PACKAGE, "ValueError: x"]
+    found = one([*BEFORE, *prefixed("[rank3]: ", lines)])
+    assert sources(found) == [("functional.py", 1, ""), ("train.py", 20, "a = step(x)"), ("functional.py", 1, "")]
+
+
+def test_the_innermost_frames_are_kept_and_the_others_counted():
+    deep = [line for n in range(100) for line in (f'  File "/work/a.py", line {n + 1}, in f', f"    f({n})")]
+    found = one([*BEFORE, HEAD, *deep, "ValueError: x"])
+    assert (len(found.last.frames), found.last.omitted) == (tracebacks.MAX_FRAMES, 100 - tracebacks.MAX_FRAMES)
+    assert sources(found)[-1] == ("a.py", 100, "f(99)")
+
+
+def test_equal_frames_of_ranks_are_one_object():
+    first, second = parse([*BEFORE, *prefixed("[rank1]: ", CHAIN), *prefixed("[rank2]: ", CHAIN)]).traces
+    assert first.last.frames[0] is second.last.frames[0]
+
+
+def test_frames_of_a_loader_s_child_take_the_place_of_the_parent_s():
+    child = [
+        "ValueError: Caught ValueError in DataLoader worker process 0.", f"Original {HEAD}", PACKAGE, "    fetch()",
+        '  File "/work/data.py", line 7, in __getitem__', "    raise ValueError(n)", "ValueError: bad sample",
+    ]  # fmt: skip
+    found = one([*BEFORE, *prefixed("[rank3]: ", [HEAD, FRAME, "    for x in loader:", *child])])
+    assert sources(found) == [("functional.py", 1, "fetch()"), ("data.py", 7, "raise ValueError(n)")]
+    assert found.last.frame is not None
+    assert found.last.frame.path == "/work/train.py"
+
+
+def test_the_code_in_a_box():
+    found = one([
+        *BEFORE, "╭───────────── Traceback (most recent call last) ─────────────╮",
+        "│ /work/train.py:171 in main                                  │",
+        "│                                                             │",
+        "│   170 │   x = 1                                             │",
+        "│ ❱ 171 │   │   step(x)                                       │",
+        "│   172 │   y = 2                                             │",
+        "╰─────────────────────────────────────────────────────────────╯", "ValueError: x",
+    ])  # fmt: skip
+    assert sources(found) == [("train.py", 171, "step(x)")]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atlctl.jobs.panel import Line, Panel, Piece, Row, Section
 from atlctl.render.palette import Tone
 from atlctl.render.panel import render_panel
 from atlctl.render.streams import Streams
@@ -19,43 +18,8 @@ from atlctl.render.width import display_width, fold_points
 SGR = re.compile("\x1b\\[[0-9;]*m")
 
 
-@dataclass(frozen=True)
-class Piece:
-    text: str
-    tone: str = "plain"
-
-
-@dataclass(frozen=True)
-class Row:
-    label: str
-    lines: Sequence[str]
-    fold: int | None = None
-    tone: str = "plain"
-
-
-@dataclass(frozen=True)
-class Line:
-    cells: Sequence[str]
-    tone: str = "plain"
-
-
-@dataclass(frozen=True)
-class Section:
-    label: str
-    lines: Sequence[Line]
-    fold: int | None = None
-
-
-@dataclass(frozen=True)
-class Telling:
-    title: Sequence[Piece]
-    rows: Sequence[Row] = ()
-    listings: Sequence[Section] = ()
-    cut: str = "cut; -v shows all"
-
-
 TITLE = (Piece("root cause: ", "strong"), Piece("rank 3 on worker-1", "culprit"), Piece(", certain"))
-TELLING = Telling(
+TELLING = Panel(
     TITLE,
     (Row("what", ["ValueError: bad magic"]), Row("evidence", ["worker-1, line 25", "worker-1, line 41: failed"])),
     (
@@ -70,13 +34,13 @@ TELLING = Telling(
 HOSTILE = "a\x1b[2Jb\x9b31m\u202e\rc\nd\ud800"
 
 
-def drawn(telling: Telling, width: int = 80, color: bool = False) -> str:
+def drawn(telling: Panel, width: int = 80, color: bool = False) -> str:
     return render_panel(telling, Streams(stdout_tty=True, stdout_color=color, width=width))
 
 
 def test_on_a_pipe_every_line_has_its_label_and_nothing_is_folded() -> None:
     long = "x" * 300
-    telling = Telling(TITLE, (*TELLING.rows, Row("why", [long], fold=1)), TELLING.listings)
+    telling = Panel(TITLE, (*TELLING.rows, Row("why", [long], fold=1)), TELLING.listings)
     assert (
         render_panel(telling, Streams(width=20))
         == f"""\
@@ -102,7 +66,7 @@ def test_on_a_pipe_there_is_no_colour_even_where_it_is_forced() -> None:
 
 
 def test_chinese_labels_are_aligned_by_what_they_take() -> None:
-    telling = Telling(
+    telling = Panel(
         (Piece("根因"),), (Row("下一步", ["a"]), Row("证据", ["b"])), (Section("工人", [Line(("训", "x"))]),)
     )
     assert render_panel(telling, Streams()) == "根因\n  下一步  a\n  证据    b\n工人:\n  训  x\n"
@@ -155,24 +119,24 @@ remarks
 
 
 def test_a_headline_without_rows_stands_alone() -> None:
-    telling = Telling((Piece("no failure in these logs", "strong"),))
+    telling = Panel((Piece("no failure in these logs", "strong"),))
     assert drawn(telling) == render_panel(telling, Streams()) == "no failure in these logs\n"
 
 
 def test_long_rows_are_cut_at_their_fold_and_the_border_says_so() -> None:
     row = Row("what", ["word " * 100, "short"], fold=2)
-    lines = drawn(Telling(TITLE, (row,)), 60).splitlines()
+    lines = drawn(Panel(TITLE, (row,), cut="cut; -v shows all"), 60).splitlines()
     assert len(lines) == 5
     assert lines[2].endswith("… │")
     assert "short" in lines[3]
     assert "cut; -v shows all" in lines[-1]
-    whole = drawn(Telling(TITLE, (Row("what", ["word " * 100]),)), 60)
+    whole = drawn(Panel(TITLE, (Row("what", ["word " * 100]),)), 60)
     assert (whole.count("word"), "cut;" in whole) == (100, False)
 
 
 def test_a_list_is_cut_at_the_width() -> None:
     listing = Section("workers", [Line(("+0.0 s", "w-1", "word " * 100))], fold=1)
-    assert drawn(Telling(TITLE, (), (listing,)), 60).splitlines()[2] == (
+    assert drawn(Panel(TITLE, (), (listing,)), 60).splitlines()[2] == (
         "  +0.0 s  w-1  word word word word word word word word word…"
     )
 
@@ -199,7 +163,7 @@ def test_no_width_is_exceeded_and_nothing_is_lost(width: int, color: bool) -> No
 
 @pytest.mark.parametrize("tty", [False, True])
 def test_hostile_texts_act_nowhere(tty: bool) -> None:
-    telling = Telling(
+    telling = Panel(
         (Piece(HOSTILE),),
         (Row(HOSTILE, [HOSTILE]),),
         (Section(HOSTILE, [Line((HOSTILE, HOSTILE))]),),
@@ -233,3 +197,14 @@ def test_folding_breaks_at_blanks_and_between_chinese_characters() -> None:
     # Neither a closing mark at the start of a line nor an opening one at its end.
     assert folded("超时了，再试", 6) == ["超时", "了，再", "试"]
     assert folded("超时（再试）", 6) == ["超时", "（再", "试）"]
+
+
+def test_a_box_is_not_wider_than_people_read() -> None:
+    lines = drawn(Panel(TITLE, (Row("what", ["word " * 60]),)), 200).splitlines()
+    assert {display_width(line) for line in lines} == {120}
+
+
+def test_the_text_of_a_line_without_cells_in_front_has_its_tone() -> None:
+    shown = drawn(Panel(TITLE, (), (Section("t", [Line(("boom",), "culprit"), Line(("lib",), "faint")]),)), color=True)
+    assert Tone.FAIL.value in shown.splitlines()[-2]
+    assert Tone.DIM.value in shown.splitlines()[-1]

@@ -15,7 +15,7 @@ from atlctl.diagnosis.logfacts import LogFacts
 from atlctl.diagnosis.logline import Moment
 from atlctl.diagnosis.platform import PlatformState
 from atlctl.diagnosis.result import Diagnosis, Verdict
-from atlctl.diagnosis.telling.told import Manner
+from atlctl.diagnosis.telling.guide import Manner
 from atlctl.jobs.model import State
 from atlctl.recording.manifest import JobInfo, Manifest, WorkerInfo
 from atlctl.recording.read import read_saved

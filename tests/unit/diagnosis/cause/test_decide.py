@@ -45,7 +45,7 @@ def test_a_restart_that_read_a_stale_store_goes_back() -> None:
     found = diagnosed(*logs)
     assert culprit(found)[:3] == ("rank", "worker-1", 1)
     assert (found.root_causes[0].attempt, found.root_causes[0].message) == (0, OWN)
-    assert "the job was restarted; what came after round 0 only followed" in found.remarks
+    assert "the job was restarted; failures after round 0 are consequences" in found.remarks
 
 
 def test_a_stale_store_without_a_round_before_is_not_explained_away() -> None:

@@ -258,7 +258,7 @@ def test_what_an_image_lacks_all_its_processes_lack(error: str) -> None:
         ("worker-1", 1, "likely"),
     ]
     assert found.root_causes[0].category == "import_error"
-    assert found.root_causes[0].why.startswith("what it lacks is the same for all of its worker")
+    assert found.root_causes[0].why.startswith("all processes of its worker lack the same")
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,9 @@ def test_an_abort_without_a_word_among_silent_exits_is_undecided() -> None:
     found = diagnosed(*ends(1, 1, -6))
     assert found.verdict is Verdict.UNDECIDED
     assert sorted(candidates(found), key=str) == [("worker-0", 0), ("worker-1", 0), ("worker-2", 0)]
-    assert {cause.why for cause in found.candidates} == {"several ended alike at the same time, without a word"}
+    assert {cause.why for cause in found.candidates} == {
+        "several ended in the same way at the same time, without an error message"
+    }
 
 
 def test_an_abort_with_an_exception_of_its_own_stands_out() -> None:
@@ -353,7 +355,7 @@ def test_clocks_that_differ_are_set_right(ahead: float) -> None:
     """Worker 1 was first, whatever its clock says."""
     found = diagnosed(failing(0, 1.6), failing(1, 1.0, ahead=ahead))
     assert culprit(found)[:3] == ("rank", "worker-1", 0)
-    assert found.remarks == (f"clocks differ and were set right: worker-1 {ahead:+.1f} s",)
+    assert found.remarks == (f"clocks differ and were corrected: worker-1 {ahead:+.1f} s",)
 
 
 def test_nearer_than_a_collective_can_pass_on_is_at_once() -> None:
@@ -395,7 +397,7 @@ def test_in_one_log_the_order_of_words_decides() -> None:
     log = Log(0, stamped=False).start().trace(1, 1, ERRORS[0]).trace(1, 0, ERRORS[1]).ended(1.4, 0, closed=(1,))
     found = diagnosed(log)
     assert culprit(found) == ("rank", "worker-0", 1, "likely")
-    assert "its words stand first in the log" in found.root_causes[0].why
+    assert "its error is the first in the log" in found.root_causes[0].why
 
 
 def test_one_failure_has_no_rival() -> None:

@@ -33,7 +33,7 @@ def test_a_frozen_rank_that_had_to_be_killed() -> None:
     assert culprit(found) == ("rank", "worker-0", 1, "certain")
     (cause,) = found.root_causes
     assert (cause.category, cause.rank, cause.exit_code) == ("hang", 1, -9)
-    assert "did not even leave on SIGTERM" in cause.why
+    assert "did not exit on SIGTERM" in cause.why
 
 
 def test_a_hang_by_silence() -> None:
@@ -41,7 +41,7 @@ def test_a_hang_by_silence() -> None:
     assert culprit(found) == ("rank", "worker-1", 1, "certain")
     (cause,) = found.root_causes
     assert (cause.category, cause.exception) == ("hang", None)
-    assert cause.message == "Rank 3 (local rank 1) did not come to the collective in which the others waited"
+    assert cause.message == "Rank 3 (local rank 1) did not reach the collective that the others waited in"
     assert {proof.worker for proof in cause.proofs} == {"worker-0", "worker-1"}
 
 
@@ -87,7 +87,9 @@ def test_exit_0_without_the_worlds_size_is_told_by_the_other_workers_size() -> N
     assert culprit(found) == ("rank", "worker-0", 1, "likely")
     (cause,) = found.root_causes
     assert (cause.rank, cause.category) == (1, "early_exit_zero")
-    assert cause.why.startswith("nobody heard of it, though the ranks around it spoke; its agent ended all others")
+    assert cause.why.startswith(
+        "no log mentions it, although the ranks around it are in the logs; its agent ended all other processes"
+    )
 
 
 def test_exit_0_where_no_worker_tells_its_size_is_not_seen() -> None:

@@ -304,7 +304,7 @@ def test_nobody_hangs() -> None:
     found = with_look(SILENT, job({}, usual="moving"), 60.0)
     assert (found.verdict, found.root_causes) == (Verdict.NONE, ())
     assert found.remarks == (
-        "what the ranks are doing was looked at; working; no rank stood still during the look; --repeat compares two",
+        "the ranks were inspected; working; every rank was moving during the look; compare two looks with --repeat",
     )
 
 
@@ -315,7 +315,7 @@ def test_an_answer_of_the_logs_stands(verdict: Verdict) -> None:
     found = with_look(told, job({5: rank(5, "sleep")}), 60.0)
     assert (found.verdict, found.root_causes, found.candidates) == (verdict, (), (cause,))
     [remark] = found.remarks
-    assert remark.startswith("what the ranks are doing was looked at; hung in user code (rank 5); it sleeps; ")
+    assert remark.startswith("the ranks were inspected; hung in user code (rank 5); it sleeps; ")
 
 
 def at_start(age: float, sign: str = "file", **more: Any) -> dict[str, Any]:
@@ -330,7 +330,7 @@ def test_a_young_start_is_not_a_hang(sign: str, torch: bool | None) -> None:
     found = with_look(SILENT, job({**ranks, 15: None}), 60.0)
     assert (found.verdict, found.candidates) == (Verdict.NONE, ())
     assert found.remarks == (
-        "what the ranks are doing was looked at; starting; 16 of 16 ranks are starting, 12 s after they were launched",
+        "the ranks were inspected; starting; 16 of 16 ranks are starting, 12 s after they were launched",
     )
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from atlctl.diagnosis.logline import When
-from atlctl.diagnosis.result import Diagnosis, GpuIdentity, Verdict
+from atlctl.diagnosis.result import Diagnosis, GpuIdentity, Proof, RankEnd, Traceback, Verdict
 from atlctl.diagnosis.signatures import builtin
 from atlctl.diagnosis.telling.data import fraction_digits, to_data, utc
 from atlctl.diagnosis.telling.guide import Guide
+from atlctl.diagnosis.tracebacks import Frame, Raised
 from atlctl.render.jsonout import dumps
 from tests.unit.diagnosis import causes
 from tests.unit.diagnosis.causes import (
@@ -55,6 +56,7 @@ def test_a_root_cause_has_every_field() -> None:
             {"worker": "worker-1", "line": None, "text": MESSAGE, "file": "/e/attempt_0/1/error.json"},
         ],
         "advice": "Check the shard.",
+        "traceback": None, "last_lines": [],
     }  # fmt: skip
 
 
@@ -69,7 +71,7 @@ def test_what_is_not_known_is_null_and_not_left_out() -> None:
     nulls = {key for key, value in data.items() if value is None}
     assert nulls == {
         "worker", "rank", "local_rank", "attempt", "node", "host_ip", "host", "gpu", "signature", "exit_code", "signal",
-        "exception", "frame", "time",
+        "exception", "frame", "time", "traceback",
     }  # fmt: skip
     assert data["evidence"] == []
 
@@ -95,7 +97,7 @@ def test_cascade_workers_and_remarks() -> None:
 def test_lists_are_there_when_they_are_empty() -> None:
     assert to_data(Diagnosis(Verdict.NONE), GUIDE) == {
         "verdict": "none", "root_causes": [], "candidates": [], "cascade": [], "workers": [], "earlier": [],
-        "remarks": [],
+        "remarks": [], "ranks": None,
     }  # fmt: skip
 
 
@@ -191,10 +193,15 @@ def test_the_user_s_signature_comes_before_the_package_s() -> None:
 @pytest.mark.parametrize("name", ["en/errors.md", "zh/errors.md"])
 def test_every_field_is_documented(name: str) -> None:
     named = set(re.findall(r"`([^`\n]+)`", (DOCS / name).read_text("utf-8")))
-    cause = replace(CAUSE, gpu=GpuIdentity())
-    data = to_data(replace(ONE, root_causes=(cause,)), GUIDE)
+    proof = CAUSE.proofs[0]
+    trace = Traceback((Frame("a.py", 1, "f"),), earlier=(Raised("E", "E: x", (), None, 1),), proof=proof)
+    cause = replace(CAUSE, gpu=GpuIdentity(), traceback=trace, last_lines=(proof,))
+    end = RankEnd("w", 0, 0, "cause", 1, None, "", None, proof)
+    data = to_data(replace(ONE, root_causes=(cause,), ranks=(end,)), GUIDE, ranks=True)
     (root,), (group,), worker = data["root_causes"], data["cascade"], data["workers"][0]
-    fields = {*data, *root, *root["gpu"], *root["frame"], *root["evidence"][0], *group, *worker}
+    shown, (rank,) = root["traceback"], data["ranks"]
+    fields = {*data, *root, *root["gpu"], *root["frame"], *root["evidence"][0], *group, *worker, *rank}
+    fields |= {*shown, *shown["frames"][0], *shown["earlier"][0]}
     assert fields - named == set()
 
 
@@ -203,3 +210,34 @@ def test_every_category_is_documented_with_its_title(name: str, language: str) -
     rows = dict(re.findall(r"^\| `([a-z_0-9]+)` \| ([^|]+) \|", (DOCS / name).read_text("utf-8"), re.MULTILINE))
     titles = {item.id: getattr(item.title, language) for item in builtin().categories.values()}
     assert {key: rows.get(key) for key in titles} == titles
+
+
+def test_a_traceback_as_data() -> None:
+    first = Raised("KeyError", "KeyError: 'lr'", (), Frame("/job/c.py", 3, "load"), 5)
+    frames = (Frame("/job/a.py", 1, "f", "g()"), Frame("<string>", 2, "g"))
+    trace = Traceback(frames, 4, "ValueError", MESSAGE, (first,), Proof("worker-1", 12, MESSAGE))
+    (data,) = to_data(found(Verdict.RANK, replace(CAUSE, traceback=trace)), GUIDE)["root_causes"]
+    assert data["traceback"] == {
+        "exception": "ValueError", "message": MESSAGE,
+        "frames": [
+            {"file": "/job/a.py", "line": 1, "function": "f", "source": "g()", "own": True},
+            {"file": "<string>", "line": 2, "function": "g", "source": None, "own": False},
+        ],
+        "omitted": 4,
+        "earlier": [
+            {"exception": "KeyError", "message": "KeyError: 'lr'",
+             "frame": {"file": "/job/c.py", "line": 3, "function": "load"}}
+        ],
+        "evidence": {"worker": "worker-1", "line": 12, "text": MESSAGE, "file": None},
+    }  # fmt: skip
+
+
+def test_ranks_are_data_if_asked_for() -> None:
+    end = RankEnd("worker-1", 3, 1, "cause", 1, None, MESSAGE, AT, None)
+    assert to_data(replace(ONE, ranks=(end,)), GUIDE)["ranks"] is None
+    assert to_data(replace(ONE, ranks=(end,)), GUIDE, ranks=True)["ranks"] == [
+        {
+            "worker": "worker-1", "rank": 3, "local_rank": 1, "part": "cause", "exit_code": 1, "signal": None,
+            "said": MESSAGE, "time": "2026-11-20T17:47:12.905Z", "evidence": None,
+        }
+    ]  # fmt: skip

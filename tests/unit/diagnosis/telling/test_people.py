@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, GpuIdentity, Proof, Verdict
 from atlctl.diagnosis.telling.guide import Guide
 from atlctl.diagnosis.telling.people import MAX_CANDIDATES, MAX_PROOFS
-from atlctl.diagnosis.telling.told import Section
 from atlctl.i18n import Language, Message
+from atlctl.jobs.panel import Section
 from tests.unit.diagnosis.causes import (
     CATEGORIES,
     CAUSE,
@@ -92,8 +92,8 @@ def test_rows_of_one_rank() -> None:
         "kind": ["Python exception [python_exception]"],
         "ended": ["exit code 1"],
         "when": ["2026-11-20T17:47:12.905Z"],
-        "why": ["the only one that failed of its own; 3 others only lost a peer"],
-        "evidence": ["worker-1:25", "/e/attempt_0/1/error.json"],
+        "why": ["only this rank failed by itself; the other 3 lost their peer"],
+        "evidence": [f"worker-1:25  {MESSAGE}", f"/e/attempt_0/1/error.json  {MESSAGE}"],
         "next": ["Check the shard.", "look at worker-1"],
     }
 
@@ -105,19 +105,21 @@ def test_rows_in_chinese() -> None:
         "类别": ["Python 异常 [python_exception]"],
         "结束": ["退出码 1"],
         "时间": ["2026-11-20T17:47:12.905Z"],
-        "理由": ["唯一一个自身出错的进程；另有 3 个只是失去对端"],
-        "证据": ["worker-1:25", "/e/attempt_0/1/error.json"],
+        "判断依据": ["只有它自身出错；其余 3 个因对端断开而失败"],
+        "证据": [f"worker-1:25  {MESSAGE}", f"/e/attempt_0/1/error.json  {MESSAGE}"],
         "下一步": ["检查该分片。", "look at worker-1"],
     }
 
 
 def test_a_death_without_words_is_told_in_words() -> None:
     shown = rows(told(found(Verdict.RANK, KILLED)))
-    assert shown["what"] == ["ended by SIGKILL, without a word of its own"]
-    assert shown["evidence"] == ["worker-1:41: failed (exitcode: -9) local_rank: 1 (pid: 13) of binary: /opt/python"]
+    assert shown["what"] == ["killed by SIGKILL; it logged nothing"]
+    assert shown["evidence"] == ["worker-1:41  failed (exitcode: -9) local_rank: 1 (pid: 13) of binary: /opt/python"]
     assert "ended" not in shown
     silent = replace(KILLED, message="To enable traceback see: https://x", signal=None, exit_code=1)
-    assert rows(told(found(Verdict.RANK, silent)))["what"] == ["exit code 1, without a word of its own"]
+    assert rows(told(found(Verdict.RANK, silent)))["what"] == ["exit code 1; it logged nothing"]
+    last = (Proof("worker-1", 40, "FATAL: no license"),)
+    assert rows(told(found(Verdict.RANK, replace(silent, last_lines=last))))["what"] == ["exit code 1; no traceback"]
 
 
 def test_a_signal_beside_an_exception_is_told_too() -> None:
@@ -155,7 +157,7 @@ def test_an_attempt_and_a_time_of_whole_seconds() -> None:
 
 
 def test_several_culprits_that_say_the_same_are_told_once() -> None:
-    brief = Message("it did not come to the barrier")
+    brief = Message("it did not reach the barrier")
     causes = [replace(cause, message=f"Rank {cause.rank}: {brief}", brief=brief) for cause in ranks(3)]
     assert rows(told(found(Verdict.RANKS, *causes)))["what"] == [brief]
     assert rows(told(found(Verdict.RANKS, *causes), "zh"))["现象"] == ["它没有到达 barrier"]
@@ -177,7 +179,7 @@ def test_many_culprits_whose_words_differ_in_numbers_are_told_once() -> None:
 def test_proofs_are_limited_one_of_each_cause_first() -> None:
     causes = [replace(c, proofs=(Proof("a", 10 + i, "x"), Proof("a", 20 + i, "y"))) for i, c in enumerate(ranks(2))]
     shown = rows(told(found(Verdict.RANKS, *causes)))["evidence"]
-    assert shown == ["a:10: x", "a:11: x", "a:20: y", "and 1 more: -v"]
+    assert shown == ["a:10  x", "a:11  x", "a:20  y", "and 1 more: -v"]
     assert len(shown) == MAX_PROOFS + 1
     assert len(rows(told(found(Verdict.RANKS, *causes), verbose=True))["evidence"]) == 4
 
@@ -241,7 +243,7 @@ def test_what_all_candidates_share_is_known() -> None:
 
 def test_undecided_without_candidates_says_so() -> None:
     shown = rows(told(doubtful()))
-    assert shown["why"] == ["nothing that was read names a process or worker"]
+    assert shown["why"] == ["the evidence names no process or worker"]
     assert len(shown["next"]) == 1
 
 

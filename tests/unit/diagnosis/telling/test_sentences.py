@@ -72,7 +72,7 @@ def test_sentences_in_chinese() -> None:
     waited = [Log(index, processes=1).trace(6, 0, WAITED).ended(6.3, 0, 1, WAITED) for index in (0, 1)]
     found = diagnosed(*waited, Log(2, processes=1).start(), unread(3))
     (cause,) = (*found.root_causes, *found.candidates)
-    assert translated(cause.why, "zh") == "它的日志戛然而止；2 个 worker 上的 2 个 rank 等待它"
+    assert translated(cause.why, "zh") == "它的日志突然中断；2 个 worker 上的 2 个 rank 等待它"
     assert [translated(text, "zh") for text in found.remarks] == ["1 个 worker 没有日志：worker-3"]
 
 
