@@ -204,10 +204,21 @@ def test_keys_of_an_agent(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path:
         # Nobody is asked for the passphrase, with `IdentitiesOnly` as well.
         for line in ("IdentitiesOnly no", "IdentitiesOnly yes"):
             assert run(site.config(line, key=encrypted), ("true",))[-1] == Exited(exit_code=0)
+        # Its public part is enough to name it.
+        assert run(site.config("IdentitiesOnly yes", key=Path(f"{encrypted}.pub")), ("true",))[-1] == Exited(
+            exit_code=0
+        )
         other = make_key(tmp_path / "other")
         events = run(site.config("IdentitiesOnly yes", key=other), ("true",))
         assert isinstance(events[-1], FailedToStart), "the agent's key is not one that is named"
         assert run(site.config("IdentityAgent none", key=tmp_path / "none"), ("true",))[-1] != Exited(exit_code=0)
+        # A server lets a client try six keys: those that are named come first, of a file and of the agent.
+        subprocess.run(["ssh-add", "-q", "-D"], check=True, stderr=subprocess.DEVNULL)
+        more = [make_key(tmp_path / f"more-{number}") for number in range(8)]
+        subprocess.run(["ssh-add", "-q", *more], check=True, stderr=subprocess.DEVNULL)
+        assert run(site.config(), ("true",))[-1] == Exited(exit_code=0)
+        subprocess.run(["ssh-add", "-q", site.key], check=True, stderr=subprocess.DEVNULL)
+        assert run(site.config(key=encrypted), ("true",))[-1] == Exited(exit_code=0)
     finally:
         agent.kill()
         agent.wait()

@@ -164,6 +164,8 @@ class Connections:
                 client_keys=None,
                 known_hosts=b"",
             )
+            if options.config.has_match_final():
+                options.update(host=host.name, reload=True, final=True)
         except (ValueError, OSError, asyncssh.Error) as error:
             raise UsageError(
                 Message("{path}: {why}", path=self._config or "ssh", why=error),
@@ -187,8 +189,8 @@ class Connections:
             bool(said("IdentitiesOnly", False)),
             _agent(said("IdentityAgent", ())),
         )
-        unsettled = options.canonicalize_hostname or options.config.has_match_final()
-        return _Said(options, target, again=bool(options.tunnel or options.proxy_command or unsettled))
+        again = options.tunnel or options.proxy_command or options.canonicalize_hostname
+        return _Said(options, target, again=bool(again))
 
     def _way(self, host: Host) -> _Way:
         """Raises UsageError."""

@@ -97,24 +97,31 @@ class Keys:
         self._clients.clear()
 
     def load(self, paths: Sequence[str], agent: str = "", *, only: bool = False) -> list[Any]:
-        """The keys of the agent that was asked at `agent`, with `only` those of `paths` alone; then the keys at `paths`
-        that are there and can be used, with their certificates. What the agent holds is not read."""
+        """The keys at `paths` that are there and can be used, with their certificates; then, without `only`, the other
+        keys of the agent that was asked at `agent`. A key that the agent holds is not read.
+
+        Keys that are named come first: a server lets a client try six or so, and an agent may hold more."""
         held = self._agents.get(agent, {})
-        wholes = [os.path.expanduser(path) for path in paths]
-        public = {whole: _public(whole) for whole in wholes} if held else {}
-        found = [pair for data, pair in held.items() if not only or data in public.values()]
-        for whole in wholes:
-            if public.get(whole) in held:
+        named: list[Any] = []
+        for whole in map(os.path.expanduser, paths):
+            inside = held.get(_public(whole) or b"") if held else None
+            if inside is not None:
+                named.append(inside)
                 continue
             if whole not in self._loaded:
                 self._loaded[whole] = self._one(whole)
-            found += self._loaded[whole]
-        return found
+            named += self._loaded[whole]
+        return named if only else [*named, *(pair for pair in held.values() if pair not in named)]
 
     def _one(self, path: str) -> Sequence[Any]:
         try:
             mode = os.stat(path).st_mode
         except OSError:
+            return ()
+        if path.endswith(".pub"):
+            self.problems[path] = KeyProblem(
+                "unreadable", Message("{path} is a public key, and no agent has the private one", path=path)
+            )
             return ()
         if stat.S_IMODE(mode) & 0o077:
             self.problems[path] = KeyProblem(
@@ -143,11 +150,14 @@ class Keys:
 
 
 def _public(path: str) -> bytes | None:
-    """The public part of a key, which lies beside it; None where it does not."""
-    try:
-        return asyncssh.read_public_key(f"{path}.pub").public_data
-    except (OSError, ValueError, asyncssh.Error):
-        return None
+    """The public part of a key: beside it, or the file itself, since `IdentityFile` may name a public key whose private
+    one is in the agent. None if there is none."""
+    for file in (f"{path}.pub", path):
+        try:
+            return asyncssh.read_public_key(file).public_data
+        except (OSError, ValueError, asyncssh.Error):
+            continue
+    return None
 
 
 class LoginRefused(NotAllowed):

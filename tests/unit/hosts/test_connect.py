@@ -52,6 +52,21 @@ def test_user_and_port_of_a_list_come_before_the_configuration(tmp_path: Path) -
     assert found == [("x", 2222), ("y", 2222), ("x", 7), ("x", 2222)]
 
 
+def test_a_final_match_decides_as_for_ssh(tmp_path: Path) -> None:
+    """It is read in a second pass, for the name that the first one made; what came first counts."""
+    config = tmp_path / "config"
+    config.write_text(
+        "Host a\n  HostName a.example\nMatch final host *.example\n  User last\n  Port 2222\nHost b\n  User b\n"
+    )
+    made = connections(str(config))
+    found = [made.target(host) for host in (Host("a"), Host("a", user="y"), Host("b"))]
+    assert [(target.host, target.user, target.port) for target in found] == [
+        ("a.example", "last", 2222),
+        ("a.example", "y", 2222),
+        ("b", "b", 22),
+    ]
+
+
 def test_idle_connections_are_kept_up_to_a_number_and_those_in_use_always(monkeypatch: pytest.MonkeyPatch) -> None:
     class Made:
         closed = False
