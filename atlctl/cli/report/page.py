@@ -293,7 +293,7 @@ def _cascade(found: Diagnosis, manner: Manner, words: Mapping[str, str]) -> Page
         )
         for item in found.cascade[:_MAX_ROWS]
     ]
-    keys = ("after", "count", "message", "workers", "ranks", "first time", "place")
+    keys = ("after", "count", "message", "workers", "ranks", "first", "location")
     heads = [words[f"head {key}"] for key in keys]
     return without_empty(PageTable(heads, rows, frozenset((0, 1)), caption=words["cascade caption"])) if rows else None
 
@@ -308,7 +308,7 @@ def _earlier(causes: Sequence[Cause], manner: Manner, words: Mapping[str, str]) 
         )
         for cause in causes[:_MAX_ROWS]
     ]
-    heads = [words[f"head {key}"] for key in ("time", "who", "message", "place")]
+    heads = [words[f"head {key}"] for key in ("time", "who", "message", "location")]
     return without_empty(PageTable(heads, rows, caption=words["earlier caption"])) if rows else None
 
 
@@ -341,7 +341,7 @@ def _workers(material: Material, manner: Manner, words: Mapping[str, str]) -> li
     ]
     if not rows:
         return []
-    keys = ("worker", "state", "ended", "part", "message", "after", "last line", "restarts", "rounds", "clock")
+    keys = ("worker", "state", "exit", "part", "message", "after", "last line", "restarts", "rounds", "clock")
     marked = frozenset(at for at, row in enumerate(rows) if row[0] in blamed)
     whole = PageTable([words[f"head {key}"] for key in keys], rows, frozenset((5, 7, 8, 9)), marked)
     if len(rows) <= _TABLE:
@@ -467,7 +467,7 @@ def _machines(manifest: Manifest | None, words: Mapping[str, str]) -> PageTable 
         rows.append((item.name, rank, platform.node or "", item.pod or "", addresses, gpus[:_TEXT], *times))
     if not any(any(row[2:6]) for row in rows):
         return None
-    keys = ("worker", "node rank", "node", "pod", "address", "GPUs", "started", "end")
+    keys = ("worker", "node rank", "node", "pod", "address", "GPUs", "started", "ended")
     return _table(keys, rows, words, most=4 * _MOST_ROWS)
 
 
@@ -541,7 +541,7 @@ def smoke_results(data: Mapping[str, Any], words: Mapping[str, str], tell: Calla
         )
         for item in findings[:_MOST_FINDINGS]
     ]
-    heads = [words[f"head {key}"] for key in ("verdict", "check", "who", "evidence", "confirmed", "advice")]
+    heads = [words[f"head {key}"] for key in ("verdict", "check", "who", "evidence", "confirmed", "next step")]
     marked = frozenset(at for at, item in enumerate(findings[:_MOST_FINDINGS]) if item.get("severity") == "fail")
     noted = PageTable(
         [words[f"head {key}"] for key in ("verdict", "check", "seconds", "note")], checks, frozenset((2,))
@@ -681,18 +681,28 @@ def timeline(material: Material, manner: Manner, words: Mapping[str, str]) -> Ti
     found, workers = material.found, material.job.workers
     clocks = Clocks(workers)
     base = base_of(found)
-    drawn = [_lane(item, report, found, clocks, base, manner, words) for item, report in _pairs(workers, found)]
-    lanes = _with_platform(drawn, material, base, words)
-    times = [time for lane in lanes for time in _times(lane)]
+    reports = {report.worker: report for report in found.workers}
+
+    def mark(worker: str, sort: Sort, when: When | None, text: str) -> list[LaneMark]:
+        if when is None:
+            return []
+        told = " ".join(part for part in (utc(when), f"({offset(when, base)})" if base else None) if part)
+        said = manner.word(text)[:_MARK_TEXT]
+        return [LaneMark(sort, when.seconds, f"{worker}: {words[f'mark {sort}']}, {told}: {said}")]
+
+    drawn = [_lane(item, reports.get(item.worker), found, clocks, manner, mark) for item in workers]
+    lanes = _with_platform(drawn, material, mark)
+    ends = [time for lane in lanes for time in (lane.begin, lane.end) if time is not None]
+    times = [*ends, *(one.time for lane in lanes for one in lane.marks)]
     if not times:
         return None
     zero = base or When(min(times), 1.0)
     told = [
         time
         for lane in lanes
-        for mark in lane.marks
-        if mark.sort in ("root", "failure", "victim", "ended", "agent", "signal")
-        for time in (mark.time, mark.until or mark.time)
+        for one in lane.marks
+        if one.sort in ("root", "failure", "victim", "ended", "agent", "signal")
+        for time in (one.time, one.until or one.time)
         if base is None or time >= base.seconds - 1
     ]
     begin, end = min(told or times), max(told or times)
@@ -721,84 +731,54 @@ def timeline(material: Material, manner: Manner, words: Mapping[str, str]) -> Ti
     )
 
 
-def _pairs(workers: Sequence[WorkerEvidence], found: Diagnosis) -> list[tuple[WorkerEvidence, WorkerReport | None]]:
-    reports = {report.worker: report for report in found.workers}
-    return [(item, reports.get(item.worker)) for item in workers]
-
-
 def _lane(
     item: WorkerEvidence,
     report: WorkerReport | None,
     found: Diagnosis,
     clocks: Clocks,
-    base: When | None,
     manner: Manner,
-    words: Mapping[str, str],
+    mark: Callable[[str, Sort, When | None, str], list[LaneMark]],
 ) -> Lane:
-    log = item.log
-    begin = clocks.when(item.worker, log.first) if log else None
-    end = clocks.when(item.worker, log.last) if log else None
+    log, name = item.log, item.worker
+    begin = clocks.when(name, log.first) if log else None
+    end = clocks.when(name, log.last) if log else None
+    causes = [cause for cause in found.root_causes if cause.worker == name]
     marks: list[LaneMark] = []
-
-    def mark(sort: Sort, when: When | None, text: str) -> None:
-        if when is not None:
-            told = " ".join(part for part in (utc(when), f"({offset(when, base)})" if base else None) if part)
-            said = manner.word(text)[:_MARK_TEXT]
-            marks.append(LaneMark(sort, when.seconds, f"{item.worker}: {words[f'mark {sort}']}, {told}: {said}"))
-
-    causes = [cause for cause in found.root_causes if cause.worker == item.worker]
     for cause in causes:
-        mark("root", cause.time or (report.first if report else None) or end, what_of(cause, manner))
-    alike = ""
-    if report is not None:
-        alike = report.part
-        if not causes and report.part in _PARTS:
-            mark(_PARTS[report.part], report.first, in_short(report.said, manner))
+        marks += mark(name, "root", cause.time or (report.first if report else None) or end, what_of(cause, manner))
+    if report is not None and not causes and report.part in _PARTS:
+        marks += mark(name, _PARTS[report.part], report.first, in_short(report.said, manner))
     for cause in found.earlier:
-        if cause.worker == item.worker:
-            mark("earlier", cause.time, what_of(cause, manner))
-    if log is not None:
-        notes = [note for note in log.notes if note.kind in _NOTES][-_MOST_MARKS:]
-        for note in notes:
-            mark(_NOTES[note.kind], clocks.when(item.worker, log.moments.get(note.line_no)), note.text.strip())
-        starts = [note for note in log.notes if note.kind is NoteKind.STARTED][1:][-_MOST_MARKS:]
-        for note in starts:
-            mark("restart", clocks.when(item.worker, log.moments.get(note.line_no)), note.text.strip())
+        if cause.worker == name:
+            marks += mark(name, "earlier", cause.time, what_of(cause, manner))
+    notes = log.notes if log else []
+    starts = [note for note in notes if note.kind is NoteKind.STARTED][1:]
+    for note in [*[note for note in notes if note.kind in _NOTES][-_MOST_MARKS:], *starts[-_MOST_MARKS:]]:
+        when = clocks.when(name, log.moments.get(note.line_no)) if log else None
+        marks += mark(name, _NOTES.get(note.kind, "restart"), when, note.text.strip())
     first, last = begin.seconds if begin else None, end.seconds if end else None
-    return Lane(item.worker, first, last, tuple(marks), culprit=bool(causes), alike=alike)
+    return Lane(name, first, last, marks, culprit=bool(causes), alike=report.part if report else "")
 
 
 def _with_platform(
-    lanes: Sequence[Lane], material: Material, base: When | None, words: Mapping[str, str]
+    lanes: Sequence[Lane], material: Material, mark: Callable[[str, Sort, When | None, str], list[LaneMark]]
 ) -> list[Lane]:
     """The lanes with changes of states and events, culprits first, then as they failed."""
     more: dict[str, list[LaneMark]] = {}
-
-    def add(worker: str, sort: Sort, time: float, text: str) -> None:
-        when = When(time, 1.0)
-        told = f"{utc(when) or ''}{f' ({offset(when, base)})' if base else ''}"
-        more.setdefault(worker, []).append(
-            LaneMark(sort, time, f"{worker}: {words[f'mark {sort}']}, {told}: {text[:_MARK_TEXT]}")
-        )
-
     for change in material.states:
-        reason = f" ({change.reason})" if change.reason else ""
-        add(change.worker, "state", change.time, f"{change.state}{reason}")
+        said = f"{change.state} ({change.reason})" if change.reason else change.state
+        more.setdefault(change.worker, []).extend(mark(change.worker, "state", When(change.time, 1.0), said))
     for event in material.job.events:
         if event.worker is not None and event.time is not None:
-            add(event.worker, "event", event.time, f"{event.reason}: {event.message}")
+            said = f"{event.reason}: {event.message}"
+            more.setdefault(event.worker, []).extend(mark(event.worker, "event", When(event.time, 1.0), said))
     made = [replace(lane, marks=(*lane.marks, *more.get(lane.name, [])[-_MOST_MARKS:])) for lane in lanes]
 
     def order(at: int) -> tuple[bool, float, int]:
-        own = [mark.time for mark in made[at].marks if mark.sort not in ("state", "event", "restart", "earlier")]
+        own = [one.time for one in made[at].marks if one.sort not in ("state", "event", "restart", "earlier")]
         return (not made[at].culprit, min(own, default=float("inf")), at)
 
     return [made[at] for at in sorted(range(len(made)), key=order)]
-
-
-def _times(lane: Lane) -> list[float]:
-    ends = [time for time in (lane.begin, lane.end) if time is not None]
-    return [*ends, *(mark.time for mark in lane.marks)]
 
 
 def _folded(lanes: Sequence[Lane], words: Mapping[str, str]) -> list[Lane]:
@@ -828,7 +808,18 @@ def _one_of(group: Sequence[Lane], words: Mapping[str, str]) -> Lane:
 
 # Texts, by the names that tables and marks have
 
+#: Heads of columns. The key of each is its English.
+_HEADS = (
+    *(Message("after"), Message("count"), Message("worker"), Message("who"), Message("ranks"), Message("first")),
+    *(Message("time"), Message("location"), Message("state"), Message("exit"), Message("part"), Message("last line")),
+    *(Message("restarts"), Message("rounds"), Message("clock"), Message("reason"), Message("message")),
+    *(Message("about"), Message("node rank"), Message("node"), Message("pod"), Message("address"), Message("GPUs")),
+    *(Message("started"), Message("ended"), Message("file"), Message("size"), Message("verdict"), Message("check")),
+    *(Message("evidence"), Message("confirmed"), Message("next step"), Message("seconds"), Message("note")),
+    about("report: head workers", "workers"),
+)
 _TEXTS = {
+    **{f"head {head}": head for head in _HEADS},
     "title": Message("Report on {name}"),
     "saved logs": Message("saved logs"),
     "contents": Message("Contents"),
@@ -892,48 +883,12 @@ _TEXTS = {
     "clocks unknown": Message(
         "The clocks of {names} could not be compared with the others; their marks may be shifted."
     ),
-    # Tables.
-    "head after": Message("after"),
-    "head count": Message("count"),
-    "head workers": about("report: head workers", "workers"),
-    "head worker": Message("worker"),
-    "head who": Message("who"),
-    "head ranks": Message("ranks"),
-    "head first time": Message("first"),
-    "head time": Message("time"),
-    "head place": Message("location"),
-    "head state": Message("state"),
-    "head ended": Message("exit"),
-    "head part": Message("part"),
-    "head last line": Message("last line"),
-    "head restarts": Message("restarts"),
-    "head rounds": Message("rounds"),
-    "head clock": Message("clock"),
-    "head reason": Message("reason"),
-    "head message": Message("message"),
-    "head about": Message("about"),
     # The environment.
     "env command": Message("command line"),
     "env nodes": Message("nodes"),
     "env driver": Message("driver"),
     "of workers": Message("{value} ({workers})"),
     "unknown": about("report: nothing names it", "unknown"),
-    "head node rank": Message("node rank"),
-    "head node": Message("node"),
-    "head pod": Message("pod"),
-    "head address": Message("address"),
-    "head GPUs": Message("GPUs"),
-    "head started": Message("started"),
-    "head end": Message("ended"),
-    "head file": Message("file"),
-    "head size": Message("size"),
-    "head verdict": Message("verdict"),
-    "head check": Message("check"),
-    "head evidence": Message("evidence"),
-    "head confirmed": Message("confirmed"),
-    "head advice": Message("next step"),
-    "head seconds": Message("seconds"),
-    "head note": Message("note"),
     "cascade caption": Message("These failures are consequences."),
     "earlier caption": Message("The job was restarted after these failures."),
     "part silent": Message("log ends without an error"),

@@ -16,8 +16,9 @@ def test_words_in_english_is_english():
 
 def test_every_text_is_used():
     root = Path(__file__).parents[4] / "atlctl"
-    paths = [*(path for path in (root / "cli/report").glob("*.py") if path.name != "words.py"), root / "render/page.py"]
+    paths = [*(root / "cli/report").glob("*.py"), root / "render/page.py"]
     code = "".join(path.read_text() for path in paths)
     families = ("mark ", "part ", "smoke ")  # put together from sorts, parts and verdicts
     keys = [key for key in words("en") if not key.startswith(families)]
-    assert [key for key in keys if f'"{key.removeprefix("head ")}"' not in code] == []
+    # A column's key is its English text: where it is made and where it is used.
+    assert [key for key in keys if code.count(f'"{key.removeprefix("head ")}"') < 1 + key.startswith("head ")] == []
