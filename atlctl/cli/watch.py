@@ -35,7 +35,8 @@ async def show(look: Callable[[], Awaitable[tuple[str, bool]]], source: Backend,
         if shown != said:
             # Drawn over the last one: an empty screen in between would flicker.
             said = shown
-            say.out(_HOME + shown.replace("\n", f"{_REST_OF_LINE}\n") + _BELOW if screen else shown)
+            text = shown.removesuffix("\n").replace("\n", f"{_REST_OF_LINE}\n")
+            say.out(f"{_HOME}{text}{_BELOW}\n" if screen else shown)
             await context().writer.drain()
         try:
             shown, over = await look()

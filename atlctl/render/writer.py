@@ -40,8 +40,8 @@ _ITEM_COST = 64
 
 #: Erases the status line, which never takes more than one.
 ERASE = b"\r\x1b[K"
-#: Seconds without output after which the status line appears, and between two draws of it.
-QUIET, TICK = 0.5, 0.15
+#: Seconds until the status line first appears, without output until it does again, and between two draws of it.
+FIRST, QUIET, TICK = 0.3, 0.5, 0.15
 #: Output that comes less often than this (seconds) does not hide the line: it is drawn again at once.
 _STEADY = 0.25
 #: Seconds that a terminal which is not read gets to take the line away.
@@ -196,7 +196,7 @@ class Writer:
             if self._closing or self._piped:
                 return
             self._line = line
-            self._next_draw = time.monotonic() + QUIET
+            self._next_draw = time.monotonic() + FIRST
             if line is not None and self._thread is None:
                 self._start()
             elif self._sleeping:
