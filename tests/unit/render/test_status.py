@@ -76,7 +76,7 @@ def test_plain_characters_in_the_locale_c() -> None:
 
 @pytest.mark.parametrize("env", [{}, {"LC_ALL": "C"}, {"LANG": "zh_CN.UTF-8"}])
 def test_it_is_narrower_than_any_terminal(env: dict[str, str]) -> None:
-    line = status(**env)
+    line = StatusLine(False, env)
     for columns, text in itertools.product((*range(1, 45), 80, 119), ("short", "等待" * 40, "worker-[0-3] " * 9)):
         for wait in (Wait(text), Wait(text, lambda: 3e9, 4e9, size=True, limit=60)):
             shown = said(line, wait, columns)
