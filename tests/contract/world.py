@@ -61,7 +61,7 @@ class LocalWorld:
     def start(self, argv: Sequence[str] = IDLE, workers: int = 1, name: str = "job") -> Job:
         from atlctl.backends.hosts.starting import StartSpec, start_here
 
-        return self.load(start_here(StartSpec(Argv(tuple(argv)), name), workers))
+        return self.load(start_here(StartSpec(Argv(tuple(argv)), name), workers).name)
 
     def load(self, name: str) -> Job:
         return asyncio.run(self.backend.get_job(name))

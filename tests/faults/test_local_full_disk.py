@@ -106,7 +106,7 @@ from atlctl.backends.base import Argv
 from atlctl.backends.hosts.starting import StartSpec, start_here
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 try:
-    print(start_here(StartSpec(Argv(("sleep", "4900", "x" * 20000)), "job"), 3))
+    print(start_here(StartSpec(Argv(("sleep", "4900", "x" * 20000)), "job"), 3).name)
 except Exception as error:
     print(type(error).__name__, error)
 """

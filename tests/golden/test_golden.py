@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -157,6 +158,8 @@ def test_every_file_belongs_to_a_case() -> None:
 
 def show(jobs: Registry, line: str, form: str) -> str:
     columns, language = FORMS[form]
+    for name in ("run-2", "run-3"):  # no note of the same job in another form
+        shutil.rmtree(jobs.folder(name), ignore_errors=True)
     env = {"LANG": language, "LC_ALL": language, "COLUMNS": None}
     if columns is None:
         run = jobs.cli(*shlex.split(line), env=env)

@@ -45,7 +45,8 @@ class Registry:
 
     def start(self, name: str, workers: int = 2, *command: str, options: tuple[str, ...] = ()) -> str:
         """A detached job; `IDLE` where no command is given."""
-        words = ("local", "run", "--name", name, "--workers", str(workers), *options, "--detach", "--")
+        # -q: the name may be that of a job that has ended, which is noted.
+        words = ("local", "run", "-q", "--name", name, "--workers", str(workers), *options, "--detach", "--")
         run = self.cli(*words, *(command or IDLE))
         assert run == (f"{name}\n".encode(), b"", 0), run
         return name

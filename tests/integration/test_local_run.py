@@ -45,6 +45,39 @@ def test_the_exit_code_is_the_jobs(jobs: Registry, script: str, code: int) -> No
     assert f"job code-{code}: Failed (".encode() in found.stderr
 
 
+def test_an_ended_job_of_the_name_is_kept_under_a_number(jobs: Registry) -> None:
+    assert run(jobs, "often", "-q", "--", "sh", "-c", "echo first; exit 3", workers=1).code == 3
+    second = run(jobs, "often", "--", "sh", "-c", "echo second", workers=1)
+    assert second.stdout == b"second\n"
+    assert second.stderr.splitlines()[0] == (
+        b"note: the ended job often is now often.1; to remove it: atlctl local rm often.1"
+    )
+    assert jobs.cli("logs", "often.1").stdout == b"first\n"
+    assert jobs.states("often.1") == ["Failed"]
+    assert jobs.data("ps", "often.1")["job"]["name"] == "often.1"
+    assert jobs.cli("exec", "-j", "often.1", "true").code == 255
+    assert jobs.cli("local", "rm", "often.1", "--yes").code == 0
+    assert jobs.cli("logs", "often").stdout == b"second\n"
+
+
+def test_all_workers_run_in_one_folder_if_it_is_named(jobs: Registry, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "train.sh").write_text("#!/bin/sh\npwd\n")
+    (tmp_path / "here" / "train.sh").chmod(0o755)
+    os.chdir(tmp_path)
+    found = run(jobs, "placed", "--chdir", "here", "--", "./train.sh")
+    place = f"{tmp_path}/here".encode()
+    assert sorted(found.stdout.splitlines()) == [b"worker-0: " + place, b"worker-1: " + place]
+    assert found.stderr == b"note: job placed runs with 2 workers; Ctrl-C stops it\n"
+    jobs.start("there", 1, options=("--chdir", str(tmp_path / "here")))
+    assert jobs.exec("there", "pwd").stdout == place + b"\n"
+    assert jobs.cli("cp", "-j", "there", "worker-0:train.sh", str(tmp_path)).code == 0
+    for folder, code in (("nowhere", 125), ("", 2)):
+        found = run(jobs, "nowhere", "--chdir", folder, "--detach", "--", "true")
+        assert (found.stdout, found.code) == (b"", code)
+        assert not jobs.folder("nowhere").exists()
+
+
 def test_one_worker_needs_no_prefix(jobs: Registry) -> None:
     assert run(jobs, "solo", "-q", "printf", "%s", "no newline", workers=1) == (b"no newline", b"", 0)
 
@@ -167,7 +200,7 @@ def test_a_command_that_cannot_start_leaves_no_half_made_state(
     Path("here").write_text("#!/bin/sh\n")
     found = run(jobs, "never", "--detach", "--", *words)
     assert (found.stdout, found.code) == (b"", code)
-    assert found.stderr.startswith((b"error: ", b"note: each worker runs in a folder of its own"))
+    assert found.stderr.startswith((b"error: ", b"note: each worker runs in its own folder"))
     assert not jobs.folder("never").exists()
     assert not [p for p in jobs.running("supervisor") if "/never" in p.command]
 
@@ -230,5 +263,5 @@ def test_the_registry_is_private_whatever_the_umask(jobs: Registry) -> None:
 def test_a_relative_file_gets_a_note(jobs: Registry) -> None:
     Path("train.py").write_text("")
     found = run(jobs, "relative", "--", "cat", "train.py", workers=1)
-    assert b"""'train.py' will not be found there; write "$PWD/train.py"\n""" in found.stderr
+    assert b"""without 'train.py'; write "$PWD/train.py", or add --chdir .\n""" in found.stderr
     assert found.code == 1

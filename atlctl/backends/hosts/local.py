@@ -15,7 +15,7 @@ from atlctl.backends.hosts import logs, registry
 from atlctl.backends.hosts.backend import SupervisedBackend, ended
 from atlctl.backends.hosts.execution import ControlClient, LocalExecution
 from atlctl.i18n import Message
-from atlctl.jobs.errors import AtlctlError, Replaced, Unreachable, UsageError
+from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced, Unreachable, UsageError
 from atlctl.jobs.model import Job, Processes, RankMap, State, Worker
 from atlctl.remote import proc
 from atlctl.remote.supervisor import asked, processes
@@ -99,8 +99,8 @@ class LocalBackend(SupervisedBackend):
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
         """A worker's file is a file of this machine; a relative path starts in its working folder."""
         try:
-            base = f"{registry.worker_folder(registry.LOCAL.folder(job.name), worker.name)}/work"
-        except FileNotFoundError:
+            base = registry.working_folder(job.name, worker.name)
+        except NothingMatched:
             return None
         return _regular_file(os.path.join(base, path), limit)
 

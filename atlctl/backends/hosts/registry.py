@@ -10,7 +10,7 @@ finished.
     STATE/local/JOB/job.json             spec.json and who supervises; written by the supervisor when all workers run
     STATE/local/JOB/control.sock         the supervisor's socket
     STATE/local/JOB/supervisor.log       what the supervisor had to say
-    STATE/local/JOB/workers/NAME/work/   the worker's working folder
+    STATE/local/JOB/workers/NAME/work/   the worker's working folder, unless the job has another
     STATE/local/JOB/workers/NAME/log/    its log (CRI format)
     STATE/local/JOB/workers/NAME/*.json  proc: pid and start; trainer: its trainer failed; exit: how it ended
 """
@@ -34,7 +34,7 @@ from atlctl.backends.hosts.states import Presence, Seen, of_workers, understood
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched
 from atlctl.jobs.model import Job, State, Worker
-from atlctl.jobs.naming import check_job_name, natural_key, safe_file_name
+from atlctl.jobs.naming import MAX_JOB_NAME, check_job_name, natural_key, safe_file_name
 from atlctl.jobs.statedir import (
     check_private,
     ensure_dir,
@@ -276,7 +276,7 @@ def _entry(folder: str, record: dict[str, Any]) -> Entry:
     ]
     workers = tuple(one.worker for one in seen)
     plain = Job(
-        *(record["name"], "Local", "local", State.UNKNOWN, record["uid"], len(workers)),
+        *(os.path.basename(folder), "Local", "local", State.UNKNOWN, record["uid"], len(workers)),
         created=record["created"],
         command=shlex.join(map(str, record.get("argv") or ())),
     )
@@ -298,6 +298,16 @@ def _seen(own: str, worker: Worker, look: Callable[[str], dict[str, Any]]) -> Se
 def worker_folder(folder: str, name: str) -> str:
     """Where the entry in `folder` keeps a worker. A name is never taken for a path."""
     return f"{folder}/workers/{safe_file_name(name)}"
+
+
+def working_folder(name: str, worker: str) -> str:
+    """The working folder of a worker. Raises as `Registry.load` does."""
+
+    def made(folder: str, record: dict[str, Any]) -> str:
+        stated = next((spec.get("chdir") for spec in record["workers"] if spec["name"] == worker), None)
+        return str(stated or f"{worker_folder(folder, worker)}/work")
+
+    return LOCAL.load(name, made)
 
 
 def environment(name: str) -> dict[str, str]:
@@ -332,6 +342,25 @@ def set_aside(root_folder: str, name: str) -> str | None:
     return aside
 
 
+def keep(root_folder: str, name: str) -> str | None:
+    """Give the ended job that was set aside for a new one of its name a number behind its name; its name now, None if
+    it could not be moved, which the next start tries again. The caller holds the lock."""
+    ends = (other.rpartition(".")[2] for other in os.listdir(root_folder))
+    numbers = {int(end) for end in ends if end.isascii() and end.isdecimal() and len(end) < 10}
+    taken = (number for number in numbers if os.path.lexists(os.path.join(root_folder, _numbered(name, number))))
+    kept = _numbered(name, max(taken, default=0) + 1)
+    try:
+        os.rename(os.path.join(root_folder, f"{_ASIDE}{name}"), os.path.join(root_folder, kept))
+    except OSError:
+        return None
+    return kept
+
+
+def _numbered(name: str, number: int) -> str:
+    ending = f".{number}"
+    return name[: MAX_JOB_NAME - len(ending)].rstrip("._-") + ending
+
+
 def sweep(folder: str) -> None:
     """Undo what starts that were killed have left. The caller holds the lock, so no start is going on."""
     for name in os.listdir(folder):
@@ -340,7 +369,7 @@ def sweep(folder: str) -> None:
             with contextlib.suppress(OSError):  # tried again at the next start
                 os.rename(os.path.join(folder, name), os.path.join(folder, name.removeprefix(_ASIDE)))
         elif name.startswith(_ASIDE):
-            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+            keep(folder, name.removeprefix(_ASIDE))
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         if name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or is_job(path):

@@ -8,7 +8,6 @@ this side holds on: if a host fails, or this process dies, what runs is ended ag
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import re
@@ -17,7 +16,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from atlctl.backends.base import Argv, Executor, Exited, FailedToStart
 from atlctl.backends.hosts import asking, registry
@@ -64,8 +63,8 @@ class StartSpec:
     """What to start, wherever. `master_port` None: 29500 if it is free (on the first host), else another.
     `failure_markers`: byte strings, as text, whose presence in a worker's log says that its trainer has failed.
 
-    Of a job on hosts, `chdir`: the working folder, by default the home of the login, below which a relative one lies.
-    `master_addr`: by default the first host's name as it was written.
+    `chdir`: the working folder of all workers. By default, here: one for each worker; on hosts: the home folder, which
+    a relative one is below. `master_addr`, of a job on hosts: by default the first host's name as it was written.
     """
 
     argv: Argv
@@ -96,6 +95,8 @@ class StartSpec:
                     Message("--env {key}={value}: not a valid variable", key=key, value=value),
                     Message("write --env NAME=VALUE"),
                 )
+        if self.chdir is not None and (not self.chdir or "\0" in self.chdir):
+            raise UsageError(Message("--chdir {path!r}: not a folder path", path=self.chdir))
         if self.master_port is not None and not 1 <= self.master_port <= 65535:
             raise _out_of_range("--master-port", 65535, self.master_port)
 
@@ -128,8 +129,15 @@ def _out_of_range(option: str, most: int, number: int) -> UsageError:
 # On this machine
 
 
-def start_here(spec: StartSpec, workers: int) -> str:
-    """Start the job on this machine and return its name as soon as all its workers run.
+class StartedHere(NamedTuple):
+    """The name of a job, and that of the ended job whose name it has taken, None if there was none."""
+
+    name: str
+    before: str | None
+
+
+def start_here(spec: StartSpec, workers: int) -> StartedHere:
+    """Start the job on this machine; returns as soon as all its workers run.
 
     Raises UsageError, CannotStartError, AtlctlError for a full disk or a living job of that name; then nothing is left.
     """
@@ -152,10 +160,7 @@ def start_here(spec: StartSpec, workers: int) -> str:
             if old is not None:
                 os.rename(old, begun.folder)
             raise
-        if old is not None:
-            with contextlib.suppress(AtlctlError):  # the job runs; the next start removes what is left of the old one
-                registry.remove(old)
-    return name
+        return StartedHere(name, None if old is None else registry.keep(root, name))
 
 
 def _free_name(root: str) -> str:
@@ -164,7 +169,7 @@ def _free_name(root: str) -> str:
 
 
 def _check_free(name: str) -> None:
-    """A dead job's entry gives way to a new one of its name; a living one, or one out of sight, does not."""
+    """A dead job gives its name to a new one; a living one, or one out of sight, does not."""
     try:
         found = registry.glance(name)
     except NothingMatched:
@@ -196,6 +201,9 @@ def _port(wanted: int | None) -> int:
 def _begin(begun: Start, name: str, count: int, port: int, spec: StartSpec) -> None:
     """Start the supervisor and its workers; they end with `begun` unless it is kept. Raises as `start_here`."""
     workers = [_worker(f"worker-{index}", index) for index in range(count)]
+    if spec.chdir is not None:
+        place = as_utf8(os.path.abspath(spec.chdir))
+        workers = [{**worker, "chdir": place} for worker in workers]
     wanted = {**spec.described(name, "127.0.0.1", count), "workers": workers}
     inherited = {as_utf8(key): as_utf8(value) for key, value in os.environ.items()}
     where = str(Path(boot.__file__).absolute().parents[3])
@@ -219,7 +227,7 @@ def _begin(begun: Start, name: str, count: int, port: int, spec: StartSpec) -> N
     except Refused as refused:
         code = refused.told["code"]
         near = None
-        if code in (ExitCode.NOT_FOUND, ExitCode.NOT_EXECUTABLE):
+        if code in (ExitCode.NOT_FOUND, ExitCode.NOT_EXECUTABLE) and spec.chdir is None:
             near = Message(
                 "each worker runs in its own folder: use a program in PATH or an absolute path{here}",
                 here=_near(spec.argv),
@@ -249,8 +257,6 @@ async def start(executors: Executors, spec: StartSpec, hosts: Mapping[str, Host]
     if not 1 <= len(hosts) <= MAX_WORKERS:
         raise UsageError(Message("a job has 1 to {most} hosts, not {count}", most=MAX_WORKERS, count=len(hosts)))
     spec.check("atlctl ssh run --hostfile FILE -- torchrun train.py")
-    if spec.chdir is not None and (not spec.chdir or "\0" in spec.chdir):
-        raise UsageError(Message("--chdir {path!r}: not a folder path", path=spec.chdir))
     number = 1
     while True:
         claim = Claim(spec.name, number)

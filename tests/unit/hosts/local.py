@@ -43,7 +43,7 @@ class Local(LocalWorld):
         master_port: int | None = None,
         markers: Sequence[str] = (),
     ) -> Job:
-        return self.load(start_here(StartSpec(Argv(tuple(argv)), name, env or {}, master_port, markers), workers))
+        return self.load(start_here(StartSpec(Argv(tuple(argv)), name, env or {}, master_port, markers), workers).name)
 
     def sh(self, script: str, **options: Any) -> Job:
         return self.run(("sh", "-c", script), **options)

@@ -55,6 +55,30 @@ def test_a_dead_jobs_entry_gives_way(local: Local, how: str) -> None:
     assert new.uid != old.uid
     assert new.state is State.RUNNING
     assert not local.file("work/old").exists()
+    kept = local.load("job.1")
+    assert kept.uid == old.uid
+    assert not kept.workers[0].state.active
+    assert local.file("work/old", name="job.1").exists()
+
+
+def test_ended_jobs_are_numbered_in_their_order(local: Local) -> None:
+    uids = []
+    for _ in range(3):
+        uids.append(local.run(("true",)).uid)
+        assert local.gone()
+    assert sorted(registry.LOCAL.names()) == ["job", "job.1", "job.2"]
+    assert [local.load(name).uid for name in ("job.1", "job.2", "job")] == uids
+    registry.remove(str(local.folder("job.1")))
+    local.run()
+    assert local.load("job.3").uid == uids[-1]
+
+
+def test_a_long_name_makes_room_for_its_number(local: Local) -> None:
+    name = "x" * 61 + "-y"
+    old = local.run(("true",), name=name)
+    assert local.gone(name)
+    local.run(name=name)
+    assert local.load("x" * 61 + ".1").uid == old.uid
 
 
 def test_a_dead_jobs_entry_stays_when_the_new_start_fails(local: Local) -> None:
@@ -77,9 +101,10 @@ def test_an_entry_set_aside_by_a_killed_start_comes_back(local: Local) -> None:
     local.folder().mkdir()
     registry.sweep(root)
     assert local.load("job").uid == old.uid
-    # A start that was whole needs the old one no more.
+    # Killed behind a whole start: the old one is kept, too.
     os.mkdir(aside)
     registry.sweep(root)
+    registry.sweep(root)  # what it holds here is no job
     assert sorted(os.listdir(root)) == [".lock", "job"]
 
 
@@ -124,7 +149,7 @@ from atlctl.backends.base import Argv
 from atlctl.backends.hosts.starting import StartSpec, start_here
 {before}
 try:
-    print(start_here(StartSpec(Argv(tuple(sys.argv[3:])), sys.argv[1]), int(sys.argv[2])))
+    print(start_here(StartSpec(Argv(tuple(sys.argv[3:])), sys.argv[1]), int(sys.argv[2])).name)
 except Exception as error:
     print(type(error).__name__, error)
 """
