@@ -17,8 +17,8 @@ _GAP = "  "
 #: Used if the terminal does not report its size.
 _SIZE = (80, 24)
 #: Cells of bars and of sparklines, and what stands for them and for the ellipsis in ASCII.
-_EIGHTHS, _HEIGHTS, _TRACK = "▏▎▍▌▋▊▉█", "▁▂▃▄▅▆▇█", "·"
-_ASCII = str.maketrans(f"{_EIGHTHS[:-1]}{_HEIGHTS}{_TRACK}…", "...####_.:-=+*#.~")
+_FULL, _HALF, _TRACK, _HEIGHTS = "━", "╸", "─", "▁▂▃▄▅▆▇"
+_ASCII = str.maketrans(f"{_FULL}{_HALF}{_TRACK}{_HEIGHTS}…", "##._.:-=+#~")
 
 Line = Sequence[Toned]
 
@@ -76,11 +76,9 @@ class Screen:
             left -= display_width(text)
             if self._ascii:
                 text, head = text.translate(_ASCII), head.translate(_ASCII)
-            if chosen:
-                parts.append(text)
-            else:
-                parts.append(painted_head(text, head or text, cell.tone, self._color))
-        return f"{_CHOSEN}{''.join(parts)}{' ' * left}{_PLAIN}" if chosen else "".join(parts)
+            parts.append(painted_head(text, head or text, cell.tone, self._color))
+        shown = "".join(parts)
+        return f"{_CHOSEN}{shown.replace(_PLAIN, _PLAIN + _CHOSEN)}{' ' * left}{_PLAIN}" if chosen else shown
 
 
 def _cut(text: str, columns: int) -> str:
@@ -91,20 +89,19 @@ def _cut(text: str, columns: int) -> str:
 
 
 def bar(value: float | None, whole: float | None, cells: int) -> str:
-    """`████▌···`: so many cells, filled by a share."""
-    eighths = round(min(1.0, max(0.0, value / whole)) * cells * 8) if value is not None and whole else 0
-    part = _EIGHTHS[eighths % 8 - 1] if eighths % 8 else ""
-    return f"{_EIGHTHS[-1] * (eighths // 8)}{part}".ljust(cells, _TRACK)
+    """`━━━╸──`: so many cells, filled by a share."""
+    halves = round(min(1.0, max(0.0, value / whole)) * cells * 2) if value is not None and whole else 0
+    return f"{_FULL * (halves // 2)}{_HALF * (halves % 2)}".ljust(cells, _TRACK)
 
 
 def sparkline(values: Sequence[float | None], whole: float, cells: int) -> str:
-    """`▁▃▇█`: the newest at the end, blank for None. A cell is the mean of several if there are more than cells."""
+    """`▁▃▆▇`: the newest at the end, blank for None. A cell is the mean of several if there are more than cells."""
     each = -(-len(values) // cells) or 1
     text = ""
     for end in range(len(values), 0, -each):
         known = [value for value in values[max(0, end - each) : end] if value is not None]
         share = sum(known) / len(known) / whole if known else 0.0
-        text = (_HEIGHTS[min(7, max(0, int(share * 8)))] if known else " ") + text
+        text = (_HEIGHTS[min(6, max(0, int(share * 7)))] if known else " ") + text
     return text.rjust(cells)
 
 
@@ -119,13 +116,10 @@ def fitted(
     shown = range(len(columns)) if width is None else kept(columns, widths, width)
     left = [column.title for at, column in enumerate(columns) if at not in shown]
     *inner, last = shown
-    return [
-        [
-            *(
-                Toned(padded(line[at].text, widths[at], right=columns[at].align == "right") + _GAP, line[at].tone)
-                for at in inner
-            ),
-            line[last],
-        ]
-        for line in lines
-    ], left
+    return [[*(_padded(line[at], columns[at], widths[at]) for at in inner), line[last]] for line in lines], left
+
+
+def _padded(cell: Toned, column: Column, width: int) -> Toned:
+    text = padded(cell.text, width, right=column.align == "right")
+    lead = text[: len(text) - len(cell.text)] if column.align == "right" else ""
+    return Toned(text + _GAP, cell.tone, cell.head and lead + cell.head)

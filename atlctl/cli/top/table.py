@@ -43,7 +43,7 @@ _ON_GPUS = frozenset(TITLES[1:10])
 _DRAWN, _PIPED = frozenset({"LAST MINUTE", "MEMORY GiB"}), frozenset({"MEMORY MiB"})
 #: Columns that are dropped if a terminal is too narrow, the last one first.
 _SPARE = ("LAST MINUTE", "MEMORY GiB", "POWER W", "TEMP C", "ECC", "CPU", "RAM GiB", "SCOPE", "NAME")
-#: The least cells of the marks that must be seen before columns go, and of names; a third of a wide terminal.
+#: The least cells of marks (more on wide terminals), for which other columns are dropped, and of names.
 _MARKS, _NAME = 24, 12
 #: Cells of bars and of sparklines, by the least width of a terminal.
 _CELLS = ((160, 10, 20), (100, 5, 20), (0, 5, 10))
@@ -215,7 +215,7 @@ def _table(
         Column(title, "left" if title in _LEFT else "right", spare=_SPARE.index(title) + 1 if title in _SPARE else 0)
         for title in map(TITLES.__getitem__, kept)
     ]
-    columns[-1] = replace(columns[-1], least=max(_MARKS, (width or 0) // 3))
+    columns[-1] = replace(columns[-1], least=max(_MARKS, min(44, 2 * (width or 0) // 5)))
     cells = [_cells(row, first, width) for row, first in zip(rows, firsts, strict=True)]
     return fitted(columns, [[row[n] for n in kept] for row in cells], width)
 
@@ -233,14 +233,13 @@ def _cells(row: GpuRow, first: bool, width: int | None) -> list[Toned]:
     gpus: list[str] = _gpus(row.gpus, width) if row.gpus else [_NOTHING] * 9
     if not row.gpus and row.place.judged:
         gpus[0] = Message("shared")
-    texts = [*gpus[1:], *(_use(use) if first else ("", "", ""))]
-    strange = tone if marks else Tone.PLAIN
-    return [
-        Toned(name, strange),
-        Toned(gpus[0], strange),
-        *(Toned(text, Tone.PLAIN) for text in texts),
-        Toned(marks, tone),
-    ]
+    cells = [Toned(text, Tone.PLAIN) for text in (name, *gpus, *(_use(use) if first else ("", "", "")))]
+    if marks:
+        cells[:2] = [Toned(cell.text, tone) for cell in cells[:2]]
+    if width is not None:
+        cells[3:6] = [Toned(cell.text, Tone.ACTIVE, cell.text.partition(" ")[0]) for cell in cells[3:6]]
+        cells[4] = Toned(gpus[3], Tone.ACTIVE)
+    return [*cells, Toned(marks, tone)]
 
 
 def _tone(row: GpuRow, trouble: str) -> Tone:

@@ -70,27 +70,21 @@ def test_ascii_only(env: dict[str, str], expected: bool) -> None:
 
 def test_in_ascii() -> None:
     text = f"{bar(0.5, 1, 3)} {sparkline([None, 0, 50, 100], 100, 6)} …"
-    assert text == "█▌·    ▁▅█ …"
+    assert text == "━╸─    ▁▄▇ …"
     drawn = Screen(plain=True, color=False, ascii_only=True).draw(lines(text), 80, 24)
-    assert drawn == "##.    _=# ~\n"
+    assert drawn == "##.    _-# ~\n"
 
 
 def test_sparklines() -> None:
     assert sparkline([], 100, 4) == "    "
-    assert sparkline([0.0, 100.0, 100.0, 0.0, 100.0], 100, 3) == "▁█▅"
-    assert sparkline([None, None, -5.0, 500.0], 100, 4) == "  ▁█"
+    assert sparkline([0.0, 100.0, 100.0, 0.0, 100.0], 100, 3) == "▁▇▄"
+    assert sparkline([None, None, -5.0, 500.0], 100, 4) == "  ▁▇"
 
 
 def test_bars() -> None:
-    assert [bar(value, 100, 4) for value in (None, -1, 0, 33, 100, 900)] == [
-        "····",
-        "····",
-        "····",
-        "█▍··",
-        "████",
-        "████",
-    ]
-    assert bar(1, 0, 2) == bar(1, None, 2) == "··"
+    shown = [bar(value, 100, 4) for value in (None, -1, 0, 33, 40, 100, 900)]
+    assert shown == ["────", "────", "────", "━╸──", "━╸──", "━━━━", "━━━━"]
+    assert bar(1, 0, 2) == bar(1, None, 2) == "──"
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def test_a_row_for_each_gpu_the_odd_one_on_top() -> None:
     assert lines[1:] == [
         "2 of 2 GPUs busy, median use 99 %, power 1.4 kW, memory 86 %",
         "WORKER    GPU     UTIL %    MEMORY GiB  POWER W  TEMP C  ECC     CPU  RAM GiB  MARKS",
-        "worker-0    1  █████  99  ████▎  68/80      690      64    2  1.5/32      0/0  2 uncorrected ECC",
-        "worker-0    0  █████  99  ████▎  68/80      690      64    0",
+        "worker-0    1  ━━━━━  99  ━━━━╸  68/80      690      64    2  1.5/32      0/0  2 uncorrected ECC",
+        "worker-0    0  ━━━━━  99  ━━━━╸  68/80      690      64    0",
     ]
 
 
@@ -288,8 +288,8 @@ def test_the_last_minute() -> None:
             shown.hear("stderr", f"G 0\n{line(changed)}\n\nE 0\n".encode(), second)
     lines = screen(one, other, columns=120)
     assert "LAST MINUTE" in lines[2]
-    assert "   █▁▅  " in lines[3]
+    assert "   ▇▁▄  " in lines[3]
     assert not set(lines[4]) & set("▁▂▃▄▅▆▇")
     one.minute = 2
     one.hear("stderr", f"G 0\n{line(gpu(utilization=100.0))}\n\nE 0\n".encode(), 5.0)
-    assert "   ▅█  " in screen(one, other, columns=120)[3]
+    assert "   ▄▇  " in screen(one, other, columns=120)[3]
