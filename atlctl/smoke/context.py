@@ -75,13 +75,13 @@ class Run:
         self.report.checks.append(Check(name, self.report.verdict_of(name, otherwise), stage.note, seconds))
         self.report.timings[name] = round(self.report.timings.get(name, 0.0) + seconds, 3)
 
-    def _not_tested(self, check: str, untested: Mapping[str, str], advice: Message | None) -> list[Finding]:
+    def _not_tested(self, check: str, untested: Mapping[str, str], advice: Mapping[str, Message]) -> list[Finding]:
         """A finding for each, but for those that the check accuses of more. An agent that is gone is a finding of the
         roll call."""
         accused = {one.culprit.worker for one in self.report.findings if one.check == check and one.culprit is not None}
         gone = self.session.gone()
         return [
-            Finding(check, Severity.INCOMPLETE, Culprit("worker", name), why, advice=advice)
+            Finding(check, Severity.INCOMPLETE, Culprit("worker", name), why, advice=advice.get(name))
             for name, why in untested.items()
             if name not in accused and name not in gone
         ]
@@ -90,13 +90,13 @@ class Run:
 @dataclass(slots=True)
 class OpenCheck:
     """What a check reports about itself while it runs: who was `tested`, and why others that were due were not
-    (`untested`), with the `advice` for all of these."""
+    (`untested`), with `advice` for some of these."""
 
     note: str = ""
     unjudged: bool = False
     tested: set[str] = field(default_factory=set)
     untested: dict[str, str] = field(default_factory=dict)
-    advice: Message | None = None
+    advice: dict[str, Message] = field(default_factory=dict)
 
     def not_judged(self, why: str) -> None:
         """The check does not apply, or there is nothing to compare with: no worker was due."""

@@ -66,10 +66,10 @@ class Absence(Enum):
 
 
 def words_of(value: object, most: int = _TOLD) -> str:
-    """A message as it is; a worker's own words cut."""
+    """A message as it is; a worker's own words cut, on one line."""
     if isinstance(value, Message):
         return value
-    return "" if value is None else without_surrogates(str(value)[:most])
+    return "" if value is None else without_surrogates(" ".join(str(value)[:most].splitlines()))
 
 
 def _with_messages(value: Any) -> Any:

@@ -93,6 +93,16 @@ def choose(
         if having[worker] and not (told.get("cuda") or told.get("hip")):
             without[worker] = Without(Message("it has GPUs, and a torch that was built without CUDA"))
             having[worker] = []
+    # Workers of one machine may all see its GPUs. NCCL takes each GPU once.
+    owners: dict[str, str] = {}
+    for worker, found in having.items():
+        having[worker] = [
+            (number, uuid) for number, uuid in found if owners.setdefault(uuid or worker, worker) == worker
+        ]
+        if found and not having[worker]:
+            other = owners[found[0][1]]
+            why = Message("its GPUs are those of {worker}, and tested there", worker=other)
+            without.setdefault(worker, Without(why, due=False))
     members: list[Member] = []
     on_gpus = any(having.values()) or gpus is not None
     for worker, found in having.items():
@@ -145,12 +155,11 @@ def unjudged(check: str, chosen: Chosen) -> list[Finding]:
 
 def account(run: Run, stage: OpenCheck, chosen: Chosen, took_part: Collection[Member]) -> None:
     """Who was tested: workers all of whose ranks `took_part` to the end. Why the others were not, as far as known."""
-    stage.advice = _ADVICE
     out: Mapping[str, str] = run.report.data[_DATA]["left_out"]
     missing = [member for member in chosen.members if member not in took_part]
     for worker, without in chosen.without.items():
         if without.due:
-            stage.untested[worker] = without.why
+            stage.untested[worker], stage.advice[worker] = without.why, _ADVICE
         else:
             stage.tested.add(worker)
     for member in missing:

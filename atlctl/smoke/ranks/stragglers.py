@@ -80,8 +80,7 @@ async def check_stragglers(run: Run) -> None:
         selected = await chosen(run)
         members = grouped(run, selected.members)
         if len(members) < 3:
-            why = Message("{n} ranks: with fewer than 3 nobody can tell which one is slow", n=len(members))
-            stage.not_judged(why)
+            stage.not_judged(Message("with fewer than 3 ranks none can be called slow"))
             account(run, stage, selected, members)
             return
         first = await _measure(run, members)

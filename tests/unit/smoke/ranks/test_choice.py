@@ -17,8 +17,10 @@ from atlctl.smoke.ranks.stages import StageOutcome, Track
 TORCH = {"ok": True, "torch": "2.4.0", "cuda": "12.4"}
 
 
-def gpus(*numbers: int) -> dict[str, Any]:
-    return {"gpus": [{"index": number, "uuid": f"GPU-{number}", "name": "NVIDIA H100 80GB HBM3"} for number in numbers]}
+def gpus(*numbers: int, machine: str = "") -> dict[str, Any]:
+    """Those of a machine; without, they have no UUID."""
+    uuids = {number: f"GPU-{machine}-{number}" if machine else "" for number in numbers}
+    return {"gpus": [{"index": n, "uuid": uuids[n], "name": "NVIDIA H100 80GB HBM3"} for n in numbers]}
 
 
 def test_one_rank_for_each_gpu_in_the_order_of_the_workers() -> None:
@@ -26,6 +28,19 @@ def test_one_rank_for_each_gpu_in_the_order_of_the_workers() -> None:
     assert [(m.number, m.worker, m.gpu) for m in found.members] == [(0, "a", 0), (1, "a", 1), (2, "b", 0), (3, "b", 1)]
     assert found.members[3].culprit == Culprit("gpu", "b", gpu=1, rank=3)
     assert not found.without
+
+
+def test_a_gpu_that_several_workers_see_is_tested_once() -> None:
+    """NCCL refuses two ranks on one GPU: seen with two local workers on a machine with one H200."""
+    facts = {
+        "a": gpus(0, machine="x"),
+        "b": gpus(0, 1, machine="x"),
+        "c": gpus(0, machine="x"),
+        "d": gpus(0, machine="y"),
+    }
+    found = choose(list(facts), dict.fromkeys("abcd", TORCH), facts, None)
+    assert [(m.number, m.worker, m.gpu) for m in found.members] == [(0, "a", 0), (1, "b", 1), (2, "d", 0)]
+    assert found.without == {"c": Without("its GPUs are those of a, and tested there", due=False)}
 
 
 def test_one_rank_for_each_worker_where_nobody_has_a_gpu() -> None:
