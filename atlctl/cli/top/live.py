@@ -142,19 +142,18 @@ class _Live:
     def _take(self) -> None:
         import termios
 
-        loop = asyncio.get_running_loop()
-        if not self._taken and not self.screen.plain:
-            say.out(ENTER)
-        self._taken = True
         with contextlib.suppress(OSError, termios.error):
-            # In the background the keyboard is not ours, and taking it would stop this process.
-            if os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp():
+            if os.isatty(0):
                 self._mode = self._mode or termios.tcgetattr(0)
                 mode = [*self._mode[:6], list(self._mode[6])]
                 mode[3] &= ~(termios.ICANON | termios.ECHO)
                 mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
+                # In the background this stops the process, as it does any program that takes the whole terminal.
                 termios.tcsetattr(0, termios.TCSANOW, mode)
-                loop.add_reader(0, self._read)
+                asyncio.get_running_loop().add_reader(0, self._read)
+        if not self._taken and not self.screen.plain:
+            say.out(ENTER)
+        self._taken = True
         self._changed()
 
     def _give(self) -> None:

@@ -74,19 +74,6 @@ _SCOPE = {
     "machine": about("scope", "machine"),
     "processes": Message("processes"),
 }
-#: The orders, as `--sort` and the footer name them.
-ORDERS: Mapping[str, Message] = {
-    "odd": about("order", "marks"),
-    "util": about("order", "use"),
-    "memory": about("order", "memory"),
-    "temp": about("order", "temperature"),
-    "worker": about("order", "worker"),
-    "power": about("order", "power"),
-    "cpu": about("order", "CPU"),
-}
-#: So many of them are behind the key; all behind `--sort`.
-_CYCLE = 5
-
 Judged = Sequence[tuple[SeenGpu, tuple[Mark, ...]]]
 
 
@@ -165,21 +152,23 @@ def _by(value: Callable[[GpuRow], Iterable[float | None]], sign: int = -1) -> Ca
     return lambda row: min((sign * one for one in value(row) if one is not None), default=float("inf"))
 
 
-_ORDERS: Mapping[str, Callable[[GpuRow], float]] = {
-    "odd": lambda row: row.weight,
-    "worker": lambda row: row.views[0].worker.index,
-    "util": _by(lambda row: [one.gpu.utilization for one, _ in row.gpus], 1),
-    "power": _by(lambda row: [one.gpu.power for one, _ in row.gpus], 1),
-    "memory": _by(lambda row: [one.gpu.memory_used for one, _ in row.gpus]),
-    "temp": _by(lambda row: [one.gpu.temperature for one, _ in row.gpus]),
-    "cpu": _by(lambda row: [view.use.cpu for view in row.place.views if view.use is not None]),
+#: The orders of `--sort`, in the footer's words. The key `s` goes through those of `_AFTER`.
+_ORDERS: Mapping[str, tuple[Message, Callable[[GpuRow], float]]] = {
+    "odd": (about("order", "marks"), lambda row: row.weight),
+    "util": (about("order", "use"), _by(lambda row: [one.gpu.utilization for one, _ in row.gpus], 1)),
+    "memory": (about("order", "memory"), _by(lambda row: [one.gpu.memory_used for one, _ in row.gpus])),
+    "temp": (about("order", "temperature"), _by(lambda row: [one.gpu.temperature for one, _ in row.gpus])),
+    "worker": (about("order", "worker"), lambda row: row.views[0].worker.index),
+    "power": (about("order", "power"), _by(lambda row: [one.gpu.power for one, _ in row.gpus], 1)),
+    "cpu": (about("order", "CPU"), _by(lambda row: [view.use.cpu for view in row.place.views if view.use])),
 }
+_AFTER = {"odd": "util", "util": "memory", "memory": "temp", "temp": "worker"}
 
 
 def whole(views: Sequence[View], order: str) -> list[str]:
     """Every row, in any width; no row for a worker that reported nothing."""
     rows = [row for place in _places(_reported(views), {}) for row in _rows(place, False)]
-    rows.sort(key=_ORDERS[order])
+    rows.sort(key=_ORDERS[order][1])
     if not rows:
         return []
     lines, _ = _table(rows, _firsts(rows), None, _DRAWN)
@@ -356,8 +345,7 @@ class Browsing:
         self.pane, self.first = pane, 0
 
     def sort(self) -> None:
-        known = list(ORDERS)[:_CYCLE]
-        self.order = known[(known.index(self.order) + 1) % len(known)] if self.order in known else known[0]
+        self.order = _AFTER.get(self.order, "odd")
         self.at, self.key, self.first = 0, None, 0
 
 
@@ -465,7 +453,7 @@ class Picture:
                 rows = [row for row in rows if row.weight < _PLAIN]
             if choice.needle:
                 rows = [row for row in rows if _matches(row, choice.needle.casefold())]
-            rows.sort(key=_ORDERS[choice.order])
+            rows.sort(key=_ORDERS[choice.order][1])
             if len(rows) <= room or not together:
                 return rows, []
         if choice.order != "odd":
@@ -536,25 +524,21 @@ def _matches(row: GpuRow, needle: str) -> bool:
 
 def _rest(rows: Sequence[GpuRow]) -> str:
     """One sentence on rows that are not shown."""
-    if not rows:
-        return ""
     plain = [one for row in rows for one, found in row.gpus if not found]
     marked = sum(len(row.gpus) for row in rows) - len(plain)
     troubled = len({row.views[0].worker.name for row in rows if row.weight == _TROUBLED})
-    bare = sum(not row.place.judged and row.weight >= _PLAIN for row in rows)
+    bare = sum(not row.place.judged and row.weight == _PLAIN for row in rows)
+    ended = sum(row.weight == _DONE for row in rows)
     known = [one.utilization for one in plain if one.utilization is not None]
+    use = Message(": median use {median:.0f} %", median=median(known)) if known else ""
     what = [
         *([Message("{gpus} with marks", gpus=_count(marked))] if marked else []),
         *([Message("{workers} with trouble", workers=say.workers(troubled))] if troubled else []),
-        *([Message("{gpus} unremarkable", gpus=_count(len(plain)))] if plain and not known else []),
-        *(
-            [Message("{gpus} unremarkable: median use {use:.0f} %", gpus=_count(len(plain)), use=median(known))]
-            if known
-            else []
-        ),
+        *([Message("{gpus} unremarkable{use}", gpus=_count(len(plain)), use=use)] if plain else []),
         *([Message("{workers} without GPUs", workers=say.workers(bare))] if bare else []),
+        *([Message("{count} ended", count=ended)] if ended else []),
     ]
-    return joined(("…", joined(what, COMMA)), " ")
+    return joined(("…", joined(what, COMMA)), " ") if what else ""
 
 
 def _share(held: Iterable[tuple[float | None, float | None]]) -> float | None:
@@ -586,7 +570,7 @@ def _footer(choice: Browsing, columns: int) -> Line:
         keys = {
             "q": Message("quit"),
             "?": Message("help"),
-            "s": Message("sort: {order}", order=ORDERS[choice.order]),
+            "s": Message("sort: {order}", order=_ORDERS[choice.order][0]),
             "/": Message("filter: {text}", text=choice.needle) if choice.needle else Message("filter"),
             "w": about("key", "all") if choice.only else about("key", "only marks"),
             "enter": Message("details"),

@@ -293,3 +293,14 @@ def test_the_last_minute() -> None:
     one.minute = 2
     one.hear("stderr", f"G 0\n{line(gpu(utilization=100.0))}\n\nE 0\n".encode(), 5.0)
     assert "   ▄▇  " in screen(one, other, columns=120)[3]
+
+
+def test_rows_that_are_not_shown_are_told_by_kind() -> None:
+    done = [view(100 + number, state=State.SUCCEEDED) for number in range(3)]
+    for one in done:
+        one.turn("ended", 1.0, "not running (Succeeded)")
+    odd = eight(20, g0=gpu(0, uuid="z", ecc_uncorrected=1))
+    lines = screen(odd, *(eight(number) for number in range(20)), view(30), *done, rows=12)
+    assert lines[4:] == ["… 167 GPUs unremarkable: median use 99 %, 1 worker without GPUs, 3 ended"]
+    unknown = [view(number, gpu(0, uuid=f"u{number}", utilization=None)) for number in range(20)]
+    assert screen(odd, *unknown, rows=12)[-1] == "… 27 GPUs unremarkable: median use 99 %"
