@@ -30,6 +30,7 @@ from atlctl.cli import helptext, runtime
 from atlctl.cli.helptext import EVERYWHERE, key_of
 from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
+from atlctl.jobs.naming import meant
 
 _SHARED = (*EVERYWHERE, "job", "output")
 _GIVEN = "atlctl.given"
@@ -202,7 +203,7 @@ class Group(_Parser, TyperGroup):
             raise UsageError(unknown, shlex.join(["atlctl", *_instead(self.shown[name], args[1:])]))
         known = [*self.table, *(alias for entry in self.table.values() for alias in entry.aliases)]
         near = _nearest(name, known)
-        hint = _meant(f"{prefix} {near}") if near else _see(prefix)
+        hint = meant(f"{prefix} {near}") if near else _see(prefix)
         raise UsageError(unknown, hint)
 
 
@@ -320,10 +321,6 @@ def _see(name: str) -> Message:
     return Message("see: {command}", command=f"{name} -h")
 
 
-def _meant(name: str) -> Message:
-    return Message("did you mean '{name}'?", name=name)
-
-
 def _usage_error(error: Any) -> UsageError:
     """The parser's exceptions in our words, with the next step as hint."""
     ctx = error.ctx
@@ -334,7 +331,7 @@ def _usage_error(error: Any) -> UsageError:
         near = _nearest(error.option_name, options)
         return UsageError(
             Message("no such option '{option}' for '{command}'", option=error.option_name, command=name),
-            _meant(near) if near else hint,
+            meant(near) if near else hint,
         )
     if hasattr(error, "param_type"):  # a parameter is missing
         missing = Message("{option} is missing", option=_spelled(error.param))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from atlctl.i18n import Message
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs.errors import UsageError
 
 Reason = TypeVar("Reason")
@@ -18,10 +18,29 @@ _LAST_DIGITS = re.compile("([0-9]+)([^0-9]*)$")
 
 #: Longest job name, in bytes: a Kubernetes label value may hold it.
 MAX_JOB_NAME = 63
+#: Jobs in a hint, at most.
+MAX_MEANT = 3
 #: Longest digit run that is folded: `selection` reads numbers of this many digits back.
 MAX_DIGITS = 18
 #: Longest result of `safe_file_name`, in bytes: leaves 55 of NAME_MAX for suffixes.
 MAX_FILE_NAME = 200
+
+
+def meant(name: str) -> Message:
+    """The hint if a word looks like `name`."""
+    return Message("did you mean '{name}'?", name=name)
+
+
+def meant_job(word: str, jobs: Iterable[str]) -> Message | None:
+    """The hint with the jobs whose names begin with `word`, else of those that look like it; None without any."""
+    from difflib import get_close_matches
+
+    names = sorted(dict.fromkeys(jobs), key=natural_key)
+    near = [name for name in names if word and name.lower().startswith(word.lower())]
+    near = near or get_close_matches(word, names, MAX_MEANT)
+    if len(near) < 2:
+        return meant(near[0]) if near else None
+    return Message("did you mean one of these? {jobs}", jobs=joined(near[:MAX_MEANT], LIST))
 
 
 def fold_names(names: Iterable[str]) -> str:

@@ -106,7 +106,7 @@ def test_a_wrong_line_is_told_in_one_line_with_a_hint(
 def test_an_unknown_job_names_what_there_is(jobs: Registry) -> None:
     run = jobs.exec("tow", "--all", "ls")
     assert run.code == 3
-    assert problem(run.stderr) == ("no job named tow", "jobs here: one, two")
+    assert problem(run.stderr) == ("no job named tow", "did you mean 'two'?")
 
 
 def test_an_unknown_worker_names_what_there_is(jobs: Registry) -> None:
@@ -165,4 +165,4 @@ def test_atlctl_job_is_the_job_where_none_is_named_and_the_argument_wins(jobs: R
 def test_atlctl_job_that_names_a_job_that_is_gone_is_3_and_says_so(jobs: Registry) -> None:
     run = jobs.cli("exec", "--all", "ls", env={"ATLCTL_JOB": "gone"})
     assert run.code == 3
-    assert problem(run.stderr) == ("no job named gone (named by ATLCTL_JOB)", "jobs here: one, two")
+    assert problem(run.stderr) == ("no job named gone (named by ATLCTL_JOB)", "did you mean 'one'?")

@@ -34,7 +34,7 @@ from atlctl.backends.hosts.states import Presence, Seen, of_workers, understood
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched
 from atlctl.jobs.model import Job, State, Worker
-from atlctl.jobs.naming import MAX_JOB_NAME, check_job_name, natural_key, safe_file_name
+from atlctl.jobs.naming import MAX_JOB_NAME, check_job_name, meant_job, natural_key, safe_file_name
 from atlctl.jobs.statedir import (
     check_private,
     ensure_dir,
@@ -117,8 +117,8 @@ class Registry:
             return made(folder, json.loads(read_bytes(f"{folder}/job.json", MAX_FILE)))
         except FileNotFoundError:
             there = self.names()
-            hint = Message("{listed}: {jobs}", listed=self.listed, jobs=", ".join(there)) if there else self.none
-            raise NothingMatched(Message("no job named {job}", job=name), hint) from None
+            listed = Message("{listed}: {jobs}", listed=self.listed, jobs=", ".join(there)) if there else self.none
+            raise NothingMatched(Message("no job named {job}", job=name), meant_job(name, there) or listed) from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             folder = os.path.join(self.root, name)
             raise AtlctlError(

@@ -32,7 +32,7 @@ from atlctl.backends.questions import ask_each
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Replaced, UsageError, no_answer
 from atlctl.jobs.model import Job, RankMap, State, Usage, Worker
-from atlctl.jobs.naming import fold_names
+from atlctl.jobs.naming import fold_names, meant_job
 from atlctl.remote.gpus import QUERY, parse
 from atlctl.remote.sending import shell
 
@@ -93,7 +93,8 @@ class SshBackend(SupervisedBackend):
                 if known
                 else Message("name hosts with --hostfile FILE")
             )
-            raise NothingMatched(Message("no job named {job} on hosts", job=name), hint) from None
+            near = meant_job(name, known)
+            raise NothingMatched(Message("no job named {job} on hosts", job=name), near or hint) from None
 
     async def current(self) -> Job | None:
         return None if self._meant is None else self._meant.job

@@ -7,7 +7,6 @@ and a job whose object may not be read is told by its pods.
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -24,12 +23,10 @@ from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.errors import SEE_PERMISSIONS, AtlctlError, NothingMatched, UsageError
 from atlctl.jobs.model import Job
-from atlctl.jobs.naming import MAX_JOB_NAME, natural_key
+from atlctl.jobs.naming import MAX_JOB_NAME, meant_job, natural_key
 
 _T = TypeVar("_T")
 _PODS = registry.PODS.resource
-#: How many names a failed search shows.
-_NEAR = 3
 #: More owners above one another than any platform has; what is deeper goes in a circle.
 _MAX_DEPTH = 10
 _MAX_NAME = 253
@@ -352,11 +349,10 @@ async def _not_found(
             place=place,
         )
         return Denied(403, first.reason, first.text, message=message, hint=SEE_PERMISSIONS)
-    near = difflib.get_close_matches(bare, [job.name for job in listing.jobs], _NEAR)
-    hint = Message("similar names: {jobs}", jobs=", ".join(near)) if near else Message("see atlctl jobs")
+    hint = meant_job(bare, (job.name for job in listing.jobs)) or Message("see atlctl jobs")
     if refused:
         hint = Message(
-            "{hint}; not allowed to read {resources}; see your permissions: atlctl doctor",
+            "{hint} (not allowed to read {resources}; see your permissions: atlctl doctor)",
             hint=hint,
             resources=", ".join(refused),
         )

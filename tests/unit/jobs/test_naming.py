@@ -1,7 +1,7 @@
 import pytest
 
 from atlctl.jobs.errors import UsageError
-from atlctl.jobs.naming import MAX_FILE_NAME, check_job_name, fold_names, natural_key, safe_file_name
+from atlctl.jobs.naming import MAX_FILE_NAME, check_job_name, fold_names, meant_job, natural_key, safe_file_name
 
 
 @pytest.mark.parametrize(
@@ -100,3 +100,19 @@ def test_long_names_are_cut_and_stay_different() -> None:
     assert len(one) == len(two) == MAX_FILE_NAME
     assert len(safe_file_name("a" * MAX_FILE_NAME)) == MAX_FILE_NAME
     assert "%h" not in safe_file_name("a" * MAX_FILE_NAME)
+
+
+@pytest.mark.parametrize(
+    ("word", "jobs", "hint"),
+    [
+        ("train", ["eval", "train-7"], "did you mean 'train-7'?"),
+        ("Tra", ["train-10", "train-9", "eval"], "did you mean one of these? train-9, train-10"),
+        ("train", [f"train-{n}" for n in range(50)], "did you mean one of these? train-0, train-1, train-2"),
+        ("trian-7", ["train-7", "eval"], "did you mean 'train-7'?"),
+        ("", ["train-7"], None),
+        ("zzz", ["train-7"], None),
+        ("train-7", [], None),
+    ],
+)
+def test_jobs_that_a_word_may_be_meant_for(word, jobs, hint):
+    assert meant_job(word, jobs) == hint

@@ -197,7 +197,7 @@ def test_nothing_of_that_name_tells_near_names_and_what_was_not_allowed() -> Non
     with pytest.raises(NothingMatched) as caught:
         find(api, "lama-sft")
     unread = "not allowed to read pytorchjobs.kubeflow.org; see your permissions: atlctl doctor"
-    assert caught.value.hint == f"similar names: llama-sft; {unread}"
+    assert caught.value.hint == f"did you mean 'llama-sft'? ({unread})"
     with pytest.raises(UsageError, match="no kind of job deployment"):
         find(api, "deployment/x")
 
