@@ -140,6 +140,32 @@ def test_ctrl_c_leaves_a_recording_that_is_gone_on_with(jobs: Registry, tmp_path
     assert jobs.cli("errors", "--from", str(out)).code == 0
 
 
+#: A launcher whose agent says what torchrun's says when it is stopped; the script around it lives on.
+STOPPED = """\
+echo "[rank0] step 1"
+trap 'echo "W1126 04:21:33.243000 7 torch/distributed/elastic/agent/server/api.py:739] Received 15 death signal, \
+shutting down workers"
+echo "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15"; sleep 2; exit 1' TERM
+while :; do sleep 0.1; done"""
+
+
+def test_an_ordinary_stop_is_no_failure(jobs: Registry, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    jobs.start("ends", 2, "sh", "-c", STOPPED)
+    words = ("record", "ends", "--out", str(out), "--on-failure", f"touch {tmp_path}/failed")
+    with jobs.popen(*words, stdin=subprocess.DEVNULL, **_PIPES) as recorder:
+        assert wait_until(lambda: "step 1" in _text(out / "worker-1.ts.log"), 30, interval=0.1)
+        assert jobs.cli("stop", "ends", "--yes").code == 0
+        stdout, stderr = recorder.communicate(timeout=60)
+    assert b"death signal" in (out / "worker-0.ts.log").read_bytes()
+    assert (stdout, recorder.returncode) == (b"", 0)
+    assert b"failed" not in stderr, stderr
+    _, ended, more = stderr.decode().splitlines()
+    assert ended.startswith("job ends was stopped; ")
+    assert more == f"no failure before that; the workers' ends: atlctl errors --from {out}"
+    assert not (tmp_path / "failed").exists()
+
+
 def test_a_job_that_does_not_exist_yet_is_waited_for(jobs: Registry) -> None:
     with record(jobs, "later") as recorder:
         assert recorder.stderr is not None
@@ -185,7 +211,7 @@ def test_a_held_pod_is_frozen_before_it_is_deleted(server: Server, tmp_path: Pat
         server.remove("PyTorchJob", "train", api_version=TRAINING)
         stdout, stderr = recorder.communicate(timeout=30)
     assert b"ValueError: shard 7" in stdout, stderr
-    assert b"job train is gone" in stderr
+    assert b"job train was deleted" in stderr
     (worker,) = json.loads(_text(out / "atlctl.json"))["workers"]
     assert (worker["state"], worker["reason"]) == ("Unknown", "its pod is gone")
 
@@ -242,7 +268,7 @@ def test_a_recording_has_what_a_cluster_has_deleted(server: Server, tmp_path: Pa
         recorder.wait()
         # It broke off: what the platform still has counts, and the recording is named.
         after = cluster.cli("errors", "train", env=env)
-        assert b"a recording that broke off has what is gone by now" in after.stderr
+        assert b"an interrupted recording has logs that are gone by now" in after.stderr
         server.remove("PyTorchJob", "train", api_version=TRAINING)
         server.remove("Pod", "train-worker-0")
         gone = cluster.cli("errors", "train", env=env)

@@ -13,6 +13,7 @@ from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import COMMA, Message, joined
 from atlctl.jobs.errors import AtlctlError, ExitCode, NothingMatched
+from atlctl.jobs.model import State
 
 if TYPE_CHECKING:
     from atlctl.backends.base import Backend
@@ -106,7 +107,7 @@ async def _record(
         with say.doing(recording, done=recorder.size, size=True):
             result = await recorder.run()
         _tell_end(result, job, store.path)
-        about = {"job": job.name, "uid": job.uid, "state": None}
+        about = {"job": job.name, "uid": job.uid, "state": str(result.state)}
         if not result.bytes and output == "table":
             say.note(Message("no worker of job {job} has printed anything", job=job.name))
         else:
@@ -116,6 +117,7 @@ async def _record(
                 error_files=True,
                 about=about,
                 budget=recorded.BUDGET,
+                stopped=_stopped(result) is not None,
             )
         told = True
         return int(ExitCode.FAILED if result.incomplete else ExitCode.OK)
@@ -176,9 +178,19 @@ def _tell_begin(job: Job, folder: str, keep: int, *, goes_on: bool) -> None:
         )
 
 
+def _stopped(result: Result) -> Message | None:
+    """What somebody did to the job, of which the end of its workers is the consequence; None if it ended by itself."""
+    if result.gone:
+        return Message("job {job} was deleted")
+    return {
+        State.STOPPED: Message("job {job} was stopped"),
+        State.SUSPENDED: Message("job {job} was suspended"),
+    }.get(result.state)
+
+
 def _tell_end(result: Result, job: Job, folder: str) -> None:
     context().on_first = None
-    ended = Message("job {job} is gone", job=job.name) if result.gone else Message("job {job} has ended", job=job.name)
+    ended = (_stopped(result) or Message("job {job} has ended")).filled(job=job.name)
     kept = Message("{size:.1f} MiB of logs are in {folder}", size=result.bytes / 2**20, folder=folder)
     say.line(joined((ended, kept)))
     for names, why in say.by_reason(result.incomplete.items()):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from atlctl.diagnosis.signatures import Matcher, Signature
     from atlctl.recording.read import Ends, Saved
 
+#: Kinds of failures that a stop of the job causes.
+_BY_SIGNAL = frozenset({"preemption", "interrupted"})
 #: Bytes of all logs, where only ends are read, that are read to find out when the failure began.
 FIRST = 16 << 20
 
@@ -91,11 +93,12 @@ def tell_saved(
     error_files: bool,
     about: Mapping[str, Any] | None = None,
     budget: int | None = None,
+    stopped: bool = False,
 ) -> int:
     """Reads `paths`, prints what was found, returns the exit code. Needs no event loop: nothing is waited for.
 
     `about`: the `job`, `uid` and `state` of a job that is known. `budget`: bytes of logs that are read at first; more
-    only where a failure begins before.
+    only where a failure begins before. `stopped`: a user has stopped the job; people see only what failed before that.
     """
     from atlctl.diagnosis.cause.decide import diagnose
     from atlctl.recording.read import STDIN
@@ -111,6 +114,10 @@ def tell_saved(
     for remark in saved.remarks:
         say.note(remark)
     found = placed(diagnose(saved.job, known), saved)
+    if stopped and display.output == "table" and _only_ended(found):
+        where = " ".join(map(shlex.quote, paths))
+        say.line(Message("no failure before that; the workers' ends: atlctl errors --from {where}", where=where))
+        return int(ExitCode.OK)
     source = {"job": None, "uid": None, "state": None, **(about or {}), "source": _source(paths, saved)}
     problems = [error_data(problem) for problem in saved.problems]
     return tell(
@@ -157,6 +164,15 @@ def _read_saved(paths: Sequence[str], known: Matcher, error_files: bool, budget:
     if saved.cut:
         say_cut(saved.cut)
     return saved
+
+
+def _only_ended(found: Diagnosis) -> bool:
+    """Whether nothing went wrong but that signals ended the workers."""
+    from atlctl.diagnosis.result import Verdict
+
+    if found.verdict in (Verdict.NONE, Verdict.UNDECIDED):
+        return True
+    return found.verdict is Verdict.EXTERNAL and all(cause.category in _BY_SIGNAL for cause in found.root_causes)
 
 
 def read_counted(paths: Sequence[str], known: Matcher, *, error_files: bool = True, ends: Ends | None = None) -> Saved:

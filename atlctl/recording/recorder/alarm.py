@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -34,6 +34,8 @@ from atlctl.recording.save import stem
 #: Workers whose files are fetched at once: those that failed have places of their own.
 URGENT = 32
 OTHERS = 16
+#: Seconds that a look at the job may take before a failure that a log tells of is believed.
+LOOK_SECONDS = 1.0
 #: Seconds that the command on a failure waits for files.
 PATIENCE = 10.0
 #: Files that a log names, of one worker.
@@ -93,9 +95,11 @@ class Alarm:
         said: Said,
         closed: Callable[[int], None],
         on_failure: str | None,
+        again: Callable[[], Awaitable[None]],
     ) -> None:
+        """`again` looks at the job now: a stop ends trainers, too, and that is no failure."""
         self._source, self._job, self._store, self._said = source, job, store, said
-        self._closed, self._command = closed, on_failure
+        self._closed, self._command, self._again = closed, on_failure, again
         self._urgent, self._others = asyncio.Semaphore(URGENT), asyncio.Semaphore(OTHERS)
         self._named: dict[tuple[str, int], set[str]] = {}
         self._known: set[tuple[str, int]] = set()
@@ -112,7 +116,9 @@ class Alarm:
             if len(named) < _MOST:
                 named.update(all_attempts(os.fsdecode(path)))
         if key not in self._known:
-            self._raise([entry], everyone)
+            self._known.add(key)
+            self._spawn(self._fetch(entry, self._urgent))
+            self._spawn(self._unless_stopped(entry, everyone))
             return True
         if len(named) > before:
             self._spawn(self._fetch(entry, self._urgent))
@@ -123,15 +129,22 @@ class Alarm:
         entries = list(everyone)
         fresh = [e for e in entries if e.failed and (e.worker.name, e.run) not in self._known]
         if fresh:
+            for entry in fresh:
+                self._known.add((entry.worker.name, entry.run))
+                self._spawn(self._fetch(entry, self._urgent))
             self._raise(fresh, entries)
         elif self.raised and not any(entry.failed for entry in entries):
             self.raised = False
         return bool(fresh)
 
+    async def _unless_stopped(self, entry: RecordedWorker, everyone: Iterable[RecordedWorker]) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_SECONDS):
+                await self._again()
+        if entry.failed:
+            self._raise([entry], everyone)
+
     def _raise(self, failed: list[RecordedWorker], everyone: Iterable[RecordedWorker]) -> None:
-        for entry in failed:
-            self._known.add((entry.worker.name, entry.run))
-            self._spawn(self._fetch(entry, self._urgent))
         names = fold_names(entry.worker.name for entry in failed)
         states = dict.fromkeys(joined(filter(None, (e.shown.state, e.shown.reason)), COLON) for e in failed)
         self._said.warning(Message("{workers} failed ({why})", workers=names, why=joined(states, COMMA)))

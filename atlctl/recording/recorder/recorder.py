@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -44,8 +45,10 @@ ALARMED_PERIOD = 0.5
 
 @dataclass(slots=True)
 class Result:
-    """How a recording ended. `over`: with its job. `failed` are workers, `incomplete` logs with the reason."""
+    """How a recording ended, and the job's last `state`. `over`: with its job. `failed` are workers, `incomplete` logs
+    with the reason."""
 
+    state: State = State.UNKNOWN
     over: bool = False
     gone: bool = False
     failed: list[str] = field(default_factory=list)
@@ -74,7 +77,7 @@ class Recorder:
         self._roll = Roll(job, before)
         self._events, self._states = Events(store), States(store)
         self._followers: dict[str, Follower] = {}
-        self._alarm = Alarm(source, job, store, said, self._sync, on_failure)
+        self._alarm = Alarm(source, job, store, said, self._sync, on_failure, self._look_again)
         self._looked: dict[str, tuple[float, int]] = {}
         #: Workers whose processes were all there: two looks have found the same.
         self._settled: set[tuple[str, int]] = set()
@@ -138,6 +141,11 @@ class Recorder:
         if job.uid and found.uid != job.uid:
             raise Replaced(job.name)
         return found
+
+    async def _look_again(self) -> None:
+        """A worker's state tells of a stop before its log does."""
+        with contextlib.suppress(NothingMatched, Replaced):  # the next look tells
+            self._see(await self._now(self._roll.job))
 
     def _see(self, job: Job) -> None:
         new, restarted = self._roll.take(job)
@@ -304,6 +312,7 @@ class Recorder:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(follower.stop() for follower in self._followers.values()))
         result = self.result
+        result.state = self._roll.job.state
         result.failed = [name for name, entry in self._roll.entries.items() if entry.failed]
         result.incomplete = self._incomplete()
         result.bytes = self.size()
