@@ -486,7 +486,7 @@ def _report(error: AtlctlError, peek: Peek) -> int:
 
         _to_stderr(clean(translated(Message("cancelled: {what}", what=error.message))))
     else:
-        _to_stderr(error_text(error.message, error.hint, _current.streams.stderr_color))
+        _to_stderr(error_text(error.message, error.hint, _current.streams.stderr_color, _current.streams.stderr_width))
     command, output = (_current.command, _current.output) if _current.command else peek()
     if output == "json":
         from atlctl.render.jsonout import dumps, envelope, error_data

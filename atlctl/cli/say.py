@@ -33,7 +33,8 @@ def warning(text: str) -> None:
     """A `warning:` line on stderr, also with -q."""
     from atlctl.render.streams import warning_text
 
-    _stderr(warning_text(text, context().streams.stderr_color))
+    streams = context().streams
+    _stderr(warning_text(text, streams.stderr_color, streams.stderr_width))
 
 
 def line(text: str | Toned, hang: int | None = None) -> None:
@@ -45,7 +46,8 @@ def line(text: str | Toned, hang: int | None = None) -> None:
 
     streams = context().streams
     shown = cleaned(text)
-    lines = wrapped(shown.text, streams.width, hang) if hang is not None and streams.stderr_tty else [shown.text]
+    width = streams.stderr_width
+    lines = [shown.text] if hang is None or width is None else wrapped(shown.text, width, hang)
     _stderr("\n".join((shown.painted(lines[0], streams.stderr_color), *lines[1:])))
 
 

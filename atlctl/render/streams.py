@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atlctl.i18n import Message, translated
-from atlctl.render.palette import Tone
+from atlctl.render.palette import Tone, painted_head
 from atlctl.render.sanitize import clean
+from atlctl.render.width import wrapped
 
 ColorFlag = Literal["always", "never", "auto"]
 
-_ERROR, _HINT = Message("{on}error:{off} {text}"), Message("{on}hint:{off} {text}")
-_WARNING, _NOTE = Message("{on}warning:{off} {text}"), Message("{on}note:{off} {text}")
+_ERROR, _HINT = Message("error: {text}"), Message("hint: {text}")
+_WARNING, _NOTE = Message("warning: {text}"), Message("note: {text}")
+#: Blanks before further lines.
+_HANG = 2
 #: Used where nothing tells the width of the terminal.
 DEFAULT_WIDTH = 80
 
@@ -85,6 +88,11 @@ class Streams:
         )
 
     @property
+    def stderr_width(self) -> int | None:
+        """Cells for a line on stderr; None if it is not a terminal, where lines may have any length."""
+        return self.width if self.stderr_tty else None
+
+    @property
     def can_prompt(self) -> bool:
         """A question can be shown (stderr) and answered (stdin)."""
         return self.stdin_tty and self.stderr_tty
@@ -95,21 +103,23 @@ class Streams:
         return self.stdin_tty and self.stdout_tty
 
 
-def _labelled(labelled: Message, tone: Tone, text: str, color: bool) -> str:
-    """`labelled`: the label between `{on}` and `{off}`, then the text."""
-    on, off = (f"\x1b[{tone.value}m", "\x1b[0m") if color else ("", "")
-    return translated(labelled.filled(on=on, off=off, text=clean(translated(text))))
-
-
-def error_text(message: str, hint: str | None, color: bool) -> str:
-    """`error: what happened`, then `hint: the next command` where there is one."""
-    text = _labelled(_ERROR, Tone.FAIL, message, color)
+def error_text(message: str, hint: str | None, color: bool, width: int | None = None) -> str:
+    """`error: what happened`, then `hint: the next command` if there is one. With `width` the first wraps at words; the
+    command stays as it is, to be copied."""
+    text = _labelled(_ERROR, Tone.FAIL, message, color, width)
     return text if hint is None else f"{text}\n{_labelled(_HINT, Tone.NOTE, hint, color)}"
 
 
-def warning_text(message: str, color: bool) -> str:
-    return _labelled(_WARNING, Tone.WARN, message, color)
+def warning_text(message: str, color: bool, width: int | None = None) -> str:
+    return _labelled(_WARNING, Tone.WARN, message, color, width)
 
 
-def note_text(message: str, color: bool) -> str:
-    return _labelled(_NOTE, Tone.NOTE, message, color)
+def note_text(message: str, color: bool, width: int | None = None) -> str:
+    return _labelled(_NOTE, Tone.NOTE, message, color, width)
+
+
+def _labelled(labelled: Message, tone: Tone, text: str, color: bool, width: int | None = None) -> str:
+    whole = translated(labelled.filled(text=clean(translated(text))))
+    first, *rest = [whole] if width is None else wrapped(whole, width, _HANG)
+    label = translated(labelled.filled(text="")).rstrip(" ")
+    return "\n".join((painted_head(first, label, tone, color), *rest))

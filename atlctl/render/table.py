@@ -67,7 +67,7 @@ def render_table(table: Table, streams: Streams, wide: bool = False) -> str:
         text += "".join(f"{line}\n" for line in (note.painted(first, streams.stdout_color), *rest))
     if left:
         told = Message("no room for: {columns}; to see all: a wider terminal, or | less -S", columns=joined(left, LIST))
-        text += note_text(told, streams.stdout_color) + "\n"
+        text += note_text(told, streams.stdout_color, streams.width) + "\n"
     return text
 
 

@@ -34,17 +34,19 @@ def padded(text: str, room: int, right: bool = False) -> str:
 def fold_points(text: str, width: int) -> list[int]:
     """Where further lines of `text` begin, so that none takes more than `width` cells; blanks may hang over.
 
-    Broken behind blanks and beside wide characters, which have no blanks between words. Only a word that is longer than
-    a line is broken, if possible behind a hyphen or the like. A short command in quotes stays on one line.
+    Broken behind blanks, but not those at the beginning, and beside wide characters, which have no blanks between
+    words. Only a word that is longer than a line is broken, if possible behind a hyphen or the like. A short command in
+    quotes stays on one line.
     """
     most = width * 2 // 3
     text = _QUOTED.sub(lambda found: found[0].replace(" ", "\u00a0") if len(found[0]) <= most else found[0], text)
     points: list[int] = []
     start, used, word, part = 0, 0, 0, 0
     last, last_size = "", 0
+    begin = len(text) - len(text.lstrip(" "))
     for at, char in enumerate(text):
         size = display_width(char)
-        if char != " " and (last == " " or _between(last, last_size, char, size)):
+        if char != " " and at > begin and (last == " " or _between(last, last_size, char, size)):
             word = at
         elif last in _PARTS:
             part = at

@@ -80,7 +80,7 @@ async def _render(source: Backend, job: Job, selection: Selection, output: str, 
     if job.message:
         note = Message("{what}: {why}", what=note, why=job.message)
     if streams.stdout_tty:  # below the table, where --watch draws over it
-        return f"{table}{note_text(note, streams.stdout_color)}\n"
+        return f"{table}{note_text(note, streams.stdout_color, streams.width)}\n"
     if note not in said:
         say.note(note)
         said.add(note)

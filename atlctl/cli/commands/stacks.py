@@ -15,8 +15,9 @@ from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import LIST, Language, Message, translated
 from atlctl.jobs.errors import AtlctlError, UsageError, fold_errors, unreadable
 from atlctl.jobs.naming import fold_names, fold_numbers
-from atlctl.render.palette import Tone, painted
+from atlctl.render.palette import Tone, Toned, painted
 from atlctl.render.sanitize import clean
+from atlctl.render.width import wrapped
 
 if TYPE_CHECKING:
     from atlctl.diagnosis.hang import Judged, Pending, RankChange, RankGroup, Scene
@@ -202,22 +203,28 @@ class SceneText:
     def text(self, scene: Scene, changed: Sequence[RankChange] | None, *, verbose: bool) -> str:
         """All of it, ending in a newline. `verbose`: every Python thread of the first rank of each group."""
         tone = Tone.FAIL if scene.culprits else Tone.STRONG
-        lines = [self._painted(self._headline(scene), tone), f"  {self._phrase(scene.why)}"]
+        lines = [*self._lines(self._headline(scene), tone), *self._lines(self._phrase(scene.why), hang=2)]
         for group in sorted(scene.groups, key=lambda group: group.ranks != scene.culprits):
-            body = self._body(group, scene, verbose)
-            if group.ranks == scene.culprits:
-                # The headline is about this group.
-                lines += (f"  {line}" for line in body)
-                continue
-            lines += ["", self._painted(self._title(group), Tone.STRONG), f"  {self._phrase(group.first.why)}"]
-            lines += (f"  {line}" for line in body)
+            # The headline is about the first of them, if any.
+            if group.ranks != scene.culprits:
+                lines += ["", *self._lines(self._title(group), Tone.STRONG)]
+                lines += self._lines(self._phrase(group.first.why), hang=2)
+            for line in self._body(group, scene, verbose):
+                lines += self._lines(line.text, line.tone, 2)
         if changed is not None:
-            lines += ["", self._painted(self._say(Message("between the two looks")), Tone.STRONG)]
+            lines += ["", *self._lines(self._say(Message("between the two looks")), Tone.STRONG)]
             for how, what in _CHANGES.items():
                 numbers = [change.rank for change in changed if change.how == how and change.rank is not None]
                 if numbers:
-                    lines.append(f"  {self._say(what.filled(ranks=self.ranks(numbers)))}")
+                    lines += self._lines(self._say(what.filled(ranks=self.ranks(numbers))), hang=2)
         return "\n".join(lines) + "\n"
+
+    def _lines(self, text: str, tone: Tone = Tone.PLAIN, hang: int = 0) -> list[str]:
+        """A clean text behind so many blanks; on a terminal it wraps at words, further lines behind two more."""
+        whole, streams = " " * hang + text, self._streams
+        lead = len(whole) - len(whole.lstrip(" "))
+        lines = wrapped(whole, streams.width, lead + 2) if streams.stdout_tty else [whole]
+        return [painted(line, tone, streams.stdout_color) for line in lines]
 
     def ranks(self, numbers: Iterable[int | None]) -> str:
         return self._say(named_ranks(numbers))
@@ -264,9 +271,9 @@ class SceneText:
         who = self._who(group.ranks) + (self._say(Message(" ({count} ranks)", count=count)) if count > 1 else "")
         return self._say(Message("{who}: {what}", who=who, what=what + self._sure(first.confidence)))
 
-    def _body(self, group: RankGroup, scene: Scene, verbose: bool) -> list[str]:
+    def _body(self, group: RankGroup, scene: Scene, verbose: bool) -> list[Toned]:
         first = group.first
-        lines: list[str] = []
+        lines: list[Toned] = []
         reports = [rank.report for rank in group.ranks if rank.report is not None]
         if not reports:
             return lines
@@ -281,7 +288,7 @@ class SceneText:
                     seconds=f"{scene.seconds:.1f}",
                 )
             )
-            lines.append(clean(told))
+            lines.append(Toned(clean(told), Tone.PLAIN))
         pids = ", ".join(str(report.pid) for report in reports[:4]) + (", ..." if len(reports) > 4 else "")
         commands = dict.fromkeys(report.command for report in reports)
         more = (
@@ -289,7 +296,7 @@ class SceneText:
             if len(commands) > 1
             else ""
         )
-        lines.append(clean(f"pid {pids}: {next(iter(commands))}{more}"))
+        lines.append(Toned(clean(f"pid {pids}: {next(iter(commands))}{more}"), Tone.PLAIN))
         if first.report is not None and first.report.children:
             states = dict.fromkeys(f"{child.at.name} {_moment_text(child.at)}" for child in first.report.children)
             told = self._say(
@@ -299,45 +306,34 @@ class SceneText:
                     states="; ".join(list(states)[:3]),
                 )
             )
-            lines.append(clean(told))
+            lines.append(Toned(clean(told), Tone.PLAIN))
         stack = first.report.stack if first.report is not None else None
         if stack is not None and first.report is not None:
-            lines.append(
-                clean(
-                    self._say(
-                        Message(
-                            "main thread's stack, innermost first (from {source}):",
-                            source=self._source(first.report.source),
-                        )
-                    )
-                )
+            source = Message(
+                "main thread's stack, innermost first (from {source}):", source=self._source(first.report.source)
             )
+            lines.append(Toned(self._phrase(source), Tone.PLAIN))
             lines += self._frames(stack.frames)
             if verbose:
                 for thread in first.report.threads:
                     if not thread.main:
-                        lines += [
-                            clean(self._say(Message("thread {name}:", name=thread.name or "?"))),
-                            *self._frames(thread.frames),
-                        ]
+                        name = self._phrase(Message("thread {name}:", name=thread.name or "?"))
+                        lines += [Toned(name, Tone.PLAIN), *self._frames(thread.frames)]
         return lines
 
     def _source(self, source: str | None) -> str:
         return self._say(Message("torch's worker server")) if source == "torch" else source or "?"
 
-    def _frames(self, frames: Sequence[Frame]) -> list[str]:
+    def _frames(self, frames: Sequence[Frame]) -> list[Toned]:
         shown = [
-            self._painted(
+            Toned(
                 clean(f"  {frame.function} ({_short(frame.path)}:{frame.line})"),
                 Tone.STRONG if frame.own else Tone.DIM,
             )
             for frame in frames[:_FRAMES]
         ]
         left = len(frames) - len(shown)
-        return [*shown, "  " + self._say(Message("({count} more)", count=left))] if left else shown
-
-    def _painted(self, line: str, tone: Tone) -> str:
-        return painted(line, tone, self._streams.stdout_color)
+        return [*shown, Toned("  " + self._say(Message("({count} more)", count=left)), Tone.PLAIN)] if left else shown
 
 
 def _moment_text(at: ThreadState) -> str:

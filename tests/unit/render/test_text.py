@@ -37,6 +37,9 @@ def test_messages() -> None:
     assert error_text("x", None, True) == f"\x1b[{Tone.FAIL.value}merror:\x1b[0m x"
     assert warning_text("a\x1b", False) == "warning: a^["
     assert note_text("b", False) == "note: b"
+    assert warning_text("one two three", False, 12) == "warning: one\n  two three"
+    # The command of a hint is to be copied.
+    assert error_text("one two", "atlctl jobs -A", False, 12) == "error: one\n  two\nhint: atlctl jobs -A"
 
 
 TABLE = Table(
@@ -97,10 +100,10 @@ def test_columns_are_dropped_by_rank_and_named_before_a_cell_wraps() -> None:
         "                                 on 3 nodes",
     ]
     assert lines(40)[0].split() == ["INDEX", "名称", "GPUS", "MESSAGE"]
-    assert lines(40)[-1].startswith("note: no room for: ROLE;")
+    assert lines(40)[-2:] == ["note: no room for: ROLE; to see all: a", "  wider terminal, or | less -S"]
     # What is less dispensable is missing only if it does not fit, whatever comes back.
     assert lines(26)[0].split() == ["INDEX", "GPUS", "MESSAGE"]
-    assert lines(26)[-1].startswith("note: no room for: ROLE, 名称;")
+    assert lines(26)[-4:-2] == ["note: no room for: ROLE,", "  名称; to see all: a"]
 
 
 @pytest.mark.parametrize("width", range(20, 71))
