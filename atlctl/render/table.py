@@ -66,7 +66,8 @@ def render_table(table: Table, streams: Streams, wide: bool = False) -> str:
         first, *rest = wrapped(note.text, streams.width, _GAP)
         text += "".join(f"{line}\n" for line in (note.painted(first, streams.stdout_color), *rest))
     if left:
-        told = Message("no room for: {columns}; to see all: a wider terminal, or | less -S", columns=joined(left, LIST))
+        names = joined(left, LIST)
+        told = Message("no room for: {columns}; to see all: a wider terminal, or '| less -S'", columns=names)
         text += note_text(told, streams.stdout_color, streams.width) + "\n"
     return text
 

@@ -100,7 +100,7 @@ def test_columns_are_dropped_by_rank_and_named_before_a_cell_wraps() -> None:
         "                                 on 3 nodes",
     ]
     assert lines(40)[0].split() == ["INDEX", "名称", "GPUS", "MESSAGE"]
-    assert lines(40)[-2:] == ["note: no room for: ROLE; to see all: a", "  wider terminal, or | less -S"]
+    assert lines(40)[-2:] == ["note: no room for: ROLE; to see all: a", "  wider terminal, or '| less -S'"]
     # What is less dispensable is missing only if it does not fit, whatever comes back.
     assert lines(26)[0].split() == ["INDEX", "GPUS", "MESSAGE"]
     assert lines(26)[-4:-2] == ["note: no room for: ROLE,", "  名称; to see all: a"]
