@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,8 @@ async def show(look: Callable[[], Awaitable[tuple[str, bool]]], source: Backend,
     if not watch:
         say.out(shown)
         return
-    screen = context().streams.stdout_tty and output in ("table", "wide")
+    # A terminal without escapes gets each one below the last.
+    screen = context().streams.stdout_tty and output in ("table", "wide") and os.environ.get("TERM") != "dumb"
     said, waits = "", False
     while True:
         if shown != said:

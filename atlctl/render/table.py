@@ -56,7 +56,7 @@ def render_table(table: Table, streams: Streams, wide: bool = False) -> str:
     ]
     titles = [Toned(clean(translated(column.title)), Tone.STRONG) for column in columns]
     if not streams.stdout_tty:
-        return _drawn(columns, [titles, *rows], natural([titles, *rows]), color=False)
+        return _drawn(columns, [titles, *rows], natural([titles, *rows]), streams.stdout_color)
     shown = kept(columns, natural([titles, *rows]), streams.width)
     left = [title.text for at, title in enumerate(titles) if at not in shown]
     columns = [columns[at] for at in shown]

@@ -126,6 +126,7 @@ def test_only_the_head_of_a_cell_is_painted_and_only_with_colour() -> None:
 
 def test_a_pipe_gets_all_columns_and_no_notes() -> None:
     lines = render_table(FITTED, Streams(width=20)).splitlines()
+    assert painted("Held", Tone.HELD, True) in render_table(FITTED, Streams(stdout_color=True))  # --color always
     assert lines[0] == "INDEX  ROLE      名称      GPUS  MESSAGE"
     assert len(lines) == 3
 
