@@ -14,7 +14,7 @@ from tests.integration.local import Registry, registry
 from tests.integration.plain_ranks import SLEEP, STARTING, script
 from tests.support import proc
 
-LOOKING = b"looking for 2 s at what the ranks are doing"
+LOOKING = b"inspecting the ranks for 2 s"
 
 
 @pytest.fixture(scope="module")

@@ -125,7 +125,7 @@ def _last_words(diagnosis: Diagnosis, manner: Manner) -> Iterator[Section]:
     for cause in causes:
         if cause.traceback is not None:
             groups.setdefault(cause.traceback.frames, []).append(cause)
-        elif cause.last_lines and cause.category not in _FROM_OUTSIDE:
+        elif diagnosis.root_causes and cause.last_lines and cause.category not in _FROM_OUTSIDE:
             groups[cause] = [cause]
     limit = len(groups) if manner.verbose else MAX_TRACES
     for group in list(groups.values())[:limit]:
