@@ -295,7 +295,9 @@ _MADE_UP_CODE = ("StartError", "ContainerCannotRun", "RunContainerError", "Creat
 _EVENTS: Mapping[str, Judgement] = MappingProxyType(
     {
         "SystemOOM": Judgement(
-            "host_oom_kill", "hints", Message("the node itself was out of memory; the killed process may belong to another pod")
+            "host_oom_kill",
+            "hints",
+            Message("the node itself was out of memory; the killed process may belong to another pod"),
         ),
         "TaintManagerEviction": _TAINTED,
         "NodeNotReady": Judgement(

@@ -21,7 +21,7 @@ from atlctl.diagnosis.cause.decide import diagnose
 from atlctl.diagnosis.evidence import JobEvidence, WorkerEvidence
 from atlctl.diagnosis.hang import HANG
 from atlctl.diagnosis.platform import Event
-from atlctl.diagnosis.result import Cause, Diagnosis, Proof
+from atlctl.diagnosis.result import Cause, Diagnosis, Proof, Traceback
 from atlctl.diagnosis.telling.data import to_data
 from atlctl.diagnosis.telling.guide import Guide, Manner
 from atlctl.diagnosis.telling.people import tell_people
@@ -176,7 +176,7 @@ class Making:
         if looked is not None and looked is not found:
             if looked.verdict is not found.verdict:
                 self.remarks.append(told["looked"])
-            found = _hidden(looked)
+            found = hide(looked)
         data = to_data(found, guide)
         smoke = self._smoke()
         described = self._manifest()
@@ -331,11 +331,27 @@ def _redacted(text: str) -> str:
     return text if hidden == text else hidden
 
 
-def _hidden(found: Diagnosis) -> Diagnosis:
+def hide(found: Diagnosis) -> Diagnosis:
+    """The diagnosis with its secrets redacted."""
+
     def caused(items: Sequence[Cause]) -> tuple[Cause, ...]:
         return tuple(
-            replace(item, message=_redacted(item.message), detail=redact_text(item.detail), why=_redacted(item.why))
+            replace(
+                item,
+                message=_redacted(item.message),
+                detail=redact_text(item.detail),
+                why=_redacted(item.why),
+                traceback=item.traceback and traced(item.traceback),
+            )
             for item in items
+        )
+
+    def traced(trace: Traceback) -> Traceback:
+        return replace(
+            trace,
+            message=redact_text(trace.message),
+            frames=tuple(replace(frame, source=redact_text(frame.source)) for frame in trace.frames),
+            earlier=tuple(replace(raised, message=redact_text(raised.message)) for raised in trace.earlier),
         )
 
     def hidden(proof: Proof) -> Proof:
