@@ -45,10 +45,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """Why a worker has no ranks. `due`: it should have some."""
+    """Why a worker has no ranks. `due`: it should have some. `covered`: another has its GPUs, and is tested."""
 
     why: str
     due: bool = True
+    covered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def choose(
         if found and not having[worker]:
             other = owners[found[0][1]]
             why = Message("its GPUs are those of {worker}, and tested there", worker=other)
-            without.setdefault(worker, Without(why, due=False))
+            without.setdefault(worker, Without(why, due=False, covered=True))
     members: list[Member] = []
     on_gpus = any(having.values()) or gpus is not None
     for worker, found in having.items():
@@ -149,7 +150,7 @@ def unjudged(check: str, chosen: Chosen) -> list[Finding]:
     return [
         Finding(check, Severity.NOT_JUDGED, Culprit("worker", worker), without.why, advice=_ADVICE)
         for worker, without in chosen.without.items()
-        if not without.due
+        if not without.due and not without.covered
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from atlctl.remote.smoke import zygote
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.ranks import allreduce, collectives, expected, settle, stragglers
-from atlctl.smoke.ranks.members import Member, Without, choose, cut_off
+from atlctl.smoke.ranks.members import Member, Without, choose, cut_off, unjudged
 from atlctl.smoke.ranks.stages import StageOutcome, Track
 
 TORCH = {"ok": True, "torch": "2.4.0", "cuda": "12.4"}
@@ -40,7 +40,8 @@ def test_a_gpu_that_several_workers_see_is_tested_once() -> None:
     }
     found = choose(list(facts), dict.fromkeys("abcd", TORCH), facts, None)
     assert [(m.number, m.worker, m.gpu) for m in found.members] == [(0, "a", 0), (1, "b", 1), (2, "d", 0)]
-    assert found.without == {"c": Without("its GPUs are those of a, and tested there", due=False)}
+    assert found.without == {"c": Without("its GPUs are those of a, and tested there", due=False, covered=True)}
+    assert unjudged("device", found) == [], "or a healthy machine whose workers share its GPUs is no PASS"
 
 
 def test_one_rank_for_each_worker_where_nobody_has_a_gpu() -> None:
