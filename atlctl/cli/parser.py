@@ -86,6 +86,7 @@ class Commands(MutableMapping[str, Any]):
         command.path = path
         command.summary, command.guide = entry.summary, entry.guide or self._guide or name
         command.text, command.examples = getattr(module, "TEXT", ""), getattr(module, "EXAMPLES", "")
+        command.alone = getattr(module, "ALONE", {})
         own = {key_of(param) for param in command.params}
         command.params += [copy.copy(param) for param in self._shared if key_of(param) not in own]
         _convert_plainly(command.params)
@@ -119,6 +120,8 @@ class _Parser:
     examples: str = ""
     #: The document that tells more about it, in both languages: a file's name below `docs/LANGUAGE`, without its end.
     guide: str = ""
+    #: Options that need no value, and the value that they then have.
+    alone: Mapping[str, str] = {}
     params: list[Any]
 
     def get_help_option(self, ctx: Any) -> Any:
@@ -137,8 +140,12 @@ class Command(_Parser, TyperCommand):
     """One command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        valued = (
+            f"{word}={self.alone[word]}" if word in self.alone and after[:1] in ("", "-") else word
+            for word, after in zip(args, [*args[1:], ""], strict=False)
+        )
         with _located(ctx):
-            rest = super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, list(valued))
         if rest:
             raise UsageError(Message("too many arguments ({words})", words=" ".join(rest)), _see(f"atlctl {self.path}"))
         given = _merge_shared(self, ctx)

@@ -53,7 +53,7 @@ async def look_before(run: Run) -> None:
     run.report.data["care"] = {"busy": busy, "left_out": cramped}
     if busy and not run.options.allow_busy:
         run.quiet = _quiet(busy)
-    elif not run.options.net_only and run.options.gpu is not False:
+    elif run.ranks:
         # It takes long to import, and nothing waits for it yet.
         run.session.tell({name: {"cmd": "torch"} for name in run.facts if name not in cramped})
 

@@ -23,18 +23,21 @@ NO_RESULT = Message("it gave no result")
 class Options:
     """What the user asked for.
 
-    `net_only`: facts and network, nothing else. `gpu`: whether GPUs may be touched, None to decide by looking (never
-    while a training uses them). `gpus`: for each worker named the GPUs that are tested. `mounts`: folders to
-    test beside those found shared. `timeout`: seconds for the whole run.
+    `net_only`: facts and network, nothing else. `items`: these checks, instead of those of the tier. `gpu`: whether
+    GPUs may be touched, None to decide by looking (never while a training uses them). `gpus`: for each worker named
+    the GPUs that are tested. `mounts`: folders to test beside those found shared. `timeout`: seconds for the whole
+    run. `budget`: seconds after which no check begins, nor one that would usually take longer than is left.
     """
 
     tier: Tier = "quick"
     net_only: bool = False
+    items: tuple[str, ...] = ()
     gpu: bool | None = None
     allow_busy: bool = False
     gpus: Mapping[str, Sequence[int]] | None = None
     mounts: tuple[str, ...] = ()
     timeout: float = 300.0
+    budget: float | None = None
     #: Figures of hardware that the user has added.
     busbw: tuple[BusbwRow, ...] = ()
 
@@ -42,8 +45,8 @@ class Options:
 @dataclass(slots=True)
 class Run:
     """One smoke test under way. `facts`: what each agent told of its worker, by name, once `check_facts` has run.
-    `progress` gets the check that begins, or goes on, and a detail. `quiet`: GPUs and CPUs are left alone because a
-    training runs; says why."""
+    `progress` gets the check that begins, or goes on, and a detail. `ranks`: checks with torch are due. `quiet`:
+    GPUs and CPUs are left alone because a training runs; says why."""
 
     session: Session
     workers: tuple[Worker, ...]
@@ -51,6 +54,7 @@ class Run:
     report: Report
     progress: Callable[[str, str], None] = lambda *_: None
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ranks: bool = True
     quiet: str = ""
 
     def find(self, *findings: Finding) -> None:

@@ -21,7 +21,7 @@ from atlctl.jobs.errors import SEE_PERMISSIONS, AtlctlError, NotAllowed, TimedOu
 from atlctl.jobs.model import Job, Worker
 from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.smoke.care import check_gpus, look_before
-from atlctl.smoke.context import Options, Run
+from atlctl.smoke.context import Options, Run, Tier
 from atlctl.smoke.facts import check_facts
 from atlctl.smoke.findings import Check, Culprit, Finding, Report, Severity, SmokeVerdict
 from atlctl.smoke.network.mesh import check_mesh
@@ -49,44 +49,73 @@ Act = Callable[[Run], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One check: its name in the report, what it looks at, and what makes it. `ranks`: it runs processes with torch,
-    on GPUs. `others`: it needs two workers. `loads`: a training would feel it."""
+    """One check: its name in the report, what it looks at, and what makes it. `seconds`: how long it takes four healthy
+    workers on CPUs (two cores for all of them), `each`, how much longer with one more, and `on_gpus`, how long on
+    GPUs at least. `ranks`: it runs processes with torch, on GPUs. `others`: it needs two workers. `loads`: a
+    training would feel it. `needs`: the check whose result it uses."""
 
     name: str
     title: Message
     act: Act
+    seconds: float = 0.0
+    each: float = 0.0
+    on_gpus: float = 0.0
     ranks: bool = False
     others: bool = False
     loads: bool = False
+    needs: str = ""
+
+    def takes(self, workers: int, *, gpus: bool) -> float:
+        """Seconds that it usually takes so many workers."""
+        return max(self.seconds + self.each * max(0, workers - _MEASURED), self.on_gpus if gpus else 0.0)
 
 
-_FACTS = Step("facts", Message("what differs between workers"), check_facts)
-_MESH = Step("mesh", Message("every worker calls every other"), check_mesh, others=True)
-_THROUGHPUT = Step("throughput", Message("speed and loss of every link"), check_throughput, others=True, loads=True)
+#: Workers of `Step.seconds`.
+_MEASURED = 4
+_FACTS = Step("facts", Message("what differs between workers"), check_facts, 0.5, 0.02)
+_MESH = Step("mesh", Message("every worker calls every other"), check_mesh, 0.5, 0.05, others=True)
+_THROUGHPUT = Step(
+    "throughput",
+    Message("speed and loss of every link"),
+    check_throughput,
+    1.5,
+    0.3,
+    others=True,
+    loads=True,
+    needs="mesh",
+)
 _QUICK = (
     (_FACTS,),
-    (_MESH, Step("storage", Message("mounts are written and read by all"), check_storage)),
-    (Step("gpus", Message("what the driver tells of the GPUs"), check_gpus),),
-    (Step("device", Message("memory and arithmetic"), check_device, ranks=True),),
-    (Step("collectives", Message("collectives, bit by bit"), check_collectives, ranks=True),),
-    (Step("ddp", Message("gradients of a DDP step"), check_ddp, ranks=True),),
+    (Step("gpus", Message("what the driver tells of the GPUs"), check_gpus, 0.1),),
+    (_MESH, Step("storage", Message("mounts are written and read by all"), check_storage, 1, 0.02)),
+    (Step("device", Message("memory and arithmetic"), check_device, 3, 0.1, on_gpus=10, ranks=True),),
+    (Step("collectives", Message("collectives, bit by bit"), check_collectives, 0.5, 0.1, ranks=True),),
+    (Step("ddp", Message("gradients of a DDP step"), check_ddp, 0.5, 0.1, ranks=True),),
 )
 _STANDARD = (
     (_THROUGHPUT,),
-    (Step("fsdp", Message("a step of FSDP"), check_fsdp, ranks=True),),
-    (Step("allreduce", Message("bandwidth of all-reduce"), check_allreduce, ranks=True),),
-    (Step("stragglers", Message("who is slower than the others"), check_stragglers, ranks=True),),
+    (Step("fsdp", Message("a step of FSDP"), check_fsdp, 0.5, 0.1, ranks=True),),
+    (Step("allreduce", Message("bandwidth of all-reduce"), check_allreduce, 1.5, 0.1, ranks=True),),
+    (Step("stragglers", Message("who is slower than the others"), check_stragglers, 2.5, 0.1, ranks=True),),
 )
-_DEEP = ((Step("pairs", Message("each two workers by themselves"), check_pairs, ranks=True, others=True),),)
+_DEEP = ((Step("pairs", Message("each two workers by themselves"), check_pairs, 1.5, 0.1, ranks=True, others=True),),)
+_TIERS: Mapping[Tier, Sequence[Sequence[Step]]] = {"quick": _QUICK, "standard": _STANDARD, "deep": _DEEP}
+_STEPS = {step.name: step for groups in _TIERS.values() for group in groups for step in group}
 #: What each line of the report is about.
-TITLES = {
-    "roll-call": Message("who answers"),
-    **{step.name: step.title for group in (*_QUICK, *_STANDARD, *_DEEP) for step in group},
-}
+TITLES = {"roll-call": Message("who answers"), **{name: step.title for name, step in _STEPS.items()}}
+
+
+def items() -> list[tuple[Step, Tier]]:
+    """Every check but the roll call, in their order, and the tier that it begins with."""
+    return [(step, tier) for tier, groups in _TIERS.items() for group in groups for step in group]
 
 
 def steps(options: Options) -> Sequence[Sequence[Step]]:
     """The groups of a run with these options."""
+    if options.items:
+        wanted = {*options.items, *(step.needs for name, step in _STEPS.items() if name in options.items)}
+        chosen = ([step for step in group if step.name in wanted] for groups in _TIERS.values() for group in groups)
+        return [group for group in chosen if group]
     if options.net_only:
         return ((_FACTS,), (_MESH,), (_THROUGHPUT,))
     more = {"quick": (), "standard": _STANDARD, "deep": (*_STANDARD, *_DEEP)}
@@ -148,19 +177,20 @@ class Smoke:
         """Raises AtlctlError where nothing could be tested at all."""
         self._begun = time.monotonic()
         options = self._options
-        wants = not options.net_only and options.gpu is not False
+        due = {step.name for group in steps(options) for step in group if step.ranks}
+        ranks = bool(due) and options.gpu is not False
         config = {
             "seconds": int(options.timeout + _MARGIN),
-            "torch": wants,
+            "torch": ranks,
             "nice": 0,
             # What takes long to import is imported while nothing else is to be done.
-            "stages": ["ddp"] if options.tier == "quick" else ["ddp", "fsdp"],
+            "stages": [name for name in ("ddp", "fsdp") if name in due],
             "token": secrets.token_hex(8),
         }
         session = Session(self._executor, self._workers, config)
         self._sessions.append(session)
         async with session:
-            run = Run(session, self._workers, options, self.report, self._progress)
+            run = Run(session, self._workers, options, self.report, self._progress, ranks=ranks)
             silent = await self._roll_call(run)
             again = asyncio.create_task(self._again(silent, {**config, "torch": False})) if silent else None
             asked = time.monotonic()
@@ -283,7 +313,11 @@ class Smoke:
 
     async def _checks(self, run: Run) -> None:
         """Every check of the tier gets its line in the report, also those that were not made."""
-        for at, group in enumerate(steps(self._options)):
+        looked = False
+        for group in steps(self._options):
+            if group[0].name != _FACTS.name and not looked:
+                looked = True
+                await self._guarded(run, None, look_before)
             todo = []
             for step in group:
                 verdict, why = self._left_out(run, step)
@@ -292,8 +326,6 @@ class Smoke:
                 else:
                     todo.append(self._guarded(run, step.name, step.act))
             await asyncio.gather(*todo)
-            if at == 0:
-                await self._guarded(run, None, look_before)
 
     def _left_out(self, run: Run, step: Step) -> tuple[SmokeVerdict, str]:
         """Why a check is not made, empty if it is, and what that means for its verdict."""
@@ -310,6 +342,15 @@ class Smoke:
             return SmokeVerdict.INCOMPLETE, Message("no worker answers any more")
         if step.others and len(living) < 2:
             return SmokeVerdict.INCOMPLETE, Message("only one worker is left, and at least two are needed")
+        if self._options.budget is not None:
+            left = self._begun + self._options.budget - time.monotonic()
+            usual = step.takes(len(living), gpus=any(facts.get("gpus") for facts in run.facts.values()))
+            if usual > left:
+                return SmokeVerdict.SKIPPED, Message(
+                    "it usually takes {usual:.1f} s, and {left:.1f} s of the budget are left",
+                    usual=usual,
+                    left=max(0.0, left),
+                )
         return SmokeVerdict.PASS, ""
 
     async def _guarded(self, run: Run, name: str | None, act: Act) -> None:

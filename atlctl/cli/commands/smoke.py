@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 TIERS = ("quick", "standard", "deep")
 #: Seconds for a whole run, where --timeout says nothing.
 _SECONDS = {"quick": 120.0, "standard": 300.0, "deep": 1200.0}
+#: Seconds that a run with a budget may take at least: a worker that does not answer takes some of them.
+_BUDGETED = 30.0
+_LIST = "list"
+ALONE = {"--items": _LIST}
 
 
 TEXT = Message(
@@ -35,6 +39,7 @@ EXAMPLES = Message(
 atlctl smoke train-7
 atlctl smoke train-7 --net-only                      # only facts and network, also during a training
 atlctl smoke train-7 --tier standard --mount /data
+atlctl smoke train-7 --items gpus,mesh --budget 20s  # only these, as a check before a training starts
 atlctl smoke train-7 --gpus worker-1:0,2 -o json
 atlctl smoke train-7 --print-torchrun                # the torchrun command for the workers' environment"""
 )
@@ -45,6 +50,21 @@ def command(
     job: options.Job = None,
     job_option: options.JobOption = None,
     selection: options.Selected = options.NO_SELECTION,
+    items: Annotated[
+        str | None,
+        typer.Option(
+            "--items",
+            metavar="CHECKS",
+            help=Message("make only these checks (gpus,mesh); without a value, list the checks with their usual time"),
+        ),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        options.duration(
+            "--budget",
+            help=Message("begin no check that would usually not be done within this time; it is SKIPPED"),
+        ),
+    ] = None,
     tier: Annotated[
         str,
         options.choice(
@@ -57,7 +77,10 @@ def command(
         float | None,
         options.duration(
             "--timeout",
-            help=Message("time limit for the whole test (2m, 5m, 20m by tier); later checks are INCOMPLETE"),
+            help=Message(
+                "time limit for the whole test (2m, 5m, 20m by tier; with --budget twice that, at least 30s); later "
+                "checks are INCOMPLETE"
+            ),
         ),
     ] = None,
     net_only: Annotated[
@@ -93,9 +116,12 @@ def command(
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
 ) -> int:
-    _check(net_only=net_only, no_gpu=no_gpu, allow_busy=allow_busy, gpus=gpus, mount=mount)
+    if items == _LIST:
+        return _list(output)
+    _check(net_only=net_only, no_gpu=no_gpu, allow_busy=allow_busy, gpus=gpus, mount=mount, items=items)
     context().container = container
-    seconds = _SECONDS[tier] if timeout is None else timeout
+    chosen_items = _items(items)
+    seconds = timeout or _seconds(tier, chosen_items, budget)
     if print_torchrun:
         return run_async(lambda: _print_torchrun(job, job_option, selection, seconds, output))
 
@@ -106,11 +132,13 @@ def command(
         return Options(
             tier=cast("Tier", tier),
             net_only=net_only,
+            items=chosen_items,
             gpu=False if no_gpu else None,
             allow_busy=allow_busy,
             gpus=_gpus(gpus, found) if gpus else None,
             mounts=tuple(mount or ()),
             timeout=seconds,
+            budget=budget,
             busbw=own_busbw(),
         )
 
@@ -123,7 +151,13 @@ def command(
 
 
 def _check(
-    *, net_only: bool, no_gpu: bool, allow_busy: bool, gpus: Sequence[str] | None, mount: Sequence[str] | None
+    *,
+    net_only: bool,
+    no_gpu: bool,
+    allow_busy: bool,
+    gpus: Sequence[str] | None,
+    mount: Sequence[str] | None,
+    items: str | None,
 ) -> None:
     """Raises UsageError for options that contradict each other."""
     for narrow, wide in (("--no-gpu", no_gpu), ("--net-only", net_only)):
@@ -133,6 +167,8 @@ def _check(
                     Message("'{narrow}' touches no GPU, and '{option}' is about GPUs", narrow=narrow, option=name),
                     LEAVE_ONE_OUT,
                 )
+    if net_only and items is not None:
+        raise UsageError(Message("'--net-only' and '--items' both say what is tested"), LEAVE_ONE_OUT)
     if net_only and mount:
         raise UsageError(Message("'--net-only' tests no mount"), Message("leave out --net-only, or --mount"))
     for path in mount or ():
@@ -140,6 +176,63 @@ def _check(
             raise UsageError(
                 Message("--mount {path}: a folder on the workers is needed, from its root", path=path), "--mount /data"
             )
+
+
+def _items(text: str | None) -> tuple[str, ...]:
+    """The checks that `--items` names, empty without it. Raises UsageError."""
+    if text is None:
+        return ()
+    from atlctl.smoke.run import TITLES
+
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if unknown := [name for name in names if name not in TITLES]:
+        raise UsageError(
+            Message("--items: no such check '{name}'", name=unknown[0]),
+            Message("see: {command}", command="atlctl smoke --items"),
+        )
+    if not names:
+        raise UsageError(
+            Message("--items: at least one check is needed"), Message("see: {command}", command="atlctl smoke --items")
+        )
+    return names
+
+
+def _seconds(tier: str, items: Sequence[str], budget: float | None) -> float:
+    """The time limit of a run without `--timeout`: that of the deepest tier which the checks belong to."""
+    from atlctl.smoke.run import items as known
+
+    tiers = {tier, *(begins for step, begins in known() if step.name in items)}
+    longest = max(_SECONDS[one] for one in tiers)
+    return longest if budget is None else min(longest, max(_BUDGETED, 2 * budget))
+
+
+def _list(output: str) -> int:
+    """What `--items` shows without a value."""
+    from atlctl.cli.smoke.telling import Words
+    from atlctl.i18n import language
+    from atlctl.render.table import Column, Table, render_table
+    from atlctl.smoke.run import items
+
+    if output == "json":
+        say.document(
+            {
+                "checks": [
+                    {"check": step.name, "tier": tier, "seconds": step.seconds, "purpose": step.title}
+                    for step, tier in items()
+                ]
+            }
+        )
+        return ExitCode.OK
+    columns = (
+        Column(Message("CHECK")),
+        Column(Message("TIER")),
+        Column(Message("SECONDS"), "right"),
+        Column(Message("LOOKS AT"), least=30),
+    )
+    words = Words(language())
+    rows = [[step.name, tier, f"{step.seconds:g}", words(step.title)] for step, tier in items()]
+    say.out(render_table(Table(columns, rows), context().streams))
+    return ExitCode.OK
 
 
 def _gpus(texts: Sequence[str], job: Job) -> Mapping[str, Sequence[int]]:

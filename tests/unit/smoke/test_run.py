@@ -17,7 +17,7 @@ from atlctl.jobs.model import Job, State, Worker
 from atlctl.smoke import run as running
 from atlctl.smoke.context import Options, Run
 from atlctl.smoke.findings import Culprit, Finding, Report, Severity, SmokeVerdict
-from atlctl.smoke.run import Act, Smoke, Step, absent, names, steps
+from atlctl.smoke.run import Act, Smoke, Step, absent, items, names, steps
 from tests.unit.smoke.scripted import Script, Scripted, Stream, mute, polite, worker
 
 TITLE = Message("a check")
@@ -266,7 +266,7 @@ def test_cancelled_it_ends_its_agents_and_keeps_what_it_found(monkeypatch: pytes
 
 
 def test_every_tier_has_its_checks_in_their_order() -> None:
-    quick = ["roll-call", "facts", "mesh", "storage", "gpus", "device", "collectives", "ddp"]
+    quick = ["roll-call", "facts", "gpus", "mesh", "storage", "device", "collectives", "ddp"]
     standard = [*quick, "throughput", "fsdp", "allreduce", "stragglers"]
     assert names(Options()) == quick
     assert names(Options(tier="standard")) == standard
@@ -278,6 +278,54 @@ def test_every_tier_has_its_checks_in_their_order() -> None:
     deep = [step for group in steps(Options(tier="deep")) for step in group]
     assert {step.name for step in deep if not step.ranks} == {"facts", "mesh", "storage", "gpus", "throughput"}
     assert steps(Options())[0][0].name == "facts"
+
+
+def test_items_are_made_instead_of_a_tier_with_what_they_need() -> None:
+    assert names(Options(items=("gpus",))) == ["roll-call", "gpus"]
+    assert names(Options(tier="deep", items=("ddp", "facts"))) == ["roll-call", "facts", "ddp"]
+    assert names(Options(items=("throughput",))) == ["roll-call", "mesh", "throughput"], "it measures what mesh found"
+    assert names(Options(items=("roll-call",))) == ["roll-call"]
+    assert [step.name for step, _ in items()] == names(Options(tier="deep"))[1:]
+    assert all(step.seconds > 0 for step, _ in items()), "they are shown, and budgets are kept by them"
+
+
+def test_a_training_is_looked_for_before_any_check_but_the_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    async def look(_: Run) -> None:
+        seen.append("look")
+
+    def act(name: str) -> Act:
+        async def check(run: Run) -> None:
+            seen.append(name)
+            await good(name)(run)
+
+        return check
+
+    smoke(monkeypatch, [[Step("device", TITLE, act("device"))], [Step("ddp", TITLE, act("ddp"))]], look=look)
+    assert seen == ["look", "device", "ddp"]
+    seen.clear()
+    smoke(monkeypatch, [[Step("facts", TITLE, act("facts"))], [Step("device", TITLE, act("device"))]], look=look)
+    assert seen == ["facts", "look", "device"]
+
+
+def test_what_a_budget_does_not_suffice_for_is_skipped_and_what_fits_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [
+        [Step("mesh", TITLE, good("mesh"), seconds=1)],
+        [Step("device", TITLE, good("device"), seconds=1, on_gpus=10)],
+        [Step("allreduce", TITLE, good("allreduce"), seconds=2, each=10)],
+        [Step("ddp", TITLE, good("ddp", 0.4), seconds=0.1)],
+        [Step("gpus", TITLE, good("gpus"), seconds=4.8)],
+    ]
+
+    async def with_gpus(run: Run) -> None:
+        run.facts["worker-0"] = {"gpus": [{"index": 0}]}
+
+    made = smoke(monkeypatch, groups, count=5, options=Options(budget=5), look=with_gpus)
+    wanted = {"mesh": "pass", "device": "skipped", "allreduce": "skipped", "ddp": "pass", "gpus": "skipped"}
+    assert verdicts(made.report) == {"roll-call": "pass", **wanted}
+    assert notes(made.report)["device"].startswith("it usually takes 10.0 s, and "), notes(made.report)
+    assert made.report.verdict is SmokeVerdict.PASS, "what an option excluded was not due"
 
 
 def test_who_is_missing_without_being_asked() -> None:
