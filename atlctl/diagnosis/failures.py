@@ -12,7 +12,7 @@ from atlctl.diagnosis.logfacts import CollectiveLine, LogFacts, Says, SignatureH
 from atlctl.diagnosis.logline import Moment
 from atlctl.diagnosis.signatures import LineRole, Matcher
 from atlctl.diagnosis.torchelastic import NoteKind, signal_name
-from atlctl.diagnosis.tracebacks import Frame, Raised
+from atlctl.diagnosis.tracebacks import Frame, Raised, innermost_own
 from atlctl.i18n import Message
 
 
@@ -119,9 +119,11 @@ class Judge:
         time = self._time(process)
         line_no = last.line_no or (process.entry.line_no if process.entry else None)
         if origin is None and process.closed and last.exception.rpartition(".")[2] in _ASKED_TO_LEAVE:
-            return self._made(process, Part.ENDED, None, "cascade_sigterm", last.text, line_no, time, last)
+            return self._made(process, Part.ENDED, None, "cascade_sigterm", line_no, time, last)
         part, strength = (Part.VICTIM, None) if origin else (Part.INITIATOR, Strength.SOME if end else Strength.STRONG)
         match = self._matcher.match(last.message) or self._matcher.match(first.message)
+        if last.inner and (child := self._matcher.match(last.inner)) and child.signature.role is LineRole.ROOT:
+            match = child
         for extra in (*last.text.split("\n")[1:], *first.text.split("\n")[1:]):
             if (better := self._matcher.match(extra)) and (match is None or match.signature.category in _GENERAL):
                 match = better
@@ -130,7 +132,7 @@ class Judge:
             category = "python_exception"
         # Of a chain that begins with its own error and ends with a lost peer the beginning is what happened.
         shown = first if part is Part.INITIATOR and end else last
-        made = self._made(process, part, strength, category, shown.text, shown.line_no or line_no, time, shown)
+        made = self._made(process, part, strength, category, shown.line_no or line_no, time, shown)
         return _with(made, origin or end, match.signature.id if match else "")
 
     def _statement(self, process: Process, said: CollectiveLine, part: Part, why: Consequence | None) -> Failure:
@@ -211,13 +213,14 @@ class Judge:
         part: Part,
         strength: Strength | None,
         category: str,
-        text: str,
         line_no: int | None,
         time: Moment | None,
         raised: Raised,
     ) -> Failure:
-        message, _, detail = text.partition("\n")
+        message, _, detail = raised.told.partition("\n")
         frame = next((item.frame for item in reversed(process.chain()) if item.frame), None)
+        if raised.inner:
+            frame = innermost_own(raised.frames) or frame
         exception = raised.exception or None
         return Failure(
             process, part, strength, category, exception, message, detail, frame, time, line_no, raised=raised

@@ -74,9 +74,10 @@ class Cause:
     """A root cause, or a candidate for one.
 
     `worker` is None if the text names none (a worker that left no log). `host` is an address or host name that
-    victims name. `attempt` counts from 0 on this worker. `why` says in one sentence what speaks for it. `brief`: the
-    message without the rank's name, for those who have named it; empty if there is none in it. `last_lines`: of the
-    log, if there is no traceback: the process's own as far as lines name their rank, else its worker's.
+    victims name. `attempt` counts from 0 on this worker. `why` says in one sentence what speaks for it. `brief`: what
+    people are shown in place of the message: without the rank's name, or what a DataLoader's child raised; or empty.
+    `last_lines`: of the log, if there is no traceback: the process's own as far as lines name their rank, else its
+    worker's.
     """
 
     worker: str | None

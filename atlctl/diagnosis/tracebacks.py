@@ -12,11 +12,14 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from atlctl.diagnosis.logline import NOBODY, Moment, Origin
 from atlctl.jobs.fields import without_surrogates
 
 HEADER = "Traceback (most recent call last):"
+#: The function of a frame that names none: of a syntax error.
+UNKNOWN = "<unknown>"
 
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,99}\.){0,20}[A-Za-z_]\w{0,99})(?=: |:?\s*$)")
 _EXCEPTION_NAME = re.compile(r"(?:Error|Exception|Interrupt|Exit|Warning|ExceptionGroup|StopIteration)$")
@@ -91,7 +94,7 @@ def exception_name(line: str) -> str | None:
 def frame_of(line: str) -> Frame | None:
     """The frame of a `File "...", line N, in f` line."""
     match = _FRAME.match(line)
-    return Frame(match[1], int(match[2]), (match[3] or "<unknown>").rstrip()) if match else None
+    return Frame(match[1], int(match[2]), (match[3] or UNKNOWN).rstrip()) if match else None
 
 
 def read_frame(line: str) -> Frame | None:
@@ -109,6 +112,11 @@ def boxed_frame_of(line: str) -> Frame | None:
 def is_users_code(path: str) -> bool:
     """Whether a file is neither of an installed package nor of the standard library."""
     return bool(path) and _FOREIGN_PATH.search(path) is None
+
+
+def innermost_own(frames: Sequence[Frame]) -> Frame | None:
+    """The last frame in the user's code."""
+    return next((frame for frame in reversed(frames) if frame.own), None)
 
 
 def user_frame(lines: Sequence[str]) -> Frame | None:
@@ -169,6 +177,8 @@ _LOG_LINE = re.compile(
 
 #: Messages of which the first line does not say what happened.
 _LONG = re.compile(r"NCCL|DataLoader worker")
+#: A line of a list in a message.
+_ITEM = re.compile(r"[ \t]|[-*•] ")
 #: torch's Python loggers repeat their prefix in front of every line of a traceback that they report.
 _GLOG = re.compile(r"[DIWEC]\d{4} [\d:.]{8,20} ")
 
@@ -190,6 +200,8 @@ class Raised:
     operation: str = ""
     frames: tuple[Frame, ...] = ()
     omitted: int = 0
+    #: What a DataLoader's child raised, if the message is only that it did: then the frames are the child's.
+    inner: str = ""
 
     @property
     def text(self) -> str:
@@ -198,6 +210,13 @@ class Raised:
         Without a prefix the lines behind a message may be another process's.
         """
         return "\n".join((self.message, *self.detail)) if _LONG.search(self.message) else self.message
+
+    @property
+    def told(self) -> str:
+        """The same for people: a message that ends in a colon with the list behind it, too."""
+        if not self.message.endswith(":") or _LONG.search(self.message):
+            return self.text
+        return "\n".join((self.message, *takewhile(_ITEM.match, self.detail)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +256,10 @@ class _Open:
     frames: deque[Frame] = field(default_factory=lambda: deque(maxlen=MAX_FRAMES))
     count: int = 0
     awaits_source: bool = False
-    #: The message holds the traceback of a DataLoader's child, whose frames take the place of the parent's.
+    #: The message holds the traceback of a DataLoader's child, whose frames take the place of the parent's, and what it
+    #: raised.
     child: bool = False
+    inner: str = ""
     #: Columns of rich's box, 0 without one; how many folded lines may follow, and the columns of the last one.
     boxed: int = 0
     wrapped: int = 0
@@ -280,7 +301,7 @@ class _Open:
 
     def _forget_frames(self) -> None:
         self.frames.clear()
-        self.count, self.awaits_source, self.child = 0, False, False
+        self.count, self.awaits_source, self.child, self.inner = 0, False, False, ""
 
     def start_child(self) -> None:
         """The traceback of a DataLoader's child begins in the message."""
@@ -292,7 +313,7 @@ class _Open:
             self.chain[-1] = replace(self.chain[-1], detail=tuple(self.detail))
         if self.child and self.frames and self.chain:
             omitted = self.count - len(self.frames)
-            self.chain[-1] = replace(self.chain[-1], frames=tuple(self.frames), omitted=omitted)
+            self.chain[-1] = replace(self.chain[-1], frames=tuple(self.frames), omitted=omitted, inner=self.inner)
         self.detail = []
 
 
@@ -419,6 +440,8 @@ class Traces:
                 current.add_frame(frame)
             elif text[:1].isspace() and current.frames:
                 current.add_source(text)
+            elif not current.inner and current.frames and exception_name(text):
+                current.inner = text.rstrip()[:_MESSAGE_LIMIT]
         log_line = _LOG_LINE.match(text) is not None
         if current.lines > _LINGER or (log_line and current.lines > 3):
             self._close(current)

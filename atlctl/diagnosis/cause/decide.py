@@ -289,7 +289,7 @@ def tell_story(job: JudgedJob, number: int, answer: Diagnosis) -> dict[str, Any]
         "cascade": _cascade(job, number, answer),
         "workers": tuple(_worker(job, index) for index in range(len(job.workers))),
         "earlier": _earlier(job, number, answer),
-        "remarks": _remarks(job, number),
+        "remarks": (*_remarks(job, number), *_doubtful_times(job, number, answer)),
         "ranks": tuple(_ranks(job, number, answer)),
     }
 
@@ -297,20 +297,23 @@ def tell_story(job: JudgedJob, number: int, answer: Diagnosis) -> dict[str, Any]
 def _cascade(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Followed, ...]:
     this = Round.of(job, number)
     blamed = {(cause.worker, cause.rank, cause.local_rank) for cause in (*answer.root_causes, *answer.candidates)}
+    whole = {cause.worker for cause in answer.root_causes if cause.rank is None and cause.local_rank is None}
     groups: dict[str, list[Failure]] = {}
     if answer.verdict is Verdict.JOB:
         return ()
     for item in this.failures:
         if item.part is Part.SILENT or (item.worker, item.rank, item.local_rank) in blamed:
             continue
+        if item.part is Part.INITIATOR and item.worker in whole:
+            continue
         groups.setdefault(_reason(item), []).append(item)
     made = [_group(job, reason, items) for reason, items in groups.items()]
-    agents = [end for end in this.final_ends if end.signal is None]
+    agents = [end for end in this.final_ends if end.signal is None and end.worker not in whole]
     if agents:
         first = agents[0]
         made.append(
             Followed(
-                Message("torchrun itself ended: the rendezvous or its store was gone"),
+                Message("torchrun itself ended: its rendezvous failed"),
                 len(agents),
                 tuple(dict.fromkeys(end.worker for end in agents)),
                 (),
@@ -365,11 +368,20 @@ def _ranks(job: JudgedJob, number: int, answer: Diagnosis) -> Iterator[RankEnd]:
     """How each process of the round ended, the root causes first."""
     blamed = {(cause.worker, cause.rank, cause.local_rank) for cause in answer.root_causes}
     failures = Round.of(job, number).failures
+    known = {(item.worker, item.rank, item.local_rank) for item in failures}
+    for cause in answer.root_causes:
+        process = cause.rank is not None or cause.local_rank is not None
+        if cause.worker and process and (cause.worker, cause.rank, cause.local_rank) not in known:
+            # No line of it is known: its end follows from those of the others.
+            yield RankEnd(
+                cause.worker, cause.rank, cause.local_rank, "cause", cause.exit_code, cause.signal, cause.message,
+                cause.time, None,
+            )  # fmt: skip
     for item in sorted(failures, key=lambda item: (item.worker, item.rank, item.local_rank) not in blamed):
-        cause = (item.worker, item.rank, item.local_rank) in blamed
+        guilty = (item.worker, item.rank, item.local_rank) in blamed
         proof = next(iter(proofs(item)), None)
         yield RankEnd(
-            item.worker, item.rank, item.local_rank, "cause" if cause else str(item.part), item.exit_code,
+            item.worker, item.rank, item.local_rank, "cause" if guilty else str(item.part), item.exit_code,
             item.signal, item.message, job.when(item), proof,
         )  # fmt: skip
 
@@ -413,6 +425,30 @@ def _earlier(job: JudgedJob, number: int, answer: Diagnosis) -> tuple[Cause, ...
         and (item.process.round < number or answer.verdict is Verdict.NONE)
     ]
     return tuple(found[:_MAX_EARLIER])
+
+
+#: Seconds that a consequence may be ahead of its cause, and behind it, before a clock must be wrong.
+_AHEAD, _BEHIND = 5.0, 3600.0
+
+
+def _doubtful_times(job: JudgedJob, number: int, answer: Diagnosis) -> Iterator[str]:
+    """A remark on workers whose times do not fit the cause's: nothing in the logs compares their clocks."""
+    for cause in answer.root_causes[:1]:
+        if cause.time is None or cause.worker is None or cause.category == "hang":
+            continue
+        names = {
+            item.worker: round(gap)
+            for item in Round.of(job, number).victims
+            if (when := job.when(item)) is not None
+            and not job.clocks.aligned(cause.worker, item.worker)
+            and not -_AHEAD <= (gap := when.seconds - cause.time.seconds) <= _BEHIND
+        }
+        if names:
+            shown = ", ".join(
+                f"{name} {gap / 3600:+.1f} h" if abs(gap) > _BEHIND else f"{name} {gap:+d} s"
+                for name, gap in list(names.items())[:5]
+            )
+            yield Message("clocks seem to differ and could not be compared: {shown}", shown=shown)
 
 
 def _remarks(job: JudgedJob, number: int) -> tuple[str, ...]:

@@ -130,7 +130,11 @@ def _opaque(this: Round) -> Diagnosis | None:
     if first.tie:
         return undecided(this, first.leaders, _AT_ONCE)
     leader, alone = first.leaders[0], len(found) == 1
-    why = Message("only this rank does not blame a peer") if alone else Message("it ended first; no reason was logged")
+    why = (
+        Message("only this rank does not report a lost peer")
+        if alone
+        else Message("it ended first; no reason was logged")
+    )
     confidence = Confidence.LIKELY if alone else Confidence.GUESS
     return Diagnosis(Verdict.RANK, (this.job.cause(leader, confidence, why),))
 

@@ -239,7 +239,7 @@ def _somebody_left(case: _Case) -> Diagnosis:
         return Diagnosis(Verdict.WORKER, (cause,))
     if len(case.ended) == 1 and not left and not unheard and not lost and len(case.left) > 1:
         # It was on its way out when its agent ended it, and nothing of what it said is in the log.
-        why = Message("only this rank does not blame a peer, and it logged nothing")
+        why = Message("only this rank does not report a lost peer, and it logged nothing")
         return _rank(case, case.ended[0], "unknown_python_exit", joined([why, gone]), Confidence.LIKELY)
     return _by_address(case) or _undecided(case, left or case.ended)
 

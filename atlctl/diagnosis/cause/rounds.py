@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,12 +17,15 @@ from atlctl.diagnosis.logline import Origin, When
 from atlctl.diagnosis.platform import PlatformState
 from atlctl.diagnosis.result import Cause, Confidence, GpuIdentity, Proof, Traceback
 from atlctl.diagnosis.signatures import Matcher
-from atlctl.diagnosis.tracebacks import Frame, Raised, read_frame
+from atlctl.diagnosis.tracebacks import Frame, Raised, exception_name, innermost_own, read_frame
 
 #: Lines of a log that are kept of a cause without a traceback.
 MAX_LAST_LINES = 12
-#: How Python's report of a crash begins and ends, and what is above the stack of the thread that crashed.
-_CRASH, _MODULES = "Fatal Python error: ", "Extension modules: "
+#: A rank that a line names, and lines that say nothing: rules, frames of C++, torchrun's summary, modules in a crash.
+_RANK = re.compile(r"\br(?:ank)?[ =:_]{0,2}(\d{1,6})\b", re.IGNORECASE)
+_NOISE = re.compile(r"\W*$|frame #\d|\s*<NO_OTHER_FAILURES>|\S+ FAILED$|Extension modules: ")
+#: How Python's report of a crash begins, and what is above the stack of the thread that crashed.
+_CRASH = "Fatal Python error: "
 _STACKS = ("Current thread ", "Stack (most recent call first)")
 
 
@@ -90,7 +94,8 @@ class JudgedJob:
                 for line in (lines if end is None else log.before[end])
                 if line.line_no > start and _may_be_of(line.origin, process)
             ]
-        return [Proof(name, line.line_no, line.text) for line in lines if not line.text.startswith(_MODULES)]
+            lines = _of_rank(process.rank, lines)
+        return [Proof(name, line.line_no, line.text) for line in lines if not _NOISE.match(line.text)]
 
     def category(self, text: str, other: str = "python_exception") -> str:
         """The category of a line by its signature; `other` without one."""
@@ -110,6 +115,8 @@ class JudgedJob:
         process, platform = failure.process, self.worker(failure.worker).evidence.platform
         trace = traceback_of(failure)
         lines = [] if trace else self.last_lines(failure.worker, process)
+        crash = crash_stack(lines)
+        own = innermost_own(crash.frames) if crash else None
         return Cause(
             worker=failure.worker,
             category=category or failure.category or "unknown",
@@ -125,12 +132,13 @@ class JudgedJob:
             exit_code=failure.exit_code,
             signal=failure.signal,
             exception=failure.exception,
+            brief=failure.raised.inner if failure.raised else "",
             detail=failure.detail,
-            frame=failure.frame,
+            frame=failure.frame or own,
             time=self.when(failure),
             signature=failure.signature,
-            proofs=_apart((*proofs(failure), *extra)),
-            traceback=trace or crash_stack(lines),
+            proofs=_apart((*([crash.proof] if crash and crash.proof else []), *proofs(failure), *extra)),
+            traceback=trace or crash,
             last_lines=tuple(lines[-MAX_LAST_LINES:]),
         )
 
@@ -168,6 +176,14 @@ def _may_be_of(origin: Origin, process: Process) -> bool:
     return all(None in pair or pair[0] == pair[1] for pair in (ranks, local_ranks))
 
 
+def _of_rank(rank: int | None, lines: Sequence[PlainLine]) -> Sequence[PlainLine]:
+    """Without lines that name another rank first, if lines of this one name it."""
+    named = [(line, int(found[1]) if (found := _RANK.search(line.text)) else None) for line in lines]
+    if not any(other == rank is not None for _, other in named):
+        return lines
+    return [line for line, other in named if other in (None, rank)]
+
+
 def traceback_of(failure: Failure) -> Traceback | None:
     """The traceback of the exception that the failure is told by; None if its frames are not known."""
     process, raised = failure.process, failure.raised
@@ -189,7 +205,10 @@ def traceback_in(chain: Sequence[Raised], raised: Raised, proof: Proof) -> Trace
     if not raised.frames:
         return None
     earlier = tuple(chain[: chain.index(raised)])
-    return Traceback(raised.frames, raised.omitted, raised.exception, raised.message, earlier, proof)
+    message = raised.inner or raised.message
+    return Traceback(
+        raised.frames, raised.omitted, exception_name(message) or raised.exception, message, earlier, proof
+    )
 
 
 def crash_stack(lines: Sequence[Proof]) -> Traceback | None:

@@ -10,13 +10,13 @@ from atlctl.diagnosis.telling.data import utc
 from atlctl.diagnosis.telling.guide import Manner
 from atlctl.diagnosis.telling.timeline import listings
 from atlctl.diagnosis.telling.who import (
-    UNNAMED,
     ended,
     frame_text,
     in_short,
     name_of,
     names_of,
     shape_of,
+    shortened,
     what_of,
     wordless,
 )
@@ -27,7 +27,7 @@ from atlctl.jobs.panel import Panel, Piece, Row
 MAX_CANDIDATES = 5
 MAX_PROOFS = 3
 MAX_DETAIL = 3
-_FOLD = 3
+_FOLD = 9
 _FOLD_PROOF = 2
 #: Several culprits that say different things are told one by one, so many of them.
 _MAX_GROUPS = 4
@@ -87,17 +87,18 @@ def _found(causes: Sequence[Cause], manner: Manner) -> list[Row]:
     frame = causes[0].frame
     where = frame_text(frame) if frame else ""
     meanings = [manner.guide.meaning(cause, manner.language) for cause in causes] if manner.verbose else []
-    what = _what(_groups(causes, manner), manner)
+    groups = _groups(causes, manner)
+    what = _what(groups, manner)
     rows = [
-        Row(Message("what"), what, manner.fold(_FOLD if len(what) == 1 else _FOLD_PROOF), "strong"),
-        Row(Message("where"), _distinct([where]), manner.fold(_FOLD)),
+        Row(Message("what"), what, manner.fold(_FOLD if len(groups) == 1 else _FOLD_PROOF), "strong"),
+        Row(Message("where"), _distinct([where])),
         Row(about("diagnosis", "kind"), _distinct(_kind(cause, manner) for cause in causes)),
         Row(Message("means"), _distinct(meanings)),
         Row(Message("ended"), _distinct(ended(cause) for cause in causes if not wordless(cause))),
         Row(Message("when"), _distinct([_when(causes)])),
         Row(Message("node"), _distinct(_address(cause) for cause in causes)),
         Row(Message("why"), _distinct(cause.why for cause in causes)),
-        Row(Message("evidence"), tuple(_evidence(causes, manner)), manner.fold(_FOLD_PROOF), proofs=True),
+        Row(Message("evidence"), tuple(_evidence(causes, what, manner)), manner.fold(_FOLD_PROOF), proofs=True),
         Row(Message("next"), tuple(_next(causes, manner))),
     ]
     return [row for row in rows if row.lines]
@@ -128,7 +129,9 @@ def _what(groups: Sequence[Sequence[Cause]], manner: Manner) -> tuple[str, ...]:
         ]
         return (*told, *_more(len(groups) - limit, _MORE_ROWS))
     first = groups[0][0]
-    lines = [line.strip() for line in first.detail.splitlines() if line.strip()] if not wordless(first) else []
+    lines = (
+        [] if wordless(first) or first.brief else [line.strip() for line in first.detail.splitlines() if line.strip()]
+    )
     limit = len(lines) if manner.verbose else MAX_DETAIL
     return (
         what_of(first, manner),
@@ -166,8 +169,8 @@ def _address(cause: Cause) -> str:
     return joined(filter(None, parts), COMMA)
 
 
-def _evidence(causes: Iterable[Cause], manner: Manner) -> list[str]:
-    """The place of each proof, and its text. One proof of each cause comes first."""
+def _evidence(causes: Iterable[Cause], told: Sequence[str], manner: Manner) -> list[str]:
+    """The place of each proof, and its text, once. One proof of each cause comes first. `told`: texts above it."""
     proofs: dict[Proof, None] = {}
     waiting = [list(cause.proofs) for cause in causes]
     while any(waiting):
@@ -177,9 +180,12 @@ def _evidence(causes: Iterable[Cause], manner: Manner) -> list[str]:
     found = list(proofs)
     limit = len(found) if manner.verbose else MAX_PROOFS
     lines = []
+    seen: set[str] = set()
     for proof in found[:limit]:
         text, place = in_short(proof.text, manner), manner.place(proof)
-        lines.append(joined((place, text), "  ") if text else place)
+        shown = "" if text in seen and not manner.verbose else shortened(text, manner) if text in told else text
+        seen.add(text)
+        lines.append(joined((place, shown), "  ") if shown else place)
     return [*lines, *_more(len(found) - limit, _MORE_ROWS)]
 
 
@@ -198,12 +204,11 @@ def _cordon(cause: Cause) -> list[str]:
     if cause.node is None:
         return [
             Message(
-                "take the node of {worker} out of service; these logs do not name the node: kubectl cordon NODE",
-                worker=cause.worker or UNNAMED,
+                "Take the node out of service (these logs do not name it): kubectl cordon NODE",
             )
         ]
     return [
-        Message("take node {node} out of service:", node=_address(cause)),
+        Message("Take node {node} out of service:", node=_address(cause)),
         f"kubectl cordon {shlex.quote(cause.node)}",
     ]
 
@@ -237,8 +242,8 @@ def _undecided(candidates: Sequence[Cause], manner: Manner) -> list[Row]:
                 [
                     advice,
                     Message(
-                        "collect more evidence: logs of all workers with time stamps (kubectl logs "
-                        "--timestamps), error files, logs of previous instances"
+                        "Collect more evidence: logs of all workers with time stamps (kubectl logs --timestamps), "
+                        "error files, logs of previous instances."
                     ),
                     command or "",
                 ]
@@ -250,8 +255,10 @@ def _undecided(candidates: Sequence[Cause], manner: Manner) -> list[Row]:
 
 def _candidate(group: Sequence[Cause], manner: Manner) -> str:
     first = group[0]
-    text = Message("{who}: {what}", who=names_of(group), what=what_of(first, manner))
-    return joined((text, f"({manner.place(first.proofs[0])})"), " ") if first.proofs else text
+    who, what = names_of(group), what_of(first, manner)
+    if not first.proofs:
+        return Message("{who}: {what}", who=who, what=what)
+    return Message("{who} ({place}): {what}", who=who, place=manner.place(first.proofs[0]), what=what)
 
 
 def _none(diagnosis: Diagnosis) -> list[Row]:

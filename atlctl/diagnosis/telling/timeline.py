@@ -27,7 +27,9 @@ from atlctl.diagnosis.telling.who import (
     name_of,
     names_of,
     ranks_of,
+    shortened,
     what_of,
+    wordless,
     workers_of,
 )
 from atlctl.diagnosis.torchelastic import parse_note
@@ -50,6 +52,8 @@ MAX_LAST_LINES = 8
 MAX_TRACES = 2
 #: Ends of which the log does not know the reason.
 _FROM_OUTSIDE = frozenset({"preemption", "interrupted", "terminal_hangup", "time_limit"})
+#: What torchrun's summary has of a process that a signal ended.
+_RECEIVED = re.compile(r"Signal \d{1,3} \((SIG\w{1,12})\) received by PID")
 #: Of several lines with one remark each: the most that is shown of it on a screen.
 _FOLD_FOLLOWED = 2
 
@@ -71,7 +75,7 @@ def listings(diagnosis: Diagnosis, manner: Manner) -> tuple[Section, ...]:
     found = [
         *_last_words(diagnosis, manner),
         _followed(diagnosis.cascade, base, manner),
-        _ranks(diagnosis.ranks, base, manner) if manner.ranks else _workers(diagnosis, base, manner),
+        _ranks(diagnosis, base, manner) if manner.ranks else _workers(diagnosis, base, manner),
         _earlier(diagnosis.earlier, base, manner),
         Section(Message("remarks"), tuple(Line((text,)) for text in diagnosis.remarks)),
     ]
@@ -104,9 +108,11 @@ def _apart(when: When, base: When) -> float:
 
 
 def base_of(diagnosis: Diagnosis) -> When | None:
-    """The moment that counts as 0: the root cause's time, else the first failure's."""
+    """The moment that counts as 0: the root cause's time, else the first failure's. Of a hang only the end is timed."""
     causes = [cause.time for cause in diagnosis.root_causes if cause.time is not None]
     if causes:
+        if all(cause.category == "hang" for cause in diagnosis.root_causes):
+            causes += [item.first for item in diagnosis.cascade if item.first is not None]
         return min(causes, key=lambda when: when.seconds)
     if diagnosis.verdict is Verdict.NONE:
         return None
@@ -125,7 +131,7 @@ def _last_words(diagnosis: Diagnosis, manner: Manner) -> Iterator[Section]:
     for cause in causes:
         if cause.traceback is not None:
             groups.setdefault(cause.traceback.frames, []).append(cause)
-        elif diagnosis.root_causes and cause.last_lines and cause.category not in _FROM_OUTSIDE:
+        elif diagnosis.root_causes and cause.last_lines and _tells_nothing(cause):
             groups[cause] = [cause]
     limit = len(groups) if manner.verbose else MAX_TRACES
     for group in list(groups.values())[:limit]:
@@ -136,11 +142,18 @@ def _last_words(diagnosis: Diagnosis, manner: Manner) -> Iterator[Section]:
             yield _last_lines(group[0], manner)
 
 
+def _tells_nothing(cause: Cause) -> bool:
+    """Whether the log has no reason for this end: then its last lines may say more."""
+    return cause.category not in _FROM_OUTSIDE and (wordless(cause) or isinstance(cause.message, Message))
+
+
 def _traceback(trace: Traceback, causes: Sequence[Cause], manner: Manner) -> Section:
     ranks = [cause.rank for cause in causes if cause.rank is not None]
     who = ranks_of(ranks) if ranks else names_of(causes)
     proof = trace.proof
-    if not trace.exception:
+    if proof and not ranks and causes[0].worker is None:
+        label = Message("traceback ({place})", place=manner.place(proof))
+    elif not trace.exception:
         label = Message("Python stack of {who}, innermost call last", who=who)
     elif proof is None:
         label = Message("traceback of {who}", who=who)
@@ -150,7 +163,7 @@ def _traceback(trace: Traceback, causes: Sequence[Cause], manner: Manner) -> Sec
     lines = [_raised_before(item) for item in trace.earlier[-limit:]] if limit else []
     lines += _frames(trace, manner)
     if trace.exception:
-        lines.append(Line((in_short(trace.message, manner),), "culprit"))
+        lines.append(Line((shortened(in_short(trace.message, manner), manner),), "culprit"))
     return Section(label, tuple(lines), manner.fold(1))
 
 
@@ -206,13 +219,16 @@ def _frame(frame: Frame, code: bool) -> list[Line]:
 def _last_lines(cause: Cause, manner: Manner) -> Section:
     limit = len(cause.last_lines) if manner.verbose else MAX_LAST_LINES
     shown = cause.last_lines[-limit:]
-    one = cause.rank is not None or cause.local_rank is not None
-    label = Message("last log lines before the end of {who}") if one else Message("last log lines of {who}")
+    if cause.rank is not None or cause.local_rank is not None:
+        label = Message("last log lines before the end of {who} ({place})")
+    elif cause.worker is not None:
+        label = Message("last log lines of {who} ({place})")
+    else:
+        label = Message("last log lines ({place})")
     numbers = [str(line.line_no) if line.line_no is not None else "" for line in shown]
-    place = manner.place(shown[-1])
     lines = tuple(Line((number, line.text.strip())) for number, line in zip(numbers, shown, strict=True))
     who = ranks_of([cause.rank]) if cause.rank is not None else name_of(cause)
-    return Section(joined((label.filled(who=who), f"({place})"), " "), lines, manner.fold(1))
+    return Section(label.filled(who=who, place=manner.place(shown[-1])), lines, manner.fold(1))
 
 
 #: How a rank ended, and how that stands out.
@@ -225,11 +241,14 @@ _ENDS: dict[str, tuple[Message, PanelTone]] = {
 }
 
 
-def _ranks(ends: Sequence[RankEnd], base: When | None, manner: Manner) -> Section:
+def _ranks(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Section:
     """How every rank ended; those that ended alike on one line."""
     groups: dict[tuple[str, str, str], list[RankEnd]] = {}
-    for item in ends:
-        key = (item.part, ended(item), _said_by(item, manner))
+    blamed = {(cause.worker, cause.rank, cause.local_rank): cause for cause in diagnosis.root_causes}
+    for item in diagnosis.ranks:
+        cause = blamed.get((item.worker, item.rank, item.local_rank))
+        said = _said_by(item, manner) if cause is None else _what_in_list(cause, manner)
+        key = (item.part, item.signal or ended(item), said)
         groups.setdefault(key, []).append(item)
     order = list(_ENDS)
     ranked = sorted(groups.items(), key=lambda pair: order.index(pair[0][0]))
@@ -267,6 +286,11 @@ def _said_by(item: RankEnd, manner: Manner) -> str:
     return found.reason if found else in_short(item.said, manner)
 
 
+def _what_in_list(cause: Cause, manner: Manner) -> str:
+    """What a root cause said, in short; empty if that is only how it ended."""
+    return "" if wordless(cause) else shortened(what_of(cause, manner), manner)
+
+
 def _followed(groups: Sequence[Followed], base: When | None, manner: Manner) -> Section:
     limit = len(groups) if manner.verbose or len(groups) <= MAX_FOLLOWED else MAX_FOLLOWED - 1
     lines = []
@@ -288,7 +312,7 @@ def _workers(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Section
     label, fold = _heading(diagnosis, base), manner.fold(1)
     if not manner.verbose and (diagnosis.earlier if none else len(diagnosis.workers) == 1):
         return Section(label, ())  # the rest has said it
-    blamed = {cause.worker: cause for cause in reversed(diagnosis.root_causes) if cause.worker is not None}
+    blamed = _blamed(diagnosis)
     order = {part: place for place, part in enumerate(_PARTS)}
 
     def interest(group: Sequence[WorkerReport]) -> tuple[bool, int, float, int]:
@@ -297,11 +321,11 @@ def _workers(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Section
 
     def order_of(group: Sequence[WorkerReport]) -> tuple[float, bool, int]:
         item = group[0]
-        return (_place(item, blamed, base), item.worker not in blamed, item.index)
+        return (round(_place(item, blamed, base), 1), item.worker not in blamed, item.index)
 
     items = sorted(diagnosis.workers, key=lambda item: order_of([item]))
     many = len(items) > MAX_WORKERS and not manner.verbose
-    groups = _alike(items, blamed, manner) if many else [[item] for item in items]
+    groups = _alike(items, diagnosis, manner) if many else [[item] for item in items]
     ranked = sorted(groups, key=interest)
     limit = MAX_WORKERS - 1 if many and len(ranked) > MAX_WORKERS else len(ranked)
     shown = sorted(ranked[:limit], key=order_of)
@@ -313,19 +337,23 @@ def _workers(diagnosis: Diagnosis, base: When | None, manner: Manner) -> Section
         moment = (utc(when) or "-") if none else offset(when, base)
         tone: PanelTone = "culprit" if cause else "plain"
         names = workers_of([item.worker for item in group], manner) if len(group) > 1 else item.worker
-        lines.append(Line((moment, names, _said(item, cause, manner)), tone))
+        lines.append(Line((moment, names, _said(item, diagnosis, manner)), tone))
     if len(ranked) > limit:
         lines.append(Line(("", "", _rest([item for group in ranked[limit:] for item in group])), "faint"))
     return Section(label, tuple(lines), fold)
 
 
-def _alike(items: Sequence[WorkerReport], blamed: dict[str, Cause], manner: Manner) -> list[list[WorkerReport]]:
+def _blamed(diagnosis: Diagnosis) -> dict[str, Cause]:
+    return {cause.worker: cause for cause in reversed(diagnosis.root_causes) if cause.worker is not None}
+
+
+def _alike(items: Sequence[WorkerReport], diagnosis: Diagnosis, manner: Manner) -> list[list[WorkerReport]]:
     """Workers that say the same, the first of them in front; culprits stand alone."""
     groups: dict[tuple[str, str], list[WorkerReport]] = {}
+    blamed = _blamed(diagnosis)
     for item in items:
-        cause = blamed.get(item.worker)
-        said = _said(item, cause, manner)
-        groups.setdefault((item.worker if cause else item.part, said), []).append(item)
+        said = _said(item, diagnosis, manner)
+        groups.setdefault((item.worker if item.worker in blamed else item.part, said), []).append(item)
     return list(groups.values())
 
 
@@ -338,15 +366,18 @@ def _place(item: WorkerReport, blamed: dict[str, Cause], base: When | None) -> f
 
 
 def _heading(diagnosis: Diagnosis, base: When | None) -> str:
-    told = any(cause.time is not None for cause in diagnosis.root_causes)
+    told = any(cause.time == base for cause in diagnosis.root_causes)
     if told or base is None or (time := utc(base)) is None:
         return Message("workers")
     return Message("workers (+0.0 s is {time})", time=time)
 
 
-def _said(item: WorkerReport, cause: Cause | None, manner: Manner) -> str:
+def _said(item: WorkerReport, diagnosis: Diagnosis, manner: Manner) -> str:
+    cause = _blamed(diagnosis).get(item.worker)
     if cause is not None:
-        text = what_of(cause, manner)
+        text = shortened(what_of(cause, manner), manner)
+    elif any((item.worker, item.said) == (before.worker, before.message) for before in diagnosis.earlier):
+        text = Message("in an earlier round: {said}", said=shortened(_short(item, manner), manner))
     elif item.part == "no log":
         text = Message("no log")
     elif item.part == "silent":
@@ -362,7 +393,11 @@ def _said(item: WorkerReport, cause: Cause | None, manner: Manner) -> str:
 
 def _short(item: WorkerReport, manner: Manner) -> str:
     """What a victim says, in short: the sort of it, unless everything is asked for."""
-    found = None if manner.verbose or item.part == "initiator" else consequence_of(item.said)
+    if manner.verbose:
+        return item.said.strip()
+    found = None if item.part == "initiator" else consequence_of(item.said)
+    if ended := _RECEIVED.match(item.said):
+        return Message("ended by {signal}", signal=ended[1])
     return found.reason if found else in_short(item.said, manner)
 
 
@@ -390,8 +425,10 @@ def _earlier(causes: Sequence[Cause], base: When | None, manner: Manner) -> Sect
     lines = []
     for cause in causes[:limit]:
         moment = (utc(cause.time) or "-") if base is None else offset(cause.time, base)
-        place = (f"({manner.place(cause.proofs[0])})",) if cause.proofs else ()
-        lines.append(Line((moment, name_of(cause), joined((what_of(cause, manner), *place), " "))))
+        what = shortened(what_of(cause, manner), manner)
+        if cause.proofs:
+            what = Message("{what} ({place})", what=what, place=manner.place(cause.proofs[0]))
+        lines.append(Line((moment, name_of(cause), what)))
     if len(causes) > limit:
         lines.append(Line(("", "", Message("and {count} more: -v", count=len(causes) - limit)), "faint"))
     return Section(Message("earlier rounds"), tuple(lines), manner.fold(2))

@@ -9,7 +9,7 @@ from atlctl.diagnosis.consequence import own_text
 from atlctl.diagnosis.result import Cause, RankEnd
 from atlctl.diagnosis.telling.guide import Manner
 from atlctl.diagnosis.torchelastic import NoteKind, parse_note
-from atlctl.diagnosis.tracebacks import Frame
+from atlctl.diagnosis.tracebacks import UNKNOWN, Frame
 from atlctl.i18n import COMMA, Message, about, joined
 from atlctl.jobs.naming import fold_names, fold_numbers
 
@@ -25,6 +25,10 @@ _PACKAGES = re.compile(r"^.*[/\\](?:site-packages|dist-packages|python3(?:\.\d+)
 _REPORTS = ("failed (exitcode: ", "Received ")
 _HEAD = re.compile(r"\[?[DIWEF](?:\d{3,4} \d\d:\d\d:\d\d\.\d{1,9})? [^\]\s]{1,200}:\d{1,6}\] ")
 _SOURCE = re.compile(r"\[/[^\]\s]{1,300}\.(?:cc|cpp|h):\d{1,6}\] ")
+#: In front of a message: a progress bar on the same line, what C++ prints of an uncaught exception.
+_LEAD = re.compile(r"(?:[^|]{0,80}\d%\|[^|]{0,200}\|[^\[\]]{1,40}\[[^\]]{1,60}\](?=[^ ,]))?(?:what\(\): +)?")
+#: Characters of a text that is shown whole elsewhere, and of its beginning.
+_SHORT, _BEGINNING = 120, 90
 
 
 def name_of(cause: Cause) -> str:
@@ -55,17 +59,26 @@ def names_of(causes: Sequence[Cause]) -> str:
 def what_of(cause: Cause, manner: Manner) -> str:
     """The first line of what it said, or how it ended where it said nothing of its own."""
     note = parse_note(cause.message.encode("utf-8", "replace"), 0) if cause.exception is None else None
-    if note is not None and note.kind is NoteKind.SIGNALLED and cause.signal:
-        return Message("received {signal} from outside", signal=cause.signal)
+    if note is not None and note.kind is NoteKind.SIGNALLED and (signal := cause.signal or note.signal):
+        return Message("received {signal} from outside", signal=signal)
     if wordless(cause):
-        nothing = Message("no traceback") if cause.last_lines else Message("it logged nothing")
-        return joined((_end(cause), nothing))
-    return in_short(cause.brief or cause.message, manner)
+        return joined((_end(cause), Message("no traceback")))
+    crash = cause.traceback.message if cause.traceback and cause.exception is None else ""
+    return in_short(cause.brief or crash or cause.message, manner)
+
+
+def shortened(text: str, manner: Manner) -> str:
+    """The beginning of a text that is shown whole elsewhere; all of it with -v."""
+    if manner.verbose or isinstance(text, Message) or len(text) <= _SHORT:
+        return text
+    cut = text[:_BEGINNING]
+    end = cut.rfind(" ")
+    return f"{cut[:end]} …" if end > _BEGINNING // 2 else f"{cut}…"
 
 
 def wordless(cause: Cause) -> bool:
     """Whether the message is only torchrun's report of the end, which the words for the end say better."""
-    if cause.exception is not None or isinstance(cause.message, Message):
+    if cause.exception is not None or cause.traceback is not None or isinstance(cause.message, Message):
         return False
     note = parse_note(cause.message.encode("utf-8", "replace"), 0)
     return own_text(cause.message.strip()) is None or (note is not None and note.kind is not NoteKind.RENDEZVOUS)
@@ -111,12 +124,14 @@ def in_short(text: str, manner: Manner) -> str:
     if parse_note(text.encode("utf-8", "replace"), 0) is not None:
         starts = [text.find(words) for words in _REPORTS]
         return text[max(0, *starts) :]
-    return _SOURCE.sub("", _HEAD.sub("", text, count=1), count=1)
+    return _SOURCE.sub("", _HEAD.sub("", _LEAD.sub("", text, count=1), count=1), count=1)
 
 
-def frame_text(frame: Frame) -> Message:
+def frame_text(frame: Frame) -> str:
     """`train.py:101 in decode`; of a library its path below the folder of packages."""
     path = frame.path if frame.own else _PACKAGES.sub("", frame.path)
+    if frame.function == UNKNOWN:
+        return f"{path}:{frame.line}"
     return Message("{file}:{line} in {function}", file=path, line=frame.line, function=frame.function)
 
 

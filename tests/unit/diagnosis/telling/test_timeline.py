@@ -46,7 +46,7 @@ def test_the_cascade_is_folded() -> None:
     assert lists(told(ONE))["consequences"] == [
         ("+1.0 s", "3x gloo: connection closed by a peer (ranks 0-2 on worker-[0-1])"),
     ]
-    assert lists(told(ONE, "zh"))["连带影响"] == [("+1.0 s", "3 个：gloo：连接被对端关闭（worker-[0-1] 的 rank 0-2）")]
+    assert lists(told(ONE, "zh"))["连带影响"] == [("+1.0 s", "3× gloo：连接被对端关闭（worker-[0-1] 的 rank 0-2）")]
     whole = lists(told(ONE, verbose=True))["consequences"]
     assert whole[1] == ("", f"worker-0:7: {PEER_GONE}")
 
@@ -281,7 +281,7 @@ def test_every_rank_s_end_folded() -> None:
     assert lists(panel)["ranks"] == [
         ("+0.0 s", "rank 3 on worker-1", "root cause, exit code 1", MESSAGE),
         ("+1.0 s", "ranks 0-2 on worker-0", "consequence, exit code 1", "gloo: connection closed by a peer"),
-        ("-", "rank 4 on worker-0", "ended by its agent, SIGTERM (exit code -15)", ""),
+        ("-", "rank 4 on worker-0", "ended by its agent, SIGTERM", ""),
         ("-", "local rank 5 on worker-0", "end not in the logs", ""),
     ]
     assert [line.tone for line in panel.listings[-2].lines] == ["culprit", "victim", "faint", "plain"]
