@@ -126,7 +126,7 @@ def test_json_and_yaml_are_lossless_and_harmless(jobs: Registry, words: tuple[st
     assert_harmless(run, tty)
     data = json.loads(run.stdout)["data"]
     found = data["jobs"][0] if words == ("jobs",) else data["job"]
-    assert found["name"] == found["uid"] == NASTY
+    assert (found["name"], found["uid"]) == ("evil", NASTY), "a job's name is that of its folder"
     assert found["reason"] == f"runs on {NASTY}"
     if words == ("ps", "evil"):
         assert [worker["name"] for worker in data["workers"]] == [NASTY, OPEN]

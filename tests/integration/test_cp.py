@@ -194,7 +194,7 @@ def test_progress_is_on_a_terminal_alone_and_goes_away(jobs: Registry) -> None:
     with Terminal("cp", "--color", "never", *copy, env=jobs.env) as terminal:
         assert terminal.code() == 0
     shown = terminal.screen
-    assert re.search(rb"\r\x1b\[K\S+ copying: 0/1 workers  29\S+ KiB  \S+ KiB/s  \ds", shown), shown
+    assert re.search(rb"\r\x1b\[K\S+ copying: 0/1 workers  29\S+ KiB  \S+ [KM]?i?B/s  \ds", shown), shown
     assert STATUS_LINE.sub(b"", shown) == b"copied: worker-0 (1): 1 file, 293.0 KiB\r\n"
     for words, env in ((("-q",), {}), ((), {"TERM": "dumb"})):
         with Terminal("cp", *words, *copy, env={**jobs.env, **env}) as terminal:

@@ -134,7 +134,7 @@ def test_a_list_has_no_logs_and_no_processes(gpus: Cluster, words: tuple[str, ..
     run = gpus.on(*words)
     assert run.code == 2
     message, hint = problem(run.stderr)
-    assert "is a list of hosts" in message
+    assert "a list of hosts" in message
     assert "atlctl ssh run" in hint
 
 

@@ -64,7 +64,7 @@ def test_a_recording_in_a_folder_that_may_be_forged_is_not_read(monkeypatch: pyt
     forged.chmod(0o770)
     assert recorded.ranks(job()) is None
     assert recorded.newest("kubernetes", "team", "train") is None
-    assert said == [f"no recording is read: {forged} can be written by others (mode 0770)"] * 2
+    assert said == [f"the recording was not read: {forged} can be written by others (mode 0770)"] * 2
     forged.chmod(0o700)
     assert recorded.ranks(job()) is not None
 
