@@ -81,7 +81,8 @@ async def check_gpus(run: Run) -> None:
         if not seen and not any(finding.check == CHECK for finding in run.report.findings):
             stage.not_judged(Message("there is no GPU on any worker"))
             return
-        count = sum(len(gpus) for gpus in seen.values())
+        # Workers of one machine may all see its GPUs.
+        count = len({gpu.get("uuid") or (name, gpu["index"]) for name, gpus in seen.items() for gpu in gpus})
         gpus_on = plural("{n} GPU", "{n} GPUs", count), plural("{n} worker", "{n} workers", len(seen))
         stage.note = Message("{gpus} on {workers}", gpus=gpus_on[0], workers=gpus_on[1])
         without = [name for name in seen if not run.facts[name].get("smi", {}).get("tool")]

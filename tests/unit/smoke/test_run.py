@@ -314,6 +314,7 @@ def test_what_a_budget_does_not_suffice_for_is_skipped_and_what_fits_is_made(mon
         [Step("mesh", TITLE, good("mesh"), seconds=1)],
         [Step("device", TITLE, good("device"), seconds=1, on_gpus=10)],
         [Step("allreduce", TITLE, good("allreduce"), seconds=2, each=10)],
+        [Step("fsdp", TITLE, good("fsdp"), seconds=0.1, ranks=True)],
         [Step("ddp", TITLE, good("ddp", 0.4), seconds=0.1)],
         [Step("gpus", TITLE, good("gpus"), seconds=4.8)],
     ]
@@ -322,9 +323,11 @@ def test_what_a_budget_does_not_suffice_for_is_skipped_and_what_fits_is_made(mon
         run.facts["worker-0"] = {"gpus": [{"index": 0}]}
 
     made = smoke(monkeypatch, groups, count=5, options=Options(budget=5), look=with_gpus)
-    wanted = {"mesh": "pass", "device": "skipped", "allreduce": "skipped", "ddp": "pass", "gpus": "skipped"}
+    wanted = {"mesh": "pass", "device": "skipped", "allreduce": "skipped", "fsdp": "skipped", "ddp": "pass"}
+    wanted["gpus"] = "skipped"
     assert verdicts(made.report) == {"roll-call": "pass", **wanted}
     assert notes(made.report)["device"].startswith("it usually takes 10.0 s, and "), notes(made.report)
+    assert notes(made.report)["fsdp"].startswith("it usually takes 9.1 s"), "with the import of torch"
     assert made.report.verdict is SmokeVerdict.PASS, "what an option excluded was not due"
 
 
