@@ -7,6 +7,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 VENV := .venv/.installed
 LOCK := atlctl/packaging/lock.txt
+# pip shows its progress on a terminal only.
+PIP := -m pip install --disable-pip-version-check $$([ -t 2 ] || echo --quiet)
 # The tool that makes the site of docs/ has an environment of its own: the tests do without it.
 SITE := build/site-tool
 # Without compiled files each test process, and each command that a test starts, compiles all that it imports.
@@ -91,11 +93,11 @@ clean: ## remove the environment and all caches
 $(VENV): pyproject.toml $(LOCK)
 	@echo "installing into .venv: a few minutes the first time"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(LOCK)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python $(PIP) --require-hashes --requirement $(LOCK)
+	$(BIN)/python $(PIP) --editable '.[dev]'
 	@touch $@
 
 $(SITE)/.installed: docs/site/requirements.txt
 	$(PYTHON) -m venv $(SITE)
-	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	$(SITE)/bin/python $(PIP) --require-hashes --requirement $<
 	@touch $@
