@@ -29,7 +29,7 @@ async def login(work: Coroutine[Any, Any, T], seconds: float) -> T:
             await asyncio.wait([task], timeout=_RETURNING)
             raise TimedOut(
                 Message(
-                    "who asks could not be told within {seconds:g} s: a login program of the kubeconfig hangs",
+                    "authentication timed out after {seconds:g} s: the kubeconfig's exec plugin did not respond",
                     seconds=seconds,
                 ),
                 Message("run the kubeconfig's plugin by hand, or log in again: kubectl auth whoami"),

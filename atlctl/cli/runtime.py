@@ -471,7 +471,7 @@ def unwritten(error: OSError) -> Exception:
     if isinstance(error, BrokenPipeError):
         return error
     return AtlctlError(
-        Message("the output could not be written: {why}", why=error.strerror), Message("what was shown is not complete")
+        Message("the output could not be written: {why}", why=error.strerror), Message("the output is not complete")
     )
 
 

@@ -30,7 +30,7 @@ from atlctl.jobs.errors import ExitCode
 #: Variables that a user may set or will see. Those of one part alone (of the demo's script, say) are not among them.
 ENVIRONMENT = {
     "ATLCTL_JOB": Message("the current job; set inside workers of `local run` and `ssh run`"),
-    "ATLCTL_BACKEND": Message("where jobs live, as `--backend`"),
+    "ATLCTL_BACKEND": Message("the backend of the jobs, as `--backend`"),
     "ATLCTL_NAMESPACE": Message("the Kubernetes namespace, as `--namespace`"),
     "ATLCTL_STATE_DIR": Message("the folder for jobs of this machine and notes; an absolute path"),
     "ATLCTL_SIGNATURES": Message("files with signatures of failures of your own, `:` between them"),
@@ -49,7 +49,7 @@ _FILES = {
     "$XDG_CONFIG_HOME/atlctl/config.toml": Message("settings of yours"),
     ".atlctl.toml": Message("settings of a project, in the working folder or the nearest folder above it"),
     "$XDG_STATE_HOME/atlctl/": Message("jobs that were started here, with their logs"),
-    "~/.kube/config": Message("clusters, where KUBECONFIG is not set"),
+    "~/.kube/config": Message("clusters, if KUBECONFIG is not set"),
     "~/.ssh/": Message("hosts, keys and host keys, as for ssh"),
 }
 _EXIT = {
@@ -60,7 +60,7 @@ _EXIT = {
     4: Message("not authenticated, or not permitted"),
     5: Message("`smoke`: INCOMPLETE: no fault was found, but not everything was tested"),
     124: Message("a deadline passed"),
-    125: Message("a command could not be started; also where `exec` is not allowed to"),
+    125: Message("a command could not be started, or `exec` is not permitted to start it"),
     126: Message("a command is not executable"),
     127: Message("a command was not found"),
     130: Message("interrupted by Ctrl-C (SIGINT)"),

@@ -402,7 +402,7 @@ async def choose(
         if ranks is not None:
             if ranks.guess and irreversible:
                 raise AtlctlError(
-                    Message("where ranks live is only a guess ({source})", source=ranks.source),
+                    Message("the workers of ranks are only a guess ({source})", source=ranks.source),
                     Message("select workers with -w"),
                 )
             by = Message("ranks to workers by {source}", source=ranks.source)

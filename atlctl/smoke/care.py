@@ -104,7 +104,7 @@ def in_use(facts: Facts, chosen: Sequence[int] | None) -> Use:
     reasons: list[str] = []
     if facts.get("ranks_problem"):
         why = words_of(facts["ranks_problem"])
-        reasons.append(Message("whether ranks run there cannot be told: {why}", why=why))
+        reasons.append(Message("it is unknown whether ranks run there: {why}", why=why))
     ranks = facts.get("ranks")
     if isinstance(ranks, list) and ranks:
         numbers = sorted({str(rank.get("rank")) for rank in ranks if isinstance(rank, dict)}, key=lambda n: (len(n), n))
@@ -184,7 +184,7 @@ def ill(name: str, facts: Facts, stated: int | None, sure: bool, before: Facts) 
         severity = Severity.WARN if shares and not (sure or odd) else Severity.FAIL
         found.append(_worker(name, severity, text, bool(before), "missing"))
     elif odd and gpus:
-        text = Message("nvidia-smi tells of a GPU that does not answer: {words}", words=odd[0])
+        text = Message("nvidia-smi reports a GPU that does not respond: {words}", words=odd[0])
         found.append(_worker(name, Severity.FAIL, text, bool(before), "missing"))
     elif smi.get("problem") and not gpus and smi.get("devices"):
         found.append(_worker(name, Severity.FAIL, words_of(smi["problem"]), bool(before), "hung"))
@@ -237,7 +237,7 @@ def _faults(gpu: Facts, xids: Sequence[Facts], earlier: Facts | None, second: bo
 
 _ADVICE = {
     "hung": Message("have the machine drained: its driver does not answer, and processes that ask it cannot be killed"),
-    "missing": Message("have the machine drained; dmesg there tells more (Xid)"),
+    "missing": Message("have the machine drained; see dmesg there for details (Xid)"),
     "gpu": Message("look there: nvidia-smi -q; have the GPU reset, or the machine drained"),
 }
 
@@ -264,8 +264,8 @@ def _quiet(busy: Mapping[str, str]) -> str:
     names = [name for name, why in busy.items() if why == reason]
     workers, more = fold_names(names), len(busy) - count
     if not others:
-        return Message("somebody trains: {workers}: {reason}", workers=workers, reason=reason)
-    return Message("somebody trains: {workers}: {reason}, and on {n} more", workers=workers, reason=reason, n=more)
+        return Message("training in progress: {workers}: {reason}", workers=workers, reason=reason)
+    return Message("training in progress: {workers}: {reason}, and on {n} more", workers=workers, reason=reason, n=more)
 
 
 def _gpus(facts: Facts) -> list[dict[str, Any]]:

@@ -80,7 +80,7 @@ async def check_facts(run: Run) -> None:
         silent = {name: fact["problem"] for name, fact in run.facts.items() if "problem" in fact}
         stage.tested = set(run.facts) - set(silent)
         stage.untested = {
-            name: Message("it told nothing of itself: {why}", why=words_of(why)) for name, why in silent.items()
+            name: Message("it did not report its facts: {why}", why=words_of(why)) for name, why in silent.items()
         }
         for name, fact in run.facts.items():
             run.report.workers.setdefault(name, {}).update(summary(fact))
@@ -252,7 +252,7 @@ def labels(facts: Facts) -> dict[str, str]:
         told = [_word(port.get(key)) for key in ("state", "rate", "layer")]
         found[name] = ", ".join([*(word for word in told if word), f"{_word(port.get('gids'))} GIDs"])
     if facts.get("rdma_problem"):
-        found["RDMA"] = Message("not told: {why}", why=_word(facts["rdma_problem"]))
+        found["RDMA"] = Message("unknown: {why}", why=_word(facts["rdma_problem"]))
     settings = facts.get("settings")
     for name, value in (settings if isinstance(settings, dict) else {}).items():
         if name.startswith(_TALK) and name not in _OWN:

@@ -74,7 +74,7 @@ class Step:
 _MEASURED = 4
 #: Seconds that the first check with torch waits for its import, on CPUs and on GPUs: 8.7 on a machine with an H100.
 _IMPORT, _IMPORT_ON_GPUS = 2.0, 9.0
-_FACTS = Step("facts", Message("what differs between workers"), check_facts, 0.5, 0.02)
+_FACTS = Step("facts", Message("differences between workers"), check_facts, 0.5, 0.02)
 _MESH = Step("mesh", Message("every worker calls every other"), check_mesh, 0.5, 0.05, others=True)
 _THROUGHPUT = Step(
     "throughput",
@@ -88,7 +88,7 @@ _THROUGHPUT = Step(
 )
 _QUICK = (
     (_FACTS,),
-    (Step("gpus", Message("what the driver tells of the GPUs"), check_gpus, 0.1),),
+    (Step("gpus", Message("the driver's report on the GPUs"), check_gpus, 0.1),),
     (_MESH, Step("storage", Message("mounts are written and read by all"), check_storage, 1, 0.02)),
     (Step("device", Message("memory and arithmetic"), check_device, 1, 0.1, on_gpus=4, ranks=True),),
     (Step("collectives", Message("collectives, bit by bit"), check_collectives, 0.5, 0.1, ranks=True),),
@@ -258,7 +258,7 @@ class Smoke:
         if not doubted:
             return _missing(name, why, confirmed=False)
         if session.overloaded(name):
-            why = Message("{said}; its machine has too much to do to tell", said=why)
+            why = Message("{said}; its machine is too busy for a verdict", said=why)
         return replace(_missing(name, why, confirmed=False), severity=Severity.INCOMPLETE)
 
     async def _again(self, silent: Mapping[str, str], config: Mapping[str, object]) -> None:

@@ -45,7 +45,7 @@ _LOW_INODES, _LOW_INODE_COUNT = 0.01, 10_000
 _PERHAPS_MEANT = frozenset({"EROFS", "EACCES", "EPERM", "ENOTDIR"})
 _ERRORS = {
     "ENOENT": Message("is not there"),
-    "ENOTDIR": Message("is no folder"),
+    "ENOTDIR": Message("is not a folder"),
     "EROFS": Message("is read-only"),
     "ENOSPC": Message("is full"),
     "EDQUOT": Message("is full: the quota is used up"),
@@ -152,7 +152,7 @@ class _Test:
                 self.looks[number].written[name] = told
             if not told_of:
                 why = answer.problem or _MALFORMED
-                self.silent[name] = Message("it told nothing of its mounts: {why}", why=why)
+                self.silent[name] = Message("it did not report its mounts: {why}", why=why)
 
     async def look(self, names: Sequence[str] | None = None, only: Sequence[int] | None = None) -> None:
         """Everybody looks for everybody's file, and reads that of the next one from end to end."""
@@ -467,7 +467,7 @@ def _views(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
             text = Message("no worker sees the file of another one, though all mount the same source")
             yield _finding(None, place.path, Severity.FAIL, text, "view", confirmed=True)
         else:
-            text = Message("each worker has a volume of its own there: nothing is shared")
+            text = Message("each worker has its own volume there: nothing is shared")
             yield _finding(None, place.path, Severity.NOT_JUDGED, text, "")
     elif 2 * len(most) > total:
         for name in (name for group in found[1:] for name in group):
@@ -513,7 +513,7 @@ def _contents(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
     for writer, readers in wrong.items():
         asked = [name for name, seen in looks.seen.items() if seen.get(writer) in ("same", *_OTHERWISE)]
         if 2 * len(readers) > len(asked):
-            text = Message("what it wrote reads otherwise: {workers} read it", workers=fold_names(readers))
+            text = Message("its data is read back with other contents, by {workers}", workers=fold_names(readers))
             confirmed = again((reader, writer) for reader in readers)
             yield _finding(writer, place.path, Severity.FAIL, text, "content", confirmed)
         else:

@@ -64,7 +64,7 @@ def test_a_full_disk_behind_stdout_is_told_and_is_1(jobs: Registry, words: tuple
 def test_help_and_version_on_a_full_disk_fail_too(jobs: Registry, words: tuple[str, ...], buffered: bool) -> None:
     run = under_sh(jobs, '"$@" >/dev/full', *words, env={"PYTHONUNBUFFERED": "" if buffered else "1"})
     assert (run.stdout, run.returncode) == (b"", 1)
-    assert problem(run.stderr) == (f"the output could not be written: {FULL}", "what was shown is not complete")
+    assert problem(run.stderr) == (f"the output could not be written: {FULL}", "the output is not complete")
 
 
 # A full disk below the state
@@ -285,7 +285,7 @@ def test_closed_streams(jobs: Registry, words: tuple[str, ...]) -> None:
         assert (run.stdout, run.returncode) == (b"", 1), closing
         *before, error, hint = run.stderr.decode().splitlines()
         assert error == "error: the output could not be written: Bad file descriptor"
-        assert hint == "hint: what was shown is not complete"
+        assert hint == "hint: the output is not complete"
         assert not before or words[0] == "exec"
     for closing in (">&- 2>&-", "<&- >&- 2>&-"):
         assert under_sh(jobs, f'"$@" {closing}', *words).returncode == 1, closing

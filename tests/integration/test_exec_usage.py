@@ -80,7 +80,10 @@ def test_a_misplaced_job_or_selection_gets_the_corrected_line(
         (("exec", "-j", "two", "--all"), "no command to run", "atlctl exec --all nvidia-smi"),
         (
             ("exec", "-j", "two", "--all", "--retry-failed"),
-            "--retry-failed runs the last command where it failed: it takes neither a command nor a selection",
+            (
+                "--retry-failed runs the last command again on the workers on which it failed; it takes neither a "
+                "command nor a selection"
+            ),
             "atlctl exec --retry-failed",
         ),
         (

@@ -239,7 +239,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_stop(cluster: Cluster) -> None:
         terminal.wait_for(b"until 2 pods are gone")
         terminal.type(b"\x03")
         assert terminal.code() == 130
-    assert b"interrupted; what was asked for goes on without atlctl" in terminal.screen
+    assert b"interrupted; the request continues without atlctl" in terminal.screen
     assert job_object(cluster, "left")["spec"]["runPolicy"]["suspend"] is True
 
 

@@ -131,7 +131,7 @@ def test_a_worker_that_has_ended_is_a_fault_and_the_rest_is_tested(jobs: Registr
 def test_no_living_worker_is_one_clear_error(jobs: Registry) -> None:
     run = jobs.cli("smoke", "over")
     assert run.code == 255
-    assert problem(run.stderr)[0] == "no worker lives to be tested: worker-[0-1] (Succeeded)"
+    assert problem(run.stderr)[0] == "no running worker to test: worker-[0-1] (Succeeded)"
     assert run.stdout == b""
     run = jobs.cli("smoke", "over", "-o", "json")
     assert json.loads(run.stdout)["errors"][0]["exit_code"] == 255

@@ -148,9 +148,7 @@ def _check_target(spec: CopySpec) -> None:
             Message("make it first: mkdir -p {folder}", folder=parent),
         )
     if not spec.remote.worker and os.path.lexists(path) and not os.path.isdir(path):
-        raise UsageError(
-            Message("{path} is no folder", path=path), Message("each worker gets a folder of its own in it")
-        )
+        raise UsageError(Message("{path} is not a folder", path=path), Message("each worker gets its own folder in it"))
 
 
 async def _run(copying: Copying, job: Job, spec: CopySpec, size: int | None) -> int:

@@ -151,12 +151,12 @@ class _Demo:
             await self._until(self._all_held, FAIL_SECONDS, Message("the workers were not seen as Held"))
         self._say(
             Message(
-                "The training has failed, yet the workers live on: their launch script ends in 'sleep; exit "
-                "0'. That state is called Held."
+                "The training has failed, but the workers are still running: their launch script ends in 'sleep; "
+                "exit 0'. This state is called Held."
             )
         )
         await self._show("ps", self._name)
-        self._say(Message("Every torchrun blames a rank of its own node. Which one was first?"))
+        self._say(Message("Every torchrun blames a rank on its node. Which one was first?"))
         await self._show("errors", self._name)
         await self._check_finding()
         if self._keep:

@@ -89,7 +89,7 @@ def _chosen(report: DoctorReport, option: str | None) -> Choice | None:
             load_config(os.environ)
         except AtlctlError:
             report.fail(
-                "backend", Message("cannot be told: a configuration file has a mistake, see settings below"), error.hint
+                "backend", Message("unknown: a configuration file has an error, see settings below"), error.hint
             )
             return None
         raise

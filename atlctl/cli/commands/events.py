@@ -47,7 +47,7 @@ async def _show(argument: str | None, option: str | None, output: str) -> int:
     if not isinstance(source, HasEvents):
         raise UsageError(
             Message("the backend '{backend}' keeps no events", backend=source.name),
-            Message("what its workers printed: atlctl logs"),
+            Message("output of its workers: atlctl logs"),
         )
     job = await find_job(source, argument, option, reads_only=True)
     with say.doing(Message("reading the events")):

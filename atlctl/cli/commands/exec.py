@@ -68,7 +68,9 @@ def command(
     raw: options.Raw = False,
     retry_failed: Annotated[
         bool,
-        typer.Option("--retry-failed", help=Message("run the job's last command again on the workers where it failed")),
+        typer.Option(
+            "--retry-failed", help=Message("run the job's last command again on the workers on which it failed")
+        ),
     ] = False,
     container: options.Container = None,
     output: Annotated[str, options.output("table", "json")] = "table",
@@ -84,7 +86,8 @@ def command(
         if cmd or not selection.empty or selection.exclude:
             raise UsageError(
                 Message(
-                    "--retry-failed runs the last command where it failed: it takes neither a command nor a selection"
+                    "--retry-failed runs the last command again on the workers on which it failed; it takes "
+                    "neither a command nor a selection"
                 ),
                 "atlctl exec --retry-failed",
             )

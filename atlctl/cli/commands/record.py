@@ -102,7 +102,7 @@ async def _record(
         find = _finder(source, job)
         recorder = Recorder(source, job, store, before, find, say, keep=keep, on_failure=on_failure)
         _tell_begin(job, store.path, keep, goes_on=bool(before))
-        context().on_first = lambda: say.line(Message("interrupted: what was recorded is kept"))
+        context().on_first = lambda: say.line(Message("interrupted: the recording so far is kept"))
         recording = Message("recording job {job}; Ctrl-C ends this", job=job.name)
         with say.doing(recording, done=recorder.size, size=True):
             result = await recorder.run()

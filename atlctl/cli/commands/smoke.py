@@ -267,7 +267,7 @@ async def _chosen(
         states = joined(dict.fromkeys(say.state(worker.state) for worker in chosen), LIST)
         names = fold_names(worker.name for worker in chosen)
         raise Unreachable(
-            Message("no worker lives to be tested: {workers} ({states})", workers=names, states=states),
+            Message("no running worker to test: {workers} ({states})", workers=names, states=states),
             f"atlctl errors {job.name}",
         )
     return source, job, chosen
@@ -353,7 +353,7 @@ def _tell(smoke: Smoke, job: Job, words: Words, output: str, *, interrupted: boo
         from atlctl.cli.smoke.telling import report_text
 
         if interrupted:
-            say.line(Message("what was found so far:"))
+            say.line(Message("results so far:"))
         say.out(report_text(smoke.report, words, context().streams))
     if left:
         say.warning(Message("agents may still run on {names}", names=fold_names(left)))

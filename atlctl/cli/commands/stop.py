@@ -179,7 +179,7 @@ def _folder_for(job: Job, out: str | None, *, inside: bool) -> tuple[str, str]:
         if below is not None and below.passing:
             raise UsageError(
                 Message(
-                    "nothing was stopped: {folder} lies on {mount} ({kind}), which goes with this pod",
+                    "nothing was stopped: {folder} is on {mount} ({kind}), which is deleted with this pod",
                     folder=out,
                     mount=below.point,
                     kind=below.kind,
@@ -303,7 +303,7 @@ async def _carry_out(source: Backend, plan: Plan, timeout: float) -> Sequence[St
 
     def told(text: str) -> None:
         say.line(text)
-        context().on_first = lambda: say.line(Message("interrupted; what was asked for goes on without atlctl"))
+        context().on_first = lambda: say.line(Message("interrupted; the request continues without atlctl"))
 
     context().writer.flush(5.0)
     try:

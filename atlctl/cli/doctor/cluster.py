@@ -183,7 +183,7 @@ def _skew(report: DoctorReport, version: str) -> None:
     if server is None or not own.isdigit():
         report.skip(
             "skew",
-            Message("cannot be told: library kubernetes {library}, server {version}", library=library, version=version),
+            Message("unknown: library kubernetes {library}, server {version}", library=library, version=version),
         )
     elif int(server[1]) < _OLDEST:
         report.warn(
@@ -242,8 +242,8 @@ async def _user(report: DoctorReport, api: Api, kubeconfig_user: str | None) -> 
         report.warn("user", error.message, error.hint)
         return None
     if who is None:
-        unknown = Message("the server does not tell who asks")
-        named = Message("{name} in the kubeconfig; the server does not tell who that is to it", name=kubeconfig_user)
+        unknown = Message("the server does not report the user")
+        named = Message("{name} in the kubeconfig; the server does not report which user that is", name=kubeconfig_user)
         report.ok("user", named if kubeconfig_user else unknown)
         return None
     if who.name == ANONYMOUS:

@@ -60,7 +60,7 @@ async def check_current(
     except TimeoutError:
         report.warn(
             "job",
-            Message("which jobs there are was not told within {seconds} s", seconds=f"{FINDING:g}"),
+            Message("the list of jobs did not arrive within {seconds} s", seconds=f"{FINDING:g}"),
             "atlctl jobs",
         )
         return None
@@ -247,7 +247,7 @@ def _report_torch(report: DoctorReport, told: Sequence[Told], named: str) -> Non
         if one.problem is not None:
             silent.setdefault(one.problem, []).append(one)
     for problem, group in list(silent.items())[:_MOST_LINES]:
-        text = Message("{workers} ({count}): did not tell: {why}", workers=_fold(group), count=len(group), why=problem)
+        text = Message("{workers} ({count}): no answer: {why}", workers=_fold(group), count=len(group), why=problem)
         report.warn("torch", text, f"atlctl exec {named} -w {shlex.quote(_fold(group))} -- python3 -V")
 
 

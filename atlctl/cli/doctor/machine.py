@@ -42,7 +42,7 @@ _WHY = {
     "ssh_job": Message("{value} is a job on hosts, or a list of them"),
     "hosts": Message("no cluster is configured, and hosts are known"),
     "configured": Message("a cluster is configured ({value})"),
-    "no_cluster": Message("no cluster is configured (no kubeconfig, and this is no pod), and no hosts are known"),
+    "no_cluster": Message("no cluster is configured (no kubeconfig, and not in a pod), and no hosts are known"),
 }
 #: Bytes of room below which evidence may not fit.
 _ROOM = 100 << 20
@@ -320,7 +320,7 @@ def check_completion(report: DoctorReport, env: Mapping[str, str]) -> None:
     shell = os.path.basename(env.get("SHELL", ""))
     if shell not in _SCRIPT_PLACES:
         text = (
-            Message("where {name} has its scripts cannot be told from here", name=shell)
+            Message("the folder of {name}'s scripts is unknown here", name=shell)
             if shell in SCRIPTS
             else Message("for bash, zsh and fish; SHELL names none of them")
         )
@@ -372,9 +372,9 @@ def check_terminal(report: DoctorReport, env: Mapping[str, str], streams: Stream
     if not streams.stdout_tty:
         report.ok(
             "terminal",
-            Message("stdout is no terminal: nothing is cut; {how}", how=how)
+            Message("stdout is not a terminal: nothing is cut; {how}", how=how)
             if colored
-            else Message("stdout is no terminal: plain text, nothing is cut"),
+            else Message("stdout is not a terminal: plain text, nothing is cut"),
         )
     elif env.get("TERM", "dumb") == "dumb":
         report.warn("terminal", Message("TERM is dumb or not set; {color}", color=how), "export TERM=xterm-256color")

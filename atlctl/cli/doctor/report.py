@@ -124,8 +124,8 @@ def report_text(report: DoctorReport, streams: Streams, lang: Language | None = 
     if report.role:
         documents = "---\n".join(yaml_dump(item) for item in report.role)
         missing = Message(
-            "What is missing, for an administrator: kubectl apply -f FILE. "
-            "Rules with 'delete' alone serve stop --delete only."
+            "Missing permissions, for an administrator: kubectl apply -f FILE. Rules with only 'delete' are for "
+            "stop --delete."
         )
         lines += ["", f"# {say(missing)}", documents.rstrip("\n")]
     return "".join(f"{line}\n" for line in lines)

@@ -798,7 +798,7 @@ def _one_of(group: Sequence[Lane], words: Mapping[str, str]) -> Lane:
         by_sort.setdefault(mark.sort, []).append(mark)
     for sort, alike in by_sort.items():
         first = min(alike, key=lambda mark: mark.time)
-        told = words["mark folded"].format(count=len(alike), told=first.told)
+        told = words["mark folded"].format(count=len(alike), mark=first.told)
         marks.append(LaneMark(sort, first.time, told, max(mark.time for mark in alike)))
     begins = [lane.begin for lane in group if lane.begin is not None]
     ends = [lane.end for lane in group if lane.end is not None]
@@ -855,7 +855,7 @@ _TEXTS = {
     "around the failure": Message("Around the failure"),
     "whole run": Message("The whole run"),
     "who waits": Message("Who waits for whom"),
-    "what happened": Message("What happened on each worker"),
+    "what happened": Message("Course of events on each worker"),
     "never arrived": Message("never arrived"),
     "a peer": Message("waiting for a peer"),
     "waits since": Message("{what}: since {time}, for {seconds:.1f} s"),
@@ -874,7 +874,7 @@ _TEXTS = {
     "mark last": Message("last line of the log"),
     "mark waits": Message("waiting"),
     "mark absent": Message("never arrived"),
-    "mark folded": Message("{count} marks, first: {told}"),
+    "mark folded": Message("{count} marks, first: {mark}"),
     "lane count": Message("{count} workers"),
     "lanes folded": Message(
         "{count} workers in {lanes} lanes: similar workers share a lane. A line beside a mark ends at the last of them."

@@ -92,7 +92,7 @@ class Words:
     def culprit(self, culprit: Culprit | None, names: str) -> str:
         """Who is at fault. `names`: the worker, or several of them, folded."""
         if culprit is None:
-            return self(Message("nobody in particular"))
+            return self(Message("culprit unknown"))
         match culprit.kind:
             case "gpu" if culprit.gpu is not None:
                 return self(Message("GPU {gpu} of {names}", gpu=culprit.gpu, names=names))
@@ -102,7 +102,7 @@ class Words:
                 return f"{names} <-> {culprit.peer or '?'}"
             case "mount" if culprit.path is not None:
                 return self(Message("{path} on {names}", path=culprit.path, names=names)) if names else culprit.path
-        return names or self(Message("nobody in particular"))
+        return names or self(Message("culprit unknown"))
 
 
 def report_text(report: Report, words: Words, streams: Streams) -> str:

@@ -141,7 +141,9 @@ def _inside(env: Mapping[str, str]) -> _Line | str:
         line.standalone = True
         return line
     if "MASTER_ADDR" not in env:
-        return Message("this is the environment of a rank, and MASTER_ADDR is not set: nobody says where workers meet")
+        return Message(
+            "this is the environment of a rank, and MASTER_ADDR is not set: the rendezvous address is unknown"
+        )
     line.nodes, line.node_rank, line.address, line.port = nodes, rank, env["MASTER_ADDR"], env.get("MASTER_PORT", "")
     line.notes.append(Message("port {port} is in use as long as that training runs", port=line.port or _PORT))
     return line
@@ -197,8 +199,8 @@ def _pet(env: Mapping[str, str], gpus: int | None) -> _Line | str:
         if each is not None and stated == most * each:
             line.notes.append(
                 Message(
-                    "WORLD_SIZE={stated} counts processes here ({most} x {each}), as PyTorchJob does: "
-                    "it is no --nnodes",
+                    "WORLD_SIZE={stated} counts processes here ({most} x {each}), as in a PyTorchJob: it cannot "
+                    "be used for --nnodes",
                     stated=stated,
                     most=most,
                     each=each,
@@ -221,7 +223,7 @@ def _dlrover(env: Mapping[str, str]) -> _Line | str:
     nodes = _int(env, "NODE_NUM") or _int(env, "WORLD_SIZE")
     if nodes is None:
         return Message(
-            "DLRover's master is told of, and neither NODE_NUM nor WORLD_SIZE says how many workers there are"
+            "the environment names DLRover's master, but neither NODE_NUM nor WORLD_SIZE gives the number of workers"
         )
     line = _Line(nodes=nodes, program="dlrover-run")
     line.notes.append(
@@ -253,7 +255,7 @@ def _contract(env: Mapping[str, str]) -> _Line | str:
     if nodes is None or rank is None:
         lacking = [name for name in ("WORLD_SIZE", "RANK") if _int(env, name) is None]
         return Message(
-            "MASTER_ADDR is set, and {names} is not a number: how many workers there are is not told",
+            "MASTER_ADDR is set, but {names} is not a number: the number of workers is unknown",
             names=" and ".join(lacking),
         )
     if rank >= nodes:
@@ -263,14 +265,14 @@ def _contract(env: Mapping[str, str]) -> _Line | str:
         line.standalone = True
         return line
     if "MASTER_ADDR" not in env:
-        return Message("{nodes} workers, and MASTER_ADDR is not set: nobody says where they meet", nodes=nodes)
+        return Message("{nodes} workers, and MASTER_ADDR is not set: the rendezvous address is unknown", nodes=nodes)
     line.nodes, line.node_rank, line.address, line.port = nodes, rank, env["MASTER_ADDR"], env.get("MASTER_PORT", "")
     line.notes.append(Message("WORLD_SIZE and RANK are taken for workers, not for processes ({by})", by=by))
     counted = _volcano(env)
     if counted and counted != nodes:
         line.notes.append(
             Message(
-                "Volcano tells of {counted} workers by VC_*_NUM, and {by} of {nodes}: look which is right",
+                "Volcano's VC_*_NUM give {counted} workers, {by} gives {nodes}: check which is right",
                 counted=counted,
                 by=by,
                 nodes=nodes,
@@ -314,7 +316,7 @@ def _count(line: _Line, env: Mapping[str, str], gpus: int | None) -> None:
             line.processes = told
     if told is not None and told.isdigit() and gpus is not None and gpus != int(told):
         name = "PET_NPROC_PER_NODE" if "PET_NPROC_PER_NODE" in env else "NPROC_PER_NODE"
-        line.notes.append(Message("{name}={told}, and {gpus} GPUs were counted", name=name, told=told, gpus=gpus))
+        line.notes.append(Message("{name}={value}, but {gpus} GPUs were counted", name=name, value=told, gpus=gpus))
     if line.processes is not None or "PET_NPROC_PER_NODE" in env:
         return
     if gpus is None:

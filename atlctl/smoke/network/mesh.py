@@ -436,7 +436,7 @@ def judge_calls(names: Sequence[str], calls: Mapping[Pair, Call]) -> list[Findin
             pair: calls[pair] for one, other in found.unclear for pair in ((one, other), (other, one)) if pair in calls
         }
         said = Message(
-            "{n} pairs among {workers} fail, too many to tell who is at fault",
+            "{n} pairs among {workers} fail, too many to name the faulty part",
             n=len(found.unclear),
             workers=", ".join(members),
         )

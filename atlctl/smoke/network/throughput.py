@@ -252,7 +252,7 @@ class _Throughput:
             self._run.find(Finding(CHECK, Severity.WARN, Culprit("link", one, other), said, True, advice))
         if told.unclear:
             said = Message(
-                "{what} on {n} pairs, too many to tell who is at fault", what=evidence(list(bad)), n=len(told.unclear)
+                "{what} on {n} pairs, too many to name the faulty part", what=evidence(list(bad)), n=len(told.unclear)
             )
             self._run.find(Finding(CHECK, Severity.WARN, None, said, True, advice))
 

@@ -41,7 +41,7 @@ _ALL_PAIRS, _PAIR_ROUNDS = 16, 3
 _PAIR_SHARE, _PAIRS_AGAIN = 0.6, 12
 _PAIR_SIZES_CPU, _PAIR_SIZES_GPU = ((4 << 20, 4),), ((64 << 20, 10),)
 _ADVICE_PAIR = Message(
-    "look at the cable, the port and the switch between them; mesh and throughput tell about TCP on the same way"
+    "look at the cable, the port and the switch between them; see mesh and throughput for TCP on the same path"
 )
 
 Pair = tuple[str, str]

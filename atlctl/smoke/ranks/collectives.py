@@ -29,7 +29,7 @@ _ADVICE = {
         "take this GPU or machine out of the job, and test its memory and its network card by themselves"
     ),
     "ddp": Message(
-        "take this GPU or machine out of the job: a training on it would learn from wrong gradients without a word"
+        "take this GPU or machine out of the job: a training on it would use wrong gradients without any error"
     ),
     "fsdp": Message("look at all_gather and reduce_scatter of this GPU or machine: see the check collectives"),
 }
@@ -101,7 +101,7 @@ async def group_check(
 
 def alone(ranks: int) -> Message:
     """Why so few ranks are not judged."""
-    return plural("{n} rank: there is nobody to compare with", "{n} ranks: there is nobody to compare with", ranks)
+    return plural("{n} rank: no other rank to compare with", "{n} ranks: no other rank to compare with", ranks)
 
 
 def unfinished(some: int, every: int) -> Message:
@@ -157,7 +157,7 @@ def wrong_in_collectives(results: Results) -> list[Wrong]:
         if not several and place not in own:
             (sender, receiver), names = next(iter(left.items()))
             told = Message(
-                "what rank {sender} sent came wrong to rank {receiver} alone, in {steps}",
+                "data from rank {sender} arrived wrong at rank {receiver} only, in {steps}",
                 sender=sender,
                 receiver=receiver,
                 steps=_steps(names),

@@ -15,7 +15,7 @@ from atlctl.smoke.ranks.stages import Stage, StageOutcome
 
 SECONDS = 60.0
 CHECK = "device"
-_ADVICE = Message("take this GPU or machine out of the job; dcgmi diag -r 3, or a test of its memory, tells more")
+_ADVICE = Message("take this GPU or machine out of the job; test it with dcgmi diag -r 3, or a memory test")
 _ADVICE_HEAT = Message("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER on this worker while it is loaded")
 #: Seconds of load in the tier deep; windows of a second that tell of its course; what is kept of the others' share.
 SUSTAINED, _WINDOWS, _KEPT = 60.0, 9, 0.75

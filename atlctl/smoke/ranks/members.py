@@ -79,7 +79,7 @@ def choose(
             without[worker] = Without(cramped[worker])
             continue
         if told.get("ok") is not True:
-            why = words_of(told.get("error")) or Message("nothing was told")
+            why = words_of(told.get("error")) or Message("it reported nothing")
             without[worker] = Without(
                 Message("no torch: {why}", why=why), due=somewhere or told.get("absent") is not True
             )

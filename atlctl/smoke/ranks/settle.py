@@ -167,7 +167,12 @@ def nobody_to_blame(check: str, outcome: StageOutcome, torch: Mapping[str, Seque
         text = Message("different versions of torch did not get along ({versions}): {why}", versions=told, why=said)
         return Finding(check, Severity.INCOMPLETE, None, text, advice=Message("use the same image on all workers"))
     return Finding(
-        check, Severity.FAIL, None, said, False, Message("see what mesh and facts say of the network between them")
+        check,
+        Severity.FAIL,
+        None,
+        said,
+        False,
+        Message("see the results of mesh and facts for the network between them"),
     )
 
 

@@ -100,7 +100,7 @@ async def check_stragglers(run: Run) -> None:
         run.find(*(lacking(member, twice[member][0]) for member in hungry_alone if still_starved(twice.get(member))))
         stage.note = note(paces, len(hungry))
         if len(paces) < 3:
-            stage.not_judged(Message("{some} of {all} ranks told how fast they are", some=len(paces), all=len(members)))
+            stage.not_judged(Message("{some} of {all} ranks reported their speed", some=len(paces), all=len(members)))
         elif crowd := crowded(alone.values()):
             why = Message("{n} of them also alone: too much else runs to compare their speed", n=crowd)
             stage.not_judged(joined([stage.note, why]))

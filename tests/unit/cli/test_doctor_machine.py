@@ -207,13 +207,13 @@ def test_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("tty", "env", "flag", "found", "says"),
     [
-        (False, {}, "auto", "ok", "stdout is no terminal: plain text, nothing is cut"),
+        (False, {}, "auto", "ok", "stdout is not a terminal: plain text, nothing is cut"),
         (
             False,
             {"FORCE_COLOR": "1"},
             "auto",
             "ok",
-            "stdout is no terminal: nothing is cut; with colours (FORCE_COLOR)",
+            "stdout is not a terminal: nothing is cut; with colours (FORCE_COLOR)",
         ),
         (True, {}, "auto", "warn", "TERM is dumb or not set; with colours"),
         (True, {"TERM": "dumb"}, "auto", "warn", "TERM is dumb or not set; without colours (TERM)"),

@@ -297,6 +297,6 @@ def test_a_training_in_progress_makes_the_run_quiet() -> None:
     environ = {**os.environ, **MARKS, "ATLCTL_WORKER": "worker-1", "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
     rank = subprocess.Popen([sys.executable, "-c", "input()"], env=environ, stdin=subprocess.PIPE)
     try:
-        assert over(lambda _: {}).quiet == "somebody trains: worker-1: ranks run there (1)"
+        assert over(lambda _: {}).quiet == "training in progress: worker-1: ranks run there (1)"
     finally:
         rank.communicate(b"\n")

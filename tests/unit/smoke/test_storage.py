@@ -286,5 +286,5 @@ def test_a_file_where_a_folder_is_asked_for(tmp_path: Path) -> None:
     file.write_text("mine")
     (finding,) = over(tmp_path, 2, mounts=(str(file),)).findings
     assert finding.severity is Severity.FAIL
-    assert "is no folder" in finding.evidence
+    assert "is not a folder" in finding.evidence
     assert file.read_text() == "mine"

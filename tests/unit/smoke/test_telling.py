@@ -57,7 +57,7 @@ def test_a_pipe_gets_each_finding_on_two_lines() -> None:
     assert "WARN  mesh: rank 3 on worker-1" in lines
     assert "WARN  mesh: /data/words of a worker on worker-1" in lines
     assert "NOT JUDGED  ddp: worker-[0-3] (4)" in lines
-    assert "WARN  facts: nobody in particular" in lines
+    assert "WARN  facts: culprit unknown" in lines
 
 
 def test_what_was_not_tested_of_a_worker_is_said_once_with_its_checks() -> None:

@@ -259,7 +259,11 @@ def test_throttling_must_be_seen_twice() -> None:
         (fact(memory_used=70000.0), "memory of GPU 1 is held, up to 70000 MiB", False),
         (fact(processes=2, memory_used=70000.0), "processes compute on GPU 1", False),
         ({"ranks": [{"rank": 9}, {"rank": 8}, {"rank": 10}]}, "ranks run there (8, 9, 10)", False),
-        ({"ranks": [], "ranks_problem": "no answer in 4 s"}, "cannot be told: no answer in 4 s", False),
+        (
+            {"ranks": [], "ranks_problem": "no answer in 4 s"},
+            "it is unknown whether ranks run there: no answer in 4 s",
+            False,
+        ),
         ({"gpus": [], "ranks": "nonsense"}, "", False),
     ],
 )
@@ -348,7 +352,9 @@ def test_power_capping_alone_is_no_throttling(smi: Path) -> None:
 
 def test_a_busy_gpu_makes_the_run_quiet(smi: Path) -> None:
     run = over(bad(FAKE_USE="98, 70000"), look_before)
-    assert run.quiet.startswith("somebody trains: worker-1: memory of GPU 1 is held, up to 70000 MiB; GPU 1 in use")
+    assert run.quiet.startswith(
+        "training in progress: worker-1: memory of GPU 1 is held, up to 70000 MiB; GPU 1 in use"
+    )
     assert over(bad(FAKE_USE="98, 70000"), look_before, options=Options(allow_busy=True)).quiet == ""
     chosen = Options(gpus={"worker-1": [0], "worker-0": [0, 1]})
     assert over(bad(FAKE_USE="98, 70000"), look_before, options=chosen).quiet == ""
