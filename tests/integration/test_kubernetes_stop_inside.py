@@ -127,7 +127,7 @@ def test_inside_a_worker_the_evidence_must_go_where_it_outlives_the_pod(cluster:
     assert b"--no-save" in error
     assert all(cluster.pods("own", 1))
     passing = inside(cluster, tmp_path, "stop", "own", "--yes", "--out", "/dev/shm/kept")
-    assert (passing.returncode, b"which goes with this pod" in passing.stderr) == (2, True)
+    assert (passing.returncode, b"which is deleted with this pod" in passing.stderr) == (2, True)
     dry = inside(cluster, tmp_path, "stop", "own", "--dry-run", "--no-save")
     assert b"warning: the stop ends this terminal, too: it runs in one of these workers\n" in dry.stderr
     assert dry.stderr.endswith(b"note: dry run: nothing was stopped\n")

@@ -66,7 +66,9 @@ def test_ranks_that_never_start_and_one_that_is_stopped() -> None:
 def test_two_slow_ranks_are_named_once_they_were_slow_alone() -> None:
     told = driven(5, {1: ["sleeps"], 3: ["burns"]})
     warned = {f.culprit.worker for f in told.report.findings if f.culprit and f.severity is Severity.WARN}
-    assert warned == {"worker-1", "worker-3"}, told.lines()
+    # Beside other tests one may wait for a CPU, also alone: then it is not judged, and the note says so.
+    judged = "also alone" not in told.report.checks[0].note
+    assert warned == {"worker-1", "worker-3"} or (not judged and warned < {"worker-1", "worker-3"}), told.lines()
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: nobody can be starved alone")
