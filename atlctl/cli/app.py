@@ -68,10 +68,10 @@ class _Root(Group):
     text = Message("'atlctl COMMAND -h' explains a command.")
     examples = Message(
         """\
-atlctl jobs                        # which jobs there are
-atlctl errors train-7              # why the job failed, and which worker failed first
-atlctl exec --all nvidia-smi       # one command on every worker of the current job
-atlctl demo                        # all of this on a real job on this machine"""
+atlctl jobs                   # which jobs there are
+atlctl errors train-7         # which rank failed first, and why
+atlctl exec --all nvidia-smi  # one command on all workers of the job
+atlctl demo                   # all of this on a real job on this machine"""
     )
     shown: Mapping[str, tuple[str, ...]] = {
         "kill": ("stop", "JOB"),

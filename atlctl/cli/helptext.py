@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from collections.abc import Sequence
 from typing import Any
 
 from atlctl.i18n import Language, Message, language, translated
 from atlctl.render.palette import Tone, painted
-from atlctl.render.width import display_width, fold_points
+from atlctl.render.width import display_width, wrapped
 
 #: Shared options every command has; the other shared ones (`--job`, `--output`) only where a command declares them.
 EVERYWHERE = (
@@ -63,20 +62,26 @@ class _Page:
 
     def paragraphs(self, text: str) -> None:
         for paragraph in translated(text, self.lang).split("\n"):
-            self._lines += _wrapped(paragraph, self._width, "  ")
+            self._lines += [f"  {line}" for line in wrapped(paragraph, self._width - 2)]
 
     def gap(self) -> None:
         self._lines.append("")
 
     def examples(self, text: str) -> None:
-        for line in translated(text, self.lang).splitlines():
-            words, mark, comment = line.partition("  #")
-            self._lines.append(f"  {words}{painted(mark + comment, Tone.DIM, self._color)}")
+        """Command lines with comments: beside them, or above them if one is too long for the page."""
+        lines = translated(text, self.lang).splitlines()
+        above = any("  #" in line and display_width(line) + 2 > self._width for line in lines)
+        for words, mark, comment in (line.partition("  #") for line in lines):
+            remark = painted(f"#{comment}" if above else mark + comment, Tone.DIM, self._color)
+            if above:
+                self._lines += [*([f"  {remark}"] if mark else ()), f"  {words.rstrip()}"]
+            else:
+                self._lines.append(f"  {words}{remark}")
 
     def rows(self, rows: Sequence[tuple[str, str]], first: int) -> None:
         """Names, and beside them their texts. A name that is wider than the first column has its own line."""
         for name, text in rows:
-            body = _wrapped(text, self._width - first - _GAP, "") or [""]
+            body = wrapped(text, self._width - first - _GAP)
             gap = first - display_width(name)
             shown = f"  {painted(name, Tone.NOTE, self._color)}"
             self._lines.append(shown if gap < _GAP else f"{shown}{' ' * gap}{body.pop(0)}")
@@ -193,9 +198,3 @@ def help_of(param: Any) -> str:
 
 def _widest(rows: Sequence[tuple[str, str]]) -> int:
     return max(display_width(name) for name, _ in rows)
-
-
-def _wrapped(text: str, width: int, indent: str) -> list[str]:
-    """Lines of at most `width` cells."""
-    starts = [0, *fold_points(text, width - len(indent)), len(text)]
-    return [indent + text[start:end].rstrip() for start, end in itertools.pairwise(starts) if text[start:end].strip()]

@@ -17,7 +17,8 @@ from tests.integration.terminal import Terminal
 CHINESE = {"LC_ALL": "zh_CN.UTF-8", "LANG": "zh_CN.UTF-8"}
 #: Command lines are shown as they are typed. `-- …` is somebody else's command, and so is what follows a prefix.
 _COMMAND = re.compile(
-    r"(\$ )?atlctl [^；：，“”]*|'[^']*'|“[^”]*”|mkdir -p \S+|kubectl logs [^）]*|worker server|--\S+ [a-z]+\|\S+|uid \S+"
+    r"(\$ )?atlctl [^；：，“”]*|'[^']*'|“[^”]*”|mkdir -p \S+|kubectl logs [^）]*|worker server|"
+    r"--\S+ [a-z]+\|\S+|uid \S+"
 )
 _SENTENCE = re.compile(r"[A-Za-z]{2,}[,:;]? [a-z]{2,}")
 #: A worker command that fails after a line of output.

@@ -65,12 +65,13 @@ def runner(env: dict[str, str | None], folder: str, *words: str) -> Run:
 
 
 def live(env: dict[str, str | None], folder: str, *words: str) -> Run:
-    """As `runner`, of a command that draws until `q`: its screen of 14 rows after some seconds."""
+    """As `runner`, of a command that draws until `q`: its screen of 14 rows some seconds after the first worker."""
 
     def run(columns: int, language: str) -> Screen:
         texts = {"LC_ALL": LANGUAGES[language], "LANG": LANGUAGES[language]}
         with Terminal(*words, env={**env, **texts}, columns=columns, rows=14) as terminal:
-            deadline = time.monotonic() + 8
+            terminal.wait_for(b"worker-", 40)
+            deadline = time.monotonic() + 7
             while time.monotonic() < deadline:
                 terminal.poll()
             shown = terminal.screen

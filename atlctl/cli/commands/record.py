@@ -34,7 +34,7 @@ EXAMPLES = Message(
     """\
 atlctl record train-7
 atlctl record train-7 --out /shared/train-7 --keep-mib 256
-atlctl record train-7 --on-failure 'notify "$ATLCTL_FAILED_WORKERS failed: $ATLCTL_RECORDING"'"""
+atlctl record train-7 --on-failure 'notify "$ATLCTL_FAILED_WORKERS failed"'"""
 )
 
 

@@ -27,7 +27,7 @@ TEXT = Message(
 EXAMPLES = Message(
     """\
 atlctl ssh run --hostfile hosts -- bash /shared/train.sh
-atlctl ssh run --hostfile hosts --include 'gpu1@gpu2:0,2' --name try-1 --detach -- bash /shared/train.sh
+atlctl ssh run --hostfile hosts --include 'gpu1@gpu2:0,2' -- bash train.sh
 atlctl ssh run -j cluster --chdir /shared/project -- bash train.sh"""
 )
 

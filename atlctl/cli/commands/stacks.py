@@ -40,12 +40,6 @@ _CHANGES = {
     "new": Message("are not the same processes as before: {ranks}"),
     "gone": Message("are gone: {ranks}"),
 }
-_SURE = {
-    "certain": Message("certain"),
-    "likely": Message("likely"),
-    "guess": Message("guess"),
-}
-
 
 TEXT = Message(
     "Reads /proc in the workers for two seconds, and Python stacks if torch's worker server or py-spy provides "
@@ -242,7 +236,9 @@ class SceneText:
         return self._say(Message("{who}: {what}", who=self._who(scene.culprits), what=what)) if scene.culprits else what
 
     def _sure(self, confidence: Confidence | None) -> str:
-        return self._say(Message(", {sure}", sure=self._say(_SURE[confidence]))) if confidence else ""
+        from atlctl.diagnosis.telling.people import SURE
+
+        return self._say(Message(", {sure}", sure=self._say(SURE[confidence]))) if confidence else ""
 
     def _who(self, ranks: Sequence[Judged]) -> str:
         numbers = self.ranks(rank.rank for rank in ranks)

@@ -43,7 +43,7 @@ EXAMPLES = Message(
 atlctl stop train-7
 atlctl stop train-7 --dry-run
 atlctl stop train-7 --yes --out /shared/train-7
-atlctl stop train-7 --keep-pods                # end the training, keep pods and GPUs
+atlctl stop train-7 --keep-pods  # end the training, keep pods and GPUs
 atlctl stop train-7 --delete --no-save"""
 )
 

@@ -33,7 +33,8 @@ _FOLD_PROOF = 2
 _MAX_GROUPS = 4
 
 _MORE_ROWS = Message("and {count} more: -v")
-_SURE = {
+#: Words for how sure an answer is.
+SURE = {
     Confidence.CERTAIN: Message("certain"),
     Confidence.LIKELY: Message("likely"),
     Confidence.GUESS: Message("a guess"),
@@ -61,7 +62,7 @@ def _headline(diagnosis: Diagnosis) -> tuple[Piece, ...]:
         return (Piece(Message("cannot be decided from these logs"), "strong"),)
     # Of several, the word of the least sure one.
     sure = max((cause.confidence for cause in causes), key=_ORDER.index)
-    word = Message(", {word}", word=_SURE[sure])
+    word = Message(", {word}", word=SURE[sure])
     return (
         Piece(Message("root cause: "), "strong"),
         Piece(_culprit(diagnosis), "culprit"),

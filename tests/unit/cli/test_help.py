@@ -10,6 +10,7 @@ from typer.main import get_command
 
 from atlctl.cli import app, helptext, table
 from atlctl.i18n import Message, translated
+from atlctl.render.width import display_width
 from tests.unit.cli import sample
 
 
@@ -126,6 +127,13 @@ def test_lines_keep_to_the_width(lang, width):
         cells = sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in line)
         # A spelling that is longer than its column stands on a line of its own.
         assert cells <= width or line.strip().startswith("-"), line
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_pages_fit_a_terminal_of_80_columns(lang):
+    for page in table.pages():
+        for line in helptext.render(page.command, page.ctx, lang, 79).splitlines():
+            assert display_width(line) <= 79 or line.strip().startswith("-"), page.path
 
 
 def test_every_command_and_option_has_a_text():
