@@ -27,9 +27,15 @@ from tests.support.sshd import Sshd, make_key
 #: Closing a socket with this option resets the connection.
 RESET = struct.pack("ii", 1, 0)
 #: What login shells do with the command, by the server's address. sshd runs it by the login's own shell.
-ORDINARY, FISH, NOLOGIN, FALSE, GREETING, NOSHELL, *SPARE = (f"127.0.6.{number}" for number in range(1, 10))
+ORDINARY, FISH, NOLOGIN, FALSE, GREETING, NOSHELL, CSH, RESTRICTED, READING, EATING, *SPARE = (
+    f"127.0.6.{number}" for number in range(1, 14)
+)
 SHELLS = {
     FISH: 'exec fish -c "$SSH_ORIGINAL_COMMAND"',
+    CSH: 'exec tcsh -c "$SSH_ORIGINAL_COMMAND"',
+    RESTRICTED: 'exec rbash -c "$SSH_ORIGINAL_COMMAND"',
+    READING: 'read -r line; read -r line; exec sh -c "$SSH_ORIGINAL_COMMAND"',
+    EATING: 'cat >/dev/null; exec sh -c "$SSH_ORIGINAL_COMMAND"',
     NOLOGIN: "exec /usr/sbin/nologin",
     FALSE: "exec /bin/false",
     GREETING: 'printf "Welcome\\nL 99\\n{}\\n"; echo "quota exceeded" >&2; exec sh -c "$SSH_ORIGINAL_COMMAND"',

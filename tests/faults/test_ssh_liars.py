@@ -149,9 +149,30 @@ def test_what_hosts_say_forges_no_line_and_commands_no_terminal(lied: dict[str, 
 
 def test_a_login_shell_that_greets_or_is_no_sh(hosts: Fleet, serving: Serving) -> None:
     names = [hosts.host("greeting", sshhosts.GREETING)]
-    if find_program("fish"):
-        names.append(hosts.host("fish", sshhosts.FISH))
-    words = ("a b", "$HOME", "`id`", "'", '"', "*", "\n", "", "~", "{a,b}", "(true)", "&", "?", "中")
+    shells = {"fish": sshhosts.FISH, "tcsh": sshhosts.CSH, "rbash": sshhosts.RESTRICTED}
+    names += [hosts.host(name, address) for name, address in shells.items() if find_program(name)]
+    words = (
+        "a b",
+        "$HOME",
+        "`id`",
+        "'",
+        '"',
+        "*",
+        "\n",
+        "",
+        "~",
+        "{a,b}",
+        "(true)",
+        "&",
+        "?",
+        "中",
+        "!1",
+        "^",
+        "\\",
+        "\\\\",
+        "a\\'b!",
+        "%self",
+    )
     run = hosts.exec("-o", "json", "--", "sh", "-c", 'printf "%s|" "$@"; echo; exit 3', "sh", *words)
     found = outcomes(run.stdout)
     lines = [json.loads(line) for line in run.stdout.splitlines()]
@@ -170,9 +191,8 @@ def test_a_login_shell_that_greets_or_is_no_sh(hosts: Fleet, serving: Serving) -
     assert proc.wait_until(lambda: not serving.running(), 15)
 
 
-@needs("fish")
-@pytest.mark.parametrize("word", ["\\", "\\\\", "a\\'b", "%self"])
-def test_words_that_fish_reads_in_its_own_way(hosts: Fleet, word: str) -> None:
-    hosts.host("fish", sshhosts.FISH)
-    run = hosts.exec("--", "printf", "%s", word)
-    assert (run.stdout, run.code) == (word.encode(), 0)
+def test_a_startup_file_that_reads_input(hosts: Fleet) -> None:
+    """As `.bashrc` of some sites: a line or two are given; to the end of input there is none."""
+    hosts.host("reading", sshhosts.READING)
+    run = hosts.exec("--", "sh", "-c", "cat; echo out")
+    assert (run.stdout, run.code) == (b"out\n", 0)

@@ -314,6 +314,9 @@ class GuardedExecution:
             await asyncio.shield(self._reaching)
             self._channel = await place.open(command, half_close=half_close, size=self._size)
             self._opened_at = asyncio.get_running_loop().time()
+            if self._guarded_here:
+                # A startup file of a login shell may wait for a line of input: a question to the watcher is one.
+                self._asking = asyncio.get_running_loop().call_later(ASK_SECONDS, self._ask)
         except AtlctlError as error:
             self._last = place.refused(error, half_close=half_close)
         except asyncio.CancelledError:
@@ -367,7 +370,7 @@ class GuardedExecution:
         if not self._started:
             self._started = True
             self._events.append(Started(guarded))
-            if guarded and self._request.tty is None:
+            if self._asking is None and guarded and self._request.tty is None:
                 self._asking = asyncio.get_running_loop().call_later(ASK_SECONDS, self._ask)
             self._ready.set()
         for output in self._early:
@@ -398,7 +401,8 @@ class GuardedExecution:
                 self._finish(
                     Lost(
                         Message(
-                            "the command was sent, but there was no answer for {seconds:g} s",
+                            "the command was sent, but not started within {seconds:g} s; "
+                            "a startup file of the shell, such as .bashrc, may be waiting for input",
                             seconds=FIRST_WORD_SECONDS,
                         )
                     )

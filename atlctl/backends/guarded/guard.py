@@ -45,6 +45,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,32 +56,21 @@ GUARD, INPUT, TERMINAL, WATCH, LOOK = (
 )
 
 
-def escaped(words: Sequence[bytes], *, always: bool = False) -> list[str] | None:
-    """Words of which one is no UTF-8, which runtimes refuse, in the form of `printf %b`; None where all are UTF-8."""
-    try:
-        for word in words:
-            word.decode()
-    except UnicodeDecodeError:
-        always = True
-    if always:
-        return ["".join(chr(byte) if byte in _PLAIN else f"\\0{byte:03o}" for byte in word) for word in words]
-    return None
+def line(text: str | None, before: Sequence[str], words: Sequence[bytes]) -> str:
+    """The command line of `sh` for `words`, run by one of the texts, whose arguments `before` and they are then."""
+    bare = (word.decode("utf-8", "surrogateescape") for word in words)
+    return shlex.join(bare if text is None else ("sh", "-c", text, "sh", *before, *bare))
 
 
-def decoding(text: str) -> str:
-    """One of the texts for a command, made to take words that are `escaped`."""
-    begin, end, rest = text.partition("\ncase $1 in\n")
-    return begin + "\n" + shell("guard/decode") + end.lstrip() + rest
+def encoded(line: str) -> tuple[str, ...]:
+    """The command that runs a command line of `sh`: UTF-8 words of characters that login shells leave alone between
+    single quotes. Bytes of `line` that are not UTF-8 are lone surrogates."""
+    text = _SPECIAL.sub(lambda found: f"\\0{ord(found[0]) & 0xFF:03o}", line)
+    return ("sh", "-c", 'eval "$(printf %b "$1")"', "sh", text)
 
 
-def carried(text: str, words: Sequence[bytes], *, always: bool = False) -> tuple[str, list[str]]:
-    """One of the texts for a command, and its words, in a form that transports of UTF-8 alone carry as they are; with
-    `always` in a form with single backslashes alone, which login shells of any kind leave alone between quotes."""
-    plain = escaped(words, always=always)
-    return (text, [word.decode() for word in words]) if plain is None else (decoding(text), plain)
-
-
-_PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b"\\'%!")
+#: Control characters and bytes that are not UTF-8; a backslash and a percent sign for fish, `!` and newlines for csh.
+_SPECIAL = re.compile(r"[\x00-\x1f\x7f\\'%!\udc80-\udcff]")
 
 #: The begin of every mark. Its first character is not in the rest, see `WordFilter`.
 _MARK = "@atlctl-"

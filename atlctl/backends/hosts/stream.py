@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +30,6 @@ HIGH, LOW = 256 * 1024, 64 * 1024
 OPEN_SECONDS = 15.0
 #: Bytes of one command: it is one word of the login shell's, for which the kernel takes 128 KiB less one.
 COMMAND_LIMIT = 128 * 1024 - 64
-
-
-#: What fish as a login shell reads in ways of its own: a backslash also between quotes, a percent sign without any.
-_OWN_WAY = frozenset(b"\\%")
 
 
 class _Session(asyncssh.SSHClientSession[bytes]):
@@ -191,12 +188,10 @@ class HostPlace:
         stdin: bool,  # noqa: ARG002
         tty: bool = False,  # noqa: ARG002
     ) -> str:
-        """The login shell's command line: everything quoted exactly once."""
-        if text is None:
-            bare = tuple(word.decode("utf-8", "surrogateescape") for word in words)
-            return f"{self._begin} {quoted(Argv(bare)).text}"
-        text, given = guard.carried(text, words, always=any(word in _OWN_WAY for word in b"".join(words)))
-        return f"{self._begin} {quoted(Argv(('sh', '-c', text, 'sh', *before, *given))).text}"
+        """The login shell's command line. It is a form that csh, fish and restricted shells take like `sh` does: one
+        line, in which `exec` and whatever they would change is encoded."""
+        line = f"{self._begin} {guard.line(text, before, words)}"
+        return line if text is None else shlex.join(guard.encoded(line))
 
     def impossible(self, words: tuple[str, ...], command: str) -> FailedToStart | None:
         try:

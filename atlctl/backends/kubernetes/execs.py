@@ -55,7 +55,7 @@ QUERY_LIMIT = 1_000_000
 
 _TOO_LONG = Message("the command is longer than the API server accepts; send it as input (-i)")
 _TEXTS = (guard.GUARD, guard.INPUT, guard.TERMINAL)
-_QUOTED = {text: quote_plus(text) for text in (*_TEXTS, *map(guard.decoding, _TEXTS), guard.WATCH, guard.LOOK)}
+_QUOTED = {text: quote_plus(text) for text in (*_TEXTS, guard.WATCH, guard.LOOK)}
 
 
 class KubernetesExecutor(GuardedExecutor):
@@ -85,13 +85,15 @@ class ExecPlace:
         self, words: Sequence[bytes], text: str | None, before: Sequence[str] = (), *, stdin: bool, tty: bool = False
     ) -> str:
         """The request for `words`; under the shell text `text`, whose arguments `before` and they are then."""
-        given: Sequence[bytes | str] = words
-        if text is not None:
-            text, given = guard.carried(text, words)
+        given: Sequence[bytes | str] = (*before, *words)
         parts = [self._begin, "&tty=true" if tty else "&stderr=true", "&stdin=true" if stdin else ""]
         if text is not None:
-            parts += ["&command=sh&command=-c&command=", _QUOTED[text], "&command=sh"]
-        for word in (*before, *given):
+            try:
+                b"\0".join(words).decode()
+                parts += ["&command=sh&command=-c&command=", _QUOTED[text], "&command=sh"]
+            except UnicodeDecodeError:  # runtimes refuse it
+                given = guard.encoded(guard.line(text, before, words))
+        for word in given:
             parts += ["&command=", quote_plus(word)]
         return "".join(parts)
 
