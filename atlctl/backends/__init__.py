@@ -1,1 +1,1 @@
-"""Where jobs live and how their workers are reached."""
+"""Backends: how jobs are found and their workers reached."""

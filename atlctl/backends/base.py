@@ -1,7 +1,7 @@
-"""The seams between commands and the places where jobs live.
+"""Protocols between the commands and the backends (Kubernetes, hosts over SSH, this machine).
 
-A job found through one of them may be reached through another, and a worker that can no longer be
-reached still has a log: hence four small protocols instead of one large one.
+A job found by one backend may be reached by another, and a worker that can no longer be reached still has a log.
+Therefore there are several small protocols instead of a large one.
 """
 
 from __future__ import annotations
@@ -21,32 +21,30 @@ Stream = Literal["stdout", "stderr"]
 
 @dataclass(frozen=True, slots=True)
 class Argv:
-    """An argument vector. Words reach the command exactly as they are."""
+    """An argument vector. The command receives its words unchanged."""
 
     words: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A text for `sh -c`. Built from an `Argv` only by `quoted`."""
+    """A text for `sh -c`. `quoted` makes one from an `Argv`."""
 
     text: str
 
 
 def quoted(argv: Argv) -> Script:
-    """The one place where an argument vector becomes a shell text: every word quoted exactly once."""
+    """Shell text for an argument vector, each word quoted once. The only place that does this."""
     return Script(shlex.join(argv.words))
 
 
 def as_argv(script: Script) -> Argv:
-    """The argument vector that hands `script` to a POSIX shell."""
+    """The argument vector that runs `script` in a POSIX shell."""
     return Argv(("/bin/sh", "-c", script.text))
 
 
 @dataclass(frozen=True, slots=True)
 class TerminalSize:
-    """Size of a terminal in character cells."""
-
     columns: int
     rows: int
 
@@ -55,8 +53,8 @@ class TerminalSize:
 class ExecRequest:
     """One command for one worker.
 
-    `stdin`: the caller will write to the command (else it reads /dev/null). `tty`: give it a
-    terminal of this size; its output then arrives on stdout alone.
+    `stdin`: the caller writes to the command; otherwise it reads /dev/null. `tty`: run it on a terminal of this size;
+    all output then arrives on stdout.
     """
 
     argv: Argv
@@ -66,14 +64,14 @@ class ExecRequest:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The command runs. `guarded`: it is ended when this client dies, whatever way it dies."""
+    """The command has started. `guarded`: it is killed when this client dies, for any reason."""
 
     guarded: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Bytes as they came, at no particular boundary."""
+    """Output bytes as received, split at arbitrary positions."""
 
     stream: Stream
     data: bytes
@@ -81,9 +79,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The command ended and said how: exactly one of `exit_code` and `signal` is set.
+    """The command ended with a known status: exactly one of `exit_code` and `signal` is set.
 
-    Its own output is whole. `truncated`: a child of it still held its output open; what that one prints later is cut.
+    Its own output is complete. `truncated`: a child still held the output open, and its later output is cut.
     """
 
     exit_code: int | None = None
@@ -93,35 +91,35 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class FailedToStart:
-    """The command never ran: 127 not found, 126 not executable, 125 any other reason, 255 no such worker alive."""
+    """The command never ran. `exit_code`: 127 not found, 126 not executable, 125 other reasons, 255 no such live
+    worker."""
 
     exit_code: int
     reason: str
-    #: The reason begins with the worker's name.
+    #: Whether the reason begins with the worker's name.
     named: bool = field(default=False, compare=False)
-    #: Not authenticated, or not permitted.
+    #: Whether authentication or authorization failed.
     not_allowed: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """It is not known how the command ended, or whether its output is whole. Never a success."""
+    """The exit status is unknown, and output may be missing. Never counts as success."""
 
     reason: str
 
 
-#: Reasons of every backend.
+#: Reasons that all backends use.
 ENDED_EARLY = Message("ended before its start")
 NO_STATUS = Message("connection lost before the exit status arrived")
 
 
 def end_words(exit_code: int | None, signal: int | None) -> Message:
-    """How a process ended, in two words."""
+    """Exit code or signal of a process, as short text."""
     return Message("exit {code}", code=exit_code) if signal is None else Message("signal {number}", number=signal)
 
 
 def by_signal(number: int) -> Message:
-    """How a process ended."""
     return Message("ended by signal {number}", number=number)
 
 
@@ -129,48 +127,48 @@ Event = Started | Output | Exited | FailedToStart | Lost
 
 
 def awaiting_log(worker: str, error: AtlctlError) -> str:
-    """What is said when a log could not be read for now, and is asked for again."""
+    """The note for a log that cannot be read at the moment and will be retried."""
     return Message("waiting for the log of {worker}: {why}", worker=worker, why=error.message)
 
 
 def as_it_is(job: Job) -> Message:
-    """Why there is nothing to stop or to resume."""
+    """The reason for an empty plan: the job's state."""
     return Message("job {job} is {state}", job=job.name, state=job.state)
 
 
 def some_of(job: Job, workers: Sequence[Worker]) -> Message:
-    """Workers of a job, and how many of it these are."""
+    """Names of some workers of a job, with their number and the job's expected number."""
     names = fold_names(worker.name for worker in workers)
     return Message("{workers} ({count} of {expected})", workers=names, count=len(workers), expected=job.expected)
 
 
 class Execution(Protocol):
-    """One command on one worker: an iterator of events, and what can be done to it meanwhile.
+    """A command running on a worker: an iterator of events, with methods to control the command.
 
-    The iterator ends after the first `Exited`, `FailedToStart` or `Lost`. Bytes are read only when the
-    iterator is asked for the next event: a slow consumer slows the command, not the client's memory.
+    The iterator ends after the first `Exited`, `FailedToStart` or `Lost`. Bytes are read only when the next event is
+    requested, so a slow consumer slows the command and does not fill the client's memory.
     """
 
     def __aiter__(self) -> AsyncIterator[Event]: ...
 
     async def write(self, data: bytes) -> bool:
-        """Write all of `data` to the command's stdin; False when it no longer reads."""
+        """Write all of `data` to the command's stdin. False if the command no longer reads it."""
 
     async def close_stdin(self) -> None:
-        """End of input."""
+        """Send end of input."""
 
     def resize(self, size: TerminalSize) -> None:
-        """Tell the command's terminal its new size."""
+        """Set the size of the command's terminal."""
 
     async def end(self, grace: float) -> bool:
-        """End the command and what it started: SIGTERM, after `grace` seconds SIGKILL.
+        """Kill the command and its descendants: SIGTERM, and SIGKILL after `grace` seconds.
 
-        Discards output meanwhile. True when its end is proven, False when it may still run. Safe to call twice,
+        Discards output meanwhile. True if the end is confirmed, False if it may still run. Can be called repeatedly,
         and before `Started`.
         """
 
     async def aclose(self) -> None:
-        """Give back descriptors. What still runs is left to the guard."""
+        """Release descriptors. The guard kills a command that still runs."""
 
 
 class Executor(Protocol):
@@ -183,7 +181,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The jobs that could be read, and an error for each place that could not."""
+    """The jobs that could be read, with an error for each source that could not."""
 
     jobs: tuple[Job, ...]
     problems: tuple[AtlctlError, ...] = ()
@@ -191,18 +189,18 @@ class Listing:
 
 @runtime_checkable
 class Looking(Protocol):
-    """An inventory that knows more of a job's workers once it has asked each of them."""
+    """An inventory that can add data by asking each worker of a job."""
 
     async def look(self, job: Job) -> Job:
-        """`job` with what its workers tell: whether they are there, and what their machines do."""
+        """`job` with the workers' answers: whether each is present, and the load of its machine."""
 
 
 @runtime_checkable
 class Measuring(Protocol):
-    """A place where workers share one machine, so that what their processes take is all there is of their own."""
+    """A backend whose workers share one machine, so that only their processes can be measured."""
 
     def measure(self, workers: Sequence[Worker]) -> Mapping[str, Processes]:
-        """By worker's name. Workers without a living process are left out."""
+        """Resource use by worker name. Workers without a live process are omitted."""
 
 
 class Inventory(Protocol):
@@ -211,21 +209,21 @@ class Inventory(Protocol):
     async def list_jobs(self) -> Listing: ...
 
     async def get_job(self, name: str) -> Job:
-        """The job of that name. Raises NothingMatched with the names that exist."""
+        """Find a job by name. Raises NothingMatched, which lists the existing names."""
 
     async def current(self) -> Job | None:
-        """The job in one of whose workers this process runs, where the place tells by itself."""
+        """The job that this process is part of, if the backend can find out without a name."""
 
     async def current_worker(self, job: Job) -> str | None:
-        """The name of the worker of `job` that this process runs in."""
+        """The name of the worker of `job` that contains this process."""
 
     async def ranks(self, job: Job) -> RankMap | None:
-        """Which worker holds which global rank, None where nothing tells."""
+        """Global ranks by worker; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
-    """What to read of a log. `tail`: the last N lines. `since`: nothing older (seconds since the epoch)."""
+    """The part of a log to read. `tail`: the last N lines. `since`: earliest time, in seconds since the epoch."""
 
     follow: bool = False
     tail: int | None = None
@@ -235,9 +233,9 @@ class LogRequest:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a worker's log. `time` is nanoseconds since the epoch, None where the log has no stamps.
+    """One line of a worker's log. `time`: nanoseconds since the epoch; None if the log has no timestamps.
 
-    `data` is without the newline; `complete` is False for a last line that ended without one.
+    `data` excludes the newline. `complete` is False if the last line has no newline.
     """
 
     time: int | None
@@ -247,17 +245,17 @@ class LogLine:
 
 
 class LogSource(Protocol):
-    """Yields logs of workers, living or ended."""
+    """Reads logs of running and ended workers."""
 
     def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]:
-        """Batches of lines in order, never an empty batch except to say "nothing new yet" while following."""
+        """Batches of lines in order. While following, an empty batch means "nothing new yet"."""
 
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None:
-        """Up to `limit` bytes of a regular file as the worker sees it, None where it cannot be read."""
+        """Up to `limit` bytes of a regular file in the worker's file system; None if it cannot be read."""
 
 
 class Sink(Protocol):
-    """Takes the bytes of a log, cut anywhere."""
+    """Consumes a log's bytes, split at arbitrary positions."""
 
     def feed(self, data: bytes, /) -> object: ...
 
@@ -267,9 +265,10 @@ S = TypeVar("S", bound=Sink)
 
 
 class End(Protocol[S_co]):
-    """The last lines of a log, `STAMP TEXT` each, as `sink` has taken them.
+    """The last lines of a log, `TIMESTAMP TEXT` each, consumed by `sink`.
 
-    `whole`: there are no others. `first` is the time of the first one, nanoseconds since the epoch, None without one.
+    `whole`: the log has no earlier lines. `first`: time of the first line in nanoseconds since the epoch; None if there
+    are no lines.
     """
 
     @property
@@ -281,36 +280,36 @@ class End(Protocol[S_co]):
 
 
 class EndReader(Protocol[S_co]):
-    """Reads one log from its end, more and more of it, each time into a new sink."""
+    """Reads a log backwards from its end, in growing parts, each into a new sink."""
 
     async def read(self) -> End[S_co]:
-        """The last lines of the log. Raises AtlctlError that says why there is none."""
+        """The last lines of the log. Raises AtlctlError with the reason if the log cannot be read."""
 
     async def more(self) -> End[S_co]:
-        """Several times as many."""
+        """Several times as many lines as before."""
 
 
 @runtime_checkable
 class LogEnds(Protocol):
-    """A source whose logs are large and far away, so that they are read from their ends."""
+    """A source of large, remote logs, which are read from the end."""
 
     def end_reader(self, job: Job, worker: Worker, new_sink: Callable[[], S]) -> EndReader[S]: ...
 
 
 @runtime_checkable
 class ManyLogs(Protocol):
-    """A source that bounds how many logs are read at once."""
+    """A source that limits how many logs are read at once."""
 
     def allow_logs(self, count: int) -> None:
-        """So many logs will be followed at once, for long. To be said before the first of them is read."""
+        """Prepare to follow `count` logs at the same time. Call it before reading the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """How far a stop goes; by default it is one that can be taken back, where the place has such a thing.
+    """Options of a stop. By default it can be undone if the backend supports that.
 
-    `delete`: the job itself goes. `keep`: only its processes are ended, the workers stay. `grace`: seconds from SIGTERM
-    to SIGKILL, where processes are ended by atlctl.
+    `delete`: delete the job. `keep`: end its processes and keep the workers. `grace`: seconds from SIGTERM to SIGKILL
+    if atlctl ends the processes.
     """
 
     delete: bool = False
@@ -320,12 +319,12 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a stop or a resume will do. Nothing of it is done yet.
+    """The planned effects of a stop or a resume; nothing has been changed yet.
 
-    `workers`: those that end. `how`: the mechanism in a few words, for programs. `facts`: label and sentence, for the
-    one who has to agree (hostile text where they come from a cluster). `question`: where it happens, for the prompt.
-    `undo`: the command line that takes it back. `loses_logs`: the workers' logs may go with it. `ends_terminal`: who
-    sits in one of `workers` ends with it. `nothing`: there is nothing to do, and this is why. `steps` is the backend's.
+    `workers`: those that will end. `how`: the mechanism in a few words, for programs. `facts`: labels and sentences for
+    the user who has to confirm (untrusted text if they come from a cluster). `question`: the place, for the prompt.
+    `undo`: the command line that reverts it. `loses_logs`: the workers' logs may be deleted. `ends_terminal`: terminals
+    in `workers` end. `nothing`: the reason why there is nothing to do. `steps`: private to the backend.
     """
 
     job: Job
@@ -342,7 +341,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class StopResult:
-    """How a worker's stop went: its processes ended, its pod is gone, or not stopped (with `reason`)."""
+    """Result of a stop for one worker: its processes ended, its pod is gone, or not stopped (with `reason`)."""
 
     worker: str
     how: Literal["terminated", "killed", "already-ended", "gone", "not-stopped"]
@@ -351,36 +350,36 @@ class StopResult:
 
 
 class Controller(Protocol):
-    """Stops and resumes jobs: first the plan, then what was agreed to."""
+    """Stops and resumes jobs in two steps: make a plan, then carry it out."""
 
     async def plan_stop(self, job: Job, workers: Sequence[Worker], request: StopRequest) -> Plan:
-        """What ending `workers` of `job` means. Raises UsageError where it is not to be had so."""
+        """Plan to end `workers` of `job`. Raises UsageError if the job cannot be stopped this way."""
 
     async def plan_resume(self, job: Job) -> Plan:
-        """What taking a stop back means. Raises UsageError where nothing does."""
+        """Plan to undo a stop. Raises UsageError if the job cannot be resumed."""
 
     async def check(self, plan: Plan) -> None:
-        """Whether the place would do it, as far as it can be asked without a change. Raises as `carry_out`."""
+        """Ask the backend to validate the plan without changing anything, as far as it can. Raises as `carry_out`."""
 
     async def carry_out(self, plan: Plan, timeout: float, told: Callable[[str], None]) -> Sequence[StopResult]:
-        """Do it to exactly the job of the plan (its uid must still match) and wait for it, `timeout` seconds at most.
+        """Carry out the plan on exactly its job (the UID must still match) and wait up to `timeout` seconds.
 
-        `told` gets a line when the request was taken and the waiting begins. Raises AtlctlError where it was refused.
+        Calls `told` with a line of text once the request is accepted. Raises AtlctlError if it is refused.
         """
 
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> Sequence[StopResult]:
-        """Plan and carry out an ordinary stop; where atlctl ends processes: SIGTERM, `grace` seconds, SIGKILL."""
+        """Plan and carry out a default stop. If atlctl ends processes: SIGTERM, and SIGKILL after `grace` seconds."""
 
 
 class EventLog(Protocol):
-    """What a place wrote down of what happened to a job."""
+    """The record of events of a job."""
 
     async def raw_events(self, job: Job) -> Sequence[Mapping[str, Any]]:
-        """Events in the place's own form, oldest first; none where it keeps no record."""
+        """Events in the backend's own format, oldest first; empty if it keeps none."""
 
 
 class Backend(Inventory, LogSource, Controller, EventLog, Protocol):
-    """A place where jobs live, with a way to reach their workers."""
+    """Finds jobs, reads their logs, stops them and runs commands in their workers."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""Many questions at once, to one server or to many hosts, with a bound on how many are open."""
+"""Concurrent requests to one server or many hosts, with a limit on how many run at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Answer = TypeVar("Answer")
 
 
 async def ask_each(asked: Iterable[Who], question: Callable[[Who], Awaitable[Answer]], parallel: int) -> list[Answer]:
-    """All answers, in the order of `asked`, `parallel` questions at once. Raises the first error of a question."""
+    """All answers, in the order of `asked`, with up to `parallel` requests at once. Raises the first error."""
     tasks = _start(asked, question, parallel)
     try:
         return await asyncio.gather(*tasks)
@@ -22,7 +22,7 @@ async def ask_each(asked: Iterable[Who], question: Callable[[Who], Awaitable[Ans
 async def ask_all(
     asked: Iterable[Who], question: Callable[[Who], Awaitable[Answer]], seconds: float, parallel: int
 ) -> dict[Who, Answer]:
-    """The answers that came within `seconds`, `parallel` questions at once. Raises the first error of a question."""
+    """The answers that arrive within `seconds`, with up to `parallel` requests at once. Raises the first error."""
     named = list(asked)
     tasks = _start(named, question, parallel)
     try:

@@ -1,1 +1,1 @@
-"""Jobs that live in Kubernetes."""
+"""Kubernetes backend."""

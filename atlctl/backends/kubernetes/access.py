@@ -1,8 +1,8 @@
-"""Which API server, as whom, through which proxy: from a kubeconfig, else from the service account of the pod.
+"""Server address and credentials, from a kubeconfig or the pod's service account.
 
-Static credentials and service accounts are read here: the `kubernetes` package takes longer to import than a whole
-command takes. Exec plugins, auth providers and passwords stay with it. Around it stands what it leaves out: kubectl's
-rule for the current context, impersonation, and that a plugin which fails is an error and not an anonymous request.
+Static credentials and service accounts are read here, because importing the `kubernetes` package takes longer than a
+whole command. The package handles exec plugins, auth providers and passwords. This module adds what it lacks: kubectl's
+rule for the current context, impersonation, and an error (not an anonymous request) when a plugin fails.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from atlctl.backends.kubernetes.kubeconfig import Entry, Kubeconfig
 from atlctl.i18n import Message
 from atlctl.jobs.errors import NotAllowed, UsageError
 
-#: Seconds for which the headers are taken as they are before a token is looked at again.
+#: Seconds for which the headers are reused before the token is read again.
 _FRESH = 20.0
-#: Users that the package logs in.
+#: Kinds of user that need the package.
 _BY_PACKAGE = ("exec", "auth-provider", "username", "password")
-#: Debian, Alpine and their kin; Fedora and its; SUSE; others.
+#: Debian and Alpine; Fedora; SUSE; others.
 _AUTHORITIES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -40,9 +40,9 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass
 class Access:
-    """A server, its TLS settings and who asks. `source` says where this was read.
+    """A server with TLS settings and credentials. `source`: origin of the settings, for the user.
 
-    `proxy` is a URL, with credentials where it has some. `tls_name` is the name to expect in the server's certificate.
+    `proxy`: a URL, possibly with credentials. `tls_name`: the name to expect in the server's certificate.
     """
 
     server: str
@@ -54,7 +54,7 @@ class Access:
     proxy: str | None = None
     user: str | None = None
     _impersonate: dict[str, str] = field(default_factory=dict)
-    #: The header Authorization; "" for none. May run a plugin, and raise NotAllowed.
+    #: Returns the Authorization header; "" for none. May run a plugin and raise NotAllowed.
     _login: Callable[[], str] = str
     _again: Callable[[], Access] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -62,20 +62,20 @@ class Access:
     _read_at: float = float("-inf")
 
     def headers_at_hand(self) -> dict[str, str] | None:
-        """Who asks, as headers; None where they have to be looked at again, which may run a plugin (`headers`)."""
+        """The authentication headers; None if they must be read again, which may run a plugin (see `headers`)."""
         return self._headers if time.monotonic() - self._read_at < _FRESH else None
 
     def headers(self) -> dict[str, str]:
-        """The same, read again where they are old. May run a plugin: call it in a thread. Raises NotAllowed."""
+        """The authentication headers, read again when old. May run a plugin: call it in a thread. Raises NotAllowed."""
         with self._lock:
             if time.monotonic() - self._read_at >= _FRESH:
                 self._look()
             return self._headers
 
     def renew(self, refused: Mapping[str, str]) -> bool:
-        """Reads everything anew after the server refused these headers: a token expired, a file was replaced.
+        """Read the configuration again after the server refused these headers (expired token, replaced file).
 
-        False where that changed nothing. May run a plugin: call it in a thread. Raises UsageError, NotAllowed.
+        Returns False if that changed nothing. May run a plugin: call it in a thread. Raises UsageError, NotAllowed.
         """
         with self._lock:
             if self._headers != refused or self._again is None:
@@ -91,7 +91,7 @@ class Access:
         self._read_at = time.monotonic()
 
 
-#: A context manager around whatever may use the terminal.
+#: A context manager for code that may use the terminal.
 Around = Callable[[], contextlib.AbstractContextManager[object]]
 
 
@@ -101,9 +101,9 @@ def load(
     namespace: str | None = None,
     around: Around = contextlib.nullcontext,
 ) -> Access:
-    """How to reach the cluster that the options, KUBECONFIG or the pod name. Blocks: a plugin may run, `around` it.
+    """Access to the cluster given by the options, KUBECONFIG or the pod. Blocks: may run a plugin, inside `around`.
 
-    Raises UsageError for a configuration that is wrong or absent, NotAllowed where a plugin failed.
+    Raises UsageError for a wrong or missing configuration, NotAllowed if a plugin fails.
     """
     if stated and not os.path.exists(os.path.expanduser(stated)):
         raise UsageError(Message("kubeconfig {path} not found", path=stated), Message("check --kubeconfig"))
@@ -166,7 +166,7 @@ def _from_files(paths: list[str], context: str | None, namespace: str | None, ar
 
 
 def _impersonation(user: Entry) -> dict[str, str]:
-    """Headers of `as` and `as-uid`. Groups would need a repeated header, and are refused rather than dropped."""
+    """Headers for `as` and `as-uid`. Groups need a repeated header, so they are refused and not silently dropped."""
     if user.get("as-groups") or user.get("as-user-extra"):
         raise UsageError(
             Message("the kubeconfig impersonates groups, which atlctl does not support"),
@@ -184,8 +184,10 @@ def _static_login(user: Entry) -> Callable[[], str]:
 
 
 def _token_file(path: str) -> Callable[[], str]:
-    """The token of a file that is replaced from time to time; the last one while it cannot be read. Raises OSError,
-    ValueError if it cannot be read now."""
+    """Reads the token from a file that is replaced now and then; keeps the last token while the file cannot be read.
+
+    Raises OSError, ValueError if the file cannot be read now.
+    """
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -205,7 +207,7 @@ def _token_file(path: str) -> Callable[[], str]:
 
 
 def _static_tls(server: str, cluster: Entry, user: Entry) -> ssl.SSLContext | None:
-    """Raises OSError, ValueError for files and data that cannot be used."""
+    """Raises OSError, ValueError for unusable files and data."""
     with contextlib.ExitStack() as held:
         return _tls(
             server,
@@ -217,7 +219,7 @@ def _static_tls(server: str, cluster: Entry, user: Entry) -> ssl.SSLContext | No
 
 
 def _as_file(entry: Entry, key: str, held: contextlib.ExitStack) -> str | None:
-    """The path that `key` states, or a temporary file with what `key-data` states: OpenSSL reads keys from files."""
+    """The path in `key`, or a temporary file with the data in `key-data`: OpenSSL reads keys only from files."""
     if data := entry.get(f"{key}-data"):
         import base64
         import tempfile
@@ -235,12 +237,12 @@ def _as_file(entry: Entry, key: str, held: contextlib.ExitStack) -> str | None:
 def _tls(
     server: str, authority: str | None, certificate: str | None, key: str | None, *, verified: bool = True
 ) -> ssl.SSLContext | None:
-    """The TLS settings of a server, from files; None for plain HTTP."""
+    """TLS settings of a server, from files; None for plain HTTP."""
     if not server.startswith("https"):
         return None
     if verified:
         made = ssl.create_default_context(cafile=authority or _system_authorities())
-        # Python 3.13 asks for extensions that the CAs of many clusters lack; kubectl does not.
+        # Python 3.13 requires extensions that the CAs of many clusters lack; kubectl does not.
         made.verify_flags &= ~ssl.VERIFY_X509_STRICT
     else:
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -252,7 +254,7 @@ def _tls(
 
 
 def _system_authorities() -> str | None:
-    """The file of this system's authorities, where Python's own idea of its place was true on another system alone."""
+    """This system's CA file. Needed if Python was built on another system and its default paths do not exist here."""
     places = ssl.get_default_verify_paths()
     if places.cafile or places.capath:
         return None
@@ -287,10 +289,10 @@ def _from_pod(namespace: str | None) -> Access:
 
 
 def _by_package(paths: list[str], context: str, around: Around) -> tuple[Callable[[], str], ssl.SSLContext | None]:
-    """A login and its TLS settings by the `kubernetes` package: it runs exec plugins and renews tokens.
+    """Credentials and TLS settings from the `kubernetes` package, which runs exec plugins and renews tokens.
 
-    A token that it renews is written back into the user's file. Raises NotAllowed where a plugin failed, ValueError and
-    what else the package raises for a configuration that is wrong.
+    A renewed token is written back into the user's file. Raises NotAllowed if a plugin fails, and ValueError and other
+    errors of the package for a wrong configuration.
     """
     from kubernetes.client import Configuration
     from kubernetes.config import ConfigException, kube_config
@@ -313,7 +315,7 @@ def _by_package(paths: list[str], context: str, around: Around) -> tuple[Callabl
     except ConfigException as error:
         raise ValueError(str(error)) from error
     finally:
-        kube_config._cleanup_temp_files()  # it has written keys into temporary files, which are read by now
+        kube_config._cleanup_temp_files()  # removes its temporary key files, which have been read by now
 
     def login() -> str:
         with around(), _failures_raised():
@@ -333,7 +335,7 @@ class _Heard(logging.Handler):
 
 @contextlib.contextmanager
 def _failures_raised() -> Iterator[None]:
-    """The package logs a plugin's failure and goes on without credentials. Here it is an error: NotAllowed."""
+    """Raises NotAllowed when a plugin fails: the package only logs that and continues without credentials."""
     heard, root = _Heard(), logging.getLogger()
     root.addHandler(heard)
     try:
@@ -348,10 +350,10 @@ def _failures_raised() -> Iterator[None]:
 
 
 def proxy_for(server: str, stated: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The URL of the proxy towards `server`, None for none. `stated` is the kubeconfig's, which knows no exceptions.
+    """The proxy URL for `server`; None for a direct connection. `stated`: the kubeconfig's, which has no exceptions.
 
-    HTTPS_PROXY (HTTP_PROXY for plain HTTP) counts, small letters too, unless NO_PROXY excepts the host. Raises
-    UsageError for a proxy that is no HTTP proxy.
+    Reads HTTPS_PROXY (HTTP_PROXY for plain HTTP), also in lower case, unless NO_PROXY excludes the host. Raises
+    UsageError if it is not an HTTP proxy.
     """
     found = stated or _from(environ, server)
     if found is None:
@@ -377,7 +379,8 @@ def _from(environ: Mapping[str, str], server: str) -> str | None:
 
 
 def _excepted(host: str, port: int | None, exceptions: str) -> bool:
-    """Go's rules: `*`, a name and all below it, `.name` only those below, an address, a network; a port may follow."""
+    """Go's NO_PROXY rules: `*`; a domain with its subdomains; `.domain` for subdomains only; an address or network; a
+    port may follow."""
     host = host.rstrip(".").lower()
     address = _address(host)
     if host == "localhost" or (address is not None and address.is_loopback):

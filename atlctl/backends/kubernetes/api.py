@@ -1,4 +1,4 @@
-"""What the parts of this backend need of an API server, and how its answers become errors of the project."""
+"""Interface to the API server, and its errors as errors of this project."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Protocol
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, TimedOut, Unreachable
 
-#: One JSON object, as the server sent it.
+#: A JSON object from the server.
 Object = dict[str, Any]
-#: The reason for a server or a worker.
+#: The reason for a timeout of a server or a worker.
 LATE = Message("no answer in time")
-#: Parameters of a query, in their order; a key may be repeated.
+#: Query parameters in order; a key may be repeated.
 Query = Sequence[tuple[str, str]] | Mapping[str, str]
 
 
 class ApiError(AtlctlError):
-    """The server refused: `status` is the HTTP status, `reason` and `text` are its own words (`text` is hostile)."""
+    """The server refused a request. `status` is the HTTP status; `reason` and `text` are the server's (untrusted)."""
 
     def __init__(self, status: int, reason: str, text: str, *, message: str = "", hint: str | None = None) -> None:
         super().__init__(
@@ -31,11 +31,11 @@ class ApiError(AtlctlError):
 
 
 class Denied(ApiError, NotAllowed):
-    """401 and 403."""
+    """HTTP 401 or 403."""
 
 
 class Unlisted(Denied):
-    """Several lists of one place were refused with 403. `resources`: `plural.group` of each."""
+    """Several lists in one namespace were refused with 403. `resources`: `plural.group` of each."""
 
     def __init__(self, resources: Sequence[str], where: str, text: str, hint: str) -> None:
         message = Message("not allowed to list {where}: {resources}", where=where, resources=", ".join(resources))
@@ -44,11 +44,11 @@ class Unlisted(Denied):
 
 
 class NotFound(ApiError, NothingMatched):
-    """404."""
+    """HTTP 404."""
 
 
 class Busy(ApiError, TimedOut):
-    """429 and 503 until the deadline: the server asks for patience. `retry_after` is in seconds."""
+    """HTTP 429 or 503 until the deadline. `retry_after`: seconds."""
 
     def __init__(self, status: int, reason: str, text: str, *, retry_after: float | None = None) -> None:
         super().__init__(
@@ -62,20 +62,20 @@ class Busy(ApiError, TimedOut):
 
 
 class TooLarge(ApiError):
-    """An answer, or a list in pages, beyond what is read of one. Not repeated: it would be as large again."""
+    """An answer, or a paged list, exceeds the size limit. Not retried: it would be as large again."""
 
     def __init__(self, message: str) -> None:
         super().__init__(200, "TooLarge", "", message=message, hint=Message("narrow it: -n NAMESPACE, or -l SELECTOR"))
 
 
 class Conflict(ApiError):
-    """409: another version, another UID, or it exists already."""
+    """HTTP 409: another version or UID, or the object exists already."""
 
 
 class NoServer(Unreachable):
-    """The server could not be reached, or the connection to it broke.
+    """The server is unreachable, or its connection broke.
 
-    `asked`: it may have got the request, and done what was asked.
+    `asked`: the server may have received and executed the request.
     """
 
     def __init__(self, message: str, hint: str | None = None, *, asked: bool = False) -> None:
@@ -85,7 +85,7 @@ class NoServer(Unreachable):
 
 @dataclass(frozen=True, slots=True)
 class JsonAnswer:
-    """A JSON answer. `warnings` are the texts of its Warning headers."""
+    """A JSON answer. `warnings`: texts of its Warning headers."""
 
     data: Object
     warnings: tuple[str, ...] = ()
@@ -93,40 +93,40 @@ class JsonAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """All pages of a list, put together."""
+    """All pages of a list, joined."""
 
     items: list[Object] = field(default_factory=list)
 
 
 class Stream(Protocol):
-    """The body of an answer that goes on: a log, a watch."""
+    """The body of a continuing answer: a log or a watch."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Chunks as they come. Raises NoServer where the connection breaks; ends where the server ended it."""
+        """Chunks as they arrive. Raises NoServer if the connection breaks; ends when the server ends it."""
 
 
 class Socket(Protocol):
-    """A WebSocket to the server. `protocol` is the subprotocol that it chose, None where it chose none."""
+    """A WebSocket to the server. `protocol`: the subprotocol that the server chose; None if none."""
 
     protocol: str | None
 
     async def receive(self) -> bytes | None:
-        """The next message; None when the server closed it or the connection is gone. Pongs are answered below."""
+        """The next message; None if the connection is closed. Pings are answered automatically."""
 
     async def send(self, data: bytes) -> None:
-        """One binary message. Waits while the connection is full. Raises NoServer where it is gone."""
+        """Send a binary message. Waits while the connection is full. Raises NoServer if it is closed."""
 
     async def close(self) -> None:
-        """Ends it, within a second, whatever state it is in."""
+        """Close the socket within a second, in any state."""
 
 
 class Api(Protocol):
-    """A server and an identity. Paths begin with `/api` or `/apis`.
+    """A server with credentials. Paths begin with `/api` or `/apis`.
 
-    Every method raises ApiError (Denied, NotFound, Busy, Conflict, ...) or NoServer, and nothing else. Reads are
-    repeated on a broken connection, 429 and 5xx, with growing pauses; writes only where the server says that it did
-    nothing (429), and so streams. Every answer has a total time, its repeats included, and a size; of a stream its
-    beginning alone.
+    Methods raise only ApiError (Denied, NotFound, Busy, Conflict, ...) and NoServer. Reads are retried after broken
+    connections, 429 and 5xx, with growing pauses. Writes and streams are retried only if the server reports that it did
+    nothing (429). Each answer has a time limit, which includes retries, and a size limit; for a stream the limits apply
+    only to its start.
     """
 
     server: str
@@ -136,15 +136,15 @@ class Api(Protocol):
     async def get(self, path: str, query: Query = ()) -> Object: ...
 
     async def list(self, path: str, query: Query = ()) -> Items:
-        """All pages of a list."""
+        """All pages of a list, joined."""
 
     async def send(
         self, method: str, path: str, body: Object | None, query: Query = (), *, merge_patch: bool = False
     ) -> JsonAnswer:
-        """POST, PATCH (merge patch) or DELETE."""
+        """Send POST, PATCH (merge patch) or DELETE."""
 
     def stream(self, path: str, query: Query = ()) -> AbstractAsyncContextManager[tuple[int, Stream]]:
-        """An open answer: its HTTP status (200, 204) and its body. Other statuses raise."""
+        """An open answer: its HTTP status (200, 204) and its body. Raises for other statuses."""
 
     async def socket(self, path: str, query: Query, protocols: Sequence[str]) -> Socket:
-        """A WebSocket. A refused upgrade raises ApiError with the server's words; a dead tunnel is tried again."""
+        """Open a WebSocket; retries a dead tunnel. Raises ApiError with the server's message if it refuses."""

@@ -1,4 +1,4 @@
-"""The Kubernetes backend: the seams of `atlctl.backends.base` over an API server."""
+"""Kubernetes implementation of the protocols in `atlctl.backends.base`."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from atlctl.backends.kubernetes.execs import KubernetesExecutor
     from atlctl.backends.kubernetes.logs import PodLogs, TailReader
 
-#: Streams that stay open for a recorder: some 200 KB each.
+#: Streams that may stay open for a recorder, about 200 KB each.
 MOST_STREAMS = 256
-#: Seconds that a login may take before it is said what is waited for.
+#: Seconds before a slow login is reported.
 _LOGIN_NOTICE = 0.8
-#: How old the knowledge of a job may be for a reader of logs that asks whether it is over, seconds.
+#: Maximum age in seconds of the job's data when a log reader checks whether the job has ended.
 _FRESH = 2.0
-#: Seconds that a stop is waited for if the caller does not say how long.
+#: Default time limit of a stop in seconds.
 _STOP_SECONDS = 120.0
-#: States in which a queue may say more than the pods.
+#: States that a queue may explain better than the pods.
 _WAITING = (State.PENDING, State.QUEUED, State.SUSPENDED)
 _PODS = registry.PODS.resource
 
 
 class KubernetesBackend:
-    """See `atlctl.backends.base.Backend`. Nothing is read or connected before the first question."""
+    """See `atlctl.backends.base.Backend`. Reads and connects only when first used."""
 
     name = "kubernetes"
 
@@ -57,7 +57,8 @@ class KubernetesBackend:
         waiting: Callable[[str], None] | None = None,
         around: access.Around = contextlib.nullcontext,
     ) -> None:
-        """`waiting` is told what is waited for: an API server, a log. `around`: see `access.load`."""
+        """`waiting` is called with a note when the API server, a login or a log is slow. `around`: see
+        `access.load`."""
         self._waiting, self._around = waiting, around
         self._asked = (kubeconfig, context, namespace)
         self._selector = selector
@@ -67,7 +68,7 @@ class KubernetesBackend:
         self._served: asyncio.Future[Served] | None = None
         self._opening = asyncio.Lock()
         self._known: dict[str, tuple[float, FoundJob]] = {}
-        #: UID of a job -> UIDs of its pods -> their workers' names and indexes, as long as they were known.
+        #: UID of a job -> UIDs of its pods -> last known name and index of each worker.
         self._numbers: dict[str, dict[str, tuple[str, int]]] = {}
         self._checking = asyncio.Lock()
         self._looking = asyncio.Lock()
@@ -75,7 +76,7 @@ class KubernetesBackend:
         self._logs: PodLogs | None = None
 
     async def api(self) -> Client:
-        """The client. Raises UsageError, NotAllowed where no server can be told from what is configured."""
+        """The client. Raises UsageError, NotAllowed if the configuration gives no usable server."""
         async with self._opening:
             if self._client is None:
                 notice = asyncio.get_running_loop().call_later(_LOGIN_NOTICE, self._tell_login)
@@ -91,7 +92,6 @@ class KubernetesBackend:
             self._waiting(Message("waiting for the kubeconfig's exec plugin..."))
 
     async def served(self) -> Served:
-        """What the server has, asked once."""
         if self._served is None:
             self._served = asyncio.ensure_future(discover(await self.api()))
         return await self._served
@@ -121,7 +121,7 @@ class KubernetesBackend:
         return found
 
     def _as_before(self, job: Job) -> Job:
-        """With the names and indexes that its workers had when these were last known."""
+        """`job` with the last known names and indexes of its workers."""
         before = self._numbers.setdefault(job.uid, {})
         if job.numbered:
             before |= {worker.uid: (worker.name, worker.index) for worker in job.workers if worker.uid}
@@ -134,7 +134,7 @@ class KubernetesBackend:
         return replace(job, workers=tuple(sorted(workers, key=lambda worker: worker.index)), numbered=True)
 
     def recall(self, job: Job, names: Mapping[str, tuple[str, int]]) -> Job:
-        """The job with names and indexes of workers that were known before, by UIDs of pods; so from now on."""
+        """`job` with the given names and indexes of workers, by pod UID; they are kept for later calls."""
         self._numbers.setdefault(job.uid, {}).update(names)
         known = self._as_before(job)
         at, found = self._known[job.uid or job.name]
@@ -142,15 +142,15 @@ class KubernetesBackend:
         return known
 
     async def _queued(self, api: Client, found: FoundJob) -> FoundJob:
-        """With what keeps it waiting: its queue, or the gang that does not fit."""
+        """`found` with the reason why the job waits: its queue, or a gang that does not fit."""
         workloads, groups, _ = await inventory.queues(api, found, await self.served())
         entries = [*map(queueing.workload, workloads), *map(queueing.pod_group, groups)]
         return replace(found, job=queueing.refined(found.job, entries))
 
     async def current(self) -> Job | None:
-        """The job of the pod that this runs in; None outside of a pod, or in one of no job.
+        """The job of the pod that runs this process; None outside a pod or if the pod has no job.
 
-        Raises NotAllowed where the pod may not be read.
+        Raises NotAllowed if the pod may not be read.
         """
         if self._selector is not None:
             return (await self.found(self._selector)).job
@@ -183,7 +183,7 @@ class KubernetesBackend:
                 return pod
         if own.uid is None:
             return None
-        # The host name is not the pod's name for indexed Jobs, and the API cannot select by UID.
+        # For indexed Jobs the host name differs from the pod's name, and the API cannot select by UID.
         listed = await api.list(_PODS.path("v1", api.namespace))
         return next((pod for pod in listed.items if objects.uid(pod) == own.uid), None)
 
@@ -198,7 +198,7 @@ class KubernetesBackend:
         return pods.stated_ranks(job, (await self._look(job, fresh=False)).pods)
 
     async def events(self, job: Job) -> Sequence[JobEvent]:
-        """What the cluster keeps of the job, what it made, its pods, its queue and their nodes, oldest first."""
+        """Cluster events of the job, its child objects, pods, queue and nodes, oldest first."""
         from atlctl.backends.kubernetes.events import sorted_events
 
         return sorted_events(*await self._fetch_events(job))
@@ -238,7 +238,7 @@ class KubernetesBackend:
         return TailReader(self._log_source(), job, worker, new_sink)
 
     def allow_logs(self, count: int) -> None:
-        """See `ManyLogs`. Beyond `MOST_STREAMS` logs are read by turns."""
+        """See `ManyLogs`. Above `MOST_STREAMS`, logs are read in turns."""
         from atlctl.backends.kubernetes.logs import STREAMS, LogStreams
 
         self._log_source().streams = LogStreams(max(STREAMS, min(count + STREAMS // 4, MOST_STREAMS)))
@@ -275,8 +275,8 @@ class KubernetesBackend:
         return not found.job.state.active
 
     async def _look(self, job: Job, *, fresh: bool) -> FoundJob:
-        """What is known of exactly this job. Raises AtlctlError where another one has its name by now."""
-        # Readers of many logs ask at the same moment: one of them asks the server, for all.
+        """The current data of exactly this job. Raises AtlctlError if another job has taken its name."""
+        # Log readers ask at the same moment: one of them queries the server for all.
         async with self._looking:
             at, known = self._known.get(job.uid or job.name, (float("-inf"), None))
             age = asyncio.get_running_loop().time() - at
@@ -289,7 +289,7 @@ class KubernetesBackend:
             return found
 
     async def _same(self, job: Job) -> Client:
-        """The client, for commands in workers of just this job: pods of a new one of its name are called alike."""
+        """The client, after checking the job's UID: a new job of the same name would have pods of the same names."""
         api = await self.api()
         key = job.uid or job.name
         async with self._checking:
@@ -305,7 +305,7 @@ class KubernetesBackend:
         try:
             now = await api.get(path)
         except Denied:
-            return  # it may not be read; its pods may
+            return  # the job may not be readable although its pods are
         if objects.uid(now) != job.uid:
             raise Replaced(job.name)
 
@@ -345,7 +345,7 @@ class KubernetesBackend:
         return await self.carry_out(plan, _STOP_SECONDS, lambda _: None)
 
     def options(self) -> tuple[str, ...]:
-        """The words of a command line that lead to the same server and namespace again."""
+        """The command-line options that select the same server and namespace again."""
         named = zip(("--kubeconfig", "--context", "--namespace"), self._asked, strict=True)
         return tuple(word for name, value in named if value is not None for word in (name, value))
 
@@ -355,7 +355,7 @@ class KubernetesBackend:
 
 
 def _in_container(found: FoundJob, container: str) -> Job:
-    """The job with its workers in that container, whichever trains. Raises NothingMatched where no worker has it."""
+    """The job with `container` as each worker's container. Raises NothingMatched if no worker has it."""
     parts = ("containers", "initContainers")
     names = {
         objects.uid(pod): [
@@ -374,5 +374,5 @@ def _in_container(found: FoundJob, container: str) -> Job:
 
 
 def _form(found: FoundJob) -> str:
-    """The name that means just this job, whatever others share its name."""
+    """The unambiguous name of this job, `KIND/NAME` if necessary."""
     return registry.form(found.kind.resource, found.job.name)

@@ -1,6 +1,6 @@
-"""The API server: requests, streams and WebSockets, repeated with patience. See `Api` in `api.py`.
+"""API client: requests, streams and WebSockets, with retries. See `Api` in `api.py`.
 
-Connections are not limited in number, since each running command holds one. Answers are plain JSON objects.
+The number of connections is not limited, because each running command holds one. Answers are plain JSON objects.
 """
 
 from __future__ import annotations
@@ -45,47 +45,48 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _log = logging.getLogger("atlctl.kubernetes")
 
-#: Items of one page of a list, as kubectl asks for.
+#: Items per page of a list, as in kubectl.
 PAGE = 500
-#: Pages of a list that are read: objects by the hundred thousand.
+#: Maximum number of pages: some hundred thousand objects.
 MOST_PAGES = 400
-#: Seconds for one answer, its repeats included: of a read; of a write, which a server itself gives a minute, since its
-#: webhooks may take their time; and of a list in all its pages.
+#: Seconds for an answer, including retries: for a read; for a write, to which the server itself allows a minute because
+#: webhooks may be slow; for a list with all its pages.
 DEADLINE, WRITE_DEADLINE, LIST_DEADLINE = 30.0, 60.0, 120.0
-#: Seconds without a byte after which a read is tried over another connection.
+#: Seconds without data before a read is retried over a new connection.
 READ_SECONDS = 15.0
-#: Seconds after which it is said that an answer is waited for.
+#: Seconds before a pending answer is reported.
 NOTICE_SECONDS = 2.0
-#: Bytes, unpacked, of one answer. Beyond the second figure one answer at a time goes on, so that many are not more.
+#: Maximum size in bytes of an unpacked answer. Only one answer at a time may grow beyond the second figure, which
+#: bounds the memory of many.
 ANSWER_BYTES, _LARGE = 64 << 20, 4 << 20
-#: Bytes of memory, as `_weight` estimates them, that an answer, or a list in all its pages, may take once it is parsed.
+#: Maximum memory in bytes, estimated by `_weight`, of a parsed answer or a list with all its pages.
 PARSED_BYTES = 512 << 20
-#: Bytes that are unpacked at once.
+#: Bytes to unpack at once.
 _PIECE = 1 << 20
-#: Repeats of a read that failed without the server asking for patience; seconds before each, give or take a half.
+#: Seconds before each retry of a failed read without Retry-After, varied by half.
 _PAUSES = (0.2, 0.5, 1.5)
-#: Bytes of a refusal that are read.
+#: Bytes to read of a refusal.
 _REFUSAL = 64 * 1024
 #: asyncio keeps two buffers of this size for each TLS connection, 256 KiB by default: 1,000 of them need 350 MB.
 _TLS_BUFFER = 32 * 1024
-#: A thousand execs make millions of objects, nearly none of them in circles: Python's own thresholds (700, 10, 10) cost
-#: a fifth of the CPU.
+#: A thousand execs create millions of objects, almost none in reference cycles: Python's default thresholds (700, 10,
+#: 10) cost a fifth of the CPU time.
 _COLLECTIONS = (50_000, 20, 100)
-#: All groups with their resources in one answer, where the server can (1.27 and newer by default).
+#: Requests all groups with their resources in one answer (by default from 1.27).
 _DISCOVERY = (
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
     "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
 )
 _MERGE_PATCH = "application/merge-patch+json"
-#: Goes with every request.
+#: Sent with each request.
 _OUR_NAME = {"User-Agent": f"atlctl/{__version__}"}
 
 
 class Client:
-    """One server and one identity. Close it with `aclose`."""
+    """A client for one server with one set of credentials. Close it with `aclose`."""
 
     def __init__(self, access: Access, waiting: Callable[[str], None] | None = None) -> None:
-        """`waiting` is told, once, which server has not answered for a while."""
+        """`waiting` is called once, with a note that the server is slow to answer."""
         self._waiting = waiting
         self.server = access.server
         self.context = access.context
@@ -108,7 +109,7 @@ class Client:
             try:
                 raw = await self._read(path, page)
             except ApiError as error:
-                # A list that took too long to page through has changed meanwhile.
+                # The continue token has expired: the list changed during slow paging.
                 if error.status != 410 or not token or restarts == 2:
                     raise
                 restarts += 1
@@ -163,7 +164,7 @@ class Client:
             async def once() -> HttpAnswer:
                 return await held.enter_async_context(self._request("GET", path, query, endless=True))
 
-            response = await self._patiently(once, only_when_told=True)  # its readers repeat, and know what has come
+            response = await self._patiently(once, only_when_told=True)  # readers retry: they know what has arrived
             yield response.status, _Body(response)
 
     async def socket(self, path: str, query: Query, protocols: Sequence[str]) -> Socket:
@@ -208,7 +209,7 @@ class Client:
         return await self._patiently(once)
 
     async def _whole(self, response: HttpAnswer, path: str) -> bytearray:
-        """The body, unpacked. Raises TooLarge."""
+        """The unpacked body. Raises TooLarge."""
         got = bytearray()
         async with AsyncExitStack() as held:
             pieces = await held.enter_async_context(aclosing(_pieces(response)))
@@ -221,7 +222,7 @@ class Client:
                 if len(got) > ANSWER_BYTES:
                     break
         if len(got) > ANSWER_BYTES or _weight(got) > PARSED_BYTES:
-            got.clear()  # an error keeps what its frames hold
+            got.clear()  # an exception keeps the variables of its frames alive
             raise TooLarge(
                 Message(
                     "the API server {host} returned an answer that is too large: {path}",
@@ -299,15 +300,15 @@ class Client:
         only_when_told: bool = False,
         dialing: bool = False,
     ) -> T:
-        """Repeats what failed for the moment, `seconds` in all (None: `DEADLINE`). `only_when_told`: only where the
-        server says that it did nothing.
+        """Retry temporary failures for `seconds` in total (None: `DEADLINE`).
 
-        `dialing`: of other failures only that of the tunnel to the node ("error dialing backend").
+        `only_when_told`: only if the server reports that it did nothing. `dialing`: otherwise retry only failures of
+        the tunnel to the node ("error dialing backend").
         """
         seconds = DEADLINE if seconds is None else seconds
         renewed = False
         while True:
-            await self._headers()  # a login takes its own time: its user may be in a browser
+            await self._headers()  # outside the time limit: the user may have to log in with a browser
             notice = asyncio.get_running_loop().call_later(NOTICE_SECONDS, self._tell_waiting)
             try:
                 async with asyncio.timeout(seconds) as clock:
@@ -358,7 +359,7 @@ class Client:
 
 
 class LaterApi:
-    """See `Api`. `server` and `context` are not known before; `namespace` is the job's."""
+    """An `Api` that connects when first used. `server` and `context` are unknown before; `namespace` is the job's."""
 
     def __init__(self, opening: Callable[[], Awaitable[Api]], namespace: str) -> None:
         self.server = ""
@@ -406,7 +407,7 @@ def _pieces(response: HttpAnswer) -> AsyncGenerator[bytes, None]:
 
 
 async def unpacked(encoding: str | None, pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
-    """What an answer holds, unpacked, in pieces of a bounded size. Raises NoServer where it cannot be unpacked."""
+    """The decompressed data of an answer, in bounded pieces. Raises NoServer if decompression fails."""
     packed = (encoding or "identity").lower()
     unpacker = None if packed == "identity" else zlib.decompressobj(31)
     if packed not in ("identity", "gzip"):
@@ -430,7 +431,7 @@ async def unpacked(encoding: str | None, pieces: AsyncIterable[bytes]) -> AsyncG
 
 
 def refusal(status: int, retry_after: str | None, body: bytes) -> ApiError:
-    """The error that a refused request is. `body` is a Status object or plain text; Retry-After is its header."""
+    """The error for a refused request. `body`: a Status object or plain text; `retry_after`: the header."""
     told: Object = {}
     with suppress(ValueError, RecursionError):
         parsed = json.loads(body)
@@ -457,7 +458,7 @@ def refusal(status: int, retry_after: str | None, body: bytes) -> ApiError:
 
 
 def _passing(error: NoServer | ApiError, dialing: bool) -> bool:
-    """Whether the same request may well succeed in a moment."""
+    """Whether the failure is temporary, so that a retry may succeed."""
     if isinstance(error, NoServer):
         return not dialing
     if error.status == 500 and "error dialing backend" in error.text:
@@ -473,13 +474,13 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _warning(text: str) -> str:
-    """The words of a Warning header: `299 - "text"`."""
+    """The text of a Warning header: `299 - "text"`."""
     _, _, rest = text.partition('"')
     return rest.strip().removesuffix('"').replace('\\"', '"') or text
 
 
 def _weight(data: bytes | bytearray) -> int:
-    """About the least that a JSON text takes as Python's objects: an empty one of two bytes takes 64."""
+    """Estimated lower bound of the memory for parsed JSON, in bytes: an empty object of two bytes takes 64."""
     return len(data) + 64 * (data.count(b"{") + data.count(b"["))
 
 
@@ -494,7 +495,7 @@ def _parsed(data: bytes | bytearray) -> Object:
 
 
 async def start(pieces: AsyncGenerator[bytes, None]) -> bytes:
-    """The first bytes of a refusal; what can be had of it where the connection breaks."""
+    """The first bytes of a refusal, as far as they arrive."""
     got = b""
     with suppress(OSError, NoServer):
         async with asyncio.timeout(5), aclosing(pieces):
@@ -506,7 +507,7 @@ async def start(pieces: AsyncGenerator[bytes, None]) -> bytes:
 
 
 def masked(body: bytes, sent: Mapping[str, str]) -> bytes:
-    """A refusal without the credential of its request, which some proxies send back."""
+    """The body of a refusal without the request's credential, which some proxies echo."""
     secret = sent.get("Authorization", "").rpartition(" ")[2].encode()
     return body.replace(secret, b"***") if len(secret) > 3 else body
 
@@ -523,7 +524,7 @@ def _why(error: BaseException) -> str:
 
 
 def _thrifty() -> None:
-    """Less memory for each TLS connection, and fewer collections."""
+    """Reduce memory per TLS connection and the number of garbage collections."""
     from asyncio import sslproto
 
     gc.set_threshold(*_COLLECTIONS)

@@ -1,6 +1,6 @@
-"""Which kinds of job a server has, and at which version: from its discovery documents.
+"""Discovery: which job kinds a server has, and at which version.
 
-A kind is addressed as `plural.group`; `jobs` alone has two meanings, and `mpijobs.kubeflow.org` two versions.
+Kinds are addressed as `plural.group`: `jobs` alone is ambiguous, and `mpijobs.kubeflow.org` has two versions.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from atlctl.backends.kubernetes.kinds.base import JobKind, Resource
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.fields import entries, mapping, text
 
-#: What else of a cluster concerns jobs: queues and gangs, and the way to stop a Volcano Job.
+#: Other resources that concern jobs: queues, gangs, and the commands that stop a Volcano Job.
 WORKLOADS = Resource("kueue.x-k8s.io", "workloads", "Workload", ("v1beta2", "v1beta1"))
 VOLCANO_PODGROUPS = Resource("scheduling.volcano.sh", "podgroups", "PodGroup", ("v1beta1",))
 COSCHEDULING_PODGROUPS = Resource("scheduling.x-k8s.io", "podgroups", "PodGroup", ("v1alpha1",))
 COMMANDS = Resource("bus.volcano.sh", "commands", "Command", ("v1alpha1",))
 _OTHERS = (WORKLOADS, VOLCANO_PODGROUPS, COSCHEDULING_PODGROUPS, COMMANDS)
 
-#: What is looked for: `plural.group` -> the versions that are known, the preferred one first.
+#: Resources to look for: `plural.group` -> known versions, the preferred one first.
 _KNOWN: dict[str, list[str]] = {}
 for _resource in (*_OTHERS, *(kind.resource for kind in (*registry.KINDS, registry.PODS))):
     _KNOWN.setdefault(_resource.name, []).extend(_resource.versions)
@@ -31,16 +31,16 @@ _GROUPS = frozenset(name.partition(".")[2] for name in _KNOWN)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What of ours a server has: `plural.group` -> the version to ask for. Pods are always there.
+    """Known resources of a server: `plural.group` -> version to use. Pods are always available.
 
-    `problems`: parts of the discovery that could not be had; what they serve is then not known.
+    `problems`: failed discovery requests; the resources of these groups are unknown.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
     problems: tuple[AtlctlError, ...] = ()
 
     def kinds(self) -> list[tuple[JobKind, str]]:
-        """The kinds of job that are served, in the registry's order, each with its version."""
+        """The job kinds of the server with their versions, in the registry's order."""
         found = []
         for kind in registry.KINDS:
             version = self.versions.get(kind.resource.name)
@@ -49,7 +49,7 @@ class Served:
         return found
 
     def kind(self, resource: str) -> tuple[JobKind, str] | None:
-        """The kind of a `plural.group`, None where it is not served."""
+        """The kind of a `plural.group`; None if the server does not have it."""
         if resource == registry.PODS.resource.name:
             return registry.PODS, "v1"
         version = self.versions.get(resource)
@@ -57,13 +57,13 @@ class Served:
         return None if kind is None or version is None else (kind, version)
 
     def path(self, resource: Resource, namespace: str | None, name: str | None = None) -> str | None:
-        """The path of a resource at the version that is served; None where it is not."""
+        """The path of a resource at the served version; None if the server does not have it."""
         version = self.versions.get(resource.name)
         return None if version is None else resource.path(version, namespace, name)
 
 
 def read(documents: Iterable[Object]) -> Served:
-    """From aggregated documents (APIGroupDiscoveryList) and classic ones (APIResourceList), in any mixture."""
+    """Read discovery documents: aggregated (APIGroupDiscoveryList), classic (APIResourceList) or mixed."""
     versions: dict[str, list[str]] = {}
     for document in documents:
         found = _aggregated(document) if document.get("kind") == "APIGroupDiscoveryList" else _classic(document)
@@ -75,7 +75,7 @@ def read(documents: Iterable[Object]) -> Served:
 
 
 def group_versions(groups: Object) -> list[tuple[str, str]]:
-    """The groups and versions of a classic APIGroupList that may hold something of ours, in the server's order."""
+    """Groups and versions of a classic APIGroupList that may have known resources, in the server's order."""
     found = []
     for group in entries(groups.get("groups")):
         name = text(group.get("name"))
@@ -86,9 +86,9 @@ def group_versions(groups: Object) -> list[tuple[str, str]]:
 
 
 async def discover(api: Api) -> Served:
-    """Asks the server. One request where it answers in the aggregated form, else one more for each group of ours.
+    """Query the server: one request if it supports aggregated discovery, else another one for each known group.
 
-    Raises what `/apis` raises. A group that cannot be read becomes a problem; one that is gone is none.
+    Raises the errors of `/apis`. A group that cannot be read becomes a problem; one that is gone is ignored.
     """
     answer = await api.get("/apis")
     if answer.get("kind") == "APIGroupDiscoveryList":
@@ -107,7 +107,7 @@ async def discover(api: Api) -> Served:
 
 
 def _aggregated(document: Object) -> Iterable[tuple[str, str]]:
-    """A version whose server did not answer (freshness Stale) may be listed with what it had before: still asked."""
+    """Also lists stale versions, whose server did not answer: their last known resources are tried."""
     for item in entries(document.get("items")):
         group = text(mapping(item.get("metadata")).get("name"))
         for version in entries(item.get("versions")):
@@ -124,7 +124,7 @@ def _classic(document: Object) -> Iterable[tuple[str, str]]:
 
 
 def _usable(resource: Object, namespaced: bool) -> bool:
-    """Commands can only be created; everything else is read."""
+    """Whether the resource can be read. Commands can only be created."""
     verbs = resource.get("verbs")
     return (
         namespaced and type(verbs) is list and bool({"get", "create"}.intersection(v for v in verbs if type(v) is str))
@@ -136,7 +136,7 @@ def _name(plural: str, group: str) -> str:
 
 
 def _choice(resource: str, served: list[str]) -> str:
-    """The first version that a reader knows, in the reader's order; else the server's own first."""
+    """The first version that a reader knows, in its order of preference; else the server's first one."""
     for known in _KNOWN[resource]:
         if known in served:
             return known

@@ -1,4 +1,4 @@
-"""Events about a job: of the job's object, its children and pods, their PodGroups and Workloads, and its nodes."""
+"""Kubernetes events of a job: of its object, children, pods, PodGroups, Workloads and nodes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from atlctl.backends.questions import ask_each
 from atlctl.jobs import fields, podnews
 from atlctl.jobs.model import Job
 
-#: Up to so many objects are asked for one by one; for more, all events of the namespace are listed once.
+#: Up to this number of objects, events are requested per object; above it, all events of the namespace are listed.
 ONE_BY_ONE = 8
-#: Requests at once.
+#: Concurrent requests.
 AT_ONCE = 8
 _TEXT = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Whose events are wanted: the worker or the node that the object of a UID is or belongs to."""
+    """The worker or node of an object whose events are wanted."""
 
     worker: str | None = None
     node: str | None = None
@@ -31,9 +31,9 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """`time` is when it was seen last, in seconds since the epoch; `kind` that of the object; `type` Normal or Warning.
+    """An event. `time`: last seen, in seconds since the epoch; `kind`: of the object; `type`: Normal or Warning.
 
-    `count` is how often it was seen. `reason` and `message` are the cluster's words: hostile text.
+    `count`: number of occurrences. `reason` and `message` come from the cluster (untrusted text).
     """
 
     time: float | None
@@ -49,9 +49,9 @@ class JobEvent:
 async def fetch(
     api: Api, namespace: str, wanted: Mapping[str, About], nodes: Iterable[str] = ()
 ) -> tuple[list[Object], Mapping[str, About]]:
-    """The cluster's events in which those of `wanted` (by UID) and of the `nodes` of these names are, and of whom.
+    """Events that include those of the objects in `wanted` (by UID) and of `nodes` (by name), and the owners by UID.
 
-    Raises what the Api raises for the job's own namespace; events of nodes that may not be read are left out.
+    Raises the errors of the Api for the job's namespace. Events of nodes are omitted if they may not be read.
     """
     found: list[Object] = []
     path = f"/api/v1/namespaces/{namespace}/events"
@@ -64,7 +64,7 @@ async def fetch(
             found += items
     else:
         found += (await api.list(path)).items
-    # The kubelet gives a node's name in place of its UID, others no UID at all.
+    # The kubelet gives a node's name in place of its UID, other sources no UID.
     of_nodes = {name: About(node=name) for name in nodes}
     if of_nodes:
         found += await _of_nodes(api, of_nodes)
@@ -72,7 +72,7 @@ async def fetch(
 
 
 def reported(items: Iterable[Object], about: Mapping[str, About]) -> set[str]:
-    """Names of the pods that the events of these objects report as created, deleted or exited."""
+    """Names of the pods that these objects' events report as created, deleted or exited."""
     own = (item for item in items if str(_object(item).get("uid")) in about)
     found = (podnews.read(str(item.get("reason")), str(item.get("message"))) for item in own)
     return {news.pod for news in found if news is not None}
@@ -81,7 +81,7 @@ def reported(items: Iterable[Object], about: Mapping[str, About]) -> set[str]:
 async def fetch_gone(
     api: Api, namespace: str, job: Job, pods: Collection[str]
 ) -> tuple[list[Object], dict[str, About]]:
-    """Events of pods that are gone, of which only the names are known, and of whom; none from before the job."""
+    """Events of deleted pods, known by name only, and their owners by UID; none from before the job."""
     if not pods:
         return [], {}
     path = f"/api/v1/namespaces/{namespace}/events"
@@ -106,7 +106,7 @@ async def fetch_gone(
 
 
 async def past(api: Api, namespace: str, uid: str) -> tuple[Past, ...]:
-    """The pods that the events of a job report as created, in no order; none if its events may not be read."""
+    """The pods that a job's events report as created, unordered; empty if the events may not be read."""
     try:
         listed = await api.list(
             f"/api/v1/namespaces/{namespace}/events", {"fieldSelector": f"involvedObject.uid={uid}"}
@@ -123,7 +123,7 @@ async def past(api: Api, namespace: str, uid: str) -> tuple[Past, ...]:
 
 
 async def _of_nodes(api: Api, nodes: Mapping[str, About]) -> list[Object]:
-    # Events of nodes stand in the namespace "default", whatever namespace the pods have.
+    # Events of nodes are in the namespace "default", independent of the pods' namespace.
     try:
         listed = await api.list(
             "/api/v1/namespaces/default/events", {"fieldSelector": "involvedObject.kind=Node", "limit": "500"}
@@ -136,7 +136,7 @@ async def _of_nodes(api: Api, nodes: Mapping[str, About]) -> list[Object]:
 
 
 def sorted_events(items: Iterable[Object], about: Mapping[str, About]) -> Sequence[JobEvent]:
-    """The events of the objects in `about`, each once, by time. Takes both forms: core/v1 and events.k8s.io/v1."""
+    """Events of the objects in `about`, without duplicates, by time. Reads core/v1 and events.k8s.io/v1."""
     same: dict[tuple[Any, ...], JobEvent] = {}
     for _, event in _latest(items, about):
         same.setdefault((event.time, event.worker, event.node, event.kind, event.reason, event.message), event)
@@ -144,18 +144,18 @@ def sorted_events(items: Iterable[Object], about: Mapping[str, About]) -> Sequen
 
 
 def own_objects(items: Iterable[Object], about: Mapping[str, About]) -> list[Object]:
-    """The same, as the cluster has them."""
+    """The events of `sorted_events` as objects of the cluster."""
     return [item for item, _ in sorted(_latest(items, about), key=lambda pair: _order(pair[1]))]
 
 
 def _latest(items: Iterable[Object], about: Mapping[str, About]) -> Iterable[tuple[Object, JobEvent]]:
-    """Of each event that is about one of these its last form, which has the highest count."""
+    """The last version of each event, which has the highest count."""
     latest: dict[str, tuple[Object, JobEvent]] = {}
     for item in items:
         its = _object(item)
         known = about.get(str(its.get("uid") or ""))
         if known is None and its.get("kind") == "Node":
-            known = about.get(str(its.get("name") or ""))  # of a node often only the name is given
+            known = about.get(str(its.get("name") or ""))  # for a node, often only the name is given
         if known is None:
             continue
         event = _event(item, known)

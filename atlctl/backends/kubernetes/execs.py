@@ -1,7 +1,7 @@
-"""Runs commands in the containers of a job: an exec is a WebSocket of v5.channel.k8s.io or v4.channel.k8s.io.
+"""Exec: runs commands in containers, over a WebSocket of v5.channel.k8s.io or v4.channel.k8s.io.
 
-A message is one byte, the channel, and data. v5 adds the end of one stream: 255 and its channel. How the command ended
-is in a Status (JSON) on channel 3 and nowhere else: the server closes with code 1000 whatever happened.
+A message is a channel byte and data. v5 adds the end of a stream: 255 and the channel. The exit status is sent only in
+a Status (JSON) on channel 3: the server always closes with code 1000.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ V4 = "v4.channel.k8s.io"
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 
-#: Bytes of input in one message; the server itself sends 32 KiB at most.
+#: Bytes of input in one message; the server sends up to 32 KiB.
 CHUNK = 32 * 1024
-#: A Status is a few hundred bytes. What is longer is none.
+#: Maximum size of a Status, normally a few hundred bytes.
 _STATUS_LIMIT = 64 * 1024
-#: Characters of the server's words that are kept.
+#: Characters to keep of the server's message.
 _REASON_LIMIT = 500
 
-#: What container runtimes say of a command that never ran, and the exit code of a shell for it.
+#: Error texts of container runtimes for a command that never ran, with the exit code of a shell.
 _NOT_STARTED = (
     ("executable file not found", 127),
     ("no such file or directory", 127),
@@ -42,15 +42,15 @@ _NOT_STARTED = (
     ("not a directory", 126),
     ("argument list too long", 126),
 )
-#: What runtimes say when they could not even enter the container, and what that means.
+#: The runtimes' error text if they cannot enter the container.
 _NOT_ENTERED = "error executing setns process"
 _NO_ENTRY = Message("cannot enter the container: it has ended or is ending, or its process limit is reached")
-#: Words that place the failure before the start of the command.
+#: Error texts of a failure before the command's start.
 _AT_START = ("unable to start container process", "failed to start exec", "exec failed", "failed to exec in container")
 
-#: Bytes of one word: the kernel takes 128 KiB less one (MAX_ARG_STRLEN), its error comes from inside the container.
+#: Bytes of one word: the kernel allows 128 KiB less one (MAX_ARG_STRLEN), and reports more only inside the container.
 WORD_LIMIT = 128 * 1024 - 1
-#: Bytes of a request's query: the API server takes 1 MiB of headers, and says 431 to more.
+#: Bytes of a request's query: the API server accepts 1 MiB of headers and answers 431 to more.
 QUERY_LIMIT = 1_000_000
 
 _TOO_LONG = Message("the command is longer than the API server accepts; send it as input (-i)")
@@ -59,7 +59,7 @@ _QUOTED = {text: quote_plus(text) for text in (*_TEXTS, guard.WATCH, guard.LOOK)
 
 
 class KubernetesExecutor(GuardedExecutor):
-    """No pod is asked for: workers say where they live."""
+    """Needs no request for the pod: the worker names its pod and container."""
 
     def __init__(self, api: Api, job: Job) -> None:
         own = job.namespace or api.namespace
@@ -73,7 +73,7 @@ class KubernetesExecutor(GuardedExecutor):
 
 
 class ExecPlace:
-    """One container of one pod, where execs are opened. See `atlctl.backends.guarded.execution.Place`."""
+    """A container of a pod, in which execs are opened. See `atlctl.backends.guarded.execution.Place`."""
 
     def __init__(self, api: Api, namespace: str, pod: str, container: str | None) -> None:
         self.api = api
@@ -84,24 +84,24 @@ class ExecPlace:
     def command(
         self, words: Sequence[bytes], text: str | None, before: Sequence[str] = (), *, stdin: bool, tty: bool = False
     ) -> str:
-        """The request for `words`; under the shell text `text`, whose arguments `before` and they are then."""
+        """The request that runs `words`; with `text`, this shell text with the arguments `before` and `words`."""
         given: Sequence[bytes | str] = (*before, *words)
         parts = [self._begin, "&tty=true" if tty else "&stderr=true", "&stdin=true" if stdin else ""]
         if text is not None:
             try:
                 b"\0".join(words).decode()
                 parts += ["&command=sh&command=-c&command=", _QUOTED[text], "&command=sh"]
-            except UnicodeDecodeError:  # runtimes refuse it
+            except UnicodeDecodeError:  # container runtimes refuse it
                 given = guard.encoded(guard.line(text, before, words))
         for word in given:
             parts += ["&command=", quote_plus(word)]
         return "".join(parts)
 
     async def reach(self) -> None:
-        """The request for the command is the first thing that is sent."""
+        """Nothing to do: the request for the command is the first one."""
 
     async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:
-        """Raises ApiError, NoServer. `half_close`: the end of input must be tellable, which v4 cannot."""
+        """Raises ApiError, NoServer. `half_close`: end of input will be sent, which v4 does not support."""
         protocols = (V5,) if half_close else (V5, V4)
         opened = SocketChannel(await self.api.socket(command, (), protocols))
         if size is not None:
@@ -129,7 +129,7 @@ class ExecPlace:
             return FailedToStart(255, error.message)
         text = error.text.strip()
         if isinstance(error, Denied):
-            # Without the pod's name, so that a thousand workers have one reason.
+            # Remove the pod's name, so that a thousand workers share one reason.
             text = text.replace(f'pods "{self.name}" is forbidden', "pods/exec is forbidden")
             return FailedToStart(
                 125, _not_allowed(error.status, text, half_close), not_allowed=bool(text) or not half_close
@@ -149,10 +149,10 @@ def _not_allowed(status: int, text: str, half_close: bool) -> str:
     if status == 401:
         return Message("authentication failed: {why}", why=text or Message("the server does not know this user"))
     if half_close and not text:
-        # The server's answer to a protocol that it does not speak is a 403 without a word.
+        # The server answers an unsupported protocol with an empty 403.
         return Message("this server cannot signal the end of input to a command ({protocol} is needed)", protocol=V5)
     if text.endswith("is forbidden:"):
-        # The server gives no explanation where "get" is granted and "create" is not.
+        # The server does not explain that "get" is granted and "create" is not.
         return Message("not allowed: {why} the role lacks the verb create on pods/exec", why=text)
     return Message("not allowed: {why}", why=text or Message("the server gives no reason"))
 
@@ -190,14 +190,14 @@ class SocketChannel:
         try:
             await self._socket.send(message)
         except NoServer:
-            return  # what is received next says so
+            return  # the next receive reports it
 
     async def close(self) -> None:
         await self._socket.close()
 
 
 def decode(message: bytes) -> Output | Ended | None:
-    """What a message of the server says; None for an empty one (the first always is) and for what is not understood."""
+    """Decode a server message; None for an empty one (the first always is) and for an unknown one."""
     if len(message) < 2:
         return None
     channel = message[0]
@@ -211,9 +211,9 @@ def decode(message: bytes) -> Output | Ended | None:
 
 
 def outcome(status: bytes) -> Exited | FailedToStart | Lost:
-    """How a command ended, from the Status. What cannot be read is Lost: never a success.
+    """The result of a command, from its Status. Lost if it cannot be read: never a success.
 
-    An exit code above 128 may mean a signal, or the end of the whole container: the server cannot tell them apart.
+    An exit code above 128 may mean a signal or the end of the whole container; the server does not distinguish them.
     """
     found = _parsed(status)
     if found is None:
@@ -249,7 +249,7 @@ def _parsed(status: bytes) -> dict[str, Any] | None:
 
 
 def _exit_code(found: dict[str, Any]) -> int | None:
-    """The code of the first cause that has one, 1 to 255."""
+    """The exit code of the first cause that has one, 1 to 255."""
     details = found.get("details")
     causes = details.get("causes") if isinstance(details, dict) else None
     for cause in causes if isinstance(causes, list) else ():
@@ -261,7 +261,7 @@ def _exit_code(found: dict[str, Any]) -> int | None:
 
 
 def _last_words(text: str) -> str:
-    """The runtime's own words, without the layers that each add their own "error executing command"."""
+    """The runtime's own message, without the prefixes "error executing command" of each layer."""
     for before in ("unable to start container process: ", "exec failed: "):
         if before in text:
             return text.rpartition(before)[2].removeprefix("exec: ")
@@ -273,17 +273,15 @@ def _shown(text: str) -> str:
 
 
 def stdin_messages(data: bytes) -> Iterator[bytes]:
-    """Messages that carry `data` to the command's stdin."""
     view = memoryview(data)
     for start in range(0, len(data), CHUNK):
         yield b"".join((b"\0", view[start : start + CHUNK]))
 
 
 def close_stdin(protocol: str | None) -> bytes | None:
-    """The message that ends the command's stdin, None where the protocol has none (v4)."""
+    """The message that closes the command's stdin; None if the protocol has none (v4)."""
     return bytes((CLOSE, STDIN)) if protocol == V5 else None
 
 
 def resize(size: TerminalSize) -> bytes:
-    """The message that gives the terminal its size."""
     return bytes((RESIZE,)) + json.dumps({"Width": size.columns, "Height": size.rows}).encode()

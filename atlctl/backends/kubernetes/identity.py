@@ -1,7 +1,7 @@
-"""Which pod this process runs in, found without asking the API server.
+"""The pod of this process, found without the API server.
 
-Three sources, in falling order of what they prove: the claims of the service account's token (pod, UID, namespace),
-the mounts that the kubelet made (UID), the host name (the pod's name for most kinds, never for indexed Jobs).
+Sources, the most reliable first: claims of the service account's token (pod, UID, namespace), mounts made by the
+kubelet (UID), host name (equals the pod's name for most kinds, but not for indexed Jobs).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OwnPod:
-    """The pod around this process. At least one of `name` and `uid` is known; `source` says how."""
+    """The pod of this process. At least one of `name` and `uid` is known; `source` names the source."""
 
     name: str | None
     uid: str | None
@@ -36,7 +36,7 @@ class OwnPod:
 
 
 def own_pod(environ: Mapping[str, str] = os.environ, root: str = "/") -> OwnPod | None:
-    """The pod around this process, None outside of Kubernetes. `root` is where the file system begins."""
+    """The pod of this process; None outside Kubernetes. `root`: of the file system."""
     uid, container = _mounted(os.path.join(root, "proc/self/mountinfo"))
     token = _read(os.path.join(root, f"{SERVICE_ACCOUNT.lstrip('/')}/token"))
     if token is not None and (claims := _claims(token)):
@@ -57,7 +57,7 @@ def own_pod(environ: Mapping[str, str] = os.environ, root: str = "/") -> OwnPod 
 
 
 def _claims(token: str) -> Mapping[str, object] | None:
-    """The Kubernetes part of a token's payload. Its signature is the server's business."""
+    """The Kubernetes part of a token's payload. The server verifies the signature."""
     parts = token.strip().split(".")
     if len(parts) != 3:
         return None
@@ -70,11 +70,11 @@ def _claims(token: str) -> Mapping[str, object] | None:
 
 
 def _mounted(path: str) -> tuple[str | None, str | None]:
-    """The pod's UID and the container's name in the kubelet's own mounts."""
+    """The pod's UID and the container's name, from the kubelet's mounts."""
     uid = container = None
     for line in (_read(path) or "").splitlines():
         fields = line.split(" ", 6)
-        # Where it is mounted decides: a pod that shows another's folder has it elsewhere.
+        # Only these mount points count: a pod that mounts another pod's folder has it elsewhere.
         if len(fields) < 6 or fields[4] not in ("/etc/hosts", "/dev/termination-log"):
             continue
         if match := _MOUNT.search(fields[3]):

@@ -1,7 +1,7 @@
-"""Jobs of a cluster: all of some namespaces, or the one that a name means.
+"""Job inventory of a cluster: lists all jobs of namespaces, or finds a job by name.
 
-One LIST of pods for each job that is looked at, one for each namespace that is listed. What may not be read is named,
-and a job whose object may not be read is told by its pods.
+It sends one LIST of pods for each job looked up, and one for each namespace listed. Resources that may not be read are
+reported. A job whose object may not be read is found by its pods.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from atlctl.jobs.naming import MAX_JOB_NAME, meant_job, natural_key
 
 _T = TypeVar("_T")
 _PODS = registry.PODS.resource
-#: More owners above one another than any platform has; what is deeper goes in a circle.
+#: Maximum depth of owners, above that of any platform; deeper ones form a cycle.
 _MAX_DEPTH = 10
 _MAX_NAME = 253
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-")
@@ -35,9 +35,9 @@ _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An object that a name means. `readable` is False where only a reference or a label told of it.
+    """An object with a requested name. `readable` is False if it is known only from a reference or label.
 
-    `owner` refers to a controller above it that is no kind of job: who created it, for the plan of a stop.
+    `owner`: reference to its controller that is not a job kind, for the plan of a stop.
     """
 
     kind: JobKind
@@ -54,10 +54,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class FoundJob:
-    """A job and what it was read from.
+    """A job with the objects that it was read from.
 
-    `readable` is False where its object may not be read: `sight.top` then holds name, namespace and, where an owner
-    reference tells it, UID. `owner` is the reference to a controller above it that is no kind of job.
+    `readable` is False if its object may not be read: `sight.top` then has its name, namespace and, if an owner
+    reference has it, UID. `owner`: reference to its controller that is not a job kind.
     """
 
     job: Job
@@ -70,16 +70,16 @@ class FoundJob:
 
     @property
     def uids(self) -> tuple[str, ...]:
-        """UIDs of the job, the objects that it made, its pods and their owners: what events and queues may be about."""
+        """UIDs of the job, its children, its pods and their owners: the subjects of events and queues."""
         own = (self.sight.top, *self.sight.children, *self.pods)
         owners = (fields.text((objects.controller(pod) or {}).get("uid")) for pod in self.pods)
         return tuple(dict.fromkeys(uid for uid in (*map(objects.uid, own), *owners) if uid))
 
 
 async def list_jobs(api: Api, namespaces: Sequence[str] | None, served: Served) -> Listing:
-    """The jobs of `namespaces` (None: of all), ordered by namespace, name and kind.
+    """Jobs in `namespaces` (None: in all), ordered by namespace, name and kind.
 
-    What could not be listed is a problem. Raises NothingMatched for a namespace that does not exist, NoServer.
+    Failed lists become problems. Raises NothingMatched for a namespace that does not exist, NoServer.
     """
     scopes: Sequence[str | None] = [None] if namespaces is None else list(dict.fromkeys(namespaces))
     parts = await asyncio.gather(*(_list_namespace(api, scope, served) for scope in scopes))
@@ -91,9 +91,9 @@ async def list_jobs(api: Api, namespaces: Sequence[str] | None, served: Served) 
 
 
 async def find(api: Api, name: str, served: Served, namespace: str | None = None) -> FoundJob:
-    """The job that `NAME`, `KIND/NAME` or a pod's name means; a child's name means the job at the top of its owners.
+    """Find a job by `NAME`, `KIND/NAME` or the name of a pod or child; returns the top of its owners.
 
-    Raises UsageError where it means several jobs, or no such kind is known; NothingMatched, Denied, NoServer.
+    Raises UsageError if the name is ambiguous or the kind unknown; NothingMatched, Denied, NoServer.
     """
     place = namespace or api.namespace
     word, _, bare = name.rpartition("/")
@@ -131,7 +131,7 @@ async def select(api: Api, selector: str, namespace: str | None = None) -> Found
 
 
 async def _existing(api: Api, place: str) -> None:
-    """Lists of a namespace that does not exist are empty: raises NothingMatched for one, unless it may not be read."""
+    """Raises NothingMatched if the namespace does not exist, because its lists are empty; not if it may not be read."""
     try:
         await api.get(f"/api/v1/namespaces/{quote(place, safe='')}")
     except NotFound:
@@ -145,9 +145,9 @@ async def _existing(api: Api, place: str) -> None:
 async def queues(
     api: Api, found: FoundJob, served: Served
 ) -> tuple[list[Object], list[Object], dict[str, AtlctlError]]:
-    """Kueue's Workloads and the PodGroups of a job, and by `plural.group` why some could not be read. Raises NoServer.
+    """Kueue's Workloads and the PodGroups of a job, and errors by `plural.group`. Raises NoServer.
 
-    Made into words by `queueing.workload` and `queueing.pod_group`.
+    `queueing.workload` and `queueing.pod_group` interpret them.
     """
     place = found.job.namespace or api.namespace
     wanted = (discovery.WORKLOADS, discovery.VOLCANO_PODGROUPS, discovery.COSCHEDULING_PODGROUPS)
@@ -175,7 +175,7 @@ def _resources(word: str, served: Served) -> list[str]:
 
 
 async def _all(keys: Sequence[str], calls: Iterable[Awaitable[_T]]) -> tuple[dict[str, _T], dict[str, AtlctlError]]:
-    """Answers by key, and errors other than 404 by key. A server that cannot be reached ends all."""
+    """Answers by key, and errors other than 404 by key. Raises NoServer."""
     answers = await asyncio.gather(*calls, return_exceptions=True)
     found: dict[str, _T] = {}
     problems: dict[str, AtlctlError] = {}
@@ -217,7 +217,7 @@ async def _list_namespace(api: Api, place: str | None, served: Served) -> Listin
 
 
 def _folded(problems: Mapping[str, AtlctlError], place: str | None) -> tuple[AtlctlError, ...]:
-    """Refusals of several lists as one: who may look into one namespace gets one for every kind elsewhere."""
+    """Joins several refusals into one: without access to other namespaces, every kind would be refused there."""
     refused = {key: error for key, error in problems.items() if isinstance(error, Denied) and error.status == 403}
     if len(refused) < 2:
         return tuple(problems.values())
@@ -236,7 +236,7 @@ def _items(lists: Mapping[str, Items], key: str) -> list[Object]:
 
 
 def _index(pods: Iterable[Object]) -> dict[str, list[Object]]:
-    """Pods by the UID of their controller, and of their JobSet."""
+    """Pods by the UID of their controller and of their JobSet."""
     found: dict[str, list[Object]] = {}
     for pod in pods:
         owner = objects.controller(pod)
@@ -248,7 +248,7 @@ def _index(pods: Iterable[Object]) -> dict[str, list[Object]]:
 
 
 def _listed(hit: Candidate, children: Mapping[str, list[Object]], by_owner: Mapping[str, list[Object]]) -> Job:
-    """A job with every pod that it or what it made controls."""
+    """The job with all pods that it or its children control."""
     below: list[Object] = []
     seen = {objects.uid(hit.top)}
     waiting = [objects.uid(hit.top)]
@@ -269,7 +269,7 @@ def _listed(hit: Candidate, children: Mapping[str, list[Object]], by_owner: Mapp
 async def _hits(
     api: Api, resources: Sequence[str], served: Served, place: str, name: str
 ) -> tuple[list[Candidate], dict[str, AtlctlError]]:
-    """The objects with a name, and the errors of resources that could not be read, by resource."""
+    """The objects with this name, and errors by resource."""
     kinds = [known for resource in resources if (known := served.kind(resource)) is not None]
     keys = [kind.resource.name for kind, _ in kinds]
     answers, problems = await _all(keys, (api.get(k.resource.path(v, place, name)) for k, v in kinds))
@@ -285,7 +285,7 @@ async def _hits(
 
 
 async def _complete(api: Api, hit: Candidate, served: Served, place: str) -> FoundJob:
-    """The job of a top object, with the objects that it made and its pods."""
+    """The job of a top object, with its children and pods."""
     if hit.kind is registry.PODS:
         sight = Sight(hit.top)
         return FoundJob(build(hit.kind, sight, [hit.top]), hit.kind, hit.version, sight, (hit.top,), owner=hit.owner)
@@ -306,7 +306,7 @@ async def _complete(api: Api, hit: Candidate, served: Served, place: str) -> Fou
 
 
 async def _children(api: Api, hit: Candidate, served: Served, place: str) -> tuple[tuple[Object, ...], bool]:
-    """Objects that a job made, and whether none is unknown: one that may not be read, or whose kind is not served."""
+    """A job's children, and whether they are complete: none is unreadable or of a kind that is not served."""
     wanted = [(served.kind(resource), name) for resource, name in hit.kind.children(hit.top) if valid_name(name)]
     known = [(kind[0].resource, kind[1], name) for kind, name in wanted if kind is not None]
     paths = [resource.path(version, place, name) for resource, version, name in known]
@@ -319,7 +319,7 @@ async def _children(api: Api, hit: Candidate, served: Served, place: str) -> tup
 async def _by_labels(
     api: Api, resources: Sequence[str], served: Served, place: str, name: str
 ) -> tuple[FoundJob | None, dict[str, AtlctlError]]:
-    """A job told by the labels of its pods alone: its object may not be read, or is gone."""
+    """A job found only by the labels of its pods, because its object is gone or may not be read."""
     kinds = [kind for kind, _ in served.kinds() if kind.resource.name in resources]
     labels = registry.name_labels(kinds if served.versions else registry.KINDS)
     if not valid_label(name):
@@ -339,7 +339,7 @@ async def _not_found(
 ) -> AtlctlError:
     listing = await list_jobs(api, [place], served)
     unlisted = sum(len(one.resources) if isinstance(one, Unlisted) else 1 for one in listing.problems)
-    if refused and unlisted > len(served.kinds()):  # nothing at all may be read
+    if refused and unlisted > len(served.kinds()):  # no resource may be read
         first = next(iter(refused.values()))
         if not isinstance(first, Denied) or first.status != 403:
             return first
@@ -360,17 +360,17 @@ async def _not_found(
 
 
 def valid_name(name: str) -> bool:
-    """Whether an object may have this name. What is none reaches no path."""
+    """Whether this is a valid object name. Other names are never put into a path."""
     return 0 < len(name) <= _MAX_NAME and _NAME_CHARS.issuperset(name) and name[0] not in ".-" and name[-1] not in ".-"
 
 
 def valid_label(value: str) -> bool:
-    """Whether a label may have this name as its value."""
+    """Whether this can be the value of a label."""
     return valid_name(value) and len(value) <= MAX_JOB_NAME
 
 
 def distinct(hits: Iterable[Candidate]) -> list[Candidate]:
-    """Every job once, one that was read before one that was not."""
+    """Candidates without duplicates; those that were read take precedence."""
     found: dict[tuple[str, str], Candidate] = {}
     for hit in sorted(hits, key=lambda hit: not hit.readable):
         found.setdefault(hit.identity, hit)
@@ -378,10 +378,10 @@ def distinct(hits: Iterable[Candidate]) -> list[Candidate]:
 
 
 async def to_top(api: Api, hit: Candidate, served: Served, place: str) -> Candidate:
-    """The job at the top of the controllers above `hit`, which lies in the namespace `place`, as its owners do.
+    """The job at the top of the controllers above `hit`, in the namespace `place`, where its owners are.
 
-    An owner that is gone, or was created anew under its name, is none. One that may not be read is the top as far
-    as its reference tells. Raises ApiError other than 403 and 404, and NoServer.
+    A deleted owner, or a new one of the same name, does not count. An owner that may not be read is the top, as far as
+    its reference describes it. Raises ApiError other than 403 and 404, and NoServer.
     """
     for _ in range(_MAX_DEPTH):
         owner = objects.controller(hit.top)
@@ -406,7 +406,7 @@ async def to_top(api: Api, hit: Candidate, served: Served, place: str) -> Candid
 
 
 def _unreadable(hit: Candidate, kind: JobKind, version: str, metadata: Object, served: Served) -> Candidate:
-    """The owner as its reference tells. A pod of a JobSet names that one, which is nearer to the top than its Job."""
+    """The owner, from its reference. A pod of a JobSet is labelled with it, which is nearer to the top than its Job."""
     labels = objects.labels(hit.top)
     name, uid = fields.text(labels.get(jobset.NAME_LABEL)), fields.text(labels.get(jobset.UID_LABEL))
     if kind.resource.name == "jobs.batch" and valid_label(name) and uid:
@@ -416,10 +416,10 @@ def _unreadable(hit: Candidate, kind: JobKind, version: str, metadata: Object, s
 
 
 def newest_owner(kinds: Sequence[JobKind], pods: Sequence[Object]) -> tuple[JobKind, str, list[Object]]:
-    """Of pods that name one job: the job's kind and UID, and its own pods.
+    """Kind and UID of the job for pods that name it in a label, and the pods that belong to it.
 
-    Pods of a job that had the name before are left out: the newest pod's owner counts. A JobSet that a TrainJob made
-    looks like any JobSet from here, so it is called one.
+    The newest pod's owner counts: other pods belong to an earlier job of that name. A JobSet made by a TrainJob is
+    called a JobSet, because the pods do not show the difference.
     """
     newest = max(pods, key=lambda pod: (objects.created(pod) or 0.0, objects.name(pod)))
     owner = objects.controller(newest) or {}
@@ -428,6 +428,6 @@ def newest_owner(kinds: Sequence[JobKind], pods: Sequence[Object]) -> tuple[JobK
     if uid := fields.text(objects.labels(newest).get(key)):
         return kind, uid, [pod for pod in pods if objects.labels(pod).get(key) == uid]
     uid = fields.text(owner.get("uid"))
-    if not kind.direct:  # between the job and its pods stands what it made, of which there may be several
+    if not kind.direct:  # the pods' owners are the job's children, of which there may be several
         return kind, "", list(pods)
     return kind, uid, [pod for pod in pods if fields.text((objects.controller(pod) or {}).get("uid")) == uid]

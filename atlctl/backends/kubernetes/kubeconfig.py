@@ -1,6 +1,6 @@
-"""Kubeconfig files: which ones count, and what they state once they are merged as kubectl merges them.
+"""Kubeconfig files: finds them and merges them as kubectl does.
 
-Shell completion asks here too, in the time of a bare interpreter: nothing but os is imported before a file is read.
+Shell completion uses this module and must start fast: it imports only os before it reads a file.
 """
 
 import os
@@ -8,41 +8,41 @@ import os
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 _IN_CLUSTER = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
-#: The parts of a kubeconfig, and the fields of each that name files, relative to the kubeconfig's own folder.
+#: Parts of a kubeconfig, with their fields that contain paths, relative to the kubeconfig's folder.
 _FILES = {
     "contexts": (),
     "clusters": ("certificate-authority",),
     "users": ("client-certificate", "client-key", "tokenFile"),
 }
 
-#: Brackets and entries of lists, at most, in what the loader in C reads.
+#: Maximum number of brackets and list entries for the C loader.
 _NESTED = 5000
 
 Entry = dict[str, object]
 
 
 def kubeconfig_paths(stated: str | None = None) -> list[str]:
-    """The kubeconfig files that exist, in kubectl's order: the one stated, else KUBECONFIG, else `~/.kube/config`."""
+    """The existing kubeconfig files in kubectl's order: `stated`, else KUBECONFIG, else `~/.kube/config`."""
     text = stated or os.environ.get("KUBECONFIG") or "~/.kube/config"
     paths = [text] if stated else text.split(os.pathsep)
     return [path for path in map(os.path.expanduser, paths) if path and os.path.exists(path)]
 
 
 def in_cluster() -> bool:
-    """Whether this is a container with a service account of Kubernetes."""
+    """Whether this is a container with a Kubernetes service account."""
     return all(os.environ.get(name) for name in _IN_CLUSTER) and os.path.exists(f"{SERVICE_ACCOUNT}/token")
 
 
 def available() -> bool:
-    """Whether a cluster is configured at all. Reads no file."""
+    """Whether any cluster is configured. Reads no file."""
     return bool(kubeconfig_paths()) or in_cluster()
 
 
 class Kubeconfig:
-    """Merged kubeconfigs: the first entry of a name counts, and the first current context."""
+    """Merged kubeconfigs: the first entry of each name wins, and the first current context."""
 
     def __init__(self, files: dict[str, object]) -> None:
-        """`files`: parsed documents by their paths. Raises ValueError for one that is not a kubeconfig."""
+        """`files`: parsed documents by path. Raises ValueError if one is not a kubeconfig."""
         from atlctl.i18n import Message
 
         self.current: str | None = None
@@ -63,11 +63,10 @@ class Kubeconfig:
                     known.setdefault(str(entry["name"]), _resolved(part, entry.get(part[:-1]), path))
 
     def contexts(self) -> dict[str, Entry]:
-        """The contexts by name."""
         return self._parts["contexts"]
 
     def cluster(self, context: str) -> Entry:
-        """The cluster of a context, its files as absolute paths. Raises ValueError if there is none."""
+        """The cluster of a context, with absolute paths. Raises ValueError if there is none."""
         from atlctl.i18n import Message
 
         name = str(self.contexts()[context].get("cluster"))
@@ -76,7 +75,7 @@ class Kubeconfig:
         return found
 
     def user(self, context: str) -> Entry:
-        """The user of a context, as `cluster`; empty if there is none."""
+        """The user of a context, with absolute paths; empty if there is none."""
         return self._parts["users"].get(str(self.contexts().get(context, {}).get("user")), {})
 
 
@@ -91,7 +90,7 @@ def _resolved(part: str, stated: object, path: str) -> Entry:
 
 
 def read(paths: list[str]) -> Kubeconfig:
-    """The kubeconfigs of these paths. Raises UsageError for one that cannot be read."""
+    """Read and merge kubeconfigs. Raises UsageError if one cannot be read."""
     import yaml
 
     try:
@@ -99,7 +98,7 @@ def read(paths: list[str]) -> Kubeconfig:
         for path in paths:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
-            # The loader in C is twenty times as fast, and overflows the stack on what is nested too deep.
+            # The C loader is twenty times as fast, but overflows the stack on deep nesting.
             quick = sum(map(text.count, ("[", "{", "- ", "? "))) < _NESTED
             loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if quick else yaml.SafeLoader
             files[path] = yaml.load(text, Loader=loader)  # noqa: S506 - both are safe
@@ -109,14 +108,12 @@ def read(paths: list[str]) -> Kubeconfig:
 
 
 def hint() -> str:
-    """The hint for a kubeconfig that is not understood."""
     from atlctl.i18n import Message
 
     return Message("look at it: kubectl config view")
 
 
 def unusable(paths: list[str], error: Exception) -> Exception:
-    """The UsageError for kubeconfigs that cannot be used."""
     from atlctl.i18n import Message
     from atlctl.jobs.errors import UsageError
 
@@ -129,14 +126,14 @@ def unusable(paths: list[str], error: Exception) -> Exception:
 
 
 def contexts(stated: str | None = None) -> dict[str, str | None]:
-    """The contexts by name, each with its namespace if it states one. Raises UsageError as `read`."""
+    """Contexts by name, with their namespaces if set. Raises UsageError as `read`."""
     found = read(kubeconfig_paths(stated)).contexts()
     return {name: str(entry["namespace"]) if entry.get("namespace") else None for name, entry in found.items()}
 
 
 def runs_program(stated: str | None = None, context: str | None = None) -> bool:
-    """Whether a login runs a program of the user's or renews a token: one that may ask back, on a terminal or in a
-    browser. Raises UsageError as `read`."""
+    """Whether authentication runs an exec plugin or renews a token, and so may prompt on a terminal or in a browser.
+    Raises UsageError as `read`."""
     config = read(kubeconfig_paths(stated))
     user = config.user(context or config.current or "")
     return bool(user.get("exec") or user.get("auth-provider"))

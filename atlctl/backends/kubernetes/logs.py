@@ -1,6 +1,6 @@
-"""Logs of pods: read to their end, followed through lost connections, restarts and new pods, or from their end back.
+"""Pod logs: read to the end, followed across lost connections, restarts and new pods, or read backwards.
 
-Each line comes once. The API does not distinguish standard output and standard error: every line is called "stdout".
+Each line is returned once. The API does not separate standard output from standard error: all lines are "stdout".
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, NothingMatched, Unreachable
 from atlctl.jobs.model import Job, Worker
 
-#: Streams that are open at once: each one is a connection through the API server to a node's kubelet.
+#: Maximum number of open streams: each one is a connection through the API server to a kubelet.
 STREAMS = 64
-#: Bytes by which a log that is read to its end must grow to count as sent.
+#: Minimum number of new bytes for a log that is read to its end to count as active.
 LEAST = 8192
-#: A read of more than this may have been cut by a node that died, and is checked once.
+#: A longer read may have been cut by a failing node, and is checked once.
 UNCHECKED = 64 * 1024
-#: Where not every worker can have a stream, logs are read in bites of this size, so that a stream is soon free again.
+#: If there are fewer streams than workers, each read is limited to this size, to free the stream soon.
 BITE = 128 * 1024
-#: Lines of the first tail: some MiB of a usual log.
+#: Lines of the first tail: some MiB of a typical log.
 FIRST = 20_000
-#: By so much a tail grows.
+#: Growth factor of a tail.
 GROWTH = 8
-#: A tail of more bytes than this is asked for again with fewer lines.
+#: A tail of more bytes is requested again with fewer lines.
 MOST = 32 * 1024 * 1024
-#: Bytes at the beginning of a tail that are looked at for a stamp, and for a node's words.
+#: Bytes at the start of a tail that are searched for a timestamp or a kubelet message.
 _START = 4096
-#: What a server answers if it has no log.
+#: The server's messages if there is no log.
 _WAITING = "is waiting to start: "
 _TERMINATED = "is terminated"
 _NO_PREVIOUS = "previous terminated container "
-#: What a container waits for that comes by itself. Image and configuration errors are for the user to mend.
+#: Waiting reasons that pass without help. The user has to fix image and configuration errors.
 PASSING = frozenset({"", "ContainerCreating", "PodInitializing", "CrashLoopBackOff"})
 _TEXT = 300
 
@@ -54,26 +54,26 @@ Batch = Sequence[LogLine]
 
 
 class Places(Protocol):
-    """What the readers of logs ask the rest of the backend. Raises what the Api raises."""
+    """Access to pods for log readers. Raises the errors of the Api."""
 
     async def pod(self, job: Job, worker: str, *, fresh: bool) -> Object | None:
-        """The worker's newest pod, None where it has none. `fresh`: as it is now; else what is known will do."""
+        """The worker's newest pod; None if it has none. `fresh`: query the server, otherwise cached data is enough."""
 
     def container(self, pod: Object) -> str:
-        """The container whose log is meant."""
+        """The container whose log is read."""
 
     async def over(self, job: Job) -> bool:
-        """Whether no new pod and no restart of this job is to be expected any more."""
+        """Whether the job will get no new pods and no restarts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds. `lost`: how long a node that does not answer is asked again while its log is followed.
+    """Times in seconds. `lost`: how long to retry a node that does not answer while following its log.
 
-    `idle`: a followed stream without a byte for so long is opened anew, since it may have died silently. `silent`: the
-    same for a read to the end, which has `LEAST` bytes in it; and `give_up`: after so long without a line it is not
-    repeated. `beat`: a followed log is called quiet after it. `confirm`: by then the server knows of a restart. `look`:
-    how old knowledge of a pod may be between two polls. `tries`: how often a read is repeated that brings nothing.
+    `idle`: a followed stream without data is reopened after it, because it may be dead. `silent`: the same for a read
+    to the end that receives less than `LEAST` bytes; `give_up`: no retries after so long without a line. `beat`: a
+    followed log counts as quiet after it. `confirm`: the server knows of a restart after it. `look`: maximum age of a
+    pod's data between two polls. `tries`: number of retries without data.
     """
 
     pause: float = 0.25
@@ -89,13 +89,13 @@ class Patience:
     tries: int = 5
 
     def after(self, failures: int) -> float:
-        """The pause after so many failures in a row: it grows and is never the same for two readers."""
+        """The pause after consecutive failures: grows, with random variation between readers."""
         longest: float = min(self.pause * 2.0 ** min(failures, 16), self.most)
         return longest * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
 
 
 class LogStreams:
-    """Bounds how many streams are open. Logs that are followed leave room for short reads where there are too many."""
+    """Limits the number of open streams. If there are too few, followed logs leave room for short reads."""
 
     def __init__(self, limit: int = STREAMS) -> None:
         self.limit = limit
@@ -103,11 +103,11 @@ class LogStreams:
         self._following = 0
 
     def crowded(self, workers: int) -> bool:
-        """Whether so many workers cannot all have a stream at once."""
+        """Whether there are fewer streams than workers."""
         return workers > self.limit
 
     def may_follow(self, workers: int) -> bool:
-        """Whether one more stream may stay open."""
+        """Whether another stream may stay open."""
         room = self.limit - max(1, self.limit // 4) if self.crowded(workers) else self.limit
         return self._following < room
 
@@ -122,8 +122,6 @@ class LogStreams:
 
 
 class PodLogs:
-    """The logs of all workers, through at most `streams` streams at once."""
-
     def __init__(
         self,
         api: Api,
@@ -134,7 +132,7 @@ class PodLogs:
         piece: int = PIECE,
         waiting: Callable[[str], None] | None = None,
     ) -> None:
-        """`waiting` is told what is waited for, once until a log comes again."""
+        """`waiting` is called with a note when a log cannot be read, once until a log is read again."""
         self.api = api
         self.places = places
         self.streams = streams or LogStreams()
@@ -144,28 +142,27 @@ class PodLogs:
         self._troubled = False
 
     def failed(self, worker: str, error: AtlctlError) -> None:
-        """A log could not be read, and is asked for again."""
+        """Report a log that cannot be read and will be retried."""
         if self._waiting is not None and not self._troubled:
             self._waiting(awaiting_log(worker, error))
         self._troubled = True
 
     def came(self) -> None:
-        """A log was read."""
         self._troubled = False
 
     def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Batch]:
-        """As `LogSource.lines`. Raises AtlctlError that says why there is no log.
+        """See `LogSource.lines`. Raises AtlctlError with the reason if there is no log.
 
-        Followed, it goes on with the next run of the container and with the worker's next pod, until the job is over.
+        Following continues with restarts of the container and with the worker's next pod, until the job has ended.
         """
         return _LogReading(self, job, worker, request).batches()
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One run of a container. `id` is empty until it has started, `last_id` is the run before it.
+    """A run of a container. `id` is empty until it has started; `last_id` is the previous run.
 
-    `final`: it has ended and its pod does not start it again.
+    `final`: it has ended and will not restart in this pod.
     """
 
     namespace: str
@@ -183,12 +180,12 @@ class Instance:
         return f"/api/v1/namespaces/{self.namespace}/pods/{self.pod}/log"
 
     def same(self, other: Instance) -> bool:
-        """Whether the two are one run, as far as is known."""
+        """Whether both are the same run, as far as known."""
         return self.uid == other.uid and (self.id == other.id or not self.id or not other.id)
 
 
 def instance(pod: Object, container: str) -> Instance:
-    """The run of `container` that `pod` states."""
+    """The run of `container`, from the pod's status."""
     meta, status = objects.meta(pod), objects.status(pod)
     found: Object = {}
     for part in ("containerStatuses", "initContainerStatuses"):
@@ -212,11 +209,11 @@ def instance(pod: Object, container: str) -> Instance:
 
 
 class _OtherRun(Exception):
-    """An answer does not begin with the lines that have come already: perhaps the container was started anew."""
+    """An answer does not begin with the known lines: the container may have restarted."""
 
 
 class _LogReading:
-    """One worker's log, read once."""
+    """Reads the log of one worker once."""
 
     def __init__(self, source: PodLogs, job: Job, worker: Worker, request: LogRequest) -> None:
         self._source = source
@@ -257,7 +254,7 @@ class _LogReading:
                 raise self._refused(error) from error
 
     async def _once(self) -> AsyncGenerator[Batch, None]:
-        """The log as it is now; where the container starts again meanwhile, both its runs."""
+        """The current log; both runs if the container restarts meanwhile."""
         while True:
             try:
                 async with aclosing(self._to_the_end(previous=self._request.previous)) as read:
@@ -297,7 +294,7 @@ class _LogReading:
                 yield []
                 await self._settle_run()
             except NotYet as problem:
-                anchored, self._tail = True, self._tail or None  # whatever comes will be new
+                anchored, self._tail = True, self._tail or None  # every line from now on is new
                 if problem.reason not in PASSING or await self._places.over(self._job):
                     raise
                 self._failures = 0
@@ -310,7 +307,7 @@ class _LogReading:
                 await self._wait_out(error)
 
     async def _go_on(self, at: Instance | None) -> AsyncGenerator[Batch, None]:
-        """Reads what there is to read now: the rest of a run that ended, the run that is there."""
+        """Read what is available: the rest of a run that ended, and the current run."""
         if at is None:
             return
         if self._at is not None and not at.same(self._at):
@@ -347,7 +344,7 @@ class _LogReading:
         self._failures = 0
         if self._feed.fresh:
             self._idle = 0
-        elif monotonic() - begun < 1:  # the server hears late that a container has ended
+        elif monotonic() - begun < 1:  # the server learns late that a container has ended
             self._idle += 1
             yield []
             await asyncio.sleep(min(self._patience.after(self._idle), self._patience.poll))
@@ -356,7 +353,7 @@ class _LogReading:
             await asyncio.sleep(self._patience.poll)
 
     async def _current(self) -> Instance | None:
-        """The worker's container as the server knows it; between two polls not asked for each time."""
+        """The worker's current container; between polls not queried each time."""
         polled = self._polled and self._at is not None and self._settled is None and not self._failures
         if polled and monotonic() - self._looked < self._patience.look:
             return self._at
@@ -366,7 +363,7 @@ class _LogReading:
         return at
 
     async def _follow_stream(self) -> AsyncGenerator[Batch, None]:
-        """An open stream to its end. Left early where it turns out that another container has taken over."""
+        """Follow a stream to its end. Leaves early if another container has taken over."""
         confirmed = False
         opened = monotonic()
         async with aclosing(self._read(follow=True)) as read:
@@ -382,7 +379,7 @@ class _LogReading:
                     self._failures = 0
 
     async def _rest_of(self, at: Instance, before: Instance) -> AsyncGenerator[Batch, None]:
-        """What the run `before` wrote after the last line that came."""
+        """The lines of the run `before` after the last one received."""
         if not before.id:
             return
         if at.last_id != before.id:
@@ -398,14 +395,14 @@ class _LogReading:
             _LOG.info("%s: the rest of the run before is not there: %s", at.pod, error.message)
 
     async def _settle_run(self) -> Instance | None:
-        """Asks which run is there once the server must know. What the next answer brings is believed."""
+        """Query the current run after the server must know it. The next answer is then trusted."""
         await asyncio.sleep(self._patience.confirm)
         at = await self._look(fresh=True)
         self._believe = at is None or self._at is None or at.same(self._at)
         return at
 
     async def _anchor(self, at: Instance) -> None:
-        """For `tail=0`: notes where the log ends now, so that what comes is known to be new."""
+        """For `tail=0`: note the current end of the log, so that later lines are known to be new."""
         self._at = at
         if at.id:
             self._tail = 1
@@ -415,7 +412,7 @@ class _LogReading:
         self._tail = None
 
     async def _wait_out(self, error: AtlctlError) -> None:
-        """A pause after a failure. Raises once it has gone on for too long."""
+        """Pause after a failure. Raises if failures last too long."""
         if self._feed.fresh or not self._failures:
             self._failing_since, self._failures, self._feed.fresh = monotonic(), 0, 0
         self._failures += 1
@@ -430,10 +427,10 @@ class _LogReading:
     # -- one read --------------------------------------------------------------------------------------------------
 
     async def _to_the_end(self, *, previous: bool, sure: bool = False) -> AsyncGenerator[Batch, None]:
-        """Everything up to the log's end as it is now; answers that break are taken up again.
+        """Read up to the current end of the log; resume broken answers.
 
-        A node that dies ends its answers as if they were whole. So where that may have happened, and always where it
-        has to be `sure`, the end counts when two answers agree on it.
+        The answers of a failing node end as if they were complete. If that is possible, and always with `sure`, the end
+        counts only once two answers agree.
         """
         failures, checks, bite, since = 0, 0, self._bite, monotonic()
         rest: int | None = None
@@ -471,7 +468,8 @@ class _LogReading:
     async def _read(
         self, *, follow: bool = False, previous: bool = False, bite: int | None = None
     ) -> AsyncGenerator[Batch, None]:
-        """One answer, from where the last one ended. `bite`: at most so many bytes, held, then handed on."""
+        """One answer, from the end of the previous one. `bite`: read up to so many bytes, and return them
+        afterwards."""
         at = self._at
         assert at is not None
         since = self._seen.pinned_since if previous and not self._request.previous else self._seen.since
@@ -528,14 +526,14 @@ class _LogReading:
         if feed.other:
             raise _OtherRun
         if batch and self._tail is not None and self._seen.pinned_since is None:
-            # What lies before the tail is not wanted, in whatever way it is asked for later.
+            # Lines before the tail are not wanted, also in later requests.
             self._seen.unpin()
             self._seen.pin()
         return batch
 
     @property
     def _more(self) -> bool:
-        """Whether the last bite was full."""
+        """Whether the last limited read was full."""
         return self._asked is not None and self._feed.got >= self._asked
 
     def _new_feed(self, *, replay: bool, pinned: bool, cut: bool) -> LineFeed:
@@ -566,10 +564,10 @@ class _LogReading:
 
 @dataclass(frozen=True, slots=True)
 class Tail(Generic[S]):
-    """The last `lines` lines, `size` bytes with their stamps, that `sink` has taken.
+    """The last `lines` lines of a log, `size` bytes with timestamps, consumed by `sink`.
 
-    `whole`: that is all there is. `first` is the time of the first line (nanoseconds since the epoch), None where
-    there is none: what is older was not read.
+    `whole`: the log has no earlier lines. `first`: time of the first line in nanoseconds since the epoch; None if there
+    are no lines.
     """
 
     sink: S
@@ -580,7 +578,7 @@ class Tail(Generic[S]):
 
 
 class TailReader(Generic[S]):
-    """One worker's log from its end. `new_sink` makes a sink for each answer."""
+    """Reads the log of one worker backwards. `new_sink` makes a sink for each answer."""
 
     def __init__(
         self, source: PodLogs, job: Job, worker: Worker, new_sink: Callable[[], S], *, most: int = MOST
@@ -593,9 +591,9 @@ class TailReader(Generic[S]):
         self._asked = FIRST
 
     async def read(self, lines: int = FIRST) -> Tail[S]:
-        """The last `lines` lines, or fewer where they are very long.
+        """The last `lines` lines, or fewer if they are very long.
 
-        Raises AtlctlError that says why there is no log.
+        Raises AtlctlError with the reason if there is no log.
         """
         asked = lines
         while True:
@@ -633,7 +631,7 @@ class TailReader(Generic[S]):
                 await asyncio.sleep(patience.after(failures))
 
     async def _answer(self, lines: int, most: int | None) -> Tail[S] | None:
-        """One answer into a new sink; None where it is longer than `most`."""
+        """One answer into a new sink; None if it is longer than `most` bytes."""
         source, name = self._source, self._job.name
         pod = await source.places.pod(self._job, self._worker.name, fresh=False)
         if pod is None:
@@ -666,10 +664,10 @@ class TailReader(Generic[S]):
 
 
 async def chunks(stream: Stream, beat: float | None, idle: float) -> AsyncGenerator[bytes | None, None]:
-    """The chunks of `stream`; None after `beat` seconds without one, and then from time to time.
+    """The chunks of `stream`; None after `beat` seconds without data, and repeatedly after that.
 
-    After `idle` seconds without a byte it ends. Where no `beat` says that silence is to be expected, it raises NoServer
-    instead, also where less than `LEAST` bytes have come in that time.
+    Ends after `idle` seconds without data. Without `beat`, silence is not expected: it raises NoServer instead, also if
+    less than `LEAST` bytes have arrived in that time.
     """
     iterator = aiter(stream)
 
@@ -711,17 +709,17 @@ async def chunks(stream: Stream, beat: float | None, idle: float) -> AsyncGenera
 
 
 def second(epoch: float) -> str:
-    """A whole second as the server wants it."""
+    """A time as the server expects it, in whole seconds."""
     return datetime.fromtimestamp(int(epoch), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def passing(error: AtlctlError) -> bool:
-    """Whether it may go away by itself: no connection, a node that does not answer, a server that is busy."""
+    """Whether the error may be temporary: no connection, no answer from the node, busy server."""
     return isinstance(error, NoServer) or (isinstance(error, ApiError) and (error.status >= 500 or error.status == 429))
 
 
 class NotYet(AtlctlError):
-    """There is no log so far; `reason` is the waiting container's, empty where the pod has no node."""
+    """There is no log yet. `reason`: why the container waits; empty if the pod has no node."""
 
     def __init__(self, message: str, hint: str, reason: str) -> None:
         super().__init__(message, hint)
@@ -729,11 +727,11 @@ class NotYet(AtlctlError):
 
 
 class NoLog(AtlctlError):
-    """The node has no log of the pod (any more)."""
+    """The node has no log of the pod, or no longer has it."""
 
 
 def no_node(pod: str, found: Object | None, job: str) -> NotYet:
-    """204: the pod was not given to a node."""
+    """The error for 204: the pod has no node."""
     why = ""
     for condition in fields.entries(objects.status(found or {}).get("conditions")):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
@@ -742,7 +740,7 @@ def no_node(pod: str, found: Object | None, job: str) -> NotYet:
 
 
 def refused(error: ApiError, pod: str, container: str | None, job: str) -> AtlctlError:
-    """What an error answer to a log request means; the error itself where it says all."""
+    """The error for a refused log request; the original one if it is clear enough."""
     named = (
         Message("container {container} of pod {pod}", container=container, pod=pod)
         if container
@@ -773,7 +771,7 @@ def refused(error: ApiError, pod: str, container: str | None, job: str) -> Atlct
 
 
 def no_log(words: str, pod: str, found: Object | None, job: str) -> NoLog:
-    """The node said `words` in place of a log."""
+    """The error for the kubelet's message `words` in place of a log."""
     status = objects.status(found or {})
     reason, message = str(status.get("reason") or ""), str(status.get("message") or "")[:_TEXT]
     ended = f" ({reason}: {message})" if reason and message else f" ({reason})" if reason else ""

@@ -1,7 +1,7 @@
-"""From the bytes of an API server's log answer to lines, each of them once, however often the answer was cut.
+"""Splits log answers of the API server into lines and removes duplicates after interrupted answers.
 
-The server can be asked for a log from a second on, not from a line on. What was handed on is therefore
-remembered by (stamp, line) from that second on, counted, and left out when it comes again.
+A log can be requested from a second on, not from a line on. Returned lines are therefore remembered and counted by
+(timestamp, line) from that second on, and dropped when they are repeated.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 
 from atlctl.backends.base import LogLine
 
-#: A line longer than this comes in pieces of this size, the first ones marked as not complete.
+#: Longer lines are returned in pieces of this size, all but the last marked as incomplete.
 PIECE = 16 * 1024 * 1024
-#: Lines that are remembered at least: a node's clock may be set back.
+#: Minimum number of remembered lines, because a node's clock may be set back.
 KEEP = 4096
-#: Two streams of a container are stamped one beside the other: a line may be older than the one before it.
+#: The container's two streams get timestamps independently: a line may be older than the previous one.
 SLACK = 1
-#: What a node says in place of a log. Lines of the container have a stamp, these have none.
+#: Messages of a kubelet in place of a log. They have no timestamp, unlike lines of the container.
 NODE_WORDS = (
     b"unable to retrieve container logs for ",
     b"failed to try resolving symlinks in path ",
@@ -31,14 +31,14 @@ _BILLION = 1_000_000_000
 
 
 class Stamps:
-    """Reads RFC 3339 stamps in front of lines, with any fraction and zone. Most share the second of the one before."""
+    """Parses RFC 3339 timestamps of lines, with any fraction and zone. Caches the second, which most lines share."""
 
     def __init__(self) -> None:
         self._head = self._zone = b""
         self._second = 0
 
     def split(self, line: bytes) -> tuple[int | None, int]:
-        """Nanoseconds since the epoch, and where the text begins; (None, 0) for a line without a stamp."""
+        """Nanoseconds since the epoch, and the start of the text; (None, 0) for a line without a timestamp."""
         end = line.find(b" ", 20, 40)
         if end < 0:
             return None, 0
@@ -70,13 +70,13 @@ def _second(head: bytes, zone: bytes) -> int | None:
 
 
 class Replay:
-    """Tells the lines of a new answer that were handed on before."""
+    """Recognizes the lines of a new answer that were returned before."""
 
     def __init__(self, counts: dict[int, int], floor: int | None, last: int, newest: int) -> None:
-        """`floor`: until the first known line comes, what is not younger than this lay before what was handed on.
+        """`floor`: until the first known line, lines up to this time count as old.
 
-        `last` is the key of the line that was handed on last; `reached` tells whether it came again. `newest` is the
-        stamp behind which nothing is known (0: the clock was set back): from a while after it on nothing is held.
+        `last`: key of the last returned line; `reached` shows whether it was repeated. `newest`: timestamp of the
+        newest known line (0: the clock was set back); nothing is kept from some time after it.
         """
         self._counts = counts
         self._end = newest + 2 * SLACK * _BILLION if newest else 1 << 62
@@ -85,7 +85,7 @@ class Replay:
         self.reached = False
 
     def old(self, key: int, when: int) -> bool:
-        """Whether this line was handed on. Each one is told once."""
+        """Whether this line was returned before. Counts each occurrence once."""
         left = self._counts.get(key)
         if left:
             self._counts[key] = left - 1
@@ -99,9 +99,9 @@ class Replay:
 
 
 class SeenLines:
-    """What was handed on of one worker's log: a number of 64 bits for each line, by the second of its stamp.
+    """The returned lines of a worker's log: a 64-bit key for each, by the second of its timestamp.
 
-    `open_line` is the line of which some pieces were handed on: the key of its first piece, and how many.
+    `open_line`: the line of which some pieces were returned: the key of its first piece, and their number.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class SeenLines:
         self._mark: tuple[int | None, int] = (None, 0)
 
     def add(self, when: int, key: int) -> None:
-        """A line was handed on whose stamp is `when` (nanoseconds)."""
+        """Remember a returned line with the timestamp `when` (nanoseconds)."""
         second = when // _BILLION
         if second != self._second:
             self._turn(second)
@@ -146,16 +146,16 @@ class SeenLines:
 
     @property
     def since(self) -> int | None:
-        """The second from which on the log has to be asked for again; None: from where it was first asked for."""
+        """The second from which the log has to be requested again; None: from the first request's start."""
         return None if self._top is None else self._top - SLACK
 
     def restart(self) -> None:
-        """The next lines are of another container, whose node may have another clock."""
+        """The next lines are from another container, whose node may have another clock."""
         self._top = self._second = self._pin = None
         self._highest = 0
 
     def pin(self) -> None:
-        """Forget nothing from here on, until `unpin`: it is not certain yet of which container the next lines are."""
+        """Keep all lines until `unpin`, while the container of the next lines is uncertain."""
         if self._pin is None:
             self._pin = self._mark = (self.since, self._highest)
 
@@ -163,17 +163,17 @@ class SeenLines:
         self._pin = None
 
     def repin(self) -> None:
-        """What came before the last call is certain now."""
+        """Confirm the lines before the last call."""
         if self._pin is not None:
             self._pin, self._mark = self._mark, (self.since, self._highest)
 
     @property
     def pinned_since(self) -> int | None:
-        """As `since`, where it stood at the pin."""
+        """The value of `since` at the pin."""
         return self.since if self._pin is None else self._pin[0]
 
     def replay(self, *, pinned: bool = False) -> Replay | None:
-        """What comes again when the log is asked for from `since` (`pinned_since`) on; None: nothing was handed on."""
+        """The lines to expect again in an answer from `since` (`pinned_since`) on; None if no line was returned."""
         if not self._size:
             return None
         since, floor = self._pin if pinned and self._pin is not None else (self.since, self._highest)
@@ -188,14 +188,14 @@ class SeenLines:
 
 
 class LineFeed:
-    """One answer of the server, cut into lines.
+    """Splits one answer of the server into lines.
 
-    `got` counts bytes, `fresh` the lines that were handed on. `wary`: it should begin with lines that have come
-    already; where it does not, `other` is set and nothing is handed on.
+    `got`: bytes received; `fresh`: lines returned. `wary`: the answer should begin with known lines; if it does not,
+    `other` is set and nothing is returned.
     """
 
     def __init__(self, seen: SeenLines, replay: Replay | None, since: int, *, cut: bool, piece: int = PIECE) -> None:
-        """`since`: nothing older is handed on (nanoseconds). `cut`: the answer may begin inside a line."""
+        """`since`: skip older lines (nanoseconds). `cut`: the answer may begin inside a line."""
         self.got = 0
         self.fresh = 0
         self.wary = False
@@ -208,7 +208,7 @@ class LineFeed:
         self._stamps = Stamps()
         self._parts: list[bytes] = []
         self._size = 0
-        # Of the line that is open: pieces taken off it, its key, its time, how many pieces are not handed on.
+        # Of the unfinished line: number of pieces removed, key, time, number of pieces not returned.
         self._index = 0
         self._key = 0
         self._when: int | None = None
@@ -217,19 +217,19 @@ class LineFeed:
 
     @property
     def words(self) -> str | None:
-        """What the node said in place of a log, or at its end."""
+        """The kubelet's message in place of a log or at its end."""
         if self._words is None and self._index == 0 and self._parts:
             self._hear(b"".join(self._parts))
         return self._words
 
     @property
     def reached(self) -> bool:
-        """Whether the answer came to where the one before had ended."""
+        """Whether the answer reached the end of the previous one."""
         return self._replay is None or self._replay.reached or self.fresh > 0
 
     @property
     def rest(self) -> int | None:
-        """A number that tells the unfinished line at the end from others, None where there is none."""
+        """Identifies the unfinished line at the end; None if there is none."""
         return hash((self._index, b"".join(self._parts))) if self.torn else None
 
     @property
@@ -238,7 +238,7 @@ class LineFeed:
         return self._size > 0 or self._index > 0
 
     def feed(self, data: bytes) -> list[LogLine]:
-        """The lines, and pieces of long lines, that `data` completes."""
+        """The lines, and pieces of long lines, completed by `data`."""
         self.got += len(data)
         out: list[LogLine] = []
         if self.other:
@@ -254,7 +254,7 @@ class LineFeed:
         return out
 
     def finish(self) -> list[LogLine]:
-        """The log has ended: its last line, where that has no newline."""
+        """The last line if it has no newline. Call it at the end of the log."""
         out: list[LogLine] = []
         if self.torn:
             self._close(out, complete=False)
@@ -262,7 +262,7 @@ class LineFeed:
         return out
 
     def _whole(self, lines: list[bytes], out: list[LogLine]) -> None:
-        """Lines that lie in one chunk: most of a log."""
+        """Handle lines within one chunk: most of a log."""
         split, replay, seen, since, limit = self._stamps.split, self._replay, self._seen, self._since, self._limit
         for raw in lines:
             if self.other:
@@ -323,7 +323,7 @@ class LineFeed:
                 self._note(last)
 
     def _pieces_known(self, key: int, when: int) -> int:
-        """How many pieces of the line that begins here were handed on before."""
+        """How many pieces of the line that begins here were returned before."""
         if self._replay is not None and self._replay.old(key, when):
             return 1 << 62
         open_line = self._seen.open_line

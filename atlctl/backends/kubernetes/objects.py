@@ -1,6 +1,7 @@
-"""What Kubernetes objects have in common: metadata, labels, owners, conditions.
+"""Accessors for common fields of Kubernetes objects: metadata, labels, owners, conditions.
 
-Absent and wrongly typed fields give a neutral value, never an error; fields of any JSON are read by `jobs.fields`.
+Missing fields and fields of the wrong type give a neutral value, never an error; `jobs.fields` reads fields of any
+JSON.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import Any
 from atlctl.backends.kubernetes.api import Object
 from atlctl.jobs.fields import entries, mapping, moment, text
 
-#: Larger numbers of workers, ranks and attempts are no numbers of such things.
+#: Maximum valid number of workers, ranks and attempts.
 MAX_COUNT = 100_000
 _MAX_DIGITS = 18
 
 
 def count(value: object) -> int | None:
-    """A number from 0 to MAX_COUNT, also where a label writes it as digits; None for anything else."""
+    """An integer from 0 to MAX_COUNT, or its digits in a label; None for anything else."""
     if type(value) is str and len(value) <= _MAX_DIGITS and value.isascii() and value.isdigit():
         value = int(value)
     if type(value) is int and 0 <= value <= MAX_COUNT:
@@ -26,7 +27,7 @@ def count(value: object) -> int | None:
 
 
 def dig(value: object, *path: str) -> Any:
-    """The value below nested objects, None where the path ends early."""
+    """The value at a path of nested objects; None if the path does not exist."""
     for key in path:
         if type(value) is not dict:
             return None
@@ -43,7 +44,6 @@ def labels(obj: Object) -> Object:
 
 
 def notes(obj: Object) -> Object:
-    """Its annotations."""
     return mapping(meta(obj).get("annotations"))
 
 
@@ -72,7 +72,7 @@ def created(obj: Object) -> float | None:
 
 
 def controller(obj: Object) -> Object | None:
-    """The owner reference that controls `obj`: at most one, says the API."""
+    """The owner reference that controls `obj`; the API allows one."""
     for owner in entries(meta(obj).get("ownerReferences")):
         if owner.get("controller") is True:
             return owner
@@ -80,7 +80,7 @@ def controller(obj: Object) -> Object | None:
 
 
 def conditions(obj: Object) -> dict[str, Object]:
-    """Conditions by type. Their order says nothing: a controller rewrites them in place."""
+    """Conditions by type. Their order has no meaning: controllers rewrite them in place."""
     return {text(item.get("type")): item for item in entries(status(obj).get("conditions"))}
 
 
@@ -94,10 +94,9 @@ def holds(found: Mapping[str, Object], *types: str) -> Object | None:
 
 
 def word(condition: Mapping[str, Any]) -> tuple[str, str]:
-    """Reason and message of a condition."""
     return text(condition.get("reason")), text(condition.get("message"))
 
 
 def total(values: Iterable[object]) -> int:
-    """The sum of counts, bounded like each of them."""
+    """The sum of counts, limited like a single one."""
     return min(sum(count(value) or 0 for value in values), MAX_COUNT)

@@ -1,7 +1,7 @@
-"""Who asks, what they may do, and the Role that gives them the rest.
+"""The user's identity and permissions, and a Role with the missing ones.
 
-The server decides right by right (SelfSubjectAccessReview). Its list of all rules may be incomplete where a webhook
-or a cloud's IAM has a say.
+The server decides each permission (SelfSubjectAccessReview). Its list of all rules may be incomplete if a webhook or a
+cloud's IAM is involved.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from atlctl.jobs.fields import mapping, text
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 USER_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 ANONYMOUS = "system:anonymous"
-#: What the Role is given to where the server does not tell who asks.
+#: The Role's subject if the server does not report the user.
 PLACEHOLDER = "REPLACE-WITH-THE-USER"
 
-#: Reviews under way at once; seconds for all of them together.
+#: Concurrent reviews; seconds for all of them.
 PARALLEL = 16
 PATIENCE = 30.0
 
 _RBAC = "rbac.authorization.k8s.io"
 _SERVICE_ACCOUNT = "system:serviceaccount:"
 
-#: What a right is for. `read` is what no command can do without.
+#: Purposes of permissions. All commands need `read`.
 Purpose = Literal["read", "logs", "follow", "exec", "events", "kinds", "queues", "stop", "delete"]
 PURPOSES: tuple[Purpose, ...] = ("read", "logs", "follow", "exec", "events", "kinds", "queues", "stop", "delete")
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One verb on one resource of a namespace; `resource` may have a subresource (`pods/exec`)."""
+    """A verb on a resource of a namespace. `resource` may have a subresource (`pods/exec`)."""
 
     group: str
     resource: str
@@ -52,14 +52,14 @@ class Right:
 
     @property
     def on(self) -> str:
-        """The resource as `kubectl auth can-i` takes it: `pods/exec`, `jobs.batch`."""
+        """The resource in the format of `kubectl auth can-i`: `pods/exec`, `jobs.batch`."""
         plural, slash, sub = self.resource.partition("/")
         return f"{plural}{f'.{self.group}' if self.group else ''}{slash}{sub}"
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The server's answer. `allowed` is None where it gave none; then `reason` says why. `reason` is hostile text."""
+    """The server's answer. `allowed` is None if there is none; `reason` then says why. `reason` is untrusted text."""
 
     right: Right
     allowed: bool | None
@@ -68,13 +68,13 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks, as the server sees it. Hostile text."""
+    """The user, as the server sees it. Untrusted text."""
 
     name: str
     groups: tuple[str, ...] = ()
 
 
-#: exec needs both verbs: a WebSocket is a GET, and from 1.35 on the server asks for `create` as well.
+#: exec needs both verbs: a WebSocket is a GET, and from 1.35 on the server also requires `create`.
 _ALWAYS = (
     Right("", "pods", "get", "read"),
     Right("", "pods", "list", "read"),
@@ -87,7 +87,7 @@ _ALWAYS = (
 
 
 def rights(served: Served) -> tuple[Right, ...]:
-    """Every right that a command of atlctl asks for on a server with these kinds."""
+    """All permissions that atlctl's commands need on a server with these kinds."""
     found: dict[Right, None] = dict.fromkeys(_ALWAYS)
 
     def add(resource: Resource, purpose: Purpose, *verbs: str) -> None:
@@ -113,7 +113,7 @@ def rights(served: Served) -> tuple[Right, ...]:
 
 
 async def user(api: Api) -> User | None:
-    """Who asks; None where the server does not say (before 1.28). Raises what the request raises."""
+    """The authenticated user; None if the server does not report it (before 1.28). Raises the request's errors."""
     body: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     info = mapping(mapping((await api.send("POST", USER_REVIEWS, body)).data.get("status")).get("userInfo"))
     groups = info.get("groups")
@@ -125,10 +125,10 @@ async def user(api: Api) -> User | None:
 async def review(
     api: Api, asked: Sequence[Right], namespace: str, *, parallel: int = PARALLEL, seconds: float = PATIENCE
 ) -> list[Review]:
-    """The server's answer for each of `asked`, in their order, `parallel` at once.
+    """The server's answers for `asked`, in order, with up to `parallel` requests at once.
 
-    Raises NotAllowed where the server does not accept who asks (401). Any other failure, and what was not answered
-    within `seconds`, is a Review without an answer.
+    Raises NotAllowed if authentication fails (401). For other failures, and without an answer within `seconds`, the
+    Review has no answer.
     """
     answers = await ask_all(asked, lambda right: _ask(api, right, namespace), seconds, parallel)
     return [answers.get(right) or Review(right, None, no_answer(seconds)) for right in asked]
@@ -155,10 +155,10 @@ async def _ask(api: Api, right: Right, namespace: str) -> Review:
 
 
 def missing_role(reviews: Sequence[Review], namespace: str, who: User | None) -> list[Object]:
-    """A Role with every right that was refused, and its RoleBinding, ready for `kubectl apply`; empty where none was.
+    """A Role with all refused permissions and its RoleBinding, for `kubectl apply`; empty if none was refused.
 
-    Rights without an answer are not in it. Resources of one group with the same verbs share a rule; `delete` has rules
-    of its own, at the end, for an administrator who would rather leave it out.
+    Unanswered permissions are not included. Resources of one group with the same verbs share a rule. `delete` has
+    separate rules at the end, so that an administrator can remove them.
     """
     verbs: dict[tuple[bool, str, str], list[str]] = {}
     for item in reviews:
@@ -174,7 +174,7 @@ def missing_role(reviews: Sequence[Review], namespace: str, who: User | None) ->
         {"apiGroups": [group], "resources": names, "verbs": list(stated)} for (group, stated), names in grouped.items()
     ]
     subject = _subject(who)
-    # A name of its own for each content: applied under a fixed one, it would take away what an earlier Role gave.
+    # The name depends on the content: applying a fixed name would revoke permissions of an earlier Role.
     digest = hashlib.sha256(json.dumps([namespace, rules, subject]).encode()).hexdigest()[:8]
     meta: Object = {"name": f"atlctl-{digest}", "namespace": namespace}
     role: Object = {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": meta, "rules": rules}

@@ -1,8 +1,7 @@
-"""A pod as the API describes it: its state in the one vocabulary, why, which container trains, which ranks it states.
+"""Pod state: a pod's state and reason, its training container and its ranks, from the API.
 
-What can be said is what the API says. A pod whose trainer has failed while its script sleeps on (Held) looks like any
-running pod: `held` tells such a worker apart once its log has been read. Phase Succeeded and exit code 0 mean that
-the container ended so, not that the training did.
+The API does not show a failed trainer whose script keeps sleeping (Held): `held` marks such a worker once its log has
+been read. Phase Succeeded and exit code 0 describe the container's end, not the training's.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ from atlctl.i18n import Message
 from atlctl.jobs.fields import entries, mapping, moment, text, texts, whole
 from atlctl.jobs.model import Job, RankMap, State, Worker
 
-#: The user's own answer to "which container": kubectl uses it, too.
+#: The annotation with which users choose the container; kubectl uses it, too.
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
-#: Names that many platforms give to the container that trains, whatever the kind of job.
+#: Names of the training container on many platforms, for any kind of job.
 _USUAL = ("trainer", "pytorch", "node", "main")
 _LAUNCHER = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed|mpirun)\b")
 _RANK_VARIABLES = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "NODE_RANK"})
-#: Waiting reasons of a container on its way; every other one says what keeps it from starting.
+#: Waiting reasons during a normal start; all others name an obstacle.
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
-#: Init containers whose wait has a meaning.
+#: Init containers with a known purpose.
 _WAITS = {"init-pytorch": Message("waits for the master's address: the master is not up")}
-#: Reasons that any end has.
+#: Reasons without information.
 _PLAIN_ENDS = frozenset({"", "Error", "Completed"})
 _PER_NODE = "PET_NPROC_PER_NODE"
-#: Under another rendezvous than this one torchrun gives out node ranks as agents come.
+#: With any other rendezvous, torchrun assigns node ranks as agents join.
 _RENDEZVOUS = "PET_RDZV_BACKEND"
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Which container trains. `guessed`: nothing names it, and the pod has several."""
+    """The training container. `guessed`: the pod has several containers and nothing names it."""
 
     name: str | None
     guessed: bool = False
@@ -47,9 +46,9 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """How a pod is. `reason` is one word of the platform, `message` its sentence (hostile text).
+    """A pod's state. `reason`: one word of the platform; `message`: its sentence (untrusted text).
 
-    `exit_code` and `signal` are of the trainer's last end; times are seconds since the epoch.
+    `exit_code` and `signal`: of the trainer's last end; times in seconds since the epoch.
     """
 
     state: State
@@ -62,11 +61,11 @@ class Condition:
 
 
 def trainer_container(pod: Object, known: Sequence[str] = (), *, first: bool = False) -> Container:
-    """The container that trains: never an init container or a native sidecar.
+    """The training container: never an init container or a native sidecar.
 
-    In falling order: the annotation's; one of the `known` names of its kind; the first one if the kind puts its trainer
-    there (`first`); the only one with accelerators; a usual name; the only one that starts a launcher, or that has its
-    variables; the first. All from the accelerators on are guesses, unless the name is a usual one.
+    The first match of: the one in the annotation; one of the kind's `known` names; the first container if the kind
+    trains there (`first`); the only one with accelerators; a usual name; the only one that starts a launcher or has its
+    variables; the first container. Matches from the accelerators on are guesses, except for a usual name.
     """
     containers = {text(item.get("name")): item for item in entries(objects.spec(pod).get("containers"))}
     containers.pop("", None)
@@ -93,19 +92,19 @@ def trainer_container(pod: Object, known: Sequence[str] = (), *, first: bool = F
 
 
 def _launches(container: Object) -> bool:
-    """Whether its command line names a launcher of training."""
+    """Whether its command line contains a training launcher."""
     words = (word for key in ("command", "args") for word in texts(container.get(key)))
     return any(_LAUNCHER.search(word) for word in words)
 
 
 def _has_ranks(container: Object) -> bool:
-    """Whether it is given variables that only training reads."""
+    """Whether it has environment variables that only training reads."""
     stated = (text(item.get("name")) for item in entries(container.get("env")))
     return any(name.startswith("PET_") or name in _RANK_VARIABLES for name in stated)
 
 
 def worker_of(pod: Object, container: Container) -> Worker:
-    """What a pod says of its worker. Name, index, role and ranks are the kind's to fill in."""
+    """The worker of a pod. The kind adds name, index, role and ranks."""
     meta, state = objects.meta(pod), objects.status(pod)
     main = _status_of(state, container.name)
     now = _condition(pod, meta, state, main, container.name)
@@ -132,13 +131,13 @@ def worker_of(pod: Object, container: Container) -> Worker:
 
 
 def condition(pod: Object, container: str | None) -> Condition:
-    """The state of a pod, seen from its trainer container (None: its first)."""
+    """The state of a pod, from its training container (None: the first one)."""
     state = objects.status(pod)
     return _condition(pod, objects.meta(pod), state, _status_of(state, container), container)
 
 
 def held(worker: Worker, reason: str) -> Worker:
-    """`worker` as Held, for a reader of logs that saw its training fail; unchanged where it does not run."""
+    """`worker` as Held, if its log shows that training failed; unchanged if it does not run."""
     return replace(worker, state=State.HELD, reason=reason) if worker.state is State.RUNNING else worker
 
 
@@ -175,7 +174,7 @@ def _running(found: dict[str, Object], now: Object) -> Condition:
 
 
 def _ended_in_living_pod(pod: Object, end: Object) -> Condition:
-    """The trainer has ended and the pod has not: a sidecar runs, the phase lags, or the kubelet restarts it soon."""
+    """The trainer has ended but the pod has not: a sidecar runs, the phase lags, or the kubelet will restart it."""
     policy = text(objects.spec(pod).get("restartPolicy"))
     failed = end.get("exitCode") != 0
     if policy == "Always" or (failed and policy == "OnFailure"):
@@ -186,7 +185,7 @@ def _ended_in_living_pod(pod: Object, end: Object) -> Condition:
 
 
 def _before(pod: Object, state: Object, main: Object, now: Object, found: dict[str, Object]) -> Condition:
-    """The trainer waits: for a node, for init containers, for its image, or for its next try."""
+    """The trainer waits: for a node, init containers, its image or its next attempt."""
     waiting = mapping(now.get("waiting"))
     reason, message = text(waiting.get("reason")), text(waiting.get("message"))
     last = mapping(mapping(main.get("lastState")).get("terminated"))
@@ -206,7 +205,7 @@ def _before(pod: Object, state: Object, main: Object, now: Object, found: dict[s
 
 
 def _init(pod: Object, state: Object) -> Condition | None:
-    """What the first init container that is not done says; None where all are."""
+    """The state of the first unfinished init container; None if all are done."""
     statuses = {text(item.get("name")): item for item in entries(state.get("initContainerStatuses"))}
     stated = entries(objects.spec(pod).get("initContainers"))
     for done, item in enumerate(stated):
@@ -217,7 +216,7 @@ def _init(pod: Object, state: Object) -> Condition | None:
         if end and end.get("exitCode") == 0:
             continue
         if item.get("restartPolicy") == "Always" and status.get("started") is True:
-            continue  # a native sidecar runs on beside the trainer
+            continue  # a native sidecar runs beside the trainer
         waiting = mapping(now.get("waiting"))
         word = text(waiting.get("reason"))
         if end:
@@ -237,7 +236,8 @@ def _init_end(name: str, end: Object) -> str:
 
 
 def _ended(pod: Object, state: Object, main: Object, container: str | None, found: dict[str, Object]) -> Condition:
-    """A pod that has ended. Its own reason wins over its container's: DeadlineExceeded over Completed."""
+    """The state of an ended pod. Its own reason takes precedence over its container's: DeadlineExceeded over
+    Completed."""
     succeeded = state.get("phase") == "Succeeded"
     now = mapping(main.get("state"))
     end = mapping(now.get("terminated")) or mapping(mapping(main.get("lastState")).get("terminated"))
@@ -254,7 +254,7 @@ def _ended(pod: Object, state: Object, main: Object, container: str | None, foun
 
 
 def _other_failed(pod: Object, state: Object, container: str | None, result: Condition) -> Condition:
-    """The pod failed and its trainer did not: the container that did, by its name."""
+    """The pod failed but its trainer did not: names the container that failed."""
     init = _init(pod, state)
     if init is not None and init.reason:
         return replace(result, reason=init.reason, message=init.message)
@@ -269,7 +269,7 @@ def _other_failed(pod: Object, state: Object, container: str | None, result: Con
 
 
 def _with_end(state: State, end: Object) -> Condition:
-    """What a container's end says. A status that the kubelet lost has an exit code that nobody returned."""
+    """The state from a container's end. If the kubelet lost the status, the exit code is not real."""
     reason = text(end.get("reason"))
     known = reason != "ContainerStatusUnknown"
     return Condition(
@@ -284,7 +284,8 @@ def _with_end(state: State, end: Object) -> Condition:
 
 
 def _on_lost_node(found: dict[str, Object]) -> bool:
-    """The node controller has set Ready=False: without a reason and with ContainersReady left, as no kubelet does."""
+    """Whether the node controller has set Ready=False: without a reason and with ContainersReady kept, unlike a
+    kubelet."""
     ready, containers = found.get("Ready"), found.get("ContainersReady")
     return (
         ready is not None
@@ -300,7 +301,7 @@ def _started(main: Object) -> float | None:
 
 
 def _status_of(state: Object, container: str | None) -> Object:
-    """The status of a container, an empty one where the pod has none."""
+    """The status of a container; empty if the pod has none."""
     statuses = entries(state.get("containerStatuses"))
     for item in statuses:
         if item.get("name") == container:
@@ -309,7 +310,7 @@ def _status_of(state: Object, container: str | None) -> Object:
 
 
 def stated_ranks(job: Job, pods: Sequence[Object]) -> RankMap | None:
-    """Computed from node ranks and the number of processes on each node, where all pods state the same. A guess."""
+    """Ranks guessed from node ranks and the number of processes per node, if equal in all pods."""
     by_name = {objects.name(pod): pod for pod in pods}
     counts = {_per_node(by_name.get(worker.pod or "", {}), worker.container) for worker in job.workers}
     if len(counts) != 1 or (count := counts.pop()) is None or job.missing:
@@ -324,7 +325,7 @@ def stated_ranks(job: Job, pods: Sequence[Object]) -> RankMap | None:
 
 
 def _per_node(pod: Object, container: str | None) -> int | None:
-    """Processes of each node, where the container states it and node ranks are static."""
+    """Processes per node, if the container sets it and node ranks are static."""
     for entry in entries(objects.spec(pod).get("containers")):
         if entry.get("name") == container:
             env = {item.get("name"): text(item.get("value")) for item in entries(entry.get("env"))}
@@ -334,12 +335,10 @@ def _per_node(pod: Object, container: str | None) -> int | None:
     return None
 
 
-# Which resources of a container are accelerator cards, and how many it may use.
-#
-# A table of vendors' names and not a search for "gpu": MIG slices and NPUs do not hold that word, and memory and core
-# shares do. Names are those of the vendors' device plugins and of HAMi.
+# Accelerator resources of a container. A table of vendors' names is used, because a search for "gpu" would miss MIG
+# slices and NPUs, and find shares of memory and cores. Names are those of the vendors' device plugins and of HAMi.
 
-#: Resources that are cards, or shares that a container sees as one card -> vendor.
+#: Resources that are cards, or shares that a container sees as a card -> vendor.
 CARDS = {
     "nvidia.com/gpu": "NVIDIA",
     "nvidia.com/gpu.shared": "NVIDIA",
@@ -371,7 +370,7 @@ CARDS = {
     "gpu.intel.com/xe": "Intel",
 }
 
-#: Beginnings of names that go on with a model or a slice's size.
+#: Prefixes of names that continue with a model or slice size.
 FAMILIES = {
     "nvidia.com/mig-": "NVIDIA",
     "huawei.com/Ascend": "Huawei",
@@ -379,10 +378,10 @@ FAMILIES = {
     "iluvatar.ai/": "Iluvatar",
     "baidu.com/": "Baidu",
 }
-#: Baidu's and Iluvatar's families hold other things, too: only names with this end are cards.
+#: Baidu and Iluvatar have other resources, too: only names with this suffix are cards.
 _FAMILY_ENDS = {"baidu.com/": ("_cgpu",), "iluvatar.ai/": ("-vgpu",)}
 
-#: Ends of names of shares of a card (memory, cores), which count no card.
+#: Suffixes of names for shares of a card (memory, cores), which do not count as cards.
 _SHARES = (
     "mem",
     "cores",
@@ -408,7 +407,7 @@ _SUFFIXES = {
 
 @lru_cache(maxsize=512)
 def vendor(resource: str) -> str | None:
-    """Whose card a resource is; None for what is no card."""
+    """The vendor of a resource; None if it is not a card."""
     if resource in CARDS:
         return CARDS[resource]
     if resource.lower().endswith(_SHARES):
@@ -421,7 +420,7 @@ def vendor(resource: str) -> str | None:
 
 
 def cards(container: Object) -> dict[str, int]:
-    """Cards that a container may use, by resource: its limits, which for such resources equal its requests."""
+    """Cards of a container by resource: its limits, which equal its requests for such resources."""
     resources = mapping(container.get("resources"))
     stated = mapping(resources.get("limits")) or mapping(resources.get("requests"))
     found = {}
@@ -432,7 +431,7 @@ def cards(container: Object) -> dict[str, int]:
 
 
 def pod_cards(pod: Object) -> int | None:
-    """Cards of all containers of a pod; None where it states none, as with dynamic resource allocation."""
+    """Cards of all containers of a pod; None if it lists none, as with dynamic resource allocation."""
     found = 0
     for container in entries(spec(pod).get("containers")):
         if "resources" in container:
@@ -441,7 +440,7 @@ def pod_cards(pod: Object) -> int | None:
 
 
 def _quantity(value: object) -> int | None:
-    """A whole quantity: `8`, `1k`. Kubernetes allows extended resources no fractions."""
+    """A whole quantity: `8`, `1k`. Kubernetes does not allow fractions of extended resources."""
     if type(value) is int:
         return value if 0 < value <= MAX_COUNT else None
     written = text(value)

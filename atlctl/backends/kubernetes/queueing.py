@@ -1,4 +1,4 @@
-"""Queues and gangs: what Kueue's Workloads and PodGroups (Volcano, coscheduling) say of a job that does not run."""
+"""Queue state: Kueue's Workloads and PodGroups (Volcano, coscheduling) of a job that does not run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.model import Job, State
 
-#: Names of a pod's PodGroup: annotation of Volcano, label of coscheduling.
+#: Annotation of Volcano and labels of coscheduling with the name of a pod's PodGroup.
 _GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
 _GROUP_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 _JOB_UID = "kueue.x-k8s.io/job-uid"
@@ -21,10 +21,10 @@ _JOB_UID = "kueue.x-k8s.io/job-uid"
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A job's place in a queue or gang. `phase` is the platform's word, or the one its conditions add up to.
+    """A job's entry in a queue or gang. `phase`: the platform's, or derived from its conditions.
 
-    `waits`: it is what keeps the job from running. `active` is False for a Workload that somebody deactivated;
-    `cluster` is where MultiKueue runs it. `reason` and `message` say why it waits (hostile text).
+    `waits`: the entry keeps the job from running. `active` is False for a deactivated Workload; `cluster`: where
+    MultiKueue runs it. `reason` and `message`: why it waits (untrusted text).
     """
 
     kind: str
@@ -41,7 +41,7 @@ class QueueEntry:
 
 
 def pod_group(obj: Object) -> QueueEntry:
-    """A PodGroup. Volcano's says Unschedulable in a condition; coscheduling's has counts instead."""
+    """The entry of a PodGroup. Volcano's has a condition Unschedulable, coscheduling's has counts."""
     spec, status = objects.spec(obj), objects.status(obj)
     phase = fields.text(status.get("phase"))
     waits = phase in ("", "Pending", "Inqueue", "PreScheduling", "Scheduling", "Unknown")
@@ -67,7 +67,7 @@ def pod_group(obj: Object) -> QueueEntry:
     )
 
 
-#: Conditions of a Workload, the one that says most first: (type, phase, it waits).
+#: Conditions of a Workload, the most specific first: (type, phase, it waits).
 _WORKLOAD = (
     ("Finished", "Finished", False),
     ("Evicted", "Evicted", True),
@@ -77,7 +77,7 @@ _WORKLOAD = (
 
 
 def workload(obj: Object) -> QueueEntry:
-    """A Workload of Kueue. Evicted stays True after a new admission: then Admitted counts."""
+    """The entry of a Kueue Workload. Evicted stays True after a new admission: then Admitted counts."""
     found = objects.conditions(obj)
     active = objects.spec(obj).get("active") is not False
     phase, waits, condition = "Pending", True, found.get("QuotaReserved", {})
@@ -106,7 +106,7 @@ def workload(obj: Object) -> QueueEntry:
 
 
 def workloads_of(workloads: Iterable[Object], uids: Sequence[str]) -> list[Object]:
-    """The Workloads of a job: those that one of these UIDs owns, or that a label gives to it."""
+    """The Workloads of a job: owned by one of these UIDs, or labelled with it."""
     wanted = frozenset(uids) - {""}
     return [
         obj for obj in workloads if _owners(obj) & wanted or fields.text(objects.labels(obj).get(_JOB_UID)) in wanted
@@ -114,21 +114,20 @@ def workloads_of(workloads: Iterable[Object], uids: Sequence[str]) -> list[Objec
 
 
 def pod_groups_of(groups: Iterable[Object], uids: Sequence[str], pods: Iterable[Object]) -> list[Object]:
-    """The PodGroups of a job: those that one of these UIDs owns, or that its pods name."""
+    """The PodGroups of a job: owned by one of these UIDs, or named by its pods."""
     wanted = frozenset(uids) - {""}
     named = {(objects.namespace(pod), name) for pod in pods if (name := group_of(pod))}
     return [obj for obj in groups if _owners(obj) & wanted or (objects.namespace(obj), objects.name(obj)) in named]
 
 
 def group_of(pod: Object) -> str | None:
-    """The name of a pod's PodGroup."""
     labels = objects.labels(pod)
     values = (objects.notes(pod).get(_GROUP_ANNOTATION), *(labels.get(key) for key in _GROUP_LABELS))
     return next((value for value in map(fields.text, values) if value), None)
 
 
 def refined(job: Job, entries: Sequence[QueueEntry]) -> Job:
-    """`job` with what keeps it in its queue, where nothing of it runs yet."""
+    """`job` with the reason why it is queued, if none of its workers runs."""
     queue = job.queue or next((entry.queue for entry in entries if entry.queue), None)
     waiting = next((entry for entry in entries if entry.waits), None)
     early = job.state in (State.PENDING, State.QUEUED, State.SUSPENDED)
@@ -142,9 +141,9 @@ def refined(job: Job, entries: Sequence[QueueEntry]) -> Job:
 
 
 def stopping(kind: JobKind, top: Object, workloads: Sequence[Object], *, resume: bool = False) -> Mechanism:
-    """How this job is stopped (or resumed): through Kueue where Kueue would undo the kind's own way.
+    """The mechanism to stop (or resume) this job: through Kueue if Kueue would revert the kind's own mechanism.
 
-    `workloads` are those of the job. Where the queue's label is there and no Workload was found, its name is empty.
+    `workloads`: those of the job. If the queue's label exists but no Workload was found, the mechanism's name is empty.
     """
     if on_other_cluster(top):
         clusters = ", ".join(entry.cluster for obj in workloads if (entry := workload(obj)).cluster)

@@ -1,4 +1,4 @@
-"""Carries out a stop or a resume: sends the writes of a plan and waits until they have done what they should."""
+"""Carries out a stop or resume: sends the requests of a plan and waits for their effect."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from atlctl.jobs.fields import texts
 from atlctl.jobs.model import Job, Worker
 from atlctl.remote.sending import shell
 
-#: Seconds between two looks at what it does: the first, and the longest.
+#: Seconds between checks of the effect: the first and the longest.
 FIRST, LONGEST = 0.2, 2.0
 _PODS = registry.PODS.resource
 
 
 class StopBackend(Protocol):
-    """What is needed of the backend."""
+    """The part of the backend that stopping needs."""
 
     async def api(self) -> Api: ...
 
@@ -43,7 +43,7 @@ class StopBackend(Protocol):
 
 
 async def world(source: StopBackend, found: FoundJob) -> World:
-    """What a plan needs to know. Raises ApiError, NoServer."""
+    """The input of a plan. Raises ApiError, NoServer."""
     api, served = await source.api(), await source.served()
     workloads, _, problems = await inventory.queues(api, found, served)
     namespace = found.job.namespace or api.namespace
@@ -59,7 +59,7 @@ async def world(source: StopBackend, found: FoundJob) -> World:
 
 
 async def check(source: StopBackend, agreed: Plan) -> None:
-    """Asks the server for a dry run of every write."""
+    """Send all requests as a dry run."""
     steps = _steps(agreed)
     if steps is not None:
         await send(await source.api(), steps.writes, dry_run=True)
@@ -108,7 +108,7 @@ def _steps(agreed: Plan) -> Steps | None:
 
 
 async def _end_training(source: StopBackend, api: Api, agreed: Plan, steps: Steps) -> list[StopResult]:
-    """In the pods of the plan alone: those of some kinds have the same name when they are made anew."""
+    """Ends training only in pods of the plan: new pods of some kinds have the same names."""
     there = {objects.uid(pod) for pod in (await look(api, steps.found)).pods}
     same = [worker for worker in agreed.workers if worker.uid in there]
     executor = source.executor(agreed.job)
@@ -121,11 +121,11 @@ async def _end_training(source: StopBackend, api: Api, agreed: Plan, steps: Step
 
 
 async def send(api: Api, writes: Sequence[Write], *, dry_run: bool = False) -> list[str]:
-    """Sends all `writes`; with `dry_run` the server checks them and changes nothing. Warnings of the server come back.
+    """Send all `writes` and return the server's warnings; with `dry_run` the server only checks them.
 
-    What is gone already needs no deletion. One that fails does not keep the others from being sent; then the first
-    failure is raised. Raises AtlctlError where another object has taken the name, or where the answer lacks what was
-    asked for; NotAllowed, NoServer.
+    Objects that are gone need no deletion. After a failure the others are still sent; then the first failure is raised.
+    Raises AtlctlError if another object has taken the name or the answer lacks the requested change; NotAllowed,
+    NoServer.
     """
     warnings: list[str] = []
     failure: AtlctlError | None = None
@@ -147,7 +147,7 @@ async def _write(api: Api, write: Write, dry_run: bool) -> JsonAnswer | None:
         if write.verify and objects.uid(await api.get(write.verify)) != write.uid:
             raise _replaced(write)
         if write.method == "DELETE":
-            # The server does not look at the query of a DELETE that has a body: a dry run there would delete.
+            # The server ignores the query of a DELETE with a body: dryRun there would delete.
             body = {**write.body, "dryRun": ["All"]} if dry_run else write.body
             return await api.send("DELETE", write.path, body)
         query = [("dryRun", "All")] if dry_run else []
@@ -176,8 +176,8 @@ async def _write(api: Api, write: Write, dry_run: bool) -> JsonAnswer | None:
 
 
 async def _made_anew(api: Api, write: Write) -> bool:
-    """Whether another object has the name by now: a precondition that fails is a 409 (DELETE) or 422 (PATCH), as other
-    conflicts are."""
+    """Whether another object has taken the name. A failed precondition is a 409 (DELETE) or 422 (PATCH), like other
+    conflicts."""
     try:
         return objects.uid(await api.get(write.verify or write.path)) != write.uid
     except AtlctlError:
@@ -189,7 +189,7 @@ def _finalizers(held: Iterable[str]) -> Message:
 
 
 def _check(write: Write, answer: JsonAnswer) -> None:
-    """A field that the server does not know is dropped with a warning, and the answer is a success all the same."""
+    """Raises if the change is missing: the server drops an unknown field with a warning and still reports success."""
     if write.expect is None:
         return
     path, value = write.expect
@@ -219,14 +219,14 @@ def _replaced(write: Write) -> AtlctlError:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """How it stands. `top` is None where the job is gone, or another has its name; `pods` are its own that live."""
+    """The remaining objects. `top` is None if the job is gone or its name has a new object; `pods`: its live ones."""
 
     top: Object | None
     pods: tuple[Object, ...]
 
 
 async def look(api: Api, found: FoundJob) -> Remaining:
-    """Asks for the job's object and pods. Raises ApiError, NoServer."""
+    """Query the job's object and pods. Raises ApiError, NoServer."""
     kind, place = found.kind, found.job.namespace or api.namespace
     name, uid = objects.name(found.sight.top), objects.uid(found.sight.top)
     top: Object | None = None
@@ -268,9 +268,9 @@ def _lives(pod: Object) -> bool:
 
 
 async def settle(api: Api, steps: Steps, workers: Sequence[Worker], timeout: float, now: float) -> list[StopResult]:
-    """A result for each of `workers`, and for what else is left, after at most `timeout` seconds.
+    """A result for each of `workers` and for other remaining pods, after at most `timeout` seconds.
 
-    `now`: the time at the begin, in seconds since the epoch. Raises AtlctlError where nothing could be looked at.
+    `now`: start time in seconds since the epoch. Raises AtlctlError if no check was possible.
     """
     begun = asyncio.get_running_loop().time()
     pause, last = FIRST, None
@@ -279,7 +279,7 @@ async def settle(api: Api, steps: Steps, workers: Sequence[Worker], timeout: flo
         try:
             async with asyncio.timeout_at(begun + max(timeout, FIRST)):
                 last, problem = await look(api, steps.found), None
-        except (ApiError, NoServer) as error:  # the request was taken; what it does may still be seen
+        except (ApiError, NoServer) as error:  # the request was accepted, its effect may still be seen
             problem = error
         except TimeoutError:
             problem = problem or TimedOut(
@@ -327,7 +327,7 @@ def _results(steps: Steps, workers: Sequence[Worker], at: Remaining, now: float)
 
 
 def _why_not(goal: Goal, top: Object) -> str:
-    """Why the job itself is not as it should be."""
+    """The reason why the job itself has not reached the goal."""
     if goal == "gone":
         held = [item for item in texts(objects.meta(top).get("finalizers")) if item != "foregroundDeletion"]
         return _finalizers(held) if held else Message("it is still being deleted")
@@ -335,7 +335,7 @@ def _why_not(goal: Goal, top: Object) -> str:
 
 
 def why_left(pod: Object, now: float) -> str:
-    """Why a pod is still there. `now` is in seconds since the epoch."""
+    """The reason why a pod still exists. `now`: seconds since the epoch."""
     meta = objects.meta(pod)
     node = fields.text(objects.spec(pod).get("nodeName"))
     ends = fields.moment(meta.get("deletionTimestamp"))
@@ -353,35 +353,35 @@ def why_left(pod: Object, now: float) -> str:
     return Message("it is ending on node {node}, past its grace period", node=node)
 
 
-# Ends the training in pods that stay: a POSIX `sh` script that runs in each worker (`remote/sh/stop.sh`).
+# Ends the training and keeps the pods: a POSIX `sh` script runs in each worker (`remote/sh/stop.sh`).
 #
-# It finds the training by `/proc`: launchers (torchrun and its like) by their words, processes of torchelastic by its
-# variables, and what descends from them. Only where there is neither, every Python is the training, but for those that
-# serve people (Jupyter, debuggers, atlctl itself). SIGTERM goes to the topmost of each tree, since launchers pass it
-# on, and to what is left topmost when those are gone; after the grace period SIGKILL goes to all that is left.
+# It searches `/proc` for launchers (torchrun and others) by command line, for torchelastic processes by environment,
+# and for their descendants. If there are none, every Python counts as training, except services for users (Jupyter,
+# debuggers, atlctl). SIGTERM is sent to the top of each process tree, because launchers forward it, and to the
+# remaining tops once these have ended. After the grace period all remaining processes get SIGKILL.
 #
-# Never signalled: PID 1, commands of `atlctl exec`, processes of another control group (another container). Where the
-# training is PID 1, or the child that an init of containers waits for, its end would be the container's: nothing is
-# done then. Processes of another user show their words, but not their variables, and cannot be signalled.
+# No signal is sent to PID 1, to commands of `atlctl exec` or to processes of another cgroup (another container). If the
+# training is PID 1, or the child for which a container's init waits, its end would end the container, so nothing is
+# done. For processes of another user the environment is not readable, and they cannot be signalled.
 #
-# If no training is found, what PID 1 does decides: an init, a server or a script that only holds the container (`sleep
-# 10000`) has nothing left to end; a shell or a program that goes on with something else may be the training itself, and
-# is reported as not stopped. So is training that a loop in PID 1 starts again.
+# If no training is found, PID 1 decides: an init, a server or a script that only keeps the container (`sleep 10000`)
+# leaves nothing to end; a shell or another program may be the training itself and is reported as not stopped. The same
+# applies to training that a loop in PID 1 restarts.
 
 #: Workers in which the script runs at once.
 AT_ONCE = 64
-#: Seconds beyond the grace period that a worker has: for the start, and for SIGKILL to take effect.
+#: Seconds beyond the grace period for each worker: for the start and for SIGKILL.
 SLACK = 20.0
 _SAID = 4096
 
 
 def request(grace: float) -> ExecRequest:
-    """What runs in a worker; `grace` in seconds."""
+    """The command that runs in a worker; `grace` in seconds."""
     return ExecRequest(Argv(("sh", "-c", shell("stop"), "sh", str(max(0, round(grace * 10))))))
 
 
 def read_end(worker: str, said: bytes) -> StopResult | None:
-    """The script's last word, None where there is none."""
+    """The result in the script's last line; None if there is none."""
     for line in reversed(said.decode("utf-8", "replace").splitlines()):
         word, _, rest = line.removeprefix("atlctl: ").partition(" ")
         if not line.startswith("atlctl: "):
@@ -417,7 +417,7 @@ def read_end(worker: str, said: bytes) -> StopResult | None:
 
 
 def _unknown(programs: Sequence[str]) -> str:
-    """Why nothing was ended. `programs`: the first process, then those below it that may be at work."""
+    """The reason why nothing was ended. `programs`: the first process, then those below it that may be at work."""
     first, below = "".join(programs[:1]), list(dict.fromkeys(programs[1:]))[:8]
     why = Message(
         "no launcher or Python process was found, and ending the first process ({program}) would end the container",
@@ -427,7 +427,7 @@ def _unknown(programs: Sequence[str]) -> str:
 
 
 async def end_training(executor: Executor, workers: Sequence[Worker], grace: float) -> list[StopResult]:
-    """Run the script in all `workers`, some at a time; one result for each, in their order."""
+    """Run the script in all `workers`, with limited concurrency; results in the same order."""
 
     async def one(worker: Worker) -> StopResult:
         try:

@@ -1,8 +1,7 @@
-"""What a stop or a resume would do, as data: from a job as it was found to requests with their preconditions.
+"""Plans a stop or resume: turns a found job into requests with preconditions.
 
-Pure: nothing is asked of the server here. Every request holds the UID of what it means, so that an object that was
-created anew under the same name is left alone. What a plan quotes of the cluster's texts is hostile: who shows it
-cleans it.
+Sends no request. Every write has the UID of its object, so that a new object of the same name is left alone. Cluster
+texts in a plan are untrusted and must be cleaned before display.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from atlctl.jobs import fields
 from atlctl.jobs.errors import LEAVE_ONE_OUT, AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.model import State, Worker
 
-#: What is reached in the end: the job sleeps, is gone, is awake, or its processes have ended.
+#: Goals: the job is suspended, deleted or resumed, or its processes have ended.
 Goal = Literal["asleep", "gone", "awake", "processes"]
 
 
-#: Last parts of annotations and labels under which platforms write who made a job.
+#: Suffixes of annotations and labels in which platforms record the creator of a job.
 _PEOPLE = frozenset(
     ("creator", "creatorid", "created-by", "createdby", "owner", "user", "username", "submitted-by", "submitter")
 )
@@ -43,10 +42,10 @@ Fact = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One request. `uid` is of the object that it means, and stands in its body.
+    """A request. `uid`: of its object, also in the body.
 
-    `verify`: an object to read first, whose UID must be `uid`, since a POST has no preconditions. `expect`: a field
-    and its value in the answer, without which the request has not done what it should.
+    `verify`: an object to read first, whose UID must be `uid`, because a POST has no preconditions. `expect`: a field
+    with its value that the answer must contain; otherwise the request had no effect.
     """
 
     method: Literal["PATCH", "POST", "DELETE"]
@@ -60,7 +59,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What a plan of this backend carries. `quick`: it is done when the server has taken it."""
+    """Private part of a plan. `quick`: done as soon as the server accepts it."""
 
     found: FoundJob
     goal: Goal
@@ -71,10 +70,10 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is around the job.
+    """The environment of the job.
 
-    `workloads` are Kueue's of this job; `problems` are errors by the `plural.group` that could not be listed. `place`
-    says where, `options` are the words that lead there again. `now` is in seconds since the epoch.
+    `workloads`: those of Kueue for this job; `problems`: errors by `plural.group` that could not be listed. `place`:
+    shown to the user; `options`: command-line options that select it. `now`: seconds since the epoch.
     """
 
     served: Served
@@ -86,7 +85,7 @@ class World:
 
 
 def stop(found: FoundJob, world: World, workers: Sequence[Worker], request: StopRequest) -> Plan:
-    """The plan of a stop. Raises UsageError or AtlctlError with the command that does it natively, NotAllowed."""
+    """Plan a stop. Raises UsageError or AtlctlError with the native command, NotAllowed."""
     if request.delete and request.keep:
         raise UsageError(Message("--delete and --keep-pods exclude each other"), LEAVE_ONE_OUT)
     running = tuple(worker for worker in workers if worker.state.active)
@@ -139,7 +138,7 @@ def stop(found: FoundJob, world: World, workers: Sequence[Worker], request: Stop
 
 
 def resume(found: FoundJob, world: World) -> Plan:
-    """The plan of a resume. Raises as `stop`."""
+    """Plan a resume. Raises as `stop`."""
     _known(found)
     job, kind, top = found.job, found.kind, found.sight.top
     mechanism, _ = _mechanism(found, world, resume=True)
@@ -168,7 +167,7 @@ def resume(found: FoundJob, world: World) -> Plan:
 
 
 def _known(found: FoundJob) -> None:
-    """A job that only its pods or a reference tell of could be anything's child: what a stop does cannot be told."""
+    """Raises NotAllowed if the job's object may not be read: its owner, and so the effect of a stop, is unknown."""
     if not found.readable and found.kind is not registry.PODS:
         resource = found.kind.resource.name
         raise NotAllowed(
@@ -180,7 +179,7 @@ def _known(found: FoundJob) -> None:
 
 
 def _mechanism(found: FoundJob, world: World, *, resume: bool) -> tuple[Mechanism, str]:
-    """The mechanism, and a remark on it."""
+    """The mechanism, with a remark."""
     kind, top = found.kind, found.sight.top
     own = sorted(world.workloads, key=lambda item: not _owned(item, objects.uid(top)))
     mechanism = queueing.stopping(kind, top, own, resume=resume)
@@ -207,7 +206,7 @@ def _owned(obj: Object, uid: str) -> bool:
 
 
 def _asked(found: FoundJob, world: World, mechanism: Mechanism) -> bool:
-    """Whether it has been asked to sleep already."""
+    """Whether suspension was already requested."""
     if isinstance(mechanism, Workload):
         entry = next((item for item in world.workloads if objects.uid(item) == mechanism.uid), {})
         return not queueing.workload(entry).active
@@ -215,7 +214,7 @@ def _asked(found: FoundJob, world: World, mechanism: Mechanism) -> bool:
 
 
 def _requests(found: FoundJob, world: World, mechanism: Mechanism) -> tuple[str, str, tuple[Write, ...]]:
-    """Word, sentence and requests of a mechanism that atlctl carries out."""
+    """Mechanism for programs, sentence for the user, and requests."""
     top, resource = found.sight.top, found.kind.resource
     place, name, uid = found.job.namespace or "", objects.name(top), objects.uid(top)
     path = resource.path(found.version, place, name)
@@ -267,7 +266,7 @@ def _requests(found: FoundJob, world: World, mechanism: Mechanism) -> tuple[str,
 
 
 def _delete(found: FoundJob, world: World, running: tuple[Worker, ...]) -> Plan:
-    """A queue does not stand in the way of it; a kind, or another cluster, may."""
+    """Plan a deletion. A queue does not prevent it; the kind or another cluster may."""
     mechanism = queueing.stopping(found.kind, found.sight.top, world.workloads)
     if isinstance(mechanism, Refuse) and not mechanism.deletable:
         raise UsageError(Message("job {job}: {why}", job=found.job.name, why=mechanism.why), mechanism.command)
@@ -304,7 +303,7 @@ def _delete(found: FoundJob, world: World, running: tuple[Worker, ...]) -> Plan:
 
 
 def _bare(found: FoundJob) -> None:
-    """Only pods that nobody looks after are deleted as pods."""
+    """Refuses to delete pods that have a controller."""
     _selective(found)
     owner = found.owner or next((own for pod in found.pods if (own := objects.controller(pod)) is not None), None)
     if owner is not None:
@@ -316,20 +315,20 @@ def _bare(found: FoundJob) -> None:
 
 
 def _selective(found: FoundJob) -> None:
-    """Refuses pods of a selector that may match all there are."""
+    """Refuses a selector that may match all pods."""
     if found.kind is registry.PODS and not objects.uid(found.sight.top) and not restricting(found.job.name):
         raise UsageError(
             Message("the selector matches nearly all pods"), Message("name a label that the pods have: -l app=train")
         )
 
 
-#: The parts of a selector: commas within parentheses do not part.
+#: Parts of a selector: commas within parentheses do not separate.
 _PARTS = re.compile(r"[^,(]{1,1000}(?:\([^)]{0,4000}\))?")
 _DENIES = re.compile(r"^\s{0,20}!|!=|\snotin\s")
 
 
 def restricting(selector: str) -> bool:
-    """Whether a label selector asks for something that pods must have: an empty or denying one may match all."""
+    """Whether a label selector requires a label; an empty or negative one may match all pods."""
     return any(part.strip() and not _DENIES.search(part) for part in _PARTS.findall(selector))
 
 
@@ -364,7 +363,7 @@ def _form(found: FoundJob) -> str:
 
 
 def _about(found: FoundJob, place: str, now: float, running: Sequence[Worker]) -> list[Fact]:
-    """Where it is, whose, how old, and how much of it runs."""
+    """Facts about the job: place, creator, age, and number of running workers."""
     job, top = found.job, found.sight.top
     facts = [("where", place)]
     if made := _creator(top):
@@ -386,7 +385,7 @@ def _about(found: FoundJob, place: str, now: float, running: Sequence[Worker]) -
 
 
 def _creator(top: Object) -> str:
-    """Who made it, as far as the object says: a name in annotations or labels, and the program of its first write."""
+    """The creator, as far as known: from annotations or labels, and the program that wrote the object first."""
     found = []
     for source in (objects.notes(top), objects.labels(top)):
         for key, value in source.items():
@@ -416,13 +415,13 @@ def _age(seconds: float) -> str:
 
 
 def _lost(kind: JobKind) -> str:
-    """What a stop that can be taken back destroys all the same."""
+    """Losses that undoing the stop does not restore."""
     whose = Message("all pods") if isinstance(kind, TrainingJob) else Message("the running pods")
     return Message("{whose}, with their logs and files; the unsaved state of the training", whose=whose)
 
 
 def _risk(found: FoundJob) -> str:
-    """What the end of processes may set off."""
+    """The possible effects of ending the processes."""
     policies = {fields.text(objects.spec(pod).get("restartPolicy")) for pod in found.pods}
     if policies & {"Always", "OnFailure"}:
         then = Message("the kubelet restarts it")
@@ -436,7 +435,7 @@ def _risk(found: FoundJob) -> str:
 
 
 def _doubts(world: World) -> list[Fact]:
-    """What could not be looked at and might matter."""
+    """Unknown facts that may matter."""
     problem = world.problems.get(discovery.WORKLOADS.name)
     return (
         [("doubt", Message("cannot check whether Kueue manages it: {why}", why=problem.message))]

@@ -1,4 +1,4 @@
-"""WebSockets to the API server over aiohttp, which is imported here alone: it takes 130 CPU-ms."""
+"""WebSockets to the API server over aiohttp, which only this module imports: it takes 130 ms of CPU time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from atlctl.i18n import Message
 if TYPE_CHECKING:
     from atlctl.backends.kubernetes.access import Access
 
-# At import aiohttp reads the system's certificate authorities, twice (50 CPU-ms), for requests that bring no TLS
-# settings. All requests here bring theirs; one without would trust no authority.
+# At import aiohttp reads the system's CAs twice (50 ms of CPU time), for requests without TLS settings. All requests
+# here have settings; one without them would trust no CA.
 _stated = os.environ.get("SSL_CERT_FILE")
 os.environ["SSL_CERT_FILE"] = os.devnull
 try:
@@ -31,41 +31,41 @@ finally:
     if _stated is not None:
         os.environ["SSL_CERT_FILE"] = _stated
 
-#: What opening a socket raises where the server does not answer; and where it has not got the request.
+#: Errors of opening a socket: the server does not answer; the request did not reach it.
 FAILURES = (aiohttp.ClientError, OSError)
 NEVER_ASKED = (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError)
-#: Bytes of one message: a kubelet's are of 32 KiB.
+#: Maximum bytes of a message; a kubelet sends 32 KiB.
 _MESSAGE_BYTES = 16 << 20
-#: Seconds without a message until a ping, at random between the two: a thousand sockets opened at once must not ping at
-#: once. Kubelets and load balancers drop streams that are idle for a minute. A connection that carries output is not
-#: pinged: a server that has closed behind output in its buffers answers by a reset, which discards that output.
+#: Seconds without a message until a ping, random within this range: a thousand sockets opened at once must not ping at
+#: once. Kubelets and load balancers drop streams that are idle for a minute. A connection with output is not pinged: if
+#: the server has closed it while output is buffered, it answers with a reset, which discards that output.
 PING_SECONDS = (20.0, 30.0)
-#: Seconds after a ping, with nothing heard while we listened, until the connection counts as gone.
+#: Seconds after a ping without data, while reading, until the connection counts as lost.
 PONG_SECONDS = 15.0
 CLOSE_SECONDS = 0.8
 
 
 class Sockets:
-    """WebSockets to one server, each over a connection of its own: a command must not run twice because aiohttp repeats
-    a request on a kept connection that turns out to be closed."""
+    """WebSockets to one server, each over a new connection: aiohttp repeats a request if a kept connection turns out to
+    be closed, and a command must not run twice."""
 
     def __init__(self, access: Access, headers: Mapping[str, str]) -> None:
-        """`headers` go with every request."""
+        """`headers` are sent with each request."""
         self._access = access
-        #: TLS settings for a server of plain HTTP: those towards its proxy, if that has any.
+        #: TLS settings for a plain HTTP server: those for its HTTPS proxy, if any.
         secured = access.tls is None and (access.proxy or "").startswith("https:")
         self._plain_tls = ssl.create_default_context() if secured else True
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
             headers={**headers, "Accept-Encoding": "gzip"},
-            auto_decompress=False,  # it would unpack without a bound
+            auto_decompress=False,  # aiohttp would decompress without a limit
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             middlewares=(_tell_refusal,),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
     async def open(self, url: str, headers: Mapping[str, str], protocols: Sequence[str]) -> AioSocket:
-        """Raises ApiError with the server's words where it refuses, one of `FAILURES` where it does not answer."""
+        """Raises ApiError with the server's message if it refuses, one of `FAILURES` if it does not answer."""
         access = self._access
         settings: dict[str, Any] = {"ssl": access.tls if access.tls is not None else self._plain_tls}
         if access.tls_name:
@@ -89,20 +89,20 @@ class Sockets:
 
 
 class AioSocket:
-    """See `atlctl.backends.kubernetes.api.Socket`. One task at a time may receive.
+    """See `atlctl.backends.kubernetes.api.Socket`. Only one task at a time may receive.
 
-    aiohttp stops reading from the connection when 128 KiB wait here, so a slow reader slows the server. Its own
-    heartbeat is not used: that takes a reader who does not ask for a long time for a connection that is gone.
+    aiohttp stops reading when 128 KiB are buffered, so a slow reader slows the server. aiohttp's own heartbeat is not
+    used: it mistakes a reader that pauses for a lost connection.
     """
 
     def __init__(self, opened: aiohttp.ClientWebSocketResponse) -> None:
-        """`opened`: connected without autoping, a limit on the size of messages and compression."""
+        """`opened`: connected without autoping, message size limit and compression."""
         self.protocol: str | None = opened.protocol
         self._socket = opened
         connection = getattr(getattr(opened, "_response", None), "connection", None)
         self._transport: asyncio.Transport | None = getattr(connection, "transport", None)
         self._loop = asyncio.get_running_loop()
-        #: When the read that is under way began, None without one.
+        #: Start time of the read in progress; None if there is none.
         self._listening: float | None = None
         self._pinged = 0.0
         self._heard = self._loop.time()
@@ -142,12 +142,12 @@ class AioSocket:
     async def close(self) -> None:
         self._stop()
         try:
-            with suppress(TimeoutError):  # a server that does not answer
+            with suppress(TimeoutError):  # the server does not answer
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await self._socket.close()
         finally:
             if self._transport is not None:
-                # The farewell of TLS would come after the event loop's end.
+                # The TLS close would happen after the end of the event loop.
                 self._transport.abort()
 
     def _stop(self) -> None:
@@ -169,7 +169,7 @@ class AioSocket:
             await self._socket.ping()
 
     def _judge(self) -> None:
-        """The connection is gone if a read that began before the ping has got nothing since."""
+        """The connection is lost if a read that began before the ping has received nothing since."""
         if self._listening is not None and self._listening <= self._pinged:
             self._task = self._loop.create_task(self.close())
             return
@@ -178,7 +178,7 @@ class AioSocket:
 
 
 async def _tell_refusal(request: Any, handler: Any) -> Any:
-    """Middleware: a refused upgrade raises with the server's words, before aiohttp hides them."""
+    """Middleware that raises a refused upgrade with the server's message, before aiohttp discards it."""
     response = await handler(request)
     if response.status != 101:
         headers = response.headers

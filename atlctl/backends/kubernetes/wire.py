@@ -1,6 +1,6 @@
-"""HTTP/1.1 over asyncio's own connections: requests and streams to one API server, directly or through a proxy.
+"""HTTP/1.1 client on asyncio: requests and streams to one API server, directly or through a proxy.
 
-aiohttp takes 130 CPU-ms to import, a third of what `ps` took with it. It is left to WebSockets (`websocket.py`).
+Importing aiohttp takes 130 ms of CPU time, a third of `ps`. Only WebSockets use it (`websocket.py`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from atlctl.backends.kubernetes.access import Access
 
 CONNECT_SECONDS = 10.0
-#: Seconds for which a connection is kept for the next request.
+#: Seconds to keep a connection for the next request.
 _KEPT_SECONDS = 15.0
-#: Bytes that wait here until no more is read from the connection; bytes of an answer's head; of the line of a chunk.
+#: Bytes to buffer before reading pauses; of an answer's head; of a chunk's line.
 _BUFFER, _HEAD_BYTES, _CHUNK_LINE = 128 * 1024, 64 * 1024, 4096
-#: Requests that do the same if the server gets them twice (a deletion names a UID).
+#: Methods that may be sent twice (a deletion contains a UID).
 _REPEATABLE = ("GET", "DELETE")
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
@@ -35,10 +35,10 @@ class NotHttp(ConnectionError):
 
 
 class HttpAnswer:
-    """An answer whose head has come. `headers`: values by names in small letters."""
+    """An answer whose head was received. `headers`: values by lower-case names."""
 
     def __init__(self, wire: _Wire, head: list[bytes], silence: float | None) -> None:
-        """`silence`: seconds without a byte after which reading raises TimeoutError. Raises NotHttp."""
+        """`silence`: seconds without data after which reading raises TimeoutError. Raises NotHttp."""
         if not head or (found := _STATUS.fullmatch(head[0])) is None:
             raise NotHttp("the answer is not HTTP/1.1")
         self.status = int(found[2])
@@ -52,7 +52,7 @@ class HttpAnswer:
         self._silence = silence
         coding = self._tokens("transfer-encoding")
         self._chunked = coding[-1:] == ["chunked"]
-        #: Bytes of the body; None until the connection's end.
+        #: Bytes of the body; None: until the connection ends.
         self._length: int | None = None
         if self.status in (204, 304):
             self._chunked, self._length = False, 0
@@ -62,9 +62,9 @@ class HttpAnswer:
             if stated or not (text.isascii() and text.isdigit() and len(text) < 19):
                 raise NotHttp("the answer has no proper length")
             self._length = int(text)
-        #: The body has been read to its end.
+        #: Whether the body has been read to its end.
         self.whole = self._length == 0
-        #: The connection may be used again after the body.
+        #: Whether the connection can be reused after the body.
         self.keeps = (
             found[1] == b"1"
             and (self._chunked or self._length is not None)
@@ -72,14 +72,14 @@ class HttpAnswer:
         )
 
     def header(self, name: str) -> str | None:
-        """The first value of a header, named in small letters."""
+        """The first value of a header, by lower-case name."""
         return self.headers.get(name, [None])[0]
 
     def _tokens(self, name: str) -> list[str]:
         return [token.strip().lower() for token in ",".join(self.headers.get(name, ())).split(",") if token.strip()]
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes. Raises OSError: broken before its end, NotHttp, TimeoutError."""
+        """The body as it arrives. Raises OSError (ended early), NotHttp, TimeoutError."""
         wire, left = self._wire, self._length
         if self._chunked:
             async for piece in self._chunks():
@@ -97,7 +97,7 @@ class HttpAnswer:
         self.whole = True
 
     async def _chunks(self) -> AsyncGenerator[bytes, None]:
-        """The chunks that have come, put together: a server may send many small ones."""
+        """The received chunks, joined: a server may send many small ones."""
         wire, left, before, last = self._wire, 0, b"", False
         while not last:
             got, at, parts = wire.received, 0, []
@@ -118,17 +118,17 @@ class HttpAnswer:
             del got[:at]
             if piece := b"".join(parts):
                 yield piece
-            elif not at:  # what has come during a yield is looked at before more is waited for
+            elif not at:  # look at data received during the yield before waiting
                 await wire.more(self._silence)
-        while await wire.line(self._silence):  # fields behind the last chunk
+        while await wire.line(self._silence):  # trailer fields
             pass
 
 
 class Wires:
-    """Connections to one server, kept for the next request and not limited in number. Close them with `close`."""
+    """Connections to one server, kept for reuse and not limited in number. Close them with `close`."""
 
     def __init__(self, access: Access, headers: Mapping[str, str]) -> None:
-        """`headers` go with every request."""
+        """`headers` are sent with each request."""
         self._access = access
         self._headers = headers
         self._kept: list[_Wire] = []
@@ -137,10 +137,10 @@ class Wires:
     async def request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, silence: float | None
     ) -> AsyncIterator[HttpAnswer]:
-        """An answer, once its head has come, of whatever status. `silence` as in `HttpAnswer`.
+        """An answer of any status, once its head was received. `silence`: see `HttpAnswer`.
 
-        Raises OSError, ValueError where no server could be reached or what answers is not one. What is left unread
-        of an answer is not read: its connection is given up.
+        Raises OSError, ValueError if no server is reachable or the peer does not speak HTTP. If the answer is not read
+        to its end, its connection is dropped.
         """
         request = _head(method, url, self._access.proxy, {**self._headers, **headers}, body) + (body or b"")
         while True:
@@ -152,7 +152,7 @@ class Wires:
                 break
             except BaseException as error:
                 wire.transport.abort()
-                # The server has closed a connection that it had kept, before it saw the request.
+                # The server closed a kept connection before it received the request.
                 if kept is None or not isinstance(error, ConnectionError) or wire.heard or method not in _REPEATABLE:
                     raise
         try:
@@ -170,7 +170,7 @@ class Wires:
         self._kept.clear()
 
     def _take(self) -> _Wire | None:
-        """The connection that was used last, and is as good as a new one."""
+        """The last used connection that is still usable."""
         now = time.monotonic()
         while self._kept:
             wire = self._kept.pop()
@@ -209,15 +209,15 @@ class Wires:
 
 
 class _Wire(asyncio.Protocol):
-    """One connection. What has come and is not read yet is in `received`."""
+    """A connection. `received`: data that has not been read yet."""
 
     transport: asyncio.Transport
 
     def __init__(self) -> None:
         self.received = bytearray()
-        #: Nothing more will come.
+        #: No more data will arrive.
         self.over = False
-        #: Something came since this was last set to False.
+        #: Whether data arrived since this was last set to False.
         self.heard = False
         self.tls: ssl.SSLContext | None = None
         self.freed = 0.0
@@ -249,13 +249,13 @@ class _Wire(asyncio.Protocol):
             self._waiter.set_result(None)
 
     def take(self, most: int | None) -> bytes:
-        """Bytes that have come, `most` of them (None: all)."""
+        """Received bytes, up to `most` (None: all)."""
         taken = bytes(self.received if most is None or len(self.received) <= most else self.received[:most])
         del self.received[: len(taken)]
         return taken
 
     async def more(self, silence: float | None) -> None:
-        """Waits for further bytes, or the connection's end. Raises OSError: it is over, it broke; TimeoutError."""
+        """Wait for more data or the connection's end. Raises OSError (ended, broken), TimeoutError."""
         if self.error is not None:
             raise self.error
         if self.over:
@@ -278,7 +278,7 @@ class _Wire(asyncio.Protocol):
         return line
 
     async def answer(self, silence: float | None) -> HttpAnswer:
-        """The next answer, its interim ones (1xx) skipped. Raises OSError."""
+        """The next answer, skipping interim ones (1xx). Raises OSError."""
         while True:
             head: list[bytes] = []
             size = 0
@@ -290,7 +290,7 @@ class _Wire(asyncio.Protocol):
                 return answer
 
     async def secure(self, context: ssl.SSLContext, name: str) -> None:
-        """From here on TLS with the peer, whose certificate has to bear `name`. Raises OSError."""
+        """Start TLS with the peer, whose certificate must be valid for `name`. Raises OSError."""
         secured = await asyncio.get_running_loop().start_tls(self.transport, self, context, server_hostname=name)
         if self.over or secured is None:
             raise ConnectionError("Server disconnected")
@@ -298,7 +298,7 @@ class _Wire(asyncio.Protocol):
 
 
 async def _tunnel(wire: _Wire, proxy: SplitResult, server: SplitResult) -> None:
-    """Has the proxy connect to the server. Raises OSError."""
+    """Request a tunnel to the server from the proxy. Raises OSError."""
     host = server.hostname or ""
     there = f"{f'[{host}]' if ':' in host else host}:{server.port or _PORTS[server.scheme]}"
     wire.transport.write(_lines(f"CONNECT {there} HTTP/1.1", {"Host": there, **_proxy_login(proxy)}))
@@ -308,7 +308,7 @@ async def _tunnel(wire: _Wire, proxy: SplitResult, server: SplitResult) -> None:
 
 
 def _head(method: str, url: str, proxy: str | None, headers: Mapping[str, str], body: bytes | None) -> bytes:
-    """The head of a request. Raises ValueError for one that would not be one request."""
+    """The head of a request. Raises ValueError if it would be more than one request."""
     parts = urlsplit(url)
     target = url[url.index("/", len(parts.scheme) + 3) :]
     host = parts.netloc.rpartition("@")[2].removesuffix(f":{_PORTS[parts.scheme]}")

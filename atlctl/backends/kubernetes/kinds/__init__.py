@@ -1,1 +1,1 @@
-"""The kinds of training job: each turns an object and its pods into a job and its workers."""
+"""Job kinds: each turns an object and its pods into a job with workers."""

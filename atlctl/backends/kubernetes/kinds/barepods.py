@@ -1,4 +1,4 @@
-"""Pods without a job: one by its name, or those of a selector."""
+"""Pods without a job: one by name, or those of a selector."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from atlctl.backends.kubernetes.kinds.mechanism import Mechanism, Refuse, kubect
 from atlctl.i18n import Message
 from atlctl.jobs.model import Worker
 
-#: Labels under which users write a node rank.
+#: Labels in which users put a node rank.
 RANK_LABELS = ("node-rank", "node_rank", "rank")
 
 
 class BarePods(Common):
-    """Pods keep their own names, which nothing changes, and are in natural order of them."""
+    """Pods keep their names, which never change, in natural order."""
 
     resource = Resource("", "pods", "Pod", ("v1",), ("po",))
     own_names = True
@@ -44,7 +44,7 @@ class BarePods(Common):
 
 
 def user_ranks(pods: Sequence[Object]) -> list[int] | None:
-    """The node ranks that the user's labels give, None unless one label numbers all pods from 0."""
+    """Node ranks from the user's labels; None unless a label numbers all pods from 0."""
     for key in RANK_LABELS:
         ranks = [objects.count(objects.labels(pod).get(key)) for pod in pods]
         stated = [rank for rank in ranks if rank is not None]

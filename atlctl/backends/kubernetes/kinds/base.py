@@ -1,7 +1,7 @@
-"""What a kind of training job has to say, and what most kinds say alike.
+"""The interface of a job kind, and its common implementation.
 
-A kind is a pure reader: objects as the server sent them go in, plain data comes out. Absent and wrongly typed fields
-never raise. A job's pods are told by their owner's UID; labels alone survive a job that is created again.
+A kind only reads: it takes objects from the server and returns plain data. Missing fields and fields of the wrong type
+never raise. Pods belong to a job by their owner's UID, because a new job of the same name has the same labels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind as the API addresses it. `versions`: those this reader knows, the preferred one first."""
+    """A resource of the API. `versions`: versions that this reader knows, the preferred one first."""
 
     group: str
     plural: str
@@ -33,27 +33,27 @@ class Resource:
 
     @property
     def name(self) -> str:
-        """`plural.group`, which is unique where `jobs` alone is not."""
+        """`plural.group`, which is unique (`jobs` alone is not)."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, version: str, namespace: str | None, name: str | None = None) -> str:
-        """The path of one object, or of the list of a namespace (None: of all). Every part is quoted."""
+        """The path of an object, or of the list of a namespace (None: of all). All parts are percent-encoded."""
         parts = ["apis", self.group, version] if self.group else ["api", version]
         if namespace is not None:
             parts += ["namespaces", namespace]
         parts.append(self.plural)
         if name is not None:
             parts.append(name)
-        # surrogatepass: an argument may hold bytes that are no UTF-8
+        # surrogatepass: an argument may contain bytes that are not UTF-8
         return "/" + "/".join(quote(part.encode("utf-8", "surrogatepass"), safe="") for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
 class PodPlace:
-    """Where a pod stands in its job: the `number`th of `role`, in its `attempt`th try.
+    """The position of a pod in its job: number `number` of `role`, in attempt `attempt`.
 
-    `role` also begins the worker's name; `shown` is what a user is told, None where there are no roles.
-    `number` is None where the pod does not say it.
+    The worker's name begins with `role`; `shown` is displayed, None if there are no roles. `number` is None if the pod
+    does not have it.
     """
 
     role: str
@@ -64,9 +64,9 @@ class PodPlace:
 
 @dataclass(frozen=True, slots=True)
 class JobRole:
-    """A group of like workers. `first_rank` is the node rank of its first one, None where it has no ranks.
+    """A group of equal workers. `first_rank`: node rank of the first one; None if the role has no ranks.
 
-    `counted`: its workers train; helpers (launchers, initializers, submitters) are not expected to run on.
+    `counted`: its workers train; helpers (launchers, initializers, submitters) are not expected to keep running.
     """
 
     name: str
@@ -77,7 +77,7 @@ class JobRole:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job's state, a word for why, and the platform's sentence."""
+    """A job's state, with a one-word reason and the platform's message."""
 
     state: State
     reason: str = ""
@@ -86,7 +86,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A pod that its controller reports as created, and as deleted (`ended`), in seconds since the epoch."""
+    """A pod that its controller reports as created and, if `ended` is set, deleted; in seconds since the epoch."""
 
     name: str
     created: float
@@ -95,9 +95,9 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What could be read of a job: its object (empty where it could not be read) and objects that it made.
+    """The readable objects of a job: its own (empty if unreadable) and its children.
 
-    `past`: pods that its events report, read only if `JobKind.vanished` counts some.
+    `past`: pods that its events report; read only if `JobKind.vanished` is positive.
     """
 
     top: Object
@@ -106,21 +106,21 @@ class Sight:
 
 
 class JobKind(Protocol):
-    """One kind of job. `top` is its object."""
+    """Interface of a job kind. `top` is the job's object."""
 
     resource: Resource
-    #: atlctl may stop and resume it.
+    #: Whether atlctl can stop and resume it.
     full: bool
-    #: Pods are controlled by the object itself, not by something that it makes.
+    #: Whether the job's object controls the pods, not one of its children.
     direct: bool
-    #: The first container trains, whatever its name.
+    #: Whether the first container is the one that trains, whatever its name.
     first_trains: bool
-    #: Workers are named like their pods, in natural order.
+    #: Whether workers have the names of their pods, in natural order.
     own_names: bool
 
     @property
     def title(self) -> str:
-        """The kind as users read it, different for each."""
+        """The kind as shown to users, different for each."""
 
     @property
     def name_labels(self) -> tuple[str, ...]:
@@ -128,24 +128,24 @@ class JobKind(Protocol):
 
     @property
     def containers(self) -> tuple[str, ...]:
-        """Known names of the container that trains."""
+        """Known names of the training container."""
 
     def selectors(self, top: Object, /) -> tuple[str, ...]:
-        """Label selectors for its pods, tried in order until one finds some."""
+        """Label selectors for its pods, tried in order until one matches."""
 
     def children(self, top: Object, /) -> tuple[tuple[str, str], ...]:
-        """Objects of its own that tell more: (`plural.group`, name)."""
+        """Child objects with more details: (`plural.group`, name)."""
 
     def place(self, pod: Object, top: Object, /) -> PodPlace: ...
 
     def vanished(self, top: Object, pods: Sequence[Object], /) -> int:
-        """How many pods it has made that are not among `pods`, if pods have no numbers of their own; else 0."""
+        """Number of created pods that are missing in `pods`, for kinds whose pods are not numbered; else 0."""
 
     def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[JobRole, ...]:
-        """Its roles in the job's order. `seen`: roles of pods, with the number of workers each must have at least."""
+        """Roles in the job's order. `seen`: roles of pods, with the minimum number of workers in each."""
 
     def suspended(self, top: Object, /) -> bool:
-        """It was asked to be suspended."""
+        """Whether the job was asked to suspend."""
 
     def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus: ...
 
@@ -155,8 +155,6 @@ class JobKind(Protocol):
 
 
 class Common:
-    """What most kinds have in common."""
-
     resource: Resource
     full = True
     direct = True
@@ -164,7 +162,7 @@ class Common:
     containers: tuple[str, ...] = ()
     first_trains = False
     own_names = False
-    #: Where the field is that suspends it.
+    #: Path of the field that suspends the job.
     suspend_path: tuple[str, ...] = ("spec", "suspend")
     failed_conditions: tuple[str, ...] = ("Failed",)
     complete_conditions: tuple[str, ...] = ("Complete",)
@@ -189,7 +187,7 @@ class Common:
         return objects.dig(top, *self.suspend_path) is True
 
     def state(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
-        """Conditions are looked up by type: the last one of the list, or the last True one, may be history."""
+        """Looks conditions up by type: the last one in the list, or the last one that is True, may be outdated."""
         found = objects.conditions(sight.top)
         if failed := objects.holds(found, *self.failed_conditions):
             return JobStatus(State.FAILED, *objects.word(failed))
@@ -198,7 +196,7 @@ class Common:
         return self.unfinished(sight, workers)
 
     def unfinished(self, sight: Sight, workers: Sequence[Worker], /) -> JobStatus:
-        """The state of a job that no condition calls ended."""
+        """The state of a job without a condition that it ended."""
         if objects.meta(sight.top).get("deletionTimestamp"):
             return JobStatus(State.STOPPING, "Terminating")
         if self.suspended(sight.top):
@@ -208,7 +206,7 @@ class Common:
         return JobStatus(self.hint(sight.top))
 
     def hint(self, _top: Object, /) -> State:
-        """The state of a job without a pod that could be read."""
+        """The state of a job without readable pods."""
         return State.PENDING
 
     def stop(self, _top: Object, /) -> Mechanism:
@@ -219,16 +217,16 @@ class Common:
 
 
 def asleep(top: Object, workers: Iterable[Worker]) -> JobStatus:
-    """A job that is asked to sleep: right after the patch its pods run on and no condition has changed."""
+    """The state of a suspended job. Right after the patch its pods still run and no condition has changed."""
     if any(worker.state.active for worker in workers):
         return JobStatus(State.STOPPING, "Suspending")
     condition = objects.holds(objects.conditions(top), "Suspended") or {}
-    if queue_of(top):  # Kueue suspends what it has not admitted
+    if queue_of(top):  # Kueue suspends jobs that it has not admitted
         return JobStatus(State.QUEUED, *objects.word(condition))
     return JobStatus(State.SUSPENDED, *objects.word(condition))
 
 
-#: What a job is while its workers are so, the first that fits.
+#: The job's state is that of its workers; the first match in this order.
 _LEADING = (
     State.RUNNING,
     State.HELD,
@@ -242,10 +240,10 @@ _LEADING = (
 
 
 def derived(workers: Sequence[Worker], *, final: bool = False) -> JobStatus:
-    """A job's state from its workers.
+    """The job's state, derived from its workers.
 
-    `final`: nobody would start them again. Else a job whose workers have all ended is not called so: its
-    controller has not decided yet, and may try again.
+    `final`: no controller restarts the workers. Otherwise a job whose workers have all ended does not count as ended:
+    its controller may still retry.
     """
     firsts: dict[State, Worker] = {}
     for worker in workers:
@@ -262,11 +260,11 @@ def derived(workers: Sequence[Worker], *, final: bool = False) -> JobStatus:
 
 
 def queue_of(top: Object) -> str | None:
-    """Kueue's LocalQueue that the job was given to."""
+    """The job's LocalQueue in Kueue."""
     return fields.text(objects.labels(top).get(QUEUE_LABEL)) or None
 
 
 def on_other_cluster(top: Object) -> bool:
-    """MultiKueue runs it: its pods are in another cluster."""
+    """Whether MultiKueue runs the job, so that its pods are in another cluster."""
     spec = objects.spec(top)
     return MULTIKUEUE in (spec.get("managedBy"), objects.dig(spec, "runPolicy", "managedBy"))

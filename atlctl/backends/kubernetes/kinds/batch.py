@@ -10,7 +10,7 @@ from atlctl.backends.kubernetes.kinds.base import Common, JobRole, JobStatus, Po
 from atlctl.jobs import fields
 from atlctl.jobs.model import State, Worker
 
-#: On pods of indexed Jobs: an annotation always, a label since Kubernetes 1.28.
+#: On pods of indexed Jobs: an annotation, from Kubernetes 1.28 on also a label.
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 NAME_LABEL = "batch.kubernetes.io/job-name"
 WORKER = "worker"
@@ -22,9 +22,10 @@ def completion_index(pod: Object) -> int | None:
 
 
 class BatchJob(Common):
-    """Pods of a plain Job have no index: they take numbers in the order in which they were made.
+    """Pods of a plain Job have no index and are numbered by creation time.
 
-    When one fails, the Job controller deletes the others: the order of the rest does not show their numbers.
+    When one fails, the Job controller deletes the others, so the order of the remaining pods does not show their
+    numbers.
     """
 
     resource = Resource("batch", "jobs", "Job", ("v1",))
@@ -58,7 +59,7 @@ class BatchJob(Common):
 
     def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> JobStatus:
         decided = objects.holds(objects.conditions(sight.top), "FailureTarget", "SuccessCriteriaMet")
-        if decided is not None:  # its end is certain, and pods are still ending
+        if decided is not None:  # the outcome is decided, but some pods are still ending
             return JobStatus(State.STOPPING, *objects.word(decided))
         return super().unfinished(sight, workers)
 

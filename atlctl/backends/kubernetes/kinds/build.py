@@ -1,4 +1,4 @@
-"""From a job's object and pods to the job: which pods are its own, which of them are its workers, in which order."""
+"""Builds a job from its object and pods: selects its pods, chooses its workers and orders them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from atlctl.jobs import fields
 from atlctl.jobs.model import Job, State, Worker
 from atlctl.jobs.naming import natural_key
 
-#: Characters of a command line that are kept: it may be a whole script.
+#: Characters to keep of a command line, which may be a whole script.
 _MOST_OF_COMMAND = 4_000
 
 
 @dataclass(frozen=True, slots=True)
 class PodScope:
-    """What makes a pod the job's own: a controller, or a JobSet, of one of these UIDs.
+    """The condition for a pod to belong to the job: its controller or JobSet has one of these UIDs.
 
-    `since`: set where an object between job and pods was not read. Then a pod that the labels name and that is not
-    older than the job is taken for its own, unless its JobSet is another one than the job's (`jobset` is known).
+    `since` is set if an object between the job and its pods was not read. Then a pod also belongs to the job if the
+    labels match and it is not older than the job, unless its JobSet is known to be another one (`jobset`).
     """
 
     uids: frozenset[str]
@@ -48,7 +48,7 @@ class PodScope:
 
 
 def scope_of(kind: JobKind, sight: Sight, *, complete: bool) -> PodScope:
-    """`complete`: every object between the job and its pods was read, or is known not to exist."""
+    """`complete`: each object between the job and its pods was read, or is known not to exist."""
     uids = {uid for obj in (sight.top, *sight.children) if (uid := objects.uid(obj))}
     since = None if complete or kind.direct else objects.created(sight.top) or 0.0
     known = kind.resource.name == jobset.RESOURCE or any(jobset.replicated_jobs(child) for child in sight.children)
@@ -56,7 +56,8 @@ def scope_of(kind: JobKind, sight: Sight, *, complete: bool) -> PodScope:
 
 
 def build(kind: JobKind, sight: Sight, pods: Sequence[Object]) -> Job:
-    """The job of `sight`. `pods` are its own; of several of one place the newest that lives is the worker."""
+    """The job of `sight` with its own `pods`. If several pods have the same place, the newest live one is the
+    worker."""
     top = sight.top
     numbered = True
     if kind.own_names:
@@ -108,7 +109,7 @@ def _by_own_names(kind: JobKind, pods: Sequence[Object]) -> tuple[Worker, ...]:
 
 @dataclass(slots=True)
 class _Try:
-    """One pod that is, or was, a worker. `ended`: since when another may take its place, None while it lives."""
+    """A pod that is or was a worker. `ended`: when another pod may replace it; None while it is alive."""
 
     worker: Worker
     created: float
@@ -118,7 +119,6 @@ class _Try:
 
     @property
     def name(self) -> str:
-        """The pod's."""
         return self.worker.name
 
     @property
@@ -131,14 +131,14 @@ def _try(worker: Worker, pod: Object, place: PodPlace) -> _Try:
     ended = None
     if worker.state in (State.FAILED, State.STOPPING):
         deleted = fields.moment(objects.meta(pod).get("deletionTimestamp"))
-        if deleted is not None:  # the time at which its grace period is over
+        if deleted is not None:  # the time when its grace period ends
             deleted -= objects.count(objects.meta(pod).get("deletionGracePeriodSeconds")) or 0
         ended = min((at for at in (worker.ended, deleted) if at is not None), default=created)
     return _Try(worker, created, ended, place.shown, place.attempt)
 
 
 def _by_place(kind: JobKind, sight: Sight, pods: Sequence[Object]) -> tuple[tuple[Worker, ...], int, bool]:
-    """The workers, how many there should be, and whether their numbers are known."""
+    """The workers, their expected number, and whether their numbers are known."""
     places: dict[str, dict[int, list[_Try]]] = {}
     loose: dict[str, list[_Try]] = {}
     for pod in pods:
@@ -191,10 +191,10 @@ def _of_role(role: JobRole, offset: int, numbered: Mapping[int, list[_Try]]) -> 
 
 
 def _number(numbered: dict[int, list[_Try]], tries: Sequence[_Try], past: Sequence[Past], count: int) -> bool:
-    """Gives pods that have no numbers those of the order in which they were made; False if that does not show them.
+    """Number pods by creation time; returns False if that does not show their numbers.
 
-    A pod that was made after another had failed or was deleted takes its number: it is the next try. `past` are pods
-    that are gone, `count` is how many are made at first.
+    A pod created after another one failed or was deleted takes that number: it is the next attempt. `past`: deleted
+    pods; `count`: number of pods created at first.
     """
     made: list[_Try | Past] = [*tries, *past]
     found: list[tuple[int, _Try]] = []
@@ -207,7 +207,7 @@ def _number(numbered: dict[int, list[_Try]], tries: Sequence[_Try], past: Sequen
             free += 1
         number = free
         if number < count:
-            pass  # times are of whole seconds: of the first ones none replaces another
+            pass  # times are whole seconds: none of the first pods replaces another
         elif ended and ended[0][0] <= item.created:
             number = heapq.heappop(ended)[1]
         elif lost:
@@ -227,14 +227,14 @@ def _number(numbered: dict[int, list[_Try]], tries: Sequence[_Try], past: Sequen
 
 
 def _in_order(numbered: dict[int, list[_Try]], tries: Sequence[_Try]) -> None:
-    """Places for pods whose numbers are not known, behind each other."""
+    """Places pods with unknown numbers one after the other."""
     free = (number for number in itertools.count() if number not in numbered)
     for number, item in zip(free, sorted(tries, key=lambda item: (item.created, item.name)), strict=False):
         numbered[number] = [item]
 
 
 def _ended(top: Object, verdict: JobStatus, workers: Sequence[Worker]) -> float | None:
-    """When it ended: as the object says, else when the condition turned that says it, else its last worker's end."""
+    """End time of a job: from its object, else from the condition that ended it, else from its last worker."""
     if verdict.state.active:
         return None
     if (said := fields.moment(objects.status(top).get("completionTime"))) is not None:

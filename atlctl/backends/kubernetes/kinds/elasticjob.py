@@ -1,4 +1,4 @@
-"""ElasticJob of DLRover (elastic.iml.github.io). Its master process makes the workers' pods itself."""
+"""ElasticJob of DLRover (elastic.iml.github.io). Its master process creates the workers' pods itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ORDER = ("chief", "worker", "ps", "evaluator")
 
 
 class ElasticJob(Common):
-    """`suspend` only freezes its scaling: workers train on while the phase says Suspended."""
+    """`suspend` only freezes scaling: the workers keep training in phase Suspended."""
 
     resource = Resource("elastic.iml.github.io", "elasticjobs", "ElasticJob", ("v1alpha1",))
     full = False
@@ -28,7 +28,7 @@ class ElasticJob(Common):
     containers = ("main",)
 
     def place(self, pod: Object, _top: Object, /) -> PodPlace:
-        """The rank index: the replica index is the node's id, and grows with each relaunch."""
+        """The number is the rank index: the replica index is the node's id, which grows with each relaunch."""
         labels = objects.labels(pod)
         role = fields.text(labels.get(_PREFIX + "replica-type")) or "worker"
         number = objects.count(labels.get(_PREFIX + "rank-index"))

@@ -24,7 +24,6 @@ def parallelism(replicated: Object) -> int:
 
 
 def replicas(replicated: Object) -> int:
-    """Pods of a replicatedJob."""
     stated = objects.count(replicated.get("replicas"))
     return objects.total([(1 if stated is None else stated) * parallelism(replicated)])
 
@@ -34,7 +33,7 @@ def replicated_jobs(jobset: Object) -> list[Object]:
 
 
 def place(pod: Object, jobset: Object) -> PodPlace:
-    """The pod's place by its labels; `jobset` tells how many pods each Job of a role has."""
+    """The pod's place, from its labels. `jobset` has the number of pods in each Job of a role."""
     labels = objects.labels(pod)
     role = fields.text(labels.get(_PREFIX + "replicatedjob-name")) or "worker"
     number = completion_index(pod)
@@ -46,9 +45,9 @@ def place(pod: Object, jobset: Object) -> PodPlace:
 
 
 def restarting(jobset: Object, workers: Sequence[Worker]) -> Object | None:
-    """The condition of a restart that is under way.
+    """The condition of a restart in progress.
 
-    It stays True as long as the new attempt runs: only while no worker of that attempt runs does it mean anything.
+    It stays True while the new attempt runs, so it counts only until a worker of that attempt runs.
     """
     condition = objects.holds(objects.conditions(jobset), "RestartingJobSet")
     attempt = objects.count(objects.status(jobset).get("restarts")) or 0
@@ -58,7 +57,7 @@ def restarting(jobset: Object, workers: Sequence[Worker]) -> Object | None:
 
 
 class JobSet(Common):
-    """Node ranks are known where there is one replicatedJob; several may be worlds of their own."""
+    """Node ranks are known if there is a single replicatedJob; several may be separate worlds."""
 
     resource = Resource("jobset.x-k8s.io", "jobsets", "JobSet", ("v1alpha2",))
     direct = False
@@ -85,7 +84,7 @@ class JobSet(Common):
 
 
 def from_counts(jobs: Sequence[Object]) -> State:
-    """The state that counts of Jobs give: `ready` ones have all their pods running."""
+    """The state from the counts of Jobs: all pods of a `ready` Job are running."""
     if any(objects.count(item.get("ready")) for item in jobs):
         return State.RUNNING
     return State.STARTING if any(objects.count(item.get("active")) for item in jobs) else State.PENDING

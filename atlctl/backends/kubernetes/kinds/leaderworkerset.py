@@ -1,4 +1,4 @@
-"""LeaderWorkerSet (leaderworkerset.x-k8s.io): groups of one leader and its workers. It never finishes."""
+"""LeaderWorkerSet (leaderworkerset.x-k8s.io): groups of a leader and its workers. It never finishes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ _ROLE = "worker"
 
 
 def replicas(top: Object) -> int | None:
-    """What it is scaled to; one where it does not say."""
     return objects.count(objects.spec(top).get("replicas", 1))
 
 
 def no_stop(kinds: str, top: Object) -> Message:
-    """Why atlctl does not stop what is stopped by scaling it to nothing."""
+    """The reason why atlctl does not stop kinds that are stopped by scaling to zero."""
     return Message(
         "atlctl does not stop {kind}; to restore it later, note its number of replicas: {count}",
         kind=kinds,
@@ -32,7 +31,7 @@ def no_stop(kinds: str, top: Object) -> Message:
 
 
 class LeaderWorkerSet(Common):
-    """Workers are numbered through the groups. Each group is a world of its own: there is no rank in the job."""
+    """Workers are numbered across groups. Each group is a separate world, so there are no ranks in the job."""
 
     resource = Resource("leaderworkerset.x-k8s.io", "leaderworkersets", "LeaderWorkerSet", ("v1",), ("lws",))
     full = False
@@ -80,7 +79,7 @@ class LeaderWorkerSet(Common):
 
 
 def standing(suspended: bool, top: Object, workers: Sequence[Worker]) -> JobStatus:
-    """The state of what runs until it is scaled to nothing."""
+    """The state of a kind that runs until it is scaled to zero."""
     if objects.meta(top).get("deletionTimestamp"):
         return JobStatus(State.STOPPING, "Terminating")
     return asleep(top, workers) if suspended else derived(workers)

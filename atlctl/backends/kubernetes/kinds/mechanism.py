@@ -1,4 +1,4 @@
-"""How a kind of job is stopped and resumed: data, which `stop` shows and carries out."""
+"""Mechanisms to stop and resume a kind of job, as data that `stop` shows and carries out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from atlctl.i18n import Message
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """A merge patch of one boolean field of the job. Every pod that runs is deleted, and its log with it."""
+    """A merge patch of a boolean field. Running pods are deleted, together with their logs."""
 
     path: tuple[str, ...]
     value: bool
 
     @property
     def body(self) -> Object:
-        """The merge patch. Preconditions are the caller's to add."""
+        """The merge patch. The caller adds preconditions."""
         body: Any = self.value
         for key in reversed(self.path):
             body = {key: body}
@@ -34,9 +34,9 @@ class VolcanoCommand:
     action: str
 
     def body(self, top: Object, version: str) -> Object:
-        """The Command for the job `top`, as `vcctl` writes it but for blockOwnerDeletion.
+        """The Command for the job `top`, like that of `vcctl` but without blockOwnerDeletion.
 
-        That flag would need the right to set finalizers on the job.
+        That flag requires permission to set finalizers on the job.
         """
         target = {
             "apiVersion": f"batch.volcano.sh/{version}",
@@ -62,9 +62,9 @@ class VolcanoCommand:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A merge patch `spec.active` of Kueue's Workload: a suspended job would be started again at once.
+    """A merge patch of `spec.active` in Kueue's Workload, because Kueue would restart a suspended job at once.
 
-    `name` and `uid` are empty where the Workload has not been found.
+    `name` and `uid` are empty if the Workload was not found.
     """
 
     name: str
@@ -78,9 +78,9 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Not done by atlctl. `why` is a sentence without its stop, `command` what does it natively, for a shell.
+    """atlctl does not do it. `why`: a sentence without full stop; `command`: the native shell command.
 
-    `deletable`: deleting the job is still offered (`stop --delete`).
+    `deletable`: `stop --delete` is still possible.
     """
 
     why: str
@@ -89,12 +89,10 @@ class Refuse:
 
 
 def not_stopped(kinds: str) -> Message:
-    """Why a stop is refused."""
     return Message("atlctl does not stop {kind}", kind=kinds)
 
 
 def not_resumed(kinds: str) -> Message:
-    """Why a resume is refused."""
     return Message("atlctl does not resume {kind}", kind=kinds)
 
 
@@ -102,16 +100,15 @@ Mechanism = Suspend | VolcanoCommand | Workload | Refuse
 
 
 def kubectl(top: Object, *words: str) -> str:
-    """A kubectl command line in the namespace of `top`; names are quoted for a shell."""
+    """A kubectl command line in the namespace of `top`, quoted for a shell."""
     namespace = objects.namespace(top)
     return shlex.join(["kubectl", *(["-n", namespace] if namespace else []), *words])
 
 
 def scale(top: Object, resource: str, replicas: int) -> str:
-    """The command line that scales `top`."""
     return kubectl(top, "scale", f"{resource}/{objects.name(top)}", f"--replicas={replicas}")
 
 
 def patch(top: Object, resource: str, body: str) -> str:
-    """The command line of a merge patch of `top`."""
+    """The command line for a merge patch of `top`."""
     return kubectl(top, "patch", f"{resource}/{objects.name(top)}", "--type=merge", "-p", body)

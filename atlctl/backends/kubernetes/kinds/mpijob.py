@@ -1,4 +1,4 @@
-"""MPIJob v2beta1 (mpi-operator). Its CRD has the name of training-operator's MPIJob: the version tells them apart."""
+"""MPIJob v2beta1 of mpi-operator. Its CRD has the same name as training-operator's MPIJob; only the version differs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KIND = "MPIJobs of mpi-operator"
 
 
 class MPIJobV2(TrainingJob):
-    """Workers are pods of the MPIJob; the launcher is a pod of a batch Job that it makes."""
+    """Workers are pods of the MPIJob; the launcher is a pod of its batch Job."""
 
     resource = Resource(GROUP, "mpijobs", "MPIJob", ("v2beta1",))
     full = False
@@ -30,7 +30,7 @@ class MPIJobV2(TrainingJob):
         return PodPlace(role, number, role)
 
     def roles(self, sight: Sight, seen: Mapping[str, int], /) -> tuple[JobRole, ...]:
-        """The launcher comes first, and has rank 0, where it works itself; else it is a helper."""
+        """The launcher is first, with rank 0, if it also works; else it is a helper."""
         stated = replica_specs(sight.top, "mpiReplicaSpecs") or in_order(seen)
         works = objects.spec(sight.top).get("runLauncherAsWorker") is True
         launchers = stated.get(_LAUNCHER, 0)

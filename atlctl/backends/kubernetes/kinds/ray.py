@@ -16,7 +16,7 @@ ORIGIN_LABEL = "ray.io/originated-from-cr-name"
 CLUSTERS = "rayclusters.ray.io"
 _SUBMITTER = "submitter"
 
-#: jobDeploymentStatus -> state; "Running" and what is unknown is read off the pods.
+#: jobDeploymentStatus -> state. For "Running" and unknown values the pods decide.
 _DEPLOYMENT = {
     "Complete": State.SUCCEEDED,
     "Failed": State.FAILED,
@@ -27,7 +27,7 @@ _DEPLOYMENT = {
 
 
 class _Ray(Common):
-    """The first container of a pod runs Ray. There are no node ranks: Ray places what it runs."""
+    """The first container of a pod runs Ray. There are no node ranks, because Ray schedules the processes."""
 
     full = False
     direct = False
@@ -42,7 +42,7 @@ class _Ray(Common):
             return PodPlace(_SUBMITTER, None, _SUBMITTER)
         role = fields.text(labels.get("ray.io/group")) or "worker"
         hosts = objects.count(labels.get("ray.io/replica-host-index"))
-        # Several hosts make one replica: how many of them, the pod does not say.
+        # A replica consists of several hosts, and the pod does not have its number among them.
         number = None if hosts else objects.count(labels.get("ray.io/worker-group-replica-index"))
         return PodPlace(role, number, role)
 
@@ -75,7 +75,7 @@ class _Ray(Common):
 
 
 class RayCluster(_Ray):
-    """It never finishes."""
+    """A RayCluster never finishes."""
 
     resource = Resource("ray.io", "rayclusters", "RayCluster", ("v1",))
     direct = True
@@ -88,7 +88,7 @@ class RayCluster(_Ray):
 
 
 class RayJob(_Ray):
-    """Its pods are those of a RayCluster that it makes, and one that submits."""
+    """The pods are those of its RayCluster and a submitter."""
 
     resource = Resource("ray.io", "rayjobs", "RayJob", ("v1",))
     name_labels = (ORIGIN_LABEL,)

@@ -1,4 +1,4 @@
-"""The table of kinds, and how a name that a user types finds one."""
+"""Registry of job kinds, with lookup by the names that users type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from atlctl.jobs import fields
 
 PODS = BarePods()
 
-#: Every kind of job, owners before what they make. Where two share a resource, the version tells them apart.
+#: All job kinds, owners before their children. If two share a resource, their versions differ.
 KINDS: tuple[JobKind, ...] = (
     TrainJob(),
     RayJob(),
@@ -47,7 +47,7 @@ _BY_OWNER = {(_kind.resource.group, _kind.resource.kind): _kind.resource.name fo
 
 
 def kind_of(resource: str, version: str) -> JobKind | None:
-    """The reader of a `plural.group` as a version serves it; of an unknown version the one that is likest."""
+    """The reader of a `plural.group` at a version; for an unknown version the most similar one."""
     kinds = _BY_RESOURCE.get(resource, [])
     for kind in kinds:
         if version in kind.resource.versions:
@@ -59,13 +59,14 @@ def kind_of(resource: str, version: str) -> JobKind | None:
 
 
 def of_owner(api_version: object, kind: object) -> str | None:
-    """The `plural.group` that an owner reference names; None where it is no kind of job."""
+    """The `plural.group` in an owner reference; None if it is not a job kind."""
     group = fields.text(api_version).rpartition("/")[0]
     return _BY_OWNER.get((group, fields.text(kind)))
 
 
 def typed(word: str, served: Collection[str]) -> list[str]:
-    """The served resources that `word` of `WORD/NAME` may mean: `plural.group`, plural, singular, short name, kind."""
+    """The served resources that `word` of `WORD/NAME` may mean: `plural.group`, plural, singular, short name or
+    kind."""
     lower = word.lower()
     found = []
     for name, kinds in _BY_RESOURCE.items():
@@ -78,13 +79,13 @@ def typed(word: str, served: Collection[str]) -> list[str]:
 
 
 def form(resource: Resource, name: str) -> str:
-    """What a user types to mean just this object: `trainjob/x`, or `jobs.batch/x` where `job/x` has two meanings."""
+    """The unambiguous name of an object: `trainjob/x`, or `jobs.batch/x` because `job/x` is ambiguous."""
     alike = {other.resource.name for other in (*KINDS, PODS) if other.resource.kind == resource.kind}
     return f"{resource.kind.lower() if len(alike) == 1 else resource.name}/{name}"
 
 
 def name_labels(kinds: Iterable[JobKind]) -> dict[str, list[JobKind]]:
-    """Labels whose value is a job's name -> the kinds that set them."""
+    """Labels whose value is a job's name, with the kinds that set them."""
     found: dict[str, list[JobKind]] = {}
     for kind in kinds:
         for key in kind.name_labels:

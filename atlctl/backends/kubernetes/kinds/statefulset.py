@@ -17,13 +17,13 @@ _ROLE = "worker"
 
 
 class StatefulSet(Common):
-    """Numbers are the pods' ordinals, less the one that the set begins with."""
+    """Numbers are the pods' ordinals minus the set's first ordinal."""
 
     resource = Resource("apps", "statefulsets", "StatefulSet", ("v1",), ("sts",))
     full = False
 
     def selectors(self, top: Object, /) -> tuple[str, ...]:
-        """Its own selector; what that says beyond equality is left to the check of owners."""
+        """Its own selector, equality only; the check of owners does the rest."""
         wanted = fields.mapping(objects.dig(top, "spec", "selector", "matchLabels"))
         return (",".join(f"{key}={value}" for key, value in wanted.items() if type(value) is str),)
 

@@ -1,4 +1,4 @@
-"""The kinds of training-operator v1 (kubeflow.org): PyTorchJob, its siblings, and MPIJob v1."""
+"""Kinds of training-operator v1 (kubeflow.org): PyTorchJob, TFJob, XGBoostJob, PaddleJob, JAXJob and MPIJob v1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atlctl.jobs.model import State, Worker
 
 GROUP = "kubeflow.org"
 NAME_LABEL = "training.kubeflow.org/job-name"
-#: Operators before 1.4, and forks of them, write labels without a prefix.
+#: Operators before 1.4 and their forks use labels without a prefix.
 OLD_NAME_LABEL = "job-name"
 _OLD_GROUP = "group-name=kubeflow.org"
 _PREFIX = "training.kubeflow.org/"
@@ -21,13 +21,13 @@ _ORDER = ("chief", "master", "ps", "worker", "evaluator", "launcher")
 
 
 def label(pod: Object, key: str) -> str:
-    """A label of the operator, with its prefix or without."""
+    """A label of the operator, with or without its prefix."""
     labels = objects.labels(pod)
     return fields.text(labels.get(_PREFIX + key)) or fields.text(labels.get(key))
 
 
 def replica_specs(top: Object, field: str) -> dict[str, int]:
-    """Replicas by role, in the order of roles. A role that states no number has one."""
+    """Replicas by role, in the order of roles; 1 if a role has no number."""
     stated = {}
     for role, item in fields.mapping(objects.spec(top).get(field)).items():
         replicas = objects.count(fields.mapping(item).get("replicas", 1))
@@ -41,7 +41,7 @@ def in_order(roles: Mapping[str, int]) -> dict[str, int]:
 
 
 class TrainingJob(Common):
-    """`specs` is the field of its replica specs; ranks run over the roles in `ranked`, in that order."""
+    """`specs`: the field with its replica specs. Ranks are numbered across the roles in `ranked`, in that order."""
 
     suspend_path = ("spec", "runPolicy", "suspend")
     complete_conditions = ("Succeeded",)
@@ -68,7 +68,7 @@ class TrainingJob(Common):
         return tuple(roles)
 
     def unfinished(self, sight: Sight, workers: Sequence[Worker]) -> JobStatus:
-        """Pods tell more than Running, which may be of the time before a suspension."""
+        """The pods decide, because condition Running may be from before a suspension."""
         verdict = super().unfinished(sight, workers)
         restarting = objects.holds(objects.conditions(sight.top), "Restarting")
         if restarting is not None and verdict.state in (State.PENDING, State.STARTING, State.RESTARTING):
@@ -89,7 +89,7 @@ class PyTorchJob(TrainingJob):
 
 
 class TFJob(TrainingJob):
-    """TensorFlow numbers tasks by type: there is no node rank."""
+    """TensorFlow numbers tasks by type, so there are no node ranks."""
 
     resource = Resource(GROUP, "tfjobs", "TFJob", ("v1",))
     containers = ("tensorflow",)
@@ -104,7 +104,7 @@ class XGBoostJob(TrainingJob):
 
 
 class PaddleJob(TrainingJob):
-    """Its master gives out ranks as workers come."""
+    """Its master assigns ranks as workers join."""
 
     resource = Resource(GROUP, "paddlejobs", "PaddleJob", ("v1",))
     containers = ("paddle",)

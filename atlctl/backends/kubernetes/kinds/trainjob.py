@@ -1,4 +1,4 @@
-"""TrainJob of Kubeflow Trainer v2, which makes a JobSet of its own name."""
+"""TrainJob of Kubeflow Trainer v2, which creates a JobSet of the same name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LAUNCHER = "launcher"
 
 
 class TrainJob(Common):
-    """It has neither a Created nor a Running condition: whether it runs is read off its pods."""
+    """It has neither a Created nor a Running condition; its pods show whether it runs."""
 
     resource = Resource("trainer.kubeflow.org", "trainjobs", "TrainJob", ("v1alpha1",))
     direct = False
@@ -31,7 +31,7 @@ class TrainJob(Common):
         return jobset.place(pod, top)
 
     def roles(self, sight: Sight, seen: Mapping[str, int]) -> tuple[JobRole, ...]:
-        """Those that train come first. Their names are the runtime's; a label of the template tells them."""
+        """Training roles come first. The runtime names them; a label of the template marks them."""
         made = [item for child in sight.children for item in jobset.replicated_jobs(child)]
         stated = {fields.text(item.get("name")): jobset.replicas(item) for item in made}
         trains = {fields.text(item.get("name")) for item in made if _step(item) == "trainer"}

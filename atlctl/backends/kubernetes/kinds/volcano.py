@@ -1,4 +1,4 @@
-"""Volcano Job (batch.volcano.sh). It has no field that suspends it: Commands do."""
+"""Volcano Job (batch.volcano.sh). Commands suspend it, because it has no field for that."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PHASES = {
 
 
 class VolcanoJob(Common):
-    """Containers have no known name. Ranks are known of one task, and of the roles of the pytorch plugin."""
+    """Training containers have no known name. Ranks are known for a single task and for roles of the pytorch plugin."""
 
     resource = Resource("batch.volcano.sh", "jobs", "Job", ("v1alpha1",), ("vcjob", "vj", "volcanojob"))
     name_labels = (NAME_LABEL,)
@@ -92,7 +92,7 @@ def _phase(top: Object) -> str:
 
 
 def _ranked(top: Object, tasks: Mapping[str, int]) -> list[str]:
-    """The tasks that torchrun's node ranks run over, in their order."""
+    """The tasks that have torchrun node ranks, in rank order."""
     plugin = objects.dig(top, "spec", "plugins", "pytorch")
     if plugin is None:
         return list(tasks) if len(tasks) == 1 else [name for name in ("master", "worker") if set(tasks) == _BOTH]
