@@ -1,1 +1,1 @@
-"""One request on many workers: bounded runs, deadlines, cancellation, outcomes, folding of equal output."""
+"""Fan-out: runs one request on many workers, merges their logs and folds their outcomes."""

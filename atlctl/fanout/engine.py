@@ -1,8 +1,7 @@
-"""One request on many workers: bounded starts, deadlines, cancellation, one outcome for each worker.
+"""Fan-out engine: runs a request on many workers with limits, deadlines and cancellation, one outcome per worker.
 
-A worker passes through these phases: waiting -> connecting -> running -> finishing -> done. `parallel` bounds
-connecting, `batch` everything between waiting and done. Output is never queued here: a sink that waits makes the
-engine wait, and with it the command.
+Phases of a worker: waiting -> connecting -> running -> finishing -> done. `parallel` limits connecting, `batch` all
+phases between waiting and done. Output is not queued here: a sink that waits stops the engine and thereby the command.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, ExitCode, NotAllowed, NothingMatched, TimedOut, Unreachable, UsageError
 from atlctl.jobs.model import Worker
 
-#: Seconds, beyond the grace, in which a cancelled run is cleaned up: for ends to be proven, and for the sink.
+#: Seconds beyond the grace period for the cleanup of a cancelled run: for confirmed ends, and for the sink.
 _ENDING, _TELLING = 2.0, 1.0
-#: Seconds an execution has, after its `end` returned, to say so by a terminal event.
+#: Seconds from the return of an execution's `end` to its terminal event.
 _SETTLE = 0.5
-#: Seconds that a limit on the command always leaves to find and reach the workers.
+#: Minimum seconds to find and reach the workers if only the command has a time limit.
 REACHING = 5.0
 
 _log = logging.getLogger(__name__)
@@ -46,10 +45,10 @@ _CHUNK = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a run; times in seconds, None for no limit.
+    """Limits of a run; times in seconds, None for no limit.
 
-    `parallel`: workers between the start of connecting and `Started`. `batch`: workers begun and not done.
-    `timeout` counts from `Started`, `connect_timeout` from the attempt. `grace`: from SIGTERM to SIGKILL.
+    `parallel`: workers between the start of connecting and `Started`. `batch`: workers started and not done. `timeout`
+    counts from `Started`, `connect_timeout` from the attempt. `grace`: from SIGTERM to SIGKILL.
     """
 
     parallel: int = 64
@@ -67,19 +66,19 @@ class Limits:
 
     @property
     def reaching(self) -> float | None:
-        """Seconds from the attempt to `Started`: without a limit of its own that of the command, and `REACHING` at
-        least, since that one is not about the way there."""
+        """Seconds from the attempt to `Started`: `connect_timeout`, else the command's `timeout`, but at least
+        `REACHING`, because that limit is not meant for connecting."""
         if self.connect_timeout is not None or self.timeout is None:
             return self.connect_timeout
         return max(self.timeout, REACHING)
 
 
 class RunInterrupted(asyncio.CancelledError):
-    """The run was cancelled; `outcomes` has one for every worker, in worker order.
+    """The run was cancelled; `outcomes` has one for each worker, in worker order.
 
-    A CancelledError, so that a caller who does not know it stays cancelled. Catch it in the task that awaits the run:
-    Python 3.11 hands the object to the first awaiter of a cancelled task only, and `asyncio.timeout` there
-    does not turn it into TimeoutError (`Limits.timeout` is the way to a deadline).
+    It is a CancelledError, so that a caller that does not know it stays cancelled. Catch it in the task that awaits the
+    run: Python 3.11 passes the object only to the first awaiter of a cancelled task, and `asyncio.timeout` there does
+    not turn it into TimeoutError (use `Limits.timeout` for a deadline).
     """
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
@@ -88,14 +87,14 @@ class RunInterrupted(asyncio.CancelledError):
 
 
 class _SinkFailed(Exception):
-    """Tells a failure of the sink from one of the worker."""
+    """Distinguishes a failure of the sink from a worker's."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 class _Run:
-    """One worker's run. `verdict` is set when the engine ends it, before the end has come."""
+    """The run of one worker. `verdict` is set if the engine ends it, before its end."""
 
     __slots__ = (
         "connecting", "cut", "ender", "execution", "following", "guarded", "in_sink", "outcome", "started", "task",
@@ -122,14 +121,14 @@ async def run(
     sink: OutcomeSink,
     stdin: StdinFeed | None = None,
 ) -> list[Outcome]:
-    """`FanOut(...).run()`, for callers that ask nothing meanwhile."""
+    """Shortcut for `FanOut(...).run()`."""
     return await FanOut(executor, workers, request, limits, sink, stdin).run()
 
 
 class FanOut:
-    """One request on `workers`; `request` may be a function of the worker. `run` is called once.
+    """One request on `workers`; `request` may be a function of the worker. Call `run` once.
 
-    With `stdin` the input goes to all workers at once, so `batch` must not be smaller than their number.
+    `stdin` is sent to all workers at once, so `batch` must not be smaller than their number.
     """
 
     def __init__(
@@ -166,24 +165,24 @@ class FanOut:
         self._feeding: asyncio.Task[None] | None = None
 
     def running(self) -> list[Worker]:
-        """Workers that were begun and have no outcome yet."""
+        """Workers that have started and have no outcome."""
         return [run.worker for run in self._active if run.outcome is None]
 
     def unfinished(self) -> list[Worker]:
-        """Workers that have no outcome yet, begun or not."""
+        """Workers without an outcome, started or not."""
         return [run.worker for run in self._runs if run.outcome is None]
 
     def unreached(self) -> list[Worker]:
-        """Those of them on which the command has not started yet."""
+        """Workers without an outcome whose command has not started."""
         return [run.worker for run in self._runs if run.outcome is None and not run.started]
 
     async def run(self) -> list[Outcome]:
-        """One outcome for each worker, in their order. No failure of a worker is raised.
+        """One outcome per worker, in their order. Failures of workers are not raised.
 
-        Cancelled: every running command is ended at once, workers not begun get their outcome without a start,
-        the sink is told of all, and RunInterrupted is raised, `grace` + 3 seconds later at most; a second
-        cancellation leaves at once. An exception of the sink, or of reading stdin, ends the run the same way
-        and is raised afterwards.
+        When cancelled, it ends all running commands at once, gives an outcome to workers that have not started, reports
+        all of them to the sink and raises RunInterrupted within `grace` + 3 seconds. A second cancellation leaves
+        immediately. An exception of the sink, or while reading stdin, ends the run in the same way and is raised
+        afterwards.
         """
         self._over = asyncio.get_running_loop().create_future()
         try:
@@ -200,7 +199,7 @@ class FanOut:
             if not self._cleaning:
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._stop()
-            # A second cancellation comes here at once: nothing more is awaited.
+            # A second cancellation: do not wait any longer.
             self._give_up()
             raise RunInterrupted(self._outcomes()) from None
         return self._outcomes()
@@ -209,7 +208,7 @@ class FanOut:
         return [run.outcome for run in self._runs if run.outcome is not None]
 
     def _advance(self) -> None:
-        """Begin what the limits allow; notice the end of the run, and the moment to feed stdin."""
+        """Start what the limits allow; detect the end of the run and the time to feed stdin."""
         limits = self._limits
         while (
             self._waiting
@@ -285,7 +284,7 @@ class FanOut:
                 await self._close(run.execution)
 
     async def _follow(self, run: _Run) -> Event | None:
-        """Pass output on until the terminal event; None where there is none."""
+        """Pass output on until the terminal event; returns None if there is none."""
         worker, limits, output = run.worker, self._limits, self._sink.output
         if limits.reaching is not None:
             self._set_timer(run, limits.reaching, Message("not started within {seconds:g} s"))
@@ -329,7 +328,7 @@ class FanOut:
         run.in_sink = False
 
     def _ended(self, run: _Run) -> None:
-        """The run has no more events: give back what it holds of the others' limits."""
+        """The run has no more events: release its share of the limits."""
         run.following = False
         if run.timer is not None:
             run.timer.cancel()
@@ -366,7 +365,7 @@ class FanOut:
             run.timer = asyncio.get_running_loop().call_later(seconds, self._begin_end, run, verdict)
 
     def _begin_end(self, run: _Run, verdict: tuple[EndKind, str]) -> None:
-        """Start ending a run that still has events to come; its outcome will be `verdict`."""
+        """Start ending a run that still has events; its outcome will be `verdict`."""
         if run.following and run.ender is None and run.execution is not None:
             if run.timer is not None:
                 run.timer.cancel()
@@ -382,13 +381,13 @@ class FanOut:
             return False
 
     def _settle(self, run: _Run) -> None:
-        """`end` has returned: the terminal event is due."""
+        """`end` has returned: expect the terminal event soon."""
         if run.following:
             run.timer = asyncio.get_running_loop().call_later(_SETTLE, self._cut, run)
 
     def _cut(self, run: _Run) -> None:
-        """Stop listening to an execution that keeps silent. One that waits for the sink is slow, not silent, and has
-        time unless the whole run ends."""
+        """Stop listening to a silent execution. One that waits for the sink is slow, not silent, and gets more time
+        unless the whole run ends."""
         if run.in_sink and not self._stopping:
             self._settle(run)
         elif run.following and run.task is not None:
@@ -396,7 +395,7 @@ class FanOut:
             run.task.cancel()
 
     def _abort(self, error: Exception) -> None:
-        """End the whole run in order, because of `error`, which `run` raises at the end. The first error counts."""
+        """End the whole run because of `error`, which `run` raises at the end. The first error counts."""
         if self._error is None and not self._cleaning:
             self._error = error
         else:
@@ -410,7 +409,7 @@ class FanOut:
             self._begin_end(run, (EndKind.CANCELLED, "interrupted"))
 
     async def _stop(self) -> None:
-        """End everything, within `grace` + `_ENDING` + `_TELLING` seconds."""
+        """End all commands, within `grace` + `_ENDING` + `_TELLING` seconds."""
         self._cleaning = True
         self._halt()
         tasks = [run.task for run in self._active if run.task is not None]
@@ -427,7 +426,7 @@ class FanOut:
             await self._tell(run)
 
     def _give_up(self) -> None:
-        """Stop listening to what is left, and give an outcome to every worker that has none."""
+        """Stop listening to the remaining commands, and give each worker an outcome."""
         self._waiting.clear()
         for run in self._runs:
             for task in (run.task, run.ender):
@@ -442,13 +441,12 @@ class FanOut:
 
 
 def not_begun(worker: Worker) -> Outcome:
-    """The run was cancelled before this worker's turn."""
+    """The outcome of a worker that had not started when the run was cancelled."""
     return Outcome(worker, EndKind.CANCELLED, reason=Message("not started"))
 
 
 def outcome_of(worker: Worker, event: Event | None, guarded: bool | None) -> Outcome:
-    """The outcome of a command that ended by itself; None: without a terminal event. Success needs an explicit
-    exit code."""
+    """The outcome of a command that ended by itself; None: no terminal event. Success requires an exit code."""
     match event:
         case Exited(exit_code, signal, truncated) if exit_code is not None or signal is not None:
             return Outcome(worker, EndKind.EXITED, exit_code, signal, guarded=guarded, truncated=truncated)
@@ -463,7 +461,7 @@ def outcome_of(worker: Worker, event: Event | None, guarded: bool | None) -> Out
 
 
 def event_of(error: Exception, started: bool) -> Event:
-    """What an exception of a backend means for its worker, before or after `Started`."""
+    """The event for an exception of a backend, before or after `Started`."""
     code = ExitCode.UNREACHABLE
     if isinstance(error, AtlctlError):
         reason = error.message
@@ -472,7 +470,7 @@ def event_of(error: Exception, started: bool) -> Event:
     elif isinstance(error, OSError):
         reason = error.strerror or str(error) or type(error).__name__
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            code = ExitCode.CANNOT_START  # this machine's trouble, not the worker's
+            code = ExitCode.CANNOT_START  # a problem of this machine, not of the worker
     else:
         _log.debug("a backend raised what it should have mapped", exc_info=error)
         reason = f"{type(error).__name__}: {error}"
@@ -481,32 +479,32 @@ def event_of(error: Exception, started: bool) -> Event:
 
 
 class StdinFeed:
-    """Broadcasts a descriptor, this process's stdin unless told otherwise, to executions.
+    """Broadcasts a descriptor (by default stdin) to executions.
 
-    Receivers are added before `run`, so all get every byte: the engine adds each when it begins and starts the
-    feed when all have started or ended. The next chunk is read only when every living receiver took the last one:
-    the slowest sets the pace, memory holds one chunk. A receiver that stops reading is dropped.
+    All receivers are added before `run`, so that each gets every byte: the engine adds each one when it starts, and
+    runs the feed when all have started or ended. The next chunk is read once all live receivers have taken the last
+    one: the slowest one sets the pace, and memory holds one chunk. A receiver that stops reading is dropped.
     """
 
     def __init__(self, fd: int = 0) -> None:
         self._fd = fd
-        #: Receivers and their write in progress.
+        #: Receivers, with their write in progress.
         self._receivers: dict[Execution, asyncio.Task[None] | None] = {}
 
     def add(self, execution: Execution) -> None:
-        """Feed `execution`. Before `run` only."""
+        """Add a receiver. Only before `run`."""
         self._receivers[execution] = None
 
     def drop(self, execution: Execution) -> None:
-        """`execution` has ended: wait for it no longer."""
+        """Remove a receiver that has ended."""
         writing = self._receivers.pop(execution, None)
         if writing is not None:
             writing.cancel()
 
     async def run(self) -> None:
-        """Feed until the end of input, then close every receiver's stdin; ends early when no receiver is left.
+        """Feed until the end of input, then close each receiver's stdin. Ends early if no receiver is left.
 
-        Raises AtlctlError where the input cannot be read: a cut input must not look like a whole one.
+        Raises AtlctlError if the input cannot be read: truncated input must not look complete.
         """
         try:
             while self._receivers:
@@ -520,10 +518,10 @@ class StdinFeed:
                 self.drop(execution)
 
     async def _each(self, chunk: bytes | None) -> None:
-        """Write `chunk` to all receivers, or close them; returns when the last one took it or was dropped."""
+        """Write `chunk` to all receivers, or close them. Returns when each has taken it or was dropped."""
         for execution in self._receivers:
             self._receivers[execution] = asyncio.create_task(self._hand(execution, chunk))
-        # Tasks of receivers dropped meanwhile are cancelled, which ends the wait for them too.
+        # Tasks of receivers dropped meanwhile are cancelled, so they are not waited for.
         writes = [task for task in self._receivers.values() if task is not None]
         if writes:
             await asyncio.wait(writes)
@@ -535,7 +533,7 @@ class StdinFeed:
                 await execution.close_stdin()
             else:
                 reads = await execution.write(chunk)
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises, the others must be fed on
+        except Exception as error:  # noqa: BLE001 - the other receivers must be fed whatever a backend raises
             _log.debug("a command's stdin is gone: %r", error, exc_info=True)
             reads = False
         if execution in self._receivers:
@@ -561,13 +559,13 @@ class StdinFeed:
         try:
             loop.add_reader(self._fd, _wake, ready)
         except PermissionError:
-            return  # epoll takes no regular files and no /dev/null: they never block
+            return  # epoll does not accept regular files and /dev/null: they never block
         except (OSError, ValueError) as error:
             raise _unreadable(error) from error
         try:
             await ready
         finally:
-            # Removed between chunks: while receivers are busy, waiting input must not spin the loop.
+            # Removed between chunks: pending input must not make the loop spin while receivers are busy.
             loop.remove_reader(self._fd)
 
 

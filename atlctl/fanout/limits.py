@@ -1,4 +1,4 @@
-"""Room for many connections: this process's limit on open descriptors."""
+"""The limit on open descriptors (RLIMIT_NOFILE), raised for many connections."""
 
 from __future__ import annotations
 
@@ -7,36 +7,32 @@ import resource
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 
-#: Descriptors for everything that is no connection: standard streams, the event loop, logs, modules.
+#: Descriptors other than connections: standard streams, event loop, logs, modules.
 SPARE = 64
-#: What one running command takes: its pipes, and what is open for a moment at its start.
+#: Descriptors of a running command: its pipes, and more during its start.
 _EACH, _AT_START = 4, 6
 
 
 def make_room(workers: int, parallel: int, at_once: int | None) -> None:
-    """Room for a command on so many workers, of which `parallel` start and `at_once` run (None: all) at one time.
+    """Raise the limit for a command on `workers`, `parallel` of which start and `at_once` run (None: all) at a time.
 
-    Raises AtlctlError as `raise_descriptor_limit` does.
+    Raises AtlctlError as `raise_descriptor_limit`.
     """
     running = min(workers, at_once or workers)
     raise_descriptor_limit(running * _EACH + min(running, parallel) * _AT_START, _EACH + _AT_START)
 
 
 def most_workers(parallel: int) -> int | None:
-    """On how many workers a command may run at once under the hard limit, `parallel` of them starting; None: no limit.
-
-    At least 0.
-    """
+    """Maximum number of workers at once under the hard limit, `parallel` of which start; at least 0. None: no limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return None if hard == resource.RLIM_INFINITY else max(0, (hard - SPARE - parallel * _AT_START) // _EACH)
 
 
 def raise_descriptor_limit(needed: int, each: int) -> None:
-    """Make room for `needed` descriptors beside the usual ones: raises the soft RLIMIT_NOFILE, never lowers it.
+    """Raise the soft RLIMIT_NOFILE to `needed` descriptors and `SPARE` more; never lowers it.
 
-    `each`: what one more worker takes at most, for the hint.
-
-    Raises AtlctlError with the numbers where the hard limit is too low.
+    `each`: maximum per additional worker, for the hint. Raises AtlctlError with the numbers if the hard limit is too
+    low.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = needed + SPARE

@@ -1,4 +1,4 @@
-"""Logs of many workers as one, in the order of their times."""
+"""Merges the logs of many workers by time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from atlctl.backends.base import LogLine
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 
-#: Lines handed out at once.
+#: Maximum number of lines in a chunk.
 CHUNK = 2000
 
 Lines = AsyncIterator[Sequence[LogLine]]
 
 
 class _Source:
-    """One worker's log: the batch at hand, and the request for the next one."""
+    """The log of one worker: the current batch, and the request for the next one."""
 
     def __init__(self, position: int, worker: Worker, lines: Lines) -> None:
         self.position = position
@@ -40,7 +40,7 @@ class _Source:
             self.task = asyncio.create_task(self._next())
 
     def collect(self) -> None:
-        """Take what the finished request brought."""
+        """Take the result of the finished request."""
         assert self.task is not None
         task, self.task = self.task, None
         try:
@@ -54,7 +54,7 @@ class _Source:
             self.buffer.extend(batch)
 
     def key(self) -> int:
-        """The time of the next line; a line without one stays with the line before it."""
+        """The time of the next line; a line without time stays with the line before it."""
         when = self.buffer[0].time
         if when is not None:
             self._last = when
@@ -72,10 +72,10 @@ async def merge(
     open_log: Callable[[Worker], Lines],
     report: Callable[[Worker, AtlctlError | None], None],
 ) -> AsyncIterator[list[tuple[Worker, LogLine]]]:
-    """Chunks of lines in the order of their times; equal times in the order of `workers`.
+    """Chunks of lines by time; lines of equal time in the order of `workers`.
 
-    A log that is followed and has nothing new holds nobody up. `report` hears of each worker once, when its log has
-    ended or could not be read. Holds at most one batch of each worker.
+    A followed log without new lines does not delay the others. `report` is called once per worker, when its log has
+    ended or could not be read. Holds one batch per worker at most.
     """
     sources = [_Source(position, worker, open_log(worker)) for position, worker in enumerate(workers)]
     try:
@@ -109,7 +109,7 @@ async def merge(
 
 
 def _take(sources: Sequence[_Source]) -> list[tuple[Worker, LogLine]]:
-    """Lines in order until a source that may have more to say has none left."""
+    """Lines in order, until a source that may continue has none left."""
     chunk: list[tuple[Worker, LogLine]] = []
     heap = [(source.key(), source.position) for source in sources if source.buffer]
     heapq.heapify(heap)

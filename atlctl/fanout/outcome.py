@@ -1,4 +1,4 @@
-"""How a command ended on each worker, and who is told."""
+"""Outcomes of a command on each worker, and the sink that receives them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from atlctl.jobs.model import Worker
 
 
 class EndKind(StrEnum):
-    """The five ways a command on a worker can end."""
-
     EXITED = "exited"
     FAILED_TO_START = "failed_to_start"
     TIMEOUT = "timeout"
@@ -24,11 +22,11 @@ class EndKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of one command on one worker. Every selected worker gets exactly one.
+    """The end of a command on one worker. Each selected worker gets exactly one.
 
-    `may_still_run`: its end could not be proven. `guarded`: it would have died with this client (None: never started).
-    `not_allowed`: it was not started because the user is not authenticated, or not permitted to.
-    `truncated`: output is missing; of one that exited, only what processes that it left behind printed later.
+    `may_still_run`: its end could not be confirmed. `guarded`: it would have ended with this client (None: never
+    started). `not_allowed`: not started because authentication or authorization failed. `truncated`: output is missing;
+    if it exited, only later output of processes that it left behind.
     """
 
     worker: Worker
@@ -47,7 +45,7 @@ class Outcome:
 
     @property
     def code(self) -> int:
-        """The exit code this outcome counts as: signal N counts as 128 + N."""
+        """The outcome as an exit code: 128 + N for signal N."""
         if self.kind is EndKind.EXITED:
             return 128 + self.signal if self.signal is not None else (self.exit_code or 0)
         if self.kind is EndKind.FAILED_TO_START:
@@ -58,8 +56,8 @@ class Outcome:
 
 
 def fold_codes(outcomes: Sequence[Outcome]) -> int:
-    """One exit code for a run: one worker selected gives its own; several: any lost or unreachable 255,
-    else timeout 124, else the highest code."""
+    """The exit code of a run: for a single worker its own; else 255 if any was lost or unreachable, else 124 for a
+    timeout, else the highest code."""
     if len(outcomes) == 1:
         return outcomes[0].code
     codes = [outcome.code for outcome in outcomes]
@@ -74,11 +72,11 @@ def fold_codes(outcomes: Sequence[Outcome]) -> int:
 
 
 class OutcomeSink(Protocol):
-    """Takes what a run produces. Each call may wait: that is how a slow reader slows the workers."""
+    """Receives the events of a run. Each call may wait, which slows the workers."""
 
     async def started(self, worker: Worker) -> None: ...
 
     async def output(self, worker: Worker, stream: Stream, data: bytes) -> None: ...
 
     async def finished(self, outcome: Outcome) -> None:
-        """Called once for each worker, after the last `output` of it."""
+        """Called once per worker, after its last `output`."""

@@ -1,4 +1,4 @@
-"""The store behind `exec --retry-failed`: what the last `exec` of a job was, and where it did not succeed."""
+"""The store behind `exec --retry-failed`: the last `exec` of a job, with the workers on which it failed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from atlctl.jobs.naming import safe_file_name
 from atlctl.jobs.statedir import check_private, ensure_dir, read_bytes, write_atomic
 
 _VERSION = 1
-#: Bytes. Thousands of workers with long names, and the longest argument vector Linux takes.
+#: Bytes: thousands of workers with long names, and the longest argument vector on Linux.
 _LIMIT = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The last `exec` of a job. `argv` may hold surrogate-escaped bytes; `options` is JSON data of the caller.
+    """The last `exec` of a job. `argv` may contain surrogate-escaped bytes; `options`: JSON data of the caller.
 
-    `failed_workers`: names, in the order of the run, whose outcome was not a success or is not known.
+    `failed_workers`: names, in the order of the run, of the workers without a successful outcome.
     """
 
     argv: tuple[str, ...]
@@ -34,7 +34,7 @@ class LastRun:
 
 
 def job_key(job: Job) -> str:
-    """Tells a job from others, also from a later one of its name."""
+    """Identifies a job, also against a later one of its name."""
     return f"{job.backend}-{job.name}-{job.uid}"
 
 
@@ -46,10 +46,10 @@ def save(
     workers: Sequence[str],
     outcomes: Sequence[Outcome] = (),
 ) -> None:
-    """Remember a run of `argv` on `workers` (names), replacing the one before of the same job.
+    """Store a run of `argv` on `workers` (names) in place of the job's previous one.
 
-    A worker without an outcome counts as failed: saved before a run starts, the store is right even when this
-    client is killed. Raises AtlctlError.
+    A worker without an outcome counts as failed: the store is saved before the run and is right even if this client is
+    killed. Raises AtlctlError.
     """
     ok = {outcome.worker.name for outcome in outcomes if outcome.ok}
     record = {
@@ -60,12 +60,12 @@ def save(
     }
     path = _path(state_dir, job_key)
     ensure_dir(os.path.dirname(path), state_dir)
-    # ASCII escapes carry lone surrogates (argv bytes that are no UTF-8) through unchanged.
+    # ASCII escapes preserve lone surrogates (bytes in argv that are not UTF-8).
     write_atomic(path, json.dumps(record).encode("ascii"))
 
 
 def forget(state_dir: str, job_key: str) -> None:
-    """Remove the record of a job that is removed; one that is not there is no error."""
+    """Remove the record of a deleted job, if there is one."""
     path = _path(state_dir, job_key)
     with contextlib.suppress(FileNotFoundError):
         check_private(os.path.dirname(path), state_dir)
@@ -73,8 +73,8 @@ def forget(state_dir: str, job_key: str) -> None:
 
 
 def load(state_dir: str, job_key: str) -> LastRun | None:
-    """The last run of that job, None where there is none. Raises AtlctlError for a corrupt file, NotAllowed for one
-    that may be forged."""
+    """The last run of a job; None if there is none. Raises AtlctlError for a corrupt file, NotAllowed if it may be
+    forged."""
     path = _path(state_dir, job_key)
     try:
         check_private(os.path.dirname(path), state_dir)

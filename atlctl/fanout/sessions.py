@@ -1,4 +1,5 @@
-"""A program on each of many workers: a task writes its input, a sink keeps its output; why a worker did not answer."""
+"""Sessions with a program on each of many workers: input, captured output, and the reason if a worker does not
+answer."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from atlctl.jobs.errors import (
 )
 from atlctl.jobs.model import Worker
 
-#: Characters of a program's last line.
+#: Maximum characters of a program's last line.
 _SAID = 400
 
 _log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class ExecutionAround(ABC):
 
     @abstractmethod
     def __aiter__(self) -> AsyncIterator[Event]:
-        """The events that are handed on."""
+        """The events that are passed on."""
 
     async def write(self, data: bytes) -> bool:
         return await self._inner.write(data)
@@ -54,7 +55,7 @@ class ExecutionAround(ABC):
 
 
 class ExecutorAround:
-    """Runs commands through `inner`; `around(worker, execution)` is what stands for each execution."""
+    """Runs commands through `inner`; `around(worker, execution)` wraps each execution."""
 
     def __init__(self, inner: Executor, around: Callable[[Worker, Execution], Execution]) -> None:
         self._inner = inner
@@ -68,7 +69,7 @@ class ExecutorAround:
 
 
 class FedExecution(ExecutionAround):
-    """An execution that is given its input by a task of its own, from its start to its end."""
+    """An execution with its own task that writes the input, from start to end."""
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         events = aiter(self._inner)
@@ -89,56 +90,54 @@ class FedExecution(ExecutionAround):
         try:
             await self.feed()
         except (AtlctlError, OSError) as error:
-            _log.debug("the input of a command is gone: %r", error)  # its last event tells how it ended
+            _log.debug("the input of a command is gone: %r", error)  # the last event has the result
 
     @abstractmethod
     async def feed(self) -> None:
-        """Writes the input. May raise AtlctlError and OSError where nobody reads any more."""
+        """Write the input. May raise AtlctlError and OSError if the command no longer reads."""
 
 
 class KeepingSink:
-    """A sink that keeps the beginning of each worker's output, until it is taken."""
+    """A sink that keeps the first bytes of each worker's output until they are taken."""
 
     def __init__(self, limits: Mapping[Stream, int]) -> None:
-        """`limits`: bytes of each stream of one worker."""
+        """`limits`: bytes per stream of each worker."""
         self._limits = limits
         self._held: dict[tuple[str, Stream], bytearray] = {}
 
     async def started(self, worker: Worker) -> None:
-        """Nothing is shown before the end."""
+        """Nothing to show before the end."""
 
     async def output(self, worker: Worker, stream: Stream, data: bytes) -> None:
         held = self._held.setdefault((worker.name, stream), bytearray())
         held += data[: self._limits[stream] - len(held)]
 
     async def finished(self, outcome: Outcome) -> None:
-        """Read when all are."""
+        """Nothing to do: outcomes are read when all workers are finished."""
 
     def take(self, worker: Worker, stream: Stream) -> bytes:
         return bytes(self._held.pop((worker.name, stream), b""))
 
 
 def ended(worker: Worker) -> AtlctlError:
-    """Why a worker that has ended was not asked."""
+    """The error for a worker that has ended and was not queried."""
     return NothingMatched(Message("not running ({state})", state=worker.state))
 
 
 def last_words(outcome: Outcome, stderr: bytes | bytearray) -> str:
-    """The last line that a program which a shell found a Python for wrote to stderr, or why that found none."""
+    """The last stderr line of a Python program, or the reason why the shell found no Python for it."""
     said = stderr.decode("utf-8", "backslashreplace").strip().rpartition("\n")[2][:_SAID]
     return without_python(said) if said and outcome.code == NO_PYTHON else said
 
 
 def ended_with(outcome: Outcome, program: str) -> Message:
-    """How a program ended by itself."""
     how = end_words(outcome.exit_code, outcome.signal)
     return Message("{program} ended with {how}", program=program, how=how)
 
 
 def unanswered(outcome: Outcome, program: str, missing: str, exited: str, *, lost: str = "lost: ") -> AtlctlError:
-    """Why a worker gave no answer. `program` asked it, `missing` was not found there; `exited`: what an end of its own
-    means, if more is known than how it ended; `lost` goes before the reason of a lost connection.
-    """
+    """The error for a worker without an answer. `program`: asked it; `missing`: was not found there; `exited`: the
+    meaning of a normal exit, if known; `lost`: prefix for the reason of a lost connection."""
 
     def whole(why: str) -> str:
         if not outcome.may_still_run:
