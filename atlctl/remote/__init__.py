@@ -1,1 +1,1 @@
-"""What runs on workers and hosts: Python 3.8, standard library only, imports nothing else of the package."""
+"""Code that runs on workers and hosts: Python 3.8, standard library only, no imports from the rest of the package."""

@@ -1,10 +1,10 @@
-"""How a program that is sent as text starts: the word behind `-c` of every Python that runs one.
+"""Boot code for programs sent as text: the argument of `-c` for each Python that runs one.
 
-Words: NAME DATA, once or more often, then `--`, then the program's own. NAME is a module that DATA brings, and its
-`main` is called: that of the last NAME with the program's own words, those before it with none. DATA is how many bytes
-to read from standard input, or the bytes themselves in base64: JSON of modules by name, compressed.
+Arguments: NAME DATA, once or several times, then `--`, then the program's arguments. NAME is a module in DATA, whose
+`main` is called: the last one with the program's arguments, earlier ones with none. DATA is the number of bytes to read
+from standard input, or the bytes in base64: compressed JSON of modules by name.
 
-Every Python can parse this, and one that is too old ends with 97 before it has read anything.
+Every Python can parse this file; one that is too old exits with 97 before it reads anything.
 """
 
 # ruff: noqa: ARG002, E402, RET503, S102
@@ -14,8 +14,8 @@ import sys
 sys.version_info < (3, 8) and sys.exit(97)
 import os
 
-# The folder that the worker happens to stand in is no place to import from: a `json.py` there would be run. One in
-# PYTHONPATH would be, too: the standard library goes first.
+# Do not import from the current folder: a `json.py` there would be run. The same goes for folders in PYTHONPATH, so the
+# standard library comes first.
 std = os.path.dirname(os.__file__)
 sys.path[:] = sorted((p for p in sys.path if p), key=lambda p: p not in (std, std + "/lib-dynload"))
 import binascii

@@ -1,7 +1,7 @@
-"""The one reader of control groups: memory that is left, limits of CPU time, what is frozen.
+"""Reads cgroups: available memory, CPU limits, frozen state.
 
-All three layouts are known: version 2 (unified) at /sys/fs/cgroup, version 1 with a folder for each controller, and
-both at once (hybrid), with version 2 at /sys/fs/cgroup/unified. `root` stands before /proc and /sys (for tests).
+Supports all three layouts: version 2 (unified) at /sys/fs/cgroup, version 1 with a folder per controller, and both
+(hybrid), with version 2 at /sys/fs/cgroup/unified. `root` is a prefix for /proc and /sys (for tests).
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import re
 
 from atlctl.remote.proc import text
 
-TYPE_CHECKING = False  # that of `typing` takes long to import
+TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
     from typing import Any
 
 _MOUNT = "/sys/fs/cgroup"
-#: A limit as large as this is none.
+#: Limits from this size on mean no limit.
 _NO_LIMIT = 1 << 60
 
 
 def of(folder: str) -> dict[str, str]:
-    """The groups of the process with this folder in /proc: path by the controllers of version 1, by "" of version 2."""
+    """The cgroups of the process with this folder in /proc: path by controllers (version 1) or by "" (version 2)."""
     parts = [line.split(":", 2) for line in text(folder + "/cgroup").splitlines()]
     return {part[1]: part[2] for part in parts if len(part) == 3}
 
 
 def within(groups: dict[str, str], own: dict[str, str]) -> bool:
-    """Whether `groups` (see `of`) are `own` or below them. `/..` is above the namespace: another container's."""
+    """Whether `groups` (see `of`) are `own` or below them. `/..` is outside the namespace: another container."""
     return all(
         not path.startswith("/..") and (path + "/").startswith(own.get(kind, "/").rstrip("/") + "/")
         for kind, path in groups.items()
@@ -34,8 +34,8 @@ def within(groups: dict[str, str], own: dict[str, str]) -> bool:
 
 
 def _folders(controller: str, root: str, folder: str = "/proc/self") -> list[tuple[int, str]]:
-    """Version and folder of the group of a process, then of each group above it. Not all of them exist: in a container
-    the path may be that of the machine, while the mount shows the container's own group as its root."""
+    """Version and folder of a process's cgroup, then of each parent. Not all exist: in a container the path may be that
+    of the host, while the mount has the container's cgroup as its root."""
     places = []
     for kind, path in {**of(root + folder), "-": "/"}.items():
         parts = [part for part in path.split("/") if part and part != ".."]
@@ -48,11 +48,10 @@ def _folders(controller: str, root: str, folder: str = "/proc/self") -> list[tup
 
 
 def memory(root: str = "") -> dict[str, Any]:
-    """Memory that may be taken before the kernel kills: the least that is left to this process's group, to each group
-    above it and to the machine.
+    """Available memory until the OOM killer acts: the minimum over this process's cgroup, its parents and the machine.
 
-    `room` in bytes (None: not known), `of` whom, and `group_kill`: whether the whole group is killed then. File cache
-    that is clean counts as free, since the kernel gives it up before it kills.
+    `room`: bytes (None: unknown); `of`: the limiting cgroup or machine; `group_kill`: whether the whole cgroup is
+    killed. Clean file cache counts as available, because the kernel frees it first.
     """
     places = []
     for line in text(root + "/proc/meminfo").splitlines():
@@ -81,7 +80,7 @@ def memory(root: str = "") -> dict[str, Any]:
 
 
 def cpu_quota(root: str = "") -> float | None:
-    """CPUs that this process's group may use, by the least limit of it and the groups above; None without a limit."""
+    """The CPU limit: the smallest one of this process's cgroup and its parents, in CPUs; None without a limit."""
     found = []
     for version, folder in _folders("cpu", root):
         if version == 2:
@@ -94,7 +93,7 @@ def cpu_quota(root: str = "") -> float | None:
 
 
 def throttled(root: str = "") -> int | None:
-    """Microseconds for which this process's group was denied its CPUs; None if that is not counted."""
+    """Microseconds for which this process's cgroup was throttled; None if unknown."""
     for version, folder in _folders("cpu", root):
         name, unit = ("throttled_usec", 1) if version == 2 else ("throttled_time", 1000)
         found = re.search(rf"^{name} (\d+)", text(folder + "/cpu.stat"), re.MULTILINE)
@@ -104,7 +103,7 @@ def throttled(root: str = "") -> int | None:
 
 
 def frozen(pid: int, root: str = "") -> bool:
-    """Whether the group of a process, or one above it, is frozen."""
+    """Whether the cgroup of a process, or a parent, is frozen."""
     return any(
         ("frozen 1" in text(folder + "/cgroup.events")) if version == 2 else text(folder + "/freezer.state") == "FROZEN"
         for version, folder in _folders("freezer", root, f"/proc/{pid}")

@@ -1,6 +1,6 @@
-"""The one reader of `nvidia-smi`: which fields are asked for, the CSV that it prints, what slows clocks down.
+"""Reads `nvidia-smi`: query fields, CSV output, reasons for reduced clocks.
 
-The text comes from inside a worker: it may be cut, binary, or of a script that is only called so.
+The text comes from a worker: it may be truncated, binary, or from a different script of that name.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-TYPE_CHECKING = False  # that of `typing` takes long to import
+TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-#: The fields that `parse` expects, in this order. All are known to drivers of the last ten years.
+#: The fields that `parse` expects, in this order. Drivers of the last ten years know all of them.
 FIELDS = (
     "index",
     "uuid",
@@ -27,20 +27,20 @@ FIELDS = (
 )
 FORMAT = "--format=csv,noheader,nounits"
 QUERY = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", FORMAT)
-#: One more field: what slows the clocks down, as bits. It was renamed, and drivers refuse a query with a field that is
-#: unknown to them.
+#: An additional field: the reasons for reduced clocks, as bits. It was renamed, and a driver rejects a query with an
+#: unknown field.
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 
-#: NVML's bits that say that heat, the power supply or the hardware itself slows the clocks down. The other bits are
-#: ordinary: idle, a power limit that is reached, clocks that were set.
+#: NVML's bits for clocks reduced by heat, power supply or hardware. The other bits are normal: idle, power limit,
+#: clocks set by an administrator.
 _SLOWED = {0x40: "heat", 0x20: "heat", 0x80: "power brake", 0x08: "hardware"}
 
-#: Fields that are no numbers.
+#: Text fields.
 _TEXT = frozenset({
     "uuid", "gpu_uuid", "name", "pci.bus_id", "remapped_rows.pending", "remapped_rows.failure", "retired_pages.pending",
     "mig.mode.current",
 })  # fmt: skip
-#: Bytes of a line that is looked at, characters of one that is told, GPUs of one worker, odd lines that are kept.
+#: Maximum bytes of a line to parse, characters of a line to show, GPUs of a worker, unparsable lines to keep.
 _LINE = 1024
 _TOLD = 240
 _GPUS = 1024
@@ -49,18 +49,17 @@ _ODD = 8
 _NUMBER = re.compile(r"(-?[0-9]{1,12})(?:[.,]([0-9]{1,6}))?", re.ASCII)
 _INDEX = re.compile(r"[0-9]{1,4}", re.ASCII)
 _BITS = re.compile(r"0x[0-9A-Fa-f]{1,16}", re.ASCII)
-#: What stands where a GPU cannot tell: `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]` (MIG), `ERR!`.
+#: Placeholders for unknown values: `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]` (MIG), `ERR!`.
 _UNKNOWN = re.compile(r"\[[^\[\]]{0,80}\]|N/A|ERR!|Unknown Error", re.ASCII)
 _NONE = "no devices were found"
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU at one moment; None where it does not tell. `name` and `uuid` are hostile text.
+    """State of a GPU at one moment; None for unknown values. `name` and `uuid` are untrusted text.
 
-    Utilisation in percent, memory in MiB, power in W, temperature in degrees Celsius. `ecc_uncorrected` counts memory
-    errors that ECC could not correct since the driver was loaded. `clock_reasons`: NVML's bits of what slows its clocks
-    down, if they were asked for.
+    Utilisation in percent, memory in MiB, power in W, temperature in degrees Celsius. `ecc_uncorrected`: uncorrectable
+    ECC errors since the driver was loaded. `clock_reasons`: NVML's bits for reduced clocks, if queried.
     """
 
     index: int
@@ -77,8 +76,8 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Readout:
-    """The GPUs of one worker. `odd`: the first lines that were no GPU (hostile text), as a GPU that is lost gives.
-    `none`: nvidia-smi reported that there is no GPU."""
+    """The GPUs of a worker. `odd`: the first unparsable lines (untrusted text), for example of a lost GPU. `none`:
+    nvidia-smi reported that there is no GPU."""
 
     gpus: tuple[Gpu, ...] = ()
     odd: tuple[str, ...] = ()
@@ -86,9 +85,9 @@ class Readout:
 
 
 def parse(data: bytes, reasons: bool = False) -> Readout:
-    """What `QUERY` printed. Never raises.
+    """Parse the output of `QUERY`. Never raises.
 
-    `reasons`: one of `REASONS` was asked for as well, as the last field.
+    `reasons`: one of `REASONS` was queried, too, as the last field.
     """
     found, odd, none = rows((*FIELDS, REASONS[0]) if reasons else FIELDS, data, FIELDS if reasons else ())
     gpus = []
@@ -102,10 +101,10 @@ def parse(data: bytes, reasons: bool = False) -> Readout:
 def rows(
     fields: Sequence[str], data: bytes, otherwise: Sequence[str] = ()
 ) -> tuple[list[dict[str, Any]], list[str], bool]:
-    """The GPUs of a query for `fields`, of which the first is `index`: each once and in order, by field; the first
-    lines that are no GPU (hostile); whether nvidia-smi reported that there is none. Never raises.
+    """The GPUs in the output of a query for `fields`, the first of which is `index`: each once, by index; the first
+    unparsable lines (untrusted text); whether nvidia-smi reported that there is no GPU. Never raises.
 
-    `otherwise`: the fields of a line that does not have those of `fields`.
+    `otherwise`: the fields of a line that does not match `fields`.
     """
     gpus: dict[int, dict[str, Any]] = {}
     odd: list[str] = []
@@ -124,15 +123,15 @@ def rows(
 
 
 def slowed(reasons: int | None) -> tuple[str, ...]:
-    """What slows a GPU's clocks down against its will, of the bits of one of `REASONS`."""
+    """Reasons why a GPU's clocks are reduced abnormally, from the bits of one of `REASONS`."""
     found = dict.fromkeys(why for bit, why in _SLOWED.items() if (reasons or 0) & bit)
     if len(found) > 1:
-        found.pop("hardware", None)  # NVML sets that bit beside the one that says why
+        found.pop("hardware", None)  # NVML sets that bit in addition to the cause
     return tuple(found)
 
 
 def complaint(*outputs: bytes) -> str:
-    """The first line in which a command said what is wrong, empty where it said nothing. Hostile text."""
+    """The first line of a command's error message; empty if there is none. Untrusted text."""
     for data in outputs:
         for raw in data[:_LINE].splitlines():
             if line := raw.decode("utf-8", "backslashreplace").strip():
@@ -141,8 +140,8 @@ def complaint(*outputs: bytes) -> str:
 
 
 def _row(fields: Sequence[str], line: str) -> dict[str, Any] | None:
-    """Split at comma and space, so that a decimal comma splits nothing; at a bare comma if there are no spaces. Only a
-    name may hold a comma."""
+    """Split at comma and space, so that decimal commas do not split; at a bare comma if there are no spaces. Only a
+    name may contain a comma."""
     for separator in (", ", ","):
         words = [word.strip() for word in line.split(separator)]
         more = len(words) - len(fields)

@@ -1,8 +1,8 @@
-"""The one reader of /proc: small files, processes, mounts, and files whose reading may hang.
+"""Reads /proc: small files, processes, mounts, and files that may block the reader.
 
-A file that is missing or not allowed reads as an empty one. `root` stands before /proc (for tests). Of a process that
-hangs, `stat`, `status` and `cgroup` can be read; `environ` and `cmdline` are behind its memory lock, which may be held
-for ever: `read_all` reads these in a child.
+A missing or forbidden file reads as empty. `root` is a prefix for /proc (for tests). For a hung process, `stat`,
+`status` and `cgroup` can be read; `environ` and `cmdline` require its memory lock, which may be held forever:
+`read_all` reads them in a child.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import select
 import signal
 import time
 
-TYPE_CHECKING = False  # that of `typing` takes long to import
+TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any, NamedTuple
 
     class Stat(NamedTuple):
-        """The fields of /proc/PID/stat that matter here. `start`, `ticks` (CPU time) and `ended` (that of children that
-        have ended) are in clock ticks, `pages` is resident memory."""
+        """Fields of /proc/PID/stat. `start`, `ticks` (CPU time) and `ended` (CPU time of ended children) in clock
+        ticks; `pages`: resident memory."""
 
         pid: int
         comm: str
@@ -39,14 +39,14 @@ else:
         "Stat", "pid comm state parent group session start ticks ended pages", defaults=(0, 0, 0)
     )
 
-#: Seconds in which one file must be read, how many that hang are waited for, and seconds for a child without a CPU.
+#: Seconds to read one file; number of blocked files to wait for; seconds for a child that gets no CPU.
 _FILE_SECONDS, _MAX_HANGING, _STARVED_SECONDS = 0.5, 6, 5.0
-#: File systems that several machines see at once. `fuse.` names most of the others.
+#: File systems shared between machines. Most others have the prefix `fuse.`.
 _SHARED = frozenset({
     "nfs", "nfs4", "lustre", "gpfs", "ceph", "cephfs", "glusterfs", "beegfs", "cifs", "smb3", "smbfs", "pvfs2", "afs",
     "ocfs2", "gfs2", "wekafs", "panfs", "cpfs", "yrfs", "9p", "virtiofs", "fuse", "fuseblk",
 })  # fmt: skip
-#: Of FUSE, what belongs to one machine.
+#: FUSE file systems of a single machine.
 _OWN = ("fuse.lxcfs", "fuse.gvfsd-fuse", "fuse.portal", "fuse.fuse-overlayfs", "fuse.sshfs-local", "fuse.snapfuse")
 
 
@@ -70,7 +70,7 @@ def decoded(data: bytes) -> str:
 
 
 def names(folder: str) -> list[str]:
-    """What is in a folder, sorted."""
+    """The sorted entries of a folder."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -78,7 +78,7 @@ def names(folder: str) -> list[str]:
 
 
 def link(path: str) -> str:
-    """Where a link leads, empty if that cannot be read."""
+    """The target of a link; empty if it cannot be read."""
     try:
         return os.readlink(path)
     except OSError:
@@ -89,9 +89,9 @@ def link(path: str) -> str:
 
 
 def stat(folder: str) -> Stat | None:
-    """The process or thread with this folder in /proc, None if there is none (any more)."""
+    """The process or thread with this folder in /proc; None if it does not exist."""
     raw = read(folder + "/stat")
-    # The command name is in parentheses and may itself hold parentheses and spaces.
+    # The command name is in parentheses and may contain parentheses and spaces.
     opening, closing = raw.find(b"("), raw.rfind(b")")
     rest = raw[closing + 2 :].split()
     if opening < 0 or closing < opening or len(rest) < 22:
@@ -106,7 +106,7 @@ def stat(folder: str) -> Stat | None:
 
 
 def everything(root: str = "") -> dict[int, Stat]:
-    """All processes in sight, zombies included."""
+    """All visible processes, including zombies."""
     found = {}
     for name in os.listdir(root + "/proc"):
         entry = stat(root + "/proc/" + name) if name.isdigit() else None
@@ -116,7 +116,7 @@ def everything(root: str = "") -> dict[int, Stat]:
 
 
 def children_of(table: dict[int, Stat]) -> dict[int, list[int]]:
-    """Who has which children in `table`."""
+    """Children by parent PID."""
     children: dict[int, list[int]] = {}
     for entry in table.values():
         children.setdefault(entry.parent, []).append(entry.pid)
@@ -124,7 +124,7 @@ def children_of(table: dict[int, Stat]) -> dict[int, list[int]]:
 
 
 def below(children: dict[int, list[int]], roots: Collection[int]) -> list[int]:
-    """All descendants of `roots`, nearest first; the roots themselves are left out."""
+    """All descendants of `roots`, nearest first, without the roots."""
     found: dict[int, None] = {}
     todo = collections.deque(roots)
     while todo:
@@ -136,15 +136,15 @@ def below(children: dict[int, list[int]], roots: Collection[int]) -> list[int]:
 
 
 def environment(raw: bytes) -> dict[bytes, bytes]:
-    """The variables in the text of an `environ` file."""
+    """Variables in the content of an `environ` file."""
     pairs = (item.partition(b"=") for item in raw.split(b"\0") if item)
     return {name: value for name, _, value in pairs}
 
 
 def waited(task: object) -> float | None:
-    """Seconds for which a thread was ready to run and had to wait for a CPU, None if the kernel does not count them.
+    """Seconds for which a runnable thread waited for a CPU; None if the kernel does not count them.
 
-    `task`: `thread-self`, or a process, of which it is the first thread.
+    `task`: `thread-self`, or a PID for its main thread.
     """
     try:
         return int(read(f"/proc/{task}/schedstat").split()[1]) / 1e9
@@ -158,11 +158,12 @@ def waited_since(task: object, before: float | None) -> float:
     return 0.0 if now is None or before is None else now - before
 
 
-# Mounts: nothing here touches one, so that a dead one stops nobody
+# Mounts. Nothing here accesses a mount, because a dead one would block.
 
 
 def mounts(root: str = "") -> list[dict[str, Any]]:
-    """Every mount, later ones over earlier ones of the same place: `path`, `fs`, `source`, `read_only`, `device`."""
+    """All mounts, without those hidden by a later mount on the same path: `path`, `fs`, `source`, `read_only`,
+    `device`."""
     found: dict[str, dict[str, Any]] = {}
     for line in text(root + "/proc/self/mountinfo", 4 << 20).splitlines():
         head, _, tail = line.partition(" - ")
@@ -184,23 +185,24 @@ def _plain(word: str) -> str:
 
 
 def mount_of(path: str, table: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The mount that holds `path`, by its name alone."""
+    """The mount that contains `path`, judged by name only."""
     holds = [m for m in table if m["path"] == "/" or path == m["path"] or path.startswith(m["path"] + "/")]
     return max(holds, key=lambda mount: len(mount["path"])) if holds else None
 
 
 def is_shared(fs: str) -> bool:
-    """Whether several machines see file systems of this type at once."""
+    """Whether file systems of this type are shared between machines."""
     return fs in _SHARED or (fs.startswith("fuse.") and fs not in _OWN)
 
 
-# Files whose reading may hang
+# Files that may block the reader
 
 
 def read_all(paths: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, str]]:
-    """The first `limit` bytes of each file, and why the others could not be read.
+    """The first `limit` bytes of each file, and errors for files that could not be read.
 
-    A child reads them, and is left behind if it hangs. Not for a process with threads, of which a fork takes one.
+    A child reads them, and is abandoned if it hangs. Not for multithreaded processes, because a fork copies only one
+    thread.
     """
     found: dict[str, bytes] = {}
     failed: dict[str, str] = {}
@@ -227,7 +229,7 @@ def read_all(paths: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, 
 
 
 class _Reader:
-    """Reads files one by one, and sends each behind its length."""
+    """Reads files one by one in a child, which sends each after its length."""
 
     def __init__(self, paths: list[str], limit: int) -> None:
         self._pipe, theirs = os.pipe()
@@ -238,7 +240,7 @@ class _Reader:
         os.close(theirs)
 
     def receive(self) -> bytes | None:
-        """The next answer; None if it does not come."""
+        """The next answer; None if it does not arrive in time."""
         begun = time.monotonic()
         while True:
             size = int(self._data[:8]) + 8 if len(self._data) >= 8 else 8
@@ -256,7 +258,7 @@ class _Reader:
             self._data += piece
 
     def _runs(self) -> bool:
-        """It hangs in no file, but gets no CPU."""
+        """Whether the child is not blocked in a file but gets no CPU."""
         found = stat(f"/proc/{self._pid}")
         return found is not None and found.state == "R"
 
@@ -270,7 +272,7 @@ class _Reader:
 
 
 def _serve(paths: list[str], pipe: int, limit: int) -> None:
-    """The child. Holds on to none of the parent's streams."""
+    """Main function of the child. Does not keep the parent's streams."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         null = os.open("/dev/null", os.O_RDWR)

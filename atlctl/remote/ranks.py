@@ -1,5 +1,5 @@
-"""Which rank processes run on this worker, by the environment that a launcher gives to its ranks: the one answer of all
-programs on workers. `ranks.sh` is the same for workers where only a shell is sure to be there."""
+"""Finds the rank processes of this worker by the environment variables that launchers set. All programs on workers use
+it; `ranks.sh` does the same if only a shell is available."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import os
 from atlctl.remote import cgroups
 from atlctl.remote.proc import below, children_of, decoded, environment, everything, link, read, read_all
 
-TYPE_CHECKING = False  # that of `typing` takes long to import
+TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    #: Reads up to so many bytes of each file: what was read, and why the others could not be.
+    #: Reads up to a number of bytes of each file; returns the contents and, for other files, the errors.
     ReadAll = Callable[[list[str], int], tuple[dict[str, bytes], dict[str, str]]]
 
 _ENVIRON_LIMIT, _COMMAND_LIMIT = 256 << 10, 1000
 _KEPT = (
     "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_NAME", "TORCHELASTIC_RESTART_COUNT",
 )  # fmt: skip
-#: In the environment of every process of a local worker.
+#: Environment variables of all processes of a local worker.
 _MARKS = (b"ATLCTL_STATE_DIR", b"ATLCTL_JOB", b"ATLCTL_WORKER")
 _LAUNCHED = (b"WORLD_SIZE", b"MASTER_ADDR", b"TORCHELASTIC_RUN_ID")
 _MODULES = (b"torch.distributed.run", b"torch.distributed.launch")
 
 
 def rank_of(environ: Mapping[bytes, bytes]) -> int | None:
-    """The global rank of a process with these variables, None if it is no rank of a training.
+    """The global rank of a process with these environment variables; None if it is not a training rank.
 
-    Every launcher gives both ranks, and one of `_LAUNCHED`. `RANK` alone is the platform's: it counts workers, and is
-    in every process of a worker.
+    Every launcher sets both ranks and one of `_LAUNCHED`. `RANK` alone is set by the platform: it counts workers and is
+    in all processes of a worker.
     """
     rank, local = environ.get(b"RANK", b""), environ.get(b"LOCAL_RANK", b"")
     known = rank.isdigit() and local.isdigit() and len(rank) < 8
@@ -38,36 +38,37 @@ def rank_of(environ: Mapping[bytes, bytes]) -> int | None:
 
 
 def read_each(paths: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, str]]:
-    """As `proc.read_all`, in this process, which a file that hangs holds up."""
+    """Like `proc.read_all`, but in this process, which may block."""
     return {path: read(path, limit) for path in paths}, {}
 
 
 class Finder:
-    """The rank processes of this worker among all that /proc shows."""
+    """The rank processes of this worker among all visible processes."""
 
     def __init__(self, reading: ReadAll = read_all, root: str = "") -> None:
         self._read_all, self._proc = reading, root + "/proc/"
         self.table = {
             pid: entry
             for pid, entry in everything(root).items()
-            if 2 not in (pid, entry.parent) and pid != os.getpid()  # the kernel's threads, and this process
+            if 2 not in (pid, entry.parent) and pid != os.getpid()  # kernel threads and this process
         }
         self._children = children_of(self.table)
         paths = [f"{self._proc}{pid}/environ" for pid, entry in self.table.items() if entry.state not in "ZX"]
         raw, failed = reading(paths, _ENVIRON_LIMIT)
         self.environs = {_pid(path): environment(data) for path, data in raw.items()}
         self.unread = {_pid(path): why for path, why in failed.items() if "No such" not in why}
-        #: How many Python processes of others may not be looked into.
+        #: Number of other users' Python processes that cannot be read.
         self.hidden = sum("ermi" in why and "python" in self.table[pid].comm for pid, why in self.unread.items())
         self._own = environment(read(self._proc + "self/environ", _ENVIRON_LIMIT))
         self._group = cgroups.of(self._proc + "self")
         self._network = link(self._proc + "self/ns/net")
 
     def ours(self, pid: int) -> bool:
-        """A process of this worker: by the marks of a local one, else by control group, network and host name.
+        """Whether a process belongs to this worker: by the variables of a local worker, else by cgroup, network
+        namespace and host name.
 
-        Machines may show the processes of all their containers to one of them. A process may have changed or dropped
-        its host name, hence the ancestors.
+        Some machines show the processes of all containers to each one. A process may have changed or dropped its host
+        name, so its ancestors are checked, too.
         """
         environ = self.environs.get(pid, {})
         if all(name in self._own for name in _MARKS):
@@ -84,15 +85,15 @@ class Finder:
         return host is None
 
     def processes(self) -> dict[int, int]:
-        """The rank of every living process of this worker that has one, also of those that a rank has started."""
+        """Ranks of the live processes of this worker that have one, including children of ranks."""
         found = {pid: rank_of(environ) for pid, environ in self.environs.items()}
         return {pid: rank for pid, rank in found.items() if rank is not None and self.ours(pid)}
 
     def ranks(self) -> list[dict[str, Any]]:
-        """One process for each rank, with those below it. Of two for one rank it is the younger."""
+        """One process per rank, with its descendants. The youngest of several with the same rank."""
         named = self.processes()
         tops = [pid for pid, rank in named.items() if named.get(self.table[pid].parent) != rank]
-        # A DataLoader's process that outlived its rank is no rank.
+        # A DataLoader process that outlived its rank does not count as a rank.
         tops = [pid for pid in tops if self.table[pid].comm != "pt_data_worker"]
         chosen: dict[int, int] = {}
         for pid in sorted(tops, key=lambda pid: (self.table[pid].start, pid)):
@@ -102,7 +103,7 @@ class Finder:
         return found + [self._rank(None, pid) for pid in sorted(self.unread) if self.table[pid].parent in agents - {1}]
 
     def launchers(self) -> int:
-        """How many torchrun agents there are: without ranks they wait for the agents of other workers."""
+        """The number of torchrun agents. Without ranks they wait for agents of other workers."""
         asked = [pid for pid in self.environs if self._is_python(pid) and self.ours(pid)]
         lines, _ = self._read_all([f"{self._proc}{pid}/cmdline" for pid in asked], _COMMAND_LIMIT)
         return sum(map(_launches, lines.values()))
@@ -112,7 +113,7 @@ class Finder:
         return below(self._children, (pid,))
 
     def _trainer(self, pid: int, named: dict[int, int]) -> int:
-        """A launcher between torchrun and the trainer carries the rank too: numactl, a shell."""
+        """The trainer below launchers that carry the rank, too, such as numactl or a shell."""
         while not self._is_python(pid):
             under = [child for child in self._children.get(pid, ()) if named.get(child) == named[pid]]
             if len(under) != 1:
@@ -138,6 +139,7 @@ def _pid(path: str) -> int:
 
 
 def _launches(command: bytes) -> bool:
-    """`python torchrun ...`, `python -m torch.distributed.run ...`, with options of Python before."""
+    """Whether this is `python torchrun ...` or `python -m torch.distributed.run ...`, possibly with options of
+    Python."""
     words = command.split(b"\0")[1:6]
     return any(os.path.basename(word) == b"torchrun" or word in _MODULES for word in words)

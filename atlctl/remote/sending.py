@@ -1,5 +1,5 @@
-"""The one way to get a program to a worker: a shell finds a Python there, which boots with the text of the modules that
-the program needs (see `boot.py`, `sh/find_python.sh`). On a worker it starts the agent's children."""
+"""Sends programs to workers: a shell finds a Python there, which boots from the source text of the required modules
+(see `boot.py`, `sh/find_python.sh`). On a worker it starts the agent's children."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import re
 import sys
 import zlib
 
-TYPE_CHECKING = False  # that of `typing` takes long to import
+TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,8 +22,8 @@ _SENT = getattr(sys.modules["__main__"], "texts", {})
 
 
 def source(name: str) -> str | None:
-    """The text of a module of `atlctl.remote`, small, each statement in its line; empty for a package, None if there is
-    no such module."""
+    """The minified source of a module of `atlctl.remote`, with unchanged line numbers; empty for a package, None if
+    there is no such module."""
     if _SENT:
         sent = _SENT.get(name)
         return sent if sent is None else str(sent)
@@ -45,7 +45,7 @@ def _read(path: str) -> str | None:
 
 
 def needed(*names: str) -> dict[str, str]:
-    """The text of these modules and of all that they import of `atlctl.remote`, with the packages around them."""
+    """Sources of these modules, of all modules of `atlctl.remote` that they import, and of the packages around them."""
     texts: dict[str, str] = {"atlctl": ""}
     todo = list(names)
     while todo:
@@ -64,19 +64,19 @@ def needed(*names: str) -> dict[str, str]:
 
 
 def packed(texts: dict[str, str]) -> bytes:
-    """Modules as the boot reads them."""
+    """Modules in the format of the boot code."""
     return zlib.compress(json.dumps(texts).encode(), 6)
 
 
 def inline(texts: dict[str, str]) -> str:
-    """The same as one word, small."""
+    """Modules as a short base64 argument."""
     texts = {name: small_python(text) for name, text in texts.items()}
     return base64.b64encode(zlib.compress(json.dumps(texts).encode(), 9)).decode("ascii")
 
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033 - `cache` is younger than Python 3.8
 def boot() -> str:
-    """The text of `boot.py`, small."""
+    """The minified source of `boot.py`."""
     if _SENT:
         with open("/proc/self/cmdline", encoding="utf-8") as file:
             words = file.read().split("\0")
@@ -85,8 +85,8 @@ def boot() -> str:
 
 
 def small_python(text: str, whole: bool = False) -> str:
-    """Without docstrings and comments. `whole`: every statement keeps its line, for tracebacks; else without the empty
-    lines, too, and indented by one blank each."""
+    """Python source without docstrings and comments. `whole`: keep line numbers, for tracebacks; else also drop empty
+    lines and indent by one space."""
     import ast
 
     lines = text.splitlines()
@@ -119,7 +119,7 @@ def _blanks(line: str) -> str:
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033
 def shell(name: str) -> str:
-    """The text of `sh/NAME.sh`, small; the text beside it that a line `. ./OTHER.sh` names is put in there."""
+    """The minified text of `sh/NAME.sh`. A line `. ./OTHER.sh` is replaced by that file."""
     folder = os.path.dirname(name)
     lines = []
     for line in (_read(os.path.join(os.path.dirname(__file__), "sh", name + ".sh")) or "").splitlines(keepends=True):
@@ -129,7 +129,7 @@ def shell(name: str) -> str:
 
 
 def small_shell(text: str) -> str:
-    """Without comments, indentation and blanks around operators, as far as they are outside of quotes."""
+    """Shell text without comments, indentation and spaces around operators, outside quotes."""
     kept = [""]
     for part in re.findall(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|(?<![^\s;])#[^\n]*|[^'"\\#]+|.""", text, re.DOTALL):
         if part[0] in "'\"\\" or not part.startswith("#") or kept[-1][-1:] not in ("", " ", "\n", ";"):
@@ -149,6 +149,6 @@ def small_shell(text: str) -> str:
 
 
 def command(name: str, flags: str, words: Sequence[str], before: str = "") -> tuple[str, ...]:
-    """The command that runs a Python with `flags` (split at blanks) and `-c` in front of `words`: on a worker, by a
-    shell which is called `name` and runs the text `before` first. It ends with 3 if there is no good Python."""
+    """The command that runs a Python on a worker, with `flags` (split at blanks), `-c` and `words`. A shell named
+    `name` runs the text `before` first. Exits with 3 if there is no suitable Python."""
     return ("/bin/sh", "-c", before + shell("find_python"), name, flags, *words)

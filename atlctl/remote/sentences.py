@@ -1,14 +1,14 @@
-"""Sentences of programs on workers: in English, and as data that the client says in the reader's language."""
+"""Messages of programs on workers: English text with the data that the client needs to translate it."""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # that of `typing` takes long to import
+TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
     from typing import Any, Self
 
 
 class Sentence(str):
-    """In English; the client makes a message of its template and values (`jobs.fields.message`)."""
+    """English text; the client makes a message from its template and values (`jobs.fields.message`)."""
 
     __slots__ = ("template", "values")
     template: str
@@ -21,7 +21,7 @@ class Sentence(str):
 
 
 def plain(value: Any) -> Any:
-    """`value` for JSON, with the sentences in it as data."""
+    """`value` for JSON, with its sentences as data."""
     if isinstance(value, Sentence):
         return {"text": str(value), "template": value.template, "values": plain(value.values)}
     if isinstance(value, dict):

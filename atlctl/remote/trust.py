@@ -1,13 +1,13 @@
-"""Which programs that processes run may be run by this process, too. Also part of the smoke test's boot.
+"""Decides which programs of other processes are safe to run. Also part of the smoke test's boot.
 
-Any user may run a program called `python`, and a Python imports what is beside it before the first line that it is
-given. So two conditions:
+Any user may run a program called `python`, and a Python imports files next to it before the first line of its code.
+Therefore two conditions:
 
-- A process of this user runs it: all its user ids are this one's, read before and after the look at its program. (A
-  process may change its user, and its number may be given to another process, between two looks.)
-- Only owners can write to the file and to the folders above it. Owners other than this user and root are trusted, as
-  this user runs their program already (shared storage often maps root to another user), but not if one of the folders
-  is open to everybody (/tmp): there a name that became free can be taken. Write rights of root's group and of the
+- A process of this user runs it: all its user IDs equal this process's, read before and after checking its program. (A
+  process may change its user, and its PID may be reused, between two checks.)
+- Only owners can write to the file and to the folders above it. Owners other than this user and root are trusted,
+  because this user runs their program already (shared storage often maps root to another user), but not if one of the
+  folders is world-writable (/tmp): there a freed name can be taken. Write permissions of root's group and of the
   owner's private group, which has the owner's number, count as the owner's.
 """
 
@@ -19,21 +19,21 @@ _KIND, _LINK, _FOLDER, _FILE, _STICKY = 0o170000, 0o120000, 0o040000, 0o100000, 
 
 
 def ids(at: str) -> bytes:
-    """The user ids of the process with the folder `at` in /proc. Raises OSError."""
+    """The user IDs of the process with the folder `at` in /proc. Raises OSError."""
     with open(at + "/status", "rb") as file:
         return next((line for line in file if line.startswith(b"Uid:")), b"")
 
 
 def runs(at: str, program: str) -> bool:
-    """Whether the process with the folder `at` in /proc is of this user and runs `program`. Raises OSError."""
+    """Whether the process with the folder `at` in /proc runs `program` as this user. Raises OSError."""
     me = ids("/proc/self")
     return ids(at) == me and os.path.samefile(program, at + "/exe") and ids(at) == me
 
 
 def safe(path: str, strict: bool = False) -> bool:
-    """Whether nobody but owners can change what the absolute `path` leads to, by whatever links. Raises OSError.
+    """Whether only owners can change the target of the absolute `path`, through any links. Raises OSError.
 
-    `strict`: owners other than this user and root are not trusted.
+    `strict`: do not trust owners other than this user and root.
     """
     here, places, links, todo = "/", {"/"}, 0, path.split("/")[::-1]
     while todo:
@@ -65,11 +65,11 @@ def safe(path: str, strict: bool = False) -> bool:
 
 
 def others() -> list[str]:
-    """The Pythons that processes of this user run, under the conditions above.
+    """Pythons run by processes of this user, under the conditions above.
 
-    Each is the path that started the process: it leads to its virtual environment. One that depends on the process's
-    working folder, which may be another by now, is not taken with foreign owners. Processes of this worker come first,
-    among them those that torchrun started.
+    Each is the path that started the process, because it leads to its virtual environment. Relative paths with foreign
+    owners are excluded: the process may have changed its working folder. Processes of this worker come first, and of
+    these the ones that torchrun started.
     """
     found, own = [], {name: os.fsencode(os.environ.get(name, "")) for name in ("ATLCTL_JOB", "ATLCTL_WORKER")}
     for pid in filter(str.isdigit, os.listdir("/proc")):

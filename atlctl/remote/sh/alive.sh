@@ -1,6 +1,6 @@
 #!/bin/sh
-# The first word of the smoke test's agent is the shell's: a worker that has too much to do takes long to start a Python,
-# and is not a silent one. It shows its load, processes that are ready to run and CPUs.
+# The first output of the smoke test's agent, from the shell: a busy worker is slow to start Python, but not dead.
+# Prints load, runnable processes and CPUs.
 count() { cpus=$#; }
 count /sys/devices/system/cpu/cpu[0-9]*
 load=1 running=1/

@@ -1,11 +1,10 @@
 #!/bin/sh
-# Runs a Python of 3.8 or newer: one in PATH, where that of the distribution may be old and another one beside it, else
-# one that a process runs, most likely a trainer's. Arguments: flags (split at blanks), the words behind "-c". Ends with 3
-# if there is no good Python.
+# Runs a Python 3.8 or newer: one in PATH (the distribution's may be old, with another one next to it), else one that a
+# process runs, probably a trainer's. Arguments: flags (split at blanks), arguments of "-c". Exits with 3 if there is no
+# suitable Python.
 #
-# The conditions for a program that a process runs, and why, are those of remote/trust.py: there is no Python yet to run
-# that. The path is the kernel's, without links. A boot that ends with 97 has found its Python too old, and has read
-# nothing: the next one is tried.
+# The conditions for programs of other processes, with their reasons, are in remote/trust.py, which cannot run without a
+# Python. The path is the kernel's, without links. A boot that exits with 97 has read nothing: the next Python is tried.
 # shellcheck disable=SC2086  # flags are split
 # shellcheck disable=SC3013,SC3067  # -ef and -O: dash, busybox and bash have both
 flags=$1

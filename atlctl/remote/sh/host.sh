@@ -1,6 +1,6 @@
 #!/bin/sh
-# One look at a host: its load (L), its CPUs (C), how many ranks run there (R), and after a line G what nvidia-smi prints.
-# A driver that hangs must not keep the rest from being shown, so it is asked last. Arguments: the query of nvidia-smi.
+# Samples a host: load (L), CPUs (C), number of ranks (R), and after a line G the output of nvidia-smi, which is last
+# because a driver that hangs must not delay the rest. Arguments: the nvidia-smi query.
 read -r l _ </proc/loadavg && echo "L $l"
 echo "C `getconf _NPROCESSORS_ONLN 2>/dev/null || grep -c ^processor /proc/cpuinfo`"
 (

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Lists the files of a pattern. $1 is the pattern: unquoted, it is split at newlines and matched, nothing in it is run.
-# $2: files at most. One record ends in NUL, which no name can hold: `f|size|time|checksum of both ends|name`, `u|...` not
-# readable, `s|...` no regular file (never opened), `m|...` there are more, `e|...` the end.
+# Lists the files that match a pattern. $1: the pattern; unquoted, it is split at newlines and matched, nothing in it is
+# run. $2: maximum number of files. Records end in NUL, which no name contains: `f|size|time|checksum of both
+# ends|name`, `u|...` not readable, `s|...` not a regular file (never opened), `m|...` there are more, `e|...` the end.
 IFS='
 '
 n=0

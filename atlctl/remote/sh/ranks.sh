@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints the global rank of every process that a launcher has started as a rank, those of its children again: the same
-# processes as by `rank_of` in remote/ranks.py.
+# Prints the global rank of each process started as a rank by a launcher, and of its children: the same processes as
+# `rank_of` in remote/ranks.py.
 f=/proc/[0-9]*/environ
 command -v grep >/dev/null && f=`grep -la LOCAL_RANK= $f 2>/dev/null`
 for f in $f; do

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Ends the training in a container that stays, see backends/kubernetes/stopping/processes.py. Argument: tenths of a second
-# from SIGTERM to SIGKILL. The last line behind "atlctl: " is what came of it.
+# Ends training and keeps the container, see backends/kubernetes/stopping.py. Argument: tenths of a second from SIGTERM
+# to SIGKILL. The last line, after "atlctl: ", is the result.
 g=$1 m= r= n=0 T= K=
 command -v tr >/dev/null || {
   echo "atlctl: failed the image has no tr"
@@ -9,7 +9,7 @@ command -v tr >/dev/null || {
 exec 2>/dev/null
 read -r me </proc/self/cgroup
 
-# Reads a process: p its parent.
+# Reads a process: p is its parent.
 R() {
   read -r l </proc/$1/stat || return 1
   set -- ${l##*) }
@@ -17,7 +17,7 @@ R() {
   [ $1 != Z ] && [ $1 != X ]
 }
 
-# Whether it is of this container.
+# Whether it belongs to this container.
 I() {
   l=
   read -r l </proc/$1/cgroup
@@ -28,7 +28,7 @@ I() {
   return 1
 }
 
-# w: its words, a blank around each, and b its program.
+# w: its arguments, each between blanks; b: its program.
 W() {
   w=" `tr '\0\n\t' '   ' </proc/$1/cmdline` "
   b=${w# }
@@ -36,7 +36,7 @@ W() {
   b=${b##*/}
 }
 
-# Whether it is part of the training (k: why).
+# Whether it is part of the training (k: reason).
 Q() {
   W $1
   e=" `tr '\0\n\t' '   ' </proc/$1/environ` "
@@ -70,7 +70,7 @@ Q() {
   k=c
 }
 
-# t: what descends from r.
+# t: descendants of r.
 G() {
   t=$r o=-
   while [ "$o" != "$t" ]; do
@@ -85,8 +85,8 @@ G() {
   done
 }
 
-# Looks at all processes: x is all of them with their parents, r roots, u the topmost of t. What descends from a known
-# root is not asked again: asking costs two forks of `tr`, and a worker may have a thousand processes.
+# Scans all processes: x is all of them with their parents, r the roots, u the tops of t. Descendants of a known root
+# are not checked again: a check forks `tr` twice, and a worker may have a thousand processes.
 V() {
   x= y=$r r= a= c=
   for d in /proc/[0-9]*; do
@@ -124,15 +124,15 @@ V() {
   done
 }
 
-# Whether it is a process of a command of exec.
+# Whether it belongs to a command of exec.
 X() {
   case " `tr '\0\n\t' '   ' </proc/$1/environ`" in *" ATLCTL_EXEC="*) return 0 ;; esac
   return 1
 }
 
-# Looks at the first process and what is below it if there is no training: h is set if something only holds the container,
-# O are the programs that may be at work. PID 1 is another container's if pods share their processes: then all that came
-# from outside is looked at.
+# Checks the first process and its descendants if there is no training: h is set if something only keeps the container,
+# O are the programs that may be at work. If pods share their processes, PID 1 belongs to another container: then all
+# processes started from outside are checked.
 H() {
   r=" 1"
   I 1 || {
@@ -167,7 +167,7 @@ H() {
   done
 }
 
-# f is the program of PID 1, L what was there one look before.
+# f: program of PID 1; L: processes of the previous scan.
 V
 W 1
 f=$b

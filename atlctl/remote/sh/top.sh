@@ -1,41 +1,41 @@
 #!/bin/sh
-# Shows what a worker's GPUs, CPUs and memory do, again and again.
+# Samples a worker's GPUs, CPUs and memory repeatedly.
 #
-# One command for each worker as long as the view lives: a new one for each look would pay for a connection, the guard and
-# a shell each time. The guard ends it with its client. It needs `sh` and `sleep`, and uses what is there of `nvidia-smi`
-# and cgroups; everything else is read by the shell itself, so that a look starts two processes.
+# One command per worker for the whole view: a new one per sample would cost a connection, the guard and a shell each
+# time. The guard ends it with its client. It needs `sh` and `sleep`, and uses `nvidia-smi` and cgroups if available;
+# the shell reads everything else, so a sample starts two processes.
 #
-# Two loops, so that an `nvidia-smi` that hangs in the driver stops only what it reports itself.
+# Two loops, so that an `nvidia-smi` that hangs in the driver delays only the GPUs.
 #
-# On stdout, CPU and memory; a line is a letter and numbers as the kernel gives them:
+# On stdout, CPU and memory; each line is a letter and the kernel's numbers:
 #
 #     A LIST CPUS         once: CPUs that this process may use, CPUs of the machine
-#     T SECONDS           a sample begins: uptime of the machine
+#     T SECONDS           start of a sample: uptime of the machine
 #     S TICKS...          first line of /proc/stat
 #     M KIB, F KIB        MemTotal, MemAvailable
-#     V 2|1               what follows is of the cgroup, version 2 or 1
+#     V 2|1               the following lines are from the cgroup, version 2 or 1
 #     U BYTES, L BYTES    memory in use, its limit (`max`)
-#     I BYTES             of that: file cache that is not in use
+#     I BYTES             inactive file cache in it
 #     P COUNT             CPU time used: microseconds (2), nanoseconds (1)
 #     Q QUOTA PERIOD      CPU limit (`max`, -1)
-#     .                   it ends
+#     .                   end of the sample
 #
-# On stderr, since it comes from another process at the same time, GPUs:
+# On stderr, GPUs, because another process writes them at the same time:
 #
-#     N 0|1               there is no nvidia-smi; whether there are GPU devices all the same
-#     G FORM              a look begins; which query is used
-#     ...                 what nvidia-smi prints
-#     E CODE              it ended
+#     N 0|1               nvidia-smi not found; whether there are GPU devices
+#     G FORM              start of a sample; which query is used
+#     ...                 output of nvidia-smi
+#     E CODE              exit code of nvidia-smi
 #
-# Arguments: seconds between two looks, the same as a whole number, samples of CPU and memory (0: no end), looks at GPUs
-# (0: no end), where /proc, /sys and /dev are (empty: /), the query of GPUs, two more fields of it of which a driver knows
-# one or none, the form of its output.
+# Arguments: seconds between samples, the same as an integer, number of CPU and memory samples (0: unlimited), number of
+# GPU samples (0: unlimited), prefix of /proc, /sys and /dev (empty: /), the GPU query, two additional fields of which a
+# driver knows one or none, the output format.
 i=$1 j=$2 n=$3 k=$4 r=$5 f=$6 a=$7 b=$8 o=$9
 
 w() { sleep $i 2>/dev/null || sleep $j 2>/dev/null || exit 9; }
 
-# A sample is one write: each is a message for the client to take. e adds a line to it, v the first line of a file behind
-# a letter, s the number behind a name.
+# A sample is one write, so the client receives it as one message. e adds a line, v the first line of a file after a
+# letter, s the number after a name.
 e() {
   u="$u$1
 "
@@ -71,9 +71,9 @@ m() {
         ;;
     esac
   done <$r/proc/self/status
-  # A cgroup of version 2 that has `memory.current` is not the root of a machine: it is a container's. One of version 1
-  # has the same files in both; that it is a container's is known by a limit alone, which the reader looks at. With both
-  # versions at once (hybrid), version 2 is in a folder of its own.
+  # A version 2 cgroup with `memory.current` is a container's, not the root of a machine. A version 1 cgroup has the
+  # same files in both; only a limit shows that it is a container's, which the reader checks. With both versions
+  # (hybrid), version 2 is in a separate folder.
   d=$r/sys/fs/cgroup g= l=
   if [ -r $d/memory.current ]; then
     g=2

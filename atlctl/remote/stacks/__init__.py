@@ -1,4 +1,4 @@
-"""Runs in a worker: what every rank process there is doing, as one line of JSON.
+"""Stack probe: collects the state of each rank process in a worker as one line of JSON.
 
-A program of its own, sent as text: Python 3.8, standard library alone. It stops no process.
+A separate program, sent as text: Python 3.8, standard library only. It stops no process.
 """

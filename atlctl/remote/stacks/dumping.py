@@ -1,6 +1,6 @@
-"""Python stacks and flight recorders of rank processes, from whoever gives them.
+"""Python stacks and flight recorders of rank processes, from torch's worker server or py-spy.
 
-Modules that take long to import are imported where they are needed: many probes may run on one machine.
+Slow imports are inside functions, because many probes may run on one machine.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from atlctl.remote.proc import decoded, link, read, read_all
 from atlctl.remote.sentences import Sentence
 from atlctl.remote.trust import runs, safe
 
-TYPE_CHECKING = False  # that of `typing` takes long to import
+TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
     from typing import Any
 
     Found = dict[str, Any]
 
-#: Processes that are asked at once, and seconds in which one must answer.
+#: Concurrent processes; seconds for the answer of each.
 AT_ONCE = 4
 _SERVER_SECONDS, _SPY_SECONDS = 2.0, 5.0
-#: Bytes of an answer and of a recorder's dump; threads of a stack, frames of a thread, entries of a recorder.
+#: Maximum bytes of an answer and of a recorder's dump; threads of a stack, frames of a thread, entries of a recorder.
 _ANSWER_LIMIT, _DUMP_LIMIT = 4 << 20, 1 << 20
 _THREADS, _FRAMES, _ENTRIES = 32, 64, 256
 _TRIES = 3
@@ -33,7 +33,7 @@ DUMP_FILES = (b"TORCH_FR_DUMP_TEMP_FILE", b"TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 class Dumps:
-    """Asks torch's own worker server first, then py-spy. `problem`: why there is no py-spy, None where there is one."""
+    """Queries torch's worker server first, then py-spy. `problem`: why py-spy is not available; None if it is."""
 
     def __init__(self, brought: bytes | None, deadline: float) -> None:
         self._deadline = deadline
@@ -53,7 +53,7 @@ class Dumps:
             os.close(self._brought)
 
     def ask(self, ranks: list[Found], environs: dict[int, dict[bytes, bytes]]) -> None:
-        """Adds `stack` and `recorder` to each of `ranks`: what was found, or why nothing was."""
+        """Add `stack` and `recorder`, or the reasons why they are missing, to each of `ranks`."""
         files = {}
         for rank in ranks:
             environ = environs.get(rank["pid"], {})
@@ -118,7 +118,7 @@ class Dumps:
             left = min(_SPY_SECONDS, self._deadline - time.monotonic())
             if left <= 0:
                 break
-            # Without --nonblocking it would stop the process, and leave it stopped if it were killed.
+            # Without --nonblocking it would stop the process, and leave it stopped if py-spy were killed.
             try:
                 code, out, err = self._call(program, ["dump", "--nonblocking", "--json", "--pid", str(pid)], left)
             except OSError as error:
@@ -137,7 +137,7 @@ class Dumps:
         return None, Sentence("py-spy: {why}", why=why)
 
     def _put(self, brought: bytes) -> str | None:
-        """Opens the program. Its folder is gone again before it runs for a rank, so nothing can leave it behind."""
+        """Open the program. Its folder is deleted before it runs, so nothing can be left behind."""
         import shutil
         import tempfile
 
@@ -164,7 +164,7 @@ class Dumps:
         return why
 
     def _call(self, program: str, words: list[str], seconds: float) -> tuple[int | None, bytes, bytes]:
-        """Exit code (None: not in time) and both outputs: by files without a name, as it would hang on a full pipe."""
+        """Exit code (None: timeout) and both outputs, in unnamed files: a full pipe would block the program."""
         import subprocess
         import tempfile
 
@@ -203,8 +203,8 @@ def _threads(answer: list[Found]) -> list[Found]:
 
 
 def _beside(pid: int, called: str) -> tuple[str | None, str]:
-    """A py-spy beside the interpreter of a process, as that was called (it may be that of a virtual environment) or as
-    it is; else why there is none. That of another user's process is not run."""
+    """A py-spy next to a process's interpreter, by the path of its call (perhaps in a virtual environment) or its real
+    path; else the reason why there is none. The py-spy of another user's process is not run."""
     why = Sentence("there is no py-spy in the worker")
     for python in (called, link(f"/proc/{pid}/exe")):
         path = os.path.join(os.path.dirname(python), "py-spy")
@@ -220,7 +220,7 @@ def _beside(pid: int, called: str) -> tuple[str | None, str]:
 
 
 def _server_of(pid: int, stated: str) -> str:
-    """The socket on which this very process listens: another rank may have taken the name that is stated."""
+    """The socket on which this process listens: another rank may have taken the name in its environment."""
     inodes = set()
     for name in os.listdir(f"/proc/{pid}/fd"):
         match = re.match(r"socket:\[(\d+)\]$", link(f"/proc/{pid}/fd/{name}"))
@@ -234,7 +234,7 @@ def _server_of(pid: int, stated: str) -> str:
 
 
 def _post(path: str, handler: str) -> bytes:
-    """What a handler of torch's worker server answers. Raises OSError and ValueError."""
+    """The answer of a handler of torch's worker server. Raises OSError and ValueError."""
     import socket
 
     deadline = time.monotonic() + _SERVER_SECONDS
@@ -257,12 +257,12 @@ def _post(path: str, handler: str) -> bytes:
 
 
 def _why(error: Exception) -> str:
-    """The sentence that was raised, or what the system says."""
+    """The raised sentence, or the system's error message."""
     return next((word for word in error.args if isinstance(word, Sentence)), str(error))
 
 
 def _recorder(answer: bytes) -> Found | None:
-    """A dump without the entries that are long over; None where nothing is recorded."""
+    """A dump without old entries; None if nothing is recorded."""
     dump = json.loads(answer.decode("utf-8", "replace"))
     if not isinstance(dump, dict) or not dump.get("entries"):
         return None

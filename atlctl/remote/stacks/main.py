@@ -1,4 +1,4 @@
-"""The probe: two looks at each rank some seconds apart, then the stacks."""
+"""The stack probe: samples each rank twice, some seconds apart, and then reads the stacks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from atlctl.remote.sentences import Sentence, plain
 
 from .dumping import Dumps
 
-TYPE_CHECKING = False  # that of `typing` takes long to import
+TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
     from typing import Any
 
     Found = dict[str, Any]
 
 _CHILDREN, _MOVED, _MAPS = 32, 5, 8 << 20
-#: Bytes of headroom below which nothing but /proc is looked at. A py-spy takes some 10 MiB, four run at once, and the
-#: training goes on to take memory meanwhile.
+#: Minimum bytes of free memory for more than reading /proc. A py-spy takes about 10 MiB, four run at once, and the
+#: training may allocate more meanwhile.
 HEADROOM = 128 << 20
 _MAX_THREADS = 512
 _X86 = {
@@ -44,7 +44,7 @@ _ARM = {
     426: "io_uring_enter", 66: "writev", 61: "getdents64", 137: "rt_sigtimedwait", 71: "sendfile", 69: "preadv",
 }  # fmt: skip
 _SYSCALLS = {"x86_64": _X86, "aarch64": _ARM}.get(os.uname().machine, {})
-#: Calls whose first argument is a descriptor.
+#: System calls whose first argument is a file descriptor.
 _ON_FILE = frozenset({
     "read", "write", "readv", "writev", "pread64", "preadv", "pwrite64", "ioctl", "fcntl", "flock", "fsync",
     "fdatasync", "fstat", "getdents64", "recvfrom", "recvmsg", "accept", "accept4", "connect",
@@ -52,7 +52,7 @@ _ON_FILE = frozenset({
 
 
 def main(*words: str) -> None:
-    """`words`: seconds of the window, seconds for all, bytes of a compressed py-spy on standard input (0: none)."""
+    """`words`: seconds of the window, seconds in total, bytes of a compressed py-spy on standard input (0: none)."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _leave)
     window, seconds, size = float(words[0]), float(words[1]), int(words[2])
@@ -99,7 +99,7 @@ def _leave(number: int, _frame: object) -> None:
 
 
 def _tell_torch(ranks: list[Found]) -> None:
-    """Adds `torch`: whether the process has loaded torch's libraries; None where its memory map cannot be read."""
+    """Add `torch`: whether the process has loaded torch's libraries; None if its memory map cannot be read."""
     paths = {f"/proc/{rank['pid']}/maps": rank for rank in ranks}
     maps, _ = read_all(list(paths), _MAPS)
     for path, rank in paths.items():
@@ -107,7 +107,7 @@ def _tell_torch(ranks: list[Found]) -> None:
 
 
 def _dump(ranks: list[Found], finder: Finder, room: Found, brought: bytes | None, deadline: float) -> str | None:
-    """Why there are no Python stacks, for all ranks alike; None where they were tried."""
+    """Read the stacks. Returns the reason if this is impossible for all ranks; else None."""
     if room["headroom"] is not None and room["headroom"] < HEADROOM:
         return Sentence(
             "only {free} MiB of memory are free, and {needed} are needed for stacks: /proc alone was read",
@@ -133,7 +133,7 @@ def _look(finder: Finder, pid: int) -> Found:
 
 
 def look_at(pid: int) -> dict[str, Any]:
-    """One look at a process: its own numbers, its main thread, and where its other threads wait."""
+    """A sample of a process: its counters, its main thread, and wait locations of its other threads."""
     folder = f"/proc/{pid}"
     process, main = stat(folder), _thread(pid, pid)
     if process is None or main is None:
@@ -166,7 +166,7 @@ def _thread(pid: int, tid: int) -> dict[str, Any] | None:
 
 
 def _syscall(pid: int, folder: str) -> tuple[str | None, bool | None, str | None]:
-    """The system call a thread is in, whether a futex has a time limit, and what a descriptor stands for."""
+    """The system call of a thread, whether a futex wait has a timeout, and the file behind a descriptor."""
     words = read(folder + "/syscall").split()
     if not words or words == [b"running"]:
         return ("running" if words else None), None, None
@@ -184,7 +184,7 @@ def _syscall(pid: int, folder: str) -> tuple[str | None, bool | None, str | None
 
 
 def _change(first: Found, last: Found) -> Found:
-    """Two looks as one: numbers that count as what they grew by. `looks` is empty where the process has ended."""
+    """The difference of two samples. `looks` is empty if the process has ended."""
     if not first.get("main") or not last.get("main") or first["start"] != last["start"]:
         return {"looks": []}
     older = {other["tid"]: other["ticks"] for other in first["others"]}
@@ -230,7 +230,7 @@ def _grown(first: Found, last: Found, name: str) -> int | None:
 
 
 def _started(ticks: int) -> float | None:
-    """Seconds since the epoch of a start time in ticks since boot."""
+    """Start time in seconds since the epoch, from ticks since boot."""
     for line in read("/proc/stat", 1 << 20).splitlines():
         if line.startswith(b"btime "):
             return int(line.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")

@@ -1,6 +1,6 @@
-"""The supervisor of one job: `boot` is its entry, `supervisor` its heart. It runs with `python -I -S`: it starts
-quickly and depends on nothing that is installed.
+"""Supervisor of a job. `boot` is its entry point, `supervisor` its core. It runs with `python -I -S`, to start quickly
+and to be independent of installed packages.
 
-What a client on another machine asks for is here, too: `asked` is the entry, and for a start `starting`. Each question
-is one process: words in, lines of JSON out.
+It also serves requests of a client on another machine: `asked` is the entry point, and `starting` for a start. Each
+request is one process: arguments in, lines of JSON out.
 """

@@ -1,7 +1,7 @@
-"""One question, whose name and details are in the words of the command; and its answer.
+"""Answers one request of a remote client; name and details are arguments.
 
-How a worker is (`look`), its log, the beginning of a file, its end by way of its supervisor, and the removal of what is
-left of it. A start is a dialogue, see `starting`.
+State of a worker (`look`), its log, the beginning of a file, a stop through its supervisor, and the removal of its
+folder. A start is a dialogue, see `starting`.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from . import folders, processes
 from .logs import log
 from .telling import Refused, explained, say, write
 
-#: The exit code if the answer is a refusal, which is on standard output.
+#: Exit code if the answer on standard output is a refusal.
 REFUSED = 96
-#: Names of programs that are told.
+#: Maximum number of programs to report.
 MAX_PROGRAMS = 50
-#: Seconds that the supervisor may take beyond the grace: SIGKILL has 5 s, pipes 2 s, and the machine is busy.
+#: Seconds for the supervisor beyond the grace: SIGKILL takes 5 s, pipes 2 s, and the machine may be busy.
 MARGIN_SECONDS = 12.0
-#: How long a supervisor may live on after it has closed its socket, seconds.
+#: Seconds that a supervisor may keep running after it has closed its socket.
 GOING_SECONDS = 2.0
-#: Of a worker whose supervisor was killed.
+#: The exit reason of a worker whose supervisor was killed.
 KILLED = "its supervisor was killed while it was stopped"
 
 
 def main(question: str, details: str) -> None:
-    """The entry. `details` are JSON. Never returns."""
+    """Entry point. `details` is JSON. Never returns."""
     if question in ("log", "read"):
         answer({"log": log, "read": read}[question], details)
     answer(lambda wanted: say({"look": look, "stop": stop, "remove": remove}[question](wanted)), details)
 
 
 def answer(give: Callable[[dict[str, Any]], object], details: str) -> NoReturn:
-    """Give the answer to one question, and end."""
+    """Answer a request and exit."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     wanted = json.loads(details)
@@ -63,10 +63,10 @@ def answer(give: Callable[[dict[str, Any]], object], details: str) -> NoReturn:
 
 
 def look(wanted: dict[str, Any]) -> dict[str, Any]:
-    """What is to be seen of one worker, and how much its machine has to do. Raises Refused."""
+    """The state of a worker and the load of its machine. Raises Refused."""
     folder = wanted["folder"]
     record = folders.record(folder, wanted["uid"])
-    # The order matters: a worker that ends meanwhile has its exit written by now, or is seen as running.
+    # The order matters: a worker that ends meanwhile has written its exit by now, or counts as running.
     presence, place = folders.presence(record)
     found = {
         **seen(f"{folder}/workers/{wanted['worker']}", presence, place),
@@ -86,12 +86,12 @@ def look(wanted: dict[str, Any]) -> dict[str, Any]:
 def seen(
     own: str, presence: str, place: str, table: Callable[[], dict[int, Stat]] = processes.everything
 ) -> dict[str, Any]:
-    """What is to be seen of the worker in the folder `own` alone. Raises Refused.
+    """The state of the worker in the folder `own`. Raises Refused.
 
-    `presence`, `place`: of its supervisor. `table`: all processes, for which is asked only if the worker may be Held.
+    `presence`, `place`: of its supervisor. `table`: returns all processes; called only if the worker may be Held.
     """
     process = folders.read_json(f"{own}/proc.json") or {}
-    # The order matters: a worker that ends meanwhile has its exit written by now, or is seen as running.
+    # The order matters: a worker that ends meanwhile has written its exit by now, or counts as running.
     found: dict[str, Any] = {
         "event": "seen",
         "presence": presence,
@@ -108,16 +108,16 @@ def seen(
 
 
 def _programs(table: dict[int, Stat], first: object) -> list[str]:
-    """The names of the programs that run in the worker whose first process is `first`."""
+    """Names of the programs that run below the worker's first process, `first`."""
     family = {first, *below(children_of(table), (first,))} if isinstance(first, int) else set()
     return sorted({table[pid].comm for pid in family if pid in table})[:MAX_PROGRAMS]
 
 
 def ranks(pids: Iterable[int], job: str) -> dict[int, str]:
-    """The global ranks of torchrun's children among `pids` that are of `job`, and the worker of each.
+    """Global ranks of torchrun's children among `pids` that belong to `job`, and their workers.
 
-    Inside such a process `RANK` is torch's and counts processes, in other processes the platform's, which counts
-    workers. A job that was started inside of this one has ranks of its own.
+    In such a process torch sets `RANK`, which counts processes; elsewhere the platform does, and it counts workers. A
+    job started inside this one has separate ranks.
     """
     found = {}
     for pid in pids:
@@ -138,7 +138,7 @@ def ranks(pids: Iterable[int], job: str) -> dict[int, str]:
 
 
 def read(wanted: dict[str, Any]) -> None:
-    """One line of JSON, then the bytes. A relative path begins in the worker's working folder. Raises Refused."""
+    """One line of JSON, then the file's bytes. Relative paths start in the worker's working folder. Raises Refused."""
     record = folders.record(wanted["folder"], wanted["uid"])
     base = record["workers"][0].get("chdir", "/")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -165,7 +165,7 @@ def read(wanted: dict[str, Any]) -> None:
 
 
 def stop(wanted: dict[str, Any]) -> dict[str, Any]:
-    """SIGTERM, `grace` seconds, SIGKILL. Raises Refused."""
+    """Stop a worker: SIGTERM, and SIGKILL after `grace` seconds. Raises Refused."""
     folder = wanted["folder"]
     record = folders.record(folder, wanted["uid"])
     presence, place = folders.presence(record)
@@ -199,10 +199,10 @@ def _told(how: str, processes: int = 0) -> dict[str, Any]:
 
 
 def _ask(folder: str, record: dict[str, Any], grace: float) -> dict[str, Any] | None:
-    """What the supervisor says; None if it went away without a word."""
+    """The supervisor's answer; None if it exited without one."""
     names = [entry["name"] for entry in record["workers"]]
     body = {"id": 1, "uid": record["uid"], "fds": 0, "op": "stop", "workers": names, "grace": grace}
-    # By way of a descriptor, since socket addresses are shorter than paths may be.
+    # Through a descriptor, because socket addresses are shorter than some paths.
     here = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
@@ -224,7 +224,7 @@ def _ask(folder: str, record: dict[str, Any], grace: float) -> dict[str, Any] | 
 
 
 def remove(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Delete the folder of a worker that has ended. Raises Refused."""
+    """Delete the folder of an ended worker. Raises Refused."""
     folder = wanted["folder"]
     folders.trusted(folder)
     if not os.path.isdir(folder):
@@ -233,7 +233,7 @@ def remove(wanted: dict[str, Any]) -> dict[str, Any]:
     try:
         found = folders.read_json(f"{folder}/job.json")
         if found is not None and found.get("uid") != wanted["uid"]:
-            return {"event": "removed"}  # long since, and another job is there
+            return {"event": "removed"}  # removed before, and another job is there
         if found is not None:
             presence, place = folders.presence(found)
             if presence == "alive":

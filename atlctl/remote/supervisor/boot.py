@@ -1,8 +1,8 @@
-"""Start of a supervisor: how a launcher begins it and hears of it, and what it does then, under a guard.
+"""Supervisor start: the launcher starts it and waits for its report; then the supervisor runs under a guard.
 
-Two processes: the guard, which only waits, and its child, the supervisor. Both adopt orphans. When the
-supervisor is killed, everything it had started falls to the guard, which kills it: workers never outlive
-their supervisor. When the guard is killed, the supervisor stops the job.
+Two processes: the guard, which only waits, and its child, the supervisor. Both adopt orphans. If the supervisor is
+killed, the guard inherits everything it had started and kills it: workers never outlive their supervisor. If the guard
+is killed, the supervisor stops the job.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 
 from . import processes
 
-#: What a launcher says when it has taken note of the start.
+#: The launcher's message that it has recorded the start.
 KEEP = b"k"
-#: Seconds in which a supervisor must have started.
+#: Maximum seconds for a supervisor's start.
 START_SECONDS = 60.0
-#: How long a start that has failed may take to end what it had begun.
+#: Maximum seconds for a failed start to end its processes.
 UNDO_SECONDS = 15.0
-#: Seconds in which the guard ends what a supervisor that was killed has left.
+#: Maximum seconds for the guard to end the processes of a killed supervisor.
 GUARD_SECONDS = 30.0
 
 _PROGRAM = (
@@ -36,7 +36,7 @@ _PROGRAM = (
 
 
 class Failed(Exception):
-    """There is no answer. `late`: none in time; else the supervisor has ended."""
+    """The supervisor did not answer. `late`: timeout; else it has ended."""
 
     def __init__(self, message: str, *, late: bool = False) -> None:
         super().__init__(message)
@@ -44,16 +44,16 @@ class Failed(Exception):
 
 
 def umask() -> int:
-    """This process's."""
+    """This process's umask."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 def port_is_free(port: int) -> bool:
-    """Whether torch's store could listen there."""
+    """Whether torch's store could listen on this port."""
     with socket.socket() as probe:
-        # As the store does: a port that only waits out old connections is free.
+        # As the store does: a port with old connections in TIME_WAIT is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
@@ -63,15 +63,15 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port on which nobody listens, on any of this machine's addresses."""
+    """A free port on all addresses of this machine."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 
 def choose_port(wanted: int | None, first: int, taken: Collection[int] = ()) -> int | None:
-    """`wanted`, or `first` if it is free, or any other free one; None if the wanted one is in use. `taken`: those that
-    are given away and perhaps not used yet."""
+    """`wanted`, or `first` if it is free, or another free port; None if the wanted one is in use. `taken`: ports that
+    are assigned but may not be in use yet."""
     if wanted is not None:
         return wanted if port_is_free(wanted) else None
     if first not in taken and port_is_free(first):
@@ -84,14 +84,14 @@ def choose_port(wanted: int | None, first: int, taken: Collection[int] = ()) -> 
 def begin(
     where: str, folder: str, link: int, env: Mapping[str, str] | None = None, *flags: str
 ) -> subprocess.Popen[bytes]:
-    """The supervisor of the job in `folder`, from the package in the folder `where`, with the socket `link`. `flags`:
-    more of them for its Python. Raises OSError with the name of the file in it."""
+    """Start the supervisor of the job in `folder`, with the package in the folder `where` and the socket `link`.
+    `flags`: additional options for its Python. Raises OSError with the file's name."""
     log = os.open(
         f"{folder}/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
     )
     try:
         return subprocess.Popen(
-            # UTF-8 whatever the locale: commands come from clients with locales of their own.
+            # UTF-8 independent of the locale: commands come from clients with different locales.
             [sys.executable, "-I", "-S", *flags, "-X", "utf8", "-c", _PROGRAM, where, folder, str(link)],
             env=env,
             stdin=subprocess.DEVNULL,
@@ -109,7 +109,7 @@ def begin(
 
 
 def await_start(link: socket.socket, folder: str) -> dict[str, Any]:
-    """What the supervisor says, see `main`. Raises Failed."""
+    """The supervisor's report, see `main`. Raises Failed."""
     data = b""
     deadline = time.monotonic() + START_SECONDS
     while not data.endswith(b"\n"):
@@ -133,9 +133,9 @@ def _last_line(folder: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-# The supervisor's own part
+# Code that runs in the supervisor
 
-#: What a launcher may have been told to ignore, and workers must not inherit.
+#: Signals that a launcher may ignore; workers must not inherit that.
 SIGNALS = (
     signal.SIGQUIT,
     signal.SIGUSR1,
@@ -150,7 +150,8 @@ SIGNALS = (
 def main(folder: str, ready: int) -> None:
     """Run the job in `folder`. Never returns.
 
-    `ready` (a socket) is told in one JSON line whether it started, and must answer with KEEP for the job to stay.
+    Reports in one JSON line on `ready` (a socket) whether the job started; the launcher must answer KEEP for it to
+    stay.
     """
     os.chdir("/")
     processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
@@ -160,7 +161,7 @@ def main(folder: str, ready: int) -> None:
         status = 1
         try:
             status = _supervise(folder, ready, guard)
-        except BaseException:  # noqa: BLE001  the end of this process: what it died of goes to its log
+        except BaseException:  # noqa: BLE001  the process ends here: the error goes to its log
             sys.excepthook(*sys.exc_info())
         finally:
             sys.stderr.flush()
@@ -169,7 +170,7 @@ def main(folder: str, ready: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: processes.send((supervisor,), number))
-    # The supervisor is the only child until it ends; then its orphans are.
+    # The supervisor is the only child until it ends; later, its orphans are.
     os.wait()
     processes.end_all_below(guard, GUARD_SECONDS)
     os._exit(0)
@@ -207,7 +208,7 @@ def _supervise(folder: str, ready: int, guard: int) -> int:
     except OSError as error:
         processes.end_all_below(os.getpid(), KILL_SECONDS)
         answer = {"ok": False, "exit_code": 1, "message": f"{error.strerror}: {error.filename or folder}"}
-    with contextlib.suppress(OSError):  # a launcher that has gone shows when its word is awaited
+    with contextlib.suppress(OSError):  # awaiting the launcher's answer will show that it has gone
         launcher.sendall(json.dumps(answer).encode() + b"\n")
     if supervisor is None or not answer["ok"]:
         return 1

@@ -1,7 +1,6 @@
-"""The control socket: requests as JSON lines, descriptors beside them, answers as JSON lines.
+"""Control socket: requests and answers as JSON lines, descriptors sent with the requests.
 
-Commands die with the connection that asked for them. Whatever is not a request is refused here, and never ends the
-supervisor.
+Commands end with the connection that requested them. Invalid requests are refused and never end the supervisor.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from typing import Any, NamedTuple
 from . import processes
 from .loop import Loop
 
-#: Bytes of one request at most. The kernel takes command lines of 6 MiB.
+#: Maximum bytes of a request. The kernel accepts command lines of 6 MiB.
 MAX_MESSAGE = 16 * 1024 * 1024
 
 
 class Exec(NamedTuple):
-    """Run `argv` in `worker`, on the descriptors that came along. `token` marks all processes of one run."""
+    """Run `argv` in `worker`, on the descriptors sent with the request. `token` marks all processes of a run."""
 
     worker: str
     argv: list[str]
@@ -37,20 +36,20 @@ class Exec(NamedTuple):
 
 
 class End(NamedTuple):
-    """End the command of this number: SIGTERM, `grace` seconds later SIGKILL."""
+    """End the command of this number: SIGTERM, and SIGKILL after `grace` seconds."""
 
     grace: float
 
 
 class Stop(NamedTuple):
-    """End these workers: SIGTERM, `grace` seconds later SIGKILL."""
+    """End these workers: SIGTERM, and SIGKILL after `grace` seconds."""
 
     workers: list[str]
     grace: float
 
 
 class Message(NamedTuple):
-    """One request for the job `uid`, with `descriptors` beside it. `request` None: of a kind that is unknown."""
+    """A request for the job `uid`, sent with `descriptors`. `request` is None if its kind is unknown."""
 
     number: int
     uid: str
@@ -59,7 +58,7 @@ class Message(NamedTuple):
 
 
 def parse(line: bytes) -> Message | None:
-    """The message in a line, None if it is not one."""
+    """The message in a line; None if it is invalid."""
     try:
         raw = json.loads(line)
         return Message(_whole(raw["id"]), _text(raw["uid"]), _whole(raw["fds"]), _request(raw))
@@ -98,14 +97,14 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-#: Out of descriptors, seconds until the next client is let in.
+#: Seconds until the next accept if there are no free descriptors.
 ACCEPT_AGAIN_SECONDS = 0.2
-#: Bytes of answers that are kept for a client that does not read them.
+#: Maximum bytes of answers to buffer for a client that does not read.
 MAX_UNHEARD = 4 * 1024 * 1024
 
 
 class Execution:
-    """One command in a worker, asked for by one connection."""
+    """A command in a worker, requested by one connection."""
 
     def __init__(self, number: int, worker: str, child: subprocess.Popen[bytes], token: str) -> None:
         self.number = number
@@ -116,12 +115,12 @@ class Execution:
         self.start = found.start if found else 0
         self.token = token
         self.exited = False
-        #: When its end turns from SIGTERM to SIGKILL, on the monotonic clock; None while nobody asked for its end.
+        #: Time of its SIGKILL, on the monotonic clock; None if its end was not requested.
         self.kill_at: float | None = None
 
 
 class Connection:
-    """One client. Requests are handled in order; descriptors belong to the request they came with."""
+    """A client. Requests are handled in order; descriptors belong to the request they were sent with."""
 
     def __init__(
         self,
@@ -178,7 +177,7 @@ class Connection:
         return True
 
     def send(self, message: dict[str, Any]) -> None:
-        """Queue one message; a client that has gone is no error."""
+        """Queue a message; ignored if the client has gone."""
         if self.closed or len(self._outgoing) > MAX_UNHEARD:
             return
         self._outgoing += json.dumps(message).encode() + b"\n"
@@ -199,7 +198,7 @@ class Connection:
             self._loop.write_also(self._sock.fileno(), self._ready, self._blocked)
 
     def rest(self) -> bool:
-        """Send what a client has not taken yet, as far as it takes it now. True where something is left."""
+        """Send as much pending data as the client accepts now. True if some is left."""
         if self.closed:
             return False
         self._flush()
@@ -209,7 +208,7 @@ class Connection:
         return self._sock.fileno()
 
     def close(self) -> None:
-        """Forget the client; what it had started is ended by the owner."""
+        """Drop the client; the owner ends its commands."""
         if self.closed:
             return
         self.closed = True
@@ -221,7 +220,7 @@ class Connection:
 
 
 def part(connections: Iterable[Connection], seconds: float) -> None:
-    """Give slow readers what they have not taken yet: answers to many workers are more than a socket holds."""
+    """Send pending data to slow readers: answers to many workers do not fit into a socket buffer."""
     deadline = time.monotonic() + seconds
     while (slow := [one for one in connections if one.rest()]) and (left := deadline - time.monotonic()) > 0:
         poll = select.poll()
@@ -231,7 +230,7 @@ def part(connections: Iterable[Connection], seconds: float) -> None:
 
 
 def _receive(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int], int]:
-    """Bytes, at most so many descriptors, and flags; `socket.recv_fds` is younger than Python 3.8."""
+    """Bytes, up to `most` descriptors, and flags; Python 3.8 has no `socket.recv_fds`."""
     found = array.array("i")
     data, extra, flags, _ = sock.recvmsg(size, socket.CMSG_LEN(most * found.itemsize))
     for level, kind, content in extra:
@@ -241,10 +240,8 @@ def _receive(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int
 
 
 class Listener:
-    """Accepts clients of this user on `folder/control.sock`."""
-
     def __init__(self, loop: Loop, folder: int, accept: Callable[[socket.socket], None]) -> None:
-        """`folder`: a descriptor of the job's folder, since socket addresses are short and paths are not."""
+        """`folder`: a descriptor of the job's folder, because socket addresses must be short."""
         self._accept = accept
         self._loop = loop
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -264,9 +261,9 @@ class Listener:
         try:
             sock, _ = self._sock.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return  # gone again
+            return  # the client has gone
         except OSError:
-            # Out of descriptors. The client stays in the queue, and would wake the loop without end.
+            # No free descriptors. The client stays in the queue, and would wake the loop endlessly.
             self._loop.forget(self._sock.fileno())
             self._loop.later(ACCEPT_AGAIN_SECONDS, lambda: self._loop.read(self._sock.fileno(), self._ready))
             return

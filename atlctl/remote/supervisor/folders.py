@@ -1,7 +1,7 @@
-"""Files and folders of jobs on this machine: private, whole or not there, each guarded by a lock beside it.
+"""Files and folders of jobs on this machine: private, written atomically, each with a lock next to it.
 
-A worker that was started from elsewhere has `STATE/ssh-workers/JOB/WORKER/`. The worker's name is in the path because
-hosts often share a home, and perhaps with the client: its records are in `STATE/ssh/`.
+A worker that was started remotely has `STATE/ssh-workers/JOB/WORKER/`. The path contains the worker's name because
+hosts often share a home directory, perhaps with the client, whose records are in `STATE/ssh/`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .telling import Refused, explained
 
 
 def write_json(path: str, value: Any) -> None:
-    """Write 0600 beside `path`, then rename. Raises OSError, and leaves no other file behind."""
+    """Write `path` atomically, mode 0600, by a rename. Raises OSError, and leaves no temporary file behind."""
     temporary = f"{path}.new"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
             view = memoryview(json.dumps(value).encode())
-            while view:  # a disk that is nearly full takes a part
+            while view:  # a nearly full disk accepts only a part
                 view = view[os.write(descriptor, view) :]
         finally:
             os.close(descriptor)
@@ -37,14 +37,14 @@ def write_json(path: str, value: Any) -> None:
         raise
 
 
-#: Where they are in the folder for state.
+#: The folder for them in the state folder.
 TREE = "ssh-workers"
-#: No file of a folder is larger; an environment of this size could not be started.
+#: Maximum bytes of a file; an environment of this size could not be started.
 MAX_FILE = 16 * 1024 * 1024
 
 
 def state() -> str:
-    """Where state lives on this machine: as `atlctl` itself finds it."""
+    """The state folder on this machine, by the same rule as in `atlctl`."""
     own = os.environ.get("ATLCTL_STATE_DIR", "")
     if os.path.isabs(own):
         return os.path.normpath(own)
@@ -55,7 +55,7 @@ def state() -> str:
 
 
 def private(path: str) -> None:
-    """Make a folder that only this user can write to, or accept one. Raises Refused."""
+    """Create a folder that only this user can write to, or check an existing one. Raises Refused."""
     try:
         if not os.path.lexists(path):
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -67,7 +67,7 @@ def private(path: str) -> None:
 
 
 def _check(path: str) -> None:
-    """Raise Refused unless `path` is a folder that only this user can write to; OSError if there is none."""
+    """Raise Refused unless only this user can write to the folder `path`; OSError if it does not exist."""
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode):
         raise Refused("not_allowed", f"{path} is a symbolic link, a folder is needed")
@@ -80,14 +80,14 @@ def _check(path: str) -> None:
 
 
 class Lock:
-    """Held while a worker's folder is made or removed. Raises Refused where somebody else holds it."""
+    """A lock held while a worker's folder is created or removed. Raises Refused if it is taken."""
 
     def __init__(self, folder: str) -> None:
         job, own = os.path.split(folder)
         self._path = f"{job}/.lock-{own}"
         try:
             while not self._taken():
-                continue  # removed by who held it
+                continue  # the previous holder removed it
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 raise Refused("running", "another atlctl is starting or removing this job there") from error
@@ -107,7 +107,7 @@ class Lock:
         return False
 
     def release(self) -> None:
-        """Leaves nothing behind, also not the job's folder where nothing else is in it."""
+        """Remove the lock, and the job's folder if it is empty."""
         with contextlib.suppress(OSError):
             os.unlink(self._path)
         with contextlib.suppress(OSError):
@@ -116,7 +116,7 @@ class Lock:
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """The object in a file: None where there is no file, an empty one where it is damaged."""
+    """The JSON object in a file; None if there is no file, empty if it is damaged."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         seen = os.fstat(descriptor)
@@ -124,7 +124,7 @@ def read_json(path: str) -> dict[str, Any] | None:
             os.close(descriptor)
             return {}
         with open(descriptor, "rb") as file:
-            # Room for the limit would be made and given back each time: most of what a look at a worker cost.
+            # Not a buffer of the maximum size: allocating it took most of the time of a request.
             found = json.loads(file.read(min(seen.st_size, MAX_FILE)))
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -136,7 +136,7 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 
 def trusted(folder: str) -> None:
-    """Raise Refused if a worker's folder, or one above it up to the state folder, may be forged by another user."""
+    """Raise Refused if another user could forge a worker's folder, or one above it up to the state folder."""
     job = os.path.dirname(folder)
     tree = os.path.dirname(job)
     for path in (os.path.dirname(tree), tree, job, folder):
@@ -149,7 +149,7 @@ def trusted(folder: str) -> None:
 
 
 def record(folder: str, uid: str) -> dict[str, Any]:
-    """The job in a worker's folder, which must be this one. Raises Refused."""
+    """The record of the job in a worker's folder; its UID must match. Raises Refused."""
     trusted(folder)
     found = read_json(f"{folder}/job.json")
     if found is None:
@@ -160,7 +160,7 @@ def record(folder: str, uid: str) -> dict[str, Any]:
 
 
 def presence(found: dict[str, Any]) -> tuple[str, str]:
-    """Whether the supervisor of a record lives, and where it is when that cannot be seen from here."""
+    """Whether a record's supervisor is alive; if that is not visible from here, also its machine."""
     try:
         return processes.presence(found["supervisor"])
     except (KeyError, TypeError) as error:
@@ -168,22 +168,22 @@ def presence(found: dict[str, Any]) -> tuple[str, str]:
 
 
 def remove(folder: str) -> None:
-    """Remove a job's folder, where there is one; `job.json` goes first: what is left is no job.
+    """Remove a job's folder, if there is one. `job.json` goes first: without it the folder is not a job.
 
-    Raises OSError, ELOOP for a symbolic link, which is not followed.
+    Raises OSError; ELOOP for a symbolic link, which is not followed.
     """
     if os.path.islink(folder):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), folder)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         os.unlink(f"{folder}/job.json")
-    import shutil  # a supervisor has no use for it, and would start later
+    import shutil  # not at the top: it would slow the supervisor's start
 
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
 
 
 def delete(folder: str) -> None:
-    """The same. Raises Refused."""
+    """Like `remove`, but raises Refused."""
     try:
         remove(folder)
     except OSError as error:

@@ -1,10 +1,10 @@
-"""A worker's log in the kubelet's CRI format: written, rotated by size, read from a tail or a time on, followed.
+"""Worker logs in the kubelet's CRI format: written, rotated by size, read from a tail or a time on, followed.
 
-Each line: `2026-11-20T17:45:05.757882235Z stdout F text`. `P` instead of `F` marks a piece of a line that
-goes on: lines are cut after 16 KiB, as container runtimes do, and a last line without newline stays `P`.
-Source: Kubernetes' kubelet CRI logging format; rotation as `containerLogMaxSize` and `containerLogMaxFiles`.
+Each line: `2026-11-20T17:45:05.757882235Z stdout F text`. `P` instead of `F` marks a part of a line: lines are split
+after 16 KiB, as in container runtimes, and a last line without newline stays `P`. Source: Kubernetes' kubelet CRI
+logging format; rotation as `containerLogMaxSize` and `containerLogMaxFiles`.
 
-Files are recognised by their inode, which is not given out again while one is held open.
+Files are identified by inode, which is not reused while a file is open.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .telling import say, write
 PIECE = 16 * 1024
 READ_SIZE = 1 << 18
 POLL_SECONDS = 0.1
-#: How often it is asked whether the worker has ended.
+#: Seconds between checks whether the worker has ended.
 ENDED_SECONDS = 0.2
-#: Nanoseconds that a clock may have been wrong when a file was rotated.
+#: Nanoseconds by which the clock may have been wrong at a rotation.
 SLACK = 3600 * 10**9
 STAMP = len("2026-11-20T17:45:05.757882235Z")
 
 
 class _Clock:
-    """RFC 3339 stamps with nanoseconds; the part down to the second is made once a second."""
+    """RFC 3339 timestamps with nanoseconds; formats the part down to the second once a second."""
 
     def __init__(self) -> None:
         self._second = -1
@@ -47,9 +47,9 @@ class _Clock:
 
 
 class CriLog:
-    """Appends both streams of one worker to `folder/0.log`, keeping at most `max_files` files of `max_bytes`.
+    """Appends both streams of a worker to `folder/0.log`, and keeps up to `max_files` files of `max_bytes`.
 
-    A full disk loses lines, never the worker: `lost` counts the bytes that could not be written.
+    A full disk loses lines but does not end the worker: `lost` counts the bytes that could not be written.
     """
 
     def __init__(self, folder: str, max_bytes: int, max_files: int) -> None:
@@ -68,7 +68,7 @@ class CriLog:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Take bytes as they came; whole lines are written at once."""
+        """Take bytes as received; complete lines are written immediately."""
         head = b"%s %s F " % (self._clock.stamp(), stream.encode("ascii"))
         lines = (self._tails[stream] + data).split(b"\n")
         tail = lines.pop()
@@ -113,19 +113,19 @@ class CriLog:
             os.rename(self._path, rotated)
             descriptor = self._open()
         except OSError:
-            # Goes on in the old file, under its old name: a full disk is met at the next write.
+            # Continue in the old file, under its old name: the next write will detect a full disk.
             with contextlib.suppress(OSError):
                 os.rename(rotated, self._path)
             return
         os.close(self._descriptor)
         self._descriptor, self._size, self._torn = descriptor, 0, False
-        with contextlib.suppress(OSError):  # what cannot be removed now is tried again at the next rotation
+        with contextlib.suppress(OSError):  # the next rotation retries
             old = sorted(name for name in os.listdir(self._folder) if name.startswith("0.log."))
             for name in old[: max(0, len(old) - (self._max_files - 1))]:
                 os.unlink(f"{self._folder}/{name}")
 
     def close(self) -> None:
-        """Write what is left of unfinished lines and close."""
+        """Write unfinished lines and close."""
         for stream, tail in self._tails.items():
             if tail:
                 self._append(b"%s %s P %s\n" % (self._clock.stamp(), stream.encode("ascii"), tail))
@@ -143,7 +143,7 @@ def files(folder: str) -> list[str]:
 
 
 class Reader:
-    """Reads on through rotations: a file is left only at its end, when a newer one exists."""
+    """Reads across rotations: leaves a file only at its end, if a newer one exists."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -152,7 +152,7 @@ class Reader:
         self._buffer = b""
 
     def blocks(self) -> Iterator[bytes]:
-        """All that is there now: whole lines, each with its newline."""
+        """All available data: complete lines with their newlines."""
         while True:
             if self._file is not None:
                 yield from self._to_its_end()
@@ -161,7 +161,7 @@ class Reader:
                 return
             try:
                 if self._file is not None:
-                    # What was written between our last read and the rotation.
+                    # Data written between the last read and the rotation.
                     yield from self._to_its_end()
                     if self._buffer:
                         yield self._buffer + b"\n"
@@ -171,16 +171,16 @@ class Reader:
             self._take(following)
 
     def position(self) -> tuple[int, int]:
-        """Inode and offset of the first line that `blocks` has not given yet."""
+        """Inode and offset of the first line that `blocks` has not returned yet."""
         return self._inode, self._file.tell() - len(self._buffer) if self._file is not None else 0
 
     def go_on(self, inode: int, offset: int) -> bool:
-        """Go to a position of an earlier reader; False where its file is gone."""
+        """Continue at a position of an earlier reader; False if its file is gone."""
         for found, path in _in_order(self._folder):
             opened = _open(path) if found == inode else None
             if opened is not None:
                 self._take(opened)
-                # A file that is shorter is another one, of a number that was given out again.
+                # A shorter file is a new one whose inode was reused.
                 if os.fstat(opened.fileno()).st_size < offset:
                     self.close()
                     return False
@@ -189,7 +189,7 @@ class Reader:
         return False
 
     def skip_to_last(self, lines: int) -> bool:
-        """Go to where at most `lines` lines of the files are left; True where that is the very beginning."""
+        """Go to the last `lines` lines of the files; True if that is the beginning of the log."""
         found, left = _in_order(self._folder), lines
         while found:
             opened = _open(found.pop()[1])
@@ -203,7 +203,7 @@ class Reader:
         return True
 
     def skip_older(self, moment: int) -> None:
-        """Go behind the files that were left for a newer one before `moment` (nanoseconds since the epoch)."""
+        """Skip the files that were replaced before `moment` (nanoseconds since the epoch)."""
         older = None
         for _, path in _in_order(self._folder):
             when = path.rpartition(".")[2]
@@ -225,11 +225,11 @@ class Reader:
                 yield data[:end]
 
     def _following(self) -> BinaryIO | None:
-        """The file after the current one, opened; None where there is none (yet)."""
+        """The file after the current one, opened; None if there is none yet."""
         while True:
             found = _in_order(self._folder)
             inodes = [inode for inode, _ in found]
-            # One that is not there any more was the oldest: all that are there come after it.
+            # If the current file is gone, it was the oldest: all existing ones come after it.
             position = inodes.index(self._inode) + 1 if self._file is not None and self._inode in inodes else 0
             if position >= len(found):
                 return None
@@ -238,7 +238,7 @@ class Reader:
             if opened is not None:
                 if os.fstat(opened.fileno()).st_ino == inode:
                     return opened
-                opened.close()  # the name has gone to a newer file meanwhile
+                opened.close()  # the name now belongs to a newer file
 
     def _take(self, opened: BinaryIO) -> None:
         self.close()
@@ -251,9 +251,9 @@ class Reader:
 
 
 def _before_last(file: BinaryIO, lines: int) -> tuple[int, bool]:
-    """Seek to where the last `lines` lines of the file begin, or to its beginning.
+    """Seek to the last `lines` lines of the file, or to its beginning.
 
-    Returns how many it holds of them, and whether it holds more.
+    Returns the number of lines found, and whether the file has more.
     """
     position = file.seek(0, os.SEEK_END)
     counted = 0
@@ -282,19 +282,19 @@ def _open(path: str) -> BinaryIO | None:
 
 
 def _in_order(folder: str) -> list[tuple[int, str]]:
-    """Inodes and paths of the log's files, oldest first, as they stood at one moment."""
+    """Inodes and paths of the log's files, oldest first, as a consistent snapshot."""
     while True:
         paths = files(folder)
         try:
             found = [(os.stat(path).st_ino, path) for path in paths]
         except FileNotFoundError:
             continue  # rotated away meanwhile
-        if files(folder) == paths:  # each rotation brings a new name
+        if files(folder) == paths:  # each rotation creates a new name
             return found
 
 
 class Ended:
-    """Whether a worker may still write to its log."""
+    """Whether a worker has ended, so that its log is complete."""
 
     def __init__(self, record: dict[str, Any], own: str) -> None:
         """`own`: the worker's folder."""
@@ -322,11 +322,11 @@ def lines(
     ended: Callable[[], bool] | None,
     goes_on: bool = False,
 ) -> Iterator[bytes | None]:
-    """Blocks of whole lines of the files: the last `tail` lines, or those from `since` on, or all.
+    """Blocks of complete lines of the files: the last `tail` lines, those from `since` on, or all.
 
-    `since` is a stamp, empty for none, and `moment` the same in nanoseconds. A line of the log has at most `pieces`
-    lines of the files, and is cut after `longest` bytes. With `ended` the log is followed until that is true; None
-    comes each time nothing new is there. `goes_on`: the reader is at its place already. Raises OSError.
+    `since`: a timestamp, empty for none; `moment`: the same in nanoseconds. A log line has up to `pieces` lines in the
+    files, and is cut after `longest` bytes. With `ended` the log is followed until that returns True; yields None
+    whenever there is nothing new. `goes_on`: the reader is already in position. Raises OSError.
     """
     if not goes_on and tail is not None:
         yield _last(reader, tail, since, pieces, longest, whole=ended is None)
@@ -353,7 +353,7 @@ def _split(block: bytes) -> list[bytes]:
 
 
 class _Grouped:
-    """Lines of the files by the lines of the log that they are pieces of."""
+    """Groups lines of the files by the log line that they are parts of."""
 
     def __init__(self, keep: int | None, since: bytes, longest: int) -> None:
         self.whole: deque[list[bytes]] = deque(maxlen=keep)
@@ -362,10 +362,9 @@ class _Grouped:
         self._since, self._longest = since, longest
 
     def take(self, line: bytes) -> None:
-        """`line` with its newline."""
         stamp, stream, tag, text = (line.split(b" ", 3) + [b""] * 3)[:4]
         if len(stamp) != STAMP or tag not in (b"F", b"P"):
-            self.whole.append([line])  # torn by a full disk
+            self.whole.append([line])  # truncated by a full disk
             return
         self.begun.setdefault(stream, []).append(line)
         self._sizes[stream] = self._sizes.get(stream, 0) + len(text) - 1
@@ -380,8 +379,8 @@ class _Grouped:
 
 
 def _last(reader: Reader, count: int, since: bytes, more: int, longest: int, *, whole: bool) -> bytes:
-    """The last `count` lines; the reader goes on behind them. `whole`: what is begun counts as a line."""
-    reach = count + more  # the first line found may lack its beginning, and must not be among the last
+    """The last `count` lines; the reader continues after them. `whole`: an unfinished line counts, too."""
+    reach = count + more  # the first line found may be incomplete, and must not be among the last
     while True:
         lines = _Grouped(count, since, longest)
         from_start = reader.skip_to_last(reach)
@@ -399,8 +398,8 @@ def _last(reader: Reader, count: int, since: bytes, more: int, longest: int, *, 
 
 
 def _from(reader: Reader, since: bytes) -> bytes:
-    """From the first line on that is not older, to the end of its block; with the beginning of what it may be a piece
-    of. Empty where all are older."""
+    """Lines from the first one that is not older, to the end of its block, with earlier parts of the same line. Empty
+    if all are older."""
     begun: dict[bytes, list[bytes]] = {}
     for block in reader.blocks():
         found = _split(block)
@@ -416,10 +415,10 @@ def _from(reader: Reader, since: bytes) -> bytes:
 
 
 def log(wanted: dict[str, Any]) -> None:
-    """The answer to the question for a log: one line of JSON, then the lines of the files.
+    """Answer a log request: one line of JSON, then the lines of the files.
 
-    Between them are marks, `@ INODE OFFSET`: a reader that has lost its connection goes on from the last of them.
-    Raises Refused, or OSError if nothing reads.
+    Marks `@ INODE OFFSET` are inserted: a reader that lost its connection continues from the last one. Raises Refused;
+    OSError if the client no longer reads.
     """
     folder = wanted["folder"]
     record = folders.record(folder, wanted["uid"])
@@ -447,6 +446,6 @@ def log(wanted: dict[str, Any]) -> None:
         except BrokenPipeError:
             raise
         except OSError as error:
-            # Standard output is the log's by now.
+            # Standard output is already in use for the log.
             sys.stderr.write(f"{error.filename or own}: {error.strerror}\n")
             raise SystemExit(1) from None

@@ -1,4 +1,4 @@
-"""A small event loop: descriptors, ended children, timers. One thread, nothing but the standard library."""
+"""Event loop: descriptors, ended children, timers. Single thread, standard library only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Loop:
     """Runs until `stop()`. Callbacks must not block."""
 
     def __init__(self, on_child: Callable[[int, int], None], on_batch: Callback) -> None:
-        """`on_child(pid, wait status)` for every reaped child, `on_batch()` after all that ended together."""
+        """Calls `on_child(pid, wait status)` for each reaped child, `on_batch()` after those that ended together."""
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Callback]] = []
         self._count = 0
@@ -34,19 +34,19 @@ class Loop:
         """Watch for ended children, and call a handler for each of these signals."""
         self._handlers = handlers
         signal.set_wakeup_fd(self._write_wake, warn_on_full_buffer=False)
-        # A handler, not SIG_IGN: ignored signals would stay ignored in the workers.
+        # A handler and not SIG_IGN: workers would inherit ignored signals.
         for number in (signal.SIGCHLD, *handlers):
             signal.signal(number, self._nothing)
 
     @staticmethod
     def _nothing(number: int, frame: FrameType | None) -> None:
-        """The wake-up descriptor carries the signal."""
+        """Does nothing: the wake-up descriptor carries the signal."""
 
     def read(self, descriptor: int, callback: Callback) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def write_also(self, descriptor: int, callback: Callback, wanted: bool) -> None:
-        """Whether `callback` is also called when `descriptor` takes bytes."""
+        """Set whether `callback` is also called when `descriptor` is writable."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
         self._selector.modify(descriptor, events, callback)
 
@@ -65,7 +65,7 @@ class Loop:
             timeout = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
             registered = self._selector.get_map()
             for key, _ in self._selector.select(timeout):
-                # An earlier callback of this round may have closed it; what was only changed comes again.
+                # An earlier callback of this round may have closed it; if it was only changed, it is reported again.
                 if registered.get(key.fd) is key:
                     key.data()
             while self._timers and self._timers[0][0] <= time.monotonic():
@@ -82,7 +82,7 @@ class Loop:
             self._handlers[number]()
 
     def reap(self) -> None:
-        """Take note of every child that has ended."""
+        """Reap all ended children."""
         any_ended = False
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: identities that survive pid reuse, what is below a process, whose each one is."""
+"""Process identities that survive PID reuse, descendants, and the worker of each process, from /proc."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from atlctl.remote.proc import Stat, below, children_of
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-#: Bytes of an environment: the kernel takes 6 MiB of words and variables.
+#: Maximum bytes of an environment: the kernel allows 6 MiB of arguments and variables.
 ENVIRON_LIMIT = 8 << 20
 
 
 def prctl(option: int, value: int) -> None:
     """Call prctl(2); raises OSError."""
-    import ctypes  # a supervisor's alone; clients read this file at each start
+    import ctypes  # only a supervisor needs it; clients import this module at each start
 
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
@@ -32,35 +32,35 @@ def prctl(option: int, value: int) -> None:
 
 
 def peer_is_me(sock: socket.socket) -> bool:
-    """Whether the other end of a connected Unix socket runs as this user."""
+    """Whether the peer of a Unix socket runs as this user."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return bool(struct.unpack("3i", raw)[1] == os.geteuid())
 
 
 def stat(pid: int | str) -> Stat | None:
-    """The process, None where there is none (any more)."""
+    """The process; None if it does not exist."""
     return proc.stat(f"/proc/{pid}")
 
 
 def alive(pid: int, start: int) -> bool:
-    """True while exactly this process runs (a zombie does not)."""
+    """Whether exactly this process is running (not a zombie)."""
     found = stat(pid)
     return found is not None and found.start == start and found.state not in "ZX"
 
 
 def everything() -> dict[int, Stat]:
-    """All processes in sight, zombies left out."""
+    """All visible processes, without zombies."""
     return {pid: entry for pid, entry in proc.everything().items() if entry.state not in "ZX"}
 
 
 def environment(pid: int) -> dict[bytes, bytes]:
-    """The environment a process was started with; empty where it cannot be read."""
+    """The initial environment of a process; empty if it cannot be read."""
     return proc.environment(proc.read(f"/proc/{pid}/environ", ENVIRON_LIMIT))
 
 
 def send(pids: Iterable[int], number: int) -> None:
-    """Signal each process, parents before what they have started: a shell whose child ends would go on to its next
-    command. One that has ended meanwhile is no error."""
+    """Signal each process, parents first: a shell whose child ends would continue with its next command. Ignores
+    processes that have ended."""
     for pid in sorted(pids):
         try:
             os.kill(pid, number)
@@ -69,7 +69,7 @@ def send(pids: Iterable[int], number: int) -> None:
 
 
 def send_group(group: int, number: int) -> None:
-    """Signal a process group; one that has ended meanwhile is no error."""
+    """Signal a process group, if it still exists."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -78,23 +78,23 @@ def send_group(group: int, number: int) -> None:
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  `cache` is younger than Python 3.8
 def place() -> dict[str, str]:
-    """Where pids mean something: this boot of this machine, in this pid namespace."""
+    """The scope of a PID: boot, machine and PID namespace."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     return {"host": os.uname().nodename, "boot_id": boot, "pid_namespace": os.readlink("/proc/self/ns/pid")}
 
 
 def identity(pid: int) -> dict[str, int | str]:
-    """What recognises a process later: pid, start time, boot, machine and pid namespace."""
+    """Identifies a process later: PID, start time, boot, machine and PID namespace."""
     found = stat(pid)
     return {"pid": pid, "start": found.start if found else 0, **place()}
 
 
 def presence(identity: dict[str, Any]) -> tuple[Literal["alive", "gone", "elsewhere"], str]:
-    """Whether a recorded process lives, and where it is when that cannot be seen from here."""
+    """Whether a recorded process is alive; if that is not visible from here, also its machine."""
     here = place()
     if identity["boot_id"] != here["boot_id"]:
-        # Another machine whose disk this is, or this one before it was started anew.
+        # A disk of another machine, or this machine before its restart.
         return ("gone", "") if identity["host"] == here["host"] else ("elsewhere", str(identity["host"]))
     if identity["pid_namespace"] != here["pid_namespace"]:
         return "elsewhere", "another container on this machine"
@@ -102,7 +102,7 @@ def presence(identity: dict[str, Any]) -> tuple[Literal["alive", "gone", "elsewh
 
 
 def end_all_below(root: int, seconds: float) -> None:
-    """SIGKILL every descendant of `root` (this process, a subreaper) and reap until none is left."""
+    """SIGKILL and reap all descendants of `root` (this process, a subreaper)."""
     import time
 
     deadline = time.monotonic() + seconds
@@ -116,20 +116,20 @@ def end_all_below(root: int, seconds: float) -> None:
         time.sleep(0.01)
 
 
-#: Every process of a worker carries these, every process of one run of `exec` the third as well: so it is
-#: found also after its parent has ended and it has left the session.
+#: All processes of a worker have these variables, those of an `exec` run the third, too: a process is found even after
+#: its parent has ended and it has left the session.
 JOB_MARK = b"ATLCTL_JOB"
 WORKER_MARK = b"ATLCTL_WORKER"
 EXEC_MARK = b"ATLCTL_EXEC"
-#: In the middle of an exec a process has no environment for a moment. Looks at one that has none, and seconds between.
+#: During an exec a process has no environment for a moment. Number of retries, and seconds between them.
 LOOKS, PAUSE = 3, 0.001
 
 
 class Snapshot:
-    """The descendants of the supervisor at one moment. Whoever is not in it had ended by then."""
+    """The supervisor's descendants at one moment. All other processes had ended by then."""
 
     def __init__(self, supervisor: int, job: str, bare: set[tuple[int, int]]) -> None:
-        """`bare`: pid and start of processes without environment; kept by the caller from one snapshot to the next."""
+        """`bare`: PID and start of processes without environment; kept by the caller between snapshots."""
         self._supervisor = supervisor
         begun = time.monotonic()
         self._table = everything()
@@ -146,21 +146,21 @@ class Snapshot:
             self._in_group[entry.group].add(pid)
             env = _environment(pid, entry.start, bare)
             if env.get(JOB_MARK) != job.encode():
-                continue  # a job that was started inside of this one has workers of its own
+                continue  # a job started inside this one has separate workers
             worker = env.get(WORKER_MARK, b"").decode("utf-8", "surrogateescape")
             run = env.get(EXEC_MARK, b"").decode("utf-8", "surrogateescape")
             if worker:
                 self._of_worker[worker].add(pid)
                 if run:
                     self._of_run[worker][run].add(pid)
-        #: When it was whole, on the monotonic clock, and how long it took, seconds.
+        #: Time of completion on the monotonic clock, and duration in seconds.
         self.taken = time.monotonic()
         self.cost = self.taken - begun
 
     def _family(self, root: int, start: int, marked: set[int]) -> set[int]:
         found = set(marked)
         entry = self._table.get(root)
-        # A number is not given out again while a session or group of that number lives.
+        # A PID is not reused while a session or group with that number exists.
         if entry is None or entry.start == start:
             found |= self._in_session[root] | self._in_group[root]
             if entry is not None:
@@ -168,21 +168,21 @@ class Snapshot:
         return found.union(below(self._children, found))
 
     def of_worker(self, name: str, root: int, start: int) -> set[int]:
-        """Everything of a worker, commands executed in it included."""
+        """All processes of a worker, including commands executed in it."""
         return self._family(root, start, self._of_worker[name])
 
     def executed_in(self, name: str) -> set[int]:
-        """What runs of `exec` and `shell` started in a worker."""
+        """Processes started by `exec` and `shell` in a worker."""
         found: set[int] = set().union(*self._of_run[name].values())
         return found.union(below(self._children, found))
 
     def on_their_own(self, name: str, root: int, start: int) -> set[int]:
-        """What a worker has left outside of its group without a living parent: nobody hands signals on to it."""
+        """Processes of a worker outside its group without a live parent: no parent forwards signals to them."""
         family = self.of_worker(name, root, start) - self.executed_in(name)
         return {pid for pid in family if self._table[pid].parent == self._supervisor and self._table[pid].group != root}
 
     def of_run(self, name: str, run: str, root: int, start: int) -> set[int]:
-        """Everything of one command executed in a worker."""
+        """All processes of a command executed in a worker."""
         return self._family(root, start, self._of_run[name][run])
 
 

@@ -1,11 +1,11 @@
-"""Starts a job's workers on this machine, also in step with siblings on others: a line of JSON in, a line of JSON out.
+"""Starts a job's workers on this machine, in step with other hosts: a line of JSON in, a line of JSON out.
 
-    the specification   ready      all is in place, and nothing runs
-    go                  started    it runs, and is ended again unless it is kept
-    keep                kept       it stays, whoever goes
-    undo, or nothing    undone     nothing is left of it (`left`: something does not end)
+  specification       ready      everything is prepared, nothing runs
+  go                  started    it runs, and will be ended unless it is kept
+  keep                kept       it stays, even without the client
+  undo, or nothing    undone     everything is removed (`left`: something does not end)
 
-A client that goes in the middle takes the start along: its end is the end of standard input, or SIGTERM of the guard.
+If the client disappears, the start is undone: at the end of standard input, or on SIGTERM from the guard.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from .asked import answer
 from .boot import KEEP
 from .telling import Refused, explained, say
 
-#: Bytes of one line of the client: a command line and an environment. The kernel takes 6 MiB of each.
+#: Maximum bytes of a client's line: a command line and an environment. The kernel allows 6 MiB for each.
 MAX_STEP = 32 * 1024 * 1024
-#: Seconds in which the client must take the next step.
+#: Maximum seconds until the client's next step.
 PATIENCE_SECONDS = 300
 
 
 class _Gone(BaseException):
-    """The client went away, or takes no step."""
+    """The client has gone or is not responding."""
 
 
 def main(_: str, details: str) -> None:
-    """The entry. `details` are JSON. Never returns."""
+    """Entry point. `details` is JSON. Never returns."""
     answer(start, details)
 
 
 def start(wanted: dict[str, Any]) -> None:
-    """The whole dialogue. Raises Refused; then nothing is left."""
+    """Run the whole dialogue. Raises Refused, with everything undone."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, _leave)
     try:
@@ -92,7 +92,7 @@ def _hear() -> dict[str, Any]:
 
 
 def environment(wanted: dict[str, Any], inherited: Mapping[str, str], state: str) -> dict[str, str]:
-    """What all workers of a job have in common, but for the port."""
+    """Environment variables of all workers of a job, except the port."""
     leaking = re.compile(wanted["leaking"])
     env = {key: value for key, value in inherited.items() if not leaking.fullmatch(key)}
     for key in ("PWD", "OLDPWD"):
@@ -105,7 +105,7 @@ def environment(wanted: dict[str, Any], inherited: Mapping[str, str], state: str
 
 
 class Start:
-    """A supervisor and its workers, from `go` on. `keep` lets them stay, `end` ends them."""
+    """A supervisor with its workers. `go` starts them, `keep` lets them stay, `end` ends them."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -113,8 +113,8 @@ class Start:
         self._boot = (0, 0)
 
     def go(self, wanted: dict[str, Any], env: dict[str, str], port: int, begin: Callable[[int], int]) -> None:
-        """Write down what is wanted, start the supervisor and with it the workers. `begin` gets its end of a socket and
-        returns the pid. Raises Refused if the workers cannot be started, OSError, boot.Failed."""
+        """Write the specification, start the supervisor and the workers. `begin` takes its end of a socket and returns
+        the PID. Raises Refused if the workers cannot be started, OSError, boot.Failed."""
         spec = {
             **{key: wanted[key] for key in ("name", "uid", "created", "argv", "workers", "failure_markers")},
             **{key: wanted[key] for key in ("log_max_bytes", "log_max_files")},
@@ -141,7 +141,7 @@ class Start:
         self._link.close()
 
     def end(self) -> bool:
-        """End what was begun: without the word to keep it, it goes. False where something does not end."""
+        """End the supervisor, which exits unless it was kept. False if something does not end."""
         if self._link is not None:
             self._link.close()
         deadline = time.monotonic() + boot.UNDO_SECONDS
@@ -153,7 +153,7 @@ class Start:
 
 
 class _Told:
-    """One worker's start, as a client elsewhere wants it. What it has begun is undone by `undo`, up to `keep`."""
+    """The start of one worker for a remote client. `undo` reverts it until `keep`."""
 
     def __init__(self, wanted: dict[str, Any]) -> None:
         self._wanted = wanted
@@ -163,13 +163,13 @@ class _Told:
         self._aside = f"{job}/.old-{wanted['own']}"
         self._lock: folders.Lock | None = None
         self._start = Start(self.folder)
-        #: What lies in `folder` is of this start.
+        #: Whether the content of `folder` belongs to this start.
         self._ours = False
         self._env: dict[str, str] = {}
         self._place = ""
 
     def prepare(self) -> dict[str, Any]:
-        """Everything that can fail before a process is started."""
+        """All steps that can fail before a process is started."""
         for path in (f"{self._state}/{folders.TREE}", os.path.dirname(self.folder)):
             folders.private(path)
         self._lock = folders.Lock(self.folder)
@@ -188,7 +188,7 @@ class _Told:
         return [f"/workers/{self._wanted['own']}{part}" for part in ("", "/work", "/log")]
 
     def _write_program(self) -> None:
-        """What was sent, of which the supervisor is a part, as files."""
+        """Write the sent modules, which include the supervisor, to files."""
         texts: dict[str, str] = sys.modules["__main__"].texts
         for name in sorted(texts):
             path = "/program/" + name.replace(".", "/")
@@ -203,10 +203,10 @@ class _Told:
             file.write(text)
 
     def _give_way(self) -> None:
-        """An ended job's folder is put aside; a living one, or one out of sight, stays."""
+        """Move an ended job's folder aside; one that runs, or may run on another machine, stays."""
         if os.path.islink(self.folder):
             raise Refused("not_allowed", f"{self.folder} is a symbolic link, which is not followed")
-        # A start that was killed may have left both: what it had put aside is the job.
+        # A killed start may have left both: the folder moved aside is the job.
         if os.path.isdir(self._aside) and not os.path.exists(f"{self.folder}/job.json"):
             folders.delete(self.folder)
             os.rename(self._aside, self.folder)
@@ -227,7 +227,7 @@ class _Told:
         os.rename(self.folder, self._aside)
 
     def _check(self) -> None:
-        """What a shell would say of the working folder and the command."""
+        """The error of a shell for the working folder and the command."""
         if not os.path.isdir(self._place):
             raise Refused("cannot_start", f"{self._place}: no such folder", code=125)
         if not os.access(self._place, os.X_OK):
@@ -248,22 +248,22 @@ class _Told:
         return port
 
     def go(self, port: int) -> None:
-        """Start the supervisor, and with it the worker. Raises as `Start.go`."""
+        """Start the supervisor and the worker. Raises as `Start.go`."""
         workers = [
             {**worker, "folder": self._wanted["own"], "chdir": self._place} for worker in self._wanted["workers"]
         ]
         self._start.go({**self._wanted, "workers": workers}, self._env, port, self._begin)
 
     def _begin(self, link: int) -> int:
-        """By way of a process that ends at once: the supervisor is nobody's child here, and bears no mark of the guard,
-        so that the socket alone decides whether it stays."""
+        """Start the supervisor through a process that exits at once: it is then not a child of this process and does
+        not have the guard's mark, so that only the socket decides whether it stays."""
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             said = b""
             try:
                 env = {key: value for key, value in os.environ.items() if key != "ATLCTL_EXEC"}
-                # Nothing compiled is kept: the program is this job's alone.
+                # No bytecode cache: only this job uses the program.
                 said = str(boot.begin(f"{self.folder}/program", self.folder, link, env, "-B").pid).encode()
             except OSError as error:
                 said = f"{error.filename}: {error.strerror}".encode()
@@ -280,17 +280,17 @@ class _Told:
 
     def keep(self) -> None:
         self._start.keep()
-        with contextlib.suppress(Refused):  # it runs; the next start removes what is left of the old one
+        with contextlib.suppress(Refused):  # it runs; the next start removes the rest of the old one
             folders.delete(self._aside)
         if self._lock is not None:
             self._lock.release()
 
     def undo(self) -> bool:
-        """End what was begun, and leave things as they were; False where something does not end."""
+        """End everything started and restore the previous state; False if something does not end."""
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
             signal.signal(number, signal.SIG_IGN)
         if self._lock is None:
-            return True  # what is there is not ours
+            return True  # the content is not from this start
         if not self._start.end():
             self._lock.release()
             return False

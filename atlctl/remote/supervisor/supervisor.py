@@ -1,4 +1,4 @@
-"""The supervisor of one job: workers, the commands executed in them, and their orderly end."""
+"""The supervisor of a job: workers, commands executed in them, and their orderly end."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .loop import Loop
 from .processes import Snapshot
 from .workers import StartError, WorkerRun, exit_code, spawn
 
-#: How often a stop looks whether everything has ended, seconds. Less often where a look takes long.
+#: Seconds between a stop's checks whether everything has ended; more if a check is slow.
 LOOK_SECONDS = 0.05
-#: Those who look at the processes within this time share one look, seconds.
+#: Seconds for which a snapshot of the processes is shared.
 SHARE_SECONDS = 0.02
-#: After SIGKILL, seconds until a process that will not go is given up on (uninterruptible sleep).
+#: Seconds from SIGKILL until a process is given up (uninterruptible sleep).
 KILL_SECONDS = 5.0
-#: Grace for the commands of a client that has gone, seconds.
+#: Grace in seconds for the commands of a client that has gone.
 GONE_GRACE = 1.0
-#: How long clients that are slow to read are waited for at the end, seconds; less than they wait for that end.
+#: Maximum seconds to wait for slow readers at the end; less than they wait for that end.
 PARTING_SECONDS = 1.0
-#: Grace where a signal ends the job, seconds.
+#: Grace in seconds if a signal ends the job.
 SIGNAL_GRACE = 10.0
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Supervisor:
-    """Owns the job's processes. Everything it starts is its child, and orphans of those come back to it."""
+    """Owns the job's processes: they are its children, and their orphans return to it."""
 
     def __init__(self, folder: str, spec: dict[str, Any], env: dict[str, str]) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Supervisor:
         self._workers: dict[str, WorkerRun] = {}
         self._by_pid: dict[int, WorkerRun] = {}
         self._own_env: dict[str, dict[str, str]] = {entry["name"]: entry["env"] for entry in spec["workers"]}
-        #: Workers whose first process has ended in this batch of children.
+        #: Workers whose first process ended in the current batch of children.
         self._fallen: list[WorkerRun] = []
         self._executions: dict[int, tuple[Connection, Execution]] = {}
         self._connections: set[Connection] = set()
@@ -61,7 +61,7 @@ class Supervisor:
     # -- start and end ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start all workers, or none: raises StartError or OSError with everything ended again."""
+        """Start all workers, or none: raises StartError or OSError after ending all of them."""
         end_all: Callable[[], None] = lambda: self.stop(self._workers, SIGNAL_GRACE)  # noqa: E731
         self._loop.install({signal.SIGTERM: end_all, signal.SIGINT: end_all, signal.SIGHUP: lambda: None})
         markers = [text.encode() for text in self.spec["failure_markers"]]
@@ -80,7 +80,8 @@ class Supervisor:
             raise
 
     def await_keep(self, launcher: socket.socket) -> None:
-        """The job stays when its launcher says so. One that dies before takes it along: a start is whole or was not."""
+        """Wait for the launcher's message that the job stays. If the launcher dies first, the job ends: no partial
+        starts."""
 
         def hear() -> None:
             self._loop.forget(launcher.fileno())
@@ -97,9 +98,9 @@ class Supervisor:
         self._loop.read(launcher.fileno(), hear)
 
     def run(self) -> None:
-        """Until every worker has ended."""
+        """Run until all workers have ended."""
         self._loop.run()
-        # Commands that were killed with the last worker: their clients hear of it.
+        # Report the commands that were killed with the last worker to their clients.
         self._loop.reap()
         part(self._connections, PARTING_SECONDS)
 
@@ -116,7 +117,7 @@ class Supervisor:
             return
         found = self._executions.pop(pid, None)
         if found is None:
-            return  # an orphan that had come back to us
+            return  # an orphan that was reparented to this process
         connection, execution = found
         execution.exited = True
         code = exit_code(status)
@@ -125,19 +126,19 @@ class Supervisor:
         connection.send({"id": execution.number, "event": "exited", **how})
 
     def _after_children(self) -> None:
-        """As when a container's first process ends: what a worker left behind is killed with it."""
+        """Kill the processes that a worker left behind, as when a container's first process ends."""
         fallen, self._fallen = self._fallen, []
         if ended := [worker for worker in fallen if not worker.stopping]:
             self._kill_until_gone(ended)
 
     def _look(self) -> Snapshot:
-        """A snapshot younger than every process started so far; shared by all who look in the same moment."""
+        """A snapshot younger than all processes started so far; shared by simultaneous requests."""
         if self._snapshot is None or time.monotonic() - self._snapshot.taken > SHARE_SECONDS:
             self._snapshot = Snapshot(os.getpid(), self.spec["name"], self._bare)
         return self._snapshot
 
     def _again(self, look: Callable[[], None]) -> None:
-        """Call `look` after a while: most of the time belongs to the job's output."""
+        """Call `look` after a pause: most of the CPU time belongs to the job's output."""
         self._loop.later(max(LOOK_SECONDS, 2 * self._snapshot.cost if self._snapshot else 0.0), look)
 
     def _kill_until_gone(self, workers: Sequence[WorkerRun]) -> None:
@@ -165,10 +166,11 @@ class Supervisor:
     # -- stop ------------------------------------------------------------------------------------------------------
 
     def stop(self, names: Iterable[str], grace: float, tell: Tell = lambda _: None) -> None:
-        """SIGTERM to the workers' groups and to what has left them, after `grace` seconds SIGKILL to all that is left.
+        """SIGTERM to the workers' groups and to processes that left them, and SIGKILL to the rest after `grace`
+        seconds.
 
-        `tell` hears of each worker that has ended, and at last {"event": "stop-done"}. A second stop waits for the
-        same end, with a grace of its own.
+        Calls `tell` for each worker that has ended, and finally with {"event": "stop-done"}. A second stop waits
+        for the same end, with a separate grace.
         """
         start = time.monotonic()
         self._snapshot = None
@@ -194,7 +196,7 @@ class Supervisor:
             if not worker.stopping:
                 worker.note_stopping()
                 processes.send_group(worker.pid, signal.SIGTERM)
-                # A stopped process takes SIGTERM only when it goes on.
+                # A stopped process handles SIGTERM only after SIGCONT.
                 processes.send_group(worker.pid, signal.SIGCONT)
 
         def look() -> None:
@@ -203,7 +205,7 @@ class Supervisor:
             for name in list(waiting):
                 worker = self._workers[name]
                 left = seen.of_worker(name, worker.pid, worker.start)
-                # Commands executed in it (perhaps the very shell that asked for this stop) go last.
+                # Commands executed in it (perhaps the shell that requested this stop) go last.
                 if late > grace or not left - seen.executed_in(name):
                     processes.send(left, signal.SIGKILL)
                 else:
@@ -275,7 +277,8 @@ class Supervisor:
         connection.send({"id": number, "event": "started", "pid": child.pid})
 
     def _end(self, connection: Connection, number: int, grace: float) -> None:
-        """End a command and what it left behind: SIGTERM, after `grace` seconds SIGKILL. The shortest grace counts."""
+        """End a command and its remaining processes: SIGTERM, and SIGKILL after `grace` seconds. The shortest grace
+        counts."""
         execution = connection.executions.get(number)
         if execution is None:
             connection.send({"id": number, "event": "ended", "proven": True})
@@ -297,9 +300,9 @@ class Supervisor:
             if late >= 0:
                 processes.send(left, signal.SIGKILL)
             else:
-                # Also what was started while it was looked for.
+                # Also processes started during the search.
                 processes.send(left - asked, signal.SIGTERM)
-                # A stopped process takes SIGTERM only when it goes on.
+                # A stopped process handles SIGTERM only after SIGCONT.
                 processes.send(left - asked, signal.SIGCONT)
                 asked.update(left)
             self._again(look)
@@ -314,7 +317,7 @@ class Supervisor:
 
 
 def read_spec(folder: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The job's specification and the environment of its workers, as the client wrote them."""
+    """The job's specification and its workers' environment, as written by the client."""
     with open(f"{folder}/spec.json", encoding="utf-8") as file:
         spec = json.load(file)
     with open(f"{folder}/env.json", encoding="utf-8") as file:

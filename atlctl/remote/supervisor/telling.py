@@ -1,4 +1,4 @@
-"""How the program here speaks to the client: lines of JSON on standard output, bytes behind them."""
+"""Output to the client: lines of JSON on standard output, followed by bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Refused(Exception):
-    """What was asked for is not done.
+    """The request was refused.
 
     `kind`: absent, replaced, running, taken, elsewhere, not_allowed, cannot_start, failed.
     """
@@ -19,18 +19,17 @@ class Refused(Exception):
 
 
 def explained(error: OSError, path: str) -> Refused:
-    """What went wrong with a file or folder."""
-    denied = isinstance(error, PermissionError) or error.strerror == os.strerror(30)  # a file system for reading only
+    """The refusal for an error with a file or folder."""
+    denied = isinstance(error, PermissionError) or error.strerror == os.strerror(30)  # a read-only file system
     return Refused("not_allowed" if denied else "failed", f"{error.filename or path}: {error.strerror or error}")
 
 
 def say(message: dict[str, Any]) -> None:
-    """One line. Raises OSError where nobody reads any more."""
+    """Write one line. Raises OSError if the client no longer reads."""
     write(json.dumps(message).encode() + b"\n")
 
 
 def write(data: bytes) -> None:
-    """All of these bytes."""
     view = memoryview(data)
     while view:
         view = view[os.write(1, view) :]

@@ -1,4 +1,4 @@
-"""The workers of the job, and commands executed in them: started, listened to, and their ends written down."""
+"""Workers of the job and commands executed in them: starts them, reads their output, records their ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .loop import Loop
 
 
 class StartError(Exception):
-    """A command that did not start, with the exit code a shell would give: 126, 127, else 125."""
+    """A command did not start; with a shell's exit code: 126, 127, else 125."""
 
     def __init__(self, exit_code: int, reason: str) -> None:
         super().__init__(reason)
@@ -31,12 +31,12 @@ class StartError(Exception):
 
 
 def exit_code(status: int) -> int:
-    """A wait status as `Popen.returncode` has it: the exit code, or the signal below zero."""
+    """The exit code of a wait status, or the negative signal, as in `Popen.returncode`."""
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def _preparation(terminal: bool, group: bool, soft_limit: int) -> Callable[[], None] | None:
-    """What the new process does before it becomes the command, None for nothing."""
+    """The function to run in the new process before the command; None if not needed."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     limited = soft_limit != hard
     if not (terminal or group or limited):
@@ -63,12 +63,12 @@ def spawn(
     soft_limit: int,
     terminal: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start `argv` as leader of a new process group, or of a new session. Raises StartError.
+    """Start `argv` as leader of a new process group or session. Raises StartError.
 
-    `terminal`: its stdin is a terminal and becomes the controlling one. `soft_limit`: the descriptor limit it gets.
+    `terminal`: stdin is a terminal and becomes the controlling one. `soft_limit`: its limit on descriptors.
     """
     own_group = not (session or terminal)
-    # As an option it is younger than Python 3.8, and cheaper than a preparation.
+    # Python 3.8 has no such option, which is cheaper than a preexec function.
     by_option = own_group and sys.version_info >= (3, 11)
     start: type[subprocess.Popen[bytes]] | functools.partial[subprocess.Popen[bytes]] = subprocess.Popen
     if by_option:
@@ -99,13 +99,13 @@ def _explained(error: OSError, program: str, folder: str) -> StartError:
     return StartError(126 if cannot_run else 125, f"{program}: {error.strerror or error}")
 
 
-#: Seconds that a worker's pipes may stay open after everything of it has ended.
+#: Seconds for which a worker's pipes may stay open after all its processes have ended.
 DRAIN_SECONDS = 2.0
 READ_SIZE = 256 * 1024
 
 
 class WorkerRun:
-    """One worker: a process in its own session with its own folder, its log, and how it ended."""
+    """A worker: a process with its own session, folder and log, and its result."""
 
     def __init__(
         self,
@@ -117,14 +117,14 @@ class WorkerRun:
         log_limits: tuple[int, int],
         on_end: Callable[[], None],
     ) -> None:
-        """`place`: the working folder of its processes. `markers`: bytes in its output that say that its trainer has
-        failed. `on_end` is called once, at the end."""
+        """`place`: the working folder. `markers`: bytes in its output that show a failed trainer. `on_end` is called
+        once."""
         self.name = name
         self.folder = folder
         self.place = place
         self.ended = False
         self.stopping = False
-        #: What it left behind is being killed.
+        #: Whether the processes that it left behind are being killed.
         self.cleaning = False
         self._concluding = False
         self.pid = 0
@@ -142,7 +142,7 @@ class WorkerRun:
         self._child: subprocess.Popen[bytes] | None = None
 
     def begin(self, argv: Sequence[str], env: Mapping[str, str], soft_limit: int) -> None:
-        """Start it. Raises StartError, or OSError on a full disk."""
+        """Start it. Raises StartError; OSError on a full disk."""
         ends = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -182,7 +182,7 @@ class WorkerRun:
             self._close(reader)
             return
         self._log.feed(self._open[reader], data)
-        # A marker may lie across two reads: torchrun's output often comes through a `tee` that cuts anywhere.
+        # A marker may be split across two reads: torchrun's output often passes through a `tee` that cuts anywhere.
         seam = self._seams.get(reader, b"") + data[: self._reach]
         self._seams[reader] = (seam if len(data) < self._reach else data)[-self._reach :]
         if any(marker in data or marker in seam for marker in self._markers):
@@ -191,15 +191,15 @@ class WorkerRun:
     def _note_trainer_failure(self) -> None:
         now = time.time()
         if now - self._marked_at < 1.0:
-            return  # one block holds several markers
+            return  # one block contains several markers
         self._marked_at = now
-        with contextlib.suppress(OSError):  # a full disk must not cost the worker; the log holds the text too
+        with contextlib.suppress(OSError):  # a full disk must not end the worker; the log contains the text, too
             write_json(f"{self.folder}/trainer.json", {"failed_at": now})
 
     def note_stopping(self) -> None:
-        """Somebody asked for its end: shown at once, and in how it ended."""
+        """Record a requested end, for `ps` and for its result."""
         self.stopping = True
-        with contextlib.suppress(OSError):  # the note is for `ps` only
+        with contextlib.suppress(OSError):  # the note is only for `ps`
             write_json(f"{self.folder}/stopping", {"since": time.time()})
 
     def _close(self, reader: int) -> None:
@@ -208,24 +208,24 @@ class WorkerRun:
         del self._open[reader]
 
     def reaped(self, status: int) -> None:
-        """Its first process has ended with this wait status."""
+        """Record the wait status of its first process."""
         self._status = exit_code(status)
         if self._child is not None:
             self._child.returncode = self._status
 
     @property
     def exited(self) -> bool:
-        """Its first process has ended; what that one left may still run."""
+        """Whether its first process has ended; others may still run."""
         return self._status is not None
 
     def when_ended(self, told: Callable[[], None]) -> None:
-        """Call `told` when the exit stands in its file, or could not be written for now."""
+        """Call `told` when the exit is written, or could not be written for now."""
         self._told.append(told)
         if self.ended:
             self._tell()
 
     def conclude(self) -> None:
-        """Nothing of it runs any more: read the pipes to their end, then write the exit. Safe to call twice."""
+        """All its processes have ended: read the pipes to the end, then write the exit. Can be called repeatedly."""
         if self._concluding:
             return
         self._concluding = True
@@ -261,9 +261,9 @@ class WorkerRun:
         try:
             write_json(f"{self.folder}/exit.json", value)
         except FileNotFoundError:
-            self.ended = True  # the entry was removed by hand: nobody is left to tell
+            self.ended = True  # the folder was removed by hand, so there is no one to notify
         except OSError:
-            self._loop.later(1.0, lambda: self._write_exit(when))  # a full disk: the exit code waits for room
+            self._loop.later(1.0, lambda: self._write_exit(when))  # a full disk: retry until there is space
         else:
             self.ended = True
         self._tell()

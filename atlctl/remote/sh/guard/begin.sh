@@ -1,6 +1,6 @@
 # shellcheck shell=sh disable=SC2154
-# Whether the command can be started at all, and since when the exec's first process runs. In: m, the mark; the words of
-# the command. Out: w and t, PID and start time of this process.
+# Checks whether the command can be started, and finds the start time of the exec's first process. In: m, the mark; the
+# words of the command. Out: w and t, PID and start time of this process.
 case $1 in
   */*)
     c=126

@@ -1,9 +1,9 @@
 # shellcheck shell=sh disable=SC2154
-# Ends what is left of a command when the client asks, or nobody asks any more. In: as find.sh; descriptor 3 for words.
+# Ends the rest of a command when the client requests it or has gone. In: as find.sh; descriptor 3 for messages.
 
-# Ends it, $1 tenths of a second after SIGTERM by SIGKILL. Signals go to the whole group at once, since a child that is
-# just being forked cannot escape that; each process outside gets its own, once, so that a handler may clean up with new
-# processes.
+# Sends SIGTERM, and SIGKILL $1 tenths of a second later. Signals go to the whole group at once, so that a child being
+# forked cannot escape; each process outside the group gets its own, once, so that a handler may start processes to
+# clean up.
 K() {
   g=$1 n=0 T= p=
   while f; do
@@ -22,8 +22,8 @@ K() {
   done
 }
 
-# Reads what the client asks, and ends everything if nobody asks any more. The shell that is the exec goes by SIGKILL
-# then: it may hang in a word to a client that does not read.
+# Reads the client's requests, and ends everything when the client has gone. The exec's shell is then killed by SIGKILL:
+# it may be blocked writing to a client that does not read.
 L() {
   k=
   while read -r g; do

@@ -1,11 +1,11 @@
 # shellcheck shell=sh disable=SC2154
-# What is left of a command. In: m, the mark; w and t, PID and start time of the exec's first process; h, `HUP` if that is
-# the command itself; y, the PID of this process.
+# Finds the rest of a command. In: m, the mark; w and t, PID and start time of the exec's first process; h, `HUP` if
+# that is the command itself; y, the PID of this process.
 
-# One `grep` reads the stat of all processes, one the environments of those that it may be about: byte by byte, as a shell
-# reads, or with a process for each it takes long if they are many. Environments of processes that are older than the exec
-# are left alone: to read that of a hung one may hang. Not `grep -F`: in some builds of busybox it sees nothing behind the
-# first NUL. The mark reads the same as a pattern.
+# One `grep` reads the stat of all processes, another one the environments of candidates: reading byte by byte in the
+# shell, or starting a process for each, is slow if there are many. Environments of processes older than the exec are
+# skipped, because reading that of a hung one may block. Not `grep -F`: some builds of busybox find nothing after the
+# first NUL. The mark is the same as a pattern.
 command -v grep >/dev/null || grep() {
   g=$1$2
   shift 2
@@ -17,11 +17,11 @@ command -v grep >/dev/null || grep() {
   done
 }
 
-# Sets w to x once the shell that is the exec has gone.
+# Sets w to x when the exec's shell has gone.
 W() { read -r l </proc/$w/stat && set -- ${l##*) } && [ $1 != Z ] && [ ${20} = $t ] || w=x; }
 
-# Finds what is left, or could start no process that looks. v: all of it, o: those outside of the exec's process group,
-# a: the shells that wait for it, one of which may be about to start it.
+# Finds the rest; fails if no search process could be started. v: all of it, o: processes outside the exec's process
+# group, a: the shells that wait for it, one of which may be about to start it.
 f() {
   v= o= a= b= e=-
   W

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs a command that ends with its client. The command reads /dev/null, its watcher the exec's stdin: four processes, the
-# shell that is the exec, one that waits for the command, the watcher, the command. Arguments: mark, words of the command.
-# The words for the client are explained in backends/guarded/guard.py.
+# Runs a command that ends with its client. The command reads /dev/null, its watcher the exec's stdin. Four processes:
+# the exec's shell, one that waits for the command, the watcher, the command. Arguments: mark, words of the command.
+# backends/guarded/guard.py explains the messages to the client.
 m=$1
 shift
 . ./begin.sh
@@ -18,7 +18,7 @@ i=
 ) <&4 >&- 5>&- &
 r=$!
 . ./run.sh
-# Without a code the command may still run: the watcher ends it when the client has heard so and is gone.
+# Without an exit code the command may still run: the watcher ends it when the client knows that and has gone.
 [ ! $x ] || kill -USR1 $r
 wait $r
 exit ${x:-125}

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs a command whose stdin is the exec's, so that its watcher is a separate exec (watch.sh). It does not start before
-# the first line of input, which the client sends when the watcher reads. Arguments: mark, words of the command.
+# Runs a command that reads the exec's stdin, so its watcher is a separate exec (watch.sh). It starts after the first
+# line of input, which the client sends once the watcher is ready. Arguments: mark, words of the command.
 m=$1
 shift
 . ./begin.sh

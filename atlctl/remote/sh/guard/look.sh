@@ -1,5 +1,5 @@
 #!/bin/sh
-# Shows whether anything is left of a command. Arguments: mark, PID and start time of the exec's first process.
+# Checks whether processes of a command are left. Arguments: mark, PID and start time of the exec's first process.
 m=$1 w=$2 t=$3 h= y=$$
 exec 3>&2 2>/dev/null
 . ./find.sh

@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2154
-# Runs the command, and shows how it ended. In: m, w, t as find.sh; i, not empty: wait for a line of input first; the
-# words. Descriptors: 3 the exec's stderr, 4 its stdin, 5 its stdout, 6 the command's stdin. What the shell itself says,
-# of signals or of the watcher's end, must not get to stderr. Out: x, the exit code, empty if it is not known.
+# Runs the command and reports how it ended. In: m, w, t as find.sh; i, not empty: wait for a line of input first; the
+# words. Descriptors: 3 the exec's stderr, 4 its stdin, 5 its stdout, 6 the command's stdin. The shell's own messages,
+# about signals or the watcher's end, must not get to stderr. Out: x, the exit code, empty if unknown.
 C() {
   trap - TERM HUP
   [ $BASH_VERSION ] || trap 'echo F' 0

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs a command on a terminal, where it takes the place of this shell; its watcher is a separate exec (watch.sh).
-# Arguments: mark, value of TERM, rows, columns, words of the command. The size is set here as well, since the client's
-# first message of it may come after the command has asked.
+# Runs a command on a terminal, in place of this shell; its watcher is a separate exec (watch.sh). Arguments: mark,
+# value of TERM, rows, columns, words of the command. The size is set here, too, because the client's first message with
+# it may arrive after the command has read it.
 export TERM="$2" ATLCTL_EXEC="$1"
 stty rows $3 cols $4 2>/dev/null
 m=$1
