@@ -50,8 +50,8 @@ class Rounds:
         return self.count - 1 if self.cut else self.count
 
     def of(self, line_no: int) -> int:
-        """The round in which a line was printed."""
-        return min(bisect_left(self.ends, line_no), self.count - 1)
+        """The round in which a line was printed. Nothing is printed by a round that did not start."""
+        return min(bisect_left(self.ends, line_no), self.seen - 1)
 
     def ended_by(self, line_no: int) -> int:
         """The round that a summary in this line is about: the last that ended before it."""
@@ -238,6 +238,9 @@ _ATTEMPT_PATH = re.compile(r"((?:^|(?<=/))[^/]+/attempt_(\d{1,9})/(\d{1,9})/erro
 #: Lines before an agent's report in which a logged traceback counts as a process's last words.
 _LAST_WORDS = 120
 _ABORTED = -6
+#: Exceptions by which `mp.spawn` reports the end of a process, and all by which launchers do.
+_SPAWN_REPORTS = frozenset({"ProcessExitedException", "ProcessRaisedException"})
+_REPORTS = _SPAWN_REPORTS | {"ChildFailedError", "SignalException", "CalledProcessError"}
 #: No worker has more processes.
 _MAX_LOCAL = 256
 
@@ -276,6 +279,12 @@ def _number_the_rest(workers: Sequence[WorkerRounds]) -> None:
         left = sorted(set(range(len(processes))) - {process.rank for process in processes})
         if len({process.worker for process in nameless}) != 1 or len(left) != len(nameless):
             continue
+        alike = len(workers) > 1 and len({len(worker.of_round(number)) for worker in workers}) == 1
+        if alike and all(process.local_rank is None and process.pid for process in nameless):
+            # Processes are started in the order of their local ranks.
+            nameless.sort(key=lambda process: process.pid or 0)
+            for local, process in enumerate(nameless):
+                process.local_rank = local
         if [process.local_rank for process in nameless] == [rank - left[0] for rank in left]:
             for process, rank in zip(nameless, left, strict=True):
                 process.rank = rank
@@ -292,6 +301,10 @@ class _Collector:
         starts = [item.line_no for item in self.log.identities if item.rank is not None]
         finals = [*(summary.line_no for summary in self.log.summaries), *(end.line_no for end in self.ends)]
         self.rounds = split_rounds(self.log.notes, self.log.moments, starts, finals, self.log.last_activity)
+        if failed := [note.line_no for note in self.log.notes if note.launcher and note.kind is NoteKind.FAILED]:
+            # Other launchers restart nothing; a script may start one again.
+            again = self.log.outlived > failed[-1]
+            self.rounds = Rounds((failed[-1],), final=False) if again else Rounds((_LAST,), final=True)
         self.processes: dict[int, list[Process]] = {}
         #: Global minus local rank, by round: a worker's ranks follow each other.
         self.base: dict[int, int] = {}
@@ -319,6 +332,7 @@ class _Collector:
         self._take_traces(found)
         for number in list(self.processes):
             self._settle_base(number)
+        self._spread_base()
         self._take_hits(found)
         self._take_files()
         self._take_rank_logs()
@@ -337,8 +351,9 @@ class _Collector:
         for number in list(self.processes):
             processes = self.processes[number]
             steps = {p.pid - p.local_rank for p in processes if p.pid is not None and p.local_rank is not None}
-            if not steps and self.usual is not None and number == 0:
-                steps = {self.usual}
+            lowest = min((process.pid for process in processes if _nameless(process) and process.pid), default=0)
+            if not steps and number == 0 and self.usual is not None and self.usual <= lowest:
+                steps = {self.usual}  # another pod's: no process can have a lower number
             for process in [p for p in processes if _nameless(p)]:
                 local = process.pid - next(iter(steps)) if len(steps) == 1 and process.pid else -1
                 if 0 <= local < _MAX_LOCAL:
@@ -377,8 +392,17 @@ class _Collector:
         ranks = sorted(p.rank for p in processes if p.rank is not None and p.local_rank is None)
         halves = [p for p in processes if p.rank is None and p.local_rank is not None]
         count = len({p.pid for p in processes if p.pid is not None})
-        if number not in self.base and halves and len(ranks) == count and ranks[-1] - ranks[0] == count - 1:
+        if number not in self.base and halves and len(ranks) == count > 0 and ranks[-1] - ranks[0] == count - 1:
             self._join(number, ranks[0], halves)
+
+    def _spread_base(self) -> None:
+        """Gives the ranks of all rounds the base that is known of some: after a restart a worker has the same ranks."""
+        if len(bases := set(self.base.values())) != 1:
+            return
+        base = bases.pop()
+        for process in (process for processes in self.processes.values() for process in processes):
+            if process.local_rank is None and process.rank is not None and 0 <= process.rank - base < _MAX_LOCAL:
+                process.local_rank = process.rank - base
 
     def _settle_by_gaps(self, number: int) -> None:
         """Joins ranks and local ranks where both have the same gaps: 44, 46, 47 are 0, 2, 3."""
@@ -441,7 +465,8 @@ class _Collector:
     def _take_note(self, note: AgentNote) -> None:
         number = self.rounds.of(note.line_no)
         if note.kind is NoteKind.FAILED:
-            self._process(number, None, note.local_rank, note.pid).note = note
+            process = self._process(number, note.rank, note.local_rank, note.pid)
+            process.note = process.note or note
         elif note.kind is NoteKind.CLOSING:
             self._process(number, None, None, note.pid).closed = note.line_no
         elif note.kind is NoteKind.FORCED:
@@ -449,13 +474,20 @@ class _Collector:
 
     def _take_traces(self, found: WorkerRounds) -> None:
         for trace in self.log.traces:
-            if trace.agent:
+            if trace.agent or (not trace.origin.known and self._reports(trace)):
                 continue
             number = self.rounds.of(trace.line_no)
             if trace.origin.known:
                 self._process(number, trace.origin.rank, trace.origin.local_rank, None).traces.append(trace)
             else:
                 found.loose_traces.setdefault(number, []).append(trace)
+
+    def _reports(self, trace: Trace) -> bool:
+        """Whether a launcher's or a wrapper's traceback reports the end of processes that are known by other lines."""
+        if any(note.launcher for note in self.log.notes):
+            return trace.last.exception.rpartition(".")[2] in _SPAWN_REPORTS
+        summaries = self.log.summaries
+        return self.rounds.final and bool(summaries) and trace.line_no > summaries[-1].entries[-1].line_no
 
     def _take_hits(self, found: WorkerRounds) -> None:
         for hit in self.log.hits:
@@ -585,7 +617,7 @@ def _agent_ends(evidence: WorkerEvidence, log: LogFacts) -> Iterator[AgentEnd]:
         yield AgentEnd(evidence.worker, note.line_no, note.text, log.moments.get(note.line_no), note.signal)
     for trace in log.traces:
         name = trace.last.exception.rpartition(".")[2]
-        if trace.agent and not trace.logged and name not in ("ChildFailedError", "SignalException"):
+        if trace.agent and not trace.logged and name not in _REPORTS:
             yield AgentEnd(evidence.worker, trace.last.line_no, trace.last.message, trace.time, None, trace.chain)
     if not any(trace.agent and "Rendezvous" in trace.last.exception for trace in log.traces):
         for note in [note for note in log.notes if note.kind is NoteKind.RENDEZVOUS][-1:]:

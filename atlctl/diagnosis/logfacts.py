@@ -36,6 +36,7 @@ from atlctl.diagnosis.torchelastic import (
     NoteKind,
     Summaries,
     Summary,
+    of_launchers,
     parse_note,
 )
 from atlctl.diagnosis.tracebacks import CUT_TOP, HEADER, TRACEBACK_LITERALS, Trace, Traces, read_embedded
@@ -182,6 +183,8 @@ class LogReader:
         if len(line) > _STAMPED or split_stamp(line)[1].strip():
             self._last = (line, stamp)
         self._fed += 1
+        if self._fed == 1:
+            self._traces = Traces(line_no)  # lines may be counted over several logs
         if (
             not self._holds(line)
             and not (self._fed <= CUT_TOP and _FRAME in line)
@@ -215,6 +218,8 @@ class LogReader:
         if text[:1] == "{" and HEADER in text:
             return self._traces.open_at(line_no)  # half an object: no traceback begins in it
         note = parse_note(body, line_no)
+        if note is not None and note.launcher and origin.known:
+            note = None  # a rank that starts processes itself
         if note is not None and len(self._facts.notes) < MAX_NOTES:
             self._facts.notes.append(note)
             if time is not None:
@@ -225,6 +230,8 @@ class LogReader:
                 before[line_no] = self._plain_lines()
                 if len(before) > MAX_ENDS:
                     del before[next(iter(before))]
+        if note is not None and not note.launcher:
+            pass
         elif self._traces.feed(origin, text, line_no, time):
             self._steps_to_outlive = _OUTLIVED
             return True
@@ -250,6 +257,7 @@ class LogReader:
             addresses=tuple(self._addresses),
             hits=[*self._facts.hits, *self._last_hits],
         )
+        made.notes = of_launchers(made.notes, bool(made.summaries))
         if self._header is not None and not made.summaries:  # the log ends in the middle of the agent's report
             made.hits.append(self._header)
         made.last_line = self._last_no

@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from signal import Signals
@@ -55,7 +55,11 @@ ENDINGS = (NoteKind.CLOSING, NoteKind.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class AgentNote:
-    """One line of the agent. `pid` is in the worker's own pid namespace."""
+    """One line of the agent. `pid` is in the worker's own pid namespace.
+
+    `launcher`: another launcher than torchrun printed it (`mp.spawn`, mpirun, srun, horovodrun), some of which name the
+    global `rank`.
+    """
 
     kind: NoteKind
     line_no: int
@@ -64,6 +68,8 @@ class AgentNote:
     local_rank: int | None = None
     exit_code: int | None = None
     signal: str | None = None
+    rank: int | None = None
+    launcher: bool = False
 
 
 #: Byte strings that stand in a log only where a torchelastic trainer ended in failure: the header of
@@ -117,8 +123,64 @@ _NOTES: tuple[tuple[bytes, NoteKind, re.Pattern[str]], ...] = tuple(
         (AGENT_STARTS, NoteKind.STARTED, ""),
     )
 )
+#: Slurm's words for signals.
+_SLURM = {
+    "Killed": "SIGKILL",
+    "Terminated": "SIGTERM",
+    "Segmentation fault": "SIGSEGV",
+    "Aborted": "SIGABRT",
+    "Bus error": "SIGBUS",
+    "Illegal instruction": "SIGILL",
+    "Floating point": "SIGFPE",
+}
+_SRUN = (
+    rf"srun: error: [\w.-]{{1,200}}: task (?P<rank>\d{{1,7}}): "
+    rf"(?:Exited with exit code (?P<code>\d{{1,9}})|(?P<how>{'|'.join(_SLURM)}))"
+)
+#: The same of other launchers. DeepSpeed's is not among them: the `--local_rank` in its report is always the last one.
+_LAUNCHER_NOTES: tuple[tuple[bytes, NoteKind, re.Pattern[str]], ...] = tuple(
+    (literal, kind, re.compile(pattern))
+    for literal, kind, pattern in (
+        # torch.multiprocessing.spawn: the index of a process is its local rank.
+        (
+            b"ProcessExitedException: ",
+            NoteKind.FAILED,
+            r"process (?P<local>\d{1,7}) terminated with (?:exit code (?P<code>\d{1,9})|signal (?P<signal>SIG\w{1,9}))",
+        ),
+        (b" terminated with the following error:", NoteKind.FAILED, r"^-- Process (?P<local>\d{1,7}) terminated with "),
+        (
+            b" via signal SIG",
+            NoteKind.CLOSING,
+            r"Terminating process (?P<pid>\d{1,9}) via signal (?P<signal>SIG\w{1,20})",
+        ),
+        # Open MPI, prterun, horovodrun. The exit code is in the line behind the name.
+        (
+            b" exited on signal ",
+            NoteKind.FAILED,
+            r"process rank (?P<rank>\d{1,7}) with PID \d{1,10} on node \S{1,200} exited on signal (?P<signal>\d{1,3})",
+        ),
+        (b"Process name: ", NoteKind.FAILED, r"Process name: (?:\[\S{1,200},)?(?P<rank>\d{1,7})\]?\s*$"),
+        (b"Exit code: ", NoteKind.FAILED, r"^\s*Exit code: {1,8}(?P<code>\d{1,9})\s*$"),
+        (
+            b"MPI_ABORT was invoked on rank ",
+            NoteKind.FAILED,
+            r"MPI_ABORT was invoked on rank (?P<rank>\d{1,7})",
+        ),
+        (
+            b" exit with status code ",
+            NoteKind.FAILED,
+            r"\bProcess (?P<rank>\d{1,7}) exit with status code (?P<code>\d{1,9})\b",
+        ),
+        # Slurm numbers tasks as torch numbers ranks.
+        (
+            b"srun: error: ",
+            NoteKind.FAILED,
+            _SRUN,
+        ),
+    )
+)
 #: Byte strings of which one is in every line that `parse_note` knows.
-NOTE_LITERALS = tuple(literal for literal, _, _ in _NOTES)
+NOTE_LITERALS = tuple(literal for literal, _, _ in (*_NOTES, *_LAUNCHER_NOTES))
 
 #: Characters of a line that are kept as evidence.
 _TEXT_LIMIT = 1000
@@ -131,7 +193,40 @@ def parse_note(line: bytes, line_no: int) -> AgentNote | None:
             text = clean_line(line)
             match = pattern.search(text)
             return _note(kind, match.groupdict(), text, line_no) if match else None
+    for literal, kind, pattern in _LAUNCHER_NOTES:
+        if literal in line and (match := pattern.search(text := clean_line(line))):
+            found = {name: value for name, value in match.groupdict().items() if value is not None}
+            found["signal"] = _SLURM.get(found.get("how", ""), found.get("signal", ""))
+            note = _note(kind, found, text, line_no)
+            known = note.signal is not None and note.signal in Signals.__members__
+            code = -Signals[str(note.signal)] if known else note.exit_code
+            rank = int(found["rank"]) if "rank" in found else None
+            if code == 0:
+                return None
+            return replace(note, exit_code=code, rank=rank, launcher=True)
     return None
+
+
+def of_launchers(notes: Sequence[AgentNote], elastic: bool) -> list[AgentNote]:
+    """The notes that count: torchrun's if there are any or it left a summary (`elastic`), else another launcher's.
+
+    A launcher that has reported a death ends the others: their SIGKILL or SIGTERM is its own.
+    """
+    own = [note for note in notes if not note.launcher]
+    if own or elastic:
+        return own
+    found: list[AgentNote] = []
+    for note in notes:
+        if note.kind is NoteKind.FAILED and note.rank is None and note.local_rank is None:
+            # Only the exit code of the process that the line before names.
+            if found and found[-1].exit_code is None:
+                found[-1] = replace(found[-1], exit_code=note.exit_code)
+        elif note.signal in ("SIGKILL", "SIGTERM") and any(known.kind is NoteKind.FAILED for known in found):
+            found.append(replace(note, kind=NoteKind.CLOSING))
+        else:
+            found.append(note)
+    silent = [note.kind is NoteKind.FAILED and note.exit_code is None for note in found]
+    return [replace(note, exit_code=1) if mute else note for note, mute in zip(found, silent, strict=True)]
 
 
 def _note(kind: NoteKind, found: Mapping[str, str], text: str, line_no: int) -> AgentNote:

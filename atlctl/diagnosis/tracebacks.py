@@ -21,9 +21,11 @@ HEADER = "Traceback (most recent call last):"
 #: The function of a frame that names none: of a syntax error.
 UNKNOWN = "<unknown>"
 
-_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,99}\.){0,20}[A-Za-z_]\w{0,99})(?=: |:?\s*$)")
-_EXCEPTION_NAME = re.compile(r"(?:Error|Exception|Interrupt|Exit|Warning|ExceptionGroup|StopIteration)$")
-_FRAME = re.compile(r'^\s{0,40}File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,200}))?')
+_EXCEPTION = re.compile(r"((?:[^\W\d]\w{0,99}\.){0,20}[^\W\d]\w{0,99})(?=: |:?\s*$)")
+_EXCEPTION_NAME = re.compile(
+    r"(?:Error|Exception|Interrupt|Exit|Warning|ExceptionGroup|StopIteration|异常|错误|失败|例外|エラー|오류|예외)$"
+)
+_FRAME = re.compile(r'^(?:> )?\s{0,40}File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,200}))?')
 _BOXED_SOURCE = re.compile(r"^\s{0,8}[│|] {1,4}[❱>] {1,4}\d{1,9} [│|](.{0,400}?)[│|]?\s*$")
 #: What Python draws under a line of code.
 _CARETS = re.compile(r"[\s^~]+$")
@@ -87,8 +89,10 @@ def exception_type(line: str) -> str | None:
 def exception_name(line: str) -> str | None:
     """The type in a line that follows a traceback's frames: there any class name counts as an exception's."""
     match = _EXCEPTION.match(line)
-    known = match and (_EXCEPTION_NAME.search(match[1]) or _CAMEL.search(match[1]) or _LOWER.search(match[1]))
-    return match[1] if match and known else None
+    if match is None:
+        return None
+    known = _EXCEPTION_NAME.search(match[1]) or _CAMEL.search(match[1]) or _LOWER.search(match[1])
+    return match[1] if known or (not match[1].isascii() and line[match.end() : match.end() + 2] == ": ") else None
 
 
 def frame_of(line: str) -> Frame | None:
@@ -152,10 +156,12 @@ _CONNECTORS = (
     "The above exception was the direct cause of the following exception:",
 )
 _THREAD = "Exception in thread "
-#: Of a finaliser: the interpreter prints the exception and goes on.
-_IGNORED = "Exception ignored in"
+#: Of a finaliser or an atexit callback: the interpreter prints the exception and goes on, with the same exit code.
+_IGNORED = ("Exception ignored ", "Error in atexit._run_exitfuncs")
+#: Lines behind such an announcement in which its traceback begins.
+_SOON = 3
 #: Byte strings of which one is in every line that opens a traceback.
-TRACEBACK_LITERALS = (b"Traceback (most recent call last)", _THREAD.encode(), _IGNORED.encode())
+TRACEBACK_LITERALS = (b"Traceback (most recent call last)", _THREAD.encode(), *(text.encode() for text in _IGNORED))
 _AGENT_FRAMES = (
     "torch/distributed/run.py",
     "torch/distributed/launch.py",
@@ -163,7 +169,19 @@ _AGENT_FRAMES = (
     "torch/distributed/elastic/agent/",
     "torch/distributed/elastic/rendezvous/",
     "bin/torchrun",
+    "accelerate/commands/",
+    "deepspeed/launcher/",
+    "horovod/runner/",
 )
+#: A wrapper script reports that the launcher that it started failed.
+_LAUNCHER_FAILED = re.compile(
+    r"CalledProcessError: Command .{0,300}?\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed|"
+    r"mpirun|mpiexec|prterun|horovodrun|srun)\b"
+)
+#: The margin of an exception group, and the line in front of each of its exceptions.
+_GROUP_HEADER = "Exception Group Traceback (most recent call last):"
+_MARGIN = re.compile(r"\s{0,200}(?:\| ?|\+ (?=Exception Group ))")
+_MEMBER = re.compile(r"\s{0,200}(?:\+-)?\+-{8,80}(?: (?:\d{1,9}|\.\.\.) -{8,80})?$")
 #: rich draws a box around its tracebacks, with the exception below it.
 _BOX = re.compile(r"\s{0,8}[╭┌+][─-]{1,400} ?Traceback \(most recent call last\)")
 #: Lines over which rich folds a message, at most.
@@ -247,6 +265,8 @@ class _Open:
     time: Moment | None
     thread: bool
     logged: bool
+    ignored: bool = False
+    group: bool = False
     chain: list[Raised] = field(default_factory=list)
     detail: list[str] = field(default_factory=list)
     frame: Frame | None = None
@@ -270,10 +290,13 @@ class _Open:
     foreign: int = 0
 
     def trace(self) -> Trace | None:
-        if not self.chain:
+        if not self.chain or self.ignored:
             return None
         self._settle()
-        return Trace(self.origin, self.line_no, tuple(self.chain), self.time, self.agent, self.thread, self.logged)
+        if self.group:  # the first exception in it that is not a group
+            self.chain = [item for item in self.chain if not item.exception.endswith("Group")][:1] or self.chain[:1]
+        agent = self.agent or _LAUNCHER_FAILED.search(self.chain[-1].message) is not None
+        return Trace(self.origin, self.line_no, tuple(self.chain), self.time, agent, self.thread, self.logged)
 
     def link(self) -> None:
         """The next exception of the chain follows."""
@@ -325,8 +348,8 @@ class Traces:
         self._open: dict[Origin, _Open] = {}
         self._touched = 0
         self._first_line = first_line
-        #: Streams in which the next traceback is of another thread (True) or of a finaliser (False).
-        self._announced: dict[Origin, bool] = {}
+        #: Streams in which the next traceback is of another thread (True) or ignored (False), and the line before it.
+        self._announced: dict[Origin, tuple[bool, int]] = {}
         #: Ranks print the same frames: each is kept once.
         self._known: dict[tuple[str, int, str, str], Frame] = {}
         self._first: list[Trace] = []
@@ -342,6 +365,17 @@ class Traces:
     def feed(self, origin: Origin, text: str, line_no: int, time: Moment | None) -> bool:
         """Takes a line without its prefixes; True if it is part of a traceback."""
         current = self._open.get(origin)
+        if current is not None and current.group:
+            if _MEMBER.match(text):
+                current.link()
+                self._touched = line_no
+                return True
+            if margin := _MARGIN.match(text):
+                text = text[margin.end() :]
+                if text.startswith((HEADER, _GROUP_HEADER)):
+                    current.link()
+                    self._touched = line_no
+                    return True
         if "Traceback (most recent call last)" in text and (
             _BOX.match(text) if HEADER not in text else not _GLOG.match(text)
         ):
@@ -349,9 +383,9 @@ class Traces:
             self._touched = line_no
             return True
         if current is None:
-            if text.startswith((_THREAD, _IGNORED)):
+            if text.startswith((_THREAD, *_IGNORED)):
                 if len(self._announced) < MAX_STREAMS:
-                    self._announced[origin] = text.startswith(_THREAD)
+                    self._announced[origin] = text.startswith(_THREAD), line_no
                 return True
             if line_no - self._first_line >= CUT_TOP or frame_of(text) is None:
                 return False
@@ -391,11 +425,15 @@ class Traces:
         if current is not None:
             self._close(current)
         if origin in self._open or len(self._open) < MAX_STREAMS:
-            thread = self._announced.pop(origin, None)
-            logged = start > 4 or text[:start].strip() != "" or thread is False
+            thread, since = self._announced.pop(origin, (None, 0))
+            if line_no - since > _SOON:
+                thread = None
+            group = _GROUP_HEADER in text
+            logged = not group and (start > 4 or text[:start].strip() != "")
             self._open[origin] = _Open(
-                origin, line_no, time, thread is True, logged, boxed=0 if HEADER in text else len(text.strip())
-            )
+                origin, line_no, time, thread is True, logged, boxed=0 if HEADER in text else len(text.strip()),
+                ignored=thread is False, group=group,
+            )  # fmt: skip
 
     def _frame_line(self, current: _Open, text: str, line_no: int) -> bool:
         boxed = text.lstrip()[:1] in _SIDES

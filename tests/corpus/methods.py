@@ -33,7 +33,7 @@ def root_cause(folder: Path) -> Answer:
     first: Cause | None = found.root_causes[0] if found.root_causes else None
     if first is None:
         return Answer(str(found.verdict))
-    return Answer(str(found.verdict), first.worker, first.local_rank, str(first.confidence))
+    return Answer(str(found.verdict), first.worker, first.local_rank, str(first.confidence), first.rank, first.category)
 
 
 def first_workers_block(folder: Path) -> Answer:

@@ -1,12 +1,16 @@
 """Scores a method against the cases' truths. `python -m tests.corpus.score [DIR]` prints the table of all methods.
 
 A method is a function that gets a folder with the evidence alone (logs, perhaps error files, never
-`case.json`) and gives `(verdict, worker, local_rank, confidence)`. An answer is
+`case.json`) and gives an `Answer`. An answer is
 
-- *right* where verdict, worker and local rank are the truth's, as far as the truth has them; a node that never
-  joined may also stay unnamed, since it left no log,
-- *abstained* where the verdict is `undecided` and the truth is another,
+- *right* if verdict, worker and local rank are the truth's, as far as the truth has them; the global rank replaces a
+  local rank that the answer does not have; a node that never joined may also stay unnamed, since it left no log,
+- *accepted* if a careful reader would accept it too: the truth's `also` lists such answers (`undecided`, `ranks`,
+  `rank_on:NODE`, `node:NODE`, ...),
+- *abstained* if the verdict is `undecided` and the truth is another,
 - *wrong* else.
+
+`python -m tests.corpus.score --cuts [DIR]` scores the root cause alone on damaged evidence (`tests.corpus.cuts`).
 """
 
 from __future__ import annotations
@@ -38,7 +42,59 @@ VERDICTS = {
     "undecided": "undecided",
 }
 
-Mark = Literal["right", "wrong", "abstained"]
+#: Categories in which a process did not end by an exception of its own.
+_NO_EXCEPTION = frozenset(
+    (
+        "killed",
+        "terminated",
+        "interrupted",
+        "preemption",
+        "node_lost",
+        "network_lost",
+        "early_exit_zero",
+        "hang",
+        "native_crash",
+        "summary",
+        "rendezvous_timeout",
+        "rendezvous_unreachable",
+        "peer_lost",
+        "unknown_python_exit",
+        "bad_arguments",
+    )
+)
+#: The truths' words that are wider than the categories, or other names of them.
+_FAMILIES = {
+    "agent_failed": {"file_missing", "python_exception"},
+    "configuration": {
+        "bad_arguments",
+        "ddp_model_mismatch",
+        "ddp_unused_parameters",
+        "python_exception",
+        "syntax_error",
+    },
+    "cuda_assert": {"cuda_device_assert"},
+    "dataloader_exception": {"file_missing", "dataset_corrupt"},
+    "disk": {"disk_full"},
+    "explicit_exit": {"unknown_python_exit", "python_exception"},
+    "gpu_xid": {"gpu_hardware", "gpu_ecc_uncorrectable", "gpu_xid_app"},
+    "host_oom": {"host_memory"},
+    "killed": {"dataloader_worker_killed", "node_lost"},
+    "memory": {"host_memory"},
+    "missing_file": {"file_missing"},
+    "missing_library": {"binary_mismatch"},
+    "native_crash": {"shm_bus_error"},
+    "network_setup": {"network_interface"},
+    "numeric": {"nan_loss"},
+    "permission": {"permission_denied"},
+    "rendezvous_timeout": {"rendezvous_unreachable"},
+    "rendezvous_unreachable": {"dns_failure"},
+    "setup": {"rendezvous_timeout", "rendezvous_unreachable"},
+    "shm_bus_error": {"shm_too_small"},
+    "signal": {"preemption", "terminal_hangup"},
+    "silent_exit": {"unknown_python_exit"},
+}
+
+Mark = Literal["right", "accepted", "wrong", "abstained"]
 
 
 class Answer(NamedTuple):
@@ -48,9 +104,11 @@ class Answer(NamedTuple):
     worker: str | None = None
     local_rank: int | None = None
     confidence: str | None = None
+    rank: int | None = None
+    category: str | None = None
 
 
-Method = Callable[[Path], tuple[str, str | None, int | None, str | None]]
+Method = Callable[[Path], Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +122,8 @@ class Evidence:
         return f"{'timestamped' if self.timestamps else 'plain'} logs{' and files' if self.files else ''}"
 
 
-#: All that is worth a score: plain logs, timestamped logs, timestamped logs with files.
-VIEWS = (Evidence(), Evidence(timestamps=True), Evidence(timestamps=True, files=True))
+#: All kinds of evidence, the fullest last.
+VIEWS = (Evidence(), Evidence(files=True), Evidence(timestamps=True), Evidence(timestamps=True, files=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +148,11 @@ class Score:
         """Results with this mark, and with this word where one is given."""
         return sum(r.mark == mark and confidence in (None, r.answer.confidence) for r in self.results)
 
+    def of_category(self) -> tuple[int, int]:
+        """How many right and accepted answers that name a cause have the right category, and how many there are."""
+        named = [r for r in self.results if r.mark in ("right", "accepted") and r.answer.category]
+        return sum(fits(str(r.truth["category"]), str(r.answer.category)) for r in named), len(named)
+
     @property
     def wrong_and_certain(self) -> int:
         return self.count("wrong", "certain")
@@ -100,14 +163,32 @@ class Score:
         return [word for word in CONFIDENCES if word in used] + sorted(used - set(CONFIDENCES))
 
 
+def fits(truth: str, category: str) -> bool:
+    """Whether a category is the truth's or a narrower one."""
+    narrower = truth == "python_exception" and category not in _NO_EXCEPTION
+    return narrower or category == truth or category in _FAMILIES.get(truth, ())
+
+
 def judge(truth: Mapping[str, Any], answer: Answer) -> Mark:
     """The rules of the module's text."""
-    kind = truth["kind"]
-    if answer.verdict == "undecided":
-        return "right" if kind == "undecided" else "abstained"
     for other in truth.get("also_right", ()):
         if (answer.verdict, answer.worker) == (other["verdict"], other.get("node")):
             return "right"
+    mark = _strictly(truth, answer)
+    return "accepted" if mark != "right" and any(_is_also(other, answer) for other in truth.get("also", ())) else mark
+
+
+def _is_also(other: str, answer: Answer) -> bool:
+    """Whether the answer is one that the truth accepts: `undecided`, `ranks`, `rank_on:NODE`."""
+    verdict, _, node = other.partition(":")
+    verdict = verdict.removesuffix("_on")
+    return answer.verdict == VERDICTS[verdict] and node in ("", answer.worker)
+
+
+def _strictly(truth: Mapping[str, Any], answer: Answer) -> Mark:
+    kind = truth["kind"]
+    if answer.verdict == "undecided":
+        return "right" if kind == "undecided" else "abstained"
     if answer.verdict != VERDICTS[kind]:
         return "wrong"
     if kind == "missing_node" and answer.worker is None:
@@ -118,7 +199,10 @@ def judge(truth: Mapping[str, Any], answer: Answer) -> Mark:
 
 def _is_at(place: Mapping[str, Any], answer: Answer) -> bool:
     node, local_rank = place.get("node"), place.get("local_rank")
-    return node in (None, answer.worker) and local_rank in (None, answer.local_rank)
+    if node not in (None, answer.worker):
+        return False
+    by_rank = answer.local_rank is None and answer.rank is not None and place.get("global_rank") == answer.rank
+    return by_rank or local_rank in (None, answer.local_rank)
 
 
 def truths(folder: Path) -> dict[str, dict[str, Any]]:
@@ -151,23 +235,28 @@ def _results(method: Method, folder: Path, evidence: Evidence) -> Iterator[Resul
         for case, truth in truths(folder).items():
             shown = Path(scratch, case)
             show_evidence(folder / case, shown, evidence)
-            answer = Answer(*method(shown))
+            answer = method(shown)
             yield Result(case, truth, answer, judge(truth, answer))
 
 
 def table(scores: Sequence[Score]) -> str:
     """One line a method and kind of evidence, then how often each confidence word was right."""
-    heads = ("method", "evidence", "cases", "right", "wrong", "wrong and certain", "abstained", "right of one rank")
+    heads = (
+        "method", "evidence", "cases", "right", "accepted", "wrong", "wrong and certain", "abstained",
+        "right of one rank", "right category",
+    )  # fmt: skip
     rows = [
         (
             item.method,
             str(item.evidence),
             len(item.results),
             item.count("right"),
+            item.count("accepted"),
             item.count("wrong"),
             item.wrong_and_certain,
             item.count("abstained"),
             _of_one_rank(item),
+            "{}/{}".format(*item.of_category()),
         )
         for item in scores
     ]
@@ -175,7 +264,7 @@ def table(scores: Sequence[Score]) -> str:
         (item.method, str(item.evidence), word, right + wrong, right, f"{100 * right / (right + wrong):.0f} %")
         for item in scores
         for word in item.words()
-        for right, wrong in [(item.count("right", word), item.count("wrong", word))]
+        for right, wrong in [(item.count("right", word) + item.count("accepted", word), item.count("wrong", word))]
     ]
     calibration = _aligned(("method", "evidence", "word", "said", "right", "share"), words)
     return f"{_aligned(heads, rows)}\n\n{calibration}"
@@ -187,13 +276,18 @@ def _of_one_rank(item: Score) -> str:
     return f"{marks.count('right')}/{len(marks)}"
 
 
-def details(item: Score) -> str:
-    """The cases that were not right: truth against answer."""
+def details(item: Score, only_wrong: bool = False) -> str:
+    """The cases that were not right, or of another category: truth against answer."""
     return "\n".join(
-        f"{r.mark:<10} {r.case}: is {_place(r.truth)}, said {' '.join(str(part) for part in r.answer)}"
+        f"{r.mark:<10} {r.case}: is {_place(r.truth)} {r.truth.get('category')}, "
+        f"said {' '.join(str(part) for part in r.answer)}"
         for r in item.results
-        if r.mark != "right"
+        if (r.mark == "wrong" if only_wrong else r.mark != "right" or not _fits(r))
     )
+
+
+def _fits(item: Result) -> bool:
+    return not item.answer.category or fits(str(item.truth["category"]), item.answer.category)
 
 
 def kinds(folder: Path = DATA) -> Counter[str]:
@@ -215,9 +309,15 @@ def _aligned(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def main(words: Sequence[str]) -> int:
     """The program."""
+    from tests.corpus.cuts import CUTS, cut_scores
     from tests.corpus.methods import METHODS
 
-    folder = Path(words[0]) if words else DATA
+    folder = Path(words[-1]) if words and words[-1] != "--cuts" else DATA
+    if "--cuts" in words:
+        cut = [cut_scores(name, folder) for name in CUTS]
+        print(table(cut))
+        print("\n".join(f"\n{item.method}\n{details(item, only_wrong=True)}" for item in cut))
+        return 0
     scores = [score(name, method, folder, view) for name, (method, views) in METHODS.items() for view in views]
     print(", ".join(f"{count} {kind}" for kind, count in sorted(kinds(folder).items())))
     print(table(scores))

@@ -21,7 +21,17 @@ from atlctl.diagnosis.evidence import JobEvidence
 from atlctl.diagnosis.failures import Failure, Part
 from atlctl.diagnosis.joining import WorkerRounds
 from atlctl.diagnosis.platform import Event, Judgement, PlatformState, judge_event, judge_state
-from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Followed, Proof, RankEnd, Verdict, WorkerReport
+from atlctl.diagnosis.result import (
+    Cause,
+    Confidence,
+    Diagnosis,
+    Followed,
+    GpuIdentity,
+    Proof,
+    RankEnd,
+    Verdict,
+    WorkerReport,
+)
 from atlctl.diagnosis.signatures import Matcher
 from atlctl.i18n import Message, joined, plural
 from atlctl.jobs import podnews
@@ -129,7 +139,8 @@ def with_platform(job: JudgedJob, answer: Diagnosis) -> Diagnosis:
     if (first := _first_gone(job)) is not None and _leaves_open(job, answer, first):
         return Diagnosis(Verdict.WORKER, (first,))
     if answer.root_causes:
-        return replace(answer, root_causes=tuple(_explained(job, cause) for cause in answer.root_causes))
+        causes = tuple(_with_machine(job, _explained(job, cause)) for cause in answer.root_causes)
+        return replace(answer, root_causes=causes)
     told = [(worker, found) for worker in job.workers if (found := _judgement(job, worker)) is not None]
     proven = [(worker, found) for worker, found in told if found.certainty == "proves" or found.strong]
     if len(proven) == 1:
@@ -251,6 +262,33 @@ def _explained(job: JudgedJob, cause: Cause) -> Cause:
         why=joined([cause.why, Message("the platform reports: {text}", text=found.text)]),
         confidence=Confidence.CERTAIN if sure else cause.confidence,
         proofs=(*cause.proofs, Proof(worker.worker, None, found.text)),
+    )
+
+
+#: Categories of lines about the machine, in the same worker's log, by the category of an end that they explain.
+_OF_MEMORY = frozenset({"memory_limit_kill", "host_oom_kill", "oom_kill"})
+_OF_GPU = frozenset({"gpu_hardware", "gpu_ecc_uncorrectable", "gpu_xid_app", "gpu_driver"})
+_GPU_ERRORS = frozenset({"cuda_error_unknown", "cuda_illegal_memory_access", "nccl_cuda_error", "cublas_cudnn"})
+_MACHINE = dict.fromkeys(("killed", "oom_kill"), _OF_MEMORY) | dict.fromkeys((*_GPU_ERRORS, "hang"), _OF_GPU)
+
+
+def _with_machine(job: JudgedJob, cause: Cause) -> Cause:
+    """The cause with the line of its worker's log in which the kernel or the driver explains it."""
+    worker, wanted = job.find(cause.worker), _MACHINE.get(cause.category, frozenset())
+    log = worker.evidence.log if worker else None
+    hits = [hit for hit in log.hits if hit.match.signature.category in wanted] if log else []
+    if cause.worker is None or not hits:
+        return cause
+    hit = next((hit for hit in hits if hit.match.signature.hardware), hits[-1])
+    said = hit.match.signature.category
+    # A driver's note on a program's fault adds nothing to an error that has a kind.
+    renamed = cause.category != "hang" and (said != "gpu_xid_app" or cause.category == "cuda_error_unknown")
+    return replace(
+        cause,
+        category=said if renamed else cause.category,
+        why=joined([cause.why, Message("its worker's log reports: {text}", text=hit.text)]),
+        gpu=cause.gpu or (GpuIdentity(None, None, pci) if (pci := hit.match.groups.get("pci")) else None),
+        proofs=(*cause.proofs, Proof(cause.worker, hit.line_no, hit.text)),
     )
 
 

@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from atlctl.diagnosis.cause.rounds import JudgedJob, Round, name_process
+from atlctl.diagnosis.cause.rounds import JudgedJob, Round, name_process, place_unheard
 from atlctl.diagnosis.consequence import Sort
 from atlctl.diagnosis.failures import Failure, Part, Strength
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Verdict
 from atlctl.diagnosis.signatures import FaultScope
+from atlctl.diagnosis.tracebacks import exception_name
 from atlctl.i18n import Message, joined, plural
 
 #: Culprits that are listed one by one.
@@ -28,6 +29,8 @@ def find_initiators(this: Round) -> Diagnosis | None:
     """The answer where at least one process failed of its own and that decides; None otherwise."""
     if any(item.sort is Sort.SIZES for item in this.victims) and not any(_spoke(item) for item in this.initiators):
         return None
+    if (named := _named_by_others(this)) is not None:
+        return named
     strong = [item for item in this.initiators if item.strength is Strength.STRONG]
     some = [item for item in this.initiators if item.strength is Strength.SOME]
     if strong:
@@ -39,6 +42,44 @@ def find_initiators(this: Round) -> Diagnosis | None:
     if some:
         return _from(this, some, Strength.SOME)
     return _opaque(this)
+
+
+#: A rank that reports another one's failure: `RuntimeError: rank 3 failed: KeyError: 'x'`.
+_BLAMES = re.compile(
+    r"(?:\brank|进程)[ #:=]{0,2}(?P<rank>\d{1,7})\b ?(?:has )?(?:failed|crashed|died|aborted|raised|reported an error|"
+    r"失败|出错|异常|崩溃)\b(?! to )[^:：]{0,40}(?:[:：] ?(?P<words>.+))?",
+    re.IGNORECASE,
+)
+
+
+def _named_by_others(this: Round) -> Diagnosis | None:
+    """The rank whose failure another rank reports, if all that failed by themselves say so; None otherwise.
+
+    Some programs exchange their exceptions in a collective, and one rank raises another one's.
+    """
+    blamed: set[int] = set()
+    words, by = "", None
+    for item in this.initiators:
+        found = _BLAMES.search(item.message)
+        if item.strength is not Strength.STRONG or found is None or int(found["rank"]) == item.rank:
+            return None
+        blamed.add(int(found["rank"]))
+        words, by = found["words"] or item.message, item
+    if len(blamed) != 1 or by is None:
+        return None
+    rank = blamed.pop()
+    why = Message("{process} reports its failure", process=name_process(by.process))
+    own = next((item for item in this.failures if item.rank == rank), None)
+    process = own.process if own else place_unheard(this, rank)
+    if process is None:
+        return None
+    cause = this.job.cause(by, Confidence.LIKELY, why)
+    made = replace(
+        cause, worker=process.worker, rank=rank, local_rank=process.local_rank, message=words, detail="", frame=None,
+        exception=exception_name(words), category=this.job.category(words), exit_code=process.exit_code,
+        signal=own.signal if own else None, traceback=None, last_lines=(),
+    )  # fmt: skip
+    return Diagnosis(Verdict.RANK, (made,))
 
 
 def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosis:
@@ -124,9 +165,12 @@ def _opaque(this: Round) -> Diagnosis | None:
         return None
     if any(item.sort is Sort.WAITED for item in this.victims) and len(found) > 1:
         return undecided(this, found, Message("they ended with exit code 1, without an error message"))
-    if len(found) > 1 and not _distinct_times(this, found):
-        return undecided(this, found, _AT_ONCE)
     first = first_of(this.job, found)
+    if first.tie == "clocks" and (first.margin or 0) >= _UNSURE:
+        why = Message(
+            "it ended {seconds:.2g} s before the next; the clocks could not be compared", seconds=first.margin
+        )
+        return Diagnosis(Verdict.RANK, (this.job.cause(first.leaders[0], Confidence.GUESS, why),))
     if first.tie:
         return undecided(this, first.leaders, _AT_ONCE)
     leader, alone = first.leaders[0], len(found) == 1
@@ -280,8 +324,11 @@ def undecided(this: Round, items: Sequence[Failure], why: str) -> Diagnosis:
 
 #: Failures that are nearer than this, in seconds, happened at once: no collective passes a failure on so fast.
 AT_ONCE = 0.06
-#: Clocks of nodes that nobody compared may differ by this much, in seconds.
+#: Clocks of nodes that were not compared may differ by this much, in seconds.
 UNALIGNED = 15.0
+#: A smaller skew may also be the ranks' own: without collectives they do not print a step at the same moment. Clocks
+#: that a time service keeps differ by less.
+_UNSURE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,11 +364,17 @@ def first_of(job: JudgedJob, failures: Sequence[Failure]) -> First:
         if inner.tie:
             return inner
         leader = inner.leaders[0]
-    close, unknown, apart, margin = [], [], [], None
+    close, unknown, apart, margin, nearest = [], [], [], None, UNALIGNED
     for when, item in rivals:
         gap = when.seconds - start.seconds
         if gap <= UNALIGNED and not job.clocks.aligned(leader.worker, item.worker):
             apart.append(item)
+            nearest = min(nearest, gap)
+            continue
+        moved = job.clocks.skew.get(item.worker, 0.0) - job.clocks.skew.get(leader.worker, 0.0)
+        if gap + moved < 0 and abs(moved) < _UNSURE:
+            apart.append(item)  # their order depends on a small correction of the clocks
+            nearest = 0.0
             continue
         margin = gap if margin is None else min(margin, gap)
         step = max(when.resolution, start.resolution)
@@ -334,7 +387,7 @@ def first_of(job: JudgedJob, failures: Sequence[Failure]) -> First:
     if close:
         return First((leader, *close), margin, "at_once")
     if apart:
-        return First((leader, *apart), margin, "clocks")
+        return First((leader, *apart), nearest, "clocks")
     return First((leader,), margin)
 
 

@@ -170,6 +170,8 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
     end, raised = own[0]
     match = job.matcher.match(raised.message)
     category = job.category(raised.message)
+    if category == "python_exception" and raised.exception == "ValueError":
+        category = "bad_arguments"  # raised by the launcher: it refuses its options
     peer = match.groups.get("peer") if match else None
     workers = {item.worker for item, _ in own}
     proofs = [Proof(item.worker, item.line_no, found.message) for item, found in own[:5]]

@@ -154,7 +154,7 @@ def _somebody_waits(case: _Case) -> Diagnosis:
         return _rank(case, item, "hang", why, confidence)
     if suspects == 1 and unheard and not case.lost:
         return _unheard_rank(case, unheard[0].worker, unheard[0].rank, unheard[0].local_rank, waited, "hang")
-    late = _late(case) if not places and not case.ranks.unheard and not case.lost else []
+    late = _late(case) or _spoke_when_ended(case) if not places and not case.ranks.unheard and not case.lost else []
     if len(late) == 1:
         # On a clock that nobody compared with the others' the seconds may be the clock's.
         compared = all(this.job.clocks.aligned(late[0].worker, item.worker) for item in case.waited)
@@ -192,6 +192,18 @@ def _late(case: _Case) -> list[Failure]:
         return []
     end = max(when.seconds + when.resolution for when, _ in waited)
     return [item for when, item in left if when.seconds > end + _LATE]
+
+
+def _spoke_when_ended(case: _Case) -> list[Failure]:
+    """Ranks that met a closed connection only behind their own agent's signals: in a handler of the signal, say."""
+    signals: dict[str, int] = {}
+    for item in case.this.failures:
+        if item.process.closed:
+            signals[item.worker] = min(item.process.closed, signals.get(item.worker, item.process.closed))
+    return [
+        item for item in case.left
+        if item.process.traces and item.process.traces[-1].line_no > signals.get(item.worker, 2**62)
+    ]  # fmt: skip
 
 
 def _near_the_first(case: _Case, quiet: Sequence[Failure]) -> Failure | None:

@@ -27,6 +27,14 @@ MISSING = {"kind": "missing_node", "node": "worker-2"}
         (RANK, Answer("rank", "worker-0", 1), "wrong"),
         (RANK, Answer("rank", "worker-1", None), "wrong"),
         (RANK, Answer("rank"), "wrong"),
+        ({**RANK, "global_rank": 3}, Answer("rank", "worker-1", None, rank=3), "right"),
+        ({**RANK, "global_rank": 3}, Answer("rank", "worker-0", None, rank=3), "wrong"),
+        ({**RANK, "global_rank": 3}, Answer("rank", "worker-1", 0, rank=3), "wrong"),
+        ({**RANK, "also": ["undecided"]}, Answer("undecided"), "accepted"),
+        ({**RANK, "also": ["ranks"]}, Answer("ranks", "worker-0", 0), "accepted"),
+        ({**RANK, "also": ["node:worker-1"]}, Answer("worker", "worker-1"), "accepted"),
+        ({**RANK, "also": ["node:worker-1"]}, Answer("worker", "worker-0"), "wrong"),
+        ({**NODE, "also": ["rank_on:worker-0"]}, Answer("rank", "worker-0", 1), "accepted"),
         (RANK, Answer("worker", "worker-1"), "wrong"),
         (RANK, Answer("undecided", "worker-1", 1), "abstained"),
         (RANKS, Answer("ranks", "b", 1), "right"),
@@ -63,8 +71,8 @@ def test_a_method_never_sees_the_truth(tmp_path: Path) -> None:
         show_evidence(case, target, view)
         seen[view] = {path.name for path in target.iterdir()}
     assert seen[Evidence()] == {"worker-0.log", "worker-1.log"}
-    assert seen[VIEWS[1]] == {"worker-0.ts.log", "worker-1.ts.log"}
-    assert seen[VIEWS[2]] == {"worker-0.ts.log", "worker-1.ts.log", "files"}
+    assert seen[Evidence(timestamps=True)] == {"worker-0.ts.log", "worker-1.ts.log"}
+    assert seen[VIEWS[-1]] == {"worker-0.ts.log", "worker-1.ts.log", "files"}
 
 
 def always(confidence: str) -> Score:
@@ -123,8 +131,9 @@ def test_todays_score(scores: list[Score], capsys: pytest.CaptureFixture[str]) -
         assert item.wrong_and_certain == 0, details(item)
         assert all(item.count("right") > 3 * other.count("right") for other in baselines)
     # Error files only add.
-    assert ours[2].count("right") >= ours[1].count("right")
-    assert ours[2].count("wrong") <= ours[1].count("wrong")
+    for without, also in ((ours[0], ours[1]), (ours[2], ours[3])):
+        assert also.count("right") >= without.count("right")
+        assert also.count("wrong") <= without.count("wrong")
 
 
 def test_the_table_in_the_docs_is_todays(scores: list[Score]) -> None:

@@ -365,7 +365,6 @@ def test_a_reported_death_is_never_none(line: str, stamped: bool) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGSEGV",
         "subprocess.CalledProcessError: Command '['/usr/bin/python3', 'train.py']' died with <Signals.SIGSEGV: 11>.",
         "ray.exceptions.WorkerCrashedError: The worker died unexpectedly while executing this task.",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
