@@ -1,10 +1,10 @@
-"""Messages: English where they are said, the reader's language from gettext catalogues (`locale/`).
+"""Translatable messages: English in the code, other languages from gettext catalogues (`locale/`).
 
     raise TimedOut(Message("no answer from {worker} within {seconds:.0f} s", worker=name, seconds=limit))
 
-A `Message` is its own English text (a `str`: JSON, logs and comparisons see nothing else) and remembers its template
-and values, so that `translated` can say it in another language where it is shown to a person. The templates are the
-msgids of the catalogue. `make generate` extracts them; a test fails for a message without a translation.
+A `Message` is a `str`: its English text, which is also what JSON, logs and comparisons use. It keeps its template and
+values, so that `translated` can show it in another language. The templates are the msgids of the catalogue. `make
+generate` extracts them; a test fails for a message without a translation.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Language = Literal["en", "zh"]
 
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "locale")
 _CATALOGUES: Mapping[Language, str] = {"zh": "zh_CN/LC_MESSAGES/atlctl.mo"}
-#: Messages within messages that are read from a file.
+#: Depth of nested messages that `from_data` accepts.
 _DEEPEST = 8
 
 
 def language(env: Mapping[str, str] = os.environ) -> Language:
-    """The reader's language: the first of LC_ALL, LC_MESSAGES, LANG that is set decides; zh* is Chinese."""
+    """The user's language: the first of LC_ALL, LC_MESSAGES and LANG that is set decides; zh* is Chinese."""
     for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
         value = env.get(name, "")
         if value:
@@ -36,20 +36,20 @@ def language(env: Mapping[str, str] = os.environ) -> Language:
 
 
 def translated(text: str, lang: Language | None = None) -> str:
-    """A message in `lang` (default: the reader's language). Any other text, as a worker's output, stays as it is."""
+    """Translate a message to `lang` (default: the user's language). Any other text is unchanged."""
     return text.into(lang or language()) if isinstance(text, Message) else text
 
 
 def edited(text: str, change: Callable[[str], str]) -> str:
-    """A text with `change` made to it, a message with `change` made to the texts in it."""
+    """Apply `change` to a text, or to each text within a message."""
     return text.edited(change) if isinstance(text, Message) else change(text)
 
 
 class Message(str):
-    """One sentence or phrase. `template` is a literal, for `str.format` with `values`, which may be messages.
+    """A translatable sentence or phrase. `template` is a literal for `str.format` with `values`, which may be messages.
 
-    What is done to it as to a `str` (`+`, slices, f-strings) gives plain English: put messages into one another as
-    values, or use `joined`.
+    `str` operations (`+`, slices, f-strings) return plain English text: to combine messages, pass them as values or use
+    `joined`.
     """
 
     __slots__ = ("template", "values")
@@ -62,7 +62,6 @@ class Message(str):
         return self
 
     def into(self, lang: Language) -> str:
-        """Its text in `lang`."""
         if lang == "en":
             return str(self)
         template = self._template(catalogue(lang)) if self.template else ""
@@ -71,11 +70,11 @@ class Message(str):
         return template.format_map({name: translated(value, lang) for name, value in self.values.items()})
 
     def filled(self, **values: Any) -> Message:
-        """The same message with values: for templates that stand in a table."""
+        """The same message with these values; for templates in tables."""
         return Message(self.template, **values)
 
     def edited(self, change: Callable[[str], str]) -> Message:
-        """The same message, with `change` made to each text among its values that is no message."""
+        """Apply `change` to each value that is a text but not a message."""
         texts = {name: edited(value, change) for name, value in self.values.items() if isinstance(value, str)}
         return self.filled(**{**self.values, **texts}) if texts else self
 
@@ -93,7 +92,7 @@ class Message(str):
 
 
 class _Plural(Message):
-    """A message with a number. Made by `plural`."""
+    """A message with a count. Made by `plural`."""
 
     __slots__ = ("many", "one")
     one: str
@@ -107,14 +106,14 @@ class _Plural(Message):
 
 
 def plural(one: str, many: str, n: int, /, **values: object) -> Message:
-    """`plural("{n} GPU", "{n} GPUs", count)`: the first form if `n` is 1, and as the other languages count."""
+    """`plural("{n} GPU", "{n} GPUs", count)`: the form is chosen by the rules of each language."""
     message = _Plural(one if n == 1 else many, n=n, **values)
     message.one, message.many = one, many
     return message
 
 
 class _About(Message):
-    """A message of which the English is ambiguous. Made by `about`."""
+    """A message with a gettext context, because its English is ambiguous. Made by `about`."""
 
     __slots__ = ("context",)
     context: str
@@ -127,14 +126,14 @@ class _About(Message):
 
 
 def about(context: str, template: str, /, **values: object) -> Message:
-    """A message whose words have several translations: `about("throttling", "hardware")`."""
+    """A message with a context that selects its translation: `about("throttling", "hardware")`."""
     message = _About(template, **values)
     message.context = context
     return message
 
 
 class _Joined(Message):
-    """Several messages in a row. Made by `joined`."""
+    """A sequence of messages. Made by `joined`."""
 
     __slots__ = ("parts", "separator")
     separator: str
@@ -151,7 +150,7 @@ COMMA, SEMICOLON, COLON, LIST = Message(", "), Message("; "), Message(": "), abo
 
 
 def joined(parts: Iterable[str], separator: str = SEMICOLON) -> Message:
-    """Several texts as one, each in the reader's language, and the separator too."""
+    """Join texts; the parts and the separator are translated."""
     parts = tuple(parts)
     message = str.__new__(_Joined, separator.join(parts))
     message.template, message.values, message.parts, message.separator = "", {}, parts, separator
@@ -159,7 +158,7 @@ def joined(parts: Iterable[str], separator: str = SEMICOLON) -> Message:
 
 
 class _Given(Message):
-    """A text that brings its Chinese along. Made by `given`."""
+    """A text with its own Chinese translation. Made by `given`."""
 
     __slots__ = ("chinese",)
     chinese: str
@@ -177,7 +176,7 @@ def given(english: str, chinese: str) -> Message:
 
 @functools.cache
 def catalogue(lang: Language) -> gettext.NullTranslations:
-    """The translations of a language; none (all stays English) if the package was installed without them."""
+    """The gettext catalogue of a language. Empty (English output) if it is not installed."""
     import gettext
 
     try:
@@ -187,11 +186,11 @@ def catalogue(lang: Language) -> gettext.NullTranslations:
         return gettext.NullTranslations()
 
 
-# A message in a file, so that another run can say it in its reader's language.
+# Messages stored in files, so that a later run can show them in its user's language.
 
 
 def as_data(text: str) -> Any:
-    """Plain values for JSON, of which `from_data` makes the message again. A text that is no message: itself."""
+    """JSON values for a message, which `from_data` reads. Other text is returned as it is."""
     if isinstance(text, _Joined):
         return {"parts": [as_data(part) for part in text.parts], "by": as_data(text.separator)}
     if isinstance(text, _Given):
@@ -214,9 +213,9 @@ def _plain(value: object) -> Any:
 
 
 def from_data(data: object, english: str) -> str:
-    """The message that reads `english`; `english` itself if `data` is malformed or means another text.
+    """Restore the message whose English text is `english`; return `english` if `data` is malformed or differs.
 
-    Anybody may have written the file, so that only templates of the catalogue are used.
+    The file is untrusted, so only templates of the catalogue are accepted.
     """
     try:
         made = _made(data, 0)

@@ -1,1 +1,1 @@
-"""What a job is: jobs, workers, states, ranks, names, the selection grammar, errors. Standard library only."""
+"""The job model: jobs, workers, states, ranks, names, selection of workers, errors. Standard library only."""

@@ -1,29 +1,29 @@
-"""The configuration: a file of the user's, a file of the project's, environment variables.
+"""Read the configuration: the user's file, the project's file, environment variables.
 
-Each setting comes from the first of these that has it: flags, `ATLCTL_*`, the project file, the user's file.
-Lists are not merged. Settings so far:
+Each setting comes from the first of these that has it: flags, `ATLCTL_*`, the project file, the user's file. Lists are
+not merged. The settings:
 
     [errors]
-    signatures = ["PATH", ...]    # or ATLCTL_SIGNATURES=PATH:PATH; set and empty, it means none
+    signatures = ["PATH", ...]    # or ATLCTL_SIGNATURES=PATH:PATH; set but empty: none
 
     [smoke]
     busbw = ["PATH", ...]         # or ATLCTL_BUSBW=PATH:PATH
 
     [ssh]
-    host_keys = "strict"          # or "accept-new"; the user's file alone
+    host_keys = "strict"          # or "accept-new"; only in the user's file
 
-    [ssh.jobs.NAME]               # NAME of the project's file hides that of the user's
+    [ssh.jobs.NAME]               # NAME in the project file hides NAME in the user's file
     hosts = ["gpu[01-16]", ...]   # or hostfile = "PATH"
     include = "..."               # or exclude = "...", or neither
 
-The user's file is `$XDG_CONFIG_HOME/atlctl/config.toml`, by default in `~/.config`. Its paths may begin with
-`~`, others are relative to its folder; those of the environment variable to the working folder.
+The user's file is `$XDG_CONFIG_HOME/atlctl/config.toml`, by default in `~/.config`. Its paths may begin with `~`;
+relative paths are relative to its folder, those of the environment variable to the working folder.
 
-The project file is `.atlctl.toml` in the working folder or the nearest folder above it, up to the home folder or
-to one that holds `.git`; outside of both only the working folder counts. It comes from whoever wrote the checkout,
-so it can do little: its paths must stay below its own folder, links included, it has no say in which host keys are
-taken, and it is not read unless this user or root owns the file and its folder, and nobody else may write to them.
-No setting of either file starts a program.
+The project file is `.atlctl.toml` in the working folder or the nearest folder above it, up to the home folder or to a
+folder with `.git`; outside of both only the working folder is searched. Its author is the author of the checkout, so it
+is restricted: its paths must be below its own folder (links included), it cannot set `host_keys`, and it is only read
+if this user or root owns the file and its folder and no other user can write to them. No setting of either file starts
+a program.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SIGNATURES_VARIABLE = "ATLCTL_SIGNATURES"
 BUSBW_VARIABLE = "ATLCTL_BUSBW"
 
 _LIMIT = 1 << 20
-#: Lists of paths, by their tables.
+#: Lists of paths, by table.
 _PATH_KEYS = {"errors": ("signatures",), "smoke": ("busbw",)}
 _TABLES = (*_PATH_KEYS, "ssh")
 HostKeys = Literal["strict", "accept-new"]
@@ -54,10 +54,10 @@ _JOB_KEYS = ("hosts", "hostfile", "include", "exclude")
 
 @dataclass(frozen=True, slots=True)
 class SshJob:
-    """A job of hosts: either `hosts`, each as a line of a hostfile, or the path of a `hostfile`.
+    """A job given as a list of hosts: either `hosts`, each as a line of a hostfile, or the path of a `hostfile`.
 
     `include` or `exclude`, in deepspeed's grammar, or neither. `where` names the place in messages. `project`: the
-    project file that it is from, None for the user's own; `hides`: a job of this name in the user's own file.
+    project file that it is from, None for the user's file. `hides`: the user's file has a job of the same name.
     """
 
     where: str
@@ -71,22 +71,22 @@ class SshJob:
 
 @dataclass(frozen=True, slots=True)
 class SshConfig:
-    """`host_keys`: whether the key of a host that is not known yet is refused or noted. `jobs` by name."""
+    """The settings of `[ssh]`. `host_keys`: whether an unknown host key is refused or accepted. `jobs` by name."""
 
     host_keys: HostKeys = "strict"
     jobs: Mapping[str, SshJob] = field(default_factory=dict)
 
     def under(self, project: SshConfig) -> SshConfig:
-        """These settings of the user's with those of a project over them: jobs, each as a whole, and nothing else."""
+        """These user settings with the jobs of a project; a project's job replaces the user's job of the same name."""
         named = {name: replace(job, hides=name in self.jobs) for name, job in project.jobs.items()}
         return SshConfig(self.host_keys, {**self.jobs, **named})
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What was configured: absolute paths, which need not exist. `signatures` of failures; `busbw`: figures of
-    hardware for the smoke test; `ssh`: jobs that are lists of hosts. `unread`: why the project file is not read, ""
-    for one that is read or not there."""
+    """The configuration: absolute paths, which need not exist. `signatures` of failures; `busbw`: bandwidth figures of
+    hardware for the smoke test; `ssh`: jobs that are lists of hosts. `unread`: why the project file was not read, "" if
+    it was read or there is none."""
 
     signatures: tuple[str, ...] = ()
     busbw: tuple[str, ...] = ()
@@ -96,18 +96,19 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What one file sets: lists of paths by `table.key`, and the table `ssh`."""
+    """The settings of one file: lists of paths by `table.key`, and the table `ssh`."""
 
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     ssh: SshConfig = field(default_factory=SshConfig)
 
 
 def load_config(environ: Mapping[str, str], cwd: str | None = None) -> Config:
-    """The settings that hold in the folder `cwd`, by default the working folder. One that was removed has no project.
+    """The configuration for the folder `cwd` (default: the working folder). A deleted working folder has no project
+    file.
 
-    Raises UsageError for a file or a variable that is wrong.
+    Raises UsageError for an invalid file or variable.
 
-    Both files are read and checked even where a variable overrides them: a mistake does not wait to be found.
+    Both files are read and checked even if a variable overrides them, so that a mistake is found at once.
     """
     home = home_dir(environ)
     own = user_file(environ)
@@ -141,10 +142,10 @@ def _working_folder() -> str:
 
 
 def read_toml(path: str, what: str) -> dict[str, Any]:
-    """The tables of the TOML file `path`. `what` names its kind in errors.
+    """Read the TOML file `path`. `what` names its kind in errors.
 
-    Links are followed; anything but a regular file is refused without waiting for it. Raises FileNotFoundError
-    where there is none, UsageError where it cannot be read, is larger than 1 MiB or is no TOML.
+    Links are followed. Anything but a regular file is refused without blocking. Raises FileNotFoundError if there is no
+    file, UsageError if it cannot be read, is larger than 1 MiB or is not TOML.
     """
     import tomllib
 
@@ -188,7 +189,7 @@ def _all(fd: int) -> bytes:
 
 def _read(path: str, what: str, resolve: Callable[[str], str], *, trusted: bool) -> _File:
     """The settings of one file. `resolve` makes its paths absolute; `trusted`: it is the user's own."""
-    if not os.path.exists(path):  # also below a home that does not exist, or that this user may not enter
+    if not os.path.exists(path):  # also below a home folder that does not exist or that this user may not enter
         return _File()
     tables, where = read_toml(path, what), Message("{what} {path}", what=what, path=path)
     for table, content in tables.items():
@@ -219,7 +220,7 @@ def _absolute(path: str, folder: str, home: str) -> str:
 
 
 def _inside(path: str, file: str) -> str:
-    """A path of the project file `file`: below its folder, wherever links lead."""
+    """An absolute path of the project file `file`; refused if it is not below its folder, links resolved."""
     folder = os.path.dirname(file)
     whole = os.path.normpath(os.path.join(folder, path))
     root = os.path.realpath(folder)
@@ -232,9 +233,9 @@ def _inside(path: str, file: str) -> str:
 
 
 def read_ssh(table: Mapping[str, Any], where: str, resolve: Callable[[str], str], *, trusted: bool) -> SshConfig:
-    """The table `[ssh]` of the file that `where` names. `resolve` makes a path absolute. Raises UsageError.
+    """Parse the table `[ssh]` of the file that `where` names. `resolve` makes a path absolute. Raises UsageError.
 
-    `trusted`: it is the user's own file. Whom the user trusts is for no checkout to say.
+    `trusted`: it is the user's own file. A checkout may not decide which hosts are trusted.
     """
     _check_keys(table, _SSH_KEYS, where, "ssh")
     host_keys: HostKeys = "strict"
@@ -327,5 +328,5 @@ def _are_lines(value: Any) -> bool:
 
 
 def _is_line(value: Any) -> bool:
-    """One line of text. A line end inside would make two hosts of one."""
+    """Whether `value` is one line of text. A line end inside would make two hosts of one."""
     return isinstance(value, str) and bool(value.strip()) and value.isprintable()

@@ -1,6 +1,6 @@
-"""Which configuration files hold here, and whether they are believed. `config` reads them.
+"""Find the configuration files and decide whether they are trusted. `config` reads them.
 
-Shell completion asks here too: nothing is imported that takes long.
+Shell completion uses this module: it imports nothing slow.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ PROJECT_FILE = ".atlctl.toml"
 
 
 def config_files(environ: Mapping[str, str], cwd: str) -> list[str]:
-    """The files that `load_config` reads: the user's, then the project's, as far as they are there."""
+    """The existing files that `load_config` reads: the user's, then the project's."""
     own, project = user_file(environ), project_file(environ, cwd)
     found = [own] if os.path.exists(own) else []
     return found if project is None or distrust(project) else [*found, project]
 
 
 def user_file(environ: Mapping[str, str]) -> str:
-    """The user's own file, whether it is there or not."""
+    """Path of the user's file, which need not exist."""
     return os.path.join(xdg_base("XDG_CONFIG_HOME", ".config", environ), "atlctl", "config.toml")
 
 
 def project_file(environ: Mapping[str, str], cwd: str) -> str | None:
-    """The project file of the folder `cwd`, None if there is none."""
+    """Path of the project file for the folder `cwd`, None if there is none."""
     home = os.path.abspath(home_dir(environ))
     above = [os.path.abspath(cwd)]
     while (parent := os.path.dirname(above[-1])) != above[-1]:
@@ -46,9 +46,10 @@ def _exists(folder: str, name: str) -> bool:
 
 
 def distrust(file: str) -> str:
-    """Why the project file is not believed, "" if it is: somebody else may have written it, or may do so.
+    """Why the project file is not trusted, "" if it is: another user owns it or can write to it.
 
-    Write rights of root's group and of the owner's private group, which has the owner's number, count as the owner's.
+    Write permission of root's group and of the owner's private group, which has the owner's number, counts as the
+    owner's.
     """
     for path in (os.path.dirname(file), file):
         try:

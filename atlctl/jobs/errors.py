@@ -1,4 +1,4 @@
-"""The error tree: every failure a user can meet, with its exit code and the next step.
+"""The errors that users see, with their exit codes and hints.
 
     AtlctlError                   1    the operation failed, or a prompt was declined
     +-- UsageError                2    the command line or the configuration is wrong
@@ -8,7 +8,7 @@
     +-- Unreachable               255  a worker or a supervisor could not be reached, or was lost
     +-- Replaced                  1    another job has the name by now
 
-Backends map what they meet to these; nothing else reaches the user.
+Backends map the errors of their libraries to these; no other error reaches the user.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from atlctl.i18n import Message
 
 
 class ExitCode(IntEnum):
-    """What `atlctl` exits with. `exec` also passes on the codes of commands (see `fold_codes`)."""
+    """The exit codes of `atlctl`. `exec` also returns the exit codes of commands (see `fold_codes`)."""
 
     OK = 0
     FAILED = 1
@@ -41,7 +41,7 @@ class ExitCode(IntEnum):
 
 
 class AtlctlError(Exception):
-    """A failure with one clear line, an optional hint (the next command) and an exit code."""
+    """An error with one line of text, an optional hint (the next command) and an exit code."""
 
     exit_code: ClassVar[int] = ExitCode.FAILED
     kind: ClassVar[str] = "failed"
@@ -53,46 +53,38 @@ class AtlctlError(Exception):
 
 
 class UsageError(AtlctlError):
-    """The command line, an environment variable or a configuration file is wrong."""
-
     exit_code = ExitCode.USAGE
     kind = "usage"
 
 
 class Declined(AtlctlError):
-    """The user answered no: nothing was done, and that is no error to be mended."""
+    """The user answered no: nothing was done. This is not shown as an error."""
 
 
 class NothingMatched(AtlctlError):
-    """No job, worker or selection of that description."""
+    """No job, worker or selection matches."""
 
     exit_code = ExitCode.NOTHING_MATCHED
     kind = "nothing_matched"
 
 
 class NotAllowed(AtlctlError):
-    """Not authenticated, or not permitted (a file, a socket, an API)."""
-
     exit_code = ExitCode.NOT_ALLOWED
     kind = "not_allowed"
 
 
 class TimedOut(AtlctlError):
-    """A deadline passed before the operation was done."""
-
     exit_code = ExitCode.TIMEOUT
     kind = "timeout"
 
 
 class Unreachable(AtlctlError):
-    """A worker or the supervisor of a job could not be reached, or was lost on the way."""
-
     exit_code = ExitCode.UNREACHABLE
     kind = "unreachable"
 
 
 class Replaced(AtlctlError):
-    """Another job has the name of `job` by now, and is left alone."""
+    """Another job has the name of `job` by now; it was left alone."""
 
     def __init__(self, job: str, hint: str | None = None) -> None:
         super().__init__(
@@ -100,39 +92,39 @@ class Replaced(AtlctlError):
         )
 
 
-# What several modules say.
+# Messages of several modules.
 
 LEAVE_ONE_OUT = Message("leave one of them out")
 SEE_PERMISSIONS = Message("see your permissions: atlctl doctor")
 
 
 def no_answer(seconds: float) -> Message:
-    """The reason of a worker that was asked."""
     return Message("no answer within {seconds:g} s", seconds=seconds)
 
 
 def why_of(error: AtlctlError | OSError) -> str:
-    """Why something failed, without the path that it is about."""
+    """Why something failed, without the path."""
     return error.message if isinstance(error, AtlctlError) else error.strerror or str(error)
 
 
 def unreadable(path: str, why: object) -> Message:
-    """A file that is there."""
+    """The message for a file that exists but cannot be read."""
     return Message("{path} cannot be read: {why}", path=path, why=why)
 
 
 def not_regular(path: str) -> Message:
-    """A folder, a pipe or a device in place of a file."""
+    """The message for a folder, a pipe or a device in place of a file."""
     return Message("{path} is not a regular file", path=path)
 
 
 def too_large(path: str, limit: int) -> Message:
-    """A file of more than `limit` bytes."""
+    """The message for a file of more than `limit` bytes."""
     return Message("{path} is larger than {limit} bytes", path=path, limit=limit)
 
 
 def fold_errors(errors: Sequence[AtlctlError]) -> int:
-    """One exit code for questions to many workers: one lost or unreachable 255, else timeout 124, else 1; none 0."""
+    """The exit code for errors of many workers: 255 for lost or unreachable, else 124 for a timeout, else 1; 0
+    if none."""
     codes = {error.exit_code for error in errors}
     for code in (ExitCode.UNREACHABLE, ExitCode.TIMEOUT):
         if code in codes:
@@ -140,13 +132,13 @@ def fold_errors(errors: Sequence[AtlctlError]) -> int:
     return ExitCode.FAILED if codes else ExitCode.OK
 
 
-#: The exit code of the shell that looks for a Python on a worker (`remote/sh/find_python.sh`) and finds none.
+#: Exit code of the shell script that searches for Python on a worker (`remote/sh/find_python.sh`) if it finds none.
 NO_PYTHON = 3
 _WITHOUT_PYTHON = re.compile(r"[^;]*(?:; too old: (?P<old>[^;]*))?(?:; not used, [^:;]*: (?P<unsafe>.*))?")
 
 
 def without_python(said: str) -> Message:
-    """Why there is no Python, of the last line of that shell."""
+    """The message for a worker without Python; `said` is the last output line of that shell script."""
     found = _WITHOUT_PYTHON.fullmatch(said)
     old, unsafe = found.group("old", "unsafe") if found else ("", "")
     why = Message("no Python 3.8 or newer found")

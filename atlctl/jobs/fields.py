@@ -1,4 +1,4 @@
-"""Fields of JSON that others wrote: files, agents, servers.
+"""Read fields of untrusted JSON: files, agents, servers.
 
 A value of the wrong type or size gives a neutral value, never an error.
 """
@@ -12,14 +12,14 @@ from typing import Any
 
 from atlctl.i18n import Message, from_data
 
-#: Digits of a whole number that is kept: no 64 bits hold more than 20 with their sign.
+#: Most digits of an integer that is kept: 64 bits need at most 20 with the sign.
 _DIGITS = 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: dict[str, Any] = {}
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a document. Numbers that are not finite or need more than 64 bits become None; the rest is kept.
+    """Parse JSON. Numbers that are not finite or need more than 64 bits become None.
 
     Raises ValueError, RecursionError.
     """
@@ -27,7 +27,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 class NotRead(ValueError):
-    """A document that cannot be read. `why` says why."""
+    """A JSON document that cannot be read. `why` is the reason."""
 
     def __init__(self, why: Message) -> None:
         super().__init__(why)
@@ -35,7 +35,7 @@ class NotRead(ValueError):
 
 
 def read_json(text: str | bytes) -> Any:
-    """As `parse_json`. Raises NotRead."""
+    """Parse JSON as `parse_json` does. Raises NotRead."""
     try:
         return parse_json(text)
     except RecursionError:
@@ -58,12 +58,12 @@ def _nothing(_: str) -> None:
 
 
 def mapping(value: object) -> dict[str, Any]:
-    """`value` if it is an object, else an empty one. Not a copy: do not write to it."""
+    """`value` if it is an object, else an empty dict. Not a copy: do not write to it."""
     return value if type(value) is dict else _NOTHING
 
 
 def items(value: object, most: int | None = None) -> list[Any]:
-    """`value` if it is a list (or a pickle's tuple), else an empty one; the first `most` items."""
+    """`value` if it is a list (or a tuple of a pickle), else an empty list; at most the first `most` items."""
     found = value if type(value) is list else list(value) if type(value) is tuple else []
     return found if most is None else found[:most]
 
@@ -74,14 +74,14 @@ def entries(value: object, most: int | None = None) -> list[dict[str, Any]]:
 
 
 def text(value: object, most: int | None = None) -> str:
-    """The first `most` characters of `value` if it is a string, else an empty one."""
+    """The first `most` characters of `value` if it is a string, else an empty string."""
     if type(value) is not str:
         return ""
     return without_surrogates(value if most is None else value[:most])
 
 
 def message(value: object, most: int | None = None) -> str:
-    """A text of a program on a worker: the message that it said (`remote/sentences.py`), else as `text`."""
+    """The message of a program on a worker (`remote/sentences.py`); any other value is read as by `text`."""
     if type(value) is dict:
         return from_data(value, text(value.get("text"), most))
     return text(value, most)
@@ -93,7 +93,7 @@ def texts(value: object) -> list[str]:
 
 
 def without_surrogates(text: str) -> str:
-    """`text` with each lone surrogate (JSON can hold them) replaced by a question mark, so that it can be encoded."""
+    """Replace each lone surrogate, which JSON can hold, by a question mark, so that `text` can be encoded."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -106,13 +106,13 @@ def number(value: object, least: float = -(1 << 63)) -> float | None:
     """`value` as a float if it is a finite number (not a bool) from `least` to 2**63, else None."""
     if type(value) is not float and type(value) is not int:
         return None
-    return float(value) if least <= value < 1 << 63 else None  # NaN is neither
+    return float(value) if least <= value < 1 << 63 else None  # false for NaN too
 
 
 def moment(value: object) -> float | None:
-    """Seconds since the epoch (Unix time) of an RFC 3339 time with its zone, or of a number; else None.
+    """Unix time in seconds of an RFC 3339 time with a zone, or of a number; else None.
 
-    The epoch itself and times before it are None: they are how Kubernetes and Go write "never".
+    0 and earlier are None: Kubernetes and Go write "never" that way.
     """
     if type(value) is str and len(value) <= 40:
         try:

@@ -1,4 +1,4 @@
-"""What a job is: plain, immutable data that every backend produces and every command reads."""
+"""The data model: immutable jobs and workers that every backend produces and every command reads."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
-    """One vocabulary for jobs and workers of every backend."""
+    """States of jobs and workers, the same for every backend."""
 
     PENDING = "Pending"
     QUEUED = "Queued"
     STARTING = "Starting"
     RUNNING = "Running"
-    #: The worker lives, but its trainer has ended in failure (a launch script that sleeps on).
+    #: The worker runs, but its trainer has failed (a launch script that sleeps afterwards).
     HELD = "Held"
     RESTARTING = "Restarting"
     SUSPENDED = "Suspended"
     STOPPING = "Stopping"
-    #: Ended because somebody stopped it.
+    #: Stopped by a user.
     STOPPED = "Stopped"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
-    #: Whoever could tell how it ended is gone. Never a success.
+    #: The process that knew how it ended is gone. Never counts as success.
     LOST = "Lost"
     UNKNOWN = "Unknown"
 
     @property
     def active(self) -> bool:
-        """True while something of it may still run."""
+        """Whether a part of it may still run."""
         return self not in _ENDED
 
 
 _ENDED = frozenset({State.STOPPED, State.SUCCEEDED, State.FAILED, State.LOST})
 
-#: The kind of a job that is nothing but a list of hosts.
+#: The kind of a job that is only a list of hosts.
 HOSTS = "Hosts"
-#: Reasons that all backends give: of a Held worker, and of one that exited with 0 and did not succeed.
+#: Reasons that all backends use: for a Held worker, and for one that exited with 0 but did not succeed.
 HELD_REASON = Message("trainer failed; launch script still running")
 DOUBTFUL_REASON = Message("exit 0, but its log shows that its trainer failed")
 #: What `--failed` selects.
@@ -53,9 +53,8 @@ FAILED_STATES = frozenset({State.FAILED, State.HELD})
 class Worker:
     """One pod, host or local process group (torchelastic calls this a node).
 
-    `name` is unique in the job and stable over restarts; `index` is the place in the job's order,
-    from 0; `node_rank` is torchrun's rank of the *worker*, where it is known. Times are seconds
-    since the epoch.
+    `name` is unique in the job and stable over restarts; `index` is the position in the job, from 0; `node_rank` is
+    torchrun's rank of the *worker*, if known. Times are seconds since the epoch.
     """
 
     name: str
@@ -64,10 +63,10 @@ class Worker:
     reason: str = ""
     node_rank: int | None = None
     role: str | None = None
-    #: Where it lives now: the pod's name, or the host's (`local` jobs: this machine's name).
+    #: Its current host: the pod's name, or the host's (`local` jobs: this machine's name).
     pod: str | None = None
     host: str | None = None
-    #: The machine below it, where that is another thing than `host`.
+    #: The machine below it, if that differs from `host`.
     node: str | None = None
     address: str | None = None
     restarts: int = 0
@@ -77,26 +76,26 @@ class Worker:
     exit_code: int | None = None
     signal: int | None = None
     pid: int | None = None
-    #: What the platform says behind `reason`, as it says it: hostile text.
+    #: The platform's text on `reason`: untrusted.
     message: str = ""
-    #: The pod's UID: two pods of one name are told apart by it.
+    #: The pod's UID, which distinguishes pods of the same name.
     uid: str | None = None
     namespace: str | None = None
-    #: The container that trains; `container_guessed` where nothing names it and the pod has several.
+    #: The container that trains; `container_guessed` if the pod has several and nothing names it.
     container: str | None = None
     container_guessed: bool = False
-    #: Which try of this worker it is, from 0, where the platform counts them.
+    #: Number of this attempt, from 0, if the platform counts attempts.
     attempt: int | None = None
-    #: What its machine does, where somebody has looked.
+    #: Load and GPU usage of its machine, if measured.
     usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A training job and the workers that are known of it, ordered by index.
+    """A training job and its known workers, ordered by index.
 
-    `expected` is how many workers it should have; the ones that are missing are the indexes
-    below `expected` that no worker has.
+    `expected` is how many workers it should have; the missing workers are the indexes below `expected` that no worker
+    has.
     """
 
     name: str
@@ -110,28 +109,28 @@ class Job:
     namespace: str | None = None
     created: float | None = None
     ended: float | None = None
-    #: What the platform says behind `reason`, as it says it: hostile text.
+    #: The platform's text on `reason`: untrusted.
     message: str = ""
-    #: How the platform addresses its kind: `plural.group` (`pytorchjobs.kubeflow.org`), `pods` for pods without a job.
+    #: The platform's name of its kind: `plural.group` (`pytorchjobs.kubeflow.org`), `pods` for pods without a job.
     resource: str | None = None
-    #: It was asked to be suspended; its workers may still be ending.
+    #: Suspension was requested; its workers may still be ending.
     suspended: bool = False
-    #: The queue that admits it (Kueue's LocalQueue), where one does.
+    #: The queue that admits it (Kueue's LocalQueue), if any.
     queue: str | None = None
-    #: The command line of its workers, or of the first of them, as far as the platform has it.
+    #: The command line of its workers, or of the first one, if the platform has it.
     command: str = ""
-    #: False if pods are gone and nothing shows which numbers the others had. Workers then have the names of their pods,
-    #: and their indexes count only those that are left.
+    #: False if pods are gone and the numbers of the others are unknown. Workers then have the names of their pods, and
+    #: their indexes count only the remaining ones.
     numbered: bool = True
 
     @property
     def reference(self) -> str:
-        """What finds exactly this job again: other kinds may have one of its name."""
+        """An argument that finds exactly this job: jobs of other kinds may have the same name."""
         return f"{self.resource}/{self.name}" if self.resource else self.name
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Indexes that should have a worker and have none. If the job is not `numbered`, only their count is right."""
+        """Indexes that should have a worker but have none. If the job is not `numbered`, only their count is right."""
         present = {worker.index for worker in self.workers}
         return tuple(index for index in range(self.expected) if index not in present)
 
@@ -142,16 +141,16 @@ class Job:
 
     @property
     def gpus(self) -> int | None:
-        """GPUs of all workers, None where no worker states any."""
+        """GPUs of all workers, None if unknown."""
         stated = [worker.gpus for worker in self.workers if worker.gpus is not None]
         return sum(stated) if stated else None
 
 
 @dataclass(frozen=True, slots=True)
 class RankMap:
-    """Which worker holds which global rank, and where that knowledge comes from.
+    """Which worker has which global rank, and the source of that knowledge.
 
-    `guess` is True where the map was computed instead of observed; commands that cannot be undone refuse a guess.
+    `guess` is True if the map was computed instead of observed; commands that cannot be undone refuse a guess.
     """
 
     workers: dict[int, str]
@@ -161,8 +160,8 @@ class RankMap:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """`load`: processes that run or wait to, the mean of a minute. `ranks`: processes of a training with a rank of
-    their own, of this user's. None where it is not told; `gpus` is None where there is no nvidia-smi."""
+    """Load and GPUs of a machine. `load`: mean number of runnable processes over a minute. `ranks`: this user's
+    training processes that have a rank. None if unknown; `gpus` is None if there is no nvidia-smi."""
 
     load: float | None = None
     cpus: int | None = None
@@ -171,13 +170,13 @@ class Usage:
 
     @property
     def utilization(self) -> float | None:
-        """Of all GPUs that tell, in percent."""
+        """Mean GPU utilization in percent, of the GPUs that report it."""
         told = [gpu.utilization for gpu in self.gpus or () if gpu.utilization is not None]
         return sum(told) / len(told) if told else None
 
     @property
     def memory(self) -> tuple[float, float] | None:
-        """MiB in use and MiB in all, of all GPUs that tell both."""
+        """MiB used and MiB in total, of the GPUs that report both."""
         told = [
             (gpu.memory_used, gpu.memory_total)
             for gpu in self.gpus or ()
@@ -188,8 +187,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """What the processes of a worker have taken so far: CPU time in seconds, resident memory in bytes (what they share
-    counts in each)."""
+    """A worker's processes: CPU time so far, in seconds; resident memory in bytes, shared memory counted for each."""
 
     cpu_seconds: float
     resident: int

@@ -1,4 +1,4 @@
-"""Names of workers and jobs: folding, natural order, rules, and the way onto a disk."""
+"""Names of workers and jobs: folding to ranges, natural order, valid job names, safe file names."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _FILE_SAFE = _ALNUM | frozenset("._-")
 _DIGITS = re.compile("[0-9]+")
 _LAST_DIGITS = re.compile("([0-9]+)([^0-9]*)$")
 
-#: Longest job name, in bytes: a Kubernetes label value may hold it.
+#: Longest job name, in bytes: that of a Kubernetes label value.
 MAX_JOB_NAME = 63
-#: Jobs in a hint, at most.
+#: Most jobs in a hint.
 MAX_MEANT = 3
-#: Longest digit run that is folded: `selection` reads numbers of this many digits back.
+#: Longest run of digits that is folded, since `selection` reads numbers of at most this many digits.
 MAX_DIGITS = 18
 #: Longest result of `safe_file_name`, in bytes: leaves 55 of NAME_MAX for suffixes.
 MAX_FILE_NAME = 200
 
 
 def meant(name: str) -> Message:
-    """The hint if a word looks like `name`."""
+    """The hint "did you mean" for one name."""
     return Message("did you mean '{name}'?", name=name)
 
 
 def meant_job(word: str, jobs: Iterable[str]) -> Message | None:
-    """The hint with the jobs whose names begin with `word`, else of those that look like it; None without any."""
+    """The hint with the jobs whose names begin with `word`, else with similar names; None if there are none."""
     from difflib import get_close_matches
 
     names = sorted(dict.fromkeys(jobs), key=natural_key)
@@ -44,11 +44,11 @@ def meant_job(word: str, jobs: Iterable[str]) -> Message | None:
 
 
 def fold_names(names: Iterable[str]) -> str:
-    """Many names as one short text: `worker-[0-2,5],gpu[01-16]`.
+    """Fold names to ranges: `worker-[0-2,5],gpu[01-16]`.
 
-    The last run of digits of a name is what varies; zero padding is kept, groups are in natural order,
-    doubles count once. A name that stands alone stays as it is, and so does one that holds `[`, `]` or
-    `,` (the text could be read in two ways). `selection` accepts the result back.
+    Only the last run of digits of a name varies; zero padding is kept, groups are in natural order, duplicates count
+    once. A name without a group is unchanged, and so is one that holds `[`, `]` or `,` (the result would be ambiguous).
+    `selection` accepts the result.
     """
     alone: list[str] = []
     families: dict[tuple[str, str], list[str]] = {}
@@ -73,7 +73,7 @@ def fold_names(names: Iterable[str]) -> str:
 
 
 def fold_numbers(values: Iterable[int], width: int = 0) -> str:
-    """Numbers as `0-2,5`, each padded with zeros to `width` digits. Doubles count once."""
+    """Fold numbers to ranges: `0-2,5`, each padded with zeros to `width` digits. Duplicates count once."""
     spans: list[list[int]] = []
     for value in sorted(set(values)):
         if spans and value == spans[-1][1] + 1:
@@ -86,7 +86,7 @@ def fold_numbers(values: Iterable[int], width: int = 0) -> str:
 
 
 def names_by_reason(pairs: Iterable[tuple[str, Reason]]) -> dict[Reason, list[str]]:
-    """Pairs of a name and a reason as the names of each reason; both in their order, doubles count once."""
+    """Group names by reason; both keep their order, duplicates count once."""
     found: dict[Reason, dict[str, None]] = {}
     for name, reason in pairs:
         found.setdefault(reason, {})[name] = None
@@ -94,12 +94,12 @@ def names_by_reason(pairs: Iterable[tuple[str, Reason]]) -> dict[Reason, list[st
 
 
 def and_more(names: str, count: int) -> str:
-    """Some names, and how many more there are."""
+    """Names, and the number of further ones."""
     return Message("{names} and {count} more", names=names, count=count) if count > 0 else names
 
 
 def pad_alike(example: str) -> Message:
-    """The hint for a range as `[1-016]`."""
+    """The hint for a range such as `[1-016]`, with different padding."""
     return Message("pad both ends alike: {example}", example=example)
 
 
@@ -113,7 +113,7 @@ def natural_key(name: str) -> tuple[Any, ...]:
     parts: list[Any] = []
     end = 0
     for match in _DIGITS.finditer(name):
-        # Compared as (length, digits), so that no length of digit run needs a conversion to int.
+        # Compared as (length, digits): a long run of digits needs no conversion to int.
         digits = match[0].lstrip("0")
         parts += (name[end : match.start()], (len(digits), digits))
         end = match.end()
@@ -121,8 +121,8 @@ def natural_key(name: str) -> tuple[Any, ...]:
 
 
 def check_job_name(name: str) -> None:
-    """Raise UsageError unless `name` may name a job: 1 to 63 ASCII letters, digits, `.`, `_`, `-`, the first
-    and the last a letter or digit."""
+    """Raise UsageError unless `name` is 1 to 63 ASCII letters, digits, `.`, `_`, `-`, and both ends are letters or
+    digits."""
     if not name:
         problem = Message("a job name cannot be empty")
     elif not all(char in _FILE_SAFE for char in name):
@@ -151,12 +151,12 @@ def check_job_name(name: str) -> None:
 
 
 def safe_file_name(name: str) -> str:
-    """A file name for any string, a different one for each: worker names are never used as raw paths.
+    """A safe and unique file name for any string: worker names are never used as raw paths.
 
-    ASCII letters, digits, `.`, `_` and `-` stay; a leading `.` or `-` and every other byte become `%XX`.
-    A long result is cut and closed with a hash; at most `MAX_FILE_NAME` bytes.
+    ASCII letters, digits, `.`, `_` and `-` are kept; a leading `.` or `-` and every other byte become `%XX`. A long
+    result is cut and ends with a hash; at most `MAX_FILE_NAME` bytes.
     """
-    # surrogatepass: argv and file names may hold bytes that are no UTF-8, and two such names must stay two.
+    # surrogatepass: argv and file names may hold bytes that are not UTF-8; two such names must stay different.
     parts = [
         char if char in _FILE_SAFE else "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
         for char in name
@@ -165,12 +165,12 @@ def safe_file_name(name: str) -> str:
         parts[0] = f"%{ord(parts[0]):02X}"
     encoded = "".join(parts)
     if not encoded:
-        return "%"  # no other name gives a `%` without two hex digits behind it
+        return "%"  # in all other results two hex digits follow a `%`
     if len(encoded) <= MAX_FILE_NAME:
         return encoded
     import hashlib
 
-    # `%h` is no hex escape either: a cut name never equals a whole one.
+    # `%h` is not a hex escape either, so a cut name never equals a whole one.
     digest = hashlib.sha256(encoded.encode("ascii")).hexdigest()[:32]
     return f"{encoded[: MAX_FILE_NAME - len(digest) - 2]}%h{digest}"
 

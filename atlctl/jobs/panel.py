@@ -1,6 +1,6 @@
-"""What a panel shows, before anything is drawn: a headline, labelled rows and lists, of raw text.
+"""The content of a panel before it is drawn: a headline, labelled rows and lists, of raw text.
 
-`diagnosis` fills it and `render` draws it; it is here since neither knows the other.
+`diagnosis` fills it and `render` draws it; it is in `jobs` because these two do not import each other.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 from atlctl.i18n import Language, translated
 
-#: How a text stands out: the culprit, its consequences, a heading or the user's own code, less important text.
+#: Style of a text: the culprit, its consequences, a heading or the user's own code, less important text.
 PanelTone = Literal["culprit", "victim", "strong", "plain", "faint"]
 
 
@@ -25,7 +25,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A label and its lines. `fold`: how many lines of a screen each of them may take, None for all it needs.
+    """A label and its lines. `fold`: most screen lines for each of them, None for no limit.
 
     `proofs`: the lines are pieces of evidence.
     """
@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a list. The last cell is the text, those before are short, the first of these is aligned right."""
+    """A line of a list. The last cell is the text; the cells before it are short, and the first is aligned right."""
 
     cells: Sequence[str]
     tone: PanelTone = "plain"
@@ -47,7 +47,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A list under a label; its lines have the same number of cells. `fold` as for rows, for the last cell."""
+    """A list under a label; its lines have the same number of cells. `fold` limits the last cell, as in `Row`."""
 
     label: str
     lines: Sequence[Line]
@@ -56,7 +56,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A headline, rows, lists. `cut` is the note for a drawing that had to leave text out."""
+    """A headline, rows, lists. `cut` is the note that is shown if text had to be omitted."""
 
     title: Sequence[Piece]
     rows: Sequence[Row] = ()
@@ -64,7 +64,7 @@ class Panel:
     cut: str = ""
 
     def into(self, language: Language) -> Panel:
-        """The same with its messages in `language`; a log's own texts stay as they are."""
+        """This panel with its messages translated to `language`; log text is unchanged."""
 
         def word(text: str) -> str:
             return translated(text, language)

@@ -1,6 +1,6 @@
-"""What the events of a job say about a pod by its name: created, deleted by its controller, exited.
+"""Parse the events of a job about its pods: created, deleted by the controller, exited.
 
-The words are those of the Job controller and of the training-operator.
+The patterns match the texts of the Job controller and of the training-operator.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _POD = r"([a-z0-9][a-z0-9.-]{0,252})"
 _CREATED = re.compile(rf"Created pod: {_POD}")
 _DELETED = re.compile(rf"Deleted pod: {_POD}")
 _EXITED = re.compile(r"Pod: [a-z0-9-]{1,63}\.([a-z0-9][a-z0-9.-]{0,252}) exited with code (-?[0-9]{1,10})")
-#: What is left of a pod's name behind that of its job, if that is the name of a worker.
+#: The part of a pod's name after the job's name, if it is the name of a worker.
 _WORKER = re.compile(r"[a-z]{1,40}-[0-9]{1,6}")
 
 
 @dataclass(frozen=True, slots=True)
 class PodNews:
-    """What happened to the pod of that name; `code` is the exit code of `exited`."""
+    """An event of the pod of that name; `code` is the exit code of `exited`."""
 
     pod: str
     what: Literal["created", "deleted", "exited"]
@@ -27,7 +27,7 @@ class PodNews:
 
 
 def read(reason: str, message: str) -> PodNews | None:
-    """What an event says about a pod; None if it is about something else."""
+    """Parse an event about a pod; None if it is about something else."""
     if reason in ("SuccessfulCreate", "SuccessfulCreatePod") and (found := _CREATED.fullmatch(message)):
         return PodNews(found[1], "created")
     if reason in ("SuccessfulDelete", "SuccessfulDeletePod") and (found := _DELETED.fullmatch(message)):
@@ -38,6 +38,6 @@ def read(reason: str, message: str) -> PodNews | None:
 
 
 def worker_of(job: str, pod: str) -> str | None:
-    """The worker that a pod without a random suffix was: `bert-worker-1` of the job `bert` is `worker-1`."""
+    """The worker of a pod without a random suffix: `bert-worker-1` of the job `bert` is `worker-1`."""
     rest = pod.removeprefix(f"{job}-")
     return rest if rest != pod and _WORKER.fullmatch(rest) else None

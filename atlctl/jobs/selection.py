@@ -1,4 +1,4 @@
-"""Which workers a command is for: the grammar of `-w`, `-x`, `--rank`, `--role` and `--failed`."""
+"""Select workers: the grammar of `-w`, `-x`, `--rank`, `--role` and `--failed`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN = 300
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection options as they were typed. Each text of a tuple is one use of the option, commas and all."""
+    """Selection options as typed. Each text of a tuple is one use of the option, including its commas."""
 
     all: bool = False
     workers: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Selection:
 
     @property
     def empty(self) -> bool:
-        """True where nothing says which workers are meant; `exclude` alone does not."""
+        """Whether no option selects workers; `exclude` alone selects none."""
         return not (self.all or self.workers or self.ranks or self.roles or self.failed)
 
 
@@ -59,13 +59,13 @@ class _Folded:
 
 
 def resolve(selection: Selection, job: Job, rank_map: RankMap | None = None) -> tuple[Worker, ...]:
-    """The workers that `selection` means, ordered by index.
+    """The selected workers, ordered by index.
 
-    Kinds of options are combined by intersection, uses of one option by union; `exclude` subtracts. An empty
-    selection starts from all workers: a command that needs one asks `selection.empty` first.
+    Different options are combined by intersection, uses of one option by union; `exclude` subtracts. An empty selection
+    selects all workers: a command that requires a selection checks `selection.empty` first.
 
-    Raises UsageError for a malformed token, and NothingMatched for a token that hits no worker or where
-    nothing is left. A range needs one living worker, not all of them.
+    Raises UsageError for a malformed token, and NothingMatched if a token matches no worker or no worker is left. At
+    least one index of a range must have a worker.
     """
     chosen = sorted(job.workers, key=lambda worker: worker.index)
     if selection.workers:
@@ -93,7 +93,7 @@ def resolve(selection: Selection, job: Job, rank_map: RankMap | None = None) -> 
 
 
 def parse_numbers(text: str) -> list[range]:
-    """`0,2-5` as ranges, in the order of the text and without allocating their numbers. Raises UsageError."""
+    """Parse `0,2-5` to ranges, in the order of the text and without expanding them. Raises UsageError."""
     return [_number_range(token, MAX_NUMBER, _NUMBERS_GRAMMAR) for token in text.split(",")]
 
 
@@ -120,7 +120,7 @@ def _number_range(token: str, highest: int, grammar: str) -> range:
 
 
 def _by_tokens(texts: Sequence[str], job: Job, excluding: bool) -> set[int]:
-    """Indexes of the workers that `-w` or `-x` texts hit. An index known to be missing may be excluded."""
+    """Indexes of the workers that `-w` or `-x` texts match. `-x` also accepts the index of a missing worker."""
     tokens = [token for text in texts for token in _split(text)]
     hit: set[int] = set()
     missing: set[int] | None = None
@@ -146,7 +146,7 @@ def _by_tokens(texts: Sequence[str], job: Job, excluding: bool) -> set[int]:
 
 
 def _by_name(token: str, job: Job) -> set[int]:
-    """Indexes of the workers with that name, else that pod, else that host, else of that pattern."""
+    """Indexes of the workers with that name; else those of that pod, that host, or that pattern."""
     for attribute in ("name", "pod", "host"):
         exact = {worker.index for worker in job.workers if getattr(worker, attribute) == token}
         if exact:
@@ -162,7 +162,7 @@ def _by_name(token: str, job: Job) -> set[int]:
 
 
 def _pattern(token: str) -> Callable[[str], bool] | None:
-    """What a token with `*`, `?` or `[...]` matches; None for a plain name. Raises UsageError."""
+    """The matcher for a token with `*`, `?` or `[...]`; None for a plain name. Raises UsageError."""
     brackets = _brackets(token)
     starred = "*" in token or "?" in token
     if not brackets:
@@ -190,7 +190,7 @@ def _pattern(token: str) -> Callable[[str], bool] | None:
             spans.append((numbers, len(low) if padded else 0))
         return _Folded(token[:start], token[end + 1 :], tuple(spans)).matches
     if any(_two_digits(token[start:end]) for start, end in brackets):
-        # A glob would read [0-12] as one character of 0, 1 or 2: never do silently what was not meant.
+        # A glob would read [0-12] as one character of 0, 1 or 2, which the user did not mean.
         raise UsageError(
             Message("{token} mixes a range of numbers with a glob or a second range", token=_quote(token)),
             Message("one bracket and no '*' or '?': worker-[0-12]"),
@@ -205,7 +205,7 @@ def _glob(token: str) -> Callable[[str], bool]:
 
 
 def _split(text: str) -> list[str]:
-    """Tokens of a `-w` text: commas separate, except in brackets. Raises UsageError for an empty token."""
+    """Split a `-w` text at commas outside of brackets. Raises UsageError for an empty token."""
     tokens: list[str] = []
     start = 0
     inside = False
@@ -226,7 +226,7 @@ def _split(text: str) -> list[str]:
 
 
 def _brackets(token: str) -> list[tuple[int, int]]:
-    """Positions of `[` and its `]`, for each pair. Raises UsageError for an empty pair."""
+    """Positions of each `[` and its `]`. Raises UsageError for an empty pair."""
     pairs: list[tuple[int, int]] = []
     start = token.find("[")
     while start >= 0:

@@ -1,6 +1,6 @@
-"""The folder for what must survive a command: private, never somebody else's, written atomically.
+"""The state folder: private to this user, written atomically.
 
-Shell completion asks here too: nothing is imported that takes long.
+Shell completion uses this module: it imports nothing slow.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from contextlib import suppress
 from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError, not_regular, too_large
 
-#: To open a file that may be anything: no link is followed, and a pipe without a writer is not waited for.
+#: Flags to open an untrusted file: no link is followed, and a pipe without a writer does not block.
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ELSEWHERE = Message("set ATLCTL_STATE_DIR to a folder that you own")
 _ROOM = Message("free some space, or {advice}", advice=_ELSEWHERE)
 
 
 def state_dir(env: Mapping[str, str] = os.environ) -> str:
-    """Where state lives: `$ATLCTL_STATE_DIR`, else `$XDG_STATE_HOME/atlctl`, else `~/.local/state/atlctl`.
+    """The state folder: `$ATLCTL_STATE_DIR`, else `$XDG_STATE_HOME/atlctl`, else `~/.local/state/atlctl`.
 
-    A relative `ATLCTL_STATE_DIR` is a UsageError. Nothing is created or checked.
+    Raises UsageError for a relative `ATLCTL_STATE_DIR`. Nothing is created or checked.
     """
     own = env.get("ATLCTL_STATE_DIR", "")
     if own:
@@ -36,26 +36,24 @@ def state_dir(env: Mapping[str, str] = os.environ) -> str:
 
 
 def home_dir(env: Mapping[str, str] = os.environ) -> str:
-    """The user's home folder, also where HOME is not set."""
+    """The user's home folder, even if HOME is not set."""
     return env.get("HOME", "") or os.path.expanduser("~")
 
 
 def xdg_base(variable: str, default: str, env: Mapping[str, str] = os.environ) -> str:
-    """A base folder of the XDG specification, which wants relative values ignored. `default` is below the home."""
+    """A base folder of the XDG specification, which ignores relative values. `default`: below the home folder."""
     base = env.get(variable, "")
     return base if os.path.isabs(base) else os.path.join(home_dir(env), default)
 
 
 def job_names(root: str) -> list[str]:
-    """Names of the jobs of the registry `root`, a folder of the state folder, in no order. Raises as `check_private`,
-    and OSError."""
+    """Names of the jobs in the registry `root`, unordered. Raises as `check_private`, and OSError."""
     check_private(root, state_dir())
     return [name for name in os.listdir(root) if is_job(os.path.join(root, name))]
 
 
 def is_job(folder: str) -> bool:
-    """Whether a folder of a registry is a job. True also for one that may not be looked at: it is reported, not passed
-    over."""
+    """Whether a folder of a registry is a job. True if permission is denied, so that it is reported, not ignored."""
     if os.path.basename(folder).startswith("."):
         return False
     try:
@@ -68,7 +66,7 @@ def is_job(folder: str) -> bool:
 
 
 def ensure_dir(path: str, top: str | None = None) -> None:
-    """Create `path` and its missing parents with mode 0700 whatever the umask; accept private ones.
+    """Create `path` and its missing parents with mode 0700 regardless of the umask; existing folders must be private.
 
     Raises NotAllowed as `check_private` does; without `top` only `path` itself is checked.
     """
@@ -82,7 +80,7 @@ def ensure_dir(path: str, top: str | None = None) -> None:
 
 def check_private(path: str, top: str) -> None:
     """Raise NotAllowed if `top`, `path` below it or a folder between them is a link, not a folder, owned by another
-    user, or writable by group or others: what is in it may be forged.
+    user, or writable by group or others: its content may be forged.
 
     Raises FileNotFoundError if one is missing, AtlctlError for other failures.
     """
@@ -127,22 +125,21 @@ def _check(path: str) -> None:
 
 
 def writable(path: str, found: os.stat_result) -> Message:
-    """Why the file or folder `path` is not trusted: others may have written it."""
+    """Why the file or folder `path` is not trusted: other users can write to it."""
     return Message("{path} can be written by others (mode {mode:04o})", path=path, mode=stat.S_IMODE(found.st_mode))
 
 
 def linked(path: str) -> NotAllowed:
-    """The error for a link in place of a file or folder."""
     return NotAllowed(
         Message("{path} is a symbolic link, which is not followed", path=path), Message("remove the link")
     )
 
 
 def write_atomic(path: str, data: bytes) -> None:
-    """Replace the file `path` by one of mode 0600 that holds `data`; readers see the old or the new content.
+    """Replace the file `path` atomically, with mode 0600: readers see the old or the new content.
 
-    Not synced to the disk: survives the process, not a power cut. On failure the old file stays, nothing
-    is left beside it, and an AtlctlError says why in one line.
+    Not synced to the disk: it survives a crash of the process, not a power failure. On failure the old file stays, no
+    temporary file is left, and an AtlctlError gives the reason in one line.
     """
     folder = os.path.dirname(path)
     temporary = os.path.join(folder, f".tmp-{os.getpid()}-{os.urandom(6).hex()}")
@@ -165,10 +162,10 @@ def write_atomic(path: str, data: bytes) -> None:
 
 
 def read_bytes(path: str, limit: int, *, links: bool = False) -> bytes:
-    """The content of the regular file `path`, at most `limit` bytes.
+    """Read the regular file `path`, at most `limit` bytes.
 
-    Follows no link unless `links`, and never blocks. Raises FileNotFoundError if there is no file (callers give that
-    a meaning), NotAllowed for a link or anything but a regular file, AtlctlError for one that is larger or unreadable.
+    Follows no link unless `links`, and never blocks. Raises FileNotFoundError if there is no file (callers handle
+    that), NotAllowed for a link or anything but a regular file, AtlctlError for one that is larger or unreadable.
     """
     try:
         fd = os.open(path, READ_FLAGS & ~os.O_NOFOLLOW if links else READ_FLAGS)
@@ -196,9 +193,9 @@ def read_bytes(path: str, limit: int, *, links: bool = False) -> bytes:
 
 
 def open_below(folder: int, names: Iterable[str]) -> int:
-    """A descriptor of the folder `names` below the one that `folder` is a descriptor of; none of them is a link.
+    """Open the folder `names` below the descriptor `folder`, following no link; returns a descriptor.
 
-    Each is made with mode 0700 where it is missing. Names are taken as they are. Raises OSError.
+    Missing folders are created with mode 0700. Names are not changed. Raises OSError.
     """
     here = os.dup(folder)
     for name in names:
@@ -209,7 +206,7 @@ def open_below(folder: int, names: Iterable[str]) -> int:
                 made = True
             inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
             if made:
-                os.fchmod(inner, 0o700)  # a umask may have taken bits that the owner needs
+                os.fchmod(inner, 0o700)  # a umask may have removed bits that the owner needs
         finally:
             os.close(here)
         here = inner
@@ -217,7 +214,7 @@ def open_below(folder: int, names: Iterable[str]) -> int:
 
 
 def file_error(error: OSError, path: str) -> AtlctlError:
-    """What went wrong with the file or folder `path`, as one line for the user."""
+    """The one-line error for a failed operation on the file or folder `path`."""
     if error.errno == errno.ENOSPC:
         return AtlctlError(Message("no space left on the disk of {path}", path=path), _ROOM)
     if error.errno == errno.EDQUOT:
@@ -240,13 +237,13 @@ def _make(path: str) -> None:
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
-        return  # another command was faster; the caller checks what is there now
+        return  # another process created it first; the caller checks it
     if os.lstat(path).st_mode & 0o700 != 0o700:
-        os.chmod(path, 0o700)  # a umask that takes bits from the owner
+        os.chmod(path, 0o700)  # a umask may remove bits from the owner
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """All of `data`. Raises OSError; how much was written then is not known."""
+    """Write all of `data`. After an OSError the written part is unknown."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -1,5 +1,4 @@
-"""Builds what users install: sdist, wheel, and the one file that carries its own Python. In a checkout; not shipped.
+"""Build what users install: sdist, wheel, and one executable file with its own Python. Runs in a checkout; not shipped.
 
-python -m atlctl.packaging dist FOLDER
-python -m atlctl.packaging executable FOLDER
+python -m atlctl.packaging dist FOLDER python -m atlctl.packaging executable FOLDER
 """

@@ -1,4 +1,4 @@
-"""`python -m atlctl.packaging`: what `make dist` and `make executable` call."""
+"""`python -m atlctl.packaging`, for `make dist` and `make executable`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atlctl.packaging.dists import BuildError
 
 
 def main(words: list[str]) -> int:
-    """Build what the first word says into the folder that the second names, and say what was made."""
+    """Build what the first argument names into the folder of the second, and print the result."""
     if len(words) != 2 or words[0] not in ("dist", "executable"):
         sys.stderr.write("usage: python -m atlctl.packaging dist|executable FOLDER\n")
         return 2

@@ -1,4 +1,4 @@
-"""The sdist, and the wheel that is built from it. setuptools is asked as it stands: no index, no isolation."""
+"""Build the sdist, and the wheel from it. Calls setuptools directly: no index, no isolation."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 
 
 class BuildError(Exception):
-    """Something that the build needs is not as it must be; the text says what, and what to do."""
+    """The build failed; the text gives the cause and the remedy."""
 
 
 ROOT = Path(__file__).parents[2]
-#: What an sdist is made of. Left beside it is what belongs to no distribution, and what a former build left behind.
+#: Sources of the sdist. A list, so that other files of the checkout and old build output are not included.
 _SOURCES = ("pyproject.toml", "README.md", "LICENSE", "atlctl", "completions", "docs")
-#: Times in the archives where nobody names one (SOURCE_DATE_EPOCH): the same sources give the same bytes.
+#: Times in the archives if SOURCE_DATE_EPOCH is not set: the same sources give the same bytes.
 _EPOCH = "315532800"
 
 
 def build(folder: Path, root: Path = ROOT) -> tuple[Path, Path]:
-    """Write sdist and wheel of the checkout `root` to `folder`, which is made; their paths.
+    """Build sdist and wheel of the checkout `root` into `folder`, which is created; returns their paths.
 
-    The wheel is built from the sdist alone, so that nothing can be in one and missing in the other.
-    Raises BuildError where setuptools fails, which has said why on stderr.
+    The wheel is built only from the sdist, so that the sdist is complete. Raises BuildError if setuptools fails, which
+    has written the cause to stderr.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="atlctl-dist-") as scratch:
@@ -37,7 +37,7 @@ def build(folder: Path, root: Path = ROOT) -> tuple[Path, Path]:
             _copy(root / name, source / name)
         sdist = _ask("build_sdist", source, folder)
         with tarfile.open(sdist) as archive:
-            # Python 3.11.3 and older know no filter; this archive was made a line above.
+            # Python 3.11.3 and older have no filter; this archive was made one line above.
             filtered: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             archive.extractall(scratch, **filtered)  # noqa: S202
         wheel = _ask("build_wheel", Path(scratch, sdist.name.removesuffix(".tar.gz")), folder)
@@ -52,7 +52,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _ask(hook: str, source: Path, folder: Path) -> Path:
-    """One hook of the build backend, in a process of its own and in the folder `source`, as front ends do."""
+    """Call a hook of the build backend in a separate process in the folder `source`, as front ends do."""
     words = [sys.executable, "-c", _HOOK, hook, str(folder.resolve())]
     environment = {"SOURCE_DATE_EPOCH": _EPOCH, **os.environ}
     asked = subprocess.run(words, cwd=source, env=environment, stdout=subprocess.PIPE, text=True, check=False)
@@ -61,7 +61,7 @@ def _ask(hook: str, source: Path, folder: Path) -> Path:
     return folder / asked.stdout.splitlines()[-1]
 
 
-#: What setuptools says is pages of file names: shown only where it fails.
+#: setuptools prints pages of file names: shown only if it fails.
 _HOOK = """
 import contextlib, io, sys
 from setuptools import build_meta

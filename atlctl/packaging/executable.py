@@ -1,4 +1,4 @@
-"""The one executable file: a launcher, linked statically, and behind it the tree, packed."""
+"""The executable file: a statically linked launcher, followed by the packed tree."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SOURCES = Path(__file__).parent / "launcher"
 #: As in launcher/atlctl.c.
 MARK = b"atlctl/1"
 BLOCK = 1 << 20
-#: What the carried Python is told before the user's words. Everything is found without `site`, which costs time.
+#: Arguments of the bundled Python before the user's. `site` is not needed and costs time.
 START = ("-S", "-c", "from atlctl.__main__ import main; main()")
-#: Imports whatever atlctl imports, at its head or later, but torch, which it does not carry.
+#: Imports every module that atlctl imports, at the top of a file or later, except torch, which is not bundled.
 _CHECK = """
 import ast, importlib, sys, pathlib
 root = pathlib.Path(sys.argv[1])
@@ -45,10 +45,10 @@ ssl.create_default_context()
 
 
 def build(folder: Path, places: Sequence[str] = ()) -> tuple[Path, Path, Path]:
-    """Write to `folder` the executable file for this machine's architecture, its SBOM and its list of licences.
+    """Build into `folder` the executable file for this machine's architecture, its SBOM and its list of licences.
 
-    The packages are those of the lock file: fetched by pip, or, if `places` names folders of modules, as installed
-    there. Returns the three paths. Raises BuildError.
+    The packages are those of the lock file: fetched by pip, or taken from the module folders `places`. Returns the
+    three paths. Raises BuildError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="atlctl-executable-") as scratch:
@@ -65,7 +65,7 @@ def build(folder: Path, places: Sequence[str] = ()) -> tuple[Path, Path, Path]:
 
 
 def _describe(file: Path, components: list[dict[str, Any]]) -> tuple[Path, Path]:
-    """Write beside `file` its SBOM (CycloneDX, JSON) and a list of names, versions and licences; their paths."""
+    """Write the SBOM (CycloneDX, JSON) of `file` and a list of names, versions and licences beside it."""
     sbom, licences = file.with_name(f"{file.name}.cdx.json"), file.with_name(f"{file.name}.licenses.txt")
     digest = {"alg": "SHA-256", "content": hashlib.sha256(file.read_bytes()).hexdigest()}
     whole = {
@@ -92,12 +92,12 @@ def _describe(file: Path, components: list[dict[str, Any]]) -> tuple[Path, Path]
 
 
 def seal(root: Path, target: Path) -> Path:
-    """Write to `target` an executable file that carries the folder `root` and starts its bin/python3; `target`."""
+    """Write the executable file `target`, which holds the folder `root` and starts its bin/python3."""
     payload = pack(root)
     name = f"{__version__}-{platform.machine()}-{hashlib.sha256(payload).hexdigest()[:16]}"
     defined = {"NAME": _quoted(name), "START": ", ".join(map(_quoted, START))}
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".atlctl-") as scratch:
-        # Whoever has the old file open, or runs it, keeps it.
+        # Processes that run or read the old file keep it.
         fresh = _compile("atlctl.c", Path(scratch, "atlctl"), defined)
         with fresh.open("ab") as file:
             file.write(payload + struct.pack("<Q", len(payload)) + MARK)
@@ -117,12 +117,12 @@ def _compile(source: str, target: Path, defined: dict[str, str]) -> Path:
 
 
 def _quoted(text: str) -> str:
-    """A string of C. What is quoted here holds neither quotes nor backslashes."""
+    """Quote a C string. The texts used here hold neither quotes nor backslashes."""
     return f'"{text}"'
 
 
 def _check(root: Path) -> None:
-    """The tree runs from where it lies, and holds whatever atlctl imports."""
+    """Check that the tree runs in place and holds every module that atlctl imports."""
     package = next(root.glob("*/python3.*/atlctl"))
     run = subprocess.run([root / "bin/python3", "-S", "-W", "ignore", "-c", _CHECK, package], check=False)
     if run.returncode:
@@ -130,7 +130,7 @@ def _check(root: Path) -> None:
 
 
 def pack(root: Path) -> bytes:
-    """Table and contents of a folder in the launcher's form."""
+    """Pack a folder in the launcher's format: table and contents."""
     paths = list(tree.files(root))
     table = b"".join(_entry(path, path.relative_to(root)) for path in paths)
     if len(table) > BLOCK:
@@ -156,7 +156,7 @@ def _block(data: bytes) -> bytes:
 
 
 def unpack(file: Path) -> Iterator[tuple[str, bytes]]:
-    """The files of an executable file: path and content. The launcher's own way, written a second time for tests."""
+    """The files of an executable file: path and content. For tests: the launcher's algorithm, implemented again."""
     data = file.read_bytes()
     assert data[-8:] == MARK
     (length,) = struct.unpack("<Q", data[-16:-8])

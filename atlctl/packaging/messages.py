@@ -1,9 +1,9 @@
-"""The catalogues of messages: extracted from the package, kept by Babel, written to `atlctl/locale` by `make generate`.
+"""The message catalogues: extracted from the package, managed by Babel, written to `atlctl/locale` by `make generate`.
 
     python -m atlctl.packaging.messages --write
 
-brings the `.po` files up to date (new messages without a translation, old ones gone) and makes the `.mo` files beside
-them; without `--write` it lists what is out of date or not translated, and exits with 1. A test does the same.
+updates the `.po` files (adds new messages untranslated, removes old ones) and compiles the `.mo` files beside them;
+without `--write` it lists outdated files and untranslated messages, and exits with 1. A test does the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from babel.messages.catalog import Catalog, Message
 from babel.messages.pofile import read_po, write_po
 
 PACKAGE = Path(__file__).parents[1]
-#: What makes a message, with the places of its context, singular and plural; see `atlctl.i18n`.
+#: Calls that create a message, with the positions of context, singular and plural; see `atlctl.i18n`.
 _CALLS: dict[str, tuple[int | None, int, int | None]] = {
     "Message": (None, 0, None),
     "plural": (None, 0, 1),
@@ -28,7 +28,7 @@ _CALLS: dict[str, tuple[int | None, int, int | None]] = {
     "Sentence": (None, 0, None),
     "RankError": (None, 1, None),
 }
-#: Plural forms by the language of gettext.
+#: Plural forms, by gettext language.
 LOCALES = {"zh_CN": "nplurals=1; plural=0;"}
 
 Key = tuple[str, str, str]
@@ -37,7 +37,7 @@ Key = tuple[str, str, str]
 def extracted(package: Path = PACKAGE) -> list[Key]:
     """Context, singular and plural of every message in the sources, in order.
 
-    By the syntax tree: Babel's extractor does not see a message that is a value of another one.
+    Reads the syntax tree, because Babel's extractor does not find a message that is a value of another one.
     """
     found: set[Key] = set()
     for path in package.rglob("*.py"):
@@ -59,7 +59,7 @@ def po_path(locale: str, package: Path = PACKAGE) -> Path:
 
 
 def read(locale: str) -> dict[Key, str]:
-    """The translations of a locale. A fuzzy one counts as none."""
+    """The translations of a locale, without fuzzy ones."""
     path = po_path(locale)
     if not path.exists():
         return {}
@@ -79,14 +79,14 @@ def text_of(message: Message) -> str:
 
 
 def po(locale: str, texts: dict[Key, str]) -> bytes:
-    """The `.po` file: sorted, without places, so that moving code changes nothing."""
+    """The `.po` file: sorted and without source lines, so that moving code changes nothing."""
     import io
 
     made = Catalog(locale=locale)
     for (context, one, many), text in sorted(texts.items()):
         made.add((one, many) if many else one, (text,) if many else text, context=context or None)
     for message in made:
-        # A Chinese text needs no English placeholders' format: str.format is not Python's `%`.
+        # Templates are for str.format, not for `%`: gettext's check would be wrong.
         message.flags -= {"python-format"}
     out = io.BytesIO()
     write_po(out, made, width=120, no_location=True, omit_header=True, sort_output=True)
@@ -129,7 +129,7 @@ def mo(locale: str, texts: dict[Key, str]) -> bytes:
 
 
 def generated() -> dict[Path, bytes]:
-    """Every file of `locale`, as it should be."""
+    """The expected files of `locale`."""
     files: dict[Path, bytes] = {}
     for locale in LOCALES:
         known, path = read(locale), po_path(locale)
@@ -139,12 +139,11 @@ def generated() -> dict[Path, bytes]:
 
 
 def stale() -> list[str]:
-    """Files that are out of date."""
     return [str(path) for path, data in generated().items() if not path.exists() or path.read_bytes() != data]
 
 
 def untranslated() -> list[str]:
-    """Messages without a translation, or with other placeholders than the original."""
+    """Messages without a translation, or whose translation has other placeholders."""
     found = []
     for locale in LOCALES:
         known = read(locale)
@@ -157,7 +156,7 @@ def untranslated() -> list[str]:
 
 
 def placeholders(texts: Iterable[str]) -> set[tuple[str, str]]:
-    """Name and format of the values in any of these templates."""
+    """Name and format of each placeholder in any of these templates."""
     parts = (part for text in texts for part in string.Formatter().parse(text))
     return {(name, form or "") for _, name, form, _ in parts if name is not None}
 

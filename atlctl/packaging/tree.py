@@ -1,6 +1,6 @@
-"""The tree that the executable file carries: a Python with its loader and libraries, atlctl and what it imports.
+"""The file tree in the executable file: Python with its loader and libraries, atlctl and its dependencies.
 
-No program or library of it searches in places of the machine that it was built on.
+Its programs and libraries search no folders of the build machine.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Any
 
 from atlctl.packaging.dists import BuildError
 
-#: The packages that the file carries, with the hashes of their wheels; written by `make lock`.
+#: The bundled packages with the hashes of their wheels; written by `make lock`.
 LOCK = Path(__file__).with_name("lock.txt")
-#: Parts of the standard library that nothing here imports, by name below its folder.
+#: Unused parts of the standard library, by name below its folder.
 _NOT_STANDARD = (
     *("__pycache__", "site-packages", "dist-packages", "test", "tests", "config-*", "_sysconfigdata_*", "lib-dynload"),
     *("curses", "dbm", "distutils", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "sqlite3", "tkinter"),
@@ -38,15 +38,15 @@ _NOT_EXTENSIONS = (
     *("_curses*", "_dbm*", "_gdbm*", "_sqlite3*", "_test*", "_tkinter*", "_xx*", "*_test.*"),
     *("nis.*", "ossaudiodev.*", "readline.*", "xx*"),
 )
-#: Of the packages: what only compilers and type checkers read.
+#: Files of packages that only compilers and type checkers read.
 _NOT_PACKAGED = ("*.pyi", "*.pyx", "*.pxd", "*.pxi", "*.c", "*.h", "*.hash")
-#: Of dist-info: what is true of the environment that was copied from alone.
+#: Files of dist-info that describe only the environment of the build.
 _NOT_TOLD = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
-#: Half of the whole tree. One class for each object of the API: the backend asks by plain JSON, and takes from this
-#: package what reads a kubeconfig. The grammars of all languages: nothing here colours source.
+#: Half of the tree. The classes of API objects: the backend requests plain JSON, and uses this package only to read a
+#: kubeconfig. The grammars of all languages: atlctl does not highlight source code.
 _UNUSED = ("kubernetes/aio/*", "kubernetes/client/api/*", "kubernetes/client/models/*", "pygments/lexers/*")
 _KEPT = ("kubernetes/client/models/__init__.py", "pygments/lexers/__init__.py", "pygments/lexers/_mapping.py")
-#: Licence (SPDX) of the shared libraries beside Python, and their version if Python knows it; by the start of the name.
+#: Licence (SPDX) of the shared libraries beside Python, and their version if Python knows it; by prefix of the name.
 _LIBRARIES = {
     **dict.fromkeys(
         (
@@ -74,16 +74,16 @@ _LIBRARIES = {
     "libuuid.so": ("BSD-3-Clause", ""),
     "libz.so": ("Zlib", zlib.ZLIB_RUNTIME_VERSION),
 }
-#: Put at the end of ctypes/util.py. asyncssh asks it for optional libraries; one of the machine's would be loaded
-#: beside a C library that it was not built for.
+#: Appended to ctypes/util.py. asyncssh looks up optional libraries with it; a library of the host would be loaded
+#: although it needs another C library.
 _NO_LOOK_UP = """
 
 def find_library(name):
     \"\"\"Nothing: whatever is used lies in this tree.\"\"\"
     return None
 """
-#: Loaded by name while Python runs, so that no file says it needs them: name look-ups of older C libraries, and what
-#: ends threads. Copied where this machine has them.
+#: Loaded by name at run time, so no file lists them as needed: name lookups of older C libraries, and thread exit.
+#: Copied if this machine has them.
 _BY_NAME = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2", "libgcc_s.so.1")
 _FOUND = re.compile(r"\s*+(\S+) => (/\S+) \(0x")
 _MISSING = re.compile(r"\s*+(\S+) => not found")
@@ -94,7 +94,7 @@ _DT_NULL, _DT_STRTAB, _DT_RPATH, _DT_RUNPATH = 0, 5, 15, 29
 def assemble(tree: Path, wheel: Path, python_shim: Path, packages: Sequence[Distribution]) -> None:
     """Fill the empty folder `tree`: bin/python3, and below lib/ the loader, Python, libraries and all modules.
 
-    Python and its libraries are those that run this. Raises BuildError.
+    Python and its libraries are those of this process. Raises BuildError.
     """
     base = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
     loader = loader_of(base)
@@ -104,12 +104,11 @@ def assemble(tree: Path, wheel: Path, python_shim: Path, packages: Sequence[Dist
     (tree / "bin").mkdir(parents=True)
     (tree / "lib").mkdir()
     shutil.copy(python_shim, tree / "bin/python3")
-    # Its name is what `ps` and `top` show for atlctl's processes.
+    # `ps` and `top` show this name for atlctl's processes.
     shutil.copy(loader, tree / "lib/atlctl")
     shutil.copy(base, tree / "lib/python")
     copy_standard_library(modules)
-    # Beside the standard library and not in a folder of its own: found with every option of Python, and whatever a
-    # distribution made of `site`.
+    # In the folder of the standard library: found with every option of Python and without `site`.
     for package in packages:
         copy_distribution(package, modules)
     _unzip(wheel, modules)
@@ -120,27 +119,27 @@ def assemble(tree: Path, wheel: Path, python_shim: Path, packages: Sequence[Dist
         forget_places(file)
     program = shutil.which("strip")
     if program is not None:
-        # Those that a wheel's libraries belong to were rewritten, which not every `strip` survives.
+        # Files with an RPATH were patched by auditwheel, and not every `strip` handles that.
         plain = [file for file in foreign if not search_paths(file)]
         subprocess.run([program, "--strip-unneeded", *own, *copied, *plain], check=True)
     _compile(modules, tree)
 
 
 def copy_standard_library(target: Path) -> None:
-    """Modules and extension modules of this Python."""
+    """Copy the modules and extension modules of this Python."""
     source = Path(os.__file__).parent
     shutil.copytree(source, target, ignore=shutil.ignore_patterns(*_NOT_STANDARD))
     dynload = next((Path(path) for path in sys.path if path.endswith("lib-dynload")), source / "lib-dynload")
     shutil.copytree(dynload, target / "lib-dynload", ignore=shutil.ignore_patterns(*_NOT_EXTENSIONS, "__pycache__"))
     with (target / "ctypes/util.py").open("a", encoding="utf-8") as file:
         file.write(_NO_LOOK_UP)
-    # Read by `sysconfig`. The real ones are how Python was built, with paths of that machine.
+    # For `sysconfig`. The original holds paths of the machine that built Python.
     for path in source.glob("_sysconfigdata_*.py"):
         (target / path.name).write_text("build_time_vars = {}\n")
 
 
 def fetch(target: Path) -> None:
-    """Install the locked packages into the folder `target`, each file checked by its hash. Raises BuildError."""
+    """Install the locked packages into the folder `target`, verifying each file's hash. Raises BuildError."""
     words = ["install", "-qq", "--require-hashes", "--no-deps", "--only-binary", ":all:", "--no-compile"]
     run = subprocess.run([sys.executable, "-m", "pip", *words, "--target", target, "--requirement", LOCK], check=False)
     if run.returncode:
@@ -148,7 +147,7 @@ def fetch(target: Path) -> None:
 
 
 def locked(places: Sequence[str]) -> list[Distribution]:
-    """The packages of the lock file as they are installed in `places`, folders of modules.
+    """The packages of the lock file, as installed in the module folders `places`.
 
     Raises BuildError if one is missing or has another version.
     """
@@ -167,18 +166,18 @@ def locked(places: Sequence[str]) -> list[Distribution]:
 
 
 def lock_entries() -> Iterator[tuple[str, str, bool]]:
-    """Name and version of each locked package, and whether it is for some platforms only."""
+    """Name and version of each locked package, and whether it is only for some platforms."""
     for match in re.finditer(r"^([\w.-]+)==([^\s;]+)(?:( ;)|\s)", LOCK.read_text(), re.MULTILINE):
         yield canonical(match[1]), match[2], match[3] is not None
 
 
 def canonical(name: str) -> str:
-    """The form in which names of distributions are compared."""
+    """The normalized name of a distribution, for comparison."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def copy_distribution(distribution: Distribution, target: Path) -> None:
-    """The files of an installed distribution that lie among the modules, without those that nothing here reads."""
+    """Copy the modules of an installed distribution, without files that are not needed here."""
     for path in distribution.files or []:
         text = path.as_posix()
         if text.startswith(("../", "/")) or "__pycache__" in path.parts or "tests" in path.parts[:-1]:
@@ -202,7 +201,7 @@ def _unzip(wheel: Path, target: Path) -> None:
 
 
 def _compile(modules: Path, tree: Path) -> None:
-    """Byte code beside every module, never compared with it: the tree is dated anew wherever it is unpacked."""
+    """Compile every module to byte code that is never checked against its source, because unpacking sets new times."""
     words = ["-q", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", str(tree)]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     run = subprocess.run([sys.executable, "-I", "-m", "compileall", *words, modules], env=environment, check=False)
@@ -211,7 +210,7 @@ def _compile(modules: Path, tree: Path) -> None:
 
 
 def components(tree: Path, packages: Sequence[Distribution]) -> Iterator[dict[str, Any]]:
-    """What the tree carries beside atlctl, each as a component of CycloneDX: packages, Python, shared libraries."""
+    """The bundled components besides atlctl, for CycloneDX: packages, Python, shared libraries."""
     for package in packages:
         name, version = canonical(package.name), package.version
         yield {**_component(name, version, _licence(package)), "purl": f"pkg:pypi/{name}@{version}"}
@@ -231,7 +230,7 @@ def _component(name: str, version: str, licence: dict[str, Any]) -> dict[str, An
 
 
 def _licence(package: Distribution) -> dict[str, Any]:
-    """The SPDX expression of a package, else the name that its metadata gives to its licence."""
+    """The SPDX expression of a package, else the licence name in its metadata."""
     told = package.metadata
     if "License-Expression" in told:
         return {"expression": told["License-Expression"]}
@@ -243,7 +242,7 @@ def _licence(package: Distribution) -> dict[str, Any]:
 
 
 def files(tree: Path) -> Iterator[Path]:
-    """Folders before what is in them, in one order everywhere."""
+    """All files and folders in a fixed order, folders before their contents."""
     for path in sorted(tree.iterdir()):
         yield path
         if path.is_dir():
@@ -251,7 +250,7 @@ def files(tree: Path) -> Iterator[Path]:
 
 
 def loader_of(program: Path) -> Path:
-    """The dynamic loader that a program asks for. Raises BuildError for one that asks for none."""
+    """The dynamic loader of a program. Raises BuildError if it has none."""
     data = program.read_bytes()
     for kind, offset, _, size in _segments(data):
         if kind == _PT_INTERP:
@@ -260,7 +259,7 @@ def loader_of(program: Path) -> Path:
 
 
 def collect(files: Iterable[Path], loader: Path, target: Path) -> list[Path]:
-    """Copy to `target` every library that `files` need and that does not lie below `target`; the copies.
+    """Copy to `target` every library that `files` need and that is not below `target`; returns the copies.
 
     Raises BuildError for a library that this machine lacks.
     """
@@ -285,7 +284,7 @@ def collect(files: Iterable[Path], loader: Path, target: Path) -> list[Path]:
 
 
 def _library_folders(loader: Path) -> Iterator[Path]:
-    """Where the loader finds the C library."""
+    """The folders in which the loader finds the C library."""
     for name, source in _needed(loader, Path(shutil.which("sh") or "/bin/sh")):
         if name == "libc.so.6" and source is not None:
             yield source.parent
@@ -294,7 +293,7 @@ def _library_folders(loader: Path) -> Iterator[Path]:
 def _needed(loader: Path, file: Path) -> Iterator[tuple[str, Path | None]]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LD_")}
     told = subprocess.run([loader, "--list", file], env=environment, capture_output=True, text=True, check=False)
-    if told.returncode not in (0, 127):  # 127: something is missing, and named
+    if told.returncode not in (0, 127):  # 127: a library is missing; its name is in the output
         raise BuildError(f"{loader} cannot list what {file} needs: {told.stderr.strip()}")
     for line in told.stdout.splitlines():
         if match := _FOUND.match(line):
@@ -304,7 +303,7 @@ def _needed(loader: Path, file: Path) -> Iterator[tuple[str, Path | None]]:
 
 
 def forget_places(file: Path) -> None:
-    """Empty an RPATH or RUNPATH that names folders of this machine: elsewhere they may be anybody's."""
+    """Clear an RPATH or RUNPATH with folders of this machine: on another machine they may belong to any user."""
     data = bytearray(file.read_bytes())
     for place in _search_paths(data):
         if data[place : place + 1] == b"/":
@@ -319,7 +318,7 @@ def search_paths(file: Path) -> list[str]:
 
 
 def _search_paths(data: bytes | bytearray) -> list[int]:
-    """Offsets in the file."""
+    """Their offsets in the file."""
     segments = list(_segments(data))
     loads = [(address, offset, size) for kind, offset, address, size in segments if kind == _PT_LOAD]
 
@@ -338,7 +337,7 @@ def _search_paths(data: bytes | bytearray) -> list[int]:
 
 
 def _segments(data: bytes | bytearray) -> Iterator[tuple[int, int, int, int]]:
-    """Type, offset in the file, address and size in the file of each segment. Raises BuildError for other machines."""
+    """Type, file offset, address and size of each segment. Raises BuildError for other architectures."""
     if data[:6] != b"\x7fELF\x02\x01":
         raise BuildError("only 64-bit machines of low byte order are known here")
     (start,) = struct.unpack_from("<Q", data, 32)

@@ -1,1 +1,1 @@
-"""What every rank is doing right now: a probe that runs in each worker, and the look at all of them at once."""
+"""The current stack of every rank: a probe that runs in each worker, and its run on all workers at once."""

@@ -1,4 +1,4 @@
-"""Sends the probe to many workers at once: the report of each, or why there is none."""
+"""Run the stack probe on many workers at once: a report from each, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 from atlctl.remote import sending
 
-#: Seconds over which CPU time is counted, and seconds of a look that the probe does not have for itself.
+#: Seconds over which CPU time is measured, and seconds of the timeout that are reserved for overhead.
 WINDOW = 2.0
 _MARGIN = 2.0
-#: Workers connected to, and workers looked at, at once. The last number bounds memory: a report is some 100 KiB.
+#: Simultaneous connections, and simultaneous probes. The last one bounds memory: a report has about 100 KiB.
 PARALLEL = 64
 AT_ONCE = 256
 _STDOUT, _STDERR = 8 << 20, 4096
@@ -31,7 +31,7 @@ _PROBE = "atlctl.remote.stacks.main"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one worker answered: a report, or an error that says why there is none."""
+    """The result of one worker: a report, or the error."""
 
     worker: Worker
     report: StackReport | None = None
@@ -47,10 +47,11 @@ async def look(
     *,
     watching: Callable[[engine.FanOut], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> list[Look]:
-    """One look at each of `workers`, in their order, within `timeout` seconds of connecting and of starting.
+    """Probe each of `workers`, in their order, within `timeout` seconds for connecting and for the probe.
 
-    `pyspy`: a program to bring along. `watching` is a context manager around the run. No failure of a worker is raised.
-    Workers that have ended are not asked. Raises AtlctlError where this process may not open as many connections.
+    `pyspy`: a py-spy program to send along. `watching` is a context manager around the run. A worker's failure is in
+    its result. Workers that have ended are not probed. Raises AtlctlError if this process may not open enough
+    connections.
     """
     living = [worker for worker in workers if worker.state.active]
     answers: dict[str, Look] = {}
@@ -73,7 +74,7 @@ async def look(
 
 
 class _Sent(FedExecution):
-    """An execution that is sent `data` and the end of its input once it has started."""
+    """An execution that sends `data` and the end of input once it has started."""
 
     def __init__(self, inner: Execution, data: bytes) -> None:
         super().__init__(inner)

@@ -1,7 +1,7 @@
-"""A copy to or from many workers at once: for the fan-out a command like any other.
+"""Copy files to or from many workers at once, as a command that the fan-out runs.
 
-The executors here wrap any other: they answer the worker's greeting and see to the bytes. What a command's exit does
-not tell is in its `Copy`: what the worker says it sends, where it belongs, whether it came whole.
+The executors here wrap another executor: they answer the worker's greeting and handle the stream. `Copy` holds the kind
+of the source, the target and whether the copy is complete, which the exit code does not show.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ from atlctl.transfer.tar import (
 )
 from atlctl.transfer.unpack import FileTaker, FolderTaker, PlaceError, Tally, make_folder, open_folder
 
-#: Bytes of a worker's stderr that are kept: its first lines say what went wrong.
+#: Bytes of a worker's stderr that are kept: its first lines have the cause of a failure.
 _STDERR = 4096
-#: Bytes taken before the event loop has its turn: a worker that never stops must not hold up Ctrl-C.
+#: Bytes processed before yielding to the event loop: a worker that sends without pause must not delay Ctrl-C.
 _TURN = 1 << 20
-#: Seconds from SIGTERM to SIGKILL where a copy is given up, and for what is under way here.
+#: Seconds from SIGTERM to SIGKILL if a copy is aborted, also for its tasks in this process.
 _GRACE = 1.0
-#: What GNU tar says (and exits with 1) where a file is no copy of one moment, and nothing else is wrong.
+#: GNU tar's warnings (exit code 1) if a file changed during the copy.
 _CHANGED = (b": file changed as we read it", b": File removed before we read it")
 _log = logging.getLogger(__name__)
-#: Mode of a file that came without one.
+#: Mode of a file that has none in the stream.
 _PRIVATE = 0o600
 _MAX_SIZE_DIGITS = 19
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A path on workers. `worker`: what was written before the colon, empty for the selected workers.
+    """A path on workers. `worker`: the text before the colon, empty for the selected workers.
 
-    `path` begins with `/` or `./`, so that no program takes it for an option. `slash`: it was written with a slash
-    at its end, and means a folder.
+    `path` begins with `/` or `./`, so that no program takes it for an option. `slash`: the argument ended with a slash
+    and means a folder.
     """
 
     worker: str
@@ -77,13 +77,13 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """What the last part of the path is called; empty where it has no name of its own (`/`, `.`, `x/..`)."""
+        """The last part of the path; empty if that is not a name (`/`, `.`, `x/..`)."""
         return own_name(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class CopySpec:
-    """Exactly one side is remote. `upload`: from this machine to workers."""
+    """Source and target of a copy; exactly one is remote. `upload`: from this machine to workers."""
 
     remote: Remote
     local: str
@@ -91,9 +91,9 @@ class CopySpec:
 
 
 def parse(source: str, target: str) -> CopySpec:
-    """The two arguments of a copy. `WORKER:PATH` and `:PATH` are remote; a colon behind a slash is part of a name.
+    """Parse the two arguments of a copy. `WORKER:PATH` and `:PATH` are remote; a colon after a slash belongs to a name.
 
-    Raises UsageError where not exactly one side is remote, or a path is empty.
+    Raises UsageError unless exactly one side is remote and both paths are not empty.
     """
     sides = [_remote(source), _remote(target)]
     for text in (source, target):
@@ -130,7 +130,7 @@ def _remote(text: str) -> Remote | None:
 
 @dataclass(slots=True)
 class CopyProgress:
-    """What can be told while copies go on. `done` and `total` count workers."""
+    """The progress of copies. `done` and `total` count workers."""
 
     total: int
     done: int = 0
@@ -146,23 +146,23 @@ class CopyProgress:
 
 
 class _Silent:
-    """The fan-out's sink: output never comes this far."""
+    """The sink of the fan-out: it receives no output."""
 
     def __init__(self, progress: CopyProgress) -> None:
         self._progress = progress
 
     async def started(self, worker: Worker) -> None:
-        """Nothing is told of it."""
+        """Ignore it."""
 
     async def output(self, worker: Worker, stream: Stream, data: bytes) -> None:
-        """The executions keep all output to themselves."""
+        """Never called: the executions consume all output."""
 
     async def finished(self, outcome: Outcome) -> None:  # noqa: ARG002 - a part of the protocol
         self._progress.done += 1
 
 
 class Copying:
-    """A copy that is set up; `fan_out` runs it, and `results` tells afterwards. Both are to be used once."""
+    """A prepared copy: `fan_out` runs it, then `results` returns its results. Use both once."""
 
     def __init__(self, fan_out: FanOut, copies: dict[str, Copy], progress: CopyProgress) -> None:
         self.fan_out = fan_out
@@ -170,10 +170,10 @@ class Copying:
         self._copies = copies
 
     def results(self, outcomes: Sequence[Outcome]) -> list[tuple[Outcome, Copy]]:
-        """What each outcome means for a copy: `exited` with 0 alone is a success (and a `changed` copy), any other
-        exit is 1.
+        """Map each outcome to its result: only `exited` with 0, or with a `changed` copy, is a success; any other exit
+        becomes 1.
 
-        `timeout`, `lost` and `cancelled` stay, and so does a worker that could not be reached.
+        `timeout`, `lost`, `cancelled` and unreachable workers are unchanged.
         """
         return [(_judged(outcome, self._copies[outcome.worker.name]), self._copies[outcome.worker.name])
                 for outcome in outcomes]  # fmt: skip
@@ -186,7 +186,7 @@ def _unclear() -> BadStreamError:
 def download(
     executor: Executor, workers: Sequence[Worker], remote: Remote, path: str, each: bool, limits: Limits
 ) -> Copying:
-    """From `remote` on `workers` to `path`. `each`: into a folder for each worker; else there is one worker."""
+    """Copy `remote` on `workers` to `path`. `each`: into a folder for each worker; otherwise there is one worker."""
     receivers = {
         worker.name: Receiver(EachTarget(path, worker.name, remote.name) if each else OneTarget(path, remote.name))
         for worker in workers
@@ -202,11 +202,11 @@ def download(
 def upload(
     executor: Executor, workers: Sequence[Worker], source: LocalSource, remote: Remote, limits: Limits
 ) -> Copying:
-    """`source` to `remote` on `workers`."""
+    """Copy `source` to `remote` on `workers`."""
     copies = {worker.name: Copy(remote.path, _tally(source)) for worker in workers}
 
     def request(_: Worker) -> ExecRequest:
-        # Workers may share a disk: each has a temporary name of its own.
+        # Workers may share a disk: each uses a different temporary name.
         tag = secrets.token_hex(8)
         return take_request(remote.path, source.name, source.kind, remote.slash, tag, source.size, source.mode)
 
@@ -261,10 +261,10 @@ def _judged(outcome: Outcome, copy: Copy) -> Outcome:
 
 
 class Copy:
-    """One worker's copy, while it goes on and afterwards. `problem`: why it does not count, empty where it does.
+    """One worker's copy, in progress or done. `problem`: why it failed, "" if it did not.
 
-    `path`: where it lies, as far as that is known. `said`: the first line of the command's stderr. `changed`: whole,
-    but for files that were written to meanwhile, as logs of a living job are; the command's exit code is 1 then.
+    `path`: its target, if known. `said`: the first line of the command's stderr. `changed`: complete, but files were
+    written during the copy, such as logs of a running job; the command's exit code is then 1.
     """
 
     def __init__(self, path: str, tally: Tally) -> None:
@@ -283,13 +283,13 @@ class Copy:
 
 
 def _only_changed(stderr: bytes) -> bool:
-    """All that tar had to say is that files were written to, or taken away, while it read them."""
+    """Whether tar's only warnings are that files changed or were removed during the copy."""
     lines = stderr.splitlines()
     return bool(lines) and len(stderr) < _STDERR and all(line.endswith(_CHANGED) for line in lines)
 
 
 class _Around(ExecutionAround):
-    """What both directions share: an execution around another one."""
+    """Common part of both directions: an execution around another one."""
 
     def __init__(self, inner: Execution, copy: Copy) -> None:
         super().__init__(inner)
@@ -314,18 +314,18 @@ class _Around(ExecutionAround):
 
     @abstractmethod
     async def _output(self, data: bytes) -> None:
-        """What the script printed on stdout."""
+        """Called with stdout of the script."""
 
     @abstractmethod
     async def _exited(self, event: Exited) -> None:
-        """The script has ended."""
+        """Called when the script has exited."""
 
     async def _over(self) -> None:
-        """However it ended: give back what is held."""
+        """Called after any end, to release resources."""
 
 
 class _Down(_Around):
-    """From a worker to this machine."""
+    """Copies from a worker to this machine."""
 
     def __init__(self, inner: Execution, copy: Copy, receiver: Receiver) -> None:
         super().__init__(inner, copy)
@@ -342,7 +342,7 @@ class _Down(_Around):
             await asyncio.sleep(0)
         if self._receiver.problem and self._ending is None:
             self._copy.problem = self._receiver.problem
-            # What it would go on to send is of no use. The iterator is read meanwhile, for its last event.
+            # Further data is useless. The iterator is still read, for its last event.
             self._ending = asyncio.create_task(self._inner.end(_GRACE))
 
     async def _exited(self, event: Exited) -> None:
@@ -360,7 +360,7 @@ class _Down(_Around):
 
 
 class _Up(_Around):
-    """From this machine to a worker: nothing is sent before the worker says in which form it takes it."""
+    """Copies from this machine to a worker; sends nothing before the worker has announced the format."""
 
     def __init__(self, inner: Execution, copy: Copy, source: LocalSource) -> None:
         super().__init__(inner, copy)
@@ -387,7 +387,7 @@ class _Up(_Around):
         except SourceError as error:
             self._copy.problem = error.message
         except (AtlctlError, OSError) as error:
-            _log.debug("the worker's stdin is gone: %r", error)  # its last event tells how it ended
+            _log.debug("the worker's stdin is gone: %r", error)  # its last event has the exit status
         finally:
             with contextlib.suppress(AtlctlError, OSError):
                 await self._inner.close_stdin()
@@ -405,7 +405,7 @@ class _Up(_Around):
         if self._feeding is None:
             self._copy.problem = Message("the worker received nothing")
             return
-        # The worker's script has seen the end of the stream: what may be left to write is its filling.
+        # The script has seen the end of the stream: only padding may remain to be written.
         self._feeding.cancel()
         self._copy.tally.files, self._copy.tally.bytes = self._source.files, self._source.bytes
 
@@ -416,23 +416,24 @@ class _Up(_Around):
 
 
 class CopyTarget(Protocol):
-    """Where one worker's copy belongs. Both raise OSError or PlaceError.
+    """The target of one worker's copy. The methods raise OSError or PlaceError.
 
-    `path` shows it to people; it is known once one of the other two was called.
+    `path` is for messages; it is known after one of the methods was called.
     """
 
     @property
     def path(self) -> str: ...
 
     def folder(self) -> tuple[int, bool]:
-        """A descriptor of the folder that gets the contents of a folder, and whether it was made for that."""
+        """A descriptor of the folder for a folder's contents, and whether it was created."""
 
     def file(self) -> tuple[int, str]:
-        """A descriptor of the folder that gets a file, and the file's name."""
+        """A descriptor of the folder for a file, and the file's name."""
 
 
 class OneTarget:
-    """As `cp` does: into `path` where it is a folder, else as `path`. `name`: of the source, empty: it has none."""
+    """The target as in `cp`: inside `path` if it is a folder, else `path` itself. `name`: the source's, may
+    be empty."""
 
     def __init__(self, path: str, name: str) -> None:
         self.path = path
@@ -458,7 +459,7 @@ class OneTarget:
 
 
 class EachTarget:
-    """A folder of the worker's own below `path`; made, for its owner alone, where it is missing."""
+    """A folder for the worker below `path`; created with mode 0700 if missing."""
 
     def __init__(self, path: str, worker: str, name: str) -> None:
         self._root = path
@@ -477,7 +478,7 @@ class EachTarget:
 
 
 def _below(parent: int, name: str) -> tuple[int, bool]:
-    """A folder in the folder `parent`, a descriptor that is closed; made where it is missing."""
+    """Open the folder `name` in the descriptor `parent`, which is closed; create it if missing."""
     try:
         made = make_folder(name, 0o700, within=parent)
         return open_folder(name, within=parent), made
@@ -486,9 +487,9 @@ def _below(parent: int, name: str) -> tuple[int, bool]:
 
 
 class Receiver:
-    """Takes the bytes of one worker's stdout. Never raises: `problem` says what went wrong, empty while nothing did.
+    """Consumes one worker's stdout. Never raises: `problem` is the error, "" if there is none.
 
-    A copy counts when `finish` was called, which needs the command's exit with 0, and `problem` is still empty.
+    A copy is complete only if `finish` was called (the command exited with 0) and `problem` is still empty.
     """
 
     def __init__(self, target: CopyTarget) -> None:
@@ -498,7 +499,7 @@ class Receiver:
         self._greeting = bytearray()
         self._taker: FileTaker | FolderTaker | None = None
         self._reader: TarReader | None = None
-        #: Bytes that `cat` owes.
+        #: Bytes still expected from `cat`.
         self._owed = 0
 
     @property
@@ -516,7 +517,7 @@ class Receiver:
             self._unwritable(error)
 
     def finish(self) -> None:
-        """The command has exited with 0: put the last file in its place, where the stream is whole."""
+        """The command exited with 0: publish the last file if the stream is complete."""
         if self.problem:
             return
         if self._taker is None or self._owed or (self._reader is not None and not self._reader.ended):
@@ -536,7 +537,7 @@ class Receiver:
             self.problem = Message("not copied: {names}", names=names)
 
     def close(self) -> None:
-        """Leave nothing half-made. Safe to call twice."""
+        """Remove incomplete files. Safe to call twice."""
         if self._taker is not None:
             self._taker.close()
 
@@ -591,19 +592,18 @@ class Receiver:
             raise
 
 
-# What runs on the worker: two fixed scripts for a POSIX shell. Paths reach them as arguments, never as text of theirs.
+# The two scripts for the worker's POSIX shell. They are fixed; paths are passed as arguments.
 #
-# Each says in its first line on stdout what it found and how bytes will be told (`folder tar`, `file cat 12`), so that
-# one command settles everything. Exit code 3: a refusal, with its reason on stderr. They need `sh`, and `tar` or, for
-# single files, `cat` and `wc`; to receive also `mkdir`, `mv` and `rm`.
+# The first line on stdout announces what was found and the format of the bytes (`folder tar`, `file cat 12`). Exit code
+# 3: refused, with the reason on stderr. They need `sh`, `tar` (single files: or `cat` and `wc`); to receive also
+# `mkdir`, `mv`, `rm`.
 
 #: Bytes of the longest first line.
 MAX_GREETING = 64
 
-# LC_ALL=C: messages are looked at, and names are bytes.
-# GNU tar reads backslashes in the names it is given as escapes: such a file goes by `cat`.
-# GNU tar can be told to send a file that has two names twice; others send a link, which is not taken.
-# -h follows the one link that was named; inside folders no link is followed.
+# LC_ALL=C: messages are parsed, and names are bytes. GNU tar reads backslashes in its name arguments as escapes: such a
+# file is sent by `cat`. GNU tar has an option to send a file with two names twice; other tars send a link, which is
+# refused. -h follows the link that the user named; links inside folders are not followed.
 _SEND = """\
 export LC_ALL=C
 say() { echo "$1" >&2; exit 3; }
@@ -629,13 +629,12 @@ echo file cat $size
 exec cat "$1"
 """
 
-# The archive holds `data`, and `end` behind it: with `end` the stream was whole. The temporary folder lies beside the
-# target, on the same disk, so that the last step is a rename; mkdir refuses whatever was planted under its name.
-# Workers that share the target's disk do this at once: a folder that another has made meanwhile is merged into
-# (`mv -T` fails there, where plain `mv` would move into it).
-# The bytes are taken in the background: a shell that is just forking drops a signal which it traps, and the child with
-# it (1 in 50 where SIGTERM comes in that moment), and no trap runs before a child in the foreground has ended. A child
-# in the background has no stdin but one that is given to it under another number.
+# The archive holds `data`, then `end`, which shows that the stream was complete. The temporary folder is beside the
+# target, on the same disk, so that the last step is a rename; mkdir fails if another user has created that name.
+# Workers that share the target's disk do this at the same time: if another worker has created the folder, its content
+# is merged (`mv -T` fails then; plain `mv` would move into it). The bytes are received in the background: a shell that
+# is forking can lose a trapped signal together with the child (1 in 50 at that moment), and a trap does not run until a
+# foreground child has ended. A background child only has stdin if it is passed under another descriptor number.
 _TAKE = """\
 export LC_ALL=C
 say() { echo "$1" >&2; exit 3; }
@@ -690,15 +689,15 @@ if [ -d "$to" ] && [ "$kind" = folder ] && [ -z "$name" ]; then merge "$tmp/data
 
 
 def send_request(path: str) -> ExecRequest:
-    """Have the worker send what is at `path`, which begins with `/` or `./`."""
+    """The command that sends `path`, which begins with `/` or `./`."""
     return ExecRequest(_argv(_SEND, path))
 
 
 def take_request(path: str, name: str, kind: str, slash: bool, tag: str, size: int, mode: int) -> ExecRequest:
-    """Have the worker put what comes on stdin at `path`, or as `name` into it where it is a folder there.
+    """The command that stores its stdin at `path`, or as `name` inside it if it is a folder.
 
-    `kind`: file or folder. `slash`: a file is to lie in a folder that exists. `tag`: makes the temporary name one of
-    its own. `size` and `mode` are those of a file.
+    `kind`: file or folder. `slash`: a file is stored in an existing folder. `tag`: makes the temporary name unique.
+    `size` and `mode` are those of a file.
     """
     words = (path, name, kind, str(int(slash)), tag, str(size), f"{mode & 0o777:o}")
     return ExecRequest(_argv(_TAKE, *words), stdin=True)

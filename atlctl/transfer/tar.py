@@ -1,10 +1,10 @@
-"""tar streams: a reader that is fed, and a file or a folder of this machine as a stream.
+"""tar streams: an incremental reader, and a writer for a local file or folder.
 
-The reader takes ustar, GNU's long names and pax apart as chunks come from an event loop; the standard library's pulls.
-Hostile input is the rule. It knows no files; names are bytes as they came, and the caller decides what is made of them.
+The reader parses ustar, GNU long names and pax in chunks from an event loop; the standard library's needs a blocking
+file. Input is untrusted. It opens no files; names are bytes as received, and the caller decides what to do with them.
 Formats: POSIX.1-2008 `pax`, and the GNU tar manual's "Basic Tar Format".
 
-A stream that is written holds `data`, what was asked for, and behind it the empty file `end`: with that it is whole.
+A written stream holds `data`, the requested content, then the empty file `end`, which marks the stream as complete.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 
 BLOCK = 512
-#: Bytes of one extension header (a long name, pax records): far beyond any path.
+#: Most bytes of an extension header (a long name, pax records): far more than any path needs.
 MAX_EXTENSION = 1 << 20
-#: Headers of one stream, of every kind: an endless stream of empty entries has an end.
+#: Most headers of a stream, so that an endless stream of empty entries ends.
 MAX_HEADERS = 10_000_000
-#: Zero bytes behind the end mark: tar fills its last record, of 10 KiB by default.
+#: Most zero bytes after the end mark: tar pads its last record, of 10 KiB by default.
 MAX_PADDING = 4 << 20
-#: Times are kept within what file systems take: seconds since the epoch.
+#: The latest time that is kept, in seconds since the epoch; file systems reject larger ones.
 _LATEST = 1 << 33
 
 Kind = Literal["file", "folder", "symlink", "hardlink", "device", "fifo", "sparse", "other"]
@@ -37,9 +37,9 @@ _KINDS: dict[bytes, Kind] = {
     b"0": "file", b"\0": "file", b"7": "file", b"1": "hardlink", b"2": "symlink", b"3": "device", b"4": "device",
     b"5": "folder", b"6": "fifo",
 }  # fmt: skip
-#: Kinds whose size says nothing about bytes behind the header.
+#: Kinds without data after the header, whatever its size field says.
 _EMPTY = frozenset(("hardlink", "symlink", "device", "fifo", "folder"))
-#: Names that are kept of one sort; the rest is counted.
+#: Names that are kept of each kind; the others are counted.
 NAMED = 8
 PIECE = 1 << 20
 _RECORD = 10240
@@ -47,7 +47,7 @@ _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class BadStreamError(Exception):
-    """The bytes are no whole tar stream. Its text is for people and holds nothing from the stream."""
+    """The bytes are not a complete tar stream. The text is for users and holds nothing from the stream."""
 
 
 _NO_NUMBER = Message("the tar stream is damaged: a field is not a number")
@@ -55,7 +55,7 @@ _NO_NUMBER = Message("the tar stream is damaged: a field is not a number")
 
 @dataclass(frozen=True, slots=True)
 class TarEntry:
-    """One member. `size` in bytes; `mode` holds permission bits only; `mtime` in seconds since the epoch."""
+    """An entry. `size` in bytes; `mode` holds permission bits only; `mtime` in seconds since the epoch."""
 
     name: bytes
     kind: Kind
@@ -65,7 +65,7 @@ class TarEntry:
 
 
 class Taker(Protocol):
-    """Gets the entries of a stream in order: `begin`, for files `data` as often as there is some, and `end`."""
+    """Receives the entries of a stream in order: `begin`, for files `data` for each chunk, then `end`."""
 
     def begin(self, entry: TarEntry) -> None: ...
 
@@ -75,23 +75,23 @@ class Taker(Protocol):
 
 
 class TarReader:
-    """Feeds `taker` with what `feed` is given. `ended`: the end mark was seen."""
+    """Incremental tar reader: `feed` calls `taker`. `ended`: the end mark was seen."""
 
     def __init__(self, taker: Taker) -> None:
         self.ended = False
         self._taker = taker
         self._block = bytearray()
-        #: Bytes of the member that are still to come, and of the filling behind them.
+        #: Bytes of the member still expected, and of the padding after them.
         self._left = self._filling = 0
         self._in_file = False
-        #: An extension header that is being read: its type and its bytes.
+        #: The extension header that is being read: its type and bytes.
         self._extension: tuple[bytes, bytearray] | None = None
         self._long_name: bytes | None = None
         self._records: dict[bytes, bytes] = {}
         self._headers = self._zeros = self._padding = 0
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Raises BadStreamError, and what the taker raises."""
+        """Parse a chunk. Raises BadStreamError, and the errors of the taker."""
         view = memoryview(data)
         while view:
             if self.ended:
@@ -126,7 +126,7 @@ class TarReader:
         return rest
 
     def _close(self) -> None:
-        """A member has all its bytes."""
+        """Handle the end of a member."""
         if self._extension is not None:
             kind, body = self._extension
             self._extension = None
@@ -160,7 +160,7 @@ class TarReader:
             self._close()
 
     def _member(self, block: bytes, flag: bytes, size: int) -> int:
-        """Hand on the header of a member; gives how many bytes belong to it."""
+        """Pass on the header of a member; returns the size of its data."""
         records, self._records = self._records, {}
         long_name, self._long_name = self._long_name, None
         name = records.get(b"path", long_name if long_name is not None else _name(block))
@@ -186,7 +186,7 @@ class TarReader:
             self._long_name = body.split(b"\0", 1)[0]
         elif kind in (b"x", b"X"):
             self._records = _pax(body)
-        # K is the target of a link, which is never made; g holds for all members, and nothing of it is needed.
+        # K is the target of a link, which is never created; g is global to all members, and nothing in it is needed.
 
 
 def _sum_is_right(block: bytes) -> bool:
@@ -203,7 +203,7 @@ def _name(block: bytes) -> bytes:
 
 
 def _number(field: bytes, negative: bool = False) -> int:
-    """A number of a header: octal digits, or base 256 where the first bit is set."""
+    """Parse a number of a header: octal digits, or base 256 if the first bit is set."""
     if field[0] & 0x80:
         value = int.from_bytes(field, "big", signed=False) - (0x80 << 8 * (len(field) - 1))
         if field[0] & 0x40:
@@ -236,7 +236,7 @@ def _moment(text: bytes) -> float:
 
 
 def _pax(body: bytes) -> dict[bytes, bytes]:
-    """The records of a pax header: `LENGTH KEY=VALUE` and a newline, LENGTH counting all of it."""
+    """Parse the records of a pax header: `LENGTH KEY=VALUE` and a newline; LENGTH counts the whole record."""
     records: dict[bytes, bytes] = {}
     at = 0
     while at < len(body):
@@ -254,7 +254,7 @@ def _pax(body: bytes) -> dict[bytes, bytes]:
 
 @dataclass(slots=True)
 class CountedNames:
-    """Names of one sort: the first few, and how many there are."""
+    """Names of one kind: the first few, and a count of all."""
 
     first: list[str] = field(default_factory=list)
     count: int = 0
@@ -266,14 +266,14 @@ class CountedNames:
 
 
 class SourceError(AtlctlError):
-    """The source cannot be read as it was found: it changed meanwhile, or reading failed."""
+    """The source changed during the copy, or reading failed."""
 
 
 @dataclass(slots=True)
 class LocalSource:
-    """What is there to send. `skipped`: links and special files below a folder, which are not sent.
+    """A local file or folder to send. `skipped`: links and special files below a folder, which are not sent.
 
-    `name` is empty where the path has none of its own; then a folder's contents are meant.
+    `name` is empty if the path has none (`/`, `.`); then the folder's contents are sent.
     """
 
     path: str
@@ -287,9 +287,9 @@ class LocalSource:
 
 
 def survey(path: str) -> LocalSource:
-    """Look through `path` before anything is sent. A link as the path itself is followed, others never.
+    """Inspect `path` before it is sent. If `path` itself is a link it is followed, others never.
 
-    Raises UsageError where nothing is there, NotAllowed for the first thing that cannot be read.
+    Raises UsageError if it does not exist, NotAllowed for the first file that cannot be read.
     """
     try:
         found = os.stat(path)
@@ -314,7 +314,7 @@ def survey(path: str) -> LocalSource:
 
 
 def archive(source: LocalSource) -> Iterator[bytes]:
-    """The tar stream. Raises SourceError; what was given until then has no `end`."""
+    """The source as a tar stream. Raises SourceError; the stream then has no `end`."""
     try:
         yield from _gathered(_archive(source))
     except OSError as error:
@@ -365,9 +365,9 @@ def _data(source: LocalSource) -> Iterator[bytes]:
 def _members(
     folder: int, prefix: bytes, source: LocalSource | None
 ) -> Iterator[tuple[bytes, os.stat_result, int | None]]:
-    """Everything below `folder`, a descriptor that is closed: name, status, and a descriptor for files.
+    """Everything below the descriptor `folder`, which is closed: name, status, and a descriptor for files.
 
-    With `source` files are not opened, only counted, and what is skipped is named.
+    With `source` files are only counted, not opened, and skipped entries are recorded.
     """
     try:
         for name in sorted(os.listdir(folder)):
@@ -413,7 +413,7 @@ def _file(file: int, name: bytes, found: os.stat_result, path: str) -> Iterator[
 
 
 def _bytes(file: int, size: int, path: str) -> Iterator[bytes]:
-    """Exactly `size` bytes: what a file has grown meanwhile is left out, one that has shrunk ends the copy."""
+    """Exactly `size` bytes: later growth of the file is ignored, a file that has shrunk is an error."""
     while size:
         piece = os.read(file, min(size, PIECE))
         if not piece:
@@ -423,14 +423,14 @@ def _bytes(file: int, size: int, path: str) -> Iterator[bytes]:
 
 
 def _header(name: bytes, kind: bytes, size: int, mode: int, mtime: float) -> bytes:
-    """One header, of nobody's own: user and group are 0. GNU's form, which every tar of a worker reads."""
+    """A header with user and group 0, in GNU's format, which every tar on workers reads."""
     info = tarfile.TarInfo(os.fsdecode(name))
     info.type, info.size, info.mode, info.mtime = kind, size, mode & 0o777, max(0, int(mtime))
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
 def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Small pieces put together, so that a thousand little files are not a thousand writes."""
+    """Join small chunks, so that thousands of small files do not need as many writes."""
     held: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -453,6 +453,6 @@ def _refusal(error: OSError, path: str) -> AtlctlError:
 
 
 def own_name(path: str) -> str:
-    """The last part of a path, empty for `/`, `.` and `..`: then what is in it is meant, not the folder itself."""
+    """The last part of a path, empty for `/`, `.` and `..`: then the folder's contents are meant."""
     name = os.path.basename(path.rstrip("/"))
     return "" if name in (".", "..") else name

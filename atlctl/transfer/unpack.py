@@ -1,7 +1,7 @@
-"""Members of a tar stream as files of this machine: whole or not at all, and never through a link.
+"""Unpack a tar stream to local files: each file complete or not at all, and never through a link.
 
-Every step is relative to an open folder and follows nothing (`openat` with O_NOFOLLOW), so that neither a name from
-outside nor a link in the target leads elsewhere.
+Every step is relative to an open folder and follows no link (`openat` with O_NOFOLLOW), so that neither a received name
+nor a link in the target leads elsewhere.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from collections.abc import Callable
 from atlctl.i18n import Message
 from atlctl.transfer.tar import BadStreamError, CountedNames, TarEntry
 
-#: The disk or this process is in trouble: what comes next would fail as well.
+#: Errors of the disk or this process, which would also affect the following members.
 _ENDS_ALL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-#: Bytes of the longest path that Linux takes.
+#: Longest path on Linux, in bytes.
 _LONGEST = 4096
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-#: Bytes and files of the disk that a copy leaves free.
+#: Free bytes and files that a copy leaves on the disk.
 _SPARE_BYTES, _SPARE_FILES = 1 << 20, 16
 TEMPORARY = ".atlctl-cp."
 
 
 class Tally:
-    """What was copied so far. `skipped`: links and special files; `failed`: what could not be put in its place."""
+    """Counts of a copy. `skipped`: links and special files; `failed`: files that could not be stored."""
 
     __slots__ = ("bytes", "failed", "files", "skipped")
 
@@ -40,7 +40,7 @@ class Tally:
 
 
 class _Folder:
-    """A folder that this copy made, and what it gets when it is left."""
+    """A folder that this copy created, and the attributes that it gets when it is complete."""
 
     __slots__ = ("mode", "mtime", "parts")
 
@@ -49,11 +49,11 @@ class _Folder:
 
 
 class FolderTaker:
-    """Puts members below the folder `root`, a descriptor that it takes over.
+    """Stores members below the descriptor `root`, which it closes.
 
-    `made`: the folder was made for this copy, and gets the mode and time of the stream's own root. A name that is
-    absolute or holds `..` ends the copy (BadStreamError); what stands in the way of one file is noted, and the rest
-    goes on. The last file gets its name with the next member, or by `commit`.
+    `made`: the folder was created for this copy, and gets the mode and time of the stream's root. An absolute name or
+    one with `..` ends the copy (BadStreamError); a failure of one file is recorded, and the copy continues. The last
+    file is published with the next member, or by `commit`.
     """
 
     def __init__(self, root: int, made: bool, tally: Tally) -> None:
@@ -63,7 +63,7 @@ class FolderTaker:
         self._umask = current_umask()
         self._file: NewFile | None = None
         self._entry: TarEntry | None = None
-        #: Whole, and not yet published.
+        #: Complete, but not yet published.
         self._whole: tuple[NewFile, str] | None = None
         self._at: tuple[tuple[str, ...], int] | None = None
         self._open: list[_Folder] = []
@@ -96,12 +96,12 @@ class FolderTaker:
             self._whole, self._file = (file, _shown(entry.name)), None
 
     def commit(self) -> None:
-        """The copy has gone well: publish what waits for that."""
+        """The copy succeeded: publish the last file."""
         self._publish()
         self.close()
 
     def close(self) -> None:
-        """Leave nothing half-made; what has its name stays. Safe to call twice."""
+        """Remove incomplete files; published ones stay. Safe to call twice."""
         for file in (self._file, self._whole[0] if self._whole is not None else None):
             if file is not None:
                 file.discard()
@@ -113,7 +113,7 @@ class FolderTaker:
             self._root = -1
 
     def _try(self, entry: TarEntry, step: Callable[[], None]) -> None:
-        """What hinders one member is noted. A full disk ends the copy."""
+        """Record the failure of one member. A full disk ends the copy."""
         try:
             step()
         except PlaceError as error:
@@ -149,7 +149,7 @@ class FolderTaker:
             os.close(open_folder(parts[-1], within=parent))
 
     def _enter(self, parts: tuple[str, ...]) -> int:
-        """A descriptor of that folder below the root, made where it is missing. It stays ours."""
+        """A descriptor of that folder below the root; created if missing. The caller must not close it."""
         if self._at is not None and self._at[0] == parts:
             return self._at[1]
         self._forget_place()
@@ -172,11 +172,11 @@ class FolderTaker:
             self._at = None
 
     def _leave(self, parts: tuple[str, ...] | None) -> None:
-        """Folders that hold nothing more of what comes get their mode and time. None: all of them."""
+        """Set mode and time of the folders that are complete. None: all of them."""
         while self._open and (parts is None or parts[: len(self._open[-1].parts)] != self._open[-1].parts):
             done = self._open.pop()
             self._forget_place()
-            with contextlib.suppress(OSError, PlaceError):  # somebody else has moved it meanwhile
+            with contextlib.suppress(OSError, PlaceError):  # another process may have moved it
                 folder = self._enter(done.parts)
                 os.fchmod(folder, done.mode & 0o777)
                 nanoseconds = int(done.mtime * 1_000_000_000)
@@ -184,7 +184,7 @@ class FolderTaker:
 
 
 class FileTaker:
-    """One file, in the place that was asked for, whatever name the stream gives it. `folder` is taken over."""
+    """Stores one file at the requested place, whatever its name in the stream. Closes `folder`."""
 
     def __init__(self, folder: int, name: str, tally: Tally) -> None:
         self._folder = folder
@@ -211,7 +211,7 @@ class FileTaker:
             self._file.seal(self._entry.mode & ~self._umask, self._entry.mtime)
 
     def commit(self) -> None:
-        """The copy has gone well. Raises BadStreamError where no file came."""
+        """The copy succeeded. Raises BadStreamError if the stream held no file."""
         if self._file is None:
             raise BadStreamError(Message("the worker sent no file"))
         self._file.publish()
@@ -219,7 +219,7 @@ class FileTaker:
         self.close()
 
     def close(self) -> None:
-        """Leave nothing half-made. Safe to call twice."""
+        """Remove incomplete files. Safe to call twice."""
         if self._file is not None:
             self._file.discard()
         if self._folder >= 0:
@@ -228,7 +228,7 @@ class FileTaker:
 
 
 def _parts(name: bytes) -> tuple[str, ...]:
-    """The folders and the name of a member. Raises BadStreamError for one that would leave the target."""
+    """The folders and the name of a member. Raises BadStreamError for one outside the target."""
     if len(name) > _LONGEST:
         raise BadStreamError(Message("the worker sent a name that is too long"))
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
@@ -242,21 +242,21 @@ def _shown(name: bytes) -> str:
 
 
 class PlaceError(Exception):
-    """A file cannot be put in its place; the text says why, for people."""
+    """A file cannot be stored; the text is the reason, for users."""
 
 
 def current_umask() -> int:
-    """The bits that new files of this process do not get. Only tells: there is no call that reads it alone."""
+    """The umask of this process, restored at once: no call only reads it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 class NewFile:
-    """A file that grows under a temporary name beside its place, for its owner alone until it is whole.
+    """A file with a temporary name beside its target and mode 0600 until it is complete.
 
-    `folder` is a descriptor, of which a copy is kept. `size`: how much room it needs, None where that is not known.
-    Raises PlaceError where something else than a regular file is in its place or the disk is full.
+    `folder` is a descriptor, which is duplicated. `size`: the space that it needs, None if unknown. Raises PlaceError
+    if its target exists and is not a regular file, or if the disk is full.
     """
 
     def __init__(self, folder: int, name: str, size: int | None) -> None:
@@ -278,7 +278,7 @@ class NewFile:
             view = view[os.write(self._file, view) :]
 
     def seal(self, mode: int, mtime: float | None) -> None:
-        """All bytes are there. `mode`: permission bits, the umask already taken off."""
+        """All bytes are written. `mode`: permission bits after the umask."""
         os.fchmod(self._file, mode & 0o777)
         if mtime is not None:
             nanoseconds = int(mtime * 1_000_000_000)
@@ -287,7 +287,7 @@ class NewFile:
         self._file = -1
 
     def publish(self) -> None:
-        """Give it its name. A file of that name is replaced. Raises PlaceError."""
+        """Rename it to its target, replacing an existing file. Raises PlaceError."""
         try:
             in_the_way(self._folder, self._name)
             os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
@@ -297,7 +297,7 @@ class NewFile:
         self._release()
 
     def discard(self) -> None:
-        """Leave nothing of it. Safe to call at any time, and twice."""
+        """Delete it. Safe to call at any time, and twice."""
         if self._folder >= 0:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary, dir_fd=self._folder)
@@ -311,7 +311,7 @@ class NewFile:
 
 
 def in_the_way(folder: int, name: str) -> None:
-    """Raises PlaceError where `name` in `folder` is there and is no regular file."""
+    """Raise PlaceError if `name` in `folder` exists and is not a regular file."""
     try:
         mode = os.lstat(name, dir_fd=folder).st_mode
     except FileNotFoundError:
@@ -321,7 +321,7 @@ def in_the_way(folder: int, name: str) -> None:
 
 
 def what_is(mode: int) -> str:
-    """The sort of a file, for a message."""
+    """The kind of a file, for a message."""
     if stat.S_ISLNK(mode):
         return Message("a link")
     if stat.S_ISDIR(mode):
@@ -330,25 +330,25 @@ def what_is(mode: int) -> str:
 
 
 def in_its_place(mode: int) -> PlaceError:
-    """The error for a file of another sort than is wanted."""
+    """The error for a target of the wrong kind."""
     return PlaceError(Message("{sort} is in its place", sort=what_is(mode)))
 
 
 def open_folder(name: str, *, within: int | None = None) -> int:
-    """A descriptor of a folder. `within` another one no link is followed; a path alone is the user's own word."""
+    """Open a folder. With `within`, a descriptor, no link is followed; without, the path is the user's own."""
     if within is None:
         return os.open(name, _FOLDER)
     try:
         return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=within)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            # Linux says ENOTDIR for a link, too: O_DIRECTORY is looked at first.
+            # Linux also reports ENOTDIR for a link, because it checks O_DIRECTORY first.
             raise in_its_place(os.lstat(name, dir_fd=within).st_mode) from error
         raise
 
 
 def make_folder(name: str, mode: int, *, within: int | None = None) -> bool:
-    """Make a folder; False where something of that name is there already."""
+    """Create a folder; False if the name exists already."""
     try:
         os.mkdir(name, mode, dir_fd=within)
     except FileExistsError:
