@@ -28,7 +28,7 @@ from tests.support.sshd import Sshd, make_key
 RESET = struct.pack("ii", 1, 0)
 #: What login shells do with the command, by the server's address. sshd runs it by the login's own shell.
 ORDINARY, FISH, NOLOGIN, FALSE, GREETING, NOSHELL, CSH, RESTRICTED, READING, EATING, *SPARE = (
-    f"127.0.6.{number}" for number in range(1, 14)
+    f"127.0.6.{number}" for number in range(1, 16)
 )
 SHELLS = {
     FISH: 'exec fish -c "$SSH_ORIGINAL_COMMAND"',
@@ -360,6 +360,9 @@ class Proxy:
     def stall(self) -> None:
         """Nobody is told anything: the network has parted."""
         self._flowing.clear()
+
+    def resume(self) -> None:
+        self._flowing.set()
 
     def _end(self, linger: bytes | None = None) -> None:
         self._over = True

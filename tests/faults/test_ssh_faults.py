@@ -169,6 +169,25 @@ def test_the_command_that_is_named_for_an_unknown_key_cures_it(hosts: Fleet) -> 
     _cured(hosts, "is not known")
 
 
+def test_the_configuration_of_ssh_may_take_new_hosts(hosts: Fleet) -> None:
+    """`accept-new` stores the key of a new host, and takes none that changed; `no` and `off` do not count."""
+    new, no, off, changed = sshhosts.SPARE[:4]
+    hosts.host("new", new, None, "StrictHostKeyChecking accept-new", known=False)
+    hosts.host("no", no, None, "StrictHostKeyChecking no", known=False)
+    hosts.host("off", off, None, "StrictHostKeyChecking=off", known=False)
+    hosts.host("changed", changed, None, "StrictHostKeyChecking accept-new", known=False)
+    other = make_key(hosts.home / "other").with_suffix(".pub").read_text()
+    hosts.trust(changed, hosts.serving.sshd.port, " ".join(other.split()[:2]))
+    checked = json.loads(hosts.cli("doctor", "--hostfile", hosts.file("new"), "-o", "json").stdout)
+    assert new not in hosts.known.read_text(), checked
+    found, _ = hosts.outcomes("--", "true")
+    assert {name: found[name]["outcome"] for name in ("new", "no", "off", "changed")} == {
+        "new": "exited", "no": "failed_to_start", "off": "failed_to_start", "changed": "failed_to_start",
+    }  # fmt: skip
+    assert f"[{new}]:{hosts.serving.sshd.port} {hosts.host_key}\n" in hosts.known.read_text()
+    assert no not in hosts.known.read_text()
+
+
 def test_the_commands_that_are_named_for_a_changed_key_cure_it(hosts: Fleet) -> None:
     hosts.host("gpu1", sshhosts.SPARE[0], known=False)
     other = make_key(hosts.home / "other").with_suffix(".pub").read_text()

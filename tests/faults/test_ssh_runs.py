@@ -9,6 +9,7 @@ import random
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,11 +168,26 @@ def test_hosts_that_do_not_answer_are_not_waited_for_for_ever(hosts: Fleet) -> N
     _unanswering(hosts)
     found, code = hosts.outcomes("--", "true", timeout=55)
     assert code == 255
-    for name in ("filtered", "silent", "pondering"):
+    overloaded = "sshd there is overloaded or stopped, or it is not an sshd"
+    for name, reason in {
+        "filtered": "no connection within 15 s; the host is down, or a firewall is dropping packets",
+        "silent": f"accepts connections, but sent nothing, twice within 15 s; {overloaded}",
+        "pondering": f"the login was not done, twice within 15 s; {overloaded}",
+    }.items():
         assert (found[name]["outcome"], found[name]["exit_code"]) == ("failed_to_start", 255)
-        assert re.fullmatch(
-            r"127\.0\.0\.1:\d+ did not answer within 15 s; a firewall may be dropping packets", found[name]["reason"]
-        ), found[name]["reason"]
+        assert re.fullmatch(rf"127\.0\.0\.1:\d+: {reason}", found[name]["reason"]), found[name]["reason"]
+
+
+def test_a_login_that_is_too_slow_once_is_tried_again(hosts: Fleet) -> None:
+    """As of a host that is overloaded for a moment."""
+    proxy = hosts.proxy()
+    proxy.stall()
+    later = threading.Timer(16, proxy.resume)
+    later.start()
+    hosts.host("slow", "127.0.0.1", proxy.port)
+    run = hosts.exec("--", "echo", "here", timeout=55)
+    later.join()
+    assert (run.stdout, run.code) == (b"here\n", 0)
 
 
 def test_hosts_that_take_a_command_or_a_session_and_stay_silent_are_lost(hosts: Fleet, tmp_path: Path) -> None:

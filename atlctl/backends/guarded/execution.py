@@ -695,14 +695,12 @@ class GuardedExecution:
             return False
 
     async def _prove(self, tenths: int) -> bool:
-        while not self._started and self._last is None:
-            await self._read_on()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WORD_SECONDS):  # also if started: output may have overtaken the first word
+                while self._last is None and (not self._started or (self._wrapped and self._start is None)):
+                    await self._read_on()
         if isinstance(self._last, FailedToStart):
             return True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WORD_SECONDS):  # output may have overtaken the wrapper's first word
-                while self._wrapped and self._start is None and self._last is None:
-                    await self._read_on()
         if self._start is None or self._place is None:
             return isinstance(self._last, Exited)  # without a wrapper nothing more can be done
         if self._guarded_here and not self._exit_heard and await self._send(f"{tenths}\n".encode()):

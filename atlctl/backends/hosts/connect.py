@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import asyncssh
+from asyncssh.config import SSHClientConfig, SSHConfig
 
-from atlctl.backends.hosts.asking import silent
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.hostkeys import GLOBAL_FILES, USER_FILES, Entries, KnownHosts, refusal
 from atlctl.backends.hosts.keys import DEFAULTS, Keys, none_accepted
@@ -40,6 +40,8 @@ CIPHERS = (
 )
 #: Connections that are kept for the next command: asyncssh takes 50 KB for each.
 IDLE_KEPT = 256
+# asyncssh leaves this option out.
+SSHClientConfig._handlers["stricthostkeychecking"] = ("StrictHostKeyChecking", SSHConfig._set_string)
 _NOBODY = Message("no sshd listens there: check the port")
 _CLOSED = Message("too many logins at once (MaxStartups), or not an sshd: check the port")
 _TRANSIENT = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
@@ -59,6 +61,8 @@ class Target:
     only: bool
     #: The socket of the agent, empty for none.
     agent: str
+    #: `StrictHostKeyChecking accept-new`: the key of a host that is not known is stored. `no` and `off` count as `yes`.
+    accept_new: bool
 
     @property
     def known_as(self) -> tuple[str, int]:
@@ -188,6 +192,7 @@ class Connections:
             tuple(map(str, named)) if isinstance(named, list) and named else DEFAULTS,
             bool(said("IdentitiesOnly", False)),
             _agent(said("IdentityAgent", ())),
+            str(said("StrictHostKeyChecking", "")).lower() == "accept-new",
         )
         again = options.tunnel or options.proxy_command or options.canonicalize_hostname
         return _Said(options, target, again=bool(again))
@@ -233,7 +238,7 @@ class Connections:
         way = self._way(host)
         try:
             return await self._once(host, way)
-        except Unreachable as error:
+        except (Unreachable, _LoginTimedOut) as error:
             if not _worth_another(error.__cause__):
                 raise
         await asyncio.sleep(AGAIN_SECONDS)
@@ -257,10 +262,22 @@ class Connections:
         if isinstance(error, asyncssh.PermissionDenied):
             return none_accepted(target.user, host.name, self._keys, target.identities)
         if isinstance(error, TimeoutError):
-            return TimedOut(
-                silent(place, CONNECT_SECONDS).message,
-                Message("a firewall may be dropping packets"),
+            if client.connection is None:
+                text = Message("{place}: no connection within {seconds:g} s", place=place, seconds=CONNECT_SECONDS)
+                return TimedOut(text, Message("the host is down, or a firewall is dropping packets"))
+            banner = client.connection.get_extra_info("server_version")
+            text = (
+                Message(
+                    "{place}: the login was not done, twice within {seconds:g} s", place=place, seconds=CONNECT_SECONDS
+                )
+                if banner
+                else Message(
+                    "{place}: accepts connections, but sent nothing, twice within {seconds:g} s",
+                    place=place,
+                    seconds=CONNECT_SECONDS,
+                )
             )
+            return _LoginTimedOut(text, Message("sshd there is overloaded or stopped, or it is not an sshd"))
         if isinstance(error, socket.gaierror):
             return NameUnknown(target.host, str(error.strerror))
         if isinstance(error, OSError):
@@ -276,6 +293,10 @@ class Connections:
         return NotAllowed(Message("{host}: {why}", host=place, why=error))
 
 
+class _LoginTimedOut(TimedOut):
+    """The host accepted the connection, and did not let it in within the time."""
+
+
 class NameUnknown(Unreachable):
     """The name `host` has no address."""
 
@@ -287,15 +308,19 @@ class NameUnknown(Unreachable):
 
 
 class _Client(asyncssh.SSHClient):
-    """Sees the key of a host that is not trusted."""
+    """Sees the connection as soon as there is one, and the key of a host that is not trusted."""
 
     def __init__(self, known: KnownHosts, target: Target) -> None:
         self._known, self._target = known, target
         self.offered: asyncssh.SSHKey | None = None
+        self.connection: asyncssh.SSHClientConnection | None = None
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        self.connection = conn
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:  # noqa: ARG002
         self.offered = key
-        if not self._known.accept_new:
+        if not (self._known.accept_new or (self._known.stores and self._target.accept_new)):
             return False
         place = self._target.known_as
         entries = self._known.of(self._target.known_files)
@@ -315,7 +340,7 @@ def _agent(said: object) -> str:
 def _worth_another(cause: BaseException | None) -> bool:
     """Whether what went wrong may go right at the second time."""
     if isinstance(cause, OSError):
-        return cause.errno in _TRANSIENT
+        return isinstance(cause, TimeoutError) or cause.errno in _TRANSIENT
     return isinstance(cause, asyncssh.ConnectionLost | asyncssh.KeyExchangeFailed)
 
 

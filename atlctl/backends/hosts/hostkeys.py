@@ -90,10 +90,11 @@ class Entries:
 
 
 class KnownHosts:
-    """The files of one run. `accept_new`: a host that is in none of them is added to the first one."""
+    """The files of one run. `accept_new`: a host that is in none of them is added to the first one. Without `stores`
+    none is, whatever the configuration of ssh has."""
 
-    def __init__(self, *, accept_new: bool = False) -> None:
-        self.accept_new = accept_new
+    def __init__(self, *, accept_new: bool = False, stores: bool = True) -> None:
+        self.accept_new, self.stores = accept_new, stores
         self._parsed: dict[tuple[str, ...], Entries] = {}
 
     def of(self, files: Sequence[str]) -> Entries:

@@ -26,7 +26,7 @@ ALL_SECONDS = 60.0
 APART = 2.0
 #: Lines for hosts that failed in ways of their own.
 _MOST_LINES = 8
-_NOTES_KEYS = Message("none needed: other commands note new keys (host_keys = accept-new); doctor notes none")
+_NOTES_KEYS = Message("none needed: other commands note new keys (accept-new); doctor notes none")
 _SAID = {
     "key-unknown": Message("host key not known"),
     "key-changed": Message("host key has changed"),
@@ -65,7 +65,7 @@ def find(hostfile: str | None, name: str | None) -> Site:
     meant = hosts.meant_list(hostfile, around=name is None)
     listed = hosts.lists_named()
     keys = Keys(lambda _: None)
-    connections = Connections(keys, KnownHosts(accept_new=False), user_config())
+    connections = Connections(keys, KnownHosts(stores=False), user_config())
     reached = (SshBackend(connections, listed, meant), connections, keys)
     if meant is not None and name in (None, meant.name):
         return Site(_by_name([meant.hosts]), meant.source, True, meant.remarks, *reached)
@@ -221,11 +221,8 @@ def _known(report: DoctorReport, targets: Sequence[Target]) -> None:
             joined((Message("{path} (entries: {count})", path=file.path, count=file.entries) for file in there), ", "),
         )
     elif targets and not any(file.problem for file in files):
-        if hosts.configured().host_keys == "accept-new":
-            report.skip(
-                "ssh.known-hosts",
-                _NOTES_KEYS,
-            )
+        if all(map(_notes_new, targets)):
+            report.skip("ssh.known-hosts", _NOTES_KEYS)
             return
         report.warn(
             "ssh.known-hosts",
@@ -234,9 +231,13 @@ def _known(report: DoctorReport, targets: Sequence[Target]) -> None:
         )
 
 
+def _notes_new(target: Target) -> bool:
+    """Whether other commands store the key of a host that is not known."""
+    return target.accept_new or hosts.configured().host_keys == "accept-new"
+
+
 def _logins(report: DoctorReport, site: Site, found: Sequence[HostCheck]) -> None:
     """One line for all that let this client in, and one for each way to fail."""
-    notes_new = hosts.configured().host_keys == "accept-new"
     groups: dict[tuple[str, str], list[HostCheck]] = {}
     for check in found:
         # Messages of these name their host, or nothing that can be summed up.
@@ -253,12 +254,10 @@ def _logins(report: DoctorReport, site: Site, found: Sequence[HostCheck]) -> Non
         apart = len(checks) == 1 or first.status not in _SAID
         said = error.message if apart else _SAID[first.status]
         text = Message("{hosts} ({count}): {why}", hosts=_fold(checks), count=len(checks), why=said)
-        if first.status == "key-unknown" and notes_new:
-            report.skip(
-                "ssh.login",
-                text,
-                _NOTES_KEYS,
-            )
+        if first.status == "key-unknown" and all(
+            check.target is not None and _notes_new(check.target) for check in checks
+        ):
+            report.skip("ssh.login", text, _NOTES_KEYS)
             continue
         alike = len({check.error.hint for check in checks if check.error is not None}) == 1
         fix = (
