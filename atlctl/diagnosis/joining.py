@@ -280,6 +280,7 @@ def _number_the_rest(workers: Sequence[WorkerRounds]) -> None:
         if len({process.worker for process in nameless}) != 1 or len(left) != len(nameless):
             continue
         alike = len(workers) > 1 and len({len(worker.of_round(number)) for worker in workers}) == 1
+        alike = alike and all(len(worker.of_round(number)) == len(nameless) for worker in workers)
         if alike and all(process.local_rank is None and process.pid for process in nameless):
             # Processes are started in the order of their local ranks.
             nameless.sort(key=lambda process: process.pid or 0)
@@ -425,6 +426,10 @@ class _Collector:
         for half in halves:
             known = self._process(number, None, half.local_rank, half.pid)
             known.note = half.note or known.note
+            known.traces, known.hits = known.traces or half.traces, known.hits + half.hits
+            known.tail, known.said = known.tail or half.tail, known.said + half.said
+            known.record, known.record_path = known.record or half.record, known.record_path or half.record_path
+            known.attempt = half.attempt if known.attempt is None else known.attempt
             known.closed, known.forced = half.closed or known.closed, half.forced or known.forced
 
     def _settle_by_words(self, number: int, processes: Sequence[Process]) -> None:
@@ -530,6 +535,13 @@ class _Collector:
             process.hits += item.facts.hits
             process.tail += item.facts.tail
             process.said += [said for said in item.facts.collectives if said.rank is not None]
+        for number, processes in list(self.processes.items()):
+            # Those that raised wrote both the lines with their ranks and the files of their local ranks.
+            ranks = sorted(p.rank for p in processes if p.rank is not None and p.local_rank is None)
+            halves = [p for p in processes if p.rank is None and p.local_rank is not None]
+            locals_ = sorted(p.local_rank or 0 for p in halves if p.record or p.traces)
+            if number not in self.base and ranks and locals_ == [rank - ranks[0] for rank in ranks]:
+                self._join(number, ranks[0], halves)
 
     def _attribute_loose(self, found: WorkerRounds) -> None:
         """Words without a prefix (no process group yet, old torch) go to the processes that failed silently."""

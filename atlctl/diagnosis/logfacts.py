@@ -70,6 +70,8 @@ _OTHER_LITERALS = (b"torchelastic.worker.status.FAILED", b"NCCL WARN")
 END_LITERALS = (b"(exitcode: ", b" closing signal ")
 #: A log that was cut at its top may begin in the middle of a traceback.
 _FRAME = b'File "'
+#: How a line inside a traceback, a C++ stack or torchrun's report begins.
+_INSIDE = re.compile(r"\s+\S|frame #\d|\[\d{1,4}\]:$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class LogFacts:
     that ranks print in step (`step 12/100`), by their text without what differs from rank to rank. `last_activity` is
     the last line that shows the program going on, `outlived` the last at which the training had gone on for long after
     every death and every traceback before it. `before` are the plain lines in front of the first note of each end, by
-    the note's line, `tail` those at the end of the log.
+    the note's line, `tail` those at the end of the log. `cut`: the log begins in the middle of a report.
     """
 
     summaries: list[Summary] = field(default_factory=list)
@@ -119,6 +121,7 @@ class LogFacts:
     last: Moment | None = None
     last_activity: int = 0
     outlived: int = 0
+    cut: bool = False
     last_line: int = 0
     last_text: str = ""
     before: dict[int, tuple[PlainLine, ...]] = field(default_factory=dict)
@@ -185,6 +188,7 @@ class LogReader:
         self._fed += 1
         if self._fed == 1:
             self._traces = Traces(line_no)  # lines may be counted over several logs
+            self._facts.cut = _INSIDE.match(split_origin(clean_line(split_stamp(line)[1]))[1]) is not None
         if (
             not self._holds(line)
             and not (self._fed <= CUT_TOP and _FRAME in line)

@@ -100,6 +100,8 @@ def _is_part(truth: Mapping[str, Any], answer: Answer) -> bool:
         case "ranks":
             return answer.verdict == "rank" and judge(truth, answer._replace(verdict="ranks")) == "right"
         case "node":
+            if answer.verdict == "worker":
+                return answer.worker is None  # one that left no log
             return answer.verdict in ("rank", "ranks") and answer.worker == truth["node"]
         case "job":
             return answer.verdict in ("rank", "ranks", "worker")

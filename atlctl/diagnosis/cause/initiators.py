@@ -22,6 +22,7 @@ _BEFORE_CODE = frozenset({"script_missing", "bad_arguments_or_missing_script"})
 _OF_THE_IMAGE = frozenset({"import_error", "binary_mismatch", "syntax_error", "python_version", "network_interface"})
 _ALIKE = Message("several ended in the same way at the same time, without an error message")
 _AT_ONCE = Message("they ended with exit code 1 at the same time, without an error message")
+_CUT = Message("its log begins in the middle of a report; earlier messages may be missing")
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -104,7 +105,7 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
         why = Message("they failed at the same moment, independently of each other")
         return _several(this, first.leaders, why, Confidence.LIKELY)
     if len(alike) > 1 and _spoke(leader) and _own_words_of_all(alike):
-        sure = len(alike) == len(this.initiators) and not (this.job.evidence.missing or this.job.unread)
+        sure = len(alike) == len(this.initiators) and not (this.job.incomplete or this.job.cut)
         confidence = (
             Confidence.CERTAIN if sure and not any(i.process.guessed_words for i in alike) else Confidence.LIKELY
         )
@@ -153,7 +154,7 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
     else:
         alone = not this.failures[1:]
         why = Message("the only failure in the logs") if alone else Message("only this rank failed by itself")
-        doubtful = not sure or this.job.evidence.missing or this.job.unread or _of_the_worker(this, leader)
+        doubtful = not sure or this.job.incomplete or this.job.cut or _of_the_worker(this, leader)
         confidence = Confidence.LIKELY if doubtful else Confidence.CERTAIN
     return confidence, joined([why, *tail])
 
@@ -174,6 +175,8 @@ def _opaque(this: Round) -> Diagnosis | None:
     if first.tie:
         return undecided(this, first.leaders, _AT_ONCE)
     leader, alone = first.leaders[0], len(found) == 1
+    if alone and leader.worker in this.job.cut and len(this.failures) > 1:
+        return undecided(this, found, _CUT)
     why = (
         Message("only this rank does not report a lost peer")
         if alone
@@ -211,7 +214,8 @@ def _job(this: Round, found: Sequence[Failure]) -> Diagnosis:
         len({item.worker for item in found}),
         count=len(found),
     )
-    cause = this.job.cause(spoke, Confidence.CERTAIN if len(found) > 1 else Confidence.LIKELY, why)
+    sure = len(found) > 1 and this.job.whole
+    cause = this.job.cause(spoke, Confidence.CERTAIN if sure else Confidence.LIKELY, why)
     return Diagnosis(Verdict.JOB, (_everywhere(cause),))
 
 
@@ -235,7 +239,7 @@ def _worker(
 
 def _everybody(this: Round, found: Sequence[Failure]) -> bool:
     """Whether every worker has it, and hardly a process that could tell has something else."""
-    if len(found) < 2:
+    if len(found) < 2 or (len(this.job.heard) == 1 and this.job.incomplete):
         return False
     workers = {item.worker for item in found}
     if workers != {item.worker for item in this.failures if item.part is not Part.SILENT} | _untouched(this):

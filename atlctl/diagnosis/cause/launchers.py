@@ -41,14 +41,14 @@ def find_signals(this: Round) -> Diagnosis | None:
     signal = signalled[0].signal or "SIGTERM"
     category = _BY_SIGNAL.get(signal, "preemption")
     proofs = [end.proof for end in signalled]
-    unknown = job.evidence.missing or job.unread or universe(this).unheard
+    unknown = not job.whole or universe(this).unheard
     confidence = Confidence.LIKELY if unknown else Confidence.CERTAIN
     if len(workers) == 1 and len(job.heard) == 1 and others:
         # Two agents in one log, one of which followed: which worker it was does not stand there.
         why = Message("one agent received a signal")
         cause = job.worker_cause(None, category, proofs[0].text, Confidence.LIKELY, why, extra=proofs)
         return Diagnosis(Verdict.WORKER, (cause,))
-    if workers == job.heard and not (len(workers) == 1 and job.evidence.missing):
+    if workers == job.heard and not (len(workers) == 1 and job.incomplete):
         why = (
             Message("every agent received {signal} from outside", signal=signal)
             if len(workers) > 1
@@ -56,6 +56,8 @@ def find_signals(this: Round) -> Diagnosis | None:
         )
         return Diagnosis(Verdict.EXTERNAL, (_external(this, signalled, category, confidence, why),))
     if len(workers) == 1:
+        if not any(item.worker not in workers for item in (*this.victims, *this.of_part(Part.ENDED), *this.final_ends)):
+            confidence = Confidence.LIKELY  # the others may have gone on without it
         end = signalled[0]
         why = Message(
             "its agent alone received {signal} from outside; the other workers lost their connection to it",
@@ -87,9 +89,12 @@ def _failed_before(this: Round, signalled: Sequence[AgentEnd]) -> bool:
     times = [when for end in signalled if (when := job.clocks.when(end.worker, end.time))]
     start = min((when.seconds for when in times), default=None)
     lines = {end.worker: end.line_no for end in signalled}
+    signals = {end.worker: end.signal for end in signalled}
     for item in this.initiators:
         if item.strength is not Strength.STRONG and item.process.note is None:
             continue
+        if item.exception == "KeyboardInterrupt" and signals.get(item.worker) == "SIGINT":
+            continue  # Ctrl-C reaches the launcher and its processes alike
         if item.worker in lines and item.line_no is not None:
             if item.line_no < lines[item.worker]:
                 return True
@@ -114,7 +119,7 @@ def find_rendezvous(this: Round) -> Diagnosis | None:
     job = this.job
     stores = [end for end in ends if any(_sort(raised) is Sort.STORE_WAITED for raised in end.chain)]
     workers = {end.worker for end in stores}
-    if stores and workers == job.heard and not this.victims and not job.evidence.missing:
+    if stores and workers == job.heard and not this.victims and not job.incomplete:
         proofs = tuple(end.proof for end in stores[:5])
         counts = [found for end in stores for raised in end.chain if (found := _JOINED.search(raised.text))]
         if any(len(job.heard) < int(found["wanted"]) for found in counts):

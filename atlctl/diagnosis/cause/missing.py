@@ -23,6 +23,7 @@ from atlctl.i18n import Message, about, joined, plural
 _LATE = 2.0
 _ENDS = about("diagnosis", "its log ends abruptly")
 _STUCK = Message("its own watchdog thread was stuck, {others}")
+_CUT = Message("its log begins in the middle of a report; earlier messages may be missing")
 _WAITS = (Sort.WAITED, Sort.STORE_WAITED, Sort.STUCK)
 
 
@@ -111,7 +112,7 @@ def _left_silently(case: _Case, item: Failure) -> Diagnosis:
         "its agent ended all other processes of its worker, but neither ended nor reported this one: it had "
         "already exited with code 0"
     )
-    sure = case.ranks.complete and len(victims) > 1 and not case.this.job.evidence.missing and not case.lost
+    sure = case.ranks.complete and len(victims) > 1 and not case.this.job.incomplete and not case.lost
     confidence = Confidence.CERTAIN if sure else Confidence.LIKELY
     return _rank(case, item, "early_exit_zero", joined([why, _missed(case)]), confidence)
 
@@ -148,7 +149,7 @@ def _somebody_waits(case: _Case) -> Diagnosis:
         others = len({other.worker for other in case.waited if other.worker != item.worker})
         sure = case.ranks.complete or others > 0
         confidence = (
-            Confidence.CERTAIN if sure and len(case.waited) > 1 and not this.job.evidence.missing else Confidence.LIKELY
+            Confidence.CERTAIN if sure and len(case.waited) > 1 and not this.job.incomplete else Confidence.LIKELY
         )
         why = joined([Message("it logged no error until its agent ended it"), waited])
         return _rank(case, item, "hang", why, confidence)
@@ -292,12 +293,16 @@ def _by_address(case: _Case) -> Diagnosis | None:
 
 
 def _rank(case: _Case, item: Failure, category: str, why: str, confidence: Confidence) -> Diagnosis:
+    if item.worker in case.this.job.cut:
+        return _undecided(case, [item], _CUT)
     message = _SENTENCE[category].filled(who=name_process(item.process).capitalize())
     cause = case.this.job.cause(item, confidence, why, category=category, extra=_proofs(case))
     return Diagnosis(Verdict.RANK, (replace(cause, message=message, exception=None, detail=""),))
 
 
 def _unheard_rank(case: _Case, worker: str, rank: int | None, local: int | None, why: str, category: str) -> Diagnosis:
+    if worker in case.this.job.cut:
+        return _undecided(case, [], _CUT)
     message = _SENTENCE[category].filled(who=f"Rank {rank} (local rank {local})")
     why = joined([Message("no log mentions it, although the ranks around it are in the logs"), why])
     cause = Cause(
@@ -313,7 +318,7 @@ def _worker(case: _Case, name: str, category: str, why: str) -> Diagnosis:
     mine = [item for item in case.this.failures if item.worker == name]
     message = _SENTENCE["worker:unread" if unread else f"worker:{category}"].filled(who=name)
     confidence = Confidence.LIKELY
-    alone = not unread and len(case.lost) < 2 and not job.evidence.missing and len(job.workers) > 1
+    alone = not unread and len(case.lost) < 2 and not job.incomplete and len(job.workers) > 1
     victims = len(case.left) + len(case.waited)
     if alone and victims > 1 and (_names_only(case, name) or (case.lost and _only_one_left(case, name))):
         confidence = Confidence.CERTAIN

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from atlctl.diagnosis.clockskew import Clocks
 from atlctl.diagnosis.evidence import JobEvidence
@@ -55,6 +56,38 @@ class JudgedJob:
     def unread(self) -> list[str]:
         """Workers whose log could not be read."""
         return [worker.worker for worker in self.workers if worker.evidence.log is None]
+
+    @cached_property
+    def cut(self) -> set[str]:
+        """Workers whose logs begin in the middle of a report: earlier failures may have been in them."""
+        return {worker.worker for worker in self.workers if worker.evidence.log and worker.evidence.log.cut}
+
+    @cached_property
+    def incomplete(self) -> bool:
+        """Whether some worker left no log."""
+        return bool(self.evidence.missing or self.unread or self._lacks_ranks)
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether it is known that every worker was heard: one log alone may be one of many."""
+        told = [item.world or 0 for worker in self.workers for item in (worker.evidence.log or LogFacts()).identities]
+        known = len(self.workers) > 1 or self.evidence.expected == 1 or any(told)
+        return known and not (self.incomplete or self.cut)
+
+    @cached_property
+    def _lacks_ranks(self) -> bool:
+        """Whether the global ranks in the logs show that there were more workers than logs."""
+        bases: dict[str, int] = {}
+        size = 1
+        for item in self.failures:
+            size = max(size, (item.local_rank or 0) + 1)
+            if item.rank is not None and item.local_rank is not None:
+                bases[item.worker] = item.rank - item.local_rank
+        if not bases or set(bases) != self.heard:
+            return False
+        told = [item.world or 0 for worker in self.workers for item in (worker.evidence.log or LogFacts()).identities]
+        starts = sorted({0, *bases.values(), max(told, default=0)})
+        return min(bases.values()) > 0 or any(end - start > size for start, end in pairwise(starts))
 
     def timed(self, failures: Sequence[Failure]) -> list[tuple[When, Failure]]:
         """Failures whose time is known, the earliest first."""

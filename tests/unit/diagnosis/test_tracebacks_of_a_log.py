@@ -3,9 +3,10 @@
 import pytest
 
 from atlctl.diagnosis import tracebacks
+from atlctl.diagnosis.logfacts import LogReader
 from atlctl.diagnosis.logline import NOBODY, Origin
 from atlctl.diagnosis.tracebacks import Trace, Traces, read_chain
-from tests.unit.diagnosis.samples import PEER_GONE, STACK, block, entry, parse
+from tests.unit.diagnosis.samples import PEER_GONE, STACK, block, entry, matcher, parse
 
 HEAD = "Traceback (most recent call last):"
 FRAME = '  File "/work/train.py", line 20, in main'
@@ -112,9 +113,78 @@ def test_a_traceback_behind_other_text_was_printed_by_who_caught_it(head):
     assert found.last.frame is not None
 
 
-def test_an_exception_that_python_ignored_does_not_end_its_process():
-    lines = ["Exception ignored in: <function Pool.__del__ at 0x7f>", HEAD, FRAME, "ValueError: x"]
-    assert all(item.logged for item in parse([*BEFORE, *lines]).traces)
+@pytest.mark.parametrize(
+    "announced",
+    [
+        "Exception ignored in: <function Pool.__del__ at 0x7f>",
+        "Exception ignored in atexit callback: <function close at 0x7f>",
+        "Error in atexit._run_exitfuncs:",
+    ],
+)
+def test_an_exception_that_python_ignored_does_not_end_its_process(announced):
+    ignored = [announced, HEAD, FRAME, "ValueError: x"]
+    assert parse([*BEFORE, *ignored]).traces == []
+    # Only the traceback that follows at once.
+    assert one([*BEFORE, *ignored, HEAD, FRAME, "KeyError: 'lr'"]).last.message == "KeyError: 'lr'"
+    assert one([*BEFORE, announced, *BEFORE, HEAD, FRAME, "KeyError: 'lr'"]).last.message == "KeyError: 'lr'"
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+def test_of_an_exception_group_its_first_exception_counts(prefix):
+    lines = [
+        "  + Exception Group Traceback (most recent call last):",
+        '  |   File "/work/train.py", line 9, in <module>',
+        "  |     asyncio.run(main())",
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)",
+        "  +-+---------------- 1 ----------------",
+        "    | Exception Group Traceback (most recent call last):",
+        '    |   File "/work/train.py", line 12, in stage',
+        "    | ExceptionGroup: stage (1 sub-exception)",
+        "    +-+---------------- 1 ----------------",
+        "      | Traceback (most recent call last):",
+        '      |   File "/work/shards.py", line 20, in load',
+        "      |     read()",
+        "      | ValueError: bad magic in shard 3",
+        "      +------------------------------------",
+        "    +---------------- 2 ----------------",
+        "    | TypeError: 5",
+        "    +------------------------------------",
+    ]
+    found = one([*BEFORE, *(prefix + line for line in lines)])
+    assert shape(found) == [("ValueError", "ValueError: bad magic in shard 3", "/work/shards.py")]
+    assert not found.logged
+
+
+@pytest.mark.parametrize(
+    "message", ["奖励模型异常: 第 4 步", "数据坏了: 第 4 步", "data.分片错误", "ОшибкаДанных: шаг 4"]
+)
+def test_an_exceptions_name_may_be_in_any_script(message):
+    assert one([*BEFORE, HEAD, FRAME, "    step()", message]).last.message == message
+
+
+@pytest.mark.parametrize("message", ["第 4 步完成", "进程3", "loss=3"])
+def test_a_line_in_any_script_is_no_exception(message):
+    assert one([*BEFORE, HEAD, FRAME, message, "KeyError: 'lr'"]).last.message == "KeyError: 'lr'"
+
+
+def test_a_frame_that_loguru_marks_is_a_frame():
+    lines = [HEAD, "", '> File "/work/train.py", line 20, in main', "    step(x)", "    │    └ 3", "ValueError: x"]
+    assert shape(one([*BEFORE, *lines])) == [("ValueError", "ValueError: x", "/work/train.py")]
+
+
+def test_a_wrappers_report_of_a_failed_launcher_is_the_launchers():
+    error = "subprocess.CalledProcessError: Command '['python', '/opt/venv/bin/torchrun', 'lm.py']' returned non-zero"
+    assert one([*BEFORE, HEAD, FRAME, error]).agent
+    assert not one([*BEFORE, HEAD, FRAME, error.replace("/opt/venv/bin/torchrun", "convert.py")]).agent
+
+
+def test_a_log_that_begins_in_a_traceback_is_cut_wherever_its_lines_are_counted_from():
+    reader = LogReader(matcher())
+    for number, line in enumerate([FRAME, "    step()", "ValueError: x"], 5_000):
+        reader.feed(number, line.encode())
+    facts = reader.facts()
+    assert facts.cut
+    assert [trace.last.message for trace in facts.traces] == ["ValueError: x"]
 
 
 @pytest.mark.parametrize("prefix", ["", "[rank0]:", "2026-11-20T17:45:05.7Z "])

@@ -6,7 +6,7 @@ import pytest
 
 from atlctl.diagnosis.result import Verdict
 
-from .logs import Log, culprit, diagnosed
+from .logs import OWN, WAITED, Log, closed_by, culprit, diagnosed
 
 LOST = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.7]:4711."
 
@@ -104,6 +104,49 @@ def test_a_launcher_that_refuses_its_options_on_every_worker_is_the_jobs_fault()
     found = diagnosed(refused(0), refused(1))
     assert culprit(found)[0] == "job"
     assert found.root_causes[0].category == "bad_arguments"
+
+
+def test_a_job_of_which_one_log_was_read_is_never_certain_for_all() -> None:
+    """Ranks 2 and 3 failed alike: there are ranks 0 and 1, too, and no log of theirs."""
+    log = Log(1).start().trace(1, 0, OWN).trace(1, 1, OWN).ended(2, 0, closed=())
+    found = diagnosed(log)
+    assert found.verdict is not Verdict.JOB
+    assert all(cause.confidence != "certain" for cause in found.root_causes)
+    assert diagnosed(Log(0).start().trace(1, 0, OWN).trace(1, 1, OWN).ended(2, 0), log).verdict is Verdict.JOB
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_process_whose_words_were_cut_off_is_not_called_silent(whole: bool) -> None:
+    """The only one without words may have had some, above the log's first line."""
+    log = (
+        Log(0)
+        if whole
+        else Log(0).say(0, '  File "/opt/venv/lib/python3.11/site-packages/torch/_tensor.py", line 623, in f')
+    )
+    log = log.start().trace(1, 0, closed_by(1)).ended(2, 1, closed=(0,))
+    found = diagnosed(log, Log(1).start().trace(1, 0, closed_by(0)).trace(1, 1, closed_by(0)).ended(2, 0, closed=(1,)))
+    assert found.verdict is (Verdict.RANK if whole else Verdict.UNDECIDED)
+
+
+def test_words_behind_the_agents_signal_say_nothing_of_a_peer() -> None:
+    """A handler of SIGTERM meets the closed connections; until then the rank was elsewhere."""
+    log = Log(0, processes=3, world=3).start().trace(5, 0, WAITED).trace(5, 2, WAITED).closing(6, 0, 1, 2)
+    (cause,) = diagnosed(log.trace(7, 1, closed_by(0))).root_causes
+    assert (cause.rank, cause.category) == (1, "hang")
+
+
+@pytest.mark.parametrize(
+    ("line", "category"),
+    [
+        ("NVRM: Xid (PCI:0000:5e:00): 79, pid=8812, name=python, GPU has fallen off the bus.", "gpu_hardware"),
+        ("loading", "cuda_error_unknown"),
+    ],
+)
+def test_a_line_of_the_driver_belongs_to_the_verdict(line: str, category: str) -> None:
+    log = Log(0).say(0, line).start().trace(1, 0, "torch.AcceleratorError: CUDA error: unspecified launch failure")
+    (cause,) = diagnosed(log.ended(2, 0, closed=(1,)), Log(1).start().closing(3, 0, 1)).root_causes
+    assert cause.category == category
+    assert ("Xid" in cause.proofs[-1].text) is (category == "gpu_hardware")
 
 
 BLAME = "RuntimeError: rank 3 failed: KeyError: 'labels'"
