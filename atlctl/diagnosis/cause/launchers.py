@@ -56,7 +56,10 @@ def find_signals(this: Round) -> Diagnosis | None:
         )
         return Diagnosis(Verdict.EXTERNAL, (_external(this, signalled, category, confidence, why),))
     if len(workers) == 1:
-        if not any(item.worker not in workers for item in (*this.victims, *this.of_part(Part.ENDED), *this.final_ends)):
+        ended = {item.worker for item in (*this.victims, *this.of_part(Part.ENDED))} | {
+            end.worker for end in this.final_ends
+        }
+        if ended <= workers:
             confidence = Confidence.LIKELY  # the others may have gone on without it
         end = signalled[0]
         why = Message(
