@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from atlctl.diagnosis.cause.rounds import JudgedJob, Round, name_process, place_unheard
+from atlctl.diagnosis.cause.rounds import CUT_OFF, JudgedJob, Round, name_process, place_unheard
 from atlctl.diagnosis.consequence import Sort
 from atlctl.diagnosis.failures import Failure, Part, Strength
 from atlctl.diagnosis.result import Cause, Confidence, Diagnosis, Verdict
@@ -22,7 +22,6 @@ _BEFORE_CODE = frozenset({"script_missing", "bad_arguments_or_missing_script"})
 _OF_THE_IMAGE = frozenset({"import_error", "binary_mismatch", "syntax_error", "python_version", "network_interface"})
 _ALIKE = Message("several ended in the same way at the same time, without an error message")
 _AT_ONCE = Message("they ended with exit code 1 at the same time, without an error message")
-_CUT = Message("its log begins in the middle of a report; earlier messages may be missing")
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -176,7 +175,7 @@ def _opaque(this: Round) -> Diagnosis | None:
         return undecided(this, first.leaders, _AT_ONCE)
     leader, alone = first.leaders[0], len(found) == 1
     if alone and leader.worker in this.job.cut and len(this.failures) > 1:
-        return undecided(this, found, _CUT)
+        return undecided(this, found, CUT_OFF)
     why = (
         Message("only this rank does not report a lost peer")
         if alone

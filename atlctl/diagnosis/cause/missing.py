@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from atlctl.diagnosis.cause import desync
-from atlctl.diagnosis.cause.rounds import Round, Universe, gaps, name_process, place_unheard, rank_of_the_mute, universe
+from atlctl.diagnosis.cause.rounds import (
+    CUT_OFF,
+    Round,
+    Universe,
+    gaps,
+    name_process,
+    place_unheard,
+    rank_of_the_mute,
+    universe,
+)
 from atlctl.diagnosis.consequence import Sort
 from atlctl.diagnosis.failures import Failure, Part
 from atlctl.diagnosis.joining import Process, WorkerRounds, is_victim_end
@@ -23,7 +32,6 @@ from atlctl.i18n import Message, about, joined, plural
 _LATE = 2.0
 _ENDS = about("diagnosis", "its log ends abruptly")
 _STUCK = Message("its own watchdog thread was stuck, {others}")
-_CUT = Message("its log begins in the middle of a report; earlier messages may be missing")
 _WAITS = (Sort.WAITED, Sort.STORE_WAITED, Sort.STUCK)
 
 
@@ -294,7 +302,7 @@ def _by_address(case: _Case) -> Diagnosis | None:
 
 def _rank(case: _Case, item: Failure, category: str, why: str, confidence: Confidence) -> Diagnosis:
     if item.worker in case.this.job.cut:
-        return _undecided(case, [item], _CUT)
+        return _undecided(case, [item], CUT_OFF)
     message = _SENTENCE[category].filled(who=name_process(item.process).capitalize())
     cause = case.this.job.cause(item, confidence, why, category=category, extra=_proofs(case))
     return Diagnosis(Verdict.RANK, (replace(cause, message=message, exception=None, detail=""),))
@@ -302,7 +310,7 @@ def _rank(case: _Case, item: Failure, category: str, why: str, confidence: Confi
 
 def _unheard_rank(case: _Case, worker: str, rank: int | None, local: int | None, why: str, category: str) -> Diagnosis:
     if worker in case.this.job.cut:
-        return _undecided(case, [], _CUT)
+        return _undecided(case, [], CUT_OFF)
     message = _SENTENCE[category].filled(who=f"Rank {rank} (local rank {local})")
     why = joined([Message("no log mentions it, although the ranks around it are in the logs"), why])
     cause = Cause(

@@ -19,7 +19,9 @@ from atlctl.diagnosis.platform import PlatformState
 from atlctl.diagnosis.result import Cause, Confidence, GpuIdentity, Proof, Traceback
 from atlctl.diagnosis.signatures import Matcher
 from atlctl.diagnosis.tracebacks import Frame, Raised, exception_name, innermost_own, read_frame
+from atlctl.i18n import Message
 
+CUT_OFF = Message("its log begins in the middle of a report; earlier messages may be missing")
 #: Lines of a log that are kept of a cause without a traceback.
 MAX_LAST_LINES = 12
 #: A rank that a line names, and lines that say nothing: rules, frames of C++, torchrun's summary, modules in a crash.
