@@ -234,20 +234,19 @@ class LogReader:
                 before[line_no] = self._plain_lines()
                 if len(before) > MAX_ENDS:
                     del before[next(iter(before))]
-        if note is not None and not note.launcher:
-            pass
-        elif self._traces.feed(origin, text, line_no, time):
-            self._steps_to_outlive = _OUTLIVED
-            return True
-        elif match := self._matcher.match(text):
-            self._hit(SignatureHit(line_no, text[:_TEXT_LIMIT], origin, time, match))
-            if consequence_of(text) is None and match.signature.role is not LineRole.NOISE:
+        if note is None or note.launcher:  # a launcher's report may be a line of a traceback, too
+            if self._traces.feed(origin, text, line_no, time):
+                self._steps_to_outlive = _OUTLIVED
+                return True
+            if match := self._matcher.match(text):
+                self._hit(SignatureHit(line_no, text[:_TEXT_LIMIT], origin, time, match))
+                if consequence_of(text) is None and match.signature.role is not LineRole.NOISE:
+                    self._put(line_no, line)
+            elif _GOES_ON.search(line[:PROGRESS_HEAD]):
+                self._went_on(line_no, line)
                 self._put(line_no, line)
-        elif _GOES_ON.search(line[:PROGRESS_HEAD]):
-            self._went_on(line_no, line)
-            self._put(line_no, line)
-        elif note is None:
-            self._put(line_no, line)
+            elif note is None:
+                self._put(line_no, line)
         if note is not None and note.kind in (NoteKind.SIGNALLED, NoteKind.RENDEZVOUS):
             self._traces.feed(origin, text, line_no, time)  # the last line of the agent's own traceback
         return self._summaries.open or self._traces.open_at(line_no)

@@ -93,35 +93,38 @@ _SIGNALLED = (
     r"(?:Received (?=(?:Signals\.)?\w{1,20} death signal)"
     rf"|elastic\.multiprocessing\.api\.SignalException: Process \d{{1,9}} got signal: ){_SIGNAL}"
 )
+
+
+def _compiled(*rows: tuple[bytes, NoteKind, str]) -> tuple[tuple[bytes, NoteKind, re.Pattern[str]], ...]:
+    return tuple((literal, kind, re.compile(pattern)) for literal, kind, pattern in rows)
+
+
 #: What a line holds, the note that it then is, and what it must look like. The first that it holds decides.
-_NOTES: tuple[tuple[bytes, NoteKind, re.Pattern[str]], ...] = tuple(
-    (literal, kind, re.compile(pattern))
-    for literal, kind, pattern in (
-        (
-            b"(exitcode: ",
-            NoteKind.FAILED,
-            r"failed \(exitcode: (?P<code>-?\d{1,9})\) local_rank: (?P<local>-?\d{1,9}) \(pid: (?P<pid>-?\d{1,9})\)",
-        ),
-        (b" closing signal ", NoteKind.CLOSING, rf"Sending process (?P<pid>\d{{1,9}}) closing signal {_SIGNAL}"),
-        (
-            b"forcefully exiting via",
-            NoteKind.FORCED,
-            rf"Unable to shutdown process (?P<pid>\d{{1,9}}) via .{{1,40}}?forcefully exiting via {_SIGNAL}",
-        ),
-        (b" death signal", NoteKind.SIGNALLED, _SIGNALLED),
-        (b"api.SignalException: ", NoteKind.SIGNALLED, _SIGNALLED),
-        (
-            b"elastic.rendezvous.api.Rendezvous",
-            NoteKind.RENDEZVOUS,
-            r"torch\.distributed\.elastic\.rendezvous\.api\.(?P<text>Rendezvous(?!GracefulExit)\w{1,40}Error\b.*)",
-        ),
-        (
-            b"attempts left; will restart",
-            NoteKind.RESTART,
-            r"Worker group \w{1,20}\. \d{1,9}/\d{1,9} attempts left; will restart worker group",
-        ),
-        (AGENT_STARTS, NoteKind.STARTED, ""),
-    )
+_NOTES = _compiled(
+    (
+        b"(exitcode: ",
+        NoteKind.FAILED,
+        r"failed \(exitcode: (?P<code>-?\d{1,9})\) local_rank: (?P<local>-?\d{1,9}) \(pid: (?P<pid>-?\d{1,9})\)",
+    ),
+    (b" closing signal ", NoteKind.CLOSING, rf"Sending process (?P<pid>\d{{1,9}}) closing signal {_SIGNAL}"),
+    (
+        b"forcefully exiting via",
+        NoteKind.FORCED,
+        rf"Unable to shutdown process (?P<pid>\d{{1,9}}) via .{{1,40}}?forcefully exiting via {_SIGNAL}",
+    ),
+    (b" death signal", NoteKind.SIGNALLED, _SIGNALLED),
+    (b"api.SignalException: ", NoteKind.SIGNALLED, _SIGNALLED),
+    (
+        b"elastic.rendezvous.api.Rendezvous",
+        NoteKind.RENDEZVOUS,
+        r"torch\.distributed\.elastic\.rendezvous\.api\.(?P<text>Rendezvous(?!GracefulExit)\w{1,40}Error\b.*)",
+    ),
+    (
+        b"attempts left; will restart",
+        NoteKind.RESTART,
+        r"Worker group \w{1,20}\. \d{1,9}/\d{1,9} attempts left; will restart worker group",
+    ),
+    (AGENT_STARTS, NoteKind.STARTED, ""),
 )
 #: Slurm's words for signals.
 _SLURM = {
@@ -138,46 +141,35 @@ _SRUN = (
     rf"(?:Exited with exit code (?P<code>\d{{1,9}})|(?P<how>{'|'.join(_SLURM)}))"
 )
 #: The same of other launchers. DeepSpeed's is not among them: the `--local_rank` in its report is always the last one.
-_LAUNCHER_NOTES: tuple[tuple[bytes, NoteKind, re.Pattern[str]], ...] = tuple(
-    (literal, kind, re.compile(pattern))
-    for literal, kind, pattern in (
-        # torch.multiprocessing.spawn: the index of a process is its local rank.
-        (
-            b"ProcessExitedException: ",
-            NoteKind.FAILED,
-            r"process (?P<local>\d{1,7}) terminated with (?:exit code (?P<code>\d{1,9})|signal (?P<signal>SIG\w{1,9}))",
-        ),
-        (b" terminated with the following error:", NoteKind.FAILED, r"^-- Process (?P<local>\d{1,7}) terminated with "),
-        (
-            b" via signal SIG",
-            NoteKind.CLOSING,
-            r"Terminating process (?P<pid>\d{1,9}) via signal (?P<signal>SIG\w{1,20})",
-        ),
-        # Open MPI, prterun, horovodrun. The exit code is in the line behind the name.
-        (
-            b" exited on signal ",
-            NoteKind.FAILED,
-            r"process rank (?P<rank>\d{1,7}) with PID \d{1,10} on node \S{1,200} exited on signal (?P<signal>\d{1,3})",
-        ),
-        (b"Process name: ", NoteKind.FAILED, r"Process name: (?:\[\S{1,200},)?(?P<rank>\d{1,7})\]?\s*$"),
-        (b"Exit code: ", NoteKind.FAILED, r"^\s*Exit code: {1,8}(?P<code>\d{1,9})\s*$"),
-        (
-            b"MPI_ABORT was invoked on rank ",
-            NoteKind.FAILED,
-            r"MPI_ABORT was invoked on rank (?P<rank>\d{1,7})",
-        ),
-        (
-            b" exit with status code ",
-            NoteKind.FAILED,
-            r"\bProcess (?P<rank>\d{1,7}) exit with status code (?P<code>\d{1,9})\b",
-        ),
-        # Slurm numbers tasks as torch numbers ranks.
-        (
-            b"srun: error: ",
-            NoteKind.FAILED,
-            _SRUN,
-        ),
-    )
+_LAUNCHER_NOTES = _compiled(
+    # torch.multiprocessing.spawn: the index of a process is its local rank.
+    (
+        b"ProcessExitedException: ",
+        NoteKind.FAILED,
+        r"process (?P<local>\d{1,7}) terminated with (?:exit code (?P<code>\d{1,9})|signal (?P<signal>SIG\w{1,9}))",
+    ),
+    (b" terminated with the following error:", NoteKind.FAILED, r"^-- Process (?P<local>\d{1,7}) terminated with "),
+    (
+        b" via signal SIG",
+        NoteKind.CLOSING,
+        r"Terminating process (?P<pid>\d{1,9}) via signal (?P<signal>SIG\w{1,20})",
+    ),
+    # Open MPI, prterun, horovodrun. The exit code is in the line behind the name.
+    (
+        b" exited on signal ",
+        NoteKind.FAILED,
+        r"process rank (?P<rank>\d{1,7}) with PID \d{1,10} on node \S{1,200} exited on signal (?P<signal>\d{1,3})",
+    ),
+    (b"Process name: ", NoteKind.FAILED, r"Process name: (?:\[\S{1,200},)?(?P<rank>\d{1,7})\]?\s*$"),
+    (b"Exit code: ", NoteKind.FAILED, r"^\s*Exit code: {1,8}(?P<code>\d{1,9})\s*$"),
+    (b"MPI_ABORT was invoked on rank ", NoteKind.FAILED, r"MPI_ABORT was invoked on rank (?P<rank>\d{1,7})"),
+    (
+        b" exit with status code ",
+        NoteKind.FAILED,
+        r"\bProcess (?P<rank>\d{1,7}) exit with status code (?P<code>\d{1,9})\b",
+    ),
+    # Slurm numbers tasks as torch numbers ranks.
+    (b"srun: error: ", NoteKind.FAILED, _SRUN),
 )
 #: Byte strings of which one is in every line that `parse_note` knows.
 NOTE_LITERALS = tuple(literal for literal, _, _ in (*_NOTES, *_LAUNCHER_NOTES))
@@ -225,8 +217,10 @@ def of_launchers(notes: Sequence[AgentNote], elastic: bool) -> list[AgentNote]:
             found.append(replace(note, kind=NoteKind.CLOSING))
         else:
             found.append(note)
-    silent = [note.kind is NoteKind.FAILED and note.exit_code is None for note in found]
-    return [replace(note, exit_code=1) if mute else note for note, mute in zip(found, silent, strict=True)]
+    return [
+        replace(note, exit_code=1) if note.kind is NoteKind.FAILED and note.exit_code is None else note
+        for note in found
+    ]
 
 
 def _note(kind: NoteKind, found: Mapping[str, str], text: str, line_no: int) -> AgentNote:

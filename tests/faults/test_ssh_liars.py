@@ -192,7 +192,15 @@ def test_a_login_shell_that_greets_or_is_no_sh(hosts: Fleet, serving: Serving) -
 
 
 def test_a_startup_file_that_reads_input(hosts: Fleet) -> None:
-    """As `.bashrc` of some sites: a line or two are given; to the end of input there is none."""
+    """As `.bashrc` of some sites: a line or two are given. If it reads to the end, nothing is started, nor later."""
     hosts.host("reading", sshhosts.READING)
     run = hosts.exec("--", "sh", "-c", "cat; echo out")
     assert (run.stdout, run.code) == (b"out\n", 0)
+    hosts.host("eating", sshhosts.EATING)
+    touched = hosts.home / "touched"
+    words = ("--hostfile", hosts.file("eating"), "--all", "-o", "json", "--connect-timeout", "1", "--")
+    run = hosts.cli("exec", *words, "touch", str(touched))
+    eating = outcomes(run.stdout)["eating"]
+    assert (eating["outcome"], eating["may_still_run"], run.code) == ("timeout", True, 124)
+    assert proc.wait_until(lambda: not hosts.serving.running(), 15)
+    assert not touched.exists()

@@ -45,10 +45,10 @@ from __future__ import annotations
 
 import re
 import secrets
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from atlctl.backends.base import Argv, quoted
 from atlctl.remote.sending import shell
 
 GUARD, INPUT, TERMINAL, WATCH, LOOK = (
@@ -58,8 +58,8 @@ GUARD, INPUT, TERMINAL, WATCH, LOOK = (
 
 def line(text: str | None, before: Sequence[str], words: Sequence[bytes]) -> str:
     """The command line of `sh` for `words`, run by one of the texts, whose arguments `before` and they are then."""
-    bare = (word.decode("utf-8", "surrogateescape") for word in words)
-    return shlex.join(bare if text is None else ("sh", "-c", text, "sh", *before, *bare))
+    bare = tuple(word.decode("utf-8", "surrogateescape") for word in words)
+    return quoted(Argv(bare if text is None else ("sh", "-c", text, "sh", *before, *bare))).text
 
 
 def encoded(line: str) -> tuple[str, ...]:

@@ -238,7 +238,9 @@ class Connections:
         way = self._way(host)
         try:
             return await self._once(host, way)
-        except (Unreachable, _LoginTimedOut) as error:
+        except _LoginTimedOut:
+            pass
+        except Unreachable as error:
             if not _worth_another(error.__cause__):
                 raise
         await asyncio.sleep(AGAIN_SECONDS)
@@ -262,20 +264,17 @@ class Connections:
         if isinstance(error, asyncssh.PermissionDenied):
             return none_accepted(target.user, host.name, self._keys, target.identities)
         if isinstance(error, TimeoutError):
+            how = {"place": place, "seconds": CONNECT_SECONDS}
             if client.connection is None:
-                text = Message("{place}: no connection within {seconds:g} s", place=place, seconds=CONNECT_SECONDS)
-                return TimedOut(text, Message("the host is down, or a firewall is dropping packets"))
-            banner = client.connection.get_extra_info("server_version")
+                return TimedOut(
+                    Message("{place}: no connection within {seconds:g} s", **how),
+                    Message("the host is down, or a firewall is dropping packets"),
+                )
+            spoke = client.connection.get_extra_info("server_version")
             text = (
-                Message(
-                    "{place}: the login was not done, twice within {seconds:g} s", place=place, seconds=CONNECT_SECONDS
-                )
-                if banner
-                else Message(
-                    "{place}: accepts connections, but sent nothing, twice within {seconds:g} s",
-                    place=place,
-                    seconds=CONNECT_SECONDS,
-                )
+                Message("{place}: the login was not done, twice within {seconds:g} s", **how)
+                if spoke
+                else Message("{place}: accepts connections, but sent nothing, twice within {seconds:g} s", **how)
             )
             return _LoginTimedOut(text, Message("sshd there is overloaded or stopped, or it is not an sshd"))
         if isinstance(error, socket.gaierror):
@@ -340,7 +339,7 @@ def _agent(said: object) -> str:
 def _worth_another(cause: BaseException | None) -> bool:
     """Whether what went wrong may go right at the second time."""
     if isinstance(cause, OSError):
-        return isinstance(cause, TimeoutError) or cause.errno in _TRANSIENT
+        return cause.errno in _TRANSIENT
     return isinstance(cause, asyncssh.ConnectionLost | asyncssh.KeyExchangeFailed)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shlex
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -191,7 +190,7 @@ class HostPlace:
         """The login shell's command line. It is a form that csh, fish and restricted shells take like `sh` does: one
         line, in which `exec` and whatever they would change is encoded."""
         line = f"{self._begin} {guard.line(text, before, words)}"
-        return line if text is None else shlex.join(guard.encoded(line))
+        return line if text is None else quoted(Argv(guard.encoded(line))).text
 
     def impossible(self, words: tuple[str, ...], command: str) -> FailedToStart | None:
         try:

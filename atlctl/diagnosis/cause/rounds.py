@@ -72,9 +72,14 @@ class JudgedJob:
     @cached_property
     def whole(self) -> bool:
         """Whether it is known that every worker was heard: one log alone may be one of many."""
-        told = [item.world or 0 for worker in self.workers for item in (worker.evidence.log or LogFacts()).identities]
-        known = len(self.workers) > 1 or self.evidence.expected == 1 or any(told)
+        known = len(self.workers) > 1 or self.evidence.expected == 1 or self._world > 0
         return known and not (self.incomplete or self.cut)
+
+    @cached_property
+    def _world(self) -> int:
+        """The largest world size in the logs, 0 if none has one."""
+        logs = [worker.evidence.log for worker in self.workers if worker.evidence.log]
+        return max((item.world or 0 for log in logs for item in log.identities), default=0)
 
     @cached_property
     def _lacks_ranks(self) -> bool:
@@ -87,8 +92,7 @@ class JudgedJob:
                 bases[item.worker] = item.rank - item.local_rank
         if not bases or set(bases) != self.heard:
             return False
-        told = [item.world or 0 for worker in self.workers for item in (worker.evidence.log or LogFacts()).identities]
-        starts = sorted({0, *bases.values(), max(told, default=0)})
+        starts = sorted({0, *bases.values(), self._world})
         return min(bases.values()) > 0 or any(end - start > size for start, end in pairwise(starts))
 
     def timed(self, failures: Sequence[Failure]) -> list[tuple[When, Failure]]:
