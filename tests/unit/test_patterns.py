@@ -42,7 +42,7 @@ MADE_LATER = {
     ("render.redact", "_compiled"): "its table and LATE, looked at below",
     ("diagnosis.consequence", ""): "of the module's table, which holds it",
     ("diagnosis.rankreport", ""): "of the module's table, which holds it",
-    ("diagnosis.torchelastic", ""): "of the module's table, which holds it",
+    ("diagnosis.torchelastic", "_compiled"): "of the module's table, which holds it",
     ("recording.excerpts", ""): "of the module's table, which holds it",
 }
 #: In `render.redact`, the patterns that are compiled where they are needed, beside its table.
