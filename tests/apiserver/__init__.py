@@ -1,1 +1,1 @@
-"""A Kubernetes API server for tests: aiohttp over TLS, true to the recordings of a real 1.36. See README.md here."""
+"""Kubernetes API server for tests: aiohttp over TLS, faithful to recordings of a real 1.36. See README.md here."""

@@ -1,4 +1,4 @@
-"""`python -m tests.apiserver FOLDER`: serves until stdin ends; the first line on stdout says where (JSON)."""
+"""`python -m tests.apiserver FOLDER`: serves until stdin ends; the first line on stdout has the addresses (JSON)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks (bearer tokens), what they may do (a table of rules), and the server's reviews of both."""
+"""Authentication (bearer tokens), authorization (a table of rules), and the server's reviews of both."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from tests.apiserver.store import now
 Object = dict[str, Any]
 
 ANONYMOUS = "system:anonymous"
-#: Paths that anybody may read, and those that need a known user.
+#: Paths that are public, and paths that require an authenticated user.
 PUBLIC = ("/healthz", "/livez", "/readyz", "/version")
 
 
 @dataclass(slots=True)
 class User:
-    """`rules` None is a cluster administrator. Each rule: verbs, apiGroups, resources, and namespace (or "*")."""
+    """A user; `rules` None: a cluster administrator. A rule has verbs, apiGroups, resources, and a namespace (or
+    "*")."""
 
     name: str
     groups: list[str] = field(default_factory=lambda: ["system:authenticated"])
@@ -34,16 +35,16 @@ class Access:
         self.tokens: dict[str, str] = {"token-admin": "admin"}
 
     def put(self, name: str, rules: list[Object] | None, groups: list[str] | None = None) -> str:
-        """Create or change a user; its token."""
+        """Create or change a user; returns the token."""
         self.users[name] = User(name, [*(groups or []), "system:authenticated"], rules)
         token = f"token-{name}"
         self.tokens.setdefault(token, name)
         return token
 
     def who(self, headers: Mapping[str, str], certified: str) -> User:
-        """The user of a request: of its token, or of the client's certificate.
+        """The user of a request, from its token or client certificate.
 
-        Raises Refusal (401) for a token that is not known (any more).
+        Raises Refusal (401) for an unknown or expired token.
         """
         word, _, token = headers.get("Authorization", "").partition(" ")
         if certified in self.users and not token:
@@ -56,7 +57,7 @@ class Access:
         return self.users[name]
 
     def check(self, user: User, verb: str, resource: Resource, namespace: str, name: str, sub: str = "") -> None:
-        """Raises Refusal (403) in the words of RBAC."""
+        """Raises Refusal (403) with RBAC's message."""
         if self.rule(user, verb, resource.group, resource.plural, sub, namespace, name) is None:
             full = f"{resource.plural}/{sub}" if sub else resource.plural
             place = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
@@ -70,7 +71,7 @@ class Access:
     def rule(
         self, user: User, verb: str, group: str, plural: str, sub: str, namespace: str, name: str
     ) -> Object | None:
-        """The first rule that allows it; an empty one for an administrator."""
+        """The first rule that allows the request; an empty one for an administrator."""
         if user.rules is None:
             return {}
         full = f"{plural}/{sub}" if sub else plural

@@ -1,4 +1,4 @@
-"""The API port: takes requests apart, asks who may, and hands them to the part that answers."""
+"""The API port: parses requests, checks permissions, and passes them to their handlers."""
 
 from __future__ import annotations
 
@@ -39,15 +39,13 @@ VERSION = {
 
 #: Longer request lines are refused with 431, as by Go's server.
 LINE = 1 << 20
-#: Longer JSON answers are compressed for those who take gzip.
+#: Longer JSON answers are compressed if the client accepts gzip.
 GZIP = 128 * 1024
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 def application(cluster: Cluster) -> web.Application:
-    """The application of the API port."""
-
     async def handle(request: web.Request) -> web.StreamResponse:
         return await dispatch(cluster, request)
 
@@ -99,7 +97,7 @@ async def dispatch(cluster: Cluster, request: web.Request) -> web.StreamResponse
 
 
 def _certified(request: web.Request) -> str:
-    """The common name of the client's certificate, empty where it showed none."""
+    """The common name of the client's certificate; empty if there is none."""
     shown = request.transport.get_extra_info("peercert") if request.transport else None
     names = [value for part in (shown or {}).get("subject", ()) for key, value in part if key == "commonName"]
     return str(names[0]) if names else ""
@@ -162,7 +160,7 @@ def _call(
     name, sub = [*rest[1:], "", ""][:2]
     resource = cluster.served.find(group, version, rest[0])
     if resource is None or len(rest) > 3 or (sub and sub not in resource.subresources):
-        # The real server asks RBAC first; an unknown resource is 404 for those who may.
+        # The real server checks RBAC first: an unknown resource is 404 for permitted users.
         cluster.access.check(user, "get", Resource(group, version, rest[0], rest[0]), namespace, name, sub)
         raise statuses.page_not_found()
     flags = dict(query)
@@ -189,7 +187,7 @@ async def _answer(call: Call) -> web.StreamResponse:
 
 
 async def _own_answer(call: Call) -> web.StreamResponse:
-    """The request's answer, without what a fault makes of it."""
+    """The request's answer before a fault changes it."""
     access = call.cluster.access
     if call.sub == "exec":
         return await execs.serve(call)
@@ -213,7 +211,7 @@ async def _own_answer(call: Call) -> web.StreamResponse:
 
 
 async def _trouble(call: Call) -> None:
-    """A fault that comes before any answer. The others are left in the call."""
+    """Apply a fault that acts before the answer; other faults are stored in the call."""
     kind = call.sub if call.sub in ("exec", "log") else call.verb
     fault = call.cluster.faults.ask(kind, call.resource.plural, call.name)
     if fault is None:
@@ -235,14 +233,14 @@ async def _trouble(call: Call) -> None:
 
 
 async def _gone(request: web.Request) -> None:
-    """Until the client has gone."""
+    """Wait until the client has disconnected."""
     while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110 - has no event
         await asyncio.sleep(0.05)
     raise Refusal(500, text="cut")
 
 
 async def _rough(request: web.Request, fault: Fault, response: web.Response) -> web.StreamResponse:
-    """An answer as a broken server gives it; the answer itself where the fault is none of answers."""
+    """The answer as changed by a fault; unchanged if the fault does not concern answers."""
     body = response.body if isinstance(response.body, bytes) else b""
     match fault.action:
         case "silence":
@@ -280,7 +278,7 @@ async def _drip(request: web.Request, raw: bytes, fault: Fault) -> None:
 
 @functools.cache
 def _bomb() -> bytes:
-    """Without its end: who has unpacked that much has no use for it."""
+    """A truncated gzip stream: a client that unpacks so much does not need its end."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     start = packer.compress(b'{"metadata":{},"items":[{}') + packer.flush(zlib.Z_FULL_FLUSH)
     block = packer.compress(b",{}" * (1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -288,13 +286,13 @@ def _bomb() -> bytes:
 
 
 def cut(request: web.Request) -> None:
-    """End the TCP connection at once, with no word."""
+    """Abort the TCP connection."""
     if request.transport is not None:
         request.transport.abort()
 
 
 def answer(found: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """JSON (or bytes that are), ended by a newline."""
+    """A JSON response (bytes are sent as they are), with a newline at the end."""
     body = found if isinstance(found, bytes) else dumps(found) + b"\n"
     common = {"Audit-Id": str(uuid.uuid4()), "Cache-Control": "no-cache, private", "Content-Type": "application/json"}
     return web.Response(body=body, status=status, headers=common | (headers or {}))

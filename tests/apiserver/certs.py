@@ -1,4 +1,4 @@
-"""A certificate authority and a certificate for 127.0.0.1, made once per process."""
+"""A certificate authority and a certificate for 127.0.0.1, created once per process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """PEM texts: the authority's certificate, the server's, the server's key and the authority's."""
+    """PEM texts: CA certificate, server certificate, server key and CA key."""
 
     authority: bytes
     certificate: bytes
@@ -27,7 +27,7 @@ class Bundle:
 
 @functools.cache
 def bundle() -> Bundle:
-    """An ECDSA authority and server certificate, valid for a week."""
+    """An ECDSA CA and server certificate, valid for a week."""
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("test authority", authority_key, None, None)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -37,7 +37,7 @@ def bundle() -> Bundle:
 
 
 def client(user: str) -> tuple[bytes, bytes]:
-    """Certificate and key of a user, signed by this process's authority."""
+    """Certificate and key of a user, signed by this process's CA."""
     made = bundle()
     authority_key = serialization.load_pem_private_key(made.authority_key, None)
     assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
@@ -54,7 +54,7 @@ def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def write(made: Bundle, folder: str) -> tuple[str, str, str]:
-    """Paths of the authority, certificate and key in `folder`."""
+    """Paths of the CA, certificate and key in `folder`."""
     paths = []
     for name, text in (("ca.crt", made.authority), ("server.crt", made.certificate), ("server.key", made.key)):
         path = os.path.join(folder, name)
@@ -66,7 +66,7 @@ def write(made: Bundle, folder: str) -> tuple[str, str, str]:
 
 
 def server_context(authority: str, certificate: str, key: str) -> ssl.SSLContext:
-    """Clients may show a certificate; the common name is the user's."""
+    """Clients may send a certificate; its common name is the user."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     context.load_verify_locations(authority)

@@ -1,4 +1,4 @@
-"""Everything that the server knows, in one place for its parts."""
+"""The server's whole state, shared by its parts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.apiserver.store import Store
 
 @dataclass(slots=True)
 class Cluster:
-    """`requests` is what was asked of the API so far, oldest first; `garbage` are seconds until dependents follow.
+    """`requests`: API requests so far, oldest first; `garbage`: seconds until dependents are deleted.
 
-    `rough`: the seed of the rough mode of exec (README), None for one that delivers at once and in order.
+    `rough`: seed of the rough mode of exec (README); None: deliver immediately and in order.
     """
 
     folder: str
@@ -42,13 +42,13 @@ class Cluster:
         self.kubelet = Kubelet(self.store, self.folder, self.id)
 
     def dice(self) -> random.Random | None:
-        """What one exec's roughness is drawn from."""
+        """The random generator for the roughness of one exec."""
         return None if self.rough is None else random.Random(f"{self.rough}/{next(self._execs)}")
 
 
 @dataclass(slots=True)
 class Call:
-    """One request to the API, taken apart. `verb` is the one of RBAC; `name` is empty for a collection."""
+    """A parsed API request. `verb` is RBAC's; `name` is empty for a collection."""
 
     cluster: Cluster
     request: web.Request

@@ -1,4 +1,4 @@
-"""What a test may do to the server: the methods behind the control port, called by name with JSON values."""
+"""Operations for tests: the methods behind the control port, called by name with JSON values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Object = dict[str, Any]
 
 
 class Control:
-    """Every public method is an operation. They take and give JSON values only."""
+    """Every public method is an operation, with JSON values as arguments and result."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -27,7 +27,8 @@ class Control:
     # objects
 
     def put(self, obj: Object, run: bool = False, fake: bool = False) -> Object:
-        """Create or replace an object as it is, status and all. `run` starts a pod, `fake` only says it runs."""
+        """Create or replace an object unchanged, including status. `run` starts a pod, `fake` only marks it as
+        running."""
         resource = self.cluster.served.of(obj)
         if resource.plural == "pods":
             spec = dict(obj.get("spec") or {})
@@ -52,7 +53,7 @@ class Control:
         return len(objects)
 
     def scale(self, template: Object, count: int, start: int = 0, run: bool = False, fake: bool = True) -> list[str]:
-        """Many pods of a template: `{i}` in any of its texts is the number. The names."""
+        """Create many pods from a template; `{i}` in its texts is the number. Returns the names."""
         text = json.dumps(template)
         made = [
             self.put(json.loads(text.replace("{i}", str(i))), run=run, fake=fake and not run)
@@ -68,7 +69,7 @@ class Control:
     def patch(
         self, kind: str, name: str, patch: Object, namespace: str = "default", api_version: str = "v1"
     ) -> Object | None:
-        """Merge into an object, status and all, with no check. None where it is not there."""
+        """Merge into an object, including status, without checks. None if it does not exist."""
         resource = self._resource(kind, api_version)
         record = self.cluster.store.get(resource, namespace if resource.namespaced else "", name)
         if record is None:
@@ -77,7 +78,7 @@ class Control:
         return self.cluster.store.write(resource, merged).obj
 
     def remove(self, kind: str, name: str, namespace: str = "default", api_version: str = "v1") -> bool:
-        """An object is gone at once, as if it had never been; the processes of a pod are killed."""
+        """Remove an object immediately; kills the processes of a pod."""
         resource = self._resource(kind, api_version)
         record = self.cluster.store.remove(resource, namespace if resource.namespaced else "", name)
         if record is not None and resource.plural == "pods":
@@ -90,7 +91,7 @@ class Control:
     def delete(
         self, kind: str, name: str, namespace: str = "default", api_version: str = "v1", grace: int = 30
     ) -> bool:
-        """As a DELETE in the background would."""
+        """Delete like a DELETE with background propagation."""
         resource = self._resource(kind, api_version)
         record = self.cluster.store.get(resource, namespace if resource.namespaced else "", name)
         if record is None:
@@ -103,25 +104,25 @@ class Control:
         return self.cluster.served.of({"kind": kind, "apiVersion": api_version})
 
     def serve(self, group: str, version: str, plural: str, kind: str, namespaced: bool = True) -> None:
-        """Serve one more resource."""
+        """Serve an additional resource."""
         self.cluster.served.add(Resource(group, version, plural, kind, namespaced))
 
     def unserve(self, group: str) -> None:
-        """Serve nothing of a group any more."""
+        """Stop serving a group."""
         self.cluster.served.drop(group)
 
     def broken(self, group: str, version: str) -> None:
-        """A group of an aggregated API whose server is down: stale in discovery, 503 otherwise."""
+        """An aggregated API group whose server is down: stale in discovery, 503 otherwise."""
         self.cluster.served.broken[group] = version
 
     def compact(self) -> None:
-        """Forget the history: watches and pages from before are answered with 410."""
+        """Forget the history: older watches and pages get 410."""
         self.cluster.store.compact()
 
     # pods
 
     def processes(self, pod: str, namespace: str = "default") -> list[Object]:
-        """The living processes of a pod, those of commands sent into it included."""
+        """The live processes of a pod, including those of exec commands."""
         record = self.cluster.store.pod(namespace, pod)
         if record is None:
             return []
@@ -129,11 +130,11 @@ class Control:
         return [one for one in found if one["state"] not in ("Z", "X", "?")]
 
     def folder(self, pod: str, namespace: str = "default") -> str:
-        """Where commands in the pod begin, and its HOME."""
+        """The working folder of commands in the pod, which is also HOME."""
         return self.cluster.kubelet.pod(self._pod(pod, namespace)).folder
 
     def kill(self, pod: str, namespace: str = "default", signal: int = 9, container: str = "") -> None:
-        """A signal to the first process of a container (of all of them where none is named)."""
+        """Send a signal to the first process of a container (default: of all containers)."""
         known = self.cluster.kubelet.pod(self._pod(pod, namespace))
         for name, one in known.containers.items():
             if one.child is not None and container in ("", name):
@@ -149,10 +150,10 @@ class Control:
         previous: bool = False,
         ended: bool | None = None,
     ) -> None:
-        """Give a container a log: a file of `STAMP TEXT` lines on disk, or `lines` (stamped now).
+        """Set a container's log: a file of `TIMESTAMP TEXT` lines on disk, or `lines` (with the current time).
 
-        Without `previous`, later calls with `lines` go on in the same log. `ended` says that nothing more comes;
-        by default a file has ended and lines have not.
+        Without `previous`, later calls with `lines` append to the same log. `ended`: no more lines will come; by
+        default True for a file and False for lines.
         """
         record = self._pod(pod, namespace)
         known = self.cluster.kubelet.pod(record)
@@ -190,13 +191,13 @@ class Control:
         return record
 
     def node(self, name: str, up: bool) -> None:
-        """A node's kubelet dies or comes back."""
+        """Stop or restart a node's kubelet."""
         self.cluster.kubelet.node(name, up=up)
 
     # faults, users, requests
 
     def fault(self, values: Object) -> int:
-        """Set a fault (see faults.Fault); its number."""
+        """Set a fault (see faults.Fault); returns its number."""
         return self.cluster.faults.add(**values).id
 
     def faults(self) -> list[Object]:
@@ -207,20 +208,20 @@ class Control:
         self.cluster.faults.clear()
 
     def user(self, name: str, rules: list[Object] | None, groups: list[str] | None = None) -> str:
-        """Create or change a user (rules None: administrator); its token."""
+        """Create or change a user (rules None: administrator); returns the token."""
         return self.cluster.access.put(name, rules, groups)
 
     def client_certificate(self, user: str) -> list[str]:
-        """A certificate and its key (PEM) by which the server knows `user`."""
+        """A certificate and its key (PEM) that identify `user`."""
         certificate, key = certs.client(user)
         return [certificate.decode(), key.decode()]
 
     def expire(self, token: str) -> None:
-        """From now on this token is answered with 401."""
+        """Answer this token with 401 from now on."""
         self.cluster.access.tokens.pop(token, None)
 
     def token(self, user: str, token: str) -> None:
-        """One more token of a user."""
+        """An additional token of a user."""
         self.cluster.access.tokens[token] = user
 
     def requests(self, since: int = 0) -> list[Object]:
@@ -230,7 +231,8 @@ class Control:
         self.cluster.requests.clear()
 
     def settings(self, values: Object) -> None:
-        """Of the kubelet (see kubelet.Settings), `garbage` (seconds), `page` (largest of a list), `rough` (seed)."""
+        """Settings of the kubelet (see kubelet.Settings), `garbage` (seconds), `page` (maximum of a list), `rough`
+        (seed)."""
         for key, value in values.items():
             if key in ("garbage", "page", "rough"):
                 setattr(self.cluster, key, value)
@@ -240,7 +242,7 @@ class Control:
                 raise ValueError(f"no such setting: {key}")
 
     def controller(self, on: bool, delay: float = 0.05) -> None:
-        """Whether jobs are looked after (suspend, resume, Volcano's commands, Kueue, failures)."""
+        """Whether controllers run (suspend, resume, Volcano's commands, Kueue, failures)."""
         self.controllers.switch(on, delay)
 
 

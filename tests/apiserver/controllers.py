@@ -1,8 +1,8 @@
-"""Very small controllers of the job kinds: suspend, resume, Volcano's commands, Kueue's Workload.active, failures.
+"""Minimal controllers of the job kinds: suspend, resume, Volcano's commands, Kueue's Workload.active, failures.
 
-After a failure they do what is recorded of the real ones: the Job controller counts every pod as failed, deletes those
-that still run and keeps the failed one; the training-operator deletes all pods, reports the culprit's exit code before
-and makes a pod of the culprit's name once more. Events are written as theirs.
+After a failure they act like the recorded real ones: the Job controller counts all pods as failed, deletes those that
+still run and keeps the failed one; the training-operator deletes all pods, first reports the culprit's exit code, and
+creates a pod of the culprit's name again. They write the same events.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from tests.apiserver.store import Event, Record, now
 
 Object = dict[str, Any]
 
-#: Kind -> reason and message of the condition Suspended, when it becomes True and False. {} is the object's name.
+#: Kind -> reason and message of the condition Suspended when it becomes True and False. {} is the object's name.
 WORDS = {
     "Job": ("JobSuspended", "Job suspended", "JobResumed", "Job resumed"),
     "JobSet": ("SuspendedJobs", "jobset is suspended", "ResumeJobs", "jobset is resumed"),
     "TrainJob": ("Suspended", "TrainJob is suspended", "Resumed", "TrainJob is resumed"),
 }
 TRAINING = "kubeflow.org"
-#: Kinds whose pods are looked after when one fails.
+#: Kinds whose failed pods are handled.
 FAILING = (("Job", "batch/v1"), ("PyTorchJob", "kubeflow.org/v1"))
-#: Reason of the event of a pod that was made.
+#: Reason of the event for a created pod.
 CREATED = {"Job": "SuccessfulCreate", "PyTorchJob": "SuccessfulCreatePod"}
 VOLCANO = "batch.volcano.sh"
 KEPT = ("name", "generateName", "namespace", "labels", "annotations", "ownerReferences")
 
 
 class Controllers:
-    """Off until a test switches them on. Each change is acted on `delay` seconds later, as by a real controller."""
+    """Off until a test switches them on. They act `delay` seconds after each change, like real controllers."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.on = False
         self.delay = 0.05
-        #: UID of an owner -> the pods that its suspension has taken away, and whether they had processes.
+        #: UID of an owner -> pods deleted by its suspension, and whether they had processes.
         self._away: dict[str, list[tuple[Object, bool]]] = {}
         cluster.store.listeners.append(self._happened)
 
@@ -69,7 +69,7 @@ class Controllers:
     # failures
 
     def _pod_happened(self, old: Record | None, new: Record) -> None:
-        """A pod was made, or has failed by itself: those that are being deleted fail of that."""
+        """A pod was created or has failed by itself; failures of pods being deleted are ignored."""
         above = next((one for one in new.obj["metadata"].get("ownerReferences") or [] if one.get("controller")), None)
         if above is None or (above["kind"], above["apiVersion"]) not in FAILING:
             return
@@ -87,7 +87,7 @@ class Controllers:
             self.cluster.kubelet.spawn(failing(resource, owner, new))
 
     async def _job_failed(self, resource: Resource, job: Record, culprit: Record) -> None:
-        """`backoffLimit: 0`: all pods count as failed, those that still run go, with their logs."""
+        """`backoffLimit: 0`: all pods count as failed; running ones are deleted, with their logs."""
         await asyncio.sleep(self.delay)
         current = self._again(resource, job)
         if current is None or current.obj["spec"].get("backoffLimit", 6):
@@ -112,7 +112,7 @@ class Controllers:
             self._tell(current, "BackoffLimitExceeded", text, warning=True)
 
     async def _training_failed(self, resource: Resource, job: Record, culprit: Record) -> None:
-        """`cleanPodPolicy: Running` of the training-operator, which takes the failed pod, too."""
+        """`cleanPodPolicy: Running` of the training-operator, which also deletes the failed pod."""
         code = _exit_code(culprit)
         self._tell(
             job, "ExitedWithCode", f"Pod: {culprit.obj['metadata']['namespace']}.{culprit.name} exited with code {code}"
@@ -133,7 +133,7 @@ class Controllers:
         self._again_and_gone(culprit)
 
     def _again_and_gone(self, culprit: Record) -> None:
-        """The operator makes a pod of the culprit's name once more, and deletes it before it runs."""
+        """The operator creates a pod of the culprit's name again, and deletes it before it runs."""
         pods = self.cluster.served.find("", "v1", "pods")
         assert pods is not None
         if self.cluster.store.pod(culprit.obj["metadata"]["namespace"], culprit.name) is not None:
@@ -149,7 +149,7 @@ class Controllers:
         self._tell(owner, reason, f"Deleted pod: {pod.name}")
 
     def _tell(self, about: Record, reason: str, message: str, *, warning: bool = False) -> None:
-        """An event, as a controller or a kubelet writes it."""
+        """Write an event like a controller or kubelet."""
         events = self.cluster.served.find("", "v1", "events")
         assert events is not None
         metadata = about.obj["metadata"]
@@ -167,14 +167,14 @@ class Controllers:
         self.cluster.store.write(events, event)
 
     async def _suspend(self, resource: Resource, record: Record) -> None:
-        """Follow spec.suspend: what is below goes or comes back, then the status says so."""
+        """Apply spec.suspend: delete or restore the children, then update the status."""
         await asyncio.sleep(self.delay)
         current = self._again(resource, record)
         if current is None:
             return
         off = _suspended(current)
         if off and (workload := self._workload_of(current.uid)) and _active(workload[1]) and _admitted(workload[1]):
-            # Kueue admitted it: it is started again at once.
+            # Kueue has admitted it, so it is resumed immediately.
             self._set_suspend(resource, current, value=False)
             return
         if off:
@@ -189,7 +189,7 @@ class Controllers:
             self.cluster.store.update(resource, current, status=_status(resource, current.obj, off=off))
 
     async def _command(self, resource: Resource, record: Record) -> None:
-        """Volcano: AbortJob and ResumeJob; the command is consumed."""
+        """Volcano: AbortJob and ResumeJob; the command object is deleted."""
         await asyncio.sleep(self.delay)
         self.cluster.store.remove(resource, record.obj["metadata"].get("namespace", ""), record.name)
         target = record.obj.get("target") or {}
@@ -243,7 +243,7 @@ class Controllers:
     # what the controllers share
 
     def _again(self, resource: Resource, record: Record) -> Record | None:
-        """The object as it is now; None where it is gone or another one."""
+        """The current object; None if it is gone or was replaced."""
         namespace = record.obj["metadata"].get("namespace", "")
         found = self.cluster.store.get(resource, namespace, record.name)
         return found if found is not None and found.uid == record.uid else None
@@ -270,7 +270,7 @@ class Controllers:
             self.cluster.store.write(resource, record.obj | {"spec": spec, "metadata": metadata})
 
     def _take_pods(self, uid: str) -> None:
-        """Delete the pods of an owner that have not ended, and remember them."""
+        """Delete an owner's pods that have not ended, and remember them."""
         for resource, record in self._children(uid):
             if resource.plural != "pods" or record.obj["metadata"].get("deletionTimestamp"):
                 continue
@@ -281,7 +281,7 @@ class Controllers:
             deleting.delete(self.cluster, resource, record, {})
 
     def _bring_pods(self, uid: str) -> int:
-        """New pods in the place of those that were taken away; their number."""
+        """Create new pods in place of the deleted ones; returns their number."""
         pods = self.cluster.served.find("", "v1", "pods")
         assert pods is not None
         away = self._away.pop(uid, [])
@@ -289,7 +289,7 @@ class Controllers:
             metadata = {key: value for key, value in old["metadata"].items() if key in KEPT}
             if (prefix := metadata.get("generateName")) is not None:
                 metadata["name"] = prefix + secrets.token_hex(3)[:5]
-            # A pod of the same name may still be on its way out.
+            # A pod of the same name may still be terminating.
             elif self.cluster.store.pod(metadata["namespace"], metadata["name"]) is not None:
                 self.cluster.store.remove(pods, metadata["namespace"], metadata["name"])
             made = {"metadata": metadata, "spec": old["spec"], "status": {"phase": "Pending"}}
@@ -336,7 +336,7 @@ def _admitted(record: Record) -> bool:
 
 
 def _status(resource: Resource, obj: Object, *, off: bool) -> Object:
-    """The status after a suspension or a resumption."""
+    """The status after suspending or resuming."""
     status: Object = json.loads(json.dumps(obj.get("status") or {}))
     listed = status.setdefault("conditions", [])
     name = obj["metadata"]["name"]
@@ -364,7 +364,7 @@ def _status(resource: Resource, obj: Object, *, off: bool) -> Object:
 
 
 def _condition(listed: list[Object], kind: str, value: str, reason: str, message: str) -> None:
-    """Set one condition in its place, or at the end."""
+    """Replace a condition, or append it."""
     made = {"type": kind, "status": value, "reason": reason, "message": message, "lastTransitionTime": now()}
     for index, one in enumerate(listed):
         if one["type"] == kind:

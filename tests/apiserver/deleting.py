@@ -1,4 +1,4 @@
-"""DELETE with its traps, evictions, and what follows an owner: the garbage collector."""
+"""DELETE with its special cases, evictions, and the garbage collector."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def serve(call: Call) -> tuple[bytes | Object, dict[str, str]]:
 
 
 def _options(call: Call) -> Object:
-    """DeleteOptions: those of the body alone where there is a body, else those of the query."""
+    """DeleteOptions: only those of the body if there is a body, else those of the query."""
     body = call.entry["body"]
     if body and body.strip():
         try:
@@ -69,7 +69,7 @@ def _orphans_by_default(resource: Resource) -> bool:
 
 
 def delete(cluster: Cluster, resource: Resource, record: Record, options: Object) -> bytes | Object:
-    """Delete an object as the options say, and give the answer of the real server."""
+    """Delete an object with the given options; returns the real server's answer."""
     dry = "All" in (options.get("dryRun") or [])
     if resource.plural == "pods" and not resource.group:
         return _delete_pod(cluster, resource, record, options.get("gracePeriodSeconds"), dry)
@@ -99,7 +99,7 @@ def delete(cluster: Cluster, resource: Resource, record: Record, options: Object
 
 
 async def _finalize(cluster: Cluster, resource: Resource, record: Record, policy: str) -> None:
-    """The collector's part of a deletion with finalizers; those of others must be taken off by others."""
+    """The garbage collector's part of a deletion with finalizers; other finalizers must be removed by their owners."""
     await _collect(cluster, record.uid, orphan=policy == "Orphan")
     namespace = record.obj["metadata"].get("namespace", "")
     while policy == "Foreground" and any(_dependents(cluster, record.uid)):
@@ -123,7 +123,7 @@ def _dependents(cluster: Cluster, uid: str) -> list[tuple[Resource, Record]]:
 
 
 async def _collect(cluster: Cluster, uid: str, *, orphan: bool) -> None:
-    """What an owner that goes leaves behind: let go, or deleted in its turn."""
+    """Orphan or delete the dependents of a deleted owner."""
     await asyncio.sleep(cluster.garbage)
     for resource, record in _dependents(cluster, uid):
         metadata = record.obj["metadata"]
@@ -149,7 +149,7 @@ async def evict(call: Call) -> Object:
 
 
 def _delete_pod(cluster: Cluster, resource: Resource, record: Record, grace: int | None, dry: bool) -> bytes:
-    """A pod goes when its containers have ended, or at once where it never had a node or is finished."""
+    """Delete a pod: when its containers have ended, or at once if it never had a node or is finished."""
     spec, metadata = record.obj.get("spec", {}), record.obj["metadata"]
     wanted = grace if grace is not None else spec.get("terminationGracePeriodSeconds", 30)
     phase = record.obj.get("status", {}).get("phase")

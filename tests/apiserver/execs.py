@@ -1,4 +1,4 @@
-"""pods/exec over WebSockets: a real local process for each command, and the ways in which that goes wrong."""
+"""pods/exec over WebSockets: a real local process for each command, with the possible failures."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tests.apiserver.processes import Child, Pipe
 from tests.apiserver.statuses import Refusal
 from tests.apiserver.store import Record
 
-#: Bytes of stdin that may wait for a process that does not read them.
+#: Maximum bytes of stdin to buffer for a process that does not read.
 WAITING = 1 << 20
-#: The rough mode, after recordings of a real cluster (recordings/exec-order): bytes of one stream that runtime, kubelet
-#: and API server may hold back together, while the other stream goes on; seconds that a burst may be late.
+#: Rough mode, based on recordings of a real cluster (recordings/exec-order): bytes of one stream that runtime, kubelet
+#: and API server may delay together, while the other stream continues; seconds that a burst may be late.
 HELD, LATE_SECONDS = 2 << 20, 0.05
 
 
 async def serve(call: Call) -> web.StreamResponse:
-    """The handshake with its refusals, then the session."""
+    """The handshake, possibly refused, and then the session."""
     request = call.request
     if request.headers.get("Upgrade", "").lower() != "websocket":
         raise statuses.bad_request("Upgrade request required")
@@ -65,11 +65,11 @@ async def serve(call: Call) -> web.StreamResponse:
 
 
 class Gone(Exception):
-    """The client is no longer there, or a fault has cut it off."""
+    """The client has disconnected, or a fault has cut the connection."""
 
 
 class Session:
-    """One command in a container."""
+    """A command in a container."""
 
     def __init__(self, call: Call, socket: web.WebSocketResponse, protocol: str, record: Record, container: str):
         self.call = call
@@ -115,7 +115,7 @@ class Session:
             tasks.append(loop.create_task(self._feed(self.stdin)))
         work = loop.create_task(self._work())
         try:
-            # Whoever ends first: the command, or the client.
+            # Either the command or the client may end first.
             await asyncio.wait([work, tasks[0]], return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise Gone
@@ -186,7 +186,7 @@ class Session:
             self.pod.execs.remove(self.child)
 
     def leave(self) -> None:
-        """The client is gone: the process is left alone. Its stdin ends, its output is not read any more."""
+        """The client has disconnected: the process continues. Its stdin is closed and its output is no longer read."""
         if self.child is None:
             return
         if self.stdin is not None and not self.tty:
@@ -199,7 +199,7 @@ class Session:
     # frames to the client
 
     async def _work(self) -> None:
-        """All output, then the outcome."""
+        """Send all output, then the result."""
         assert self.child is not None
         if self.fault and self.fault.action == "stall":
             await self._stall(self.fault.seconds)
@@ -220,9 +220,9 @@ class Session:
             await self._frame(channel, self._held_back(channel, data))
 
     async def _deliver(self, channel: int, pipe: Pipe, dice: random.Random) -> None:
-        """What a stream prints, late and in bursts, whatever the other one does."""
+        """Send a stream's output, late and in bursts, independent of the other stream."""
         held, over, changed = bytearray(), False, asyncio.Event()
-        #: Some execs are late with one stream, some with both, most with none.
+        #: Some execs delay one stream, some both, most none.
         late = dice.choice((0.0, 0.0, 0.1, 0.8))
 
         async def read() -> None:
@@ -272,7 +272,7 @@ class Session:
         await self._say(channel, data)
 
     def _held_back(self, channel: int, data: bytes) -> bytes:
-        """What is sent of `data` where the end of stdout shall never arrive."""
+        """The part of `data` to send if the end of stdout must never arrive."""
         if self.fault is None or self.fault.action != "drop-before-end" or channel != frames.STDOUT:
             return data
         data = self._tail + data
@@ -310,12 +310,12 @@ class Session:
             self._cut()
         transport = self.call.request.transport
         if self._random is not None and transport is not None and self._random.random() < 0.5:
-            transport.close()  # what was written is sent, and no close frame
+            transport.close()  # pending data is sent, but no close frame
             raise Gone
         await self.socket.close(code=1000)
 
     async def _stall(self, seconds: float) -> None:
-        """Send nothing: for `seconds`, or for ever."""
+        """Send nothing for `seconds`, or forever."""
         await asyncio.sleep(seconds or 86400)
 
     async def _flushed(self) -> None:
@@ -340,7 +340,7 @@ class Session:
     # frames of the client
 
     async def _receive(self) -> None:
-        """Until the client closes or is gone. Pings are answered while this runs."""
+        """Receive until the client closes or disconnects. Answers pings meanwhile."""
         while True:
             message = await self.socket.receive()
             if message.type not in (WSMsgType.BINARY, WSMsgType.TEXT):

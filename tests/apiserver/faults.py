@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: per kind of request and pod, a number of times or by chance with a seed."""
+"""Faults to inject: per kind of request and pod, a number of times or randomly with a seed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.apiserver.statuses import Refusal
 
-#: Answers instead of the request's own.
+#: Answers that replace the request's own.
 REFUSALS = ("throttle", "dialing", "unavailable", "status")
-#: What happens to an exec, a log or any connection.
+#: Faults of an exec, a log or any connection.
 ACTIONS = (
     *REFUSALS,
     "drop",  # the connection is cut before an answer
@@ -22,27 +22,26 @@ ACTIONS = (
     "drop-before-exit",  # exec: all output, then cut before the frame of channel 3
     "drop-inside-exit",  # exec: cut within that frame
     "drop-after-exit",  # exec: that frame whole, then cut with no close frame
-    "stall",  # exec and log: nothing more is sent after the start, for `seconds` (0: for ever)
-    "stall-before-exit",  # exec: all output, then silence, for `seconds` (0: for ever)
+    "stall",  # exec and log: nothing more is sent after the start, for `seconds` (0: forever)
+    "stall-before-exit",  # exec: all output, then silence, for `seconds` (0: forever)
     "pause",  # exec: `seconds` of silence in each stream, before more than `bytes` bytes of it
     "slow",  # exec and log: `seconds` between two frames or chunks
     "split",  # exec: frames of `bytes` bytes, cut inside characters
     "end-early",  # log: a clean end after `bytes`, as when a kubelet dies
-    "silence",  # the request is taken and never answered
+    "silence",  # the request is accepted and never answered
     "drip",  # `bytes` of the answer at once, then a byte every `seconds` (0: one second), head and all; log: its lines
     "endless",  # a body that never ends: items of a list, lines of a log
     "bomb",  # a small gzip body that unpacks to 4 GiB of empty objects
-    "endless-pages",  # list: each page names one more
+    "endless-pages",  # list: each page refers to another one
 )
 
 
 @dataclass(slots=True)
 class Fault:
-    """One switch. It fires on requests of `kind` to a pod (or object) whose name matches `name`.
+    """A fault, applied to requests of `kind` for a pod (or object) whose name matches `name`.
 
-    `kind` is a verb of RBAC (get, list, watch, create, patch, delete), or exec, log, or any of these; or discovery; or
-    every one.
-    `times` bounds how often it fires (None: always), `probability` leaves it to a generator seeded with `seed`.
+    `kind`: an RBAC verb (get, list, watch, create, patch, delete), exec, log, or any of these; discovery; or every.
+    `times`: how often it is applied (None: always); `probability`: chance, from a generator with `seed`.
     """
 
     action: str
@@ -66,7 +65,7 @@ class Fault:
         self._random = random.Random(self.seed)
 
     def fires(self, kind: str, resource: str, name: str) -> bool:
-        """Whether it happens now; counts where it does."""
+        """Whether the fault applies now; counts it if so."""
         many = ("every",) if kind == "discovery" else ("any", "every")
         if self.kind not in (kind, *many) or not fnmatch.fnmatchcase(name, self.name):
             return False
@@ -80,7 +79,7 @@ class Fault:
         return True
 
     def refusal(self) -> Refusal | None:
-        """The answer it gives, None where it is no answer."""
+        """The fault's answer; None if it has none."""
         if self.action == "throttle":
             text = self.message or "Too many requests, please try again later."
             return Refusal(429, text=text + "\n", headers={"Retry-After": f"{max(self.seconds, 0):.0f}"})
@@ -100,7 +99,7 @@ class Fault:
 
 
 class Switchboard:
-    """All switches, asked in the order in which they were set; the first that fires wins."""
+    """All faults in the order in which they were set; the first match applies."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []

@@ -1,4 +1,4 @@
-"""The sub-protocols of exec over WebSockets: how channels become messages, and how an outcome is told."""
+"""Subprotocols of exec over WebSockets: encoding of channels and of exit statuses."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 
 V5 = "v5.channel.k8s.io"
 V4 = "v4.channel.k8s.io"
-#: All that the server speaks, the one it likes best first.
+#: Supported protocols, the preferred one first.
 PROTOCOLS = (V5, V4, "channel.k8s.io", "base64.channel.k8s.io")
 
 
 def choose(offered: Sequence[str]) -> str | None:
-    """The protocol for a client; "" where it offered none, None where the server knows none of them."""
+    """The protocol for a client; "" if it offered none, None if the server supports none of them."""
     if not offered:
         return ""
     return next((protocol for protocol in PROTOCOLS if protocol in offered), None)
 
 
 def encode(protocol: str, channel: int, data: bytes) -> bytes | str:
-    """One message: bytes for a binary one, a text for the protocol with base64."""
+    """A message: bytes for a binary one, text for a base64 protocol."""
     if protocol.startswith("base64"):
         return f"{channel}{base64.b64encode(data).decode()}"
     return bytes([channel]) + data
 
 
 def decode(protocol: str, message: bytes | str) -> tuple[int, bytes]:
-    """Channel and data. Raises ValueError for a message that is none."""
+    """Channel and data. Raises ValueError for an invalid message."""
     if isinstance(message, str):
         return int(message[:1]), base64.b64decode(message[1:])
     if not message:
@@ -39,7 +39,7 @@ def decode(protocol: str, message: bytes | str) -> tuple[int, bytes]:
 
 
 def exited(protocol: str, argv: Sequence[str], code: int) -> bytes:
-    """What channel 3 says of a command that ran to its end."""
+    """Message of channel 3 for a command that ran to its end."""
     if code == 0:
         return b'{"metadata":{},"status":"Success"}' if protocol in (V5, V4) else b""
     words = f"command terminated with exit code {code}"
@@ -53,7 +53,7 @@ def exited(protocol: str, argv: Sequence[str], code: int) -> bytes:
 
 
 def not_started(protocol: str, text: str) -> bytes:
-    """What channel 3 says of a command that the runtime could not start."""
+    """Message of channel 3 for a command that the runtime could not start."""
     words = "error executing command in container: failed to exec in container: failed to start exec "
     words += f'"{secrets.token_hex(32)}": {text}'
     cause = words if protocol != V5 else f"Internal error occurred: {words}"

@@ -1,4 +1,4 @@
-"""The test API server in its own process, and all that a test may do to it."""
+"""Runs the test API server in a separate process and controls it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ import yaml
 from tests.apiserver import processes
 
 ROOT = Path(__file__).parents[2]
-#: Seed of the rough mode (README). The head of a test run shows it; the variable repeats it.
+#: Seed of the rough mode (README). The header of a test run shows it; set the variable to repeat it.
 SEED = int(os.environ.setdefault("ATLCTL_ROUGH_SEED", str(secrets.randbelow(1_000_000))))
 Object = dict[str, Any]
 
 
 class Server:
-    """Starts the server; `close()` (or leaving the context) ends it with every process of its pods.
+    """Starts the server; `close()` (or leaving the context) ends it with all processes of its pods.
 
-    `url` is the API's, `ca` the path of its authority, `kubeconfig` the path of a file with the user `admin`.
-    Raises RuntimeError where it does not start, or where an operation fails.
+    `url`: of the API; `ca`: path of its CA; `kubeconfig`: path of a file with the user `admin`. Raises RuntimeError if
+    it does not start or an operation fails.
     """
 
     def __init__(self, namespace: str = "default", rough: int | None = SEED) -> None:
-        """`rough`: see README; None for what must be measured, or compared frame by frame."""
+        """`rough`: see README; None for tests that measure, or compare single frames."""
         self._temporary = tempfile.TemporaryDirectory(prefix="atl-api-", ignore_cleanup_errors=True)
         self.folder = Path(self._temporary.name)
         self._errors = (self.folder / "stderr").open("w+b")
@@ -59,7 +59,7 @@ class Server:
         self._id: str = where["id"]
         self._control = where["control"].removeprefix("http://")
         self._connection: http.client.HTTPConnection | None = None
-        #: A test may ask from several threads.
+        #: A test may use several threads.
         self._lock = threading.Lock()
         self.kubeconfig = self.write_kubeconfig("kubeconfig", namespace=namespace)
         if rough is not None:
@@ -74,7 +74,7 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """End the server, then whatever its pods have left."""
+        """End the server and the remaining processes of its pods."""
         if getattr(self, "_connection", None) is not None:
             self._connection.close()  # type: ignore[union-attr]
         for stream in (self.process.stdin, self.process.stdout):
@@ -91,11 +91,11 @@ class Server:
         self._temporary.cleanup()
 
     def errors(self) -> str:
-        """What the server has written to its stderr: tracebacks of its own faults."""
+        """The server's stderr, with tracebacks of its own errors."""
         return (self.folder / "stderr").read_text(errors="replace")
 
     def call(self, method: str, **values: Any) -> Any:
-        """An operation of control.Control by its name."""
+        """Call an operation of control.Control by name."""
         body = json.dumps(values)
         with self._lock:
             found = self._ask(method, body)
@@ -111,7 +111,7 @@ class Server:
                 self._connection.request("POST", f"/{method}", body, {"Content-Type": "application/json"})
                 return cast("dict[str, Any]", json.loads(self._connection.getresponse().read()))
             except (http.client.HTTPException, ConnectionError):
-                # The server closes connections that were idle for long.
+                # The server closes connections after a long idle time.
                 self._connection.close()
                 self._connection = None
                 if attempt == 2:
@@ -130,7 +130,7 @@ class Server:
     ) -> Path:
         """A kubeconfig file for a user, with a token or a client certificate.
 
-        `cluster` are further fields of the cluster (`tls-server-name`, ...).
+        `cluster`: additional fields of the cluster (`tls-server-name`, ...).
         """
         identity = {"token": token or f"token-{user}"}
         if certificate:
@@ -153,14 +153,14 @@ class Server:
     # objects
 
     def put(self, obj: Object, *, run: bool = False, fake: bool = False) -> Object:
-        """Create or replace an object as it is. `run` starts a pod's containers, `fake` only says that they run."""
+        """Create or replace an object unchanged. `run` starts a pod's containers, `fake` only marks them as running."""
         return cast("Object", self.call("put", obj=obj, run=run, fake=fake))
 
     def put_many(self, objects: list[Object]) -> int:
         return cast("int", self.call("put_many", objects=objects))
 
     def scale(self, template: Object, count: int, *, start: int = 0, run: bool = False, fake: bool = True) -> list[str]:
-        """Pods of a template, `{i}` in its texts being the number."""
+        """Create pods from a template; `{i}` in its texts is the number."""
         return cast("list[str]", self.call("scale", template=template, count=count, start=start, run=run, fake=fake))
 
     def get(self, kind: str, name: str, namespace: str = "default", api_version: str = "v1") -> Object | None:
@@ -171,20 +171,20 @@ class Server:
     def patch(
         self, kind: str, name: str, patch: Object, namespace: str = "default", api_version: str = "v1"
     ) -> Object | None:
-        """Merge into an object, status and all, with no check."""
+        """Merge into an object, including status, without checks."""
         return cast(
             "Object | None",
             self.call("patch", kind=kind, name=name, patch=patch, namespace=namespace, api_version=api_version),
         )
 
     def remove(self, kind: str, name: str, namespace: str = "default", api_version: str = "v1") -> bool:
-        """Gone at once; the processes of a pod are killed."""
+        """Remove an object immediately; kills the processes of a pod."""
         return cast("bool", self.call("remove", kind=kind, name=name, namespace=namespace, api_version=api_version))
 
     def delete(
         self, kind: str, name: str, namespace: str = "default", api_version: str = "v1", grace: int = 30
     ) -> bool:
-        """As a DELETE in the background would."""
+        """Delete like a DELETE with background propagation."""
         return cast(
             "bool", self.call("delete", kind=kind, name=name, namespace=namespace, api_version=api_version, grace=grace)
         )
@@ -192,24 +192,24 @@ class Server:
     # pods
 
     def processes(self, pod: str, namespace: str = "default") -> list[Object]:
-        """Living processes of a pod: pid, parent, group, state, command."""
+        """Live processes of a pod: pid, parent, group, state, command."""
         return cast("list[Object]", self.call("processes", pod=pod, namespace=namespace))
 
     def kill(self, pod: str, namespace: str = "default", number: int = signal.SIGKILL, container: str = "") -> None:
-        """A signal to the first process of the pod's containers."""
+        """Send a signal to the first process of the pod's containers."""
         self.call("kill", pod=pod, namespace=namespace, signal=int(number), container=container)
 
     def log(self, pod: str, namespace: str = "default", **values: Any) -> None:
-        """Give a container a log: `path` of a file of `STAMP TEXT` lines, or `lines`.
+        """Set a container's log: `path` of a file of `TIMESTAMP TEXT` lines, or `lines`.
 
-        Further: `container`, `previous`, `ended` (see control.Control.log).
+        Other values: `container`, `previous`, `ended` (see control.Control.log).
         """
         if "path" in values:
             values["path"] = str(values["path"])
         self.call("log", pod=pod, namespace=namespace, **values)
 
     def node(self, name: str, *, up: bool) -> None:
-        """A node's kubelet dies (its connections are cut) or comes back."""
+        """Stop a node's kubelet (its connections are cut) or restart it."""
         self.call("node", name=name, up=up)
 
     def wait_phase(self, pod: str, phase: str, namespace: str = "default", timeout: float = 10.0) -> Object:
@@ -226,7 +226,7 @@ class Server:
     # the rest
 
     def fault(self, action: str, **values: Any) -> int:
-        """Set a fault (see faults.Fault for the actions and values); its number."""
+        """Set a fault (see faults.Fault for actions and values); returns its number."""
         return cast("int", self.call("fault", values={"action": action, **values}))
 
     def faults(self) -> list[Object]:
@@ -237,19 +237,19 @@ class Server:
         self.call("clear_faults")
 
     def user(self, name: str, rules: list[Object] | None, groups: list[str] | None = None) -> str:
-        """Create or change a user; its token."""
+        """Create or change a user; returns the token."""
         return cast("str", self.call("user", name=name, rules=rules, groups=groups))
 
     def expire(self, token: str) -> None:
-        """From now on this token is answered with 401."""
+        """Answer this token with 401 from now on."""
         self.call("expire", token=token)
 
     def token(self, user: str, token: str) -> None:
-        """One more token of a user."""
+        """An additional token of a user."""
         self.call("token", user=user, token=token)
 
     def requests(self, since: int = 0) -> list[Object]:
-        """Requests to the API so far: time, method, path, query (pairs), headers, body, user, status, fault."""
+        """API requests so far: time, method, path, query (pairs), headers, body, user, status, fault."""
         return cast("list[Object]", self.call("requests", since=since))
 
     def forget_requests(self) -> None:
@@ -260,20 +260,20 @@ class Server:
         self.call("settings", values=values)
 
     def controller(self, *, on: bool = True, delay: float = 0.05) -> None:
-        """Whether jobs are looked after."""
+        """Whether controllers run."""
         self.call("controller", on=on, delay=delay)
 
     def compact(self) -> None:
         self.call("compact")
 
     def serve(self, group: str, version: str, plural: str, kind: str, *, namespaced: bool = True) -> None:
-        """Serve one more resource."""
+        """Serve an additional resource."""
         self.call("serve", group=group, version=version, plural=plural, kind=kind, namespaced=namespaced)
 
     def broken(self, group: str, version: str) -> None:
-        """A group of an aggregated API whose server is down: stale in discovery, 503 otherwise."""
+        """An aggregated API group whose server is down: stale in discovery, 503 otherwise."""
         self.call("broken", group=group, version=version)
 
     def unserve(self, group: str) -> None:
-        """Serve nothing of a group any more."""
+        """Stop serving a group."""
         self.call("unserve", group=group)

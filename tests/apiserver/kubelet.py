@@ -1,4 +1,4 @@
-"""The node agent: runs the containers of pods as local processes, keeps their status and logs, ends them."""
+"""Kubelet: runs containers of pods as local processes, maintains their status and logs, ends them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.apiserver.store import Record, Store, now
 Object = dict[str, Any]
 
 _REFERENCE = re.compile(r"\$\((\w+)\)")
-#: An annotation of a pod: it takes the whole grace period to go.
+#: Annotation of a pod that takes the whole grace period to end.
 STUBBORN = "tests/ignores-term"
 
 
 @dataclass(slots=True)
 class Settings:
-    """What a test may change: seconds, bytes of a log file before it is rotated (0: never).
+    """Settings for tests: seconds, bytes of a log file before it is rotated (0: never).
 
-    With `pid1` a first process without a handler for TERM does not get it, as on a real node.
+    With `pid1`, a first process without a handler does not receive SIGTERM, as on a real node.
     """
 
     path: str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -40,7 +40,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Container:
-    """A container that the node runs."""
+    """A container on a node."""
 
     spec: Object
     state: Object
@@ -55,10 +55,8 @@ class Container:
 
 @dataclass(slots=True)
 class Pod:
-    """What the node knows of a pod. `execs` are the commands that were sent into it, `logs` the runs of each container,
-
-    `cutters` end the connections of those commands.
-    """
+    """The kubelet's data of a pod. `execs`: commands executed in it; `logs`: runs of each container; `cutters`:
+    functions that cut the connections of these commands."""
 
     uid: str
     folder: str
@@ -75,7 +73,7 @@ class Pod:
 
 
 class Kubelet:
-    """All nodes at once. `down` holds the names of those that do not answer."""
+    """All nodes together. `down`: names of nodes that do not answer."""
 
     def __init__(self, store: Store, folder: str, server_id: str) -> None:
         self.store = store
@@ -91,7 +89,7 @@ class Kubelet:
         assert self._resource is not None
 
     def pod(self, record: Record) -> Pod:
-        """What the node keeps of a pod; made on the first use."""
+        """The kubelet's data of a pod, created when first used."""
         if (known := self.pods.get(record.uid)) is None:
             folder = os.path.join(self.folder, record.uid)
             os.makedirs(folder, exist_ok=True)
@@ -99,7 +97,7 @@ class Kubelet:
         return known
 
     def env(self, pod: Object, container: Object | None) -> dict[str, str]:
-        """The environment of a container: what its spec gives, PATH, and what every container has."""
+        """The environment of a container: from its spec, PATH, and the variables common to all containers."""
         metadata = pod["metadata"]
         env = {"PATH": self.settings.path, "HOSTNAME": metadata["name"]}
         env["HOME"] = os.path.join(self.folder, metadata["uid"])
@@ -186,7 +184,7 @@ class Kubelet:
         child = container.child
         assert child is not None
         code = await child.ended
-        # What else ran in the container ends with its first process, and so do the commands sent into it.
+        # The end of the first process also ends all other processes of the container and its exec commands.
         await self._kill(pod, container)
         await asyncio.wait(readers, timeout=1.0)
         for task in readers:
@@ -227,7 +225,7 @@ class Kubelet:
         self.sync(pod)
 
     def sync(self, pod: Pod) -> None:
-        """Write the status of the pod as its containers are now."""
+        """Update the pod's status from its containers."""
         if pod.containers:
             record = self._current(pod)
             init = [c.status() for name, c in pod.containers.items() if name in pod.init]
@@ -244,7 +242,7 @@ class Kubelet:
     # ending
 
     async def stop(self, record: Record, grace: float) -> None:
-        """TERM to the containers, KILL after `grace` seconds. Returns when nothing of the pod is left.
+        """SIGTERM to the containers, SIGKILL after `grace` seconds. Returns when all processes of the pod have ended.
 
         A node that is down does nothing until it is back.
         """
@@ -270,12 +268,12 @@ class Kubelet:
             await asyncio.wait(ended)
 
     def _term(self, child: Child) -> None:
-        """TERM to the first process alone; one without a handler does not get it where `pid1` is set."""
+        """SIGTERM to the first process only; with `pid1`, only if it has a handler."""
         if not self.settings.pid1 or processes.catches(child.pid, signal.SIGTERM):
             child.signal(signal.SIGTERM)
 
     async def sweep(self, uid: str) -> None:
-        """Kill whatever runs in a pod. Pods that go at the same time share one look at the processes."""
+        """Kill all processes of a pod. Pods that end at the same time share one scan of the processes."""
         self._doomed.add(uid)
         if self._sweep is None:
             self._sweep = self.spawn(self._sweeping())
@@ -287,7 +285,7 @@ class Kubelet:
         processes.kill_marked(self.id, doomed)
 
     def node(self, name: str, *, up: bool) -> None:
-        """A node's kubelet dies or comes back. Its death cuts connections and kills the commands sent into its pods."""
+        """Stop or restart a node's kubelet. A stop cuts connections and kills the exec commands in its pods."""
         if up:
             self.down.discard(name)
             return
@@ -304,7 +302,7 @@ class Kubelet:
                     run.wake()
 
     def forget(self, uid: str) -> None:
-        """The pod is gone from the API: followers of its logs are let go."""
+        """The pod was removed from the API: end followers of its logs."""
         if pod := self.pods.pop(uid, None):
             for runs in pod.logs.values():
                 for run in runs:
@@ -312,14 +310,14 @@ class Kubelet:
                     run.wake()
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
-        """A task that the server waits for (or cancels) at its end."""
+        """A task that the server awaits or cancels at its end."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def close(self) -> None:
-        """End every process of every pod."""
+        """End all processes of all pods."""
         for pod in self.pods.values():
             pod.ending = True
         processes.kill_marked(self.id)

@@ -1,4 +1,4 @@
-"""GET of one object and of lists: selectors, pages, and the tables that kubectl prints."""
+"""GET of an object and of lists: selectors, pages, and tables for kubectl."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def get(call: Call) -> bytes:
 
 
 def _inhabited(call: Call) -> bool:
-    """Whether a namespace is there without having been made: `default` always is, and any that holds an object."""
+    """Whether a namespace exists without having been created: `default`, and any that contains an object."""
     return call.name == "default" or any(key[0] == call.name for _, key, _ in call.cluster.store.everything())
 
 
 def whole(resource: Resource, record: Record) -> bytes:
-    """One object with its kind."""
+    """An object with its kind."""
     return _head(resource, resource.kind) + b"," + view(resource, record)
 
 
 def view(resource: Resource, record: Record) -> bytes:
-    """The rest of an object after its kind; an event in the form of the group that is asked."""
+    """The part of an object after its kind; an event in the format of the requested group."""
     if resource.group == "events.k8s.io":
         return dumps(new_event(record.obj))[1:]
     return record.rest
@@ -62,7 +62,7 @@ def wants_table(call: Call) -> bool:
 
 
 def chosen(call: Call) -> list[Record]:
-    """The objects of a collection that the selectors let through, in the order of their names."""
+    """The objects of a collection that match the selectors, by name."""
     test = selecting.selector(call.get("labelSelector"), call.get("fieldSelector"))
     found = call.cluster.store.all(call.resource)
     return [
@@ -73,14 +73,14 @@ def chosen(call: Call) -> list[Record]:
 
 
 def lists(call: Call) -> bytes:
-    """A list or one page of it. Raises Refusal: 410 for a version or a page that is too old."""
+    """A list or a page of it. Raises Refusal: 410 for a version or page that is too old."""
     store = call.cluster.store
     exact = call.get("resourceVersionMatch") == "Exact"
     if exact and int(call.get("resourceVersion") or 0) < store.oldest:
         raise Refusal(410, "Expired", "The resourceVersion for the provided list is too old.")
     records = chosen(call)
     metadata: Object = {"resourceVersion": str(store.version)}
-    # A list from the server's cache is never cut into pages.
+    # A list from the server's cache is never paged.
     limit = 0 if call.get("resourceVersion") == "0" else int(call.get("limit") or 0)
     limit = min(limit, call.cluster.page) if call.cluster.page and limit else limit
     if token := call.get("continue"):
@@ -125,7 +125,7 @@ def _pack(version: int, after: list[str]) -> str:
 
 
 def from_the_start() -> str:
-    """A token, each time another one, that brings the first page once more."""
+    """A new continue token that returns the first page again."""
     return base64.urlsafe_b64encode(dumps({"rv": 1 << 62, "start": [], "n": uuid.uuid4().hex})).decode()
 
 
@@ -139,7 +139,7 @@ def _unpack(token: str) -> tuple[int, list[str]]:
 
 
 def new_event(event: Object) -> Object:
-    """A core event in the form of events.k8s.io/v1."""
+    """A core event in the format of events.k8s.io/v1."""
     names = {
         "message": "note",
         "involvedObject": "regarding",

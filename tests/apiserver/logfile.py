@@ -1,4 +1,4 @@
-"""Log files of containers, in the kubelet's format (CRI) or as lines with a stamp, and how they are read."""
+"""Log files of containers, in the kubelet's CRI format or as lines with a timestamp, and how to read them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-#: A line longer than this is written in parts.
+#: Longer lines are written in parts.
 PART = 16384
 CHUNK = 256 * 1024
 
@@ -28,9 +28,9 @@ def stamp(at: float | None = None) -> bytes:
 
 @dataclass(slots=True)
 class Run:
-    """The log of one run of a container. `stamped` files hold `STAMP TEXT` lines instead of CRI ones.
+    """The log of a container's run. `stamped` files contain `TIMESTAMP TEXT` lines instead of CRI ones.
 
-    With `limit` bytes the file is rotated: the old one stays beside it, and only the new one is served.
+    With `limit` bytes the file is rotated: the old one is kept, and only the new one is served.
     """
 
     path: str
@@ -42,12 +42,12 @@ class Run:
     _changed: asyncio.Event | None = None
 
     def open(self) -> None:
-        """The file is there from the start of the container."""
+        """Create the file at the container's start."""
         with open(self.path, "ab"):
             pass
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Bytes from the container; whole lines go into the file at once."""
+        """Take bytes from the container; complete lines are written immediately."""
         rest = self._partial.setdefault(stream, bytearray())
         rest += data
         at = stamp()
@@ -67,7 +67,7 @@ class Run:
             self._append(b"".join(out))
 
     def end(self) -> None:
-        """The container has ended: what is left of a line is written without its end."""
+        """The container has ended: write the unfinished line."""
         for stream, rest in self._partial.items():
             if rest:
                 self._append(stamp() + b" " + stream.encode() + b" P " + bytes(rest) + b"\n")
@@ -76,7 +76,7 @@ class Run:
         self.wake()
 
     def write_lines(self, lines: list[str]) -> None:
-        """Lines of a test, each with a stamp of its own time or of now."""
+        """Lines of a test, each with its own timestamp or the current time."""
         for line in lines:
             self.feed("stdout", line.encode() + b"\n")
 
@@ -104,9 +104,9 @@ class Run:
 
 @dataclass(slots=True)
 class Options:
-    """What a reader asked for. `since` is in whole seconds, as the kubelet is told.
+    """Options of a reader. `since` is in whole seconds, as in the kubelet's API.
 
-    A follow ends where `stopped` says so, as when the node dies.
+    Following ends if `stopped` returns True, for example when the node fails.
     """
 
     follow: bool = False
@@ -118,7 +118,7 @@ class Options:
 
 
 async def read(run: Run, options: Options) -> AsyncIterator[bytes]:
-    """The answer's body in chunks. A follow goes on over rotations until the run has ended."""
+    """The answer's body in chunks. Following continues across rotations until the run has ended."""
     left = options.limit
     whole = True
     async for block in _blocks(run, options):
@@ -133,7 +133,7 @@ async def read(run: Run, options: Options) -> AsyncIterator[bytes]:
 
 
 async def _blocks(run: Run, options: Options) -> AsyncIterator[bytes]:
-    """Whole lines of the file as they are; the last block may end in the middle of one."""
+    """Blocks of the file, split at lines; the last one may end inside a line."""
     file = _open(run.path)
     try:
         if file is not None:
@@ -182,7 +182,7 @@ def _open(path: str):
 
 
 def _rotated(path: str, fd: int):
-    """The new file where `path` is another one by now."""
+    """The new file, if `path` was rotated."""
     try:
         same = os.stat(path).st_ino == os.fstat(fd).st_ino
     except FileNotFoundError:
@@ -191,10 +191,10 @@ def _rotated(path: str, fd: int):
 
 
 def _shown(block: bytes, stamped: bool, timestamps: bool, whole: bool) -> tuple[bytes, bool]:
-    """Lines of a file as the API gives them. `whole`: so was the line before. A piece that goes on has no stamp."""
+    """Lines of a file in the API's format. `whole`: the previous line was complete; a continuation has no timestamp."""
     if stamped and timestamps:
         return block, True
-    # Most stamps have one width, so cutting is several times faster than a pattern.
+    # Most timestamps have the same width, so slicing is several times faster than a pattern.
     lines = block.split(b"\n")
     if stamped:
         return b"\n".join([line[31:] if line[29:31] == b"Z " else line.partition(b" ")[2] for line in lines]), True
@@ -204,7 +204,7 @@ def _shown(block: bytes, stamped: bool, timestamps: bool, whole: bool) -> tuple[
     if whole and not _PARTIAL.search(block):
         return _CRI.sub(rb"\1 " if timestamps else b"", block), True
     shown = bytearray()
-    # Not splitlines: a carriage return is no end of a line.
+    # Not splitlines: a carriage return does not end a line.
     for line in lines[:-1] if not lines[-1] else lines:
         at, _, rest = line.partition(b" ")
         _, _, rest = rest.partition(b" ")
@@ -217,7 +217,7 @@ def _shown(block: bytes, stamped: bool, timestamps: bool, whole: bool) -> tuple[
 
 
 def _tail(file, size: int, lines: int | None) -> int:
-    """Where the last `lines` lines begin."""
+    """The position where the last `lines` lines begin."""
     if lines is None or size == 0:
         return 0
     if lines == 0:
@@ -243,7 +243,7 @@ def _tail(file, size: int, lines: int | None) -> int:
 
 
 def _first_since(file, size: int, since: int) -> int:
-    """Where the first line that is not older than `since` begins: stamps only grow, so half by half."""
+    """The position of the first line not older than `since`, by binary search: timestamps only grow."""
     low, high = 0, size
     while low < high:
         middle = (low + high) // 2
@@ -258,7 +258,7 @@ def _first_since(file, size: int, since: int) -> int:
 
 
 def _line_at(file, position: int, size: int) -> tuple[int, int, int | None]:
-    """Begin, end and stamp (whole seconds) of the line that holds byte `position`."""
+    """Start, end and timestamp (whole seconds) of the line that contains byte `position`."""
     begin = position
     while begin > 0:
         back = max(0, begin - 4096)

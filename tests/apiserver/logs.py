@@ -1,4 +1,4 @@
-"""pods/log: the options and their refusals, then the file in chunks."""
+"""pods/log: options with their refusals, then the file in chunks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"
 
 
 async def serve(call: Call) -> web.StreamResponse:
-    """The log of one container as text/plain."""
+    """The log of a container as text/plain."""
     options = _options(call)
     record, container = placing.container(call)
     if not record.obj["spec"].get("nodeName"):
@@ -122,7 +122,7 @@ def _number(call: Call, key: str) -> int | None:
 
 
 def _run(call: Call, record: Record, name: str) -> Run | str:
-    """The run whose log is wanted, or the text that the real server gives instead of one."""
+    """The requested run, or the real server's message if there is none."""
     status = podstatus.container_status(record.obj, name)
     state: dict[str, Any] = (status or {}).get("state") or {}
     last = ((status or {}).get("lastState") or {}).get("terminated")
@@ -147,7 +147,7 @@ def _run(call: Call, record: Record, name: str) -> Run | str:
 
 
 def _of(runs: list[Run], index: int, *, ended: bool) -> Run:
-    """A run by its place; an empty one where the container has printed nothing yet."""
+    """A run by its position; an empty one if the container has printed nothing yet."""
     if len(runs) >= -index:
         return runs[index]
     empty = Run("", ended=ended)

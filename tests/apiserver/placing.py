@@ -1,4 +1,4 @@
-"""Which container of which pod a request to a node means, and whether the node answers."""
+"""Finds the pod and container of a request to a node, and whether the node answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Object = dict[str, Any]
 
 
 def container(call: Call) -> tuple[Record, str]:
-    """Pod and container of an exec or a log. Raises Refusal: 404, or 400 where no container is meant."""
+    """Pod and container of an exec or log request. Raises Refusal: 404, or 400 if the container is ambiguous."""
     record = call.cluster.store.pod(call.namespace, call.name)
     if record is None:
         raise statuses.not_found(call.resource, call.name)
@@ -43,7 +43,7 @@ def is_running(record: Record, name: str) -> bool:
 
 
 def reachable(call: Call, record: Record, name: str) -> None:
-    """Raises Refusal (500) where the pod's node does not answer."""
+    """Raises Refusal (500) if the pod's node does not answer."""
     if record.obj["spec"].get("nodeName") in call.cluster.kubelet.down:
         address = record.obj.get("status", {}).get("hostIP", podstatus.NODE_IP)
         text = f"dial tcp {address}:10250: connect: connection refused"

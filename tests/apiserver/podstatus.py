@@ -1,4 +1,4 @@
-"""What a pod's status says, from the states of its containers."""
+"""Builds a pod's status from the states of its containers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def init_containers(pod: Object) -> list[Object]:
 
 
 def container_status(pod: Object, name: str) -> Object | None:
-    """The status of a container of any sort, None where the pod has none of this name."""
+    """The status of a container of any type; None if the pod has none of this name."""
     status = pod.get("status", {})
     groups = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
     listed: list[Object] = [one for group in groups for one in status.get(group) or []]
@@ -63,7 +63,7 @@ def one_container(spec: Object, state: Object, last: Object, restarts: int, cont
 
 
 def pod_status(pod: Object, statuses: list[Object], init: list[Object], started: str) -> Object:
-    """A whole status: phase, conditions, containers. Reasons of an earlier status (Evicted, ...) stay."""
+    """A complete status: phase, conditions, containers. Keeps the reason of an earlier status (Evicted, ...)."""
     states = [status["state"] for status in statuses]
     failed_init = any((s["state"].get("terminated") or {}).get("exitCode") for s in init)
     if states and all("terminated" in state for state in states):
@@ -109,7 +109,7 @@ def conditions(old: Object, wanted: dict[str, bool]) -> list[Object]:
 
 
 def fake_running(pod: Object, started: str | None = None) -> Object:
-    """The status of a pod whose containers run, without a process."""
+    """The status of a pod whose containers run, without processes."""
     at = started or now()
     name = pod["metadata"]["name"]
     statuses = [

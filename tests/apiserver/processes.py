@@ -1,4 +1,4 @@
-"""Real local processes that stand for those of a container: started, watched and ended without a thread each."""
+"""Real local processes as those of a container: started, watched and ended without a thread for each."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ import termios
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-#: In the environment of every process of a pod: "<server>/<pod UID>".
+#: Environment variable of all processes of a pod: "<server>/<pod UID>".
 MARK = "ATLCTL_TEST_POD"
-#: The mark of the test that runs; passed on so that the suite sees what is left over.
+#: The mark of the running test, passed on so that the suite finds leftovers.
 TEST_MARK = "ATLCTL_TEST_ID"
 
 
 class StartError(Exception):
-    """The runtime's words about a command that cannot start."""
+    """The container runtime's message for a command that cannot start."""
 
 
 class TooLongError(StartError):
-    """An argument or all of them together are too long."""
+    """An argument, or all of them together, is too long."""
 
 
 @dataclass(slots=True)
 class Child:
-    """A started process. `code` is set when it has ended: 128 + the signal where one killed it."""
+    """A started process. `code` is set when it has ended: 128 + the signal if it was killed by one."""
 
     pid: int
     ended: asyncio.Future[int]
 
     def signal(self, number: int, *, group: bool = False) -> None:
-        """To the process alone, or to its group; nothing where it has ended."""
+        """Send a signal to the process or to its group, if it still runs."""
         if not self.ended.done():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 (os.killpg if group else os.kill)(self.pid, number)
@@ -52,7 +52,7 @@ def start(
     *,
     tty: bool = False,
 ) -> Child:
-    """Start `argv` in its own session. Raises StartError in the words of the container runtime."""
+    """Start `argv` in its own session. Raises StartError with the container runtime's message."""
     if not argv:
         raise StartError("OCI runtime exec failed: exec failed: args must not be empty")
     prefix = "OCI runtime exec failed: exec failed: unable to start container process: "
@@ -104,7 +104,7 @@ def _watch(process: subprocess.Popen[bytes], ended: asyncio.Future[int]) -> None
 
 
 def marked(server: str, uids: Collection[str] | None = None) -> Iterator[int]:
-    """Processes of a server's pods (zombies too): of those with one of `uids`, or of all."""
+    """Processes of a server's pods, including zombies: of those with one of `uids`, or of all."""
     word = f"{MARK}={server}/".encode()
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -118,7 +118,7 @@ def marked(server: str, uids: Collection[str] | None = None) -> Iterator[int]:
 
 
 def kill_marked(server: str, uids: Collection[str] | None = None) -> None:
-    """SIGKILL those processes, again and again: what they had started meanwhile goes too."""
+    """SIGKILL these processes repeatedly, to include those started meanwhile."""
     for _ in range(20):
         living = [pid for pid in marked(server, uids) if not _is_zombie(pid)]
         if not living:
@@ -129,7 +129,7 @@ def kill_marked(server: str, uids: Collection[str] | None = None) -> None:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal. The first process of a container ignores all others but KILL."""
+    """Whether a process has a handler for a signal. A container's first process ignores all others except SIGKILL."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open(f"/proc/{pid}/status") as file:
             mask = int(file.read().partition("SigCgt:")[2].split()[0], 16)
@@ -146,7 +146,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def describe(pid: int) -> dict[str, object]:
-    """What a test may want to know of a process."""
+    """Information about a process for tests."""
     command, parent, state, group = "", 0, "?", 0
     with contextlib.suppress(OSError):
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -158,26 +158,26 @@ def describe(pid: int) -> dict[str, object]:
 
 
 class Pipe:
-    """The reading end of a pipe or a terminal, read only when asked: a writer that nobody reads gets stuck."""
+    """The read end of a pipe or terminal, read only on request: a writer without a reader blocks."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self.fd = fd
 
     async def read(self, size: int = 32768) -> bytes:
-        """The next bytes, empty at the end."""
+        """The next bytes; empty at the end."""
         while True:
             try:
                 return os.read(self.fd, size)
             except BlockingIOError:
                 await self._ready()
-            except OSError as error:  # a terminal without a slave any more
+            except OSError as error:  # a terminal whose other side is closed
                 if error.errno == errno.EIO:
                     return b""
                 raise
 
     async def write(self, data: bytes) -> bool:
-        """All of `data`; False where nobody reads any more."""
+        """Write all of `data`; False if the other side is closed."""
         view = memoryview(data)
         while view:
             try:

@@ -1,4 +1,4 @@
-"""Which resources are served, and the discovery answers about them."""
+"""Served resources, and the discovery documents for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REVIEW = ["create"]
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One plural of a group and version. `verbs` is empty for the usual ones."""
+    """A plural of a group and version. `verbs` is empty for the usual ones."""
 
     group: str
     version: str
@@ -39,7 +39,7 @@ class Resource:
 
     @property
     def builtin(self) -> bool:
-        """Compiled into the real server: items of its lists carry no kind."""
+        """Whether the real server has it compiled in: items of its lists have no kind."""
         return "." not in self.group or (self.group.endswith("k8s.io") and "x-k8s" not in self.group)
 
     @property
@@ -90,7 +90,7 @@ DEFAULT = (
     Resource("elastic.iml.github.io", "v1alpha1", "scaleplans", "ScalePlan"),
 )
 
-#: Kinds of what subresources take, where it is not that of the resource.
+#: Kinds of subresource bodies that differ from the resource's.
 SUB_KINDS = {
     "exec": "PodExecOptions",
     "attach": "PodAttachOptions",
@@ -103,11 +103,11 @@ V2BETA1 = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscovery
 
 
 class Served:
-    """The resources that this server knows now."""
+    """The currently served resources."""
 
     def __init__(self, resources: Iterable[Resource] = DEFAULT) -> None:
         self.resources = list(resources)
-        #: Groups whose own server does not answer, with their version: listed as stale, 503 for the rest.
+        #: Groups whose aggregated server does not answer, with their version: stale in discovery, 503 otherwise.
         self.broken: dict[str, str] = {}
         self._index()
 
@@ -120,7 +120,7 @@ class Served:
         self._index()
 
     def drop(self, group: str) -> None:
-        """No resource of this group is served any more, as on a cluster without its CRDs."""
+        """Stop serving a group, as on a cluster without its CRDs."""
         self.resources = [r for r in self.resources if r.group != group]
         self._index()
 
@@ -128,11 +128,11 @@ class Served:
         return self._by_path.get((group, version, plural))
 
     def of(self, obj: Object) -> Resource:
-        """The resource of an object. Raises KeyError where it is not served."""
+        """The resource of an object. Raises KeyError if it is not served."""
         return self._by_kind[obj["apiVersion"], obj["kind"]]
 
     def groups(self) -> dict[str, list[str]]:
-        """Group -> versions, without the core group; the preferred version comes first."""
+        """Group -> versions, without the core group; the preferred version first."""
         found: dict[str, list[str]] = {}
         for resource in self.resources:
             if resource.group and resource.version not in found.setdefault(resource.group, []):
@@ -147,7 +147,7 @@ class Served:
         return {"name": name, "versions": listed, "preferredVersion": listed[0]}
 
     def resource_list(self, group: str, version: str) -> Object | None:
-        """The classic answer for one group and version; None where nothing of it is served."""
+        """The classic document for a group and version; None if nothing of it is served."""
         resources = []
         for r in self.resources:
             if (r.group, r.version) != (group, version):
@@ -166,7 +166,7 @@ class Served:
         return head | {"groupVersion": f"{group}/{version}" if group else version, "resources": resources}
 
     def aggregated(self, core: bool) -> Object:
-        """The aggregated answer (v2) of /api or /apis."""
+        """The aggregated document (v2) of /api or /apis."""
         groups: dict[str, list[str]] = {"": ["v1"]} if core else self.groups()
         items = []
         for name, versions in groups.items():
@@ -205,7 +205,7 @@ def _sub_verbs(sub: str) -> list[str]:
 
 
 def negotiate(accept: str) -> str | None:
-    """Which of `aggregated`, `classic` an Accept header gets; None where the server has neither."""
+    """The format for an Accept header, `aggregated` or `classic`; None if the server supports neither."""
     for wanted in accept.replace(" ", "").split(",") if accept else ["*/*"]:
         if wanted.startswith((V2, V2BETA1)):
             return wanted

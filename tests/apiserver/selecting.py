@@ -1,4 +1,4 @@
-"""Label and field selectors, as the server reads them."""
+"""Label and field selectors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COMMA = re.compile(r",(?![^(]*\))")
 
 
 def selector(labels: str, fields: str) -> Test | None:
-    """One test of both selectors, None where nothing is selected away. Raises Refusal (400) for bad ones."""
+    """A test for both selectors; None if they select everything. Raises Refusal (400) for invalid ones."""
     tests = [_label(part) for part in _COMMA.split(labels) if part.strip()]
     tests += [_field(part) for part in fields.split(",") if part.strip()]
     if not tests:

@@ -1,4 +1,4 @@
-"""The server in this process: both ports, and their end."""
+"""The server in this process, with both ports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BACKLOG = 4096
 
 
 class ApiServer:
-    """An async context manager. `control` is used directly, or over `control_url` from another process."""
+    """An async context manager. Use `control` directly, or `control_url` from another process."""
 
     def __init__(self, folder: str | None = None) -> None:
         self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="atl-api-")

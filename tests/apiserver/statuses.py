@@ -1,4 +1,4 @@
-"""Refusals in the words of the real server: a Status object, or plain text where it answers so."""
+"""The real server's refusals: a Status object, or plain text for some."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 
 class Refusal(Exception):
-    """An answer that is no success. `text` makes it text/plain; `close` ends the connection after it."""
+    """An error response. `text`: as text/plain; `close`: close the connection after it."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Refusal(Exception):
 
 
 def failure(code: int, reason: str, message: str, details: Object | None = None) -> Object:
-    """A Status of a failure; its parts in the order of the real one."""
+    """A Status of a failure, with its fields in the real server's order."""
     status: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message}
     if reason:
         status["reason"] = reason
@@ -43,7 +43,7 @@ def failure(code: int, reason: str, message: str, details: Object | None = None)
 
 
 def success(resource: Resource, name: str, uid: str) -> Object:
-    """The answer to a DELETE in the background."""
+    """The answer to a DELETE with background propagation."""
     return {
         "kind": "Status",
         "apiVersion": "v1",
@@ -97,7 +97,7 @@ def forbidden_path(user: str, path: str, verb: str) -> Refusal:
 
 
 def modified(resource: Resource, name: str) -> Refusal:
-    """A write on a stale resourceVersion."""
+    """A write with an outdated resourceVersion."""
     return Refusal(
         409,
         "Conflict",
@@ -108,7 +108,7 @@ def modified(resource: Resource, name: str) -> Refusal:
 
 
 def precondition(resource: Resource, name: str, field: str, wanted: str, found: str) -> Refusal:
-    """A DELETE whose precondition on `field` (uid or resourceVersion) does not hold."""
+    """A DELETE whose precondition on `field` (uid or resourceVersion) fails."""
     title, end = {
         "uid": ("UID", "The object might have been deleted and then recreated"),
         "resourceVersion": ("ResourceVersion", "The object might have been modified"),

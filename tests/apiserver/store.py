@@ -1,4 +1,4 @@
-"""The objects, their versions and what happened to them."""
+"""Stores objects with their versions and events."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def dumps(value: Any) -> bytes:
 
 
 def now() -> str:
-    """The time as the server writes it, in whole seconds."""
+    """The time in the server's format, in whole seconds."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(slots=True)
 class Record:
-    """An object as it stands in the store. It is never changed in place; `rest` is its JSON without kind."""
+    """A stored object, never changed in place; `rest` is its JSON without kind."""
 
     obj: Object
     _rest: bytes | None = field(default=None, repr=False)
@@ -60,7 +60,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A change: ADDED has no `old`, DELETED no `new` but the object as it was last in `old`."""
+    """A change: ADDED has no `old`; DELETED has no `new`, and the last state of the object in `old`."""
 
     version: int
     kind: str
@@ -82,7 +82,7 @@ class Store:
         self._changed: asyncio.Event | None = None
 
     def storage(self, resource: Resource) -> tuple[str, str]:
-        """Where a resource lies: every version of it, and both groups of events, in one place."""
+        """The storage key of a resource: all its versions, and both groups of events, share one."""
         group = "" if resource.plural == "events" else resource.group
         return group, resource.plural
 
@@ -104,7 +104,8 @@ class Store:
                     yield resource, key, record
 
     def write(self, resource: Resource, obj: Object) -> Record:
-        """Create or replace. Fills in name space, UID, times and version; a change of the spec counts a generation."""
+        """Create or replace an object. Sets namespace, UID, times and version; a change of the spec increments the
+        generation."""
         head: Object = {"kind": resource.kind, "apiVersion": resource.group_version}
         obj = head | obj
         metadata: Object = dict(obj.get("metadata") or {})
@@ -140,7 +141,7 @@ class Store:
         return last
 
     def update(self, resource: Resource, record: Record, **parts: Any) -> Record | None:
-        """Put new top-level parts into an object, whatever its version is by now; None where it is gone."""
+        """Replace top-level parts of an object, independent of its version; None if it is gone."""
         key = (record.obj["metadata"].get("namespace", ""), record.name)
         current = self.all(resource).get(key)
         if current is None or current.uid != record.uid:
@@ -150,7 +151,7 @@ class Store:
         return self.write(resource, current.obj | parts)
 
     def compact(self) -> None:
-        """Forget the history: any watch from an older version is answered with 410."""
+        """Forget the history: watches from an older version get 410."""
         self.events.clear()
         self.oldest = self.version
 
@@ -176,7 +177,7 @@ class Store:
         return True
 
     def since(self, version: int) -> list[Event]:
-        """Events after `version`, oldest first. The end of the history is searched first: it is asked for most."""
+        """Events after `version`, oldest first. Searches from the end, because recent events are requested most."""
         found = []
         for event in reversed(self.events):
             if event.version <= version:

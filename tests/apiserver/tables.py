@@ -1,4 +1,4 @@
-"""Tables, as kubectl asks for them: pods in the words of `kubectl get pods`, anything else by name and age."""
+"""Tables for kubectl: pods with the columns of `kubectl get pods`, other objects with name and age."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHERS = [("Name", 0), ("Age", 0)]
 
 
 def table(resource: Resource, records: list[Record], version: str, include: str) -> Object:
-    """A Table. `include` is the query's includeObject: the rows' objects are cut to their metadata by default."""
+    """A Table. `include`: the query's includeObject; by default rows contain only the objects' metadata."""
     pods = resource.plural == "pods"
     columns = [
         {
@@ -83,7 +83,7 @@ def _pod_cells(pod: Object, age: str) -> list[str]:
 
 
 def pod_word(pod: Object) -> str:
-    """The STATUS column: a container's reason wins over the pod's, a deletion over both."""
+    """The STATUS column: a container's reason overrides the pod's, a deletion overrides both."""
     status = pod.get("status") or {}
     word = status.get("reason") or status.get("phase") or "Unknown"
     for condition in status.get("conditions") or []:

@@ -1,4 +1,4 @@
-"""Watches: what happens from a version on, bookmarks, and the ends that the real server has."""
+"""Watches: events from a version on, bookmarks, and the real server's ways to end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.apiserver.store import Event, Record, dumps
 
 Object = dict[str, Any]
 
-#: A watch without timeoutSeconds ends after this many seconds.
+#: Seconds of a watch without timeoutSeconds.
 LONGEST = 1800.0
 
 
 async def serve(call: Call) -> web.StreamResponse:
-    """Events, one JSON object a line."""
+    """Send events, one JSON object per line."""
     store = call.cluster.store
     wanted = call.get("resourceVersion")
     initial = call.flag("sendInitialEvents")
@@ -91,7 +91,7 @@ async def _follow(call: Call, response: web.StreamResponse, version: int, test: 
 
 
 def _event(call: Call, event: Event, test: selecting.Test | None) -> bytes | None:
-    """An event as this watch sees it: an object that leaves the selection is deleted for it."""
+    """An event for this watch: an object that no longer matches is reported as deleted."""
     one = event.new or event.old
     assert one is not None
     if call.namespace and one.obj["metadata"].get("namespace") != call.namespace:

@@ -1,4 +1,4 @@
-"""POST, PUT and PATCH: dry runs, conflicts, warnings about fields that no schema knows."""
+"""POST, PUT and PATCH: dry runs, conflicts, warnings about unknown fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.apiserver.store import Record, dumps, now
 
 Object = dict[str, Any]
 
-#: Fields of specs by kind; kinds that are not here take any field.
+#: Known fields of specs by kind; other kinds accept any field.
 FIELDS: dict[str, set[str]] = {
     kind: set(text.split())
     for kind, text in {
@@ -136,7 +136,7 @@ def _put(call: Call, record: Record, obj: Object, patch: Object) -> tuple[bytes,
     return _body(resource, written), 200, headers
 
 
-#: Parts of the metadata that a write may leave out, and so remove.
+#: Metadata that a write may omit and thereby remove.
 _FREE = ("labels", "annotations", "finalizers", "ownerReferences")
 
 
@@ -161,7 +161,7 @@ def _body(resource: Resource, record: Record) -> bytes:
 
 
 def _types(call: Call, record: Record, obj: Object) -> None:
-    """Only `suspend` is looked at: it must be true or false."""
+    """Checks only `suspend`, which must be a boolean."""
     spec = obj.get("spec") or {}
     place = spec.get("runPolicy") or {} if call.resource.group == "kubeflow.org" else spec
     value = place.get("suspend")
@@ -193,7 +193,7 @@ def _bad_patch(record: Record, text: str) -> Refusal:
 
 
 def _unknown(resource: Resource, obj: Object) -> list[tuple[str, ...]]:
-    """Paths of fields that the kind's schema has not."""
+    """Paths of fields that are not in the kind's schema."""
     if resource.group == "batch.volcano.sh" or resource.kind not in FIELDS:
         return []
     spec = obj.get("spec") or {}
@@ -205,7 +205,7 @@ def _unknown(resource: Resource, obj: Object) -> list[tuple[str, ...]]:
 
 
 def _warn(call: Call, old: Object, obj: Object) -> dict[str, str]:
-    """The Warning header about unknown fields. Raises Refusal (422) where the client asked for strictness."""
+    """The Warning header about unknown fields. Raises Refusal (422) if the client requested strict validation."""
     paths = [".".join(path) for path in _unknown(call.resource, obj)]
     if not paths:
         return {}
@@ -217,7 +217,7 @@ def _warn(call: Call, old: Object, obj: Object) -> dict[str, str]:
 
 
 def _known(resource: Resource, obj: Object) -> Object:
-    """Without the unknown fields: the real server drops them."""
+    """The object without unknown fields: the real server drops them."""
     for path in _unknown(resource, obj):
         place = obj
         for key in path[:-1]:

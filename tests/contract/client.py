@@ -1,4 +1,4 @@
-"""A client of its own, to be killed: executes a command in worker 0 and says when it has started."""
+"""A separate client process, to be killed: executes a command in worker 0 and prints a line when it has started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers in the "pods" of the test API server: real processes behind a real TLS connection."""
+"""Workers in "pods" of the test API server: real processes behind a real TLS connection."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PREFIX = "training.kubeflow.org/"
 
 
 class KubernetesWorld:
-    """Jobs of the kind PyTorchJob without a master: `worker-N` has the node rank N. No controller acts on them."""
+    """PyTorchJobs without a master: `worker-N` has node rank N. No controller acts on them."""
 
     def __init__(self, server: Server) -> None:
-        """Every test has a namespace and a node of its own on the one server."""
+        """Each test has its own namespace and node on the shared server."""
         self.server = server
         self.namespace = f"test-{next(_NUMBERS)}"
         server.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
@@ -55,7 +55,7 @@ class KubernetesWorld:
         return KubernetesBackend(str(self.kubeconfig), None, self.namespace)
 
     def _operate(self) -> None:
-        """What the training operator does with a job's conditions when its pods end."""
+        """Update a job's conditions like the training operator when its pods end."""
         for name in dict.fromkeys(self._jobs):
             pods = [
                 self.server.get("Pod", pod, self.namespace) for pod in self._pods if pod.startswith(f"{name}-worker-")
@@ -73,7 +73,7 @@ class KubernetesWorld:
     def inside(self, job: Job, index: int = 0) -> list[proc.Process]:
         found = self.server.processes(f"{job.name}-worker-{index}", self.namespace)
         inside = [process for one in found if (process := proc.read(one["pid"])) is not None]
-        # The guard of a command has its words in its own command line.
+        # A command's guard has the command's words in its command line.
         return [process for process in inside if "@atlctl-" not in process.command]
 
     def end_worker(self, job: Job, index: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Each test of the suite runs on every backend."""
+"""Runs each test of the suite on all backends."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.support.needs import find_program, needs
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Server]:
-    """One server for all tests: each has a namespace of its own."""
+    """A server for all tests; each test has its own namespace."""
     with Server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts | None]:
-    """One sshd for all tests, None where there is none to be had."""
+    """An sshd for all tests; None if not available."""
     if find_program("sshd") is None:
         yield None
         return
@@ -36,7 +36,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts | None]:
 
 @pytest.fixture(params=["local", "kubernetes", pytest.param("ssh", marks=needs("sshd"))])
 def world(request: pytest.FixtureRequest, cluster: Server, site: Hosts, isolated: Path) -> Iterator[World]:
-    """The servers come first: they must not live in the folders of one test."""
+    """The servers are created first: they must not be in the folders of one test."""
     made: World
     if request.param == "local":
         made = LocalWorld()
@@ -50,7 +50,7 @@ def world(request: pytest.FixtureRequest, cluster: Server, site: Hosts, isolated
 
 @pytest.fixture
 def local(isolated: object) -> Iterator[World]:
-    """For what only jobs of this machine do."""
+    """For features that only jobs of this machine have."""
     made = LocalWorld()
     try:
         yield made

@@ -1,4 +1,4 @@
-"""Runs one command through an `Executor` and keeps all that it says."""
+"""Runs a command through an `Executor` and keeps all events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TERMINAL_EVENTS = (Exited, FailedToStart, Lost)
 
 @dataclass
 class Ran:
-    """All events of one execution."""
+    """All events of an execution."""
 
     events: list[Event] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class Ran:
 
     @property
     def end(self) -> Event:
-        """The terminal event: exactly one, and the last."""
+        """The terminal event, which must be the only and last one."""
         assert [isinstance(event, TERMINAL_EVENTS) for event in self.events].count(True) == 1
         assert isinstance(self.events[-1], TERMINAL_EVENTS)
         return self.events[-1]
@@ -69,7 +69,7 @@ class Ran:
 async def executing(
     world: World, job: Job, argv: Sequence[str], *, stdin: bool = False, tty: TerminalSize | None = None
 ) -> AsyncIterator[Execution]:
-    """An execution of `argv` in worker 0, given back at the end."""
+    """An execution of `argv` in worker 0, closed at the end."""
     executor = world.backend.executor(job)
     execution = executor.run(job.workers[0], ExecRequest(Argv(tuple(argv)), stdin=stdin, tty=tty))
     try:
@@ -80,7 +80,7 @@ async def executing(
 
 
 async def collect(execution: Execution, on_start: Callable[[], Awaitable[object]] | None = None) -> Ran:
-    """Follow an execution to its end; `on_start` runs beside it from `Started` on."""
+    """Follow an execution to its end; `on_start` runs concurrently from `Started` on."""
     ran = Ran()
     beside: asyncio.Future[object] | None = None
     async for event in execution:
@@ -95,7 +95,7 @@ async def collect(execution: Execution, on_start: Callable[[], Awaitable[object]
 def execute(
     world: World, job: Job, argv: Sequence[str], *, stdin: bytes | None = None, tty: TerminalSize | None = None
 ) -> Ran:
-    """Run `argv` in worker 0 to its end. `stdin`: all of its input, None for none."""
+    """Run `argv` in worker 0 to its end. `stdin`: its whole input; None for none."""
 
     async def main() -> Ran:
         async with executing(world, job, argv, stdin=stdin is not None, tty=tty) as execution:
@@ -111,7 +111,7 @@ def execute(
 
 
 class Kept:
-    """A sink that keeps what each worker said."""
+    """A sink that keeps the output of each worker."""
 
     def __init__(self) -> None:
         self.output_of: dict[str, bytes] = {}
@@ -140,7 +140,7 @@ def fan_out(
     stdin: int | None = None,
     cancel_when_all_run: bool = False,
 ) -> tuple[list[Outcome], Kept]:
-    """`argv` on all workers through the engine. `stdin`: a descriptor to broadcast."""
+    """Run `argv` on all workers through the engine. `stdin`: a descriptor to broadcast."""
 
     async def main() -> tuple[list[Outcome], Kept]:
         executor = world.backend.executor(job)

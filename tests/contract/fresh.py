@@ -1,4 +1,4 @@
-"""A backend for tests that run each question in an event loop of its own: opened and closed with each one."""
+"""A backend for tests that run each request in a separate event loop: opened and closed each time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Closable(Backend, Protocol):
 
 
 class Fresh:
-    """`make` opens one. `operate` plays the job's controller before each look."""
+    """`make` opens a backend. `operate` plays the job's controller before each request."""
 
     def __init__(self, name: str, make: Callable[[], Closable], operate: Callable[[], None] = lambda: None) -> None:
         self.name = name
@@ -79,7 +79,7 @@ class Fresh:
 
 
 class _Closing:
-    """An executor that takes its connections along."""
+    """An executor that also closes its backend's connections."""
 
     def __init__(self, backend: Closable, job: Job) -> None:
         self._backend = backend

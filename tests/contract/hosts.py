@@ -1,4 +1,4 @@
-"""Workers on hosts: addresses of this machine, served by one real sshd, with supervisors that `ssh run` sends there."""
+"""Workers on hosts: addresses of this machine, served by one real sshd, with supervisors sent by `ssh run`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.contract.world import IDLE, client_of, environment, eventually
 from tests.support import proc
 from tests.support.sshd import Sshd, make_key
 
-#: The most workers of a job in this suite.
+#: Maximum number of workers of a job in this suite.
 MOST = 8
 
 
 class Hosts:
-    """The hosts of a session: each login tells in its environment on which of them it is."""
+    """The hosts of a session. A variable in each login's environment identifies the host."""
 
     def __init__(self, folder: Path) -> None:
         self.state = folder / "host-state"
@@ -51,11 +51,11 @@ class Hosts:
         self.server.start()
 
     def on(self, index: int) -> list[proc.Process]:
-        """All processes on one of them."""
+        """All processes on a host."""
         return proc.marked(f"{self._mark}-{index}")
 
     def clear(self) -> bool:
-        """Kill all processes on all of them; True when there is none."""
+        """Kill all processes on all hosts; True when none is left."""
         found = [process for index in range(MOST) for process in self.on(index)]
         for process in found:
             proc.kill(process)
@@ -63,7 +63,7 @@ class Hosts:
 
 
 class HostsWorld:
-    """Jobs of the kind SSH: `worker-N` on the N-th host."""
+    """SSH jobs: `worker-N` on the N-th host."""
 
     def __init__(self, site: Hosts, home: Path) -> None:
         self._site = site
@@ -96,7 +96,7 @@ class HostsWorld:
             told = environment(process.pid)
             if job_mark in told or any(item.startswith(b"ATLCTL_EXEC=") for item in told):
                 found.append(process)
-        # The guard of a command has its words in its own command line.
+        # A command's guard has the command's words in its command line.
         return [process for process in found if "@atlctl-" not in process.command]
 
     def end_worker(self, job: Job, index: int = 0) -> None:

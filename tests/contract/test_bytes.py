@@ -1,4 +1,4 @@
-"""Output arrives byte for byte, each stream for itself, at the reader's pace, in bounded memory."""
+"""Output arrives byte for byte, each stream separately, at the reader's pace, in bounded memory."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_64_mib_through_a_slow_reader_in_bounded_memory(world: World) -> None:
             async for event in execution:
                 if isinstance(event, Output):
                     if got < total // 2 <= got + len(event.data):
-                        # The command waits for its reader; nothing piles up meanwhile.
+                        # The command waits for its reader; nothing is buffered meanwhile.
                         await asyncio.sleep(0.3)
                         assert [p for p in world.inside(job) if p.command.startswith("head")]
                     got += len(event.data)
@@ -99,7 +99,7 @@ def test_64_mib_through_a_slow_reader_in_bounded_memory(world: World) -> None:
 
 @pytest.mark.parametrize("size", [65535, 65536, 65537])
 def test_what_a_pipe_holds_at_the_exit_is_read_to_its_end(world: World, size: int) -> None:
-    """Of a command that has ended, while the reader did other things, nothing is missing and nothing is waited for."""
+    """The output of a command that ended while the reader was busy is complete, and reading it does not block."""
     job = world.start()
 
     async def main() -> tuple[int, Exited, float]:
@@ -130,11 +130,11 @@ def test_a_child_that_keeps_the_pipe_open_is_not_waited_for(world: World, chatty
     assert time.monotonic() - begun < 5
     assert ran.exited == Exited(exit_code=6, truncated=True)
     assert b"mine\n" in ran.stdout
-    assert len(ran.stdout) < 64_000_000  # what `yes` wrote before the exit was heard, not what it writes for ever
+    assert len(ran.stdout) < 64_000_000  # the output of `yes` until its exit, not endless
 
 
 def test_a_slow_worker_does_not_slow_the_others(world: World) -> None:
-    """Two executions on one executor: one is not read at all, the other comes through."""
+    """Two executions on one executor: one is not read at all, the other completes."""
     job = world.start(workers=2)
 
     async def main() -> bytes:

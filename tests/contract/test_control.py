@@ -1,4 +1,4 @@
-"""Jobs are found, described, stopped; files of workers are read."""
+"""Jobs are found, described and stopped; files of workers are read."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ def test_names_with_odd_characters_match_nothing(world: World, name: str) -> Non
 def test_states_follow_the_workers(world: World) -> None:
     job = world.start(["sh", "-c", "[ $RANK = 1 ] && exit 3; sleep 4300"], workers=2)
     found = eventually(world, job.name, lambda found: found.workers[1].state is State.FAILED)
-    # A failing worker makes the job failed at once and leaves the others running.
+    # A failing worker makes the job failed at once; the other workers keep running.
     assert found.state is State.FAILED
     assert found.workers[0].state is State.RUNNING
     assert (found.workers[1].exit_code, found.workers[1].signal) == (3, None)
-    # A platform calls a job ended while workers of it still run.
+    # A platform may report a job as ended while some of its workers still run.
     assert found.ended is None or found.backend != "local"
     assert world.inside(job, 0)
 
 
 def until(gate: Path) -> str:
-    """Shell text that waits for a file: all workers share this machine's."""
+    """Shell text that waits for a file: all workers run on this machine."""
     return f"until [ -e {gate} ]; do sleep 0.05; done"
 
 
@@ -88,10 +88,10 @@ def test_success_needs_every_worker(world: World, tmp_path: Path) -> None:
 def test_a_signal_is_a_failure(world: World) -> None:
     job = world.start()
     world.end_worker(job)
-    # A controller may not have decided yet.
+    # The controller may not have decided yet.
     found = eventually(world, job.name, lambda found: found.state not in (State.RUNNING, State.RESTARTING))
     assert found.state is State.FAILED
-    # A kubelet gives the shell's number for it.
+    # A kubelet reports the shell's code for the signal.
     assert (found.workers[0].exit_code, found.workers[0].signal) in (
         [(137, None)] if job.backend == "kubernetes" else [(None, 9)]
     )
@@ -105,7 +105,7 @@ def test_what_a_worker_leaves_behind_ends_with_it(world: World, tmp_path: Path) 
     assert world.inside(job) == []
 
 
-# Stop: workers of this machine are ended one by one. Elsewhere the platform is asked to end the job.
+# Stop: workers on this machine are ended one by one. Elsewhere the platform is asked to end the job.
 
 
 def test_stop_terminates(local: World) -> None:
@@ -115,7 +115,7 @@ def test_stop_terminates(local: World) -> None:
         (worker.name, "terminated", 1) for worker in job.workers
     ]
     assert not any(local.inside(job, index) for index in range(3))
-    # What was asked for is shown at once, also as the way it ended.
+    # A requested stop is shown immediately, also as the result.
     found = load(local)
     assert found.state is State.STOPPED
     assert [worker.state for worker in found.workers] == [State.STOPPED] * 3
@@ -128,7 +128,7 @@ def test_stop_lets_workers_clean_up(local: World) -> None:
     assert wait_until(lambda: asyncio.run(local.backend.read_file(job, job.workers[0], "up", 1)) == b"")
     assert [result.how for result in stop(local, job)] == ["terminated"]
     assert asyncio.run(local.backend.read_file(job, job.workers[0], "cleaned", 1)) == b""
-    # Stopped, whatever its exit code says.
+    # Stopped, whatever the exit code.
     assert load(local).state is State.STOPPED
 
 
@@ -177,7 +177,7 @@ def test_stop_of_some_workers(local: World) -> None:
     assert [worker.state for worker in found.workers] == [State.STOPPED, State.RUNNING, State.STOPPED]
     assert found.state is State.RUNNING
     assert [len(local.inside(job, index)) for index in range(3)] == [0, 1, 0]
-    # A second run is safe, and says what it found.
+    # Stopping again is safe and reports the current state.
     assert [result.how for result in stop(local, job)] == ["already-ended", "terminated", "already-ended"]
 
 

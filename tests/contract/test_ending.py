@@ -1,4 +1,4 @@
-"""A command that is ended is gone, with all that it started; one whose client died is gone too."""
+"""Ending a command, or killing its client, also ends everything that the command started."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DEAF = {
 
 
 def left(world: World, job: Job) -> list[str]:
-    """What a test's commands left running in the workers."""
+    """Processes that a test's commands left in the workers."""
     return [
         process.command
         for worker in job.workers
@@ -62,7 +62,7 @@ def left(world: World, job: Job) -> list[str]:
 async def begin_and_end(
     world: World, job: Job, argv: list[str], grace: float, *, twice: bool = False, settled: bool = True
 ) -> tuple[bool, Event | None]:
-    """Run `argv` until it has begun, and its processes can be seen where `settled`; then end it."""
+    """Run `argv` until it has started (with `settled`, until its processes are visible), then end it."""
     last: Event | None = None
     said = b""
     async with executing(world, job, argv) as execution:
@@ -160,7 +160,7 @@ def test_ending_a_command_that_has_ended_ends_its_children(world: World) -> None
 
 
 def test_a_background_process_outlives_its_command(world: World) -> None:
-    """As with ssh: what a command leaves behind on purpose, apart from its output, stays."""
+    """As with ssh: a background process that is detached from the command's output stays."""
     job = world.start()
 
     async def main() -> None:
@@ -236,7 +236,7 @@ def test_a_client_that_is_killed_takes_its_command_along(world: World, name: str
 
 
 def test_a_long_grace_dies_with_its_client(world: World) -> None:
-    """Whoever asked for a long grace and then went away waits for nothing any more."""
+    """A command ending with a long grace is killed once its client is gone."""
     job = world.start()
 
     async def main() -> None:

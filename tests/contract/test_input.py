@@ -51,7 +51,7 @@ def test_a_command_that_closes_its_input_early(world: World) -> None:
             return ran, taken[0]
 
     ran, taken = asyncio.run(asyncio.wait_for(main(), 10))
-    # Behind a network nobody tells that it is not read.
+    # Over a network the client does not learn that the input is not read.
     assert not taken or job.backend != "local"
     assert ran.stdout == b"done\n"
     assert ran.exited == Exited(exit_code=0)
@@ -99,7 +99,7 @@ def test_input_for_many(world: World) -> None:
 def test_a_terminal_and_its_size(world: World) -> None:
     script = "stty size; tty -s && echo a terminal; echo to stderr >&2; echo $TERM"
     ran = execute(world, world.start(), ["sh", "-c", script], tty=SIZE)
-    # All of it on one stream, with the line ends of a terminal.
+    # All output on one stream, with a terminal's line ends.
     assert ran.stdout.replace(b"\r\n", b"\n") == b"27 91\na terminal\nto stderr\nxterm-256color\n"
     assert ran.stderr == b""
     assert ran.exited == Exited(exit_code=0)
@@ -135,7 +135,7 @@ def test_the_end_of_input_on_a_terminal(world: World, typed: bytes) -> None:
 
 
 def test_the_commands_terminal_is_its_own_session(world: World) -> None:
-    """Ctrl-C typed into it interrupts the command, and nothing else."""
+    """Ctrl-C typed into it interrupts the command and nothing else."""
     job = world.start()
 
     async def main() -> Ran:

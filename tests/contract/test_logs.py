@@ -1,4 +1,4 @@
-"""Logs of workers, living and ended."""
+"""Logs of running and ended workers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_lines_are_in_order_with_their_streams_and_times(world: World) -> None:
     before = time.time_ns()
     job = ended(world, "echo one; sleep 0.05; echo two >&2; sleep 0.05; echo; echo '  four  '")
     lines = read(world, job)
-    # The API of Kubernetes does not tell the streams apart.
+    # The Kubernetes API does not separate the streams.
     stderr = "stdout" if job.backend == "kubernetes" else "stderr"
     assert [(line.stream, line.data, line.complete) for line in lines] == [
         ("stdout", b"one", True),
@@ -80,7 +80,7 @@ def test_long_lines_are_whole(world: World, size: int) -> None:
     lines = read(world, job)
     assert [(len(line.data), line.complete) for line in lines] == [(size, True), (4, True)]
     if job.backend == "local":
-        # The last lines, too: none is cut at its beginning. A kubelet counts the pieces of the file, of 16 KiB.
+        # The last lines, too: none is truncated at its start. A kubelet counts the file's pieces of 16 KiB.
         assert [len(line.data) for line in read(world, job, LogRequest(tail=2))] == [size, 4]
 
 
@@ -122,7 +122,7 @@ def test_each_worker_has_its_own(world: World) -> None:
 async def follow(
     world: World, job: Job, request: LogRequest, until: Callable[[list[bytes]], bool] = lambda _: False
 ) -> list[bytes]:
-    """Follow to the end, or until `until` holds of what has come."""
+    """Follow to the end, or until `until` returns True for the lines so far."""
     found: list[bytes] = []
     stream = world.backend.lines(job, job.workers[0], request)
     async for batch in stream:

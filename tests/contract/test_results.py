@@ -1,4 +1,4 @@
-"""How a command ended is told as it was: codes, signals, failures to start, losses."""
+"""The result of a command is reported correctly: exit codes, signals, failures to start, losses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_signals(world: World, number: signal.Signals) -> None:
     ended = execute(world, job, ["sh", "-c", f"ulimit -c 0; kill -{number:d} $$"]).exited
     if job.backend == "local" or number != signal.SIGPIPE:
         assert ended == Exited(signal=number)
-    else:  # a container's shell tells of a signal, but dash and busybox not of this one
+    else:  # a container's shell reports signals, but dash and busybox not this one
         assert ended in (Exited(signal=number), Exited(exit_code=128 + number))
     (outcome,), _ = fan_out(world, job, ["sh", "-c", f"ulimit -c 0; kill -{number:d} $$"])
     assert outcome.code == 128 + number
@@ -77,7 +77,7 @@ def test_a_worker_that_has_ended_is_not_running(world: World) -> None:
     job = world.start()
     world.end_worker(job)
     ended = eventually(world, job.name, lambda found: not found.workers[0].state.active)
-    # Also for a caller who still believes that it runs; but a host outlives its worker, and lets anybody in.
+    # Also for a caller with outdated data; but a host outlives its worker and accepts commands.
     for known in (job, ended) if job.backend != "ssh" else (ended,):
         ran = execute(world, known, ["true"])
         assert isinstance(ran.end, FailedToStart)
@@ -110,13 +110,13 @@ def test_a_worker_that_ends_while_a_command_runs_in_it(world: World) -> None:
                 ends.append(event)
 
     if job.backend == "ssh":
-        # A host outlives its worker, and the command, too.
+        # A host outlives its worker, and so does the command.
         with pytest.raises(TimeoutError):
             asyncio.run(asyncio.wait_for(main(), 2))
         return
     asyncio.run(asyncio.wait_for(main(), 10))
-    # As in a container whose first process ends: the command is killed with it. Never a success. Of a pod only the
-    # end of the shell that ran the command is known.
+    # As in a container whose first process ends: the command is killed with it, and this is never a success. For a pod
+    # only the end of the shell that ran the command is known.
     assert isinstance(ends[-1], Lost) if job.backend == "kubernetes" else ends[-1] == Exited(signal=signal.SIGKILL)
     assert not any("sleep 4001" in process.command for process in world.inside(job))
 
@@ -137,7 +137,7 @@ def test_a_loss_is_lost_and_never_a_success(world: World) -> None:
     if job.backend == "local":
         found = eventually(world, job.name, lambda found: all(worker.state == "Lost" for worker in found.workers))
         assert found.state == "Lost"
-    # And from then on nothing can be started.
+    # From then on nothing can be started.
     outcomes, _ = fan_out(world, found, ["true"])
     assert [outcome.code for outcome in outcomes] == [255, 255]
 
@@ -172,7 +172,7 @@ def test_an_executor_of_a_replaced_job_is_refused(world: World) -> None:
         with pytest.raises(AtlctlError, match="replaced"):
             world.backend.executor(old)
         return
-    # Elsewhere that is a question to a server, which is asked when a command is to be started.
+    # Other backends have to ask a server, which happens when a command is started.
     (end,) = execute(world, old, ["true"]).events
     assert isinstance(end, FailedToStart)
     assert "replaced" in end.reason

@@ -1,4 +1,4 @@
-"""Argument vectors reach the command word for word; scripts reach one shell, quoted exactly once."""
+"""Argument vectors reach the command unchanged; scripts reach one shell, quoted exactly once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from atlctl.jobs.model import Job
 from tests.contract.drive import execute
 from tests.contract.world import World
 
-#: Any bytes that a word of a command line may hold, as Python shows them in `sys.argv`.
+#: Any bytes in a word of a command line, as Python has them in `sys.argv`.
 WORDS = st.lists(st.binary(max_size=40).map(lambda raw: os.fsdecode(raw.replace(b"\0", b""))), min_size=1, max_size=6)
 
 SPECIAL = [
@@ -107,7 +107,7 @@ def test_a_script_is_read_by_one_shell(world: World) -> None:
 
 @pytest.mark.parametrize("size", [1_000_000, 20_000_000])
 def test_a_long_command_line_runs_or_is_refused(world: World, size: int) -> None:
-    """One that the kernel does not take fails to start; the others of the run are not touched."""
+    """A command line that the kernel rejects fails to start; other commands of the run are not affected."""
     job = world.start(workers=2)
 
     async def main() -> tuple[list[str], bytes]:
@@ -124,7 +124,7 @@ def test_a_long_command_line_runs_or_is_refused(world: World, size: int) -> None
         return kinds, rest
 
     kinds, rest = asyncio.run(asyncio.wait_for(main(), 30))
-    # A server takes less than a kernel.
+    # A server accepts less than a kernel.
     runs = job.backend == "local" and size == 1_000_000
     assert kinds == (["Started", "Exited"] if runs else ["FailedToStart"])
     assert rest == b"still here\n"

@@ -1,4 +1,4 @@
-"""What the contract suite needs of a place where jobs live, beside the backend itself."""
+"""The environment of the contract suite: real workers and operations on them, in addition to the backend."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from atlctl.jobs.model import Job
 from tests.support import proc
 
 REPOSITORY = Path(__file__).parents[2]
-#: A worker's command that does nothing for as long as a test takes.
+#: A worker's command that idles longer than any test.
 IDLE = ("sleep", "4000")
 
 
 class World(Protocol):
-    """Real workers behind one backend. Every test gets a fresh one, and nothing of it is left afterwards."""
+    """Real workers behind a backend. Each test gets a new one, which leaves nothing behind."""
 
     backend: Backend
 
@@ -30,21 +30,21 @@ class World(Protocol):
         """Start a job and return it when all its workers run."""
 
     def inside(self, job: Job, index: int = 0) -> list[proc.Process]:
-        """Every living process of a worker: its own command, and commands executed in it."""
+        """All live processes of a worker: its own command, and commands executed in it."""
 
     def end_worker(self, job: Job, index: int = 0) -> None:
-        """End a worker's own command by SIGKILL, as the kernel does when memory runs out."""
+        """Kill a worker's own command with SIGKILL, like the OOM killer."""
 
     def lose(self, job: Job) -> None:
-        """Make all workers unreachable at once, with no word to anybody."""
+        """Make all workers unreachable at once, without notice."""
 
     def replace(self, job: Job) -> Job:
-        """Another job takes the name of `job`, which has ended."""
+        """Start another job with the name of `job`, which has ended."""
 
     def client(self, job: Job, argv: Sequence[str], *, stdin: bool) -> subprocess.Popen[bytes]:
         """A process that executes `argv` in worker 0 and prints a line when it has started.
 
-        It holds the command's stdin open where `stdin` is true.
+        With `stdin` it keeps the command's stdin open.
         """
 
     def close(self) -> None: ...
@@ -103,7 +103,7 @@ class LocalWorld:
 
 
 def client_of(job: Job, argv: Sequence[str], *, stdin: bool, **env: str) -> subprocess.Popen[bytes]:
-    """See `World.client`. `env`: variables that it is given besides."""
+    """See `World.client`. `env`: additional variables."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.contract.client", job.name, "stdin" if stdin else "null", *argv],
         stdin=subprocess.DEVNULL,
@@ -113,7 +113,7 @@ def client_of(job: Job, argv: Sequence[str], *, stdin: bool, **env: str) -> subp
 
 
 def environment(pid: int) -> set[bytes]:
-    """A process's variables as NAME=VALUE, none where it is gone."""
+    """A process's variables as NAME=VALUE; empty if it is gone."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return set(file.read().split(b"\0"))
@@ -122,7 +122,7 @@ def environment(pid: int) -> set[bytes]:
 
 
 def eventually(world: World, name: str, predicate: Callable[[Job], object], timeout: float = 30.0) -> Job:
-    """The job as soon as `predicate` holds for it. Fails the test after `timeout` seconds."""
+    """The job as soon as it satisfies `predicate`. Fails the test after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
         job = asyncio.run(world.backend.get_job(name))

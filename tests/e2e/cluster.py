@@ -1,4 +1,4 @@
-"""The cluster as tests see it: `atlctl` against a namespace of its own, and objects in it through the keeper."""
+"""The cluster for tests: `atlctl` in a separate namespace, and access to its objects through the keeper."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.support.cli import Result, popen_cli, run_cli
 
 Object = dict[str, Any]
 REPOSITORY = Path(__file__).parents[2]
-#: Seconds for one command line, where nothing else is said.
+#: Default seconds for a command line.
 COMMAND = 120.0
-#: Seconds for the keeper to give the namespace back.
+#: Seconds for the keeper to delete the namespace.
 END = 300.0
 
 
 class ServerError(AssertionError):
-    """The API server refused what a test asked."""
+    """The API server refused a test's request."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -37,15 +37,15 @@ class ServerError(AssertionError):
 
 
 class Cluster:
-    """A context manager: a namespace that is deleted at the end, whatever happens to the tests.
+    """A context manager: a namespace that is deleted at the end, whatever the tests do.
 
-    `kinds` is what the server has: `plural.group` -> version.
+    `kinds`: the server's resources, `plural.group` -> version.
     """
 
     def __init__(self) -> None:
         self.namespace = f"atlctl-e2e-{token()}"
         self.kinds: dict[str, str] = {}
-        #: What a failing test saw before it took its job away.
+        #: State of the cluster when a test failed, before its job was deleted.
         self.evidence = ""
         self._asked = 0
         environ = {name: value for name, value in os.environ.items() if name != proc.MARK}
@@ -71,7 +71,7 @@ class Cluster:
             pytest.fail(f"namespace {self.namespace} was left behind: see the keeper's words on stderr", pytrace=False)
 
     def close(self) -> int:
-        """Give the namespace back; the keeper's exit code."""
+        """Delete the namespace; returns the keeper's exit code."""
         assert self._keeper.stdin is not None
         assert self._keeper.stdout is not None
         self._keeper.stdin.close()
@@ -80,13 +80,13 @@ class Cluster:
 
     @staticmethod
     def environ() -> dict[str, str]:
-        """What of the user's environment a client needs. HOME is theirs: there plugins keep logins."""
+        """The user's variables that a client needs. HOME is the user's, because plugins store credentials there."""
         return {**SETTINGS.environ, "KUBECONFIG": SETTINGS.kubeconfig}
 
     # objects
 
     def ask(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None) -> Any:
-        """LIST gives the items. Raises ServerError."""
+        """Send a request through the keeper. LIST returns the items. Raises ServerError."""
         assert self._keeper.stdin is not None
         self._asked += 1
         words = {"id": self._asked, "method": method, "path": path, "query": query or {}, "body": body}
@@ -97,7 +97,7 @@ class Cluster:
     def _read(self) -> Any:
         assert self._keeper.stdout is not None
         answer: Object = {}
-        while answer.get("id") != self._asked:  # Ctrl-C may have left an answer that nobody read
+        while answer.get("id") != self._asked:  # Ctrl-C may have left an unread answer
             line = self._keeper.stdout.readline()
             if not line:
                 raise ServerError("the keeper has ended: see its words on stderr", 0)
@@ -107,7 +107,7 @@ class Cluster:
         return answer["data"]
 
     def path(self, resource: str, name: str = "") -> str:
-        """The path of a `plural.group` of this namespace. The version is that of the group's kinds of job, else v1."""
+        """The path of a `plural.group` in this namespace. The version is that of the group's job kinds, else v1."""
         plural, _, group = resource.partition(".")
         same = [version for name, version in self.kinds.items() if group and name.partition(".")[2] == group]
         version = self.kinds.get(resource) or (same[0] if same else "v1")
@@ -115,7 +115,7 @@ class Cluster:
         return f"{head}/namespaces/{self.namespace}/{plural}" + (f"/{quote(name)}" if name else "")
 
     def create(self, resource: str, obj: Object) -> Object:
-        """Create it, again for a while where an admission webhook is not reached yet."""
+        """Create an object; retries while an admission webhook is not reachable."""
         deadline = time.monotonic() + SOON
         while True:
             try:
@@ -134,7 +134,7 @@ class Cluster:
             raise
 
     def delete(self, resource: str, name: str) -> None:
-        """Delete in the background. What is gone already is fine."""
+        """Delete with background propagation. Ignores objects that are gone."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         try:
             self.ask("DELETE", self.path(resource, name), None, body)
@@ -151,18 +151,19 @@ class Cluster:
     def cli(
         self, *words: str, env: Mapping[str, str | None] | None = None, timeout: float = COMMAND, **more: Any
     ) -> Result:
-        """`atlctl` in the suite's namespace."""
+        """Run `atlctl` in the suite's namespace."""
         return run_cli("-n", self.namespace, *words, env={**self.environ(), **(env or {})}, timeout=timeout, **more)
 
     def data(self, *words: str) -> Any:
-        """`data` of a command's JSON document; the command must have succeeded."""
+        """`data` of a command's JSON document; fails if the command fails."""
         run = self.cli(*words, "-o", "json")
         assert run.code == 0, run
         return json.loads(run.stdout)["data"]
 
     @contextmanager
     def running(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-        """`atlctl` at work, killed at the end. Its input stays open; what it prints is in the files `out` and `err`."""
+        """Run `atlctl` in the background, killed at the end. Its input stays open; its output is in the files `out` and
+        `err`."""
         with Path("out").open("wb") as out, Path("err").open("wb") as err:
             streams = {"stdin": subprocess.PIPE, "stdout": out, "stderr": err}
             with popen_cli("-n", self.namespace, *words, env=self.environ(), **streams) as process:
@@ -176,7 +177,7 @@ class Cluster:
 
 
 def until(what: str, probe: Callable[[], Any], seconds: float = SOON, pause: float = 1.0) -> Any:
-    """Ask `probe` until its answer is true, and give it. Fails after `seconds`, with the last answer."""
+    """Poll `probe` until its answer is true, and return it. Fails after `seconds`, with the last answer."""
     deadline = time.monotonic() + seconds
     while True:
         if answer := probe():

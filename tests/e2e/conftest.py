@@ -1,4 +1,4 @@
-"""Tests against a real cluster: one namespace for all of them, skipped where none is given. See docs/en/e2e.md."""
+"""Tests against a real cluster: one namespace for all of them, skipped without a cluster. See docs/en/e2e.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.e2e.kinds import Job, Kind
 from tests.e2e.settings import SETTINGS
 
 HERE = Path(__file__).parent
-#: Seconds for one test with what it sets up. Every wait inside has a shorter one, which says more.
+#: Seconds for a test with its setup. All waits inside are shorter, and have better error messages.
 TIMEOUT = 900
 
 _open: list[Cluster] = []
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that failed shows the states and events of its namespace."""
+    """Add the states and events of the namespace to a failed test's report."""
     report = yield
     if report.failed and _open:
         report.sections.append(("the cluster", _open[0].evidence or describe(_open[0])))
@@ -49,7 +49,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def idle_jobs(cluster: Cluster) -> dict[str, Job | ServerError]:
-    """A job of each kind that the cluster serves, all created at once: none waits for another."""
+    """A job of each served kind, all created at once, so that none waits for another."""
     made: dict[str, Job | ServerError] = {}
     for kind in kinds.ALL:
         if kind.resource == kinds.PODS or kind.resource in cluster.kinds:
@@ -68,7 +68,7 @@ def idle(request: pytest.FixtureRequest, cluster: Cluster, idle_jobs: dict[str, 
 
 @pytest.fixture
 def job(cluster: Cluster, idle_jobs: dict[str, Job | ServerError]) -> Job:
-    """A running indexed Job, which every cluster has. Tests leave it running."""
+    """A running indexed Job, which every cluster supports. Tests leave it running."""
     return running(cluster, idle_jobs, kinds.INDEXED)
 
 

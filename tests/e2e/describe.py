@@ -1,4 +1,4 @@
-"""What the cluster says of the suite's pods and jobs, for the report of a test that failed."""
+"""The state of the suite's pods and jobs, for the report of a failed test."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 from tests.e2e.cluster import Cluster, ServerError
 
-#: Lines of each part: the last ones, since a test fails with what came last.
+#: Lines of each part: the last ones, which are the most relevant to a failure.
 LINES = 60
 _JOBS = ("jobs.batch", "jobsets.jobset.x-k8s.io", "trainjobs.trainer.kubeflow.org", "pytorchjobs.kubeflow.org")
 Object = dict[str, Any]
 
 
 def describe(cluster: Cluster) -> str:
-    """Never raises what the server can cause: this is said beside a failure."""
+    """Never raises an error of the server, because it is called while a failure is reported."""
     try:
         pods = [pod_line(pod) for pod in by_age(cluster.list("pods"))]
         jobs = [

@@ -1,7 +1,7 @@
-"""Holds a namespace for as long as its standard input is open, and asks the server what the tests ask.
+"""Holds a namespace while its standard input is open, and sends the tests' requests to the server.
 
-A program of its own: `python -m tests.e2e.keeper NAMESPACE`. The tests' process is refused the network, and may die in
-any way: the end of the input, however it comes, and signals delete the namespace. Requests and answers are JSON lines.
+A separate program: `python -m tests.e2e.keeper NAMESPACE`. The tests' process has no network access and may die at any
+time: the end of the input, for any reason, and signals delete the namespace. Requests and answers are JSON lines.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from atlctl.backends.kubernetes.discovery import discover
 from atlctl.jobs.errors import AtlctlError
 from tests.e2e.settings import LABEL
 
-#: Seconds until a new namespace can take pods, and until a deleted one is gone.
+#: Seconds until a new namespace accepts pods, and until a deleted one is gone.
 READY = 60.0
 GONE = 240.0
-#: A request or an answer may hold many objects.
+#: A request or an answer may contain many objects.
 LINE = 64 * 1024 * 1024
 
 Object = dict[str, Any]
 
 
 class Keeper:
-    """One namespace and one client."""
+    """A namespace with a client."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self.client = client
@@ -39,7 +39,7 @@ class Keeper:
         self.uid = ""
 
     async def make(self) -> Object:
-        """Create the namespace, wait until it takes pods; what the cluster serves."""
+        """Create the namespace and wait until it accepts pods; returns the served resources."""
         labels = {LABEL: "true", "pod-security.kubernetes.io/enforce": "baseline"}
         made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace, "labels": labels}}
         answer = await self.client.send("POST", "/api/v1/namespaces", made)
@@ -49,7 +49,7 @@ class Keeper:
         return {"kinds": (await discover(self.client)).versions, "server": self.client.server}
 
     async def remove(self) -> str:
-        """Delete the namespace and wait; what is left of it, empty where nothing is."""
+        """Delete the namespace and wait; returns what is left of it, empty if nothing is."""
         if not self.uid:
             return ""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": self.uid}}
@@ -61,14 +61,14 @@ class Keeper:
                         await self.client.send("DELETE", self.path, body)
                     except NotFound:
                         return ""
-                    except AtlctlError as error:  # 409: it is being deleted. All else may pass, too.
+                    except AtlctlError as error:  # 409: it is being deleted. Other errors may be temporary, too.
                         said = error.message
                     await asyncio.sleep(1)
         except TimeoutError:
             return said or "the server took every request to delete it"
 
     async def answer(self, asked: Object) -> Object:
-        """One request: `method`, `path`, and maybe `query`, `body`."""
+        """A request: `method`, `path`, and optionally `query`, `body`."""
         method, path, query = asked["method"], asked["path"], asked.get("query") or {}
         try:
             if method == "LIST":
@@ -83,7 +83,7 @@ class Keeper:
         return {"data": sent.data}
 
     async def _account(self) -> None:
-        """The service account that pods have: no pod is taken before it is there."""
+        """Wait for the pods' service account: without it no pod is accepted."""
         while True:
             try:
                 await self.client.get(f"{self.path}/serviceaccounts/default")
@@ -112,7 +112,7 @@ async def main(namespace: str) -> int:
 
 
 async def serve(keeper: Keeper, asked: asyncio.StreamReader) -> None:
-    """Make the namespace, then answer until the input ends."""
+    """Create the namespace, then answer requests until the input ends."""
     try:
         tell({"id": 0, "data": await keeper.make()})
         while line := await asked.readline():

@@ -1,4 +1,4 @@
-"""The kinds of job that the suite knows: how each is created, and what must be told of its workers."""
+"""Job kinds of the suite: how to create each one, and the expected workers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Expected = tuple[str | None, str | None, int | None]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind. `workers` are in the job's order; a name of None is known at run time alone.
+    """A job kind. `workers` are in the job's order; a name of None is only known at run time.
 
-    `suspends`: atlctl stops it in a way that can be taken back. `container` is the name that the kind wants.
+    `suspends`: atlctl can stop and resume it. `container`: the name that the kind requires.
     """
 
     id: str
@@ -37,13 +37,13 @@ class Kind:
     make: Callable[[str, str, Object, int], list[tuple[str, Object]]]
     container: str = "main"
     suspends: bool = True
-    #: A worker that fails stays failed: the platform does not start it again.
+    #: Whether a failed worker stays failed: the platform does not restart it.
     fails: bool = True
 
 
 @dataclass
 class Job:
-    """A job of the cluster. `words` name it on a command line; `objects` are what was created, the job first."""
+    """A job of the cluster. `words` select it on a command line; `objects`: those created, the job first."""
 
     kind: Kind
     name: str
@@ -58,7 +58,7 @@ class Job:
 
     @property
     def workers(self) -> list[Object]:
-        """What `ps` says of them."""
+        """Its workers in the output of `ps`."""
         return list(self.cluster.data("ps", *self.words)["workers"])
 
     @property
@@ -66,7 +66,7 @@ class Job:
         return [worker["name"] for worker in self.workers]
 
     def started(self, seconds: float = START) -> Job:
-        """Wait until every worker runs."""
+        """Wait until all workers run."""
         deadline = time.monotonic() + seconds
         while True:
             run = self.cluster.cli("ps", *self.words)
@@ -79,12 +79,12 @@ class Job:
             time.sleep(1)
 
     def state(self) -> str:
-        """Its state in the list of jobs; empty where it is not there."""
+        """Its state in the list of jobs; empty if it is missing."""
         found = [job for job in self.cluster.data("jobs")["jobs"] if job["name"] == self.name]
         return str(found[0]["state"]) if found else ""
 
     def remove(self) -> None:
-        """Delete it; where a failure is on its way, after a look at the cluster."""
+        """Delete the job; if a test is failing, first record the state of the cluster."""
         if sys.exc_info()[0] is not None and not self.cluster.evidence:
             self.cluster.evidence = describe(self.cluster)
         for resource, name in self.objects:
@@ -94,7 +94,7 @@ class Job:
 def create(
     cluster: Cluster, kind: Kind, script: str, *, torch: bool = False, env: dict[str, str] | None = None, **more: Any
 ) -> Job:
-    """Create a job; skips where the cluster does not serve its kind. `more`: of the pods' spec."""
+    """Create a job; skips if the cluster does not serve its kind. `more`: fields of the pods' spec."""
     version = served(cluster, kind)
     job = Job(kind, named(kind), cluster)
     variables = [{"name": name, "value": value} for name, value in (env or {}).items()]
@@ -110,7 +110,7 @@ def named(kind: Kind) -> str:
 
 
 def served(cluster: Cluster, kind: Kind) -> str:
-    """The version of a kind, `v1` for pods. Skips where the cluster lacks it."""
+    """The version of a kind, `v1` for pods. Skips if the cluster does not serve it."""
     if kind.resource != PODS and kind.resource not in cluster.kinds:
         pytest.skip(f"the cluster does not serve {kind.resource}")
     return cluster.kinds.get(kind.resource, "v1")
@@ -160,7 +160,7 @@ def _row(
 INDEXED = Kind("indexed", "jobs.batch", "Job", _row("worker"), _batch(True))
 PLAIN = Kind("plain", "jobs.batch", "Job", ((None, None, None),) * 2, _batch(False))
 JOBSET = Kind("jobset", "jobsets.jobset.x-k8s.io", "JobSet", _row("node", 2, 0, "node"), _jobset(roles=False))
-#: Of several replicated Jobs nobody says that they are one world: no ranks.
+#: Several replicated Jobs are not known to be one world: no ranks.
 ROLES = Kind(
     "roles",
     "jobsets.jobset.x-k8s.io",
@@ -192,6 +192,6 @@ BARE = Kind("pods", PODS, "Pods", ((None, None, 0), (None, None, 1)), _pods, sus
 STATEFULSET = Kind(
     "statefulset", "statefulsets.apps", "StatefulSet", _row("worker"), _statefulset, suspends=False, fails=False
 )
-#: One of each kind, and then those with another layout of workers.
+#: One of each kind, followed by those with another layout of workers.
 EACH: Sequence[Kind] = (INDEXED, PLAIN, JOBSET, TRAINJOB, PYTORCHJOB, BARE, STATEFULSET)
 ALL: Sequence[Kind] = (*EACH, ROLES, MASTERLESS)

@@ -1,4 +1,4 @@
-"""Brings `atlctl` into a worker's container: its source, and what it imports where the image lacks that."""
+"""Copies `atlctl` into a worker's container: its source, and missing dependencies."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.e2e.cluster import REPOSITORY, Cluster
 from tests.e2e.kinds import Job
 from tests.support.cli import Result
 
-#: The folder in the container, relative to where its commands start.
+#: The folder in the container, relative to the working folder of commands.
 SITE = "site"
-#: What atlctl imports where its jobs are in a cluster.
+#: Dependencies of atlctl for jobs in a cluster.
 NEEDED = ("typer", "rich", "kubernetes", "aiohttp", "PyYAML", "yarl", "pydantic-core")
 _LOOK = f"""
 import importlib.util, json, platform, sys
@@ -32,7 +32,7 @@ print(json.dumps([*sys.version_info[:2], platform.machine(), platform.libc_ver()
 
 
 def bring(cluster: Cluster, job: Job, worker: str) -> None:
-    """Copy it into one worker. Skips, with the cause, where the image cannot run it."""
+    """Copy atlctl into a worker. Skips, with the reason, if the image cannot run it."""
     run = cluster.cli("exec", *job.words, "-w", worker, "--", "python3", "-c", _LOOK)
     assert run.code == 0, run
     major, minor, machine, libc, missing = json.loads(run.stdout)
@@ -51,13 +51,13 @@ def bring(cluster: Cluster, job: Job, worker: str) -> None:
 
 
 def inside(cluster: Cluster, job: Job, worker: str, *words: str) -> Result:
-    """`atlctl` in a worker, as somebody on its terminal would run it."""
+    """Run `atlctl` in a worker, like a user on its terminal."""
     script = 'PYTHONPATH="$PWD/site" HOME="$PWD" exec python3 -m atlctl "$@"'
     return cluster.cli("exec", *job.words, "-w", worker, "--", "sh", "-c", script, "sh", *words)
 
 
 def packed(*, with_packages: bool) -> bytes:
-    """A packed archive: the package, and the distributions that a cluster needs, as they are installed here."""
+    """A compressed archive: the package, and the distributions needed for a cluster, as installed here."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
         archive.add(REPOSITORY / "atlctl", "atlctl", filter=_no_caches)
@@ -68,7 +68,7 @@ def packed(*, with_packages: bool) -> bytes:
 
 
 def closure(names: Sequence[str]) -> Iterator[str]:
-    """The names of all distributions that these need, but for themselves."""
+    """Names of all dependencies of these distributions, without themselves."""
     seen, open_ = set(names), list(names)
     while open_:
         for text in distribution(open_.pop()).requires or ():

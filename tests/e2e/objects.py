@@ -1,4 +1,4 @@
-"""Objects that the suite creates: small, for any cluster, in each kind of job."""
+"""Objects of the suite: small, for any cluster, in each job kind."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tests.e2e.settings import SETTINGS
 
 Object = dict[str, Any]
 
-#: Seconds after which the platform ends a pod of the suite by itself, should all else have failed.
+#: Seconds after which the platform ends the suite's pods by itself, if all else fails.
 LIFETIME = 3600
-#: A worker that trains in its own way: a line each second. Relative paths begin in /tmp, in commands, too.
+#: An idle worker that prints a line each second. Relative paths begin in /tmp, also in commands.
 IDLE = 'echo "begin $HOSTNAME"; i=0; while :; do echo "step $i $HOSTNAME"; i=$((i + 1)); sleep 1; done'
-#: Ends when a test asks for it by a file: `echo 3 > end` is exit code 3. The pause lets the test's command end before.
+#: Ends when a test requests it with a file: `echo 3 > end` is exit code 3. The pause lets the test's command end first.
 ENDING = 'echo "begin $HOSTNAME"; until [ -s end ]; do sleep 0.2; done; sleep 1; echo "leaving $HOSTNAME"; '
 ENDING += 'code=$(cat end); rm end; exit "$code"'
 
@@ -59,7 +59,7 @@ def batch_job(name: str, pod_spec: Object, workers: int, *, indexed: bool = True
 
 
 def jobset(name: str, version: str, pod_spec: Object, roles: dict[str, int]) -> Object:
-    """One replicated Job for each role."""
+    """A replicated Job for each role."""
     jobs = [
         {"name": role, "replicas": 1, "template": {"spec": batch_spec(pod_spec, count)}}
         for role, count in roles.items()
@@ -69,7 +69,7 @@ def jobset(name: str, version: str, pod_spec: Object, roles: dict[str, int]) -> 
 
 
 def training_runtime(name: str, version: str, pod_spec: Object) -> Object:
-    """A runtime of this namespace whose only role is the trainer, in the way of Trainer's own."""
+    """A runtime of this namespace whose only role is the trainer, like Trainer's own runtimes."""
     role = {
         "name": "node",
         "template": {
@@ -98,7 +98,7 @@ def trainjob(name: str, version: str, runtime: str, workers: int) -> Object:
 
 def pytorchjob(name: str, version: str, pod_spec: Object, roles: dict[str, int]) -> Object:
     """`roles`: Master and Worker with their replicas."""
-    # The operator takes the policy from the replica, and refuses a template that names another.
+    # The operator takes the policy from the replica, and refuses a template with another one.
     pod_spec = {key: value for key, value in pod_spec.items() if key != "restartPolicy"}
     replicas = {
         role: {"replicas": count, "restartPolicy": "Never", "template": {"spec": pod_spec}}
@@ -113,7 +113,8 @@ def pytorchjob(name: str, version: str, pod_spec: Object, roles: dict[str, int])
 
 
 def statefulset(name: str, pod_spec: Object, workers: int, *, ordered: bool = False) -> Object:
-    """Pods restart; a StatefulSet takes no deadline for them. `ordered`: each waits until the one before is ready."""
+    """Pods restart; a StatefulSet allows no deadline for them. `ordered`: each waits until the previous one is
+    ready."""
     pod_spec = pod_spec | {"restartPolicy": "Always"}
     pod_spec.pop("activeDeadlineSeconds", None)
     labels = {"atlctl-e2e-set": name}

@@ -1,4 +1,4 @@
-"""What whoever runs the suite has set. Read when it is imported, before the tests' isolation hides it."""
+"""The user's settings for the suite, read at import, before the tests' isolation hides them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: Every namespace of the suite carries it, so that one left behind can be found.
+#: Label of all namespaces of the suite, to find leftovers.
 LABEL = "atlctl.dev/e2e"
 #: Seconds until pods run: images may have to be pulled first.
 START = 300.0
-#: Seconds for what takes a controller or the kubelet a moment.
+#: Seconds for actions of a controller or the kubelet.
 SOON = 120.0
 _PROXIES = re.compile(r"(?i)(https?|all|no)_proxy")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The cluster, the images, and variables that a kubeconfig's plugins and proxies need."""
+    """The cluster, the images, and variables needed by a kubeconfig's plugins and proxies."""
 
     kubeconfig: str
     image: str
@@ -29,7 +29,8 @@ class Settings:
 
     @property
     def missing(self) -> str | None:
-        """Why nothing can be run. No package cures it: the word 'needs' of tests/support/needs.py is not in it."""
+        """The reason why nothing can run. It does not contain the word 'needs' of tests/support/needs.py, because no
+        package fixes it."""
         if not self.kubeconfig:
             return "no cluster for tests/e2e: KUBECONFIG is not set"
         if not self.image:
@@ -42,7 +43,7 @@ class Settings:
 
 
 def read(environ: Mapping[str, str], folder: str) -> Settings:
-    """Settings from variables. Relative paths of KUBECONFIG count from `folder`, since tests change theirs."""
+    """Settings from variables. Relative paths in KUBECONFIG start in `folder`, because tests change theirs."""
     paths = [path for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]
     kept = {name: value for name, value in environ.items() if name == "HOME" or _PROXIES.fullmatch(name)}
     return Settings(
@@ -55,7 +56,7 @@ def read(environ: Mapping[str, str], folder: str) -> Settings:
 
 
 def token() -> str:
-    """Six characters that make a name random."""
+    """Six random characters for names."""
     return uuid.uuid4().hex[:6]
 
 

@@ -1,4 +1,4 @@
-"""`cp` both ways, and `top` where there is no GPU."""
+"""`cp` in both directions, and `top` without a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.kinds import Job
 from tests.e2e.settings import token
 
-#: Bytes of the file that is copied: more than any buffer on the way.
+#: Bytes of the copied file: more than any buffer in between.
 SIZE = 5 * 2**20 + 1
 
 
@@ -54,7 +54,7 @@ def test_what_is_not_there_is_1_and_named(cluster: Cluster, job: Job) -> None:
 
 
 def test_top_says_that_there_are_no_gpus(cluster: Cluster, idle: Job) -> None:
-    """The suite asks for none, and nvidia-smi is not in its pods."""
+    """The suite requests no GPUs, and its pods have no nvidia-smi."""
     run = cluster.cli("top", *idle.words, "--once")
     assert run.code == 0, run
     assert b"there is no nvidia-smi" in run.stderr

@@ -22,7 +22,7 @@ def test_doctor_names_server_user_and_kinds(cluster: Cluster) -> None:
 
 
 def test_a_server_that_is_not_there_is_255(cluster: Cluster) -> None:
-    """A port of this machine that nobody listens on; the cluster is left alone."""
+    """Uses a port of this machine without a listener, not the cluster."""
     text = "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n"
     text += "clusters: [{name: a, cluster: {server: 'https://127.0.0.1:9'}}]\nusers: [{name: a, user: {token: none}}]\n"
     Path("nowhere").write_text(text)
@@ -32,7 +32,7 @@ def test_a_server_that_is_not_there_is_255(cluster: Cluster) -> None:
 
 
 def test_a_token_that_is_no_good_is_4(cluster: Cluster) -> None:
-    """The user's server and certificates, with another identity."""
+    """The user's server and certificates, with an invalid token."""
     import yaml
 
     from tests.e2e.settings import SETTINGS

@@ -1,4 +1,4 @@
-"""`errors` and Held on real failures: torchrun in every kind of job, and a worker that took too much memory."""
+"""`errors` and Held on real failures: torchrun in each job kind, and an out-of-memory worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.e2e import kinds, objects, training
 from tests.e2e.cluster import Cluster, Object, until
 from tests.e2e.kinds import Job, Kind
 
-#: Takes more memory than its limit, a mebibyte at a time, and stops at eight times the limit where none is kept.
+#: Allocates more memory than its limit, a mebibyte at a time; stops at eight times the limit if it is not enforced.
 GREEDY = """
 import time
 kept = []
@@ -26,7 +26,7 @@ def diagnosis(cluster: Cluster, job: Job) -> Object:
 
 
 def check(data: Object, worker: str) -> Object:
-    """The one root cause, which must be the rank that raised."""
+    """The only root cause, which must be the rank that raised."""
     assert data["verdict"] == "rank", data
     (cause,) = data["root_causes"]
     assert (cause["rank"], cause["local_rank"], cause["worker"]) == (training.RANK, training.LOCAL_RANK, worker), data
@@ -53,7 +53,7 @@ def test_the_rank_that_raised_is_the_root_cause(cluster: Cluster, kind: Kind) ->
         assert cluster.cli("errors", *job.words, "--exit-code").code == 1
         if not kind.fails:
             return
-        # The container ends with torchrun's code: its files are gone, its log and the platform's words stay.
+        # The container ends with torchrun's code: its files are gone, its log and the platform's messages stay.
         training.let_go(cluster, job, failing)
         if kind.resource != kinds.PODS:
             until("the job's failure", lambda: job.state() == "Failed")

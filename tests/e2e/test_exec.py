@@ -1,4 +1,4 @@
-"""`exec` on real containers: exit codes, input, failures to start, and what is left where a client goes away."""
+"""`exec` on real containers: exit codes, input, failures to start, and leftovers after a client dies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.e2e.cluster import Cluster, until
 from tests.e2e.kinds import Job
 from tests.e2e.settings import token
 
-#: Counts the processes whose command line holds a word. The word comes as an argument of its own, and is put together
-#: there, so that neither this command nor the shells around it count.
+#: Counts the processes whose command line contains a word. The word is passed in two arguments and joined there, so
+#: that this command and the shells around it do not count.
 COUNT = """
 import os, sys
 wanted, found = (sys.argv[1] + sys.argv[2]).encode(), 0
@@ -33,7 +33,7 @@ print(found)
 
 
 def python(cluster: Cluster, job: Job, code: str, *words: str) -> list[str]:
-    """What Python code prints in each worker."""
+    """The output of Python code in each worker."""
     run = cluster.cli("exec", *job.words, "--all", "--no-prefix", "-q", "--", "python3", "-c", code, *words)
     assert run.code == 0, run
     return run.stdout.decode().split()
@@ -116,7 +116,7 @@ def test_a_timeout_is_124_and_ends_the_command(cluster: Cluster, job: Job) -> No
 def test_nothing_is_left_where_the_client_dies(
     cluster: Cluster, job: Job, more: tuple[str, ...], number: signal.Signals
 ) -> None:
-    """Neither the command nor what it has put into the background."""
+    """Neither the command nor its background processes."""
     seconds = unlikely()
     words = ("exec", *job.words, "--all", *more, "--", "sh", "-c", f"sleep {seconds} & sleep {seconds}")
     with cluster.running(*words) as client:
@@ -142,6 +142,6 @@ def unlikely() -> str:
 
 
 def left(cluster: Cluster, job: Job, mark: str) -> int:
-    """Processes with the mark in all workers, by another exec that reads /proc there."""
+    """Number of processes with the mark in all workers, by another exec that reads /proc there."""
     half = len(mark) // 2
     return sum(int(text) for text in python(cluster, job, COUNT, mark[:half], mark[half:]))

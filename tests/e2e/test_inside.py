@@ -1,4 +1,4 @@
-"""`atlctl` inside a worker: who it is without any right, and the current job with the Role that `doctor` prints."""
+"""`atlctl` inside a worker: its identity without permissions, and the current job with the Role printed by `doctor`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RBAC = "rbac.authorization.k8s.io/v1"
 
 @dataclass(frozen=True)
 class Visitor:
-    """A worker of a job whose service account has no rights, with atlctl in it."""
+    """A worker of a job whose service account has no permissions, with atlctl installed."""
 
     job: Job
     account: str
@@ -37,7 +37,7 @@ class Visitor:
         return data
 
     def allow(self, rules: list[Object]) -> None:
-        """Give the account rights."""
+        """Grant permissions to the account."""
         name, cluster = f"some-{token()}", self.job.cluster
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
         subject = {"kind": "ServiceAccount", "name": self.account, "namespace": cluster.namespace}
@@ -73,11 +73,11 @@ def test_without_rights_it_knows_who_it_is_and_what_it_lacks(visitor: Visitor) -
     refused = visitor.run("ps")
     assert (refused.stdout, refused.code) == (b"", 4), refused
     assert b"forbidden" in refused.stderr
-    # Its pods alone: the job's object cannot be read, and it works all the same.
+    # Only its pods: the job's object cannot be read, but commands work.
     visitor.allow([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}])
     run = until("the right to see pods", lambda: told(visitor.run("ps", "-o", "json")), 60)
     assert [worker["pod"] for worker in run["workers"]] == [worker["pod"] for worker in visitor.job.workers]
-    # The Role that doctor prints gives the rest.
+    # The Role that doctor prints grants the rest.
     role = visitor.data("doctor")["role"]
     assert [obj["kind"] for obj in role] == ["Role", "RoleBinding"]
     for obj in role:
@@ -96,6 +96,6 @@ def test_without_rights_it_knows_who_it_is_and_what_it_lacks(visitor: Visitor) -
 
 
 def told(run: Result) -> Object:
-    """A document's data, empty where the command failed."""
+    """A document's data; empty if the command failed."""
     data: Object = json.loads(run.stdout)["data"] if run.code == 0 else {}
     return data

@@ -1,4 +1,4 @@
-"""`logs` and `events` of real pods: merged, followed to the end, of the run before a restart."""
+"""`logs` and `events` of real pods: merged, followed to the end, from the run before a restart."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_tail_since_and_grep(cluster: Cluster, job: Job) -> None:
 
 
 def test_a_follow_ends_with_the_job_and_loses_nothing(cluster: Cluster) -> None:
-    """Each worker writes 500 numbered lines. None may be missing and none may come twice."""
+    """Each worker writes 500 numbered lines. None may be missing or repeated."""
     script = "until [ -s end ]; do sleep 0.2; done; sleep 1; i=0; "
     script += 'while [ $i -lt 500 ]; do echo "n $i"; i=$((i + 1)); done; echo over'
     job = kinds.create(cluster, kinds.INDEXED, script)
@@ -61,7 +61,7 @@ def test_a_follow_ends_with_the_job_and_loses_nothing(cluster: Cluster) -> None:
 
 
 def test_a_restart_is_followed_and_the_run_before_can_be_read(cluster: Cluster) -> None:
-    """A container of a StatefulSet that ends is started again in the same pod. Its files are new ones."""
+    """An ended container of a StatefulSet is restarted in the same pod, with new files."""
     job = kinds.create(cluster, kinds.STATEFULSET, 'echo "run $(date +%s%N)"; ' + objects.ENDING)
     try:
         job.started()

@@ -13,7 +13,7 @@ PROMPT = b"e2e-prompt> "
 
 
 def ready(own: Terminal) -> None:
-    """Set the prompt. What is typed before the shell has begun may be lost: type it again until it is answered."""
+    """Set the prompt. Input before the shell has started may be lost, so it is repeated until there is an answer."""
     for _ in range(12):
         own.type(b"PS1='e2e-'prompt'> '; PROMPT_COMMAND=\r")
         with contextlib.suppress(AssertionError):

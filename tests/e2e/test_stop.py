@@ -1,4 +1,4 @@
-"""`stop` and `resume` on real controllers: what goes, what comes back, what is refused."""
+"""`stop` and `resume` on real controllers: stopped, restored and refused jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def each(chosen: list[Kind]) -> pytest.MarkDecorator:
 
 
 def pods(cluster: Cluster, job: Job) -> set[str]:
-    """UIDs of the job's pods that are not on their way out."""
+    """UIDs of the job's pods that are not terminating."""
     found = cluster.list("pods")
     return {
         pod["metadata"]["uid"]
@@ -116,7 +116,7 @@ def test_a_question_that_is_declined_stops_nothing(cluster: Cluster, own: Job) -
 
 
 def test_keep_pods_ends_the_training_alone(cluster: Cluster) -> None:
-    """The container's first process is a shell, which goes on."""
+    """The container's first process is a shell, which keeps running."""
     training = 'python3 -c "import time; time.sleep(3000)"; echo "ended with $?"; while :; do sleep 1; done'
     job = kinds.create(cluster, kinds.INDEXED, f'echo "begin $HOSTNAME"; {training}')
     try:

@@ -1,4 +1,4 @@
-"""`jobs` and `ps`: kinds, names, ranks, states and reasons as a real cluster has them."""
+"""`jobs` and `ps`: kinds, names, ranks, states and reasons on a real cluster."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_unknown_job_is_3(cluster: Cluster) -> None:
 
 @contextmanager
 def made(cluster: Cluster, resource: str, obj: Object) -> Iterator[str]:
-    """An object for one test; its name."""
+    """Create an object for one test; yields its name."""
     name = obj["metadata"]["name"]
     cluster.create(resource, obj)
     try:
@@ -66,7 +66,7 @@ def made(cluster: Cluster, resource: str, obj: Object) -> Iterator[str]:
 
 
 def state(cluster: Cluster, name: str, index: int = 0) -> tuple[str, str]:
-    """State and reason of a worker, empty while it is not there."""
+    """State and reason of a worker; empty while it does not exist."""
     run = cluster.cli("ps", name)
     if run.code:
         return "", ""

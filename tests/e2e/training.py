@@ -1,6 +1,6 @@
-"""A real torchrun job that fails on one rank, in any kind of job, with no name to be resolved in between.
+"""A real torchrun job that fails on one rank, in any job kind, without name resolution.
 
-Each worker waits until a test tells it its node rank and the master's address, as `ps` shows them.
+Each worker waits until a test gives it its node rank and the master's address, as shown by `ps`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from tests.e2e.settings import START
 
 PORT = 29511
 MESSAGE = "e2e: shard 17 is damaged"
-#: The failing rank, as torchrun counts: two processes on each of two workers.
+#: The failing rank in torchrun's numbering: two processes on each of two workers.
 RANK = 3
 LOCAL_RANK = 1
 NODE_RANK = 1
 
-#: Four processes add up a number, then one finds its data damaged while the others wait for it.
+#: Four processes sum up a number, then one finds its data damaged while the others wait for it.
 TRAIN = f'''
 import os, sys, time
 from datetime import timedelta
@@ -53,7 +53,7 @@ except Exception as error:
     os._exit(1)
 '''
 
-#: Written by tests: `start` with the worker's place, `end` to let a held worker go.
+#: Written by tests: `start` with the worker's position, `end` to release a held worker.
 LAUNCH = f"""
 printf %s "$TRAIN" > train.py
 until [ -f start ]; do sleep 0.2; done
@@ -70,7 +70,7 @@ exit $code
 
 
 def create(cluster: Cluster, kind: Kind) -> Job:
-    """Create it and start the training; gives it back while the training runs, or has failed."""
+    """Create the job and start the training; returns while it runs or after it has failed."""
     job = kinds.create(cluster, kind, LAUNCH, torch=True, env={"TRAIN": TRAIN})
     try:
         job.started(2 * START)
@@ -86,12 +86,12 @@ def create(cluster: Cluster, kind: Kind) -> Job:
 
 
 def workers(job: Job) -> list[Object]:
-    """By node rank; by index where the kind has none."""
+    """By node rank; by index if the kind has none."""
     return sorted(job.workers, key=lambda worker: (worker["node_rank"] or 0, worker["index"]))
 
 
 def wait_until_held(job: Job) -> None:
-    """torchrun has ended in failure everywhere, and the containers sleep on."""
+    """Wait until torchrun has failed in all workers, and the containers keep sleeping."""
 
     def held() -> bool:
         return [worker["state"] for worker in job.workers] == ["Held", "Held"]
@@ -100,6 +100,6 @@ def wait_until_held(job: Job) -> None:
 
 
 def let_go(cluster: Cluster, job: Job, worker: str) -> None:
-    """The worker's container ends with torchrun's exit code."""
+    """End the worker's container with torchrun's exit code."""
     run = cluster.cli("exec", *job.words, "-w", worker, "--", "touch", "end")
     assert run.code == 0, run

@@ -1,1 +1,1 @@
-"""Helpers that tests share. No test lives here."""
+"""Helpers shared by tests. Contains no tests."""

@@ -1,4 +1,5 @@
-"""The size of the package against `tests/budget.toml`: counts that a change may lower and never raise unsaid.
+"""Size of the package, compared with `tests/budget.toml`: a change may lower the counts, and must not raise them
+silently.
 
 `python -m tests.support.budget` prints today's counts beside the budget; with `--write` it lowers the budget to them.
 """
@@ -23,11 +24,11 @@ HEAD = """\
 # The size of atlctl/, kept by tests/unit/test_house_rules.py. `make check` lowers it to what is there. Raise a number
 # by hand, and say why in the message of the same commit.
 """
-#: Files that are the program: what is counted as lines and files.
+#: Files of the program, counted by lines and number.
 SOURCES = (".py", ".sh", ".c")
 #: A text of this many words is a sentence.
 WORDS = 4
-#: One file a command, a kind of job, a backend: found by name, whoever imports them. Programs sent to workers.
+#: Modules found by name and not by imports: one file per command, job kind and backend; programs sent to workers.
 BY_NAME = ("cli.commands", "backends.kubernetes.kinds", "remote", "cli.demo_job", "packaging")
 
 
@@ -44,7 +45,7 @@ def counts(folder: Path, modules: Sequence[Module]) -> dict[str, int]:
 
 
 def one_importer(modules: Sequence[Module]) -> list[str]:
-    """Modules that exactly one other module imports, but those that are found by name."""
+    """Modules imported by exactly one other module, except those found by name."""
     known = {module.name for module in modules}
     importers: dict[str, set[str]] = {}
     for module in modules:
@@ -62,7 +63,7 @@ def one_importer(modules: Sequence[Module]) -> list[str]:
 
 
 def classes_twice(modules: Sequence[Module]) -> list[str]:
-    """Names of top-level classes that more than one module has, but programs that run alone."""
+    """Names of top-level classes defined in several modules, except in standalone programs."""
     names = Counter(
         node.name
         for module in modules
@@ -74,7 +75,7 @@ def classes_twice(modules: Sequence[Module]) -> list[str]:
 
 
 def sentences_twice(modules: Sequence[Module]) -> list[str]:
-    """Texts of `WORDS` words or more, with `{}` for what is filled in, that stand in more than one place."""
+    """Texts of at least `WORDS` words, with `{}` for filled-in values, that occur in several places."""
     texts = Counter(itertools.chain.from_iterable(_sentences(module.tree) for module in modules))
     return sorted(text for text, count in texts.items() if count > 1)
 

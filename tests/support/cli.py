@@ -1,4 +1,4 @@
-"""Runs `atlctl` as its users do: a child process, on pipes or on a terminal."""
+"""Runs `atlctl` as its users do: in a child process, on pipes or on a terminal."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ ATLCTL = (sys.executable, "-W", "error", "-m", "atlctl")
 
 
 class Result(NamedTuple):
-    """What a run gave. On a terminal `stdout` is all that the screen got, but for status lines, and `stderr` is empty.
+    """The result of a run. On a terminal `stdout` is the whole screen output without status lines, and `stderr` is
+    empty.
 
-    `code` is the exit code, or -N for an end by signal N.
+    `code` is the exit code, or -N for signal N.
     """
 
     stdout: bytes
@@ -34,7 +35,7 @@ class Result(NamedTuple):
 
 
 class CliTimeoutError(AssertionError):
-    """The run did not end in time. Its group was ended by SIGKILL."""
+    """The run did not end in time; its process group was killed with SIGKILL."""
 
 
 def run_cli(
@@ -48,9 +49,9 @@ def run_cli(
 ) -> Result:
     """Run `atlctl ARGS` to its end.
 
-    `stdin`: bytes on a pipe, /dev/null where None; with `tty` they are typed. `env` is laid over this process's
-    environment, a None removes. `tty`: all three streams on one terminal of `columns` x `rows`, which controls
-    the run. `timeout` in seconds. Raises CliTimeoutError with what the run had printed.
+    `stdin`: bytes on a pipe (None: /dev/null); with `tty` they are typed. `env`: changes to this process's environment,
+    None removes a variable. `tty`: all three streams on one terminal of `columns` x `rows`, which is the controlling
+    terminal. `timeout` in seconds. Raises CliTimeoutError with the output so far.
     """
     if tty:
         return _on_terminal(args, stdin or b"", _environment(env), timeout, columns, rows)
@@ -72,7 +73,7 @@ def run_cli(
 
 
 def popen_cli(*args: str, env: Mapping[str, str | None] | None = None, **options: Any) -> subprocess.Popen[bytes]:
-    """Start `atlctl ARGS` with the options of Popen, for tests that signal it or hold its streams."""
+    """Start `atlctl ARGS` with options of Popen, for tests that send it signals or keep its streams."""
     return subprocess.Popen([*ATLCTL, *args], env=_environment(env), **options)
 
 
@@ -100,7 +101,7 @@ def _on_terminal(
 
 
 def _talk(run: subprocess.Popen[bytes], terminal: int, typed: bytes, deadline: float) -> bytes:
-    """Type and read until the run has ended and the screen is quiet, or the deadline has come."""
+    """Type and read until the run has ended and the screen is quiet, or the deadline has passed."""
     screen = bytearray()
     while time.monotonic() < deadline:
         ended = run.poll() is not None
@@ -111,7 +112,7 @@ def _talk(run: subprocess.Popen[bytes], terminal: int, typed: bytes, deadline: f
             try:
                 screen += os.read(terminal, 65536)
                 continue
-            except OSError:  # EIO: nobody holds the terminal's other side
+            except OSError:  # EIO: the terminal's other side is closed
                 time.sleep(0.002)
         if ended:
             break

@@ -1,4 +1,4 @@
-"""Cuts tests off from whoever runs them: their environment, their files and the network beyond loopback."""
+"""Isolates tests from the user's environment and files and from the network beyond loopback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-#: Removed before every test: what a user, a CI machine or a training platform may have set.
+#: Removed before each test: variables of users, CI machines and training platforms.
 FOREIGN = re.compile(
     r"(ATLCTL|_ATLCTL|PET|MASTER|KUBE|KUBERNETES|TORCHELASTIC|TORCH|GLOO|NCCL|GROUP|ROLE|XDG|LC|SSH|HYDRA|SLURM)_.*"
     r"|.*_proxy|.*_PROXY|KUBECONFIG|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE|WORLD_SIZE|LANG|LANGUAGE|TZ"
@@ -18,16 +18,16 @@ FOREIGN = re.compile(
     r"|COMP_.*|PYTHON|BASH_ENV|ENV|ZDOTDIR|PYTHONWARNINGS"
 )
 
-#: Names that resolve without asking a server.
+#: Names that resolve without a DNS server.
 LOCAL_NAMES = {None, "", "localhost", "ip6-localhost", socket.gethostname()}
 
 
 class NetworkRefusedError(RuntimeError):
-    """A test reached for the network beyond loopback."""
+    """A test tried to access the network beyond loopback."""
 
 
 def environment(home: Path) -> dict[str, str]:
-    """What every test's environment is given. The folders lie in `home`, the current job and the cluster nowhere."""
+    """The environment of each test. Its folders are in `home`; there is no current job and no cluster."""
     return {
         "HOME": str(home),
         "XDG_CONFIG_HOME": str(home / ".config"),
@@ -49,9 +49,9 @@ def foreign(names: list[str]) -> list[str]:
 
 
 def refuse_network() -> None:
-    """From now on this process raises NetworkRefusedError on any connection, datagram or look-up beyond loopback.
+    """From now on, any connection, datagram or lookup beyond loopback raises NetworkRefusedError in this process.
 
-    An audit hook: it sees every way to a socket, and cannot be taken off.
+    It is an audit hook, which sees all uses of sockets and cannot be removed.
     """
     sys.addaudithook(_guard)
 

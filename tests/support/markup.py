@@ -1,4 +1,4 @@
-"""Reads a report's page as a browser does, and says what must not be in it."""
+"""Parses a report page like a browser, and lists forbidden content."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ TAGS = frozenset(
     )
 )
 _VOID = ("meta", "br")
-#: To a place of the page, or to a file below its folder that no browser takes for a page.
+#: An anchor of the page, or a file below its folder that a browser does not open as a page.
 _LINK = re.compile(r"#[a-z]+|\.(?:/(?!\.\.?/)[\w.~%-]+)+\.(?:log|json|jsonl)", re.ASCII)
-#: What a text must not show: controls, and what reorders or hides text.
+#: Characters forbidden in texts: controls, and those that reorder or hide text.
 _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
 @dataclass
 class Read:
-    """`texts` of the page outside its style; `attributes` as (tag, name, value); `problems` in words."""
+    """`texts`: of the page, outside its style; `attributes`: (tag, name, value); `problems`: descriptions."""
 
     texts: list[str] = field(default_factory=list)
     attributes: list[tuple[str, str, str]] = field(default_factory=list)
@@ -76,7 +76,7 @@ class _Parser(HTMLParser):
 
 
 def read(page: str) -> Read:
-    """Never raises: what is wrong is in `problems`."""
+    """Never raises: errors are in `problems`."""
     parser = _Parser()
     parser.feed(page)
     parser.close()

@@ -1,4 +1,4 @@
-"""Skips for programs that `make test-deps` installs: `@needs("zsh")` on a test, or `pytestmark = needs("sshd")`."""
+"""Skips tests whose programs are missing: `@needs("zsh")` on a test, or `pytestmark = needs("sshd")`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-#: The one list, shared with the Makefile: lines of a Debian package and the program it brings.
+#: The list of Debian packages and their programs, shared with the Makefile.
 DEPS = Path(__file__).parent.parent / "deps.txt"
 
 
@@ -21,25 +21,25 @@ def packages() -> dict[str, str]:
 
 
 def find_program(program: str) -> str | None:
-    """The path of a program; the system's own folders count even where PATH leaves them out."""
+    """The path of a program; searches the system's folders even if PATH lacks them."""
     return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:
-    """Skip where one of `programs` is missing. Raises ValueError for a program that deps.txt does not list."""
+    """Skip if one of `programs` is missing. Raises ValueError for a program that deps.txt does not list."""
     if unknown := [program for program in programs if program not in packages()]:
         raise ValueError(f"not in {DEPS.name}: {', '.join(unknown)}")
     return pytest.mark.needs(*programs)
 
 
 def skip_reason(programs: Iterable[str]) -> str | None:
-    """Why a test that needs `programs` cannot run here, None where it can."""
+    """The reason why a test that needs `programs` cannot run here; None if it can."""
     missing = [program for program in programs if find_program(program) is None]
     return f"needs {missing[0]}: make test-deps" if missing else None
 
 
 def causes(reasons: Iterable[str]) -> str:
-    """One line that counts skips by cause; CI fails on every `needs`, since a package would cure it."""
+    """A line with the number of skips by cause. CI fails on each `needs`, because a package would fix it."""
     counted = Counter(reason.removeprefix("Skipped: ").removesuffix(": make test-deps") for reason in reasons)
     return "skips by cause: " + (
         ", ".join(f"{cause} {n}" for cause, n in sorted(counted.items())) if counted else "none"

@@ -1,4 +1,4 @@
-"""Workers that are nothing but this machine: each command is a process, behind some words (`ip netns exec NAME`)."""
+"""Workers on this machine: each command is a process, with a prefix (`ip netns exec NAME`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def workers(count: int, name: str = "worker") -> list[Worker]:
 
 
 class PlainHosts:
-    """An executor. `prefix` gives the words before a worker's command, `env` what is added to its environment."""
+    """An executor. `prefix`: words before a worker's command; `env`: additional environment variables."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class PlainHosts:
         return PlainExecution(words, {**os.environ, **self._env(worker)})
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class PlainExecution:
-    """One process in a session of its own."""
+    """A process with its own session."""
 
     def __init__(self, words: Sequence[str], env: Mapping[str, str]) -> None:
         self._words = words
@@ -100,7 +100,7 @@ class PlainExecution:
         raise NotImplementedError(size)
 
     async def end(self, grace: float) -> bool:
-        """SIGTERM to the session's first group, SIGKILL after `grace` seconds."""
+        """SIGTERM to the session's first process group, SIGKILL after `grace` seconds."""
         process = self._process
         if process is None:
             return True

@@ -1,4 +1,4 @@
-"""Pictures as a browser writes them: PNG of 8 bits, RGB or RGBA, not interlaced."""
+"""Reads pictures from browsers: PNG with 8 bits, RGB or RGBA, not interlaced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Picture:
-    """`rows` of `width` pixels, each of `depth` bytes."""
+    """`rows` of `width` pixels with `depth` bytes each."""
 
     width: int
     height: int
@@ -21,12 +21,12 @@ class Picture:
         return tuple(self.rows[y][x * self.depth : x * self.depth + 3])
 
     def colours(self, step: int = 3) -> set[bytes]:
-        """The colours of every `step`th pixel."""
+        """The colours of each `step`th pixel."""
         return {row[at : at + 3] for row in self.rows[::step] for at in range(0, len(row), self.depth * step)}
 
 
 def read(path: Path) -> Picture:
-    """Raises ValueError for any other form."""
+    """Raises ValueError for any other format."""
     data, at, packed = path.read_bytes(), 8, b""
     width = height = depth = 0
     while at < len(data):

@@ -1,4 +1,4 @@
-"""Which processes are there: by the mark that every child of a test inherits, or by process group (Linux, /proc)."""
+"""Finds processes: by the mark that all children of a test inherit, or by process group (Linux, /proc)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-#: Environment variable that holds the running test's mark.
+#: Environment variable with the running test's mark.
 MARK = "ATLCTL_TEST_ID"
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A living process (no zombie). `command` is its command line, words joined by a space."""
+    """A live process (not a zombie). `command`: its command line, joined by spaces."""
 
     pid: int
     parent: int
@@ -27,17 +27,17 @@ class Process:
 
 
 def processes() -> Iterator[Process]:
-    """Every living process that can be seen."""
+    """All visible live processes."""
     for pid in _pids():
         if (process := read(pid)) is not None:
             yield process
 
 
 def read(pid: int) -> Process | None:
-    """One process, None where it is gone or a zombie."""
+    """A process; None if it has ended or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name in parentheses may itself hold spaces and parentheses.
+            # The name in parentheses may contain spaces and parentheses.
             state, parent, group, session = file.read().rpartition(b")")[2].split()[:4]
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             command = file.read().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
@@ -49,12 +49,12 @@ def read(pid: int) -> Process | None:
 
 
 def alive(pid: int) -> bool:
-    """True while the process runs; a zombie has ended."""
+    """Whether the process runs; a zombie has ended."""
     return read(pid) is not None
 
 
 def marked(mark: str | None = None) -> list[Process]:
-    """Living processes that were started under `mark`, by default this test's. Never this process."""
+    """Live processes started under `mark`, by default this test's, without this process."""
     word = f"{MARK}={os.environ[MARK] if mark is None else mark}".encode()
     found = []
     for pid in _pids():
@@ -65,7 +65,7 @@ def marked(mark: str | None = None) -> list[Process]:
 
 
 def _environ(pid: int) -> bytes:
-    """A process's environment, empty where it cannot be read. In the middle of an exec it is empty for a moment."""
+    """A process's environment; empty if it cannot be read. During an exec it is empty for a moment."""
     for _ in range(3):
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
@@ -79,17 +79,17 @@ def _environ(pid: int) -> bytes:
 
 
 def in_group(group: int) -> list[Process]:
-    """Living processes of one process group."""
+    """Live processes of a process group."""
     return [process for process in processes() if process.group == group]
 
 
 def named(text: str) -> list[Process]:
-    """This test's living processes whose command line holds `text`."""
+    """This test's live processes whose command line contains `text`."""
     return [process for process in marked() if text in process.command]
 
 
 def wait_until(predicate: Callable[[], object], timeout: float = 30.0, interval: float = 0.02) -> bool:
-    """Ask `predicate` until it is true; False when `timeout` seconds have passed without."""
+    """Poll `predicate` until it is true; False after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not predicate():
         if time.monotonic() > deadline:
@@ -111,16 +111,16 @@ sys.addaudithook(_note_start)
 
 
 def started() -> int:
-    """How many processes this one has started so far. A test that started none leaves none, and need not look."""
+    """The number of processes started by this one. If a test started none, it need not search for leftovers."""
     return _started
 
 
 def leftovers(mark: str, patience: float = 2.0) -> list[Process]:
-    """Processes of `mark` that still live after `patience` seconds, then ended by SIGKILL."""
+    """Processes of `mark` that are still alive after `patience` seconds. Kills them with SIGKILL."""
     if wait_until(lambda: not marked(mark), patience):
         return []
     left = marked(mark)
-    # Again and again: what they had started meanwhile goes too.
+    # Repeat, to include processes started meanwhile.
     wait_until(lambda: not _kill(marked(mark)), patience)
     return left
 
@@ -132,7 +132,7 @@ def _kill(targets: list[Process]) -> list[Process]:
 
 
 def kill(process: Process) -> None:
-    """SIGKILL; one that has ended is no error."""
+    """SIGKILL, if the process still exists."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGKILL)
 

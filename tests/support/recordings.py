@@ -1,4 +1,4 @@
-"""Recorded exchanges with a real API server, where they lie beside this checkout; tests of them skip elsewhere."""
+"""Recorded exchanges with a real API server, if available beside this checkout; tests of them are skipped otherwise."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-#: Read here: no test sees the variables of whoever runs it.
+#: Read at import, because tests do not see the user's variables.
 _NAMED = os.environ.get("ATLCTL_RECORDINGS")
 
 
 def recordings() -> Path | None:
-    """The folder of recordings: `ATLCTL_RECORDINGS`, else `../shared/recordings` of the repository; None without it."""
+    """The folder of recordings: `ATLCTL_RECORDINGS`, else `../shared/recordings` of the repository; None if missing."""
     folder = Path(_NAMED) if _NAMED else Path(__file__).parents[3] / "shared" / "recordings"
     return folder if (folder / "index.md").is_file() else None
 
 
-#: On tests that read recordings.
+#: For tests that read recordings.
 needs_recordings = pytest.mark.skipif(recordings() is None, reason="no recordings: set ATLCTL_RECORDINGS")
 
 
 def names(pattern: str) -> list[str]:
-    """The recordings that a pattern (`exec/*.json`) matches, sorted and without `.json`; none where there are none."""
+    """The recordings that match a pattern (`exec/*.json`), sorted and without `.json`; empty without recordings."""
     folder = recordings()
     if folder is None:
         return []
@@ -32,7 +32,7 @@ def names(pattern: str) -> list[str]:
 
 
 def load(name: str) -> Any:
-    """One recording, by its name without `.json`: `kinds/job-running.top`."""
+    """A recording by its name without `.json`: `kinds/job-running.top`."""
     folder = recordings()
     assert folder is not None, "a test that loads recordings carries needs_recordings"
     return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The house rules of docs/en/architecture.md over the syntax trees of a package: each rule gives a list of breaches."""
+"""The house rules of docs/en/architecture.md, checked on a package's syntax trees: each rule returns its violations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: What each layer may import of the package. A name covers itself and what is below it.
+#: Imports allowed for each layer within the package. A name includes everything below it.
 LAYERS: dict[str, tuple[str, ...]] = {
     "i18n": (),
     "jobs": ("i18n", "remote"),
@@ -33,7 +33,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "__init__": (),
 }
 
-#: Who may import what is not in the standard library.
+#: The layers that may import each third-party package.
 KNOWS: dict[str, tuple[str, ...]] = {
     "typer": ("cli",),
     "rich": ("render",),
@@ -47,29 +47,29 @@ KNOWS: dict[str, tuple[str, ...]] = {
     "babel": ("packaging.messages",),
 }
 
-#: The kinds of backend, none of which knows another.
+#: Kinds of backend, which must not import each other.
 BACKENDS = ("backends.kubernetes", "backends.hosts")
 
-#: Import name -> the extra that has it; the others are dependencies.
+#: Import name -> its extra; all others are dependencies.
 _EXTRAS = {"torch": "smoke", "babel": "dev"}
 
-#: Import name -> distribution, where the two differ.
+#: Import name -> distribution, if they differ.
 DISTRIBUTIONS = {"yaml": "pyyaml", "pydantic_core": "pydantic-core"}
 
-#: Programs of their own: the standard library (and what KNOWS grants), and of the package only what lies beside them.
+#: Standalone programs: they import only the standard library (and packages granted by KNOWS) and modules next to them.
 ALONE = ("remote", "remote.smoke.probe", "cli.demo_job")
 
-#: Runs the text that it was sent.
+#: Executes text that it was sent.
 RUNS_TEXT = ("remote.boot",)
 
 MAX_LINES = 1_000
-#: One file by its nature: it runs under plain torchrun, copied to wherever it is wanted.
+#: Must be a single file: it runs under plain torchrun, copied to where it is needed.
 ONE_FILE = ("remote.smoke.probe",)
 
 
 @dataclass(frozen=True)
 class Module:
-    """One source file. `name` is dotted and without the package's own name: `cli.exec`, `jobs`, `__main__`."""
+    """A source file. `name` is dotted, without the package's name: `cli.exec`, `jobs`, `__main__`."""
 
     package: str
     name: str
@@ -93,7 +93,7 @@ class Module:
 
 
 def load(folder: Path) -> list[Module]:
-    """Every module of the package in `folder`."""
+    """All modules of the package in `folder`."""
     return [_module(folder, path) for path in sorted(folder.rglob("*.py"))]
 
 
@@ -104,12 +104,12 @@ def _module(folder: Path, path: Path) -> Module:
 
 
 def within(name: str, scope: str) -> bool:
-    """True where `name` is `scope` or lies below it."""
+    """Whether `name` is `scope` or below it."""
     return name == scope or name.startswith(scope + ".")
 
 
 def imports(module: Module) -> Iterator[tuple[ast.stmt, str]]:
-    """Every import, wherever it stands, as an absolute dotted name; `from a import b` gives `a.b`."""
+    """All imports, at any level, as absolute dotted names; `from a import b` gives `a.b`."""
     own = [module.package, *module.name.split(".")] if module.name != "__init__" else [module.package]
     parent = own if module.is_package or module.name == "__init__" else own[:-1]
     for node in module.nodes:
@@ -122,7 +122,7 @@ def imports(module: Module) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def inner(module: Module) -> Iterator[tuple[ast.stmt, str]]:
-    """Imports of the package's own modules, without the package's name (an attribute of the package itself: none)."""
+    """Imports of the package's modules, without the package's name."""
     for node, name in imports(module):
         package, _, rest = name.partition(".")
         if package == module.package and rest != "__version__":
@@ -130,7 +130,7 @@ def inner(module: Module) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def layers(module: Module) -> list[str]:
-    """A layer imports only what the table grants, and no backend another."""
+    """A layer imports only what the table allows; backends do not import each other."""
     if module.layer not in LAYERS:
         return [f"{module.name}: the layer {module.layer} is not in the table"]
     found = []
@@ -142,13 +142,13 @@ def layers(module: Module) -> list[str]:
 
 
 def _crosses_backends(importer: str, imported: str) -> bool:
-    """One kind of backend, or what the kinds share, that imports another kind."""
+    """Whether a backend, or code shared by the backends, imports another backend."""
     kind = next((scope for scope in BACKENDS if within(imported, scope)), None)
     return kind is not None and within(importer, "backends") and not within(importer, kind)
 
 
 def alone(module: Module) -> list[str]:
-    """Programs that run by themselves import nothing of the package but what lies beside them."""
+    """Standalone programs import nothing of the package except modules next to them."""
     found = []
     for scope in ALONE:
         if within(module.name, scope):
@@ -161,7 +161,7 @@ def alone(module: Module) -> list[str]:
 
 
 def third_party(module: Module) -> list[str]:
-    """Only those that KNOWS names import what is not in the standard library."""
+    """Only the layers in KNOWS import third-party packages."""
     found = []
     for node, name in imports(module):
         top = name.partition(".")[0]
@@ -173,7 +173,7 @@ def third_party(module: Module) -> list[str]:
 
 
 def undeclared(modules: Sequence[Module], pyproject: str) -> list[str]:
-    """What is imported stands in pyproject.toml: as a dependency, or in the extra of `_EXTRAS`."""
+    """Imported packages are declared in pyproject.toml: as dependencies, or in the extra of `_EXTRAS`."""
     project = tomllib.loads(pyproject)["project"]
     declared = {"base": project["dependencies"], **project.get("optional-dependencies", {})}
     names = {group: {re.split(r"[^\w.-]", line)[0].lower() for line in lines} for group, lines in declared.items()}
@@ -187,7 +187,7 @@ def undeclared(modules: Sequence[Module], pyproject: str) -> list[str]:
 
 
 def prints(module: Module) -> list[str]:
-    """`print` only in render/, `rich.print` nowhere."""
+    """`print` only in render/; `rich.print` nowhere."""
     found = [module.at(node, "rich.print") for node, name in imports(module) if name == "rich.print"]
     for node in module.nodes:
         if isinstance(node, ast.Call):
@@ -198,7 +198,7 @@ def prints(module: Module) -> list[str]:
 
 
 def swallowed(module: Module) -> list[str]:
-    """No handler for every exception, nor a bare one, that does nothing."""
+    """No bare handler and no handler of all exceptions that does nothing."""
     found = []
     for node in module.nodes:
         if isinstance(node, ast.ExceptHandler):
@@ -214,7 +214,7 @@ def _is_constant(statement: ast.stmt) -> bool:
 
 
 def evaluated(module: Module) -> list[str]:
-    """No text becomes code or a shell's line: `eval`, `exec`, `os.system`, `os.popen`, `shell=True`."""
+    """Text is never run as code or as a shell command: `eval`, `exec`, `os.system`, `os.popen`, `shell=True`."""
     found = []
     for node in module.nodes:
         if isinstance(node, ast.Call):
@@ -228,7 +228,7 @@ def evaluated(module: Module) -> list[str]:
     return found
 
 
-#: Texts for people, by the names of their fields; and what would make a decision of one.
+#: Fields with texts for people, and expressions that decide by such a text.
 _TEXTS = ("message", "hint", "evidence")
 _LOOKS = (
     *("startswith", "endswith", "removeprefix", "removesuffix", "partition", "find", "index", "search", "match"),
@@ -237,9 +237,9 @@ _LOOKS = (
 
 
 def decided_by_text(module: Module) -> list[str]:
-    """No decision on the text of a message: `in str(error)`, `error.message == ...`, `.message.startswith(...)`.
+    """No decision by the text of a message: `in str(error)`, `error.message == ...`, `.message.startswith(...)`.
 
-    The diagnosis reads messages of logs and events: these are its evidence.
+    The diagnosis is exempt: messages of logs and events are its evidence.
     """
     if module.layer == "diagnosis":
         return []
@@ -265,16 +265,16 @@ def decided_by_text(module: Module) -> list[str]:
     return found
 
 
-#: Layers whose errors and reasons are messages, and what makes one: an error, the end of a command.
+#: Layers whose errors and reasons are messages, and the constructors of such texts.
 _SPEAKING = ("jobs", "backends", "fanout", "transfer", "recording")
 _ENDS = ("Lost", "FailedToStart")
 _ERRORS = ("AtlctlError", "UsageError", "NothingMatched", "NotAllowed", "TimedOut", "Unreachable", "NoServer", "NoLog")
-#: Lines that are typed, not read.
+#: Command lines, which are not translated.
 _COMMAND = re.compile("(atlctl|ulimit|worker-0:) ?")
 
 
 def untranslated(module: Module) -> list[str]:
-    """What a person reads of an error is a `Message`; a hint that is nothing but a command needs no translation."""
+    """Error texts for people are a `Message`; a hint that is only a command needs no translation."""
     if module.layer not in _SPEAKING:
         return []
     calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
@@ -294,13 +294,13 @@ def _is_sentence(node: ast.Constant | ast.JoinedStr) -> bool:
 
 
 def too_long(module: Module) -> list[str]:
-    """A file of one purpose has at most MAX_LINES lines."""
+    """A file has at most MAX_LINES lines."""
     lines = 0 if module.name in ONE_FILE else len(module.text.splitlines())
     return [f"{module.name}: {lines} lines, {MAX_LINES} at most"] if lines > MAX_LINES else []
 
 
 def event_loops(modules: Sequence[Module]) -> list[str]:
-    """One place starts the event loop; every place is listed where there are more."""
+    """Only one place starts the event loop; lists all of them if there are more."""
     starts = ("asyncio.run", "asyncio.Runner", "asyncio.new_event_loop")
     found = [
         module.at(node, ast.unparse(node.func))

@@ -1,4 +1,4 @@
-"""Made-up evidence folders of any size: ranks that train for a minute, one that fails, the others that lose it."""
+"""Synthetic evidence folders of any size: ranks train for a minute, one fails, and the others lose it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def evidence(
     words: str = "ValueError: shard 17",
     steps: int = 60,
 ) -> Path:
-    """A folder as `record` writes it. `words` is what the failing rank says; `name` of a worker by its number."""
+    """A folder as `record` writes it. `words`: message of the failing rank; `name`: of a worker, by its number."""
     folder.mkdir()
     names = [name.format(number) for number in range(workers)]
     for number, worker in enumerate(names):
@@ -118,7 +118,7 @@ def _lines(path: Path, items: list[dict[str, Any]]) -> None:
 
 
 def smoke_document(workers: int, *, name: str = "worker-{}", words: str = "slow") -> dict[str, Any]:
-    """What `smoke -o json` tells: one link is slow, and one worker has a slow card."""
+    """Output of `smoke -o json`: one link is slow, and one worker has a slow card."""
     names = [name.format(number) for number in range(workers)]
 
     def speed(one: int, other: int) -> float | None:

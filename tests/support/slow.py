@@ -1,7 +1,7 @@
-"""Which tests `make test-quick` leaves out: those of `tests/slow.txt`, which `make slow` measures anew.
+"""Tests excluded from `make test-quick`: those in `tests/slow.txt`, which `make slow` measures again.
 
-A pytest plugin. A test counts with its CPU and that of its children, or with half of its time, whichever is more:
-waiting leaves the processor to others.
+A pytest plugin. A test counts with its CPU time and that of its children, or with half of its duration if that is
+longer: a waiting test leaves the processor to others.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from pathlib import Path
 import pytest
 
 LIST = Path(__file__).parents[1] / "slow.txt"
-#: Seconds from which one case makes its function slow, and all cases of a function together.
+#: Seconds from which a function counts as slow: of a single case, and of all its cases.
 CASE, FUNCTION = 0.15, 0.6
 
 _cost: dict[str, list[float]] = defaultdict(list)
 
 
 def function(item: pytest.Item) -> str:
-    """The node ID without its case."""
     return item.nodeid.partition("[")[0]
 
 

@@ -1,4 +1,4 @@
-"""A real OpenSSH server on loopback, with keys and a configuration of its own."""
+"""A real OpenSSH server on loopback, with its own keys and configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support import proc
 
-#: Where the server's program lies: it wants to be called by its whole path.
+#: sshd must be started with its absolute path.
 PROGRAM = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 _PRIVILEGE_SEPARATION = "/run/sshd"
 
@@ -25,7 +25,7 @@ def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
 
 
 class Sshd:
-    """Listens on `addresses`, one port for all. `known` is the line set of a known_hosts file for them."""
+    """Listens on `addresses`, with the same port for all. `known`: the lines of a known_hosts file for them."""
 
     def __init__(self, folder: Path, authorized: Sequence[Path], addresses: Sequence[str] = ("127.0.0.1",)) -> None:
         assert PROGRAM is not None
@@ -86,15 +86,15 @@ class Sshd:
                 time.sleep(0.02)
 
     def stop(self) -> None:
-        """The server alone: connections that were made live on, as with a restart of the service."""
+        """Stop only the server: existing connections stay open, as after a restart of the service."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait(10)
             self._until_nobody_listens()
 
     def _until_nobody_listens(self) -> None:
-        """What the server has just forked holds its listening sockets for a moment. A server that is started meanwhile
-        gets some of the addresses or none, and a connection to the others is taken by nobody."""
+        """Wait until the listening sockets are closed: children that the server has just forked keep them for a moment.
+        A new server would get only some of the addresses, and connections to the others would not be accepted."""
         deadline = time.monotonic() + 10
         for address in self.addresses:
             while True:
@@ -108,7 +108,7 @@ class Sshd:
                 time.sleep(0.02)
 
     def kill_all(self) -> None:
-        """SIGKILL to the server and to the processes that serve its connections, as when a machine goes down."""
+        """SIGKILL to the server and to the processes of its connections, as when a machine fails."""
         if self._process is None:
             return
         below = {self._process.pid}
@@ -121,7 +121,7 @@ class Sshd:
         self._until_nobody_listens()
 
     def close(self) -> None:
-        """With everything that it has started."""
+        """Stop the server with all its processes."""
         if self._process is not None and self._process.poll() is None:
             self.kill_all()
 
