@@ -157,6 +157,31 @@ def joined(parts: Iterable[str], separator: str = SEMICOLON) -> Message:
     return message
 
 
+class _Specific(Message):
+    """A message about one worker or host, with the same for several alike. Made by `specific`."""
+
+    __slots__ = ("shared",)
+    shared: str
+
+
+def specific(message: Message, shared: str) -> Message:
+    """`message` names one worker or host; `general` replaces it with `shared` if it holds for several."""
+    made = _Specific(message.template, **message.values)
+    made.shared = shared
+    return made
+
+
+def general(text: str) -> str:
+    """The text for several workers or hosts, see `specific`."""
+    if isinstance(text, _Specific):
+        return text.shared
+    if isinstance(text, _Joined):
+        return joined(map(general, text.parts), text.separator)
+    if isinstance(text, Message) and any(isinstance(value, Message) for value in text.values.values()):
+        return text.filled(**{k: general(v) if isinstance(v, str) else v for k, v in text.values.items()})
+    return text
+
+
 class _Given(Message):
     """A text with its own Chinese translation. Made by `given`."""
 

@@ -133,7 +133,7 @@ def awaiting_log(worker: str, error: AtlctlError) -> str:
 
 def as_it_is(job: Job) -> Message:
     """The reason for an empty plan: the job's state."""
-    return Message("job {job} is {state}", job=job.name, state=job.state)
+    return Message("job {job} is {state}", job=job.name, state=job.state.label)
 
 
 def some_of(job: Job, workers: Sequence[Worker]) -> Message:

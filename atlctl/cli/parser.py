@@ -316,12 +316,13 @@ def _convert_plainly(params: Sequence[Any]) -> None:
 
 
 def _spelled(param: Any) -> str:
-    return Message("'{name}'", name=max(param.opts, key=len)) if isinstance(param, TyperOption) else key_of(param)
+    return Message("'{name}'", name=max(param.opts, key=len) if isinstance(param, TyperOption) else key_of(param))
 
 
 def _invalid(word: str, param: Any, why: str) -> UsageError:
-    text = Message("invalid value '{value}' for {option}: {why}", value=word, option=_spelled(param), why=why)
-    return UsageError(text)
+    return UsageError(
+        Message("invalid value '{value}' for {option}: {why}", value=word, option=_spelled(param), why=why)
+    )
 
 
 def _see(name: str) -> Message:

@@ -23,7 +23,7 @@ async def remove(source: SupervisedBackend, names: Sequence[str], *, yes: bool, 
         jobs = [await source.get_job(name) for name in dict.fromkeys(names)]
         left = [await source.left_of(job) for job in jobs]
     for job, what in zip(jobs, left, strict=True):
-        say.line(Message("removes {job} ({state}): {what}", job=job.name, state=say.state(job.state), what=what), 2)
+        say.line(Message("removes {job} ({state}): {what}", job=job.name, state=job.state.label, what=what), 2)
     if dry_run:
         say.note(Message("dry run: nothing was removed"))
         return 0

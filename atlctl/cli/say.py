@@ -14,6 +14,7 @@ from atlctl.render.streams import Streams
 
 if TYPE_CHECKING:
     from atlctl.fanout.engine import FanOut
+    from atlctl.jobs.model import State
 
 T = TypeVar("T")
 
@@ -170,24 +171,8 @@ def workers(count: int) -> Message:
     return plural("{n} worker", "{n} workers", count)
 
 
-_STATES: Mapping[str, Message] = {
-    "Pending": Message("Pending"),
-    "Queued": Message("Queued"),
-    "Starting": Message("Starting"),
-    "Running": Message("Running"),
-    "Held": Message("Held"),
-    "Restarting": Message("Restarting"),
-    "Suspended": Message("Suspended"),
-    "Stopping": Message("Stopping"),
-    "Stopped": Message("Stopped"),
-    "Succeeded": Message("Succeeded"),
-    "Failed": Message("Failed"),
-    "Lost": Message("Lost"),
-    "Unknown": Message("Unknown"),
-}
-
-
-_TONES: Mapping[str, Tone] = {
+#: The tones of states of jobs and workers.
+STATE_TONES: Mapping[str, Tone] = {
     "Pending": Tone.WAITING,
     "Queued": Tone.WAITING,
     "Starting": Tone.WAITING,
@@ -204,14 +189,9 @@ _TONES: Mapping[str, Tone] = {
 }
 
 
-def state_tone(of: str) -> Tone:
-    """The tone of a state of a job or worker."""
-    return _TONES[of]
-
-
-def state(of: str, reason: str = "") -> Message:
+def state(of: State, reason: str = "") -> Message:
     """The state of a job or worker, with its reason where there is one."""
-    return Message("{state} ({reason})", state=_STATES[of], reason=reason) if reason else _STATES[of]
+    return Message("{state} ({reason})", state=of.label, reason=reason) if reason else of.label
 
 
 def moment(epoch: float | None, streams: Streams, now: float) -> str:

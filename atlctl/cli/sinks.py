@@ -19,7 +19,7 @@ from atlctl.fanout.outcome import EndKind, Outcome
 from atlctl.i18n import COMMA, Message, joined, translated
 from atlctl.jobs.errors import AtlctlError, NotAllowed, UsageError
 from atlctl.jobs.model import Worker
-from atlctl.jobs.naming import fold_names, natural_key, safe_file_name
+from atlctl.jobs.naming import by_frequency, fold_names, natural_key, safe_file_name
 from atlctl.jobs.statedir import write_all
 from atlctl.render.jsonout import dumps, output_lines
 from atlctl.render.lines import LinePrefixer, Piece, Spill, prefix_for
@@ -400,13 +400,22 @@ def ended(label: str, tone: Tone, names: Iterable[str], reason: str = "") -> Ton
     return Toned(Message("{label}: {workers}", label=label, workers=folded(names)), tone, label)
 
 
+def by_reason(label: str, tone: Tone, reasons: Iterable[tuple[str, str]]) -> list[Toned]:
+    """A line for each reason, the most frequent first. `reasons`: names of workers and why they ended so."""
+    by_size = by_frequency(reasons)
+    shown = by_size if len(by_size) <= _REASONS else by_size[: _REASONS - 1]
+    lines = [ended(label, tone, names, reason) for reason, names in shown]
+    rest = [name for _, names in by_size[len(shown) :] for name in names]
+    return [*lines, ended(label, tone, rest, Message("other reasons"))] if rest else lines
+
+
 def outcome_tone(outcome: Outcome) -> Tone:
     return Tone.OK if outcome.ok else _TONES[outcome.kind]
 
 
 def summary_lines(outcomes: Sequence[Outcome], truncated: Collection[str] = ()) -> list[Toned]:
     """One line for each way to end, then what needs attention. `truncated`: more workers whose output is not whole."""
-    groups: dict[tuple[int, int, Message], dict[str, list[str]]] = {}
+    groups: dict[tuple[int, int, Message], list[tuple[str, str]]] = {}
     tones: dict[Message, Tone] = {}
     for outcome in outcomes:
         key = (
@@ -414,17 +423,9 @@ def summary_lines(outcomes: Sequence[Outcome], truncated: Collection[str] = ()) 
             outcome.code if outcome.kind is EndKind.EXITED else 0,
             outcome_label(outcome),
         )
-        groups.setdefault(key, {}).setdefault(outcome.reason, []).append(outcome.worker.name)
+        groups.setdefault(key, []).append((outcome.worker.name, outcome.reason))
         tones[key[2]] = outcome_tone(outcome)
-    lines = []
-    for (_, _, label), reasons in sorted(groups.items()):
-        by_size = sorted(reasons.items(), key=lambda item: -len(item[1]))
-        told = by_size if len(by_size) <= _REASONS else by_size[: _REASONS - 1]
-        for reason, names in told:
-            lines.append(ended(label, tones[label], names, reason))
-        rest = [name for _, names in by_size[len(told) :] for name in names]
-        if rest:
-            lines.append(ended(label, tones[label], rest, Message("other reasons")))
+    lines = [line for key, reasons in sorted(groups.items()) for line in by_reason(key[2], tones[key[2]], reasons)]
     behind = {outcome.worker.name for outcome in outcomes if outcome.truncated and outcome.kind is EndKind.EXITED}
     cut = {outcome.worker.name for outcome in outcomes if outcome.truncated} - behind | set(truncated)
     for label, tone, chosen in (

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import say
 from atlctl.i18n import COLON, Message, joined, translated
-from atlctl.jobs.model import Job, Worker
-from atlctl.jobs.naming import fold_names
+from atlctl.jobs.model import Job, State, Worker
+from atlctl.jobs.naming import fold_names, names_by_reason
 from atlctl.render.palette import Tone, Toned
 from atlctl.render.streams import Streams
 from atlctl.render.table import Column, Table, render_table, rfc3339
@@ -48,18 +48,18 @@ def _render(
 def _states(found: Sequence[Job] | Sequence[Worker], streams: Streams) -> tuple[list[Toned], list[Toned]]:
     """The cells of their states, and the notes below the table: on a terminal a long reason is in such a note."""
     cells: list[Toned] = []
-    notes: dict[str, dict[str, list[str]]] = {}
+    notes: dict[State, list[tuple[str, str]]] = {}
     for one in found:
         long = streams.stdout_tty and display_width(translated(one.reason)) > _REASON
-        state = say.state(one.state)
-        cells.append(Toned(state if long else say.state(one.state, one.reason), say.state_tone(one.state), state))
+        state = one.state.label
+        cells.append(Toned(state if long else say.state(one.state, one.reason), say.STATE_TONES[one.state], state))
         if long:
-            notes.setdefault(one.state, {}).setdefault(one.reason, []).append(one.name)
+            notes.setdefault(one.state, []).append((one.name, one.reason))
     return cells, [
-        Toned(joined(parts, COLON), say.state_tone(state), say.state(state))
+        Toned(joined(parts, COLON), say.STATE_TONES[state], state.label)
         for state, reasons in notes.items()
-        for why, names in reasons.items()
-        if (parts := (say.state(state), *((fold_names(names),) if len(reasons) > 1 else ()), why))
+        for why, names in names_by_reason(reasons).items()
+        if (parts := (state.label, *((fold_names(names),) if len(reasons) > 1 else ()), why))
     ]
 
 

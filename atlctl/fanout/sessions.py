@@ -121,7 +121,7 @@ class KeepingSink:
 
 def ended(worker: Worker) -> AtlctlError:
     """The error for a worker that has ended and was not queried."""
-    return NothingMatched(Message("not running ({state})", state=worker.state))
+    return NothingMatched(Message("not running ({state})", state=worker.state.label))
 
 
 def last_words(outcome: Outcome, stderr: bytes | bytearray) -> str:

@@ -37,8 +37,28 @@ class State(StrEnum):
         """Whether a part of it may still run."""
         return self not in _ENDED
 
+    @property
+    def label(self) -> Message:
+        """The state as people read it, in their language."""
+        return _LABELS[self]
+
 
 _ENDED = frozenset({State.STOPPED, State.SUCCEEDED, State.FAILED, State.LOST})
+_LABELS = {
+    State.PENDING: Message("Pending"),
+    State.QUEUED: Message("Queued"),
+    State.STARTING: Message("Starting"),
+    State.RUNNING: Message("Running"),
+    State.HELD: Message("Held"),
+    State.RESTARTING: Message("Restarting"),
+    State.SUSPENDED: Message("Suspended"),
+    State.STOPPING: Message("Stopping"),
+    State.STOPPED: Message("Stopped"),
+    State.SUCCEEDED: Message("Succeeded"),
+    State.FAILED: Message("Failed"),
+    State.LOST: Message("Lost"),
+    State.UNKNOWN: Message("Unknown"),
+}
 
 #: The kind of a job that is only a list of hosts.
 HOSTS = "Hosts"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from atlctl.i18n import LIST, Message, joined
+from atlctl.i18n import LIST, Message, general, joined
 from atlctl.jobs.errors import UsageError
 
 Reason = TypeVar("Reason")
@@ -86,11 +86,17 @@ def fold_numbers(values: Iterable[int], width: int = 0) -> str:
 
 
 def names_by_reason(pairs: Iterable[tuple[str, Reason]]) -> dict[Reason, list[str]]:
-    """Group names by reason; both keep their order, duplicates count once."""
-    found: dict[Reason, dict[str, None]] = {}
+    """Group names by reason; both keep their order, duplicates count once. Reasons that differ only in the worker that
+    they are about are one, see `i18n.specific`."""
+    found: dict[Any, dict[str, Reason]] = {}
     for name, reason in pairs:
-        found.setdefault(reason, {})[name] = None
-    return {reason: list(names) for reason, names in found.items()}
+        found.setdefault(general(reason) if isinstance(reason, str) else reason, {})[name] = reason
+    return {shared if len(names) > 1 else next(iter(names.values())): list(names) for shared, names in found.items()}
+
+
+def by_frequency(pairs: Iterable[tuple[str, Reason]]) -> list[tuple[Reason, list[str]]]:
+    """As `names_by_reason`, the most frequent reason first."""
+    return sorted(names_by_reason(pairs).items(), key=lambda group: -len(group[1]))
 
 
 def and_more(names: str, count: int) -> str:

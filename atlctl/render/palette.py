@@ -6,7 +6,7 @@ Colour is never the only sign: a word or a mark repeats it, for pipes, `NO_COLOR
     painted_head(line, label, Tone.OK, streams.stderr_color)      a label that begins the line
     Toned(text, Tone.HELD)                                        a cell of a table; cleaned there
     rich.text.Text().append(clean(text), Tone.DIM.rich)           for what draws with rich
-    say.state_tone(worker.state)                                  the tone of a state of a job or worker
+    say.STATE_TONES[worker.state]                                  the tone of a state of a job or worker
 
 Colours are from the 256-colour palette, because themes redefine the first 16; each has a contrast (WCAG) of at least
 3.6 on black and on white. No backgrounds, and no SGR 2: some terminals make it illegible.

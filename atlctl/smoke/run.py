@@ -132,9 +132,9 @@ def names(options: Options) -> list[str]:
 def absent(job: Job, chosen: Sequence[Worker], *, whole: bool) -> dict[str, str]:
     """Who cannot be asked, by name, and why: workers that have ended, and with `whole` those that the job lacks."""
     gone: dict[str, str] = {
-        worker.name: Message("it is not running ({state}: {reason})", state=worker.state, reason=worker.reason)
+        worker.name: Message("it is not running ({state}: {reason})", state=worker.state.label, reason=worker.reason)
         if worker.reason
-        else Message("it is not running ({state})", state=worker.state)
+        else Message("it is not running ({state})", state=worker.state.label)
         for worker in chosen
         if not worker.state.active
     }

@@ -123,7 +123,7 @@ def test_a_deadline_is_124(jobs: Registry) -> None:
         (("worker-9:/x", "."), "worker-9", "", 3),
         (("nope", "worker-0:/x"), "nope: no such file or folder", "WORKER:PATH", 2),
         (("worker-0:/etc/hostname", "no/pe/x"), "there is no folder no/pe", "mkdir", 2),
-        (("x",), "DST is missing", "usage", 2),
+        (("x",), "'DST' is missing", "usage", 2),
     ],
 )
 def test_mistakes_are_told_with_the_way_out(

@@ -62,7 +62,7 @@ def test_for_people(jobs: Registry) -> None:
 
 def test_for_people_in_chinese(jobs: Registry) -> None:
     text = jobs.cli("errors", "sleeps", env={"LANG": "zh_CN.UTF-8", "LC_ALL": None}).stdout.decode()
-    assert "挂在用户代码中" in text
+    assert "卡在用户代码中" in text
     assert "可能只是慢" in text
 
 

@@ -10,7 +10,21 @@ import sys
 import pytest
 
 from atlctl import i18n
-from atlctl.i18n import COMMA, Message, about, as_data, edited, from_data, given, joined, language, plural, translated
+from atlctl.i18n import (
+    COMMA,
+    Message,
+    about,
+    as_data,
+    edited,
+    from_data,
+    general,
+    given,
+    joined,
+    language,
+    plural,
+    specific,
+    translated,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +71,15 @@ def test_edited_messages_stay_messages() -> None:
     assert translated(changed, "zh") == "4 s 内没有应答：连接断开：a，掉出总线，b"
     many = plural("no log of {n} worker: {names}", "no log of {n} workers: {names}", 2, names="a, b")
     assert translated(edited(many, str.upper), "zh") == translated(many, "zh").replace("a, b", "A, B")
+
+
+def test_a_message_about_one_host_has_another_for_several() -> None:
+    refused = Message("connection refused")
+    one = specific(Message("{host}: {why}", host="gpu1:22", why=refused), refused)
+    assert (one, general(one)) == ("gpu1:22: connection refused", "connection refused")
+    wrapped = joined([Message("lost: {why}", why=one), "a worker's own words"])
+    assert translated(general(wrapped), "zh") == "连接断开：连接被拒绝；a worker's own words"
+    assert general("a worker's own words") == "a worker's own words"
 
 
 def test_translated_without_a_catalogue_is_english(monkeypatch: pytest.MonkeyPatch) -> None:

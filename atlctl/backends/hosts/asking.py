@@ -25,9 +25,9 @@ from atlctl.backends.base import (
     end_words,
 )
 from atlctl.backends.questions import ask_each
-from atlctl.i18n import Message
+from atlctl.i18n import Message, specific
 from atlctl.jobs import fields
-from atlctl.jobs.errors import NO_PYTHON, AtlctlError, NotAllowed, TimedOut, Unreachable, without_python
+from atlctl.jobs.errors import NO_PYTHON, AtlctlError, NotAllowed, TimedOut, Unreachable, no_answer, without_python
 from atlctl.jobs.model import State, Worker
 from atlctl.remote import sending
 
@@ -235,9 +235,8 @@ def unclear() -> NoAnswer:
 
 def silent(name: str, seconds: float) -> NoAnswer:
     """The error for a host that says nothing."""
-    return NoAnswer(
-        Why.SILENT, Message("{name} did not answer within {seconds:g} s", name=name, seconds=seconds), named=True
-    )
+    said = Message("{name} did not answer within {seconds:g} s", name=name, seconds=seconds)
+    return NoAnswer(Why.SILENT, specific(said, no_answer(seconds)), named=True)
 
 
 def for_user(name: str, error: AtlctlError) -> AtlctlError:

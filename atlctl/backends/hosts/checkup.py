@@ -21,7 +21,7 @@ from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.hostkeys import HostKeyRefused, KnownHosts
 from atlctl.backends.hosts.stream import SshExecutor
 from atlctl.backends.questions import ask_all
-from atlctl.i18n import Message
+from atlctl.i18n import Message, specific
 from atlctl.jobs.errors import AtlctlError, TimedOut, UsageError, not_regular, unreadable
 from atlctl.jobs.model import State, Worker
 from atlctl.remote.sending import shell
@@ -103,7 +103,7 @@ async def _one(
             worker=worker.name,
             seconds=seconds * 3,
         )
-        late = TimedOut(silent(where, seconds).message, hint)
+        late = TimedOut(silent(where, seconds).message, specific(hint, hint.filled(worker="HOST", seconds=seconds * 3)))
         return replace(checked, status="late", error=late)
     except AtlctlError as error:
         return replace(checked, status=status_of(error), error=error)

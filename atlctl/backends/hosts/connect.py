@@ -18,7 +18,7 @@ from asyncssh.config import SSHClientConfig, SSHConfig
 from atlctl.backends.hosts.hostfile import Host
 from atlctl.backends.hosts.hostkeys import GLOBAL_FILES, USER_FILES, Entries, KnownHosts, refusal
 from atlctl.backends.hosts.keys import DEFAULTS, Keys, none_accepted
-from atlctl.i18n import Message
+from atlctl.i18n import Message, specific
 from atlctl.jobs.errors import AtlctlError, NotAllowed, TimedOut, Unreachable, UsageError
 
 #: Seconds for a host to let a connection in, and between two signs of life of a silent one.
@@ -44,6 +44,12 @@ IDLE_KEPT = 256
 SSHClientConfig._handlers["stricthostkeychecking"] = ("StrictHostKeyChecking", SSHConfig._set_string)
 _NOBODY = Message("no sshd listens there: check the port")
 _CLOSED = Message("too many logins at once (MaxStartups), or not an sshd: check the port")
+_WHY = {
+    errno.ECONNREFUSED: (Message("connection refused"), _NOBODY),
+    errno.ECONNRESET: (Message("connection reset by peer"), _CLOSED),
+    errno.EHOSTUNREACH: (Message("no route to host"), None),
+}
+_EXCHANGE = Message("allow curve25519-sha256 there (KexAlgorithms); sntrup761 and mlkem768 need liboqs on this machine")
 _TRANSIENT = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
 
 
@@ -264,32 +270,35 @@ class Connections:
         if isinstance(error, asyncssh.PermissionDenied):
             return none_accepted(target.user, host.name, self._keys, target.identities)
         if isinstance(error, TimeoutError):
-            how = {"place": place, "seconds": CONNECT_SECONDS}
+            limit = CONNECT_SECONDS
             if client.connection is None:
-                return TimedOut(
-                    Message("{place}: no connection within {seconds:g} s", **how),
-                    Message("the host is down, or a firewall is dropping packets"),
-                )
-            spoke = client.connection.get_extra_info("server_version")
+                text = Message("no connection within {seconds:g} s", seconds=limit)
+                return TimedOut(_at(place, text), Message("the host is down, or a firewall is dropping packets"))
             text = (
-                Message("{place}: the login was not done, twice within {seconds:g} s", **how)
-                if spoke
-                else Message("{place}: accepts connections, but sent nothing, twice within {seconds:g} s", **how)
+                Message("the login was not done, twice within {seconds:g} s", seconds=limit)
+                if client.connection.get_extra_info("server_version")
+                else Message("accepts connections, but sent nothing, twice within {seconds:g} s", seconds=limit)
             )
-            return _LoginTimedOut(text, Message("sshd there is overloaded or stopped, or it is not an sshd"))
+            return _LoginTimedOut(
+                _at(place, text), Message("sshd there is overloaded or stopped, or it is not an sshd")
+            )
         if isinstance(error, socket.gaierror):
             return NameUnknown(target.host, str(error.strerror))
         if isinstance(error, OSError):
-            hint = {errno.ECONNREFUSED: _NOBODY, errno.ECONNRESET: _CLOSED}.get(error.errno or 0)
-            why = os.strerror(error.errno) if error.errno else str(error)
-            return Unreachable(Message("{host}: {why}", host=place, why=why.lower()), hint)
+            plain = (os.strerror(error.errno) if error.errno else str(error)).lower()
+            why, hint = _WHY.get(error.errno or 0, (plain, None))
+            return Unreachable(_at(place, why), hint)
         if isinstance(error, asyncssh.ConnectionLost):
-            return Unreachable(Message("{place}: closed the connection before the login", place=place), _CLOSED)
+            return Unreachable(_at(place, Message("closed the connection before the login")), _CLOSED)
         if isinstance(error, asyncssh.KeyExchangeFailed | asyncssh.CompressionError):
-            return Unreachable(Message("{place}: no common cipher or key exchange ({why})", place=place, why=error))
+            return Unreachable(_at(place, Message("no common cipher or key exchange ({why})", why=error)), _EXCHANGE)
         if isinstance(error, asyncssh.Error):
-            return Unreachable(Message("{host}: {why}", host=place, why=str(error)[:200]))
-        return NotAllowed(Message("{host}: {why}", host=place, why=error))
+            return Unreachable(_at(place, str(error)[:200]))
+        return NotAllowed(_at(place, str(error)))
+
+
+def _at(place: str, why: str) -> Message:
+    return specific(Message("{host}: {why}", host=place, why=why), why)
 
 
 class _LoginTimedOut(TimedOut):
@@ -301,7 +310,8 @@ class NameUnknown(Unreachable):
 
     def __init__(self, host: str, why: str) -> None:
         super().__init__(
-            Message("cannot resolve {host}: {why}", host=host, why=why), Message("check its name, or ~/.ssh/config")
+            specific(Message("cannot resolve {host}: {why}", host=host, why=why), Message("the name is not known")),
+            Message("check its name, or ~/.ssh/config"),
         )
         self.host = host
 

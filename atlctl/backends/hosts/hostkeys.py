@@ -13,7 +13,7 @@ from typing import Any, Literal
 import asyncssh
 from asyncssh.public_key import get_default_certificate_algs, get_default_public_key_algs
 
-from atlctl.i18n import Message
+from atlctl.i18n import Message, specific
 from atlctl.jobs.errors import NotAllowed, UsageError, unreadable
 
 #: Where they lie when the configuration of ssh names no others.
@@ -143,7 +143,10 @@ def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | 
     if entries.is_revoked(place, port, offered):
         return HostKeyRefused(
             "revoked",
-            Message("the key of {name} was revoked{shown}: do not trust this host", name=name, shown=shown),
+            specific(
+                Message("the key of {name} was revoked{shown}: do not trust this host", name=name, shown=shown),
+                Message("host key was revoked"),
+            ),
             Message("ask the host's owner"),
         )
     if entries.trusted(place, port):
@@ -155,10 +158,15 @@ def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | 
         )
         return HostKeyRefused(
             "changed",
-            Message("the key of {name} has changed{shown}: it may be another machine", name=name, shown=shown),
-            hint,
+            specific(
+                Message("the key of {name} has changed{shown}: it may be another machine", name=name, shown=shown),
+                Message("host key has changed"),
+            ),
+            specific(hint, Message("for the commands that accept them: atlctl doctor -o json")),
         )
-    unknown = Message("the key of {name} is not known{shown}", name=name, shown=shown)
+    unknown = specific(
+        Message("the key of {name} is not known{shown}", name=name, shown=shown), Message("host key not known")
+    )
     if offered is None:
         return HostKeyRefused(
             "unknown",
@@ -170,8 +178,15 @@ def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | 
     return HostKeyRefused(
         "unknown",
         unknown,
-        Message(
-            "compare the fingerprint with the host's, then: echo {line} >> {path}", line=line, path=shlex.quote(path)
+        specific(
+            Message(
+                "compare the fingerprint with the host's, then: echo {line} >> {path}",
+                line=line,
+                path=shlex.quote(path),
+            ),
+            Message(
+                'to compare the keys: atlctl doctor -o json; to accept new hosts: host_keys = "accept-new" under [ssh]'
+            ),
         ),
     )
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import asyncssh
 
-from atlctl.i18n import Message, joined
+from atlctl.i18n import Message, joined, specific
 from atlctl.jobs.errors import NotAllowed, unreadable
 
 #: What ssh looks for where nothing else is configured.
@@ -164,18 +164,19 @@ class LoginRefused(NotAllowed):
     """`host` accepted none of the keys."""
 
     def __init__(self, user: str, host: str, why: str) -> None:
+        said = Message(
+            "{host} refused {user}: no key was accepted{why}",
+            host=host,
+            user=user,
+            why=Message(" ({why})", why=why) if why else "",
+        )
+        advice = Message(
+            "try: ssh {user}@{host} true; keys come from an agent, ~/.ssh/id_* and IdentityFile in ~/.ssh/config",
+            user=user,
+            host=host,
+        )
         super().__init__(
-            Message(
-                "{host} refused {user}: no key was accepted{why}",
-                host=host,
-                user=user,
-                why=Message(" ({why})", why=why) if why else "",
-            ),
-            Message(
-                "try: ssh {user}@{host} true; keys come from an agent, ~/.ssh/id_* and IdentityFile in ~/.ssh/config",
-                user=user,
-                host=host,
-            ),
+            specific(said, Message("no key was accepted")), specific(advice, advice.filled(user=user, host="HOST"))
         )
         self.host = host
 

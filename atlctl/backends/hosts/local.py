@@ -42,7 +42,7 @@ class LocalExecutor:
 
     def _refusal(self, worker: Worker) -> str | None:
         if not worker.state.active or self._found.presence == "gone":
-            return Message("not running ({state})", state=worker.state)
+            return Message("not running ({state})", state=worker.state.label)
         if self._found.presence == "elsewhere":
             return Message("it runs on {place}: it can only be reached there", place=self._found.place)
         return None

@@ -262,8 +262,9 @@ class SshExecutor(GuardedExecutor):
             if host is None:
                 return FailedToStart(255, Message("it has no host"))
             if not worker.state.active:
+                state = worker.state.label
                 return FailedToStart(
-                    255, Message("not running ({state}); on its host: atlctl exec --hostfile FILE", state=worker.state)
+                    255, Message("not running ({state}); on its host: atlctl exec --hostfile FILE", state=state)
                 )
             return HostPlace(connections, host, (within or {}).get(worker.name))
 

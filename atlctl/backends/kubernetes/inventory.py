@@ -19,7 +19,7 @@ from atlctl.backends.kubernetes.discovery import Served
 from atlctl.backends.kubernetes.kinds import jobset, registry
 from atlctl.backends.kubernetes.kinds.base import JobKind, Sight
 from atlctl.backends.kubernetes.kinds.build import build, scope_of
-from atlctl.i18n import Message
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs import fields
 from atlctl.jobs.errors import SEE_PERMISSIONS, AtlctlError, NothingMatched, UsageError
 from atlctl.jobs.model import Job
@@ -105,7 +105,7 @@ async def find(api: Api, name: str, served: Served, namespace: str | None = None
     hits, problems = await _hits(api, resources, served, place, bare)
     tops = distinct(await asyncio.gather(*(to_top(api, hit, served, place) for hit in hits)))
     if len(tops) > 1:
-        forms = ", ".join(registry.form(hit.kind.resource, objects.name(hit.top)) for hit in tops)
+        forms = joined((registry.form(hit.kind.resource, objects.name(hit.top)) for hit in tops), LIST)
         raise UsageError(
             Message("{name} is the name of {count} jobs in namespace {place}", name=name, count=len(tops), place=place),
             Message("name one of: {jobs}", jobs=forms),

@@ -341,7 +341,7 @@ def why_left(pod: Object, now: float) -> str:
     ends = fields.moment(meta.get("deletionTimestamp"))
     state = podstate.condition(pod, None)
     if not meta.get("deletionTimestamp"):
-        return Message("nothing has requested its end; it is {state}", state=state.state)
+        return Message("nothing has requested its end; it is {state}", state=state.state.label)
     if held := texts(meta.get("finalizers")):
         return _finalizers(held)
     if state.reason == "NodeLost":

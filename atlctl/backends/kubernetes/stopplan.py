@@ -147,7 +147,7 @@ def resume(found: FoundJob, world: World) -> Plan:
     if not _asked(found, world, mechanism):
         if not job.state.active:
             raise AtlctlError(
-                Message("job {job} is {state}: it cannot be resumed", job=job.name, state=job.state),
+                Message("job {job} is {state}: it cannot be resumed", job=job.name, state=job.state.label),
                 Message("start it again"),
             )
         return Plan(job, (), "resume", nothing=as_it_is(job))
@@ -340,7 +340,7 @@ def _processes(found: FoundJob, world: World, running: tuple[Worker, ...], reque
             job,
             (),
             "processes",
-            nothing=Message("job {job} is {state}, and none of its pods runs", job=job.name, state=job.state),
+            nothing=Message("job {job} is {state}, and none of its pods runs", job=job.name, state=job.state.label),
         )
     facts = [
         *_about(found, world.place, world.now, running),

@@ -12,7 +12,7 @@ from atlctl.cli import options, say
 from atlctl.cli.runtime import context, run_async
 from atlctl.i18n import COMMA, LIST, Message, joined, plural
 from atlctl.jobs.errors import AtlctlError, ExitCode, UsageError
-from atlctl.jobs.naming import and_more, fold_names, names_by_reason
+from atlctl.jobs.naming import and_more, by_frequency, fold_names
 from atlctl.render.palette import Tone, Toned
 from atlctl.render.table import human_bytes
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Descriptors of ours that one copy takes: its pipes, files and folders, and what is open at its start.
 _DESCRIPTORS_EACH = 16
-#: Different reasons that are told one by one.
-_REASONS = 8
 
 
 TEXT = Message(
@@ -218,7 +216,7 @@ def summary(results: Sequence[tuple[Outcome, Copy]], upload: bool) -> tuple[list
     from atlctl.cli.sinks import folded
 
     def told(text: Message, pairs: Sequence[tuple[str, str]]) -> list[Message]:
-        return [text.filled(workers=folded(names), what=what) for what, names in _grouped(pairs) if what]
+        return [text.filled(workers=folded(names), what=what) for what, names in by_frequency(pairs) if what]
 
     warnings = []
     if upload:
@@ -242,7 +240,7 @@ _SHOWN = {
 
 
 def _closing(results: Sequence[tuple[Outcome, Copy]]) -> list[Toned]:
-    from atlctl.cli.sinks import ended
+    from atlctl.cli.sinks import by_reason, ended
 
     lines = []
     copied = [(outcome, copy) for outcome, copy in results if outcome.ok]
@@ -252,19 +250,11 @@ def _closing(results: Sequence[tuple[Outcome, Copy]]) -> list[Toned]:
         counts = joined((plural("{n} file", "{n} files", files), size), COMMA)
         lines.append(ended(Message("copied"), Tone.OK, [o.worker.name for o, _ in copied], counts))
     for label, (shown, tone) in _SHOWN.items():
-        reasons = [(o.worker.name, o.reason) for o, _ in results if not o.ok and word(o) == label]
-        groups = _grouped(reasons)
-        lines += [ended(shown, tone, names, reason) for reason, names in groups[:_REASONS]]
-        rest = [name for _, names in groups[_REASONS:] for name in names]
-        if rest:
-            lines.append(ended(shown, tone, rest, Message("other reasons")))
+        lines += by_reason(
+            shown, tone, ((o.worker.name, o.reason) for o, _ in results if not o.ok and word(o) == label)
+        )
     running = [outcome.worker.name for outcome, _ in results if outcome.may_still_run]
     return [*lines, ended(Message("may still run"), Tone.WARN, running)] if running else lines
-
-
-def _grouped(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, list[str]]]:
-    """(worker, text) as (text, workers), the largest group first."""
-    return sorted(names_by_reason(pairs).items(), key=lambda group: -len(group[1]))
 
 
 def _named(names: CountedNames) -> str:
@@ -294,7 +284,7 @@ def document(job: Job, spec: CopySpec, results: Sequence[tuple[Outcome, Copy]], 
             "hint": None,
             "exit_code": codes[names[0]],
         }
-        for text, names in _grouped(failed)
+        for text, names in by_frequency(failed)
     ]
     return dumps(envelope(context().command, status, data, errors)) + "\n"
 

@@ -161,7 +161,7 @@ def _finder(source: Backend, job: Job) -> Callable[[], Awaitable[Job]]:
 def _tell_begin(job: Job, folder: str, keep: int, *, goes_on: bool) -> None:
     none = Message("no workers yet, they are waited for")
     workers = say.workers(len(job.workers)) if job.workers else none
-    about = joined((job.kind, say.state(job.state), workers), COMMA)
+    about = joined((job.kind, job.state.label, workers), COMMA)
     goes_on_text = Message("goes on recording job {job} ({about}) in {folder}")
     text = goes_on_text if goes_on else Message("records job {job} ({about}) in {folder}")
     say.line(text.filled(job=job.name, about=about, folder=folder))

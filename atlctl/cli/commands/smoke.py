@@ -264,7 +264,7 @@ async def _chosen(
     if not any(worker.state.active for worker in chosen):
         from atlctl.jobs.naming import fold_names
 
-        states = joined(dict.fromkeys(say.state(worker.state) for worker in chosen), LIST)
+        states = joined(dict.fromkeys(worker.state.label for worker in chosen), LIST)
         names = fold_names(worker.name for worker in chosen)
         raise Unreachable(
             Message("no running worker to test: {workers} ({states})", workers=names, states=states),

@@ -318,7 +318,7 @@ def described(what: Message, job: Job, named: Stated | None) -> Message:
     named it."""
     from atlctl.render.table import rfc3339
 
-    parts = [job.kind, say.state(job.state)]
+    parts = [job.kind, job.state.label]
     if job.created is not None:
         parts.append(Message("since {time}", time=rfc3339(job.created)))
     parts.append(Message("uid {uid}", uid=job.uid or Message("unknown")))

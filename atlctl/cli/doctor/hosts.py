@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atlctl.cli import hosts, say
 from atlctl.cli.doctor.report import DoctorReport
-from atlctl.i18n import Message, joined, plural
+from atlctl.i18n import Message, general, joined, plural
 from atlctl.jobs.errors import AtlctlError, NothingMatched
 from atlctl.jobs.naming import fold_names
 
@@ -27,16 +27,6 @@ APART = 2.0
 #: Lines for hosts that failed in ways of their own.
 _MOST_LINES = 8
 _NOTES_KEYS = Message("none needed: other commands note new keys (accept-new); doctor notes none")
-_SAID = {
-    "key-unknown": Message("host key not known"),
-    "key-changed": Message("host key has changed"),
-    "key-revoked": Message("host key was revoked"),
-    "login": Message("no key was accepted"),
-    "name": Message("the name is not known"),
-    "refused": Message("connection refused"),
-    "late": Message("no answer in time"),
-    "shell": Message("let you in, and run no command"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,35 +230,24 @@ def _logins(report: DoctorReport, site: Site, found: Sequence[HostCheck]) -> Non
     """One line for all that let this client in, and one for each way to fail."""
     groups: dict[tuple[str, str], list[HostCheck]] = {}
     for check in found:
-        # Messages of these name their host, or nothing that can be summed up.
-        own = "" if check.status in _SAID or check.error is None else check.error.message
-        groups.setdefault((check.status, own), []).append(check)
+        shared = "" if check.error is None else general(check.error.message)
+        groups.setdefault((check.status, shared), []).append(check)
     good = groups.pop(("ok", ""), [])
     if good:
         report.ok("ssh.login", Message("{hosts} ({count}) ok", hosts=_fold(good), count=len(good)))
     tell = report.fail if site.meant else report.warn
-    failed = sorted(groups.values(), key=len, reverse=True)
-    for checks in failed[:_MOST_LINES]:
-        first = checks[0]
-        error = first.error or AtlctlError("")
-        apart = len(checks) == 1 or first.status not in _SAID
-        said = error.message if apart else _SAID[first.status]
+    failed = sorted(groups.items(), key=lambda group: len(group[1]), reverse=True)
+    for (status, shared), checks in failed[:_MOST_LINES]:
+        error = checks[0].error or AtlctlError("")
+        said, fix = error.message, error.hint
+        if len(checks) > 1:
+            said, fix = shared, fix and general(fix)
         text = Message("{hosts} ({count}): {why}", hosts=_fold(checks), count=len(checks), why=said)
-        if first.status == "key-unknown" and all(
-            check.target is not None and _notes_new(check.target) for check in checks
-        ):
+        if status == "key-unknown" and all(check.target is not None and _notes_new(check.target) for check in checks):
             report.skip("ssh.login", text, _NOTES_KEYS)
             continue
-        alike = len({check.error.hint for check in checks if check.error is not None}) == 1
-        fix = (
-            error.hint
-            if alike or error.hint is None
-            else Message(
-                "for {name}: {fix}; each of the others: atlctl doctor -o json", name=first.name, fix=error.hint
-            )
-        )
         tell("ssh.login", text, fix)
-    if more := [check for checks in failed[_MOST_LINES:] for check in checks]:
+    if more := [check for _, checks in failed[_MOST_LINES:] for check in checks]:
         tell(
             "ssh.login",
             Message("{hosts} ({count}): fail in other ways", hosts=_fold(more), count=len(more)),

@@ -17,7 +17,7 @@ from atlctl.cli.doctor.hosts import judge_clocks
 from atlctl.cli.doctor.report import DoctorReport
 from atlctl.cli.runtime import context
 from atlctl.cli.target import current_job, looking, stated
-from atlctl.i18n import Message, joined
+from atlctl.i18n import LIST, Message, joined
 from atlctl.jobs import fields
 from atlctl.jobs.errors import AtlctlError, NothingMatched, UsageError
 from atlctl.jobs.naming import fold_names
@@ -224,7 +224,7 @@ def _report_torch(report: DoctorReport, told: Sequence[Told], named: str) -> Non
         else:
             names = {"torch": "torch", "cuda": "CUDA", "python": "Python"}
             names |= {"gpus": Message("number of GPUs"), "own": Message("whose Python")}
-            differs = joined((name for field, name in names.items() if _differ(field, group[0], ordered[0][0])), ", ")
+            differs = joined((name for field, name in names.items() if _differ(field, group[0], ordered[0][0])), LIST)
             report.warn(
                 "torch",
                 Message("{text}; unlike most: {what}", text=text, what=differs),

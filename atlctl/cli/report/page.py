@@ -368,7 +368,7 @@ def _state(state: str, reason: str, manner: Manner) -> str:
     """A state in words and colour; empty if it is unknown. One that atlctl does not have stays as it is."""
     if state == State.UNKNOWN or state not in list(State):
         return "" if state == State.UNKNOWN else state
-    return Coloured(manner.word(say.state(State(state), reason)), say.state_tone(State(state)))
+    return Coloured(manner.word(say.state(State(state), reason)), say.STATE_TONES[State(state)])
 
 
 def _ended(info: WorkerInfo | None) -> str:

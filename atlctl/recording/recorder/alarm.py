@@ -166,7 +166,7 @@ class Alarm:
                 problem = (
                     await self._from_living(entry, place, named)
                     if entry.alive
-                    else Message("it is {state}", state=worker.state)
+                    else Message("it is {state}", state=worker.state.label)
                 )
                 if problem:
                     await self._read_named(entry, place, named, problem)

@@ -116,7 +116,10 @@ class RecordedWorker:
         worker = self.worker
         if not self.present and worker.state.active:
             return replace(
-                worker, state=State.UNKNOWN, reason=GONE, message=Message("it was {state} before", state=worker.state)
+                worker,
+                state=State.UNKNOWN,
+                reason=GONE,
+                message=Message("it was {state} before", state=worker.state.label),
             )
         if self.held and worker.state is State.RUNNING:
             return replace(worker, state=State.HELD, reason=HELD_REASON)

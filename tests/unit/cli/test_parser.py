@@ -115,7 +115,7 @@ def test_shared_options_that_do_not_apply_are_refused():
         (("--debgu", "ps"), "no such option '--debgu' for 'atlctl'", "did you mean '--debug'?"),
         (("ps", "-w"), "option '-w' requires an argument", "see: atlctl ps -h"),
         (("ps", "a", "b"), "too many arguments (b)", "see: atlctl ps -h"),
-        (("completion",), "SHELL is missing", "usage: atlctl completion [OPTIONS] SHELL"),
+        (("completion",), "'SHELL' is missing", "usage: atlctl completion [OPTIONS] SHELL"),
         (("exec", "--parallel", "0", "x"), "invalid value '0' for '--parallel': at least 1", None),
         (("exec", "--parallel", "x", "x"), "invalid value 'x' for '--parallel': a whole number is needed", None),
         (("exec", "--timeout", "1y", "x"), "invalid value '1y' for '--timeout': a duration is needed", None),

@@ -39,18 +39,18 @@ def test_in_chinese() -> None:
     odd = rank(5, "sleep", stack=stack(["stuck", "/job/train.py", 6]), recorder=recorder(5, pending=False))
     scene = job({5: odd}, stack=stack(*COLLECTIVE), recorder=recorder(6, pending=True))
     assert SceneText("zh", Streams()).text(scene, changes(scene, scene), verbose=False) == (
-        "worker-1 上的 rank 5：挂在用户代码中，确定\n"
-        "  它在睡眠，不在集合通信中；16 个 rank 中有 15 个已等待 2 s 以上\n"
+        "worker-1 上的 rank 5：卡在用户代码中，确定\n"
+        "  它在睡眠，不在集合通信中；15/16 个 rank 已等待 2 s 以上\n"
         "  主线程：S in clock_nanosleep；2.0 s 内 0 个 CPU tick，所有线程 0 个\n"
         "  pid 1005: python train.py\n"
-        "  主线程堆栈，最内层在前（来自 py-spy）：\n"
+        "  主线程调用栈，最内层在前（来自 py-spy）：\n"
         "    stuck (/job/train.py:6)\n"
         "\n"
         "worker-[0-3] 上的 rank 0-4,6-15（15 个 rank）：在第 6 个集合通信中等待（all_reduce，default_pg），确定\n"
-        "  它的堆栈在集合通信中：all_reduce\n"
+        "  它的调用栈在集合通信中：all_reduce\n"
         "  主线程：S in futex；2.0 s 内 0 个 CPU tick，所有线程 0 个\n"
         "  pid 1000, 1001, 1002, 1003, ...: python train.py\n"
-        "  主线程堆栈，最内层在前（来自 py-spy）：\n"
+        "  主线程调用栈，最内层在前（来自 py-spy）：\n"
         "    all_reduce (torch/distributed/distributed_c10d.py:3252)\n"
         "    _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)\n"
         "    main (/job/train.py:17)\n"

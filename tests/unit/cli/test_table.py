@@ -37,7 +37,7 @@ def test_an_unknown_shell_is_refused(capfd):
     from atlctl.cli import app
 
     assert app.run(["completion", "tcsh"]) == 2
-    assert capfd.readouterr().err == "error: invalid value 'tcsh' for SHELL: one of bash, zsh, fish is needed\n"
+    assert capfd.readouterr().err == "error: invalid value 'tcsh' for 'SHELL': one of bash, zsh, fish is needed\n"
 
 
 def test_no_script_evaluates_an_answer():

@@ -2,6 +2,7 @@ import pytest
 
 from atlctl.cli.sinks import outcome_label, summary_lines
 from atlctl.fanout.outcome import EndKind, Outcome
+from atlctl.i18n import Message, specific
 from atlctl.render.sanitize import clean
 from tests.unit.output.helpers import exited, worker
 
@@ -40,6 +41,15 @@ def test_reasons_are_bounded_and_no_worker_is_left_out() -> None:
     assert len(lines) == 8
     assert lines[0].text == "lost: worker-0 (1): host 0"
     assert lines[-1].text == "lost: worker-[7-999] (993): other reasons"
+
+
+def test_the_same_reason_on_several_hosts_is_one_line() -> None:
+    why = Message("connection refused")
+    reasons = [specific(Message("{host}: {why}", host=f"gpu{index}:22", why=why), why) for index in range(3)]
+    outcomes = [Outcome(worker(i), EndKind.FAILED_TO_START, 255, reason=reason) for i, reason in enumerate(reasons)]
+    assert [line.text for line in summary_lines(outcomes)] == ["failed to start: worker-[0-2] (3): connection refused"]
+    (line,) = summary_lines(outcomes[:1])
+    assert line.text == "failed to start: worker-0 (1): gpu0:22: connection refused"
 
 
 def test_nothing_selected_is_nothing_said() -> None:

@@ -9,7 +9,7 @@ from rich.color import Color
 from rich.console import Console
 from rich.text import Text
 
-from atlctl.cli.say import state_tone
+from atlctl.cli.say import STATE_TONES
 from atlctl.jobs.model import State
 from atlctl.render.palette import WORKERS, Tone, painted, painted_head
 
@@ -46,8 +46,8 @@ def test_rich_draws_the_same(tone: Tone) -> None:
 
 def test_states_that_need_different_actions_have_different_tones() -> None:
     apart = [State.HELD, State.FAILED, State.RUNNING, State.PENDING, State.SUCCEEDED, State.UNKNOWN, State.LOST]
-    assert len({state_tone(state) for state in apart}) == len(apart)
-    assert all(isinstance(state_tone(state), Tone) for state in State)
+    assert len({STATE_TONES[state] for state in apart}) == len(apart)
+    assert all(isinstance(STATE_TONES[state], Tone) for state in State)
 
 
 def test_neighbours_differ_for_colour_blind_readers_too() -> None:

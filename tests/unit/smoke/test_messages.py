@@ -115,9 +115,9 @@ def test_what_the_checks_make_is_wholly_chinese() -> None:
                  said=Message("no answer within {seconds:g} s: {why}", seconds=4.0, why=Message("not connected"))),
          "4 s 内没有应答：未连接上；再次询问时它有应答，但没有参与测试"),
         (mesh.judge_calls(NAMES[:3], calls(3, {1: 3}, {}))[0].evidence,
-         "连到它的 2 个连接中有 2 个失败，由它发起的 2 个连接中有 2 个失败：没有连接（timed out）"),
+         "连到它的连接有 2/2 条失败，由它发起的连接有 2/2 条失败：没有连接（timed out）"),
         (_crashed(ended(None, 9, words="OWN; WORDS")),
-         "worker-1 上的 rank 1 在 init 中被信号 9（SIGKILL，内存不足时即如此）结束；它的消息：OWN; WORDS"),
+         "worker-1 上的 rank 1 在 init 中被信号 9（SIGKILL，内存不足时即如此）终止；它的消息：OWN; WORDS"),
         (arrived(Sentence("{what}: {why}", what="RuntimeError", why=Sentence(
             "ranks [{numbers}] of the group did not come to the store", numbers="1, 2"))),
          "RuntimeError：组内的 rank 1, 2 没有到达 store"),
@@ -175,7 +175,7 @@ def test_a_report_is_chinese_for_its_reader_alone() -> None:
         english, chinese = (report_text(report, Words(lang), streams) for lang in ("en", "zh"))
         assert note in english
         assert f"      {evidence}" in english
-        assert "4 个 worker 中有 3 个应答" in chinese
+        assert "3/4 个 worker 有应答" in chinese
         assert "      4 s 内没有应答：未连接上（复查时再次出现）" in chinese
     document = json.dumps(to_data(report, []))
     assert note in document

@@ -55,7 +55,7 @@ def test_notes_and_evidence_are_told_as_on_the_terminal():
     _, _, findings, checks = without_headings(smoke_results(data, CHINESE, Words("zh").sentence))
     assert isinstance(findings, PageTable)
     assert isinstance(checks, PageTable)
-    assert checks.rows[0][3] == "4 个 worker 中有 3 个应答"
+    assert checks.rows[0][3] == "3/4 个 worker 有应答"
     assert findings.rows[0][3] == "4 s 内没有应答"
 
 
