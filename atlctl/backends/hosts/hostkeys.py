@@ -139,7 +139,7 @@ def entry(host: str, port: int) -> str:
 def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | None, path: str) -> HostKeyRefused:
     """Why a host's key is not taken, and the command that mends it once its owner has said that it is right."""
     name = entry(place, port)
-    shown = f" ({offered.get_algorithm()} {offered.get_fingerprint()})" if offered is not None else ""
+    shown = "" if offered is None else Message(" ({why})", why=f"{offered.get_algorithm()} {offered.get_fingerprint()}")
     if entries.is_revoked(place, port, offered):
         return HostKeyRefused(
             "revoked",
