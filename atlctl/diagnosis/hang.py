@@ -50,7 +50,7 @@ class What(Message, ReprEnum):
     STARTING = Message("starting")
     COLLECTIVE = Message("waiting in a collective")
     WORKING = Message("working")
-    UNKNOWN = Message("cannot tell")
+    UNKNOWN = Message("undecided")
 
 
 #: Verdicts on a rank that others may wait for, those that need no other rank to be seen first.

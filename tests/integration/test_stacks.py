@@ -54,7 +54,7 @@ def test_the_odd_rank_is_named(jobs: Registry) -> None:
     run = jobs.cli("stacks", "sleeps")
     lines = run.stdout.decode().splitlines()
     assert lines[0] == "rank 2 on worker-1: hung in user code, likely"
-    assert "ranks 0-1,3 on worker-[0-1] (3 ranks): cannot tell" in lines
+    assert "ranks 0-1,3 on worker-[0-1] (3 ranks): undecided" in lines
     assert run.code == 0
     assert b"--with-pyspy" in run.stderr
 
@@ -81,7 +81,7 @@ def test_without_python_in_path_a_trainers_own_is_taken(jobs: Registry) -> None:
 def test_without_any_python_there_is_one_clear_line(jobs: Registry) -> None:
     run = jobs.cli("stacks", "lone")
     assert b"warning: worker-0: no Python 3.8 or newer found\n" in run.stderr
-    assert run.stdout.startswith(b"cannot tell\n")
+    assert run.stdout.startswith(b"undecided\n")
     assert run.code == 1
 
 

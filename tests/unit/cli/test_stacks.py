@@ -77,4 +77,4 @@ def test_hostile_text_is_harmless() -> None:
 
 def test_nothing_to_see() -> None:
     shown = PIPE.text(job(dict.fromkeys(range(16)), whole=False), None, verbose=False)
-    assert shown.startswith("cannot tell\n  no rank process was found")
+    assert shown.startswith("undecided\n  no rank process was found")

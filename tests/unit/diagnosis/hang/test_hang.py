@@ -46,14 +46,14 @@ def test_proc_alone_names_the_rank(sign: str, what: str, confidence: str) -> Non
 
 
 def test_what_could_be_any_wait_is_not_guessed_at() -> None:
-    assert said(job({5: rank(5, "futex")})) == ("cannot tell", None, [])
-    assert said(job({}, usual="futex")) == ("cannot tell", None, [])
-    assert said(job({}, usual="busy")) == ("cannot tell", None, [])
+    assert said(job({5: rank(5, "futex")})) == ("undecided", None, [])
+    assert said(job({}, usual="futex")) == ("undecided", None, [])
+    assert said(job({}, usual="busy")) == ("undecided", None, [])
 
 
 def test_all_wait_and_none_is_missing() -> None:
     scene = job({})
-    assert said(scene) == ("cannot tell", None, [])
+    assert said(scene) == ("undecided", None, [])
     assert "every rank waits" in scene.why
 
 
@@ -64,7 +64,7 @@ def test_the_few_beside_the_many_are_a_guess(usual: str, odd: str) -> None:
 
 def test_half_and_half_is_no_answer() -> None:
     halves = {number: rank(number, "futex") for number in range(8)}
-    assert said(job(dict(halves), usual="busy")) == ("cannot tell", None, [])
+    assert said(job(dict(halves), usual="busy")) == ("undecided", None, [])
 
 
 def test_where_all_move_nothing_hangs() -> None:
@@ -120,7 +120,7 @@ def test_two_trainings_with_the_same_ranks_miss_nobody() -> None:
 
 def test_no_rank_at_all() -> None:
     scene = diagnose({"worker-0": report()}, whole=True)
-    assert said(scene) == ("cannot tell", None, [])
+    assert said(scene) == ("undecided", None, [])
     assert "no rank process" in scene.why
 
 
@@ -135,7 +135,7 @@ def test_no_rank_at_all() -> None:
 def test_torchrun_that_waits_for_others(launchers: tuple[int, ...], why: str) -> None:
     reports = {f"worker-{index}": report(launchers=count) for index, count in enumerate(launchers)}
     scene = diagnose(reports, whole=True)
-    assert said(scene) == ("cannot tell", None, [])
+    assert said(scene) == ("undecided", None, [])
     assert why in scene.why
 
 
