@@ -1,1 +1,1 @@
-"""The DDP smoke test: an agent on every worker, checks over all of them, and a verdict that names who is at fault."""
+"""The DDP smoke test: an agent on every worker, checks across all workers, and a verdict that names the culprit."""

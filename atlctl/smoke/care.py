@@ -1,4 +1,4 @@
-"""Careful on a job that runs: whether somebody trains there, whether there is memory for a test; the GPUs' health."""
+"""Safety checks before a test (training in progress, free memory), and the check `gpus` (health of the GPUs)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.session import words_of
 
 CHECK = "gpus"
-#: A GPU in use: percent of time, and MiB that somebody holds.
+#: A GPU is in use above this utilisation in percent, or above this memory in MiB.
 _UTILISATION, _HELD_MIB = 5.0, 1024.0
-#: Bytes of memory that a worker's own process with torch takes, and each rank beside it.
+#: Bytes of memory needed by a worker's own torch process, and by each rank in addition.
 TORCH_ROOM, RANK_ROOM = 768 << 20, 256 << 20
-#: Degrees Celsius at which a GPU's clocks are slowed, if its driver does not say.
+#: Temperature in degrees Celsius at which a GPU slows its clocks, if the driver does not report it.
 _SLOWDOWN = 92.0
-#: Seconds that an nvidia-smi which did not answer is given the second time.
+#: Timeout in seconds for the second call of an nvidia-smi that did not answer.
 _SECOND_LOOK = 10.0
-#: By this Xid the driver asks for a reset: no fault of its own, and none to work with.
+#: The Xid with which the driver requests a GPU reset: not a fault by itself, but the GPU cannot be used.
 _RESET = "xid_154"
 _XID_TEXT = 300
 _NO_SMI = Message("there is no nvidia-smi to ask")
-#: What slows a GPU's clocks down, by the words of `jobs.gpus`.
+#: Reasons for slowed GPU clocks, by the names of `jobs.gpus`.
 SLOWED = {"heat": Message("heat"), "power brake": Message("power brake"), "hardware": Message("hardware")}
-#: Whose memory a worker has: of its control group, or of the whole machine.
+#: The owner of the memory limit: the worker's cgroup, or the whole machine.
 _OWNERS = {"cgroup": Message("its cgroup"), "machine": Message("its machine")}
 
 Facts = Mapping[str, Any]
 
 
 async def look_before(run: Run) -> None:
-    """Sets `run.quiet` where somebody trains, and `left_out` of workers with too little memory. Asks no GPU to work."""
+    """Set `run.quiet` if a training is running, and `left_out` for workers with too little memory. Adds no load."""
     await gather(run)
     if unseen := [name for name, fact in run.facts.items() if fact.get("ranks_problem")]:
         await gather_again(run, unseen)
@@ -54,12 +54,12 @@ async def look_before(run: Run) -> None:
     if busy and not run.options.allow_busy:
         run.quiet = _quiet(busy)
     elif run.ranks:
-        # It takes long to import, and nothing waits for it yet.
+        # The import takes long, and nothing waits for it yet.
         run.session.tell({name: {"cmd": "torch"} for name in run.facts if name not in cramped})
 
 
 async def check_gpus(run: Run) -> None:
-    """What the driver tells of the GPUs. Reads only: allowed while somebody trains."""
+    """Check the GPUs' health as reported by the driver. Reads only: also allowed during a training."""
     with run.check(CHECK) as stage:
         await gather(run)
         stated = {worker.name: worker.gpus for worker in run.workers}
@@ -81,7 +81,7 @@ async def check_gpus(run: Run) -> None:
         if not seen and not any(finding.check == CHECK for finding in run.report.findings):
             stage.not_judged(Message("there is no GPU on any worker"))
             return
-        # Workers of one machine may all see its GPUs.
+        # Workers on one machine may all see the same GPUs.
         count = len({gpu.get("uuid") or (name, gpu["index"]) for name, gpus in seen.items() for gpu in gpus})
         gpus_on = plural("{n} GPU", "{n} GPUs", count), plural("{n} worker", "{n} workers", len(seen))
         stage.note = Message("{gpus} on {workers}", gpus=gpus_on[0], workers=gpus_on[1])
@@ -92,15 +92,15 @@ async def check_gpus(run: Run) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """By what one can tell that somebody trains on a worker. `fleeting`: nothing but a moment's use of a GPU, which may
-    have been anybody's look at it."""
+    """The signs of a training on a worker. `fleeting`: only a short use of a GPU, which may come from a monitoring
+    tool."""
 
     reasons: tuple[str, ...] = ()
     fleeting: bool = False
 
 
 def in_use(facts: Facts, chosen: Sequence[int] | None) -> Use:
-    """No reasons where nothing says so. `chosen`: the GPUs to look at, None for all."""
+    """The signs of a training on a worker. `chosen`: GPU numbers to check; None: all."""
     reasons: list[str] = []
     if facts.get("ranks_problem"):
         why = words_of(facts["ranks_problem"])
@@ -129,7 +129,7 @@ def in_use(facts: Facts, chosen: Sequence[int] | None) -> Use:
 
 
 def too_little(facts: Mapping[str, Facts], options: Options) -> dict[str, str]:
-    """Workers whose memory does not suffice for ranks, and why: what is killed then may be the training."""
+    """Workers with too little memory for test ranks, and the reason: an OOM kill could hit the training."""
     found: dict[str, str] = {}
     for name, fact in facts.items():
         memory = fact.get("memory")
@@ -156,14 +156,14 @@ def too_little(facts: Mapping[str, Facts], options: Options) -> dict[str, str]:
 
 
 def trusted(facts: Mapping[str, Facts], stated: Mapping[str, int | None]) -> bool:
-    """Whether the platform counts the GPUs that the driver shows: somewhere the two agree. It may count slices, shares
-    of a GPU, or cards of another make."""
+    """Whether the platform's GPU count is comparable with the driver's: they agree on at least one worker. The platform
+    may count slices, shares of a GPU, or cards of another vendor."""
     return any(count and len(_gpus(facts[name])) == count for name, count in stated.items() if name in facts)
 
 
 def ill(name: str, facts: Facts, stated: int | None, sure: bool, before: Facts) -> list[Finding]:
-    """What is wrong with a worker's GPUs. `stated`: how many the platform says there are, `sure` where that is trusted.
-    `before`: what the first look told; empty at the first look. What was so in both is confirmed."""
+    """Findings about a worker's GPUs. `stated`: the platform's GPU count, `sure` if it is trusted. `before`: the facts
+    of the first look, empty in the first look; faults in both looks are confirmed."""
     smi = facts.get("smi")
     smi = smi if isinstance(smi, dict) else {}
     gpus = _gpus(facts)
@@ -179,7 +179,7 @@ def ill(name: str, facts: Facts, stated: int | None, sure: bool, before: Facts) 
         said = [xids[-1]] if xids else odd[:1]
         there = Message("{some} GPUs are there, the platform states {all}", some=len(gpus), all=stated)
         text = joined([there, *said])
-        # A platform that shares each GPU among several states so many for each.
+        # If the platform shares each GPU, it counts every share.
         shares = gpus and stated % len(gpus) == 0
         severity = Severity.WARN if shares and not (sure or odd) else Severity.FAIL
         found.append(_worker(name, severity, text, bool(before), "missing"))
@@ -250,7 +250,7 @@ def _in_use(facts: Mapping[str, Facts], options: Options) -> dict[str, Use]:
     chosen = options.gpus
     found: dict[str, Use] = {}
     for name, fact in facts.items():
-        # Who chose GPUs of some workers tests on no others, and on these only those GPUs.
+        # If the user selected GPUs, only these GPUs on these workers are tested.
         if chosen is not None and name not in chosen:
             continue
         use = in_use(fact, None if chosen is None else chosen[name])
@@ -283,19 +283,19 @@ def _xids(smi: Facts) -> list[dict[str, Any]]:
 
 
 def _of(gpu: Facts, xids: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of this GPU: a machine's log tells of the GPUs of all its containers."""
+    """The Xids of this GPU: a machine's kernel log has the GPUs of all its containers."""
     mine = _bus(gpu.get("bus"))
     return [xid for xid in xids if mine and _bus(xid.get("bus")) == mine]
 
 
 def _bus(text: Any) -> str:
-    """`00000000:3B:00.0` and `0000:3b:00` are one."""
+    """A normalised PCI bus ID: `00000000:3B:00.0` and `0000:3b:00` are equal. Empty if it is malformed."""
     parts = str(text or "").lower().partition(".")[0].split(":")
     return ":".join([parts[0].lstrip("0"), *parts[1:]]) if len(parts) == 3 else ""
 
 
 def _fault(xid: Facts) -> str | None:
-    """What the driver reports; None for what is no fault of the GPU."""
+    """The Xid as text; None if it is not a GPU fault."""
     signature = signature_of_xid(xid["xid"], str(xid.get("text", ""))[:_XID_TEXT])
     if not (signature.hardware or signature.id == _RESET):
         return None

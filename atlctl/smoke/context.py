@@ -1,4 +1,4 @@
-"""What every check is given: the agents, what was asked for, and the report that it adds to."""
+"""The context of every check: the agents, the user's options, and the report to which it adds."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from atlctl.smoke.ranks.expected import BusbwRow
 from atlctl.smoke.session import Session
 
 Tier = Literal["quick", "standard", "deep"]
-#: Why a worker was not tested, if the check knows no better.
+#: The default reason why a worker was not tested.
 NO_RESULT = Message("it gave no result")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for.
+    """The user's options.
 
-    `net_only`: facts and network, nothing else. `items`: these checks, instead of those of the tier. `gpu`: whether
-    GPUs may be touched, None to decide by looking (never while a training uses them). `gpus`: for each worker named
-    the GPUs that are tested. `mounts`: folders to test beside those found shared. `timeout`: seconds for the whole
-    run. `budget`: seconds after which no check begins, nor one that would usually take longer than is left.
+    `net_only`: only facts and network. `items`: these checks instead of the tier's. `gpu`: whether GPUs may be used;
+    None: decide from the facts (never during a training). `gpus`: the GPUs to test, by worker name. `mounts`: folders
+    to test in addition to detected shared ones. `timeout`: seconds for the whole run. `budget`: seconds after which no
+    check starts, and none that usually takes longer than the remaining time.
     """
 
     tier: Tier = "quick"
@@ -38,15 +38,15 @@ class Options:
     mounts: tuple[str, ...] = ()
     timeout: float = 300.0
     budget: float | None = None
-    #: Figures of hardware that the user has added.
+    #: Hardware figures added by the user.
     busbw: tuple[BusbwRow, ...] = ()
 
 
 @dataclass(slots=True)
 class Run:
-    """One smoke test under way. `facts`: what each agent told of its worker, by name, once `check_facts` has run.
-    `progress` gets the check that begins, or goes on, and a detail. `ranks`: checks with torch are due. `quiet`:
-    GPUs and CPUs are left alone because a training runs; says why."""
+    """A running smoke test. `facts`: facts by worker name, once `check_facts` has run. `progress` gets the name of the
+    check that starts or continues, and a detail. `ranks`: torch checks will run. `quiet`: the reason why GPUs and CPUs
+    are left alone (a training is running)."""
 
     session: Session
     workers: tuple[Worker, ...]
@@ -62,9 +62,9 @@ class Run:
 
     @contextmanager
     def check(self, name: str) -> Iterator[OpenCheck]:
-        """One check: its time and its verdict go into the report. The verdict is the worst of the findings made
-        for `name` meanwhile. It is never a pass where a worker that was there at the beginning is not among those that
-        the check says it `tested`, unless it is `not_judged` at all."""
+        """Run one check: adds its time and verdict to the report. The verdict is the worst of the findings made for
+        `name`. It is not a pass if a worker that was alive at the start is not in `tested`, unless the check is
+        `not_judged`."""
         self.progress(name, "")
         begun, stage, due = time.monotonic(), OpenCheck(), self.session.living()
         yield stage
@@ -80,8 +80,8 @@ class Run:
         self.report.timings[name] = round(self.report.timings.get(name, 0.0) + seconds, 3)
 
     def _not_tested(self, check: str, untested: Mapping[str, str], advice: Mapping[str, Message]) -> list[Finding]:
-        """A finding for each, but for those that the check accuses of more. An agent that is gone is a finding of the
-        roll call."""
+        """A finding for each untested worker, except those with a finding of this check, and lost agents (reported by
+        the roll call)."""
         accused = {one.culprit.worker for one in self.report.findings if one.check == check and one.culprit is not None}
         gone = self.session.gone()
         return [
@@ -93,8 +93,8 @@ class Run:
 
 @dataclass(slots=True)
 class OpenCheck:
-    """What a check reports about itself while it runs: who was `tested`, and why others that were due were not
-    (`untested`), with `advice` for some of these."""
+    """The state of a running check: `tested` workers; `untested` ones with the reason, and `advice` for some of
+    them."""
 
     note: str = ""
     unjudged: bool = False
@@ -103,5 +103,5 @@ class OpenCheck:
     advice: dict[str, Message] = field(default_factory=dict)
 
     def not_judged(self, why: str) -> None:
-        """The check does not apply, or there is nothing to compare with: no worker was due."""
+        """Mark the check as not applicable, or without anything to compare with: no worker was due."""
         self.note, self.unjudged = why, True

@@ -1,7 +1,7 @@
-"""The check `facts`: what the workers are made of, side by side, and who differs from the others.
+"""The check `facts`: compare the configuration of all workers and name those that differ.
 
-Every agent reports the facts of its worker once in a run (`gather`); other checks read them in `Run.facts`. Then what
-should be equal on all workers is compared: versions, settings, GPUs, clocks, and what a host's own name stands for.
+Every agent reports its worker's facts once in a run (`gather`); other checks use them from `Run.facts`. Values that
+should be equal on all workers are compared: versions, settings, GPUs, clocks, and the addresses of the host's name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.session import Answer, Heard, words_of
 
 CHECK = "facts"
-#: Differences of one worker that are told.
+#: Maximum number of differences shown for one worker.
 _TOLD = 6
 _ADVICE = {
     "torch": Message("use the same image on all workers"),
@@ -43,31 +43,31 @@ _ADVICE = {
 }
 _ADVICE_CLOCK = Message("have the machine's time service checked; until then times in logs of several workers mislead")
 _ADVICE_NAME = Message("set GLOO_SOCKET_IFNAME to the network's interface, or give the host's name its real address")
-#: Seconds for all facts of a worker, and of them for one question to nvidia-smi.
+#: Timeouts in seconds: all facts of a worker, and one call of nvidia-smi.
 _SECONDS, GPU_SECONDS = 12.0, 5.0
-#: Seconds since 1970 that may be a clock's. What is farther off, or no number, is an agent's nonsense.
+#: Limit for a valid clock value, in seconds since 1970.
 _TIME = 1e12
-#: Sizes that are this near to each other are the same: a share of a machine's memory varies.
+#: Sizes within this relative difference count as equal: a share of a machine's memory varies.
 _ALIKE = 0.1
-#: Seconds by which clocks may differ before it is said.
+#: Seconds by which clocks may differ without a finding.
 CLOCKS = 1.0
-#: Settings that decide how a training talks, and those of them that each worker has for itself.
+#: Prefixes of settings for communication, and the settings that differ on each worker by design.
 _TALK = ("NCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "FI_")
 _OWN = frozenset({"NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE"})
 _word = partial(words_of, most=160)
-#: What the values are called that are not names by themselves, and a value of a worker that has no such thing.
+#: Labels that are translated, and the value of a worker without such a thing.
 GPUS, NONE = Message("GPUs"), Message("none")
 _DRIVER, _KERNEL, _MACHINE, _TOPOLOGY = (
     Message("GPU driver"), Message("kernel"), Message("machine"), Message("GPU topology")
 )  # fmt: skip
 
-#: By worker: between which two figures its clock's distance from ours lies, in seconds.
+#: By worker: lower and upper bound of its clock's offset from the client's clock, in seconds.
 Bounds = dict[str, tuple[float, float]]
 Facts = Mapping[str, Any]
 
 
 async def check_facts(run: Run) -> None:
-    """Fills `run.facts` where nobody has."""
+    """Compare all workers; also fills `run.facts`."""
     with run.check(CHECK) as stage:
         await gather(run)
         votes = compare(run.facts)
@@ -96,13 +96,13 @@ async def check_facts(run: Run) -> None:
             stage.not_judged(with_note if stage.note else alone)
 
 
-# What the agents report
+# Reports of the agents
 
 
 async def gather(run: Run) -> None:
-    """Fill `run.facts`, unless they are there. Of each worker: what `remote/smoke/facts.py` reports, `gpus` (one for
-    each, with `index` and `name`), `smi` (what else `remote/smoke/gpus.py` reports), `clock` (bounds of its clock's
-    distance from ours in seconds), and `problem` if it reported nothing."""
+    """Fill `run.facts`, unless filled already. For each worker: the fields of `remote/smoke/facts.py`; `gpus` (a list,
+    each with `index` and `name`); `smi` (other fields of `remote/smoke/gpus.py`); `clock` (bounds of its clock's offset
+    from ours in seconds); `problem` if there was no report."""
     if run.facts:
         return
     living = run.session.living()
@@ -115,7 +115,7 @@ async def gather(run: Run) -> None:
 
 
 async def gather_again(run: Run, names: Sequence[str]) -> None:
-    """Those of `names` once more, as far as they answer."""
+    """Get the facts of `names` again; keeps the old ones of workers without an answer."""
     living = [name for name in names if name in run.session.living()]
     told = await _facts(run, living, processes=not run.options.net_only)
     for name, facts in told.items():
@@ -124,7 +124,7 @@ async def gather_again(run: Run, names: Sequence[str]) -> None:
 
 
 async def gather_gpus_again(run: Run, names: Sequence[str], seconds: float) -> None:
-    """What the GPUs of `names` are now, with more time."""
+    """Get the GPU data of `names` again, with a longer timeout."""
     asks = {name: _ask_gpus(seconds, more=True) for name in names if name in run.session.living()}
     for name, answer in (await run.session.ask(asks, 2 * seconds + 2)).items():
         run.facts[name] = {**run.facts.get(name, {}), **_told_gpus(answer)}
@@ -146,7 +146,7 @@ async def _facts(run: Run, living: list[str], *, processes: bool) -> dict[str, d
 
 
 async def clocks_again(run: Run, names: list[str]) -> Bounds:
-    """The clocks of these workers again, one after the other, so that no crowd blurs the bounds."""
+    """Read the clocks of these workers again, one after another, because load makes the bounds wider."""
     found: Bounds = {}
     for name in names:
         await run.session.ask({name: {"cmd": "facts", "clock": True}}, 3.0, _clock(found))
@@ -154,7 +154,7 @@ async def clocks_again(run: Run, names: list[str]) -> Bounds:
 
 
 def _clock(into: Bounds) -> Heard:
-    """Notes the clock of each worker that tells its time, asked for now. The first word counts."""
+    """A listener that stores the clock bounds of each worker; only the first clock event counts."""
     asked = time.time()
 
     def heard(name: str, event: dict[str, Any]) -> None:
@@ -170,9 +170,9 @@ def _ask_gpus(seconds: float, *, more: bool) -> dict[str, Any]:
 
 
 def _told_gpus(answer: Answer) -> dict[str, Any]:
-    """GPUs by nvidia-smi; where it hangs, the devices that there are. Nothing but dicts with an index.
+    """The GPUs reported by nvidia-smi, or the device files if it hangs; only well-formed entries.
 
-    `throttled`: what slows each one's clocks down.
+    `throttled`: reasons for slowed clocks.
     """
     fields = answer.fields or {"problem": answer.problem, "late": answer.late}
     listed = fields.get("gpus")
@@ -193,19 +193,19 @@ def _bits(gpu: dict[str, Any]) -> int | None:
     return bits if type(bits) is int else None
 
 
-# Who differs from the others
+# Comparison
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What most have, and who has something else. `majority` is None where no value is that of most."""
+    """The majority's value, and the workers with another value. `majority` is None if there is no majority."""
 
     majority: str | None
     odd: dict[str, str] = field(default_factory=dict)
 
 
 def vote(values: Mapping[str, str]) -> Vote:
-    """`odd` is empty where all are alike. Most: more than half of three workers or more."""
+    """Find the majority: more than half of at least three workers. `odd` is empty if all values are equal."""
     counted = Counter(values.values())
     if len(counted) < 2:
         return Vote(next(iter(counted), None))
@@ -216,7 +216,7 @@ def vote(values: Mapping[str, str]) -> Vote:
 
 
 def compare(facts: Mapping[str, Facts]) -> dict[str, Vote]:
-    """What is not alike among the workers that told anything, by what it is called."""
+    """The values that differ between workers, by label; workers without a report are ignored."""
     told = {name: labels(fact) for name, fact in facts.items() if "problem" not in fact}
     votes = {}
     for label in dict.fromkeys(label for mine in told.values() for label in mine):
@@ -229,12 +229,12 @@ def compare(facts: Mapping[str, Facts]) -> dict[str, Vote]:
     return {label: found for label, found in votes.items() if found.odd}
 
 
-#: What a worker has that does not tell of such a thing, where another one does.
+#: Values for workers without such an entry, if another worker has it.
 _MISSING = {"RDMA port": Message("not there"), "setting ": Message("not set")}
 
 
 def labels(facts: Facts) -> dict[str, str]:
-    """What should be equal on all workers, in words. What is not told is left out."""
+    """The values that should be equal on all workers, by label; unknown values are left out."""
     found: dict[str, Any] = {
         "torch": None if facts.get("versions_problem") else facts.get("torch") or NONE,
         "CUDA": facts.get("cuda"),
@@ -266,7 +266,7 @@ def labels(facts: Facts) -> dict[str, str]:
 
 
 def loopback(facts: Facts) -> bool | None:
-    """Whether the worker's own name stands for loopback addresses only; None where it is not told."""
+    """Whether the host's name has only loopback addresses; None if unknown."""
     addresses = facts.get("name")
     if not isinstance(addresses, list) or not addresses:
         return None
@@ -277,9 +277,9 @@ def loopback(facts: Facts) -> bool | None:
 
 
 def astray(bounds: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """Clocks that differ from the one in the middle for certain, by how many seconds (positive: ahead).
+    """Clocks that certainly differ from the median clock, by how many seconds (positive: ahead).
 
-    `bounds`: within which the distance from the client's clock lies, as far as the way to and fro tells.
+    `bounds`: of the offset from the client's clock; the network delay makes them wider.
     """
     if len(bounds) < 2:
         return {}
@@ -302,7 +302,7 @@ def _sizes(rooms: Mapping[str, Any]) -> Vote:
     }
     if len(sizes) < 2:
         return Vote(None)
-    # Not the mean of the middle two, which neither of them may be near to.
+    # Use a real value: the mean of the middle two may not be near any of them.
     middle = statistics.median_low(sizes.values())
     common = size(middle)
     return vote({n: common if abs(s - middle) <= _ALIKE * middle else size(s) for n, s in sizes.items()})
@@ -317,7 +317,7 @@ def size(count: float) -> str:
 
 
 def _gpu_kinds(facts: Facts) -> str | None:
-    """How many of which, where that is told."""
+    """The number of GPUs of each type; None if unknown."""
     smi = facts.get("smi")
     if not isinstance(smi, dict) or smi.get("hung") or smi.get("late"):
         return None
@@ -341,11 +341,11 @@ def _first(version: Any, parts: int) -> str | None:
     return ".".join(version.split(".")[:parts]) if isinstance(version, str) and version else None
 
 
-# What is said of it
+# Findings
 
 
 def differences(votes: Mapping[str, Vote]) -> list[Finding]:
-    """One finding for each worker that differs from most, and one for all in which there is no most."""
+    """One finding for each worker that differs from the majority, and one for all values without a majority."""
     odd: dict[str, dict[str, str]] = {}
     split: dict[str, str] = {}
     for label, found in votes.items():
@@ -367,8 +367,8 @@ def differences(votes: Mapping[str, Vote]) -> list[Finding]:
 
 
 def loopback_names(facts: Mapping[str, Facts]) -> list[Finding]:
-    """A host's own name that stands for loopback: gloo, told no interface, offers that address to the others. Where all
-    are so, it is how these machines are made, and whoever trains on them has dealt with it."""
+    """Findings for hosts whose name has a loopback address: without a configured interface, gloo announces that
+    address. If it is the same on all hosts, it is their normal setup, and the user's trainings work with it."""
     leads = {name: loopback(fact) for name, fact in facts.items()}
     bad = [name for name, is_loopback in leads.items() if is_loopback]
     good = [name for name, is_loopback in leads.items() if is_loopback is False]
@@ -388,7 +388,7 @@ def loopback_names(facts: Mapping[str, Facts]) -> list[Finding]:
 
 
 def clock_findings(off: Mapping[str, float], count: int) -> list[Finding]:
-    """Of clocks that went astray in two looks, among `count` workers."""
+    """Findings for clocks that were wrong twice, among `count` workers."""
     if not off:
         return []
     if count < 3 or 2 * len(off) >= count:
@@ -411,7 +411,7 @@ def clock_findings(off: Mapping[str, float], count: int) -> list[Finding]:
 
 
 def summary(facts: Facts) -> dict[str, Any]:
-    """What the report tells of a worker."""
+    """A worker's facts for the report."""
     told = labels(facts)
     keys = {"torch": "torch", "cuda": "CUDA", "nccl": "NCCL", "driver": "GPU driver", "gpus": "GPUs"}
     found: dict[str, Any] = {key: told[label] for key, label in keys.items() if label in told}
@@ -436,7 +436,7 @@ async def _clocks(run: Run) -> list[Finding]:
 
 
 def _note(facts: Mapping[str, Facts]) -> str:
-    """The facts that everybody asks for first, where all have the same."""
+    """The most important facts, if they are the same on all workers."""
     every = [labels(fact) for fact in facts.values() if "problem" not in fact]
     parts: list[str] = []
     for label in ("torch", "CUDA", "NCCL", GPUS):
@@ -454,7 +454,7 @@ def _groups(values: Mapping[str, str]) -> str:
 
 
 def _some(texts: Mapping[str, str]) -> str:
-    """By label; the first of them, and how many more."""
+    """The first differences, and the number of the rest."""
     shown = list(texts.values())[:_TOLD]
     return joined([*shown, *([Message("{n} more", n=len(texts) - _TOLD)] if len(texts) > _TOLD else [])])
 

@@ -1,4 +1,4 @@
-"""What the smoke test found: findings that name a culprit, checks with their verdicts, and the verdict of the whole."""
+"""Results of the smoke test: findings with a culprit, checks with verdicts, and the overall verdict."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from atlctl.i18n import Message
 
 
 class Severity(StrEnum):
-    """How bad a finding is. `INCOMPLETE`: a worker was due to be tested and gave no result. `NOT_JUDGED`: the check
-    does not apply to it, or there was nothing to compare it with."""
+    """Severity of a finding. `INCOMPLETE`: a worker that should be tested gave no result. `NOT_JUDGED`: the check does
+    not apply to it, or there was nothing to compare it with."""
 
     FAIL = "fail"
     INCOMPLETE = "incomplete"
@@ -21,7 +21,7 @@ class Severity(StrEnum):
 
 
 class SmokeVerdict(StrEnum):
-    """The answer of one check, and of the whole run. `SKIPPED`: an option or a running training excluded the check."""
+    """The verdict of one check or of the whole run. `SKIPPED`: an option or a running training excluded the check."""
 
     FAIL = "fail"
     INCOMPLETE = "incomplete"
@@ -36,8 +36,8 @@ Kind = Literal["worker", "gpu", "rank", "link", "mount", "facts"]
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """Who is at fault, as precisely as it was found. `worker` and `peer` are names; `gpu` is the number on its
-    worker; `rank` the rank in the smoke test's own group; a link has two ends, in the order of the workers."""
+    """The faulty part, as precisely as known. `worker` and `peer` are names; `gpu` is the number on its worker; `rank`
+    is the rank in the smoke test's own group; a link has two ends, in the order of the workers."""
 
     kind: Kind
     worker: str | None = None
@@ -49,9 +49,9 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, or that could not be judged. `confirmed`: a second look, alone, found it again.
+    """A fault, or a reason why something was not judged. `confirmed`: a second test, alone, found it again.
 
-    `evidence` is hostile text where it carries words of a worker. `culprit` is None where nobody can be named.
+    `evidence` is untrusted text if it contains a worker's output. `culprit` is None if the faulty part is unknown.
     """
 
     check: str
@@ -64,7 +64,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check that was made, or was to be: `note` tells briefly what was measured, or why it was not judged."""
+    """One check of the run: `note` is a short result, or the reason why it was not judged."""
 
     name: str
     verdict: SmokeVerdict
@@ -74,8 +74,8 @@ class Check:
 
 @dataclass(slots=True)
 class Report:
-    """All of a run. `workers`: what is known of each, by name. `timings`: seconds of each stage. `data`: figures for
-    programs and for the heat map, by the name of the check."""
+    """The report of one run. `workers`: known data by worker name. `timings`: seconds of each stage. `data`: figures
+    for programs and for the heat map, by the name of the check."""
 
     tier: str
     workers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -85,8 +85,8 @@ class Report:
     data: dict[str, Any] = field(default_factory=dict)
 
     def verdict_of(self, check: str, otherwise: SmokeVerdict) -> SmokeVerdict:
-        """The worst of the findings made for `check`, `otherwise` if there is none. Without findings, too, a check may
-        be incomplete."""
+        """The worst severity of the findings of `check`, or `otherwise` if there are none. If `otherwise` is
+        INCOMPLETE, it counts like a finding."""
         found = [SmokeVerdict(finding.severity) for finding in self.findings if finding.check == check]
         if otherwise is SmokeVerdict.INCOMPLETE:
             found.append(otherwise)
@@ -98,8 +98,7 @@ class Report:
 
 
 def worst(verdicts: Sequence[SmokeVerdict]) -> SmokeVerdict:
-    """A fault weighs most, then what was not tested, then a warning. A run in which nothing at all was judged is not
-    judged."""
+    """The worst verdict, in the order fail, incomplete, warn, pass. NOT_JUDGED if there is none of these."""
     for verdict in (SmokeVerdict.FAIL, SmokeVerdict.INCOMPLETE, SmokeVerdict.WARN, SmokeVerdict.PASS):
         if verdict in verdicts:
             return verdict

@@ -1,8 +1,8 @@
-"""One smoke test from the roll call to the verdict: the checks of its tier in their order, and the missing workers.
+"""Run a smoke test: the roll call, the checks of the tier in order, a second try for missing workers, and the verdict.
 
-The checks of one group run at once, the groups one after another. While the workers import torch, the checks that need
-no torch run: facts, network, storage. What measures speed comes when nothing else runs. The facts come first: they show
-whether a training runs.
+Checks of one group run at the same time, the groups one after another. While the workers import torch, checks that do
+not need it run: facts, network, storage. Speed is measured when nothing else runs. Facts come first: they show whether
+a training is running.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from atlctl.smoke.ranks.stragglers import check_stragglers
 from atlctl.smoke.session import Absence, Session
 from atlctl.smoke.storage import check_storage
 
-#: Seconds without any sign of life until those that have not answered are given up once one has, and the most for a
-#: roll call: many workers, or a machine with too much to do, are no silent ones.
+#: Timeouts in seconds: workers without an answer after another one has answered, and the whole roll call. It is long
+#: because many workers or a busy machine answer slowly.
 PATIENCE, ROLL_CALL_MOST = 4.0, 25.0
-#: Seconds that a worker which did not answer is given once more, while the others are tested: at most, and at least.
+#: Seconds for the second try of missing workers, made while the others are tested: maximum and minimum.
 _AGAIN, _AGAIN_LEAST = 60.0, 1.0
-#: Seconds that agents outlive the run's own time, should nobody end them.
+#: Seconds after the run's timeout when agents end by themselves.
 _MARGIN = 30.0
 NO_TIME, _INTERRUPTED = Message("no time left"), Message("interrupted")
 
@@ -49,10 +49,10 @@ Act = Callable[[Run], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One check: its name in the report, what it looks at, and what makes it. `seconds`: how long it takes four healthy
-    workers on CPUs (two cores for all of them), `each`, how much longer with one more, and `on_gpus`, how long on
-    GPUs at least; none has the import of torch. `ranks`: it runs processes with torch, on GPUs. `others`: it needs
-    two workers. `loads`: a training would feel it. `needs`: the check whose result it uses."""
+    """One check: its name and title in the report, and its function. `seconds`: usual time of four healthy workers on
+    CPUs (two cores in total); `each`: extra time for each additional worker; `on_gpus`: minimum on GPUs; none includes
+    the import of torch. `ranks`: runs torch processes, on GPUs. `others`: needs two workers. `loads`: would slow down a
+    training. `needs`: the check whose result it uses."""
 
     name: str
     title: Message
@@ -66,13 +66,13 @@ class Step:
     needs: str = ""
 
     def takes(self, workers: int, *, gpus: bool) -> float:
-        """Seconds that it usually takes so many workers."""
+        """The usual time in seconds for so many workers."""
         return max(self.seconds + self.each * max(0, workers - _MEASURED), self.on_gpus if gpus else 0.0)
 
 
-#: Workers of `Step.seconds`.
+#: Number of workers that `Step.seconds` is for.
 _MEASURED = 4
-#: Seconds that the first check with torch waits for its import, on CPUs and on GPUs: 8.7 on a machine with an H100.
+#: Seconds that the first torch check waits for the import, on CPUs and on GPUs (measured: 8.7 with an H100).
 _IMPORT, _IMPORT_ON_GPUS = 2.0, 9.0
 _FACTS = Step("facts", Message("differences between workers"), check_facts, 0.5, 0.02)
 _MESH = Step("mesh", Message("every worker calls every other"), check_mesh, 0.5, 0.05, others=True)
@@ -103,17 +103,17 @@ _STANDARD = (
 _DEEP = ((Step("pairs", Message("each two workers by themselves"), check_pairs, 1.5, 0.1, ranks=True, others=True),),)
 _TIERS: Mapping[Tier, Sequence[Sequence[Step]]] = {"quick": _QUICK, "standard": _STANDARD, "deep": _DEEP}
 _STEPS = {step.name: step for groups in _TIERS.values() for group in groups for step in group}
-#: What each line of the report is about.
+#: Titles of the report's lines.
 TITLES = {"roll-call": Message("who answers"), **{name: step.title for name, step in _STEPS.items()}}
 
 
 def items() -> list[tuple[Step, Tier]]:
-    """Every check but the roll call, in their order, and the tier that it begins with."""
+    """Every check except the roll call, in order, with its lowest tier."""
     return [(step, tier) for tier, groups in _TIERS.items() for group in groups for step in group]
 
 
 def steps(options: Options) -> Sequence[Sequence[Step]]:
-    """The groups of a run with these options."""
+    """The groups of checks for these options."""
     if options.items:
         wanted = {*options.items, *(step.needs for name, step in _STEPS.items() if name in options.items)}
         chosen = ([step for step in group if step.name in wanted] for groups in _TIERS.values() for group in groups)
@@ -125,12 +125,12 @@ def steps(options: Options) -> Sequence[Sequence[Step]]:
 
 
 def names(options: Options) -> list[str]:
-    """Every line that the report will have."""
+    """The names of all lines of the report."""
     return ["roll-call", *(step.name for group in steps(options) for step in group)]
 
 
 def absent(job: Job, chosen: Sequence[Worker], *, whole: bool) -> dict[str, str]:
-    """Who cannot be asked, by name, and why: workers that have ended, and with `whole` those that the job lacks."""
+    """Workers that cannot be tested, with the reason: ended workers, and with `whole` the job's missing ones."""
     gone: dict[str, str] = {
         worker.name: Message("it is not running ({state}: {reason})", state=worker.state.label, reason=worker.reason)
         if worker.reason
@@ -139,7 +139,7 @@ def absent(job: Job, chosen: Sequence[Worker], *, whole: bool) -> dict[str, str]
         if not worker.state.active
     }
     if whole:
-        # A worker that is not there has no name: the others' tell it, where theirs end in their number.
+        # A missing worker has no name; it follows from the other names if they end in the index.
         named = [worker for worker in job.workers if worker.name.endswith(str(worker.index))]
         stem = named[0].name.removesuffix(str(named[0].index)) if named and len(named) == len(job.workers) else "#"
         gone |= {
@@ -149,9 +149,9 @@ def absent(job: Job, chosen: Sequence[Worker], *, whole: bool) -> dict[str, str]
 
 
 class Smoke:
-    """`run` is called once. `report` holds what was found so far, also after it was cancelled.
+    """One smoke test. Call `run` once; `report` has the results so far, also after a cancellation.
 
-    `workers`: those that live, in the order of the job. `gone`: who is missing without being asked, see `absent`.
+    `workers`: live workers, in the job's order. `gone`: missing workers that are not asked, see `absent`.
     """
 
     def __init__(
@@ -173,11 +173,11 @@ class Smoke:
         self._begun = time.monotonic()
 
     def may_still_run(self) -> list[str]:
-        """After the end: workers where the end of an agent is not proven."""
+        """After the run: workers on which an agent may still be running."""
         return list(dict.fromkeys(name for session in self._sessions for name in session.may_still_run()))
 
     async def run(self) -> None:
-        """Raises AtlctlError where nothing could be tested at all."""
+        """Run the test. Raises AtlctlError if no worker can be tested."""
         self._begun = time.monotonic()
         options = self._options
         due = {step.name for group in steps(options) for step in group if step.ranks}
@@ -186,7 +186,7 @@ class Smoke:
             "seconds": int(options.timeout + _MARGIN),
             "torch": ranks,
             "nice": 0,
-            # What takes long to import is imported while nothing else is to be done.
+            # Slow imports are done while nothing else runs.
             "stages": [name for name in ("ddp", "fsdp") if name in due],
             "token": secrets.token_hex(8),
         }
@@ -209,7 +209,7 @@ class Smoke:
                     await asyncio.wait([again])
 
     def _close(self) -> None:
-        """Every check of the tier has its line, in their order, also those that the end came before."""
+        """Add a line for every check of the tier that has none yet, and sort the lines."""
         order = names(self._options)
         for name in order:
             self._not_made(name, SmokeVerdict.INCOMPLETE, _INTERRUPTED)
@@ -220,10 +220,10 @@ class Smoke:
     def _deadline(self) -> float:
         return self._begun + self._options.timeout
 
-    # Who is there
+    # The roll call
 
     async def _roll_call(self, run: Run) -> dict[str, str]:
-        """A finding for each worker that is missing; the ones that were asked in vain, and why."""
+        """Add a finding for each missing worker; returns the ones without an answer, with the reason."""
         session, report = run.session, self.report
         for worker in self._workers:
             report.workers[worker.name] = {"index": worker.index, "state": str(worker.state), "answered": False}
@@ -251,8 +251,8 @@ class Smoke:
         return silent
 
     def _silent(self, session: Session, name: str, why: str) -> Finding:
-        """A worker that did not answer. Silence for too short a time, or where a machine has too much to do, says
-        nothing; a refusal does."""
+        """The finding for a worker without an answer. A refusal is a failure; silence is not judged as one if the time
+        was too short or the machine is too busy."""
         silent = session.absence(name) is Absence.SILENT
         doubted = silent and (self._options.timeout < PATIENCE or session.overloaded(name))
         if not doubted:
@@ -262,7 +262,7 @@ class Smoke:
         return replace(_missing(name, why, confirmed=False), severity=Severity.INCOMPLETE)
 
     async def _again(self, silent: Mapping[str, str], config: Mapping[str, object]) -> None:
-        """A second try at those that did not answer, beside the tests of the others. Confirms, or takes back."""
+        """Try missing workers again while the others are tested; confirms or changes the findings."""
         workers = [worker for worker in self._workers if worker.name in silent]
         session = Session(self._executor, workers, config)
         self._sessions.append(session)
@@ -284,7 +284,7 @@ class Smoke:
                 self.report.findings[at] = replace(finding, confirmed=True)
 
     async def _lost(self, run: Run, silent: Mapping[str, str], config: Mapping[str, object]) -> None:
-        """Agents that were there and are not any more. A second agent tells whether it is the worker that is gone."""
+        """Findings for agents lost during the test. A second agent shows whether the worker itself is gone."""
         lost = {name: why for name, why in run.session.gone().items() if name not in silent}
         if not lost:
             return
@@ -307,7 +307,7 @@ class Smoke:
         self._rejudge("roll-call")
 
     def _rejudge(self, name: str) -> None:
-        """Findings came after the check was closed: its verdict follows them."""
+        """Update a check's verdict after later findings."""
         for at, check in enumerate(self.report.checks):
             if check.name == name:
                 self.report.checks[at] = replace(check, verdict=self.report.verdict_of(name, check.verdict))
@@ -315,7 +315,7 @@ class Smoke:
     # The checks
 
     async def _checks(self, run: Run) -> None:
-        """Every check of the tier gets its line in the report, also those that were not made."""
+        """Run all checks of the tier; checks that are left out get a line in the report too."""
         looked = False
         for group in steps(self._options):
             if group[0].name != _FACTS.name and not looked:
@@ -332,7 +332,7 @@ class Smoke:
             await asyncio.gather(*todo)
 
     def _left_out(self, run: Run, step: Step) -> tuple[SmokeVerdict, str]:
-        """Why a check is not made, empty if it is, and what that means for its verdict."""
+        """The verdict and reason if a check is left out; the reason is empty if it will run."""
         if step.ranks and self._options.gpu is False:
             return SmokeVerdict.SKIPPED, Message("--no-gpu")
         if (step.ranks or step.loads) and run.quiet and not self._options.allow_busy:
@@ -361,7 +361,7 @@ class Smoke:
         return SmokeVerdict.PASS, ""
 
     async def _guarded(self, run: Run, name: str | None, act: Act) -> None:
-        """`act` within the time that is left. A fault in a check costs that check, not the others."""
+        """Run `act` within the remaining time. A failure in a check does not affect the other checks."""
         try:
             async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())) as limit:
                 await act(run)
@@ -371,13 +371,13 @@ class Smoke:
             self._not_made(name, SmokeVerdict.INCOMPLETE, NO_TIME)
         except AtlctlError as error:
             self._not_made(name, SmokeVerdict.INCOMPLETE, error.message)
-        except Exception as error:  # noqa: BLE001 - told in the report, and logged with its traceback
+        except Exception as error:  # noqa: BLE001 - reported, and logged with its traceback
             _log.warning("the check %s failed itself", name or "before all others", exc_info=error)
             why = Message("the check failed itself: {kind}: {error}", kind=type(error).__name__, error=error)
             self._not_made(name, SmokeVerdict.INCOMPLETE, why)
 
     def _not_made(self, name: str | None, verdict: SmokeVerdict, why: str) -> None:
-        """A check that was not made, or did not finish. What it found before that counts."""
+        """Add the line of a check that did not run or finish. Its findings so far count."""
         if name is not None and all(check.name != name for check in self.report.checks):
             self.report.checks.append(Check(name, self.report.verdict_of(name, verdict), why))
 
@@ -393,7 +393,7 @@ def _missing(name: str, why: str, *, confirmed: bool) -> Finding:
 
 
 def nobody(session: Session) -> AtlctlError:
-    """Why nothing could be tested: one line, with the code that the reasons mean."""
+    """The error if no worker can be tested; its exit code follows from the reasons."""
     gone = session.gone()
     reasons, kinds = names_by_reason(gone.items()), {session.absence(name) for name in gone}
     told: list[str] = [

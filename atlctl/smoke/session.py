@@ -1,6 +1,6 @@
-"""The agents of one run over their exec streams: started at once, asked, heard, ended without a trace.
+"""Agents on all workers over exec streams: start them in parallel, send commands, receive events, end them cleanly.
 
-The network under test carries none of this: a worker that is cut off from the others still reports.
+The agents do not use the tested network: a worker that is cut off from the others can still report.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from atlctl.jobs.fields import message, parse_json, without_surrogates
 from atlctl.jobs.model import Worker
 from atlctl.remote import sending
 
-#: Workers connected to at once. All agents live at once: that is what a roll call is.
+#: Maximum number of workers connected to at the same time. All agents are alive together, as a roll call needs.
 PARALLEL = 64
-#: Seconds that an agent has to say that it leaves, before it is ended.
+#: Seconds for an agent to leave by itself before it is killed.
 _LEAVING = 2.0
-#: Seconds from SIGTERM to SIGKILL for an agent that is ended.
+#: Seconds from SIGTERM to SIGKILL when an agent is killed.
 _GRACE = 1.0
-#: Bytes of one line, and of a worker's standard error, that are kept.
+#: Maximum bytes kept of one line, and of a worker's standard error.
 _LINE, _STDERR = 4 << 20, 16 << 10
-#: Characters of what a worker says.
+#: Maximum characters kept of a text from a worker.
 _TOLD = 400
 _MARK = b"\x1e"
-#: A worker that has too much to do is waited for so many times as long, at most.
+#: Maximum factor by which timeouts are extended for a busy worker.
 _SLOWEST = 5.0
-#: Processes ready to run for each CPU from which on a late worker cannot be told from a silent one.
+#: Runnable processes for each CPU above which a late worker may only be slow.
 _OVERLOADED = 2.0
 _SILENT = (
     Message("not connected"),
@@ -58,7 +58,7 @@ Heard = Callable[[str, Fields], None]
 
 
 class Absence(Enum):
-    """Why a worker's agent is not there: no answer in time, not allowed to start it, or any other reason."""
+    """Why a worker's agent is missing: no answer in time, not allowed to start it, or any other reason."""
 
     SILENT = auto()
     NOT_ALLOWED = auto()
@@ -66,14 +66,14 @@ class Absence(Enum):
 
 
 def words_of(value: object, most: int = _TOLD) -> str:
-    """A message as it is; a worker's own words cut, on one line."""
+    """A text from a worker, shortened and on one line; messages are returned unchanged."""
     if isinstance(value, Message):
         return value
     return "" if value is None else without_surrogates(" ".join(str(value)[:most].splitlines()))
 
 
 def _with_messages(value: Any) -> Any:
-    """What a worker has sent, with the messages of its programs in place of their data."""
+    """Convert the message templates in a worker's event into messages."""
     if isinstance(value, list):
         return [_with_messages(item) for item in value]
     if not isinstance(value, dict):
@@ -85,10 +85,10 @@ def _with_messages(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The last word of one worker's agent on one command.
+    """One agent's final answer to a command.
 
-    `fields` is None where there is none; `problem` says why in a few words (hostile text, where a worker said it), and
-    `late` is True where nothing came in time.
+    `fields` is None if there is no answer; `problem` is the reason (untrusted text if it comes from a worker); `late`
+    is True if nothing came in time.
     """
 
     fields: Fields | None = None
@@ -98,7 +98,7 @@ class Answer:
 
 @dataclass(slots=True)
 class _Call:
-    """A command under way: whose last word is awaited, and what came."""
+    """A running command: the workers whose answers are missing, and the answers so far."""
 
     waiting: set[str]
     heard: Heard | None
@@ -108,8 +108,8 @@ class _Call:
 
 @dataclass(slots=True)
 class _Peer:
-    """One worker's agent. `slow`: how many times as long as usual it may take, 0 until its shell has told.
-    `gone`: why it is no longer there, in words, and `absence` as a kind."""
+    """One worker's agent. `slow`: factor for its timeouts, 0 until its shell has reported the load. `gone`: the reason
+    why it is missing; `absence`: the kind of reason."""
 
     worker: Worker
     execution: _Agent | None = None
@@ -125,13 +125,13 @@ class _Peer:
 
 @cache
 def program() -> bytes:
-    """What is written to an agent's standard input before its first line: the text of every module, compressed."""
+    """The data sent to an agent's standard input before the first command: all modules, compressed."""
     folder = Path(sending.__file__).parent / "smoke"
     return sending.packed(sending.needed(*(f"{_AGENT}.{file.stem}" for file in sorted(folder.glob("*.py")))))
 
 
 def request_for(torch: bool) -> ExecRequest:
-    """The command that starts an agent; with `torch` a Python that has it is preferred."""
+    """The command that starts an agent; with `torch`, a Python that has torch is preferred."""
     seek = f"{_AGENT}.seek"
     first = (seek, sending.inline(sending.needed(seek))) if torch else ()
     words = (sending.boot(), *first, f"{_AGENT}.main", str(len(program())), "--", "torch" if torch else "any")
@@ -141,8 +141,8 @@ def request_for(torch: bool) -> ExecRequest:
 class Session:
     """Agents on `workers`. Use: `async with`, `await roll_call()`, `await ask(...)`.
 
-    `config` goes to every agent: `seconds` to live, `torch`, `nice`, and what the modules of the agent want. With
-    `torch` a Python that has it is looked for and imports it, with `finds_torch` it is looked for alone.
+    `config` is sent to every agent: `seconds` to live, `torch`, `nice`, and settings of the agent's modules. With
+    `torch`, a Python that has torch is searched and imports it; with `finds_torch` it is only searched.
     """
 
     def __init__(self, executor: Executor, workers: Sequence[Worker], config: Mapping[str, Any]) -> None:
@@ -180,20 +180,20 @@ class Session:
                     _log.warning("the agents' streams ended early: %r", error)
 
     async def leave(self) -> None:
-        """Every agent ends itself and undoes what it did; those that do not within two seconds are ended by `close`."""
+        """Let every agent clean up and exit; after two seconds, `__aexit__` kills the rest."""
         for name in self.living():
             self._send(name, {"cmd": "bye"})
         if self._running is not None:
             await asyncio.wait([self._running], timeout=_LEAVING)
 
-    # What is known
+    # State of the agents
 
     def living(self) -> list[str]:
-        """Names of the workers whose agents have answered and are still there, in the order of the workers."""
+        """Names of the workers whose agents have answered and are still running, in the order of the workers."""
         return [name for name, peer in self._peers.items() if peer.hello is not None and not peer.gone]
 
     def gone(self) -> dict[str, str]:
-        """Why the other ones are not, as far as it is known by now. Hostile text."""
+        """The reasons why the other agents are missing, as far as known. Untrusted text."""
         return {
             name: peer.gone or Message("no answer yet")
             for name, peer in self._peers.items()
@@ -201,30 +201,30 @@ class Session:
         }
 
     def absence(self, name: str) -> Absence | None:
-        """The kind of reason in `gone`; None for an agent that is there, or may still come."""
+        """The kind of reason in `gone`; None if the agent is running or may still answer."""
         return self._peers[name].absence
 
     def hello(self, name: str) -> Fields:
-        """What the agent said first: `pid`, `host`, `python`, `executable`. Empty before it did."""
+        """The agent's first event: `pid`, `host`, `python`, `executable`. Empty before it has arrived."""
         return self._peers[name].hello or {}
 
     def overloaded(self, name: str) -> bool:
-        """Its shell told of twice as much to do as its machine has CPUs: that it is late proves nothing."""
+        """Whether its shell reported twice as much load as CPUs: then a late answer proves nothing."""
         return self._peers[name].slow >= _OVERLOADED
 
     def may_still_run(self) -> list[str]:
-        """After the end: where the agent's end is not proven."""
+        """After the session: workers on which the agent may still be running."""
         return [name for name, peer in self._peers.items() if peer.outcome is not None and peer.outcome.may_still_run]
 
-    # Talking
+    # Commands
 
     async def roll_call(self, timeout: float, most: float | None = None) -> dict[str, str]:
-        """Wait until every agent has said hello or is known to be gone, `timeout` seconds at most. Those that have not,
-        with the reason; they are given up.
+        """Wait up to `timeout` seconds until every agent has answered or failed; gives up the others and returns them
+        with the reason.
 
-        With `most` the time begins when the first one is heard of, and anew with each of the others, and is longer for
-        one that has too much to do, or where this machine has, until `most` seconds are over: neither many workers nor
-        busy ones are silent.
+        With `most`, the timeout starts with the first answer and restarts with each further one; it is longer if a
+        worker or this machine is busy, up to `most` seconds in total. So many workers or busy ones do not count as
+        silent.
         """
         begun = heard = time.monotonic()
         here = os.getloadavg()[0]
@@ -258,11 +258,11 @@ class Session:
         *,
         patience: float | None = None,
     ) -> dict[str, Answer]:
-        """Send each worker its command (`{"cmd": ..., ...}`) and wait for the last word of all, `timeout` seconds.
+        """Send each worker its command (`{"cmd": ..., ...}`) and wait up to `timeout` seconds for all final answers.
 
-        `heard` gets every event of these commands as it comes, the last one too. An answer for every worker asked.
-        With `patience`, once half have answered, the others are given up when none does for so many seconds, or for as
-        long as it took until then, where that is more: on a starved machine all are slow.
+        `heard` gets every event of these commands immediately, including the last. Returns an answer for every worker.
+        With `patience`, after half have answered, the rest is given up if none answers for that many seconds, or for
+        the time since the start if that is longer (on a starved machine all are slow).
         """
         self._number += 1
         number, call = self._number, _Call(set(commands), heard)
@@ -295,7 +295,7 @@ class Session:
                 return
 
     def tell(self, commands: Mapping[str, Mapping[str, Any]]) -> None:
-        """Send commands whose answers nobody waits for."""
+        """Send commands without waiting for answers."""
         self._number += 1
         for name, command in commands.items():
             self._send(name, {**command, "id": self._number})
@@ -312,7 +312,7 @@ class Session:
             call.answers[name] = answer
             call.moved.set()
 
-    # Being heard: the sink of the engine
+    # Output of the agents: the engine's sink
 
     async def started(self, worker: Worker) -> None:
         peer = self._peers[worker.name]
@@ -378,7 +378,7 @@ class Session:
             try:
                 heard(name, event)
             except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
-                # What is not understood is this worker's own loss, never the end of all streams.
+                # A malformed event fails this worker's command, not all streams.
                 _log.debug("%s: an event is not understood: %r", name, error)
                 self._answer(number, name, Answer(None, Message("its answer is not understood")))
                 return
@@ -395,7 +395,7 @@ class Session:
 
 
 class _Agent(FedExecution):
-    """One agent's stream: what is posted is written in order, by a task of its own."""
+    """One agent's stream: a task writes the posted data in order."""
 
     def __init__(self, inner: Execution) -> None:
         super().__init__(inner)
@@ -414,7 +414,7 @@ class _Agent(FedExecution):
 
 
 def _slow(event: Fields) -> float:
-    """By what a worker's shell tells of its machine: how many processes there are for a CPU, within bounds."""
+    """The timeout factor from the load reported by a worker's shell: processes for each CPU, within bounds."""
     try:
         return min(_SLOWEST, max(1.0, max(float(event["load"]), float(event["running"])) / float(event["cpus"])))
     except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError):
@@ -425,4 +425,4 @@ async def _end(execution: Execution) -> None:
     try:
         await execution.end(_GRACE)
     except (AtlctlError, OSError) as error:
-        _log.debug("an agent could not be ended: %r", error)  # the end of the run says what may still run
+        _log.debug("an agent could not be ended: %r", error)  # the end of the run reports agents that may still run

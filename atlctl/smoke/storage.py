@@ -1,6 +1,6 @@
-"""The check `storage`: every mount is written by all workers, synced, renamed, and read by all the others.
+"""The check `storage`: every worker writes a file on every mount and reads the other workers' files.
 
-What a worker does is in `remote/smoke/storage.py`; what its reports say of a mount is judged here, by pure functions.
+The workers' part is in `remote/smoke/storage.py`; its reports are judged here, by pure functions.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.session import Answer, words_of
 
 CHECK = "storage"
-#: Bytes that each worker writes to each mount, at most; a tenth of what is free, shared by all, where that is less.
+#: Maximum bytes that each worker writes to each mount; all workers together use at most a tenth of the free space.
 _WANT = {"quick": 4 << 20, "standard": 16 << 20, "deep": 64 << 20}
-#: Seconds without a step after which a mount hangs, and those that a hung one is given at the end.
+#: Timeouts in seconds without progress, after which a mount counts as hung; second: the last try for a hung mount.
 _PATIENCE, _LAST_PATIENCE = 5.0, 1.0
-#: Seconds before a file that is not seen is looked for again.
+#: Seconds before a missing file is looked for again.
 _AGAIN = 0.7
-#: Files of others that each worker looks for.
+#: Maximum number of other workers' files that each worker looks for.
 _MOST_FILES = 64
 _MALFORMED = Message("its answer was not understood")
-#: Mounts that are looked for without being named.
+#: Maximum number of mounts tested that the user did not name.
 MOST_FOUND = 8
-#: Slow: this many times the middle one's time, and this many seconds more. Seen twice, the second time alone.
+#: Slow: above the median by this factor and by this many seconds; third: the factor when measured again, alone.
 SLOW, SLOW_SECONDS, SLOW_AGAIN = 4.0, 0.5, 3.0
-#: A process that waited for a CPU for this part of its time says nothing of the mount.
+#: A process that waited for a CPU for this share of its time proves nothing about the mount.
 STARVED = 0.3
-#: Nearly full: less than this share and less than these bytes. Full: no room for anything.
+#: Nearly full: less free than this share and these bytes. Full: less than these bytes.
 _LOW_SHARE, _LOW_BYTES, _FULL_BYTES = 0.02, 1 << 30, 1 << 20
 _LOW_INODES, _LOW_INODE_COUNT = 0.01, 10_000
-#: By which a mount that nobody named may be none to write to.
+#: Errors that may be intended on a mount that the user did not name.
 _PERHAPS_MEANT = frozenset({"EROFS", "EACCES", "EPERM", "ENOTDIR"})
 _ERRORS = {
     "ENOENT": Message("is not there"),
@@ -67,7 +67,7 @@ _ADVICE = {
     "cache": Message("look at the mount's options for caching (NFS: actimeo, lookupcache)"),
 }
 
-#: How a file may look that was written otherwise. A size may only be late, altered bytes are not.
+#: Reports of a file with unexpected contents. A wrong size may only be late; changed bytes are not.
 _ALTERED = "differs"
 _OTHERWISE = (_ALTERED, "size")
 _ADVICE_ELSE = Message("look at the mount on this worker, its free space and rights")
@@ -104,7 +104,7 @@ async def check_storage(run: Run) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MountUnderTest:
-    """A folder under test. `named`: by the user. `shared`: a network's file system, of one source for all."""
+    """A folder under test. `named`: by the user. `shared`: a network file system, with one source for all."""
 
     number: int
     path: str
@@ -114,14 +114,14 @@ class MountUnderTest:
 
 @dataclass(slots=True)
 class Looks:
-    """What the workers told of one place, by name. `seen`: for each reader what it saw, by the writer's name."""
+    """The workers' reports on one folder, by name. `seen`: how each reader saw each writer's file."""
 
     written: dict[str, Told] = field(default_factory=dict)
     seen: dict[str, dict[str, str]] = field(default_factory=dict)
     read: dict[str, Told] = field(default_factory=dict)
-    #: Reader and writer of a file that read otherwise at the first look.
+    #: Reader and writer of each file with changed contents at the first look.
     once: set[tuple[str, str]] = field(default_factory=set)
-    #: Still stuck when it was asked again.
+    #: Workers that were still stuck in the last try.
     still: set[str] = field(default_factory=set)
 
     @property
@@ -130,7 +130,7 @@ class Looks:
 
 
 class _Test:
-    """One run over all places. A fault of one worker or place keeps none of the others from being judged."""
+    """The test of all folders. A fault of one worker or folder does not prevent the others from being judged."""
 
     def __init__(self, run: Run, chosen: Sequence[MountUnderTest], names: Sequence[str]) -> None:
         self._run = run
@@ -138,7 +138,7 @@ class _Test:
         self._paths = {str(place.number): place.path for place in chosen}
         self._names = list(names)
         self._index = {worker.name: worker.index for worker in run.workers}
-        #: Agents that told nothing, and why.
+        #: Agents without a usable answer, with the reason.
         self.silent: dict[str, str] = {}
         self.looks = {place.number: Looks() for place in chosen}
 
@@ -155,7 +155,7 @@ class _Test:
                 self.silent[name] = Message("it did not report its mounts: {why}", why=why)
 
     async def look(self, names: Sequence[str] | None = None, only: Sequence[int] | None = None) -> None:
-        """Everybody looks for everybody's file, and reads that of the next one from end to end."""
+        """Let every worker look for all files, and read the next worker's file completely."""
         asks: dict[str, dict[str, Any]] = {}
         for name in names or self._names:
             files = {}
@@ -176,11 +176,11 @@ class _Test:
                 if isinstance(seen, dict):
                     before = looks.seen.get(name, {})
                     looks.seen[name] = {by_index[i]: str(how) for i, how in seen.items() if i in by_index}
-                    # What read altered once is not taken back because it reads right now.
+                    # Changed contents at the first look count even if the second look is good.
                     looks.once |= {(name, w) for w, how in before.items() if how == _ALTERED}
 
     async def again(self) -> None:
-        """What failed, or was not seen, is tried once more before it is said."""
+        """Repeat failed writes, and looks at missing or different files, before reporting them."""
         failed: dict[str, dict[str, str]] = {}
         for number, looks in self.looks.items():
             for name, told in looks.written.items():
@@ -200,7 +200,7 @@ class _Test:
             await self.look(only=[*odd, *(int(number) for paths in failed.values() for number in paths)])
 
     async def slow(self) -> list[Finding]:
-        """Those that seem slow once more, each alone, and beside them one that does not."""
+        """Measure each slow worker again, alone, and compare it with a worker of normal speed."""
         found: list[Finding] = []
         for number, looks in self.looks.items():
             seem = suspects(looks)
@@ -219,7 +219,7 @@ class _Test:
         return found
 
     async def clean(self) -> None:
-        # Who hangs cannot remove its file; whoever sees it on the same volume can.
+        # A hung worker cannot remove its file; other workers on the same volume do it.
         others = {
             str(number): [
                 self._index[name]
@@ -256,7 +256,7 @@ class _Test:
         return await self._run.session.ask(asks, 4 * _PATIENCE + 5) if asks else {}
 
     def _near(self, name: str, number: int) -> list[str]:
-        """Whose files it looks for: all, or with many workers those next to it and some spread over the others."""
+        """The writers whose files this worker looks for: all, or if there are too many, its neighbours and a sample."""
         writers = self.looks[number].writers
         if len(writers) <= _MOST_FILES:
             return writers
@@ -269,7 +269,7 @@ class _Test:
 
 
 def _mounts(answer: Answer, known: Mapping[int, Looks]) -> dict[int, dict[str, Any]]:
-    """What an agent told of each place, as far as it can be understood."""
+    """The well-formed reports of one agent, by folder number."""
     told = (answer.fields or {}).get("mounts")
     found = {}
     for number, mount in (told if isinstance(told, dict) else {}).items():
@@ -280,7 +280,7 @@ def _mounts(answer: Answer, known: Mapping[int, Looks]) -> dict[int, dict[str, A
 
 
 def _plain(mount: Mapping[str, Any]) -> dict[str, Any]:
-    """Nothing but numbers and words, and what it saw."""
+    """Keep only numbers, short texts, and `seen`."""
     return {
         key: value
         if isinstance(value, int | float) or (key == "seen" and isinstance(value, dict))
@@ -296,7 +296,7 @@ def _rate(figures: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def places(named: Sequence[str], facts: Mapping[str, Told]) -> tuple[list[MountUnderTest], list[Finding]]:
-    """What is tested: what the user names, and what all workers mount of a network. Findings: what some lack."""
+    """The folders to test (named by the user, or network mounts of all workers), and findings for missing mounts."""
     tables = {name: _table(fact) for name, fact in facts.items() if "problem" not in fact}
     paths = Counter(path for table in tables.values() for path in table)
     found, findings = [], []
@@ -316,7 +316,7 @@ def places(named: Sequence[str], facts: Mapping[str, Told]) -> tuple[list[MountU
 
 
 def judge(place: MountUnderTest, looks: Looks) -> list[Finding]:
-    """All but speed. At most one finding for each worker and place, its first fault first."""
+    """All findings except speed: at most one for each worker and folder, starting with its first fault."""
     found = [*_failures(place, looks), *_views(place, looks), *_contents(place, looks), *_space(place, looks)]
     merged: dict[str | None, Finding] = {}
     for finding in found:
@@ -333,7 +333,7 @@ def wrote(told: Told) -> bool:
 
 
 def suspects(looks: Looks) -> list[tuple[str, str]]:
-    """Who is slow at first sight, and at what (`write`, `read`). Nobody among fewer than three."""
+    """Workers that were slow in the first test, each with `write` or `read`. Empty for fewer than three workers."""
     found = []
     for what, tolds in (("write", looks.written), ("read", looks.read)):
         times = {name: each for name, told in tolds.items() if (each := seconds(told, what)) is not None}
@@ -349,8 +349,8 @@ def suspects(looks: Looks) -> list[tuple[str, str]]:
 def slow(
     place: MountUnderTest, name: str, what: str, alone: Told, other: Told, first: tuple[float, float]
 ) -> list[Finding]:
-    """The finding on a suspect that was measured alone, beside one that is none. `first`: seconds then and the
-    middle's."""
+    """The finding for a suspect measured `alone`, compared with a normal worker (`other`). `first`: seconds in the
+    first test, and the median then."""
     mine, theirs = seconds(alone, what), seconds(other, what)
     if mine is None or theirs is None or starved(alone, what):
         return []
@@ -374,7 +374,7 @@ def slow(
 
 
 def seconds(told: Told, what: str) -> float | None:
-    """What it took, for each MiB's worth of a file of one size: sizes may differ where memory is short."""
+    """The seconds for one file; None if nothing was written or read."""
     took = fields.number(told.get(f"{what}_s"))
     size = _bytes(told, what)
     return None if took is None or not size else took
@@ -386,7 +386,7 @@ def starved(told: Told, what: str) -> bool:
 
 
 def groups(looks: Looks) -> list[list[str]]:
-    """Workers that see each other's files, the largest group first. One that wrote nothing belongs to whom it sees."""
+    """Groups of workers that see each other's files, largest first. Workers that wrote nothing join one they see."""
     writers = [name for name in looks.writers if name in looks.seen]
     left, found = list(writers), []
     while left:
@@ -452,7 +452,7 @@ def _stuck(place: MountUnderTest, name: str, told: Told, still: bool) -> Finding
 
 
 def _error(what: str, told: Told) -> Message:
-    """`what` is wrong, and in which step, by what error."""
+    """The message `what` with the step and the error added."""
     return Message("{what} ({step}: {error})", what=what, step=told.get("step"), error=told.get("error"))
 
 
@@ -482,7 +482,7 @@ def _views(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
 
 
 def _unseen(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
-    """One volume, and yet somebody does not see somebody's file."""
+    """Findings if all workers share one volume but some files are not seen by some workers."""
     gone = [
         (reader, writer) for reader, seen in looks.seen.items() for writer in seen if not _sees(looks, reader, writer)
     ]
@@ -499,7 +499,7 @@ def _unseen(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
 
 
 def _contents(place: MountUnderTest, looks: Looks) -> Iterable[Finding]:
-    """Files that read otherwise than they were written: the writer's fault where most readers say so."""
+    """Files with changed contents: the writer is at fault if most readers report it, otherwise the readers."""
     wrong: dict[str, list[str]] = {}
     for reader, seen in looks.seen.items():
         for writer, how in seen.items():
@@ -560,7 +560,7 @@ def _finding(
 
 
 def _sees(looks: Looks, reader: str, writer: str) -> bool | None:
-    """None where it was not asked to look."""
+    """Whether the reader saw the file; None if it did not look."""
     how = looks.seen.get(reader, {}).get(writer)
     return None if how is None else how != "missing"
 
@@ -571,7 +571,7 @@ def _together(looks: Looks, one: str, other: str) -> bool:
 
 
 def _table(facts: Told) -> dict[str, tuple[str, str]]:
-    """The mounts of a network that a worker told of: file system and source, by path."""
+    """A worker's network mounts: file system and source, by path."""
     mounts = facts.get("mounts")
     return {
         str(mount["path"]): (str(mount.get("fs")), str(mount.get("source")))

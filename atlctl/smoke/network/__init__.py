@@ -1,1 +1,1 @@
-"""The network between the workers: who reaches whom, how fast, with what loss, and who is to blame for what is bad."""
+"""Network checks between workers: reachability, throughput, packet loss, and which worker or link is at fault."""

@@ -1,7 +1,7 @@
-"""Which workers and links explain a matrix of bad pairs with the fewest faults; the second look before one is named.
+"""Find the workers and links that explain a matrix of bad pairs with the fewest faults; confirm by measuring again.
 
-A pair of workers is bad when one direction is. A worker at fault makes all of its pairs bad, in the same way or, where
-the other end or the link has a worse fault, in a worse way. A bad link makes one pair bad.
+A pair is bad if at least one direction is bad. A faulty worker makes all of its pairs bad, in the same way or (if the
+peer or the link has a worse fault) in a worse way. A bad link makes one pair bad.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from itertools import combinations
 
 Pair = tuple[str, str]
-#: Measures these directions again; True where it is bad again.
+#: Measures these directions again; True for each that is bad again.
 Look = Callable[[Sequence[Pair]], Awaitable[Mapping[Pair, bool]]]
 
-#: Candidates up to which all combinations are tried; more of them are few enough among many workers to be all guilty.
+#: Up to this many candidates, all combinations are tried. With more candidates, only "none" and "all" are tried.
 _TRIED = 8
-#: Links that are named one by one, at least.
+#: Links are named one by one up to this number (or half the number of workers, if that is more).
 _LISTED = 8
-#: One in so many pairs of a worker may be good although it is blamed: the fault may come and go.
+#: One in this many pairs of a blamed worker may be good: the fault may be intermittent.
 _LENIENT = 4
-#: Pairs of a worker that must be bad again before it is accused, and rounds of looking.
+#: Number of a worker's pairs that must be bad again before it is accused; maximum number of repeated measurements.
 _SAMPLE, _LOOKS = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
 class PairBlame:
-    """`unclear`: bad pairs for which several explanations are equally good."""
+    """The workers and links to blame. `unclear`: bad pairs with several equally good explanations."""
 
     workers: tuple[str, ...] = ()
     links: tuple[Pair, ...] = ()
@@ -34,7 +34,7 @@ class PairBlame:
 
 
 def pairs(names: Sequence[str], directed: Mapping[Pair, int]) -> dict[Pair, int]:
-    """The worse of both directions for each pair, its ends in the order of `names`."""
+    """The worse of both directions for each pair; the two names are in the order of `names`."""
     place = {name: number for number, name in enumerate(names)}
     found: dict[Pair, int] = {}
     for (one, other), kind in directed.items():
@@ -48,7 +48,7 @@ def ordered(place: Mapping[str, int], one: str, other: str) -> Pair:
 
 
 def blame(names: Sequence[str], directed: Mapping[Pair, int]) -> PairBlame:
-    """`directed` has an entry for every direction that was looked at: 0 is good, a greater number a worse fault."""
+    """Find the culprits. `directed` has each measured direction: 0 is good, a higher number is a worse fault."""
     seen = pairs(names, directed)
     bad = {pair: kind for pair, kind in seen.items() if kind}
     if not bad:
@@ -70,7 +70,7 @@ def blame(names: Sequence[str], directed: Mapping[Pair, int]) -> PairBlame:
     certain = set.intersection(*(workers for workers, _ in solutions))
     links = set.intersection(*(set(links) for _, links in solutions))
     if 2 * len(certain) > len(names):
-        certain, links = set(), set()  # where most are at fault, it is something else that is
+        certain, links = set(), set()  # if most workers look faulty, the cause is elsewhere
     if len(links) > max(_LISTED, len(names) // 2):
         links = set()
     explained = {pair for pair in bad if pair in links or certain & set(pair)}
@@ -93,7 +93,7 @@ def _tries(kinds: Mapping[str, int], count: int) -> Iterable[tuple[str, ...]]:
 
 
 def _kind(own: Collection[Pair], seen: Mapping[Pair, int]) -> int:
-    """The fault that this worker has if it has one: the mildest among all of its pairs but a few. 0: it has none."""
+    """The fault of this worker if it has one: the mildest of its pairs, ignoring a few good ones. 0: no fault."""
     if len(own) < 2:
         return 0
     return sorted(seen[pair] for pair in own)[len(own) // _LENIENT]
@@ -110,7 +110,7 @@ def _cost(
     bad: Collection[Pair],
     own: Mapping[str, Sequence[Pair]],
 ) -> tuple[int, int]:
-    """Faults and contradictions; then workers, since of two explanations the one that accuses fewer of them is kept."""
+    """The number of faults and contradictions, then the number of accused workers: on a tie, fewer accusations win."""
     blamed = set(workers)
     touched = {pair for name in workers for pair in own[name]}
     wrong = sum(_predicted(pair, blamed, kinds) != seen[pair] for pair in touched)
@@ -123,8 +123,8 @@ def _links(workers: Collection[str], kinds: Mapping[str, int], bad: Mapping[Pair
 
 
 async def confirm(names: Sequence[str], seen: Collection[Pair], suspects: Collection[Pair], look: Look) -> set[Pair]:
-    """Those of `suspects` (directions among `seen`) that stay: a second look found them bad again, or they are like
-    enough others of the same worker that it did. One direction is enough for a pair."""
+    """The `suspects` (directions out of `seen`) that are confirmed: bad again when measured again, or similar to enough
+    confirmed ones of the same worker. One bad direction is enough for a pair."""
     left, certain = dict.fromkeys(suspects), set[Pair]()
     for _ in range(_LOOKS):
         todo = _next(names, accused(names, seen, left), left, certain)
@@ -139,12 +139,12 @@ async def confirm(names: Sequence[str], seen: Collection[Pair], suspects: Collec
 
 
 def accused(names: Sequence[str], seen: Collection[Pair], bad: Collection[Pair]) -> PairBlame:
-    """Who is to blame for these directions; the pairs are those of `seen`."""
+    """The workers and links to blame for the directions in `bad`, out of all measured directions (`seen`)."""
     return blame(names, {pair: int(pair in bad) for pair in seen})
 
 
 def _next(names: Sequence[str], told: PairBlame, left: Collection[Pair], certain: Collection[Pair]) -> list[Pair]:
-    """What to look at now: one direction each of the pairs that would be accused and are not certain yet."""
+    """The directions to measure next: one for each pair that would be accused and is not confirmed yet."""
     place = {name: number for number, name in enumerate(names)}
     ways: dict[Pair, list[Pair]] = {}
     for pair in left:
@@ -158,5 +158,5 @@ def _next(names: Sequence[str], told: PairBlame, left: Collection[Pair], certain
         todo |= dict.fromkeys(open_[: max(0, missing)])
     todo |= dict.fromkeys(pair for pair in told.links if pair not in sure)
     todo |= dict.fromkeys([pair for pair in told.unclear if pair not in sure][: 2 * _SAMPLE])
-    # Directions alternate, so that more of them can be looked at at once.
+    # Directions alternate, so more of them can be measured at the same time.
     return [ways[pair][number % len(ways[pair])] for number, pair in enumerate(todo)]

@@ -1,8 +1,8 @@
-"""The check `mesh`: every worker calls every other one, and who does not get through is named.
+"""The check `mesh`: every worker connects to every other worker; workers and links that fail are named.
 
-A call is a connection, small echoes, and a large one that a wrong MTU swallows. First comes where each worker can be
-reached: from what the platform says and what the agents say of themselves. An intermittent fault is not taken back by a
-call that passes: bytes that arrived altered once are a fault, and if a connection took a second SYN, more are opened.
+A call opens a connection, sends small echoes, and sends a large one that a wrong MTU would drop. First the address of
+each worker is chosen from the platform's data and the agents' reports. A successful second call does not clear an
+intermittent fault: corrupted bytes always count, and after a SYN retransmission more connections are opened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from atlctl.smoke.session import Answer, Fields, words_of
 
 CHECK = "mesh"
 TOO_FEW = Message("fewer than two workers can be called")
-#: How bad a failed call is for the search of who is to blame: no conversation at all hides all that is milder.
+#: Weight of a failed call when the culprit is searched: if a call fails completely, it hides all milder faults.
 _BADNESS, _NO_TALK = {"dropped": 1, "large": 2, "data": 3}, 4
 _WORDS = {
     "connect": Message("no connection"),
@@ -45,26 +45,26 @@ _ADVICE = {
     "dropped": Message("look for limits of new connections (firewall, conntrack, accept queue) and for packet loss"),
     "large": Message("the MTU of an interface or tunnel on the way is smaller than the workers believe"),
 }
-#: Seconds without a sign of life after which a call is given up: longer than TCP takes to say hello again. The second
-#: number for calls that are made again, alone.
+#: Seconds without progress after which a call is aborted (longer than TCP's SYN retransmission); second: for repeated
+#: calls.
 _PATIENCE, _AGAIN = 1.4, 2.2
-#: Connections that are opened beside each call, and how many of them must be dropped at first to be a fault: half of
-#: new connections dropped is missed once in a hundred times; 2 % of all packets lost are taken for it once in 3,000.
+#: Number of extra connections for each call, and how many must be dropped at first to be a fault: a drop rate of half
+#: of all new connections is missed in 1 % of runs; 2 % packet loss is mistaken for it once in 3,000 runs.
 _OPENED, _DROPPED = 24, 7
-#: Connections that one worker opens at once: its accept queue is not to be the fault that is found.
+#: Maximum number of connections opened to one worker at the same time: its accept queue must not cause the fault.
 _AT_ONCE = 64
-#: Bytes of the large echo: several packets, whatever the MTU; less among many workers.
+#: Size of the large echo in bytes: several packets for any MTU; smaller if there are many workers.
 _LARGE, _LARGE_MANY, _MANY = 65536, 24576, 16
 _MUTE = Message(
     "look at the processes of this worker: it runs, and does not answer; it may be stopped, or starved of CPU"
 )
-#: Addresses of others that an agent is asked about: which of its own would it use to reach them?
+#: Maximum number of peer addresses sent to an agent: it reports which local address it would use to reach them.
 TARGETS = 4
 
 
 async def check_mesh(run: Run) -> None:
-    """Adds findings for workers and links that do not pass traffic. `report.data["mesh"]` gets the round-trip times
-    (`None` where there was none) and where each worker was called; equal numbers among `machines` mean one kernel."""
+    """Add findings for workers and links that do not pass traffic. `report.data["mesh"]` gets the round-trip times
+    (`None`: no measurement) and each worker's address; equal numbers in `machines` mean the same kernel."""
     with run.check(CHECK) as stage:
         mesh = _Mesh(run)
         if not await mesh.listen() or len(mesh.where) < 2:
@@ -84,15 +84,15 @@ class _Mesh:
         self._chosen = AddressPlan({})
         self._machines: dict[str, int] = {}
         self._again = 0
-        #: Calls in which bytes arrived altered.
+        #: Calls with corrupted bytes.
         self._altered: dict[Pair, Call] = {}
-        #: Pairs whose connection needed a second SYN, or came only with the second call.
+        #: Pairs whose connection needed a SYN retransmission or a second call.
         self._late: set[Pair] = set()
-        #: Address and port of each worker that can be called.
+        #: Address and port of each reachable worker.
         self.where: dict[str, tuple[str, int]] = {}
 
     async def listen(self) -> bool:
-        """Start the servers, and choose the addresses. Workers that do not answer, or have none, are found at fault."""
+        """Start the servers, choose the addresses. Adds a finding for each worker without an answer or an address."""
         living = self._session.living()
         workers = [self._workers[name] for name in living if name in self._workers]
         told = await self._places([worker.name for worker in workers], known_addresses(workers))
@@ -119,7 +119,7 @@ class _Mesh:
         return bool(self.where)
 
     async def _places(self, names: Iterable[str], targets: list[str]) -> dict[str, Endpoint]:
-        """Who does not answer is asked a second time."""
+        """Ask each worker for its endpoint; a worker without an answer is asked again."""
         found: dict[str, Endpoint] = {}
         asked = list(names)
         answers: dict[str, Answer] = {}
@@ -145,7 +145,7 @@ class _Mesh:
         self._run.find(Finding(CHECK, Severity.FAIL, Culprit("worker", name), text, True, _MUTE))
 
     async def call(self) -> None:
-        """All call all; what failed is called again, and suspects get more connections."""
+        """Make all calls, repeat the failed ones, and open more connections for suspect pairs."""
         await self._call()
         await self._connect()
         for pair, call in self._altered.items():
@@ -161,10 +161,10 @@ class _Mesh:
         first = dict(self._calls)
         still = await self._round(failed, _AGAIN)
         for name in mute.keys() & still.keys():
-            # Calls to it say nothing of the network.
+            # Calls to a worker that does not answer prove nothing about the network.
             self._mute(name, still[name])
             del self.where[name]
-        for name in still.keys() - mute.keys():  # it did not live to say it twice
+        for name in still.keys() - mute.keys():  # it ended before the second answer
             self._calls = {pair: call for pair, call in self._calls.items() if pair[0] != name or not call.kind}
         self._calls = {pair: call for pair, call in self._calls.items() if self.where.keys() >= set(pair)}
         passed = {
@@ -174,7 +174,8 @@ class _Mesh:
         self._late |= {pair for pair, kind in passed.items() if kind == "connect"}
 
     async def _connect(self) -> None:
-        """More connections: of few workers to all, of many to the suspects, then from and to the ends of a fault."""
+        """Open more connections: for all pairs or (if there are many) suspects, then for all pairs of faulty
+        workers."""
         suspects = [pair for pair in self._calls if pair in self._late or len(self.where) <= _MANY]
         await self._open(suspects)
         ends = {name for pair in suspects if self._calls[pair].kind == "dropped" for name in pair}
@@ -201,14 +202,14 @@ class _Mesh:
                     )
 
     def _dropped(self, pair: Pair, again: float | None, failed: float | None) -> None:
-        """The call has this fault if the connections show it, unless none at all was possible."""
+        """Mark the call as `dropped` if enough connections failed, unless no connection was possible at all."""
         bad, call = (again or 0) + (failed or 0), self._calls[pair]
         if bad >= _DROPPED and (not call.kind or (call.kind == "connect" and (failed or 0) < _OPENED)):
             told = Message("{some:.0f} of {all} connections took a second try or failed", some=bad, all=_OPENED)
             self._calls[pair] = replace(call, kind="dropped", error=told)
 
     async def _round(self, pairs: Iterable[Pair], patience: float) -> dict[str, Answer]:
-        """Make these calls at once. The answers of agents that told nothing."""
+        """Make these calls at the same time. Returns the answers of agents without usable results."""
         many = len(self.where) > _MANY
         peers: dict[str, dict[str, Any]] = {}
         for one, other in pairs:
@@ -266,13 +267,13 @@ def _matrix(names: list[str], values: Mapping[Pair, float | None]) -> list[list[
     return [[values.get((one, other)) for other in names] for one in names]
 
 
-# Where a worker can be reached
+# Addresses of workers
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What one agent tells of its worker. `machine` is equal where two workers share one kernel (empty: not known),
-    `stack` where they share one network stack."""
+    """The network data of one worker, from its agent. Two workers with the same `machine` share a kernel (empty:
+    unknown); with the same `stack`, they share a network stack."""
 
     port: int
     addresses: tuple[str, ...]
@@ -283,13 +284,13 @@ class Endpoint:
 
     @property
     def usable(self) -> tuple[str, ...]:
-        """Its own addresses that another machine may reach."""
+        """Its addresses that other machines may be able to reach."""
         return tuple(address for address in self.addresses if _remote(address))
 
 
 @dataclass(frozen=True, slots=True)
 class AddressPlan:
-    """`addresses` by name; `lost`: workers that have none that others could use. `loopback`: all share one stack."""
+    """`addresses` by worker name; `lost`: workers without a usable address; `loopback`: all share one network stack."""
 
     addresses: Mapping[str, str]
     lost: tuple[str, ...] = ()
@@ -297,7 +298,7 @@ class AddressPlan:
 
 
 def parse_endpoint(fields: Fields) -> Endpoint | None:
-    """None where the answer is not understood."""
+    """Parse the answer to `listen`; None if it is malformed."""
     port, listed = fields.get("port"), fields.get("addresses")
     machine, stack = fields.get("machine"), fields.get("stack")
     if not isinstance(port, int) or not 0 < port < 65536 or not isinstance(listed, list):
@@ -314,13 +315,13 @@ def parse_endpoint(fields: Fields) -> Endpoint | None:
         default if literal(default) else None,
         {str(target): own for target, own in known.items() if literal(own)},
         machine,
-        # A sandbox may give all of its guests the same names; their addresses differ.
+        # A sandbox may give all its guests the same names; their addresses differ.
         f"{machine} {stack} {sorted(addresses)}",
     )
 
 
 def literal(address: object) -> bool:
-    """True for the text of an IP address without a zone."""
+    """Whether the value is a text with an IP address without a zone."""
     if not isinstance(address, str) or "%" in address:
         return False
     try:
@@ -336,18 +337,18 @@ def _remote(address: str) -> bool:
 
 
 def known_addresses(workers: Sequence[Worker]) -> list[str]:
-    """Addresses that the platform knows, some of them: the way to the training's network leads there."""
+    """Some worker addresses known to the platform: the route to them shows which interface the training uses."""
     known = [worker.address for worker in workers if literal(worker.address)]
     return [address for address in known if address is not None and _remote(address)][:TARGETS]
 
 
 def choose_addresses(workers: Sequence[Worker], places: Mapping[str, Endpoint]) -> AddressPlan:
-    """An address for each of `places`. Never loopback when one of the others is on another network stack."""
+    """Choose an address for each worker in `places`; not loopback if there is more than one network stack."""
     known = [worker for worker in workers if worker.name in places]
     if len({place.stack for place in places.values()}) <= 1:
         own = {name: "127.0.0.1" if "127.0.0.1" in place.addresses else "::1" for name, place in places.items()}
         return AddressPlan(own, loopback=True)
-    # One family for all, where all have it: the other one may lead nowhere.
+    # Use an address family that all workers have: the other one may not be routed.
     families = [{ipaddress.ip_address(a).version for a in places[w.name].usable} for w in known]
     common = set.intersection(*(family for family in families if family)) if any(families) else set()
     addresses, lost = {}, []
@@ -364,7 +365,7 @@ def choose_addresses(workers: Sequence[Worker], places: Mapping[str, Endpoint]) 
 
 
 def unsure_workers(workers: Sequence[Worker], places: Mapping[str, Endpoint]) -> list[str]:
-    """Workers with several addresses of which neither the platform nor a route to others says which one counts."""
+    """Workers with several addresses, if neither the platform nor a route to other workers shows which one to use."""
     return [
         worker.name
         for worker in workers
@@ -379,13 +380,13 @@ def _by_family(addresses: Sequence[str]) -> list[str]:
     return sorted(addresses, key=lambda address: ipaddress.ip_address(address).version)
 
 
-# How the calls went
+# Results of the calls
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """How one call went: `kind` is empty if all was well. Times in ms, if they were measured. `again`: SYNs that were
-    sent again; `once`: a second call was in order."""
+    """The result of one call: `kind` is empty if it succeeded. Times in ms, if measured. `again`: number of SYN
+    retransmissions; `once`: a second call succeeded."""
 
     kind: str
     error: str = ""
@@ -400,7 +401,7 @@ class Call:
 
 
 def parse_calls(fields: Fields, caller: str, names: Mapping[int, str], asked: Iterable[int]) -> dict[Pair, Call] | None:
-    """The calls of one agent; None where the answer is not understood."""
+    """Parse the calls of one agent; None if the answer is malformed."""
     told = fields.get("peers")
     if not isinstance(told, dict):
         return None
@@ -419,7 +420,7 @@ def parse_calls(fields: Fields, caller: str, names: Mapping[int, str], asked: It
 
 
 def judge_calls(names: Sequence[str], calls: Mapping[Pair, Call]) -> list[Finding]:
-    """The findings over all calls, after failed ones were made again."""
+    """The findings from all calls, after the failed ones were repeated."""
     found = blame(names, {pair: call.badness for pair, call in calls.items()})
     findings = []
     for name in found.workers:

@@ -1,6 +1,6 @@
-"""The check `throughput`: every worker sends to every other one at full speed for a moment.
+"""The check `throughput`: every worker sends to every other worker at full speed for a short time.
 
-What is slow or loses packets beside the others is measured again, alone, before a worker or a link is named.
+A link that is slower than others or loses packets is measured again, alone, before a worker or a link is named.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from atlctl.smoke.network.blame import Pair, PairBlame, accused, confirm
 from atlctl.smoke.network.mesh import TOO_FEW
 
 CHECK = "throughput"
-#: Workers up to which every pair is measured, and up to which it is on a machine's loopback, where nothing is judged.
+#: Up to this many workers, every pair is measured; second: the same on one machine's loopback, which is not judged.
 FULL, _LOOPBACK = 64, 16
-#: Seconds of all rounds together, of one transfer at least and at most, and of a second one, alone.
+#: Seconds: all rounds together, minimum and maximum of one transfer, and a repeated transfer alone.
 _ALL, _SHORTEST, _LONGEST, _ALONE = 5.0, 0.05, 0.15, 0.12
-#: Share of a slot in which nothing is sent, so that neighbours who are late do not meet.
+#: Share of a slot without transfers, so that late neighbours do not overlap.
 _GAP = 0.25
 _PATIENCE = 2.5
-#: Share of the first transfers that looks for loss, one segment at a time; the rest of it is for speed.
+#: Share of a first transfer that sends one segment at a time, to detect loss; the rest measures speed.
 _SINGLY = 0.5
-#: Healthy links that are measured beside slow ones, and how often in all.
+#: Number of healthy links measured beside slow ones, and the maximum number of such measurements.
 _CONTROLS, _BESIDE = 3, 12
 
 _SLOW_ADVICE = Message(
@@ -36,24 +36,24 @@ _SLOW_ADVICE = Message(
 _LOSS_ADVICE = Message(
     "look at drops and errors of the interfaces (ethtool -S, ip -s link), cables, and queues on the way"
 )
-#: A link below this share of healthy ones, each measured alone, is slow; below the second one it is looked at.
+#: A link below this share of healthy links' speed, all measured alone, is slow; below the second, it is a suspect.
 SLOW, SLOWISH = 0.6, 0.7
-#: A link that sends more than this share of its segments again loses packets. It takes some of them to say so; far
-#: fewer are enough for a second look.
+#: A link is lossy if it retransmits more than this share of its segments, and at least this number. The third and
+#: fourth value are the lower limits for a second measurement.
 LOSSY, _ENOUGH, _SUSPECT, _FEW = 0.003, 5, 0.002, 2
-#: Above these shares of the time it was not the network that a transfer waited for.
+#: Above these shares of the time, the transfer waited for the sender's CPU or for the receiver, not for the network.
 _BUSY, _RECEIVER = 0.75, 0.3
-#: A transfer that is to show loss runs between the first two shares of the usual speed, and if it can at no more than
-#: this share of the link's own, where a healthy link drops nothing; for as many segments, but for no longer than these
-#: seconds.
+#: A transfer that detects loss runs between the second and the first share of the median speed, and if possible at no
+#: more than the third share of the link's own speed: a healthy link drops nothing then. It sends this number of
+#: segments, within these minimum and maximum seconds.
 _USUAL, _LEAST, _OWN, _SEGMENTS, _SHORT, _LONG = 0.25, 0.05, 0.6, 1300, 0.15, 0.8
-#: Faults at once that still leave a reference.
+#: Maximum number of simultaneous faults for which a reference speed exists.
 _FAULTS = 3
 
 
 async def check_throughput(run: Run) -> None:
-    """Adds warnings for workers and links that are slow beside the others or lose packets. `report.data["throughput"]`
-    gets the matrices: what was measured first, all workers sending at once."""
+    """Add warnings for workers and links that are slower than the others or lose packets. `report.data["throughput"]`
+    gets the matrices of the first measurement, with all workers sending at the same time."""
     with run.check(CHECK) as stage:
         mesh = run.report.data.get("mesh")
         if not mesh or len(mesh["workers"]) < 2:
@@ -121,7 +121,7 @@ class _Throughput:
         paces: Mapping[str, float] | None = None,
         singly: float = 0.0,
     ) -> dict[Pair, Rate]:
-        """Let each of these send to others, one after another. What is not understood is left out."""
+        """Let each of these workers send to its peers, one after another. Malformed results are left out."""
         commands = {
             name: {
                 "cmd": "send",
@@ -148,7 +148,7 @@ class _Throughput:
         return found
 
     async def _again(self, todo: Iterable[Pair], pace: bool) -> dict[Pair, Rate]:
-        """Measure these alone: at full speed no worker takes part in two; paced ones are in nobody's way."""
+        """Measure these pairs again, at full speed with no worker in two transfers. Paced transfers may overlap."""
         found: dict[Pair, Rate] = {}
         for batch in batches(todo, apart=not pace):
             if not pace:
@@ -163,7 +163,7 @@ class _Throughput:
     # Judging
 
     async def _lossy(self) -> set[Pair]:
-        """Directions that lose packets also when nothing is in their way; findings for who is at fault."""
+        """Directions that lose packets even without other traffic; adds findings for the culprits."""
         pooled: dict[Pair, Rate] = {}
 
         async def look(todo: Sequence[Pair]) -> dict[Pair, bool]:
@@ -177,7 +177,7 @@ class _Throughput:
             return {pair: pair in pooled and pooled[pair].lossy for pair in todo}
 
         bad = await confirm(self._names, self._rates, [p for p, rate in self._rates.items() if rate.suspect], look)
-        # What was too short to tell is looked at where one of its ends has another bad pair.
+        # Pairs with too few segments are measured again if one of their ends has another bad pair.
         ends = {name for pair in bad for name in pair}
         short = [p for p, rate in self._rates.items() if p not in bad and rate.short and ends & set(p)]
         short = [pair for pair in short if pair[::-1] not in bad and (pair[::-1] not in short or pair < pair[::-1])]
@@ -188,7 +188,7 @@ class _Throughput:
         return {pair for pair in self._rates if pair in bad or set(told.workers) & set(pair)}
 
     async def _slow(self, lossy: set[Pair], stage: OpenCheck) -> None:
-        """What loses packets is slow for that reason, and judged already. Inside a machine all is faster."""
+        """Find slow links, except lossy ones (already judged) and those within one machine (always faster)."""
         fair = {
             pair: rate
             for pair, rate in self._rates.items()
@@ -205,12 +205,12 @@ class _Throughput:
         chosen = controls(fair, suspects, _CONTROLS)
         beside: list[float] = []
         best: dict[Pair, float] = {}
-        #: Slow ones that got too little CPU to be blamed: they count neither as bad nor as good.
+        #: Slow pairs that had too little CPU time: they count neither as bad nor as good.
         starved: set[Pair] = set()
 
         async def look(todo: Sequence[Pair]) -> dict[Pair, bool]:
             slow: dict[Pair, bool] = {}
-            for _ in range(2):  # the better of two: a moment's noise makes nothing faster
+            for _ in range(2):  # the better of two: noise can only make a link slower
                 left = [pair for pair in todo if slow.get(pair, True)]
                 fresh = chosen if left and len(beside) < _BESIDE else []
                 again = await self._again([*fresh, *left], pace=False)
@@ -232,7 +232,7 @@ class _Throughput:
         return None
 
     def _inside(self, pair: Pair) -> bool:
-        """Both on one machine, while others are not."""
+        """Whether both workers are on one machine and there are several machines."""
         return len(set(self._machine.values())) > 1 and self._machine[pair[0]] == self._machine[pair[1]]
 
     def _accuse(self, told: PairBlame, bad: set[Pair], advice: Message, evidence: Any) -> None:
@@ -291,15 +291,14 @@ def _speed(found: Sequence[float], usual: float) -> str:
     return Message("{speed}, alone, where others have {usual},", speed=speed, usual=_mb(usual))
 
 
-# One transfer, and the transfers of all
+# Results of transfers
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """One transfer. `singly`: segments that nothing had put together with others, so that each of them tells of loss by
-    itself. `again`: segments that had to be sent again because they were lost, those not counted that had
-    arrived after all. `busy`: share of the time in which the sender computed or waited for a CPU; `receiver`: in which
-    the receiver took no more. `error` is hostile text."""
+    """The result of one transfer. `singly`: segments sent one at a time, so that each is evidence about loss. `again`:
+    segments retransmitted because of loss, without needless retransmissions. `busy`: share of the time in which the
+    sender computed or waited for a CPU; `receiver`: in which the receive window was full. `error` is untrusted text."""
 
     bytes_per_s: float
     segments: int = 0
@@ -312,12 +311,12 @@ class Rate:
 
     @property
     def share(self) -> float:
-        """Of the segments, those that were lost."""
+        """The share of lost segments."""
         return self.again / self.segments if self.segments else 0.0
 
     @property
     def starved(self) -> bool:
-        """Whether the hosts, and not the network, kept it from being faster."""
+        """Whether the hosts limited the speed, not the network."""
         return not self.error and (self.busy > _BUSY or self.receiver > _RECEIVER)
 
     @property
@@ -326,7 +325,7 @@ class Rate:
 
     @property
     def short(self) -> bool:
-        """Too few segments to say that none are lost."""
+        """Whether there are too few segments to exclude loss."""
         return self.singly < _SEGMENTS / 2
 
     @property
@@ -338,7 +337,7 @@ class Rate:
         return self.again >= _ENOUGH and self.share > LOSSY
 
     def __add__(self, other: Rate) -> Rate:
-        """Both transfers as one, for what was lost."""
+        """Combine two transfers to count lost segments."""
         return Rate(
             max(self.bytes_per_s, other.bytes_per_s),
             self.segments + other.segments,
@@ -352,7 +351,7 @@ class Rate:
 
 
 def parse_transfer(turn: object) -> tuple[int, Rate] | None:
-    """To whom, and how it went; None where it is not understood."""
+    """Parse one transfer: index of the receiver, and the result; None if it is malformed."""
     if not isinstance(turn, dict) or not isinstance(turn.get("to"), int):
         return None
     if turn.get("error"):
@@ -365,7 +364,7 @@ def parse_transfer(turn: object) -> tuple[int, Rate] | None:
         return None
     speed, count, took, segments, singly, again, needless, cpu, waited, receiver = known
     return turn["to"], Rate(
-        max(speed, count / took if took else 0.0),  # it may have stood still in the end
+        max(speed, count / took if took else 0.0),  # the transfer may have stalled at the end
         int(segments),
         max(0, int(again) - int(needless)),
         int(count),
@@ -376,8 +375,8 @@ def parse_transfer(turn: object) -> tuple[int, Rate] | None:
 
 
 def rounds(count: int, most: int) -> list[int]:
-    """In round k everyone sends to the one k places behind. All of them make the full matrix; above `most` workers some
-    distances, near and far."""
+    """In round k, each worker sends to the worker k places behind it. All rounds give the full matrix; with more than
+    `most` workers only some distances, short and long."""
     if count <= most:
         return list(range(1, count))
     near = [1 << power for power in range(count.bit_length()) if 1 << power < count]
@@ -385,8 +384,8 @@ def rounds(count: int, most: int) -> list[int]:
 
 
 def reference(rates: Mapping[Pair, Rate], count: int) -> float:
-    """The speed of a link that must be healthy if no more than a few workers are at fault: the median of those pairs
-    that this leaves, the fastest ones. With few workers that is nearly the fastest of all."""
+    """The reference speed: if only a few workers are faulty, the fastest pairs must be healthy, and this is their
+    median. With few workers it is close to the fastest speed of all."""
     speeds = sorted((rate.bytes_per_s for rate in rates.values()), reverse=True)
     if not speeds:
         return 0.0
@@ -396,14 +395,15 @@ def reference(rates: Mapping[Pair, Rate], count: int) -> float:
 
 
 def controls(rates: Mapping[Pair, Rate], apart: Collection[Pair], most: int) -> list[Pair]:
-    """Links at about the reference's speed, to be measured beside suspects in the same way."""
+    """Links near the reference speed, to be measured beside suspects in the same way."""
     fast = sorted((pair for pair in rates if pair not in apart), key=lambda pair: -rates[pair].bytes_per_s)
     skipped = max(0, (len(fast) - most) // 4)
     return fast[skipped : skipped + most]
 
 
 def batches(todo: Iterable[Pair], apart: bool) -> list[list[Pair]]:
-    """Transfers that may run at once: no worker sends to two or hears two; with `apart` none takes part in two."""
+    """Group transfers that may run together: no worker sends or receives twice; with `apart`, none is in two of
+    them."""
     found: list[tuple[list[Pair], set[str], set[str]]] = []
     for one, other in todo:
         for own in found:
@@ -422,12 +422,12 @@ def batches(todo: Iterable[Pair], apart: bool) -> list[list[Pair]]:
 
 
 def loss_pace(rate: Rate, usual: float) -> float:
-    """Bytes a second at which nothing but a fault drops packets of this link."""
+    """The pace in bytes per second at which a healthy link drops no packets."""
     return max(1e5, min(_USUAL * usual, max(_LEAST * usual, _OWN * rate.bytes_per_s)))
 
 
 def loss_seconds(rate: Rate, speed: float) -> float:
-    """How long a transfer at `speed` takes that is long enough to tell loss from chance."""
+    """The seconds that a transfer at `speed` needs to distinguish loss from chance."""
     size = rate.bytes / rate.segments if rate.segments else 1448.0
     return min(_LONG, max(_SHORT, _SEGMENTS * size / speed))
 

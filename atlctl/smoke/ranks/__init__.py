@@ -1,1 +1,1 @@
-"""Checks by processes with torch, one for each GPU that is tested, or one for each worker: GPUs, collectives, DDP."""
+"""Checks with torch processes (GPUs, collectives, DDP): one process for each tested GPU, or one for each worker."""

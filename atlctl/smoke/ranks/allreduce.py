@@ -1,5 +1,5 @@
-"""Bandwidth of all_reduce: of all ranks by size, beside what the hardware should give and where that figure is from,
-and of every two workers by themselves, GPU by GPU of the same number (a rail)."""
+"""The checks `allreduce` (bandwidth of all ranks by size, compared with the expected figure for the hardware) and
+`pairs` (bandwidth of every two workers; GPUs with the same number form a rail)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from atlctl.smoke.ranks.stages import Stage, StageOutcome
 
 SECONDS = 120.0
 CHECK = "allreduce"
-#: Bytes and how often: on CPUs, and on GPUs, where the larger ones need GPUs that nobody else uses.
+#: Sizes in bytes and repetitions, on CPUs and on GPUs; the largest GPU size needs idle GPUs.
 SIZES_CPU = ((64 << 10, 20), (1 << 20, 8), (16 << 20, 3))
 SIZES_GPU = ((1 << 20, 20), (64 << 20, 10), (1 << 30, 5))
 _CAP, _CAP_IDLE = 64 << 20, 3 << 30
-#: Less than this share of what the hardware should give is too little; so is less than this of the other workers'.
+#: Too slow: below this share of the expected figure; or, within one worker, below this share of the other workers.
 SHARE, AMONG = 0.8, 0.6
 NOTHING = Message("nothing was measured")
 _ADVICE = Message("see which way NCCL took (the check collectives), NCCL_* that differ (facts), and the links (pairs)")
@@ -35,9 +35,9 @@ _ADVICE_WORKER = Message(
 
 _PAIR_SECONDS = 60.0
 PAIRS = "pairs"
-#: Up to so many workers each pair is measured, above that so many rounds.
+#: Up to this number of workers every pair is measured; with more workers, this number of rounds.
 _ALL_PAIRS, _PAIR_ROUNDS = 16, 3
-#: Less than this share of the middle is slow; so many slow pairs are measured again alone.
+#: A pair below this share of the median is slow; this many slow pairs are measured again alone.
 _PAIR_SHARE, _PAIRS_AGAIN = 0.6, 12
 _PAIR_SIZES_CPU, _PAIR_SIZES_GPU = ((4 << 20, 4),), ((64 << 20, 10),)
 _ADVICE_PAIR = Message(
@@ -49,7 +49,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One size: seconds of the slower half of the ranks, `busbw` and `algbw` in GB/s."""
+    """The result for one size: median seconds over all ranks, `busbw` and `algbw` in GB/s."""
 
     size: int
     seconds: float
@@ -58,7 +58,7 @@ class Figure:
 
 
 def figures(outcome: StageOutcome) -> list[Figure]:
-    """By falling order of sizes none is repeated; what cannot be understood is left out."""
+    """One figure for each size, smallest first; malformed results are left out."""
     world = len(outcome.tracks)
     by_size: dict[int, list[float]] = {}
     for track in outcome.tracks:
@@ -74,12 +74,12 @@ def figures(outcome: StageOutcome) -> list[Figure]:
 
 
 def wrong(outcome: StageOutcome) -> list[Member]:
-    """Ranks that got a wrong sum."""
+    """Ranks that received a wrong sum."""
     return [t.member for t in outcome.tracks if any(result.get("wrong") for result in t.results.values())]
 
 
 def judge(measured: Sequence[Figure], row: BusbwRow | None) -> tuple[Figure, float] | None:
-    """The best figure of the sizes for which the row speaks, and its share of it, where that is too little."""
+    """The best figure of the sizes in `row`, and its share of the expected value; None if it is good enough."""
     fitting = [figure for figure in measured if row is not None and figure.size >= row.from_bytes]
     if not fitting or row is None:
         return None
@@ -89,7 +89,7 @@ def judge(measured: Sequence[Figure], row: BusbwRow | None) -> tuple[Figure, flo
 
 
 def slow_workers(inside: Mapping[str, Sequence[Figure]]) -> dict[str, float]:
-    """Workers whose own GPUs talk more slowly than those of the others, and their share of the middle."""
+    """Workers whose internal GPU bandwidth is lower than on other workers, with their share of the median."""
     best = {worker: max(figure.busbw for figure in found) for worker, found in inside.items() if found}
     if len(best) < 3:
         return {}
@@ -131,7 +131,7 @@ async def check_allreduce(run: Run) -> None:
 
 
 def spec(run: Run, members: Sequence[Member]) -> dict[str, Any]:
-    """Sizes; beside a training they stay small."""
+    """The stage's sizes; small if a training is running."""
     if all(member.gpu is None for member in members):
         return {"sizes": SIZES_CPU}
     idle = not run.quiet and not run.options.allow_busy
@@ -139,7 +139,7 @@ def spec(run: Run, members: Sequence[Member]) -> dict[str, Any]:
 
 
 async def _inside(run: Run, members: Sequence[Member]) -> tuple[dict[str, list[Figure]], dict[str, float]]:
-    """The GPUs of each worker among themselves, where several have several; the slow ones measured again, alone."""
+    """Bandwidth within each worker, if several workers have several GPUs; slow workers are measured again, alone."""
     by_worker = {m.worker: [one for one in members if one.worker == m.worker] for m in members}
     groups = {worker: ranks for worker, ranks in by_worker.items() if len(ranks) > 1}
     if not groups or len(by_worker) < 2:
@@ -158,7 +158,7 @@ async def _of_one(run: Run, ranks: Sequence[Member]) -> list[Figure]:
 
 
 def row_for(run: Run, settled: Settled) -> BusbwRow | None:
-    """What the hardware should give, where all GPUs are of one kind and each worker has equally many."""
+    """The expected figure for the hardware; None if GPU types differ or workers have different numbers of GPUs."""
     names = {
         str(gpu.get("name") or "")
         for member in settled.members
@@ -194,7 +194,7 @@ def _slow(worker: str, share: float) -> Finding:
 
 
 def data(measured: Sequence[Figure], row: BusbwRow | None, inside: Mapping[str, Sequence[Figure]]) -> dict[str, Any]:
-    """For programs."""
+    """The figures for JSON output."""
     return {
         "sizes": [_figure(figure) for figure in measured],
         "expected": None if row is None else {"busbw": row.busbw, "from_bytes": row.from_bytes, "source": row.source},
@@ -228,7 +228,7 @@ def size(count: int) -> str:
     return str(count)
 
 
-# Every two workers
+# Pairs of workers
 
 
 async def check_pairs(run: Run) -> None:
@@ -269,7 +269,7 @@ async def check_pairs(run: Run) -> None:
 
 
 def by_rail(members: Sequence[Member]) -> dict[int, dict[str, Member]]:
-    """By the place of a GPU on its worker: who is at that place on each worker."""
+    """Members by rail (the position of a GPU on its worker) and worker."""
     found: dict[int, dict[str, Member]] = {}
     seen: dict[str, int] = {}
     for member in members:
@@ -279,7 +279,7 @@ def by_rail(members: Sequence[Member]) -> dict[int, dict[str, Member]]:
 
 
 async def _play(run: Run, rails: Mapping[int, Mapping[str, Member]], pair: Pair) -> dict[int, float]:
-    """GB/s by rail, 0 where the pair did not come to its end."""
+    """GB/s by rail; 0 if the pair did not finish."""
 
     async def one(rail: int) -> float:
         both = [rails[rail][worker] for worker in pair]
@@ -296,7 +296,7 @@ async def _play(run: Run, rails: Mapping[int, Mapping[str, Member]], pair: Pair)
 
 
 def slow_pairs(measured: Mapping[Pair, Mapping[int, float]]) -> list[Pair]:
-    """Pairs with a rail far below the middle of all, or without an answer, the slowest first."""
+    """Pairs with a rail far below the median, or without a result; slowest first."""
     rates = [rate for rails in measured.values() for rate in rails.values()]
     middle = median(rates) if len(rates) > 2 else 0.0
     worst = {pair: min(rails.values()) for pair, rails in measured.items() if rails}
@@ -311,8 +311,8 @@ def broken_pairs(measured: Mapping[Pair, Mapping[int, float]]) -> list[Pair]:
 def judge_pairs(
     measured: Mapping[Pair, Mapping[int, float]], order: Sequence[str], speed: bool = True
 ) -> list[Finding]:
-    """A worker where most of its pairs are bad, else the link; those without an answer fail, slow ones warn, with
-    `speed`. `order`: that of the workers."""
+    """Findings for workers with mostly bad pairs, and for the other bad links. Pairs without a result fail; slow pairs
+    get a warning if `speed`. `order`: the order of the workers."""
     found = []
     dead = broken_pairs(measured)
     lame = [pair for pair in slow_pairs(measured) if pair not in dead and speed]

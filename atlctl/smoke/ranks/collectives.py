@@ -1,6 +1,6 @@
-"""The checks `collectives`, `ddp` and `fsdp`: ranks compute what is known beforehand; wrong values name their rank.
+"""The checks `collectives`, `ddp` and `fsdp`: ranks compute known results; a wrong value identifies the faulty rank.
 
-What comes from a worker may be malformed: a value of a wrong kind counts as not reported.
+Data from a worker may be malformed: a value of the wrong type counts as not reported.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from atlctl.smoke.ranks.settle import Settled, settle
 from atlctl.smoke.ranks.stages import StageOutcome
 
 Fields = dict[str, Any]
-#: What each rank told of each step, by its place in the group.
+#: Each rank's result of each step, by its place in the group.
 Results = Mapping[int, Mapping[str, Fields]]
-#: By worker, how often NCCL said that two ranks are joined by each way: `NET/IB`, `NET/Socket`, `P2P`, `SHM`.
+#: By worker: number of NCCL connections of each kind (`NET/IB`, `NET/Socket`, `P2P`, `SHM`).
 Ways = Mapping[str, Mapping[str, int]]
 
 _SECONDS = {"collectives": 60.0, "ddp": 60.0, "fsdp": 90.0}
@@ -42,17 +42,17 @@ _ADVICE_WAYS = {
         "nvidia-smi topo -p2p r and nvidia-smi nvlink -s on this worker: GPUs there do not reach another directly"
     ),
 }
-#: Gradients of one micro-batch agree within this share of their norm; those that came back, within that of the
-#: greatest value. Both are far above fp32's error and far below one wrong bit that matters.
+#: Relative tolerances: gradients of one micro-batch (share of their norm), and synced gradients (share of the greatest
+#: value). Both are far above the rounding error of fp32 and far below a relevant bit error.
 _AGREE, SYNCED = 1e-5, 2e-5
-#: Against fp64, where no third rank has a vote.
+#: Tolerance against fp64, which is used if there are fewer than three ranks to vote.
 _AGREE_FP64 = 1e-4
 _GRADIENTS = Message("its gradients differ from those of the other ranks after the sync")
 _PARAMETERS = Message("its parameters differ from those of the other ranks after the sync")
 
 
 async def check_collectives(run: Run) -> None:
-    """Collectives on exact integers, compared bit by bit; on GPUs the way that NCCL took, too."""
+    """Check collectives with exact integers, bit by bit; on GPUs also the transport that NCCL used."""
     with run.check("collectives") as stage:
         settled = await group_check(run, stage, "collectives", wrong_in_collectives)
         if settled is not None and settled.outcome is not None and settled.members[0].gpu is not None:
@@ -60,13 +60,13 @@ async def check_collectives(run: Run) -> None:
 
 
 async def check_ddp(run: Run) -> None:
-    """One step of DDP: gradients that each rank computes, that it gives to DDP, and that come back."""
+    """Check one DDP step: gradients as computed, as passed to DDP, and after the sync."""
     with run.check("ddp") as stage:
         await group_check(run, stage, "ddp", wrong_in_ddp)
 
 
 async def check_fsdp(run: Run) -> None:
-    """A small step of FSDP: sharded parameters gathered, reduced and updated."""
+    """Check a small FSDP step: sharded parameters are gathered, reduced and updated."""
     with run.check("fsdp") as stage:
         settled = await group_check(run, stage, "fsdp", wrong_in_fsdp)
         tracks = settled.outcome.tracks if settled is not None and settled.outcome is not None else []
@@ -78,7 +78,7 @@ async def check_fsdp(run: Run) -> None:
 async def group_check(
     run: Run, stage: OpenCheck, check: str, judge: Callable[[Results], list[Wrong]]
 ) -> Settled | None:
-    """One stage of a group: those who keep it from its end are named, then wrong values, looked at twice."""
+    """Run a group stage; adds findings for ranks that keep it from finishing and for wrong values (tested twice)."""
     selected = await chosen(run)
     members = grouped(run, selected.members)
     if len(members) < 2:
@@ -100,17 +100,17 @@ async def group_check(
 
 
 def alone(ranks: int) -> Message:
-    """Why so few ranks are not judged."""
+    """The reason why too few ranks are not judged."""
     return plural("{n} rank: no other rank to compare with", "{n} ranks: no other rank to compare with", ranks)
 
 
 def unfinished(some: int, every: int) -> Message:
-    """What a check says that did not come to its end."""
+    """The note of a check that did not finish."""
     return Message("did not come to its end for {some} of {all} ranks", some=some, all=every)
 
 
 def note(settled: Settled, asked: int) -> str:
-    """How many ranks took part, over which backend, and what was skipped."""
+    """The check's note: number of ranks, backend, and skipped steps."""
     tracks = settled.outcome.tracks if settled.outcome is not None else []
     skipped = sorted({step for track in tracks for step in track.skipped})
     backend = "nccl" if any(member.gpu is not None for member in settled.members) else "gloo"
@@ -123,12 +123,12 @@ def note(settled: Settled, asked: int) -> str:
     return joined([text, Message("skipped: {what}", what=", ".join(skipped))]) if skipped else text
 
 
-# Wrong values to the rank that made them
+# From wrong values to the faulty rank
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """`place` is at fault, None where nobody can be named; with `peer` it may be either, or what is between them."""
+    """One fault, of rank `place` (None: unknown). With `peer`, it may also be of the peer or of their connection."""
 
     place: int | None
     evidence: str
@@ -136,8 +136,8 @@ class Wrong:
 
 
 def wrong_in_collectives(results: Results) -> list[Wrong]:
-    """Who sent or received wrong values. Wrong sums name nobody by themselves, so they count only where nothing else
-    explains them."""
+    """Ranks that sent or received wrong values. A wrong sum does not identify a rank, so sums count only if nothing
+    else explains them."""
     pairs: dict[tuple[int, int], list[str]] = defaultdict(list)
     for receiver, steps in results.items():
         for step, result in steps.items():
@@ -150,7 +150,7 @@ def wrong_in_collectives(results: Results) -> list[Wrong]:
     while left:
         sent = Counter(sender for sender, _ in left)
         got = Counter(receiver for _, receiver in left)
-        # A rank that finds its own part wrong is at fault whatever the others see.
+        # A rank that finds its own part wrong is at fault in any case.
         own = Counter({sender: len(results) for sender, receiver in left if sender == receiver})
         place, _ = (sent + got + own).most_common(1)[0]
         several = max(sent[place], got[place]) > 1
@@ -207,7 +207,7 @@ def _sums(results: Results) -> list[Wrong]:
 
 
 def _first(said: Message, results: Results, sender: int, receiver: int) -> Message:
-    """With the first wrong value."""
+    """The message with the first wrong value added."""
     for result in results[receiver].values():
         wrong = result.get("wrong")
         what = wrong.get(str(sender)) if isinstance(wrong, dict) else None
@@ -229,7 +229,7 @@ def _steps(steps: Sequence[str]) -> str:
 
 
 def wrong_in_ddp(results: Results) -> list[Wrong]:
-    """By falling certainty: outvoted gradients, what was given to DDP, what it left in each rank."""
+    """Ranks at fault, most certain evidence first: outvoted gradients, gradients passed to DDP, synced values."""
     found: dict[int, str] = {}
     agreed = _votes(results, found)
     for place, steps in results.items():
@@ -252,7 +252,7 @@ def wrong_in_ddp(results: Results) -> list[Wrong]:
 
 
 def wrong_in_fsdp(results: Results) -> list[Wrong]:
-    """Parameters after a step: the same bits on every rank, and near the reference."""
+    """Ranks whose parameters after a step differ from those of other ranks, or from the reference."""
     found: dict[int, str] = {}
     _diverged(results, "fsdp", _PARAMETERS, found, of="fsdp")
     if not found:
@@ -268,7 +268,7 @@ def wrong_in_fsdp(results: Results) -> list[Wrong]:
 
 
 def _votes(results: Results, found: dict[int, str]) -> dict[int, list[float]]:
-    """What most ranks say of each micro-batch's gradient; who says another thing goes to `found`."""
+    """The majority's gradient for each micro-batch; ranks that disagree are added to `found`."""
     said: dict[int, dict[int, list[float]]] = defaultdict(dict)
     for voter, steps in results.items():
         votes = steps.get("gradients", {}).get("votes")
@@ -297,7 +297,7 @@ def _votes(results: Results, found: dict[int, str]) -> dict[int, list[float]]:
 
 
 def _against_fp64(results: Results, found: dict[int, str], agreed: dict[int, list[float]]) -> None:
-    """Too few for a vote: the rank whose gradient differs from its own reference in fp64."""
+    """If there are too few ranks to vote: find a rank whose gradient differs from its own fp64 reference."""
     for place, steps in results.items():
         gradients = steps.get("gradients", {})
         votes = gradients.get("votes")
@@ -310,7 +310,7 @@ def _against_fp64(results: Results, found: dict[int, str], agreed: dict[int, lis
 
 
 def _diverged(results: Results, step: str, what: Message, found: dict[int, str], of: str = "sync") -> None:
-    """After the sync all ranks hold the same bits. Where no bits are those of most, the step `of` has the errors."""
+    """Find ranks whose bits differ after the sync. Without a majority, the errors of step `of` decide."""
     digests = {place: str(steps[step].get("digest")) for place, steps in results.items() if step in steps}
     kinds = Counter(digests.values())
     if len(kinds) < 2:
@@ -330,7 +330,7 @@ def _numbers(value: object) -> list[float]:
 
 
 def _near(one: Sequence[float], other: Sequence[float], share: float) -> bool:
-    """Both are marks of the same values: a norm, then sums whose error the norm bounds. NaN is near nothing."""
+    """Compare two fingerprints: a norm, then sums whose error the norm bounds. NaN is never near."""
     if len(one) != len(other) or not one:
         return False
     scale = max(abs(one[0]), abs(other[0]), 1e-30)
@@ -342,12 +342,12 @@ def _small(error: object) -> bool:
 
 
 def results(outcome: StageOutcome) -> Results:
-    """What the ranks of a whole stage told, by their place in the group."""
+    """The results of all ranks that finished the stage, by their place in the group."""
     return {track.place: track.results for track in outcome.tracks if track.done}
 
 
 def wrong_findings(check: str, outcome: StageOutcome, wrongs: Sequence[Wrong], again: Sequence[Wrong]) -> list[Finding]:
-    """`again`: what a second look found."""
+    """The findings for wrong values; confirmed if they are also in `again`, the result of the second test."""
     places = {track.place: track.member for track in outcome.tracks}
     seen = {(wrong.place, wrong.peer) for wrong in again}
     return [
@@ -379,11 +379,11 @@ def _said(wrong: Wrong, places: Mapping[int, Member]) -> str:
     return Message("{what}: {why}", what=member.name, why=wrong.evidence)
 
 
-# Which way NCCL took between ranks, from its own log
+# Transports used by NCCL, from its log
 
 
 async def _check_ways(run: Run, stage: OpenCheck, settled: Settled) -> None:
-    """Which way NCCL took. Workers that are worse off than the others are looked at twice."""
+    """Check the transports that NCCL used. Workers with a worse transport than the others are tested twice."""
     told = ways(settled.outcome) if settled.outcome is not None else {}
     rdma = [worker for worker, facts in run.facts.items() if _has_rdma(facts)]
     if first := judge_ways("collectives", told, rdma):
@@ -396,13 +396,13 @@ async def _check_ways(run: Run, stage: OpenCheck, settled: Settled) -> None:
 
 
 def _has_rdma(facts: Mapping[str, Any]) -> bool:
-    """It has an RDMA device with a port that is active."""
+    """Whether the worker has an active RDMA port."""
     told = facts.get("rdma")
     return isinstance(told, list) and any("ACTIVE" in str(device) for device in told)
 
 
 def ways(outcome: StageOutcome) -> dict[str, dict[str, int]]:
-    """What the logs of all ranks say; a worker whose NCCL said nothing is left out."""
+    """The transports by worker, from the logs of all ranks; workers without NCCL log lines are left out."""
     found: dict[str, Counter[str]] = {}
     for track in outcome.tracks:
         log = (track.exit or {}).get("nccl")
@@ -414,14 +414,14 @@ def ways(outcome: StageOutcome) -> dict[str, dict[str, int]]:
             if isinstance(count, int):
                 kinds[str(kind)[:40]] += count
         nets = log.get("nets")
-        # A rank that did not get as far as to its channels has at least chosen a network.
+        # A rank without channels in its log has at least chosen a network.
         for net in nets if isinstance(nets, list) and not kinds else ():
             kinds[f"NET/{str(net)[:20]}"] += 1
     return {worker: dict(kinds) for worker, kinds in found.items()}
 
 
 def judge_ways(check: str, told: Ways, rdma: Sequence[str] = ()) -> list[Finding]:
-    """`rdma`: workers with an RDMA port that is active."""
+    """Findings about transports. `rdma`: workers with an active RDMA port."""
     found = []
     networks = {worker: _most(kinds, "NET/") for worker, kinds in told.items()}
     networks = {worker: kind for worker, kind in networks.items() if kind}
@@ -455,7 +455,7 @@ def judge_ways(check: str, told: Ways, rdma: Sequence[str] = ()) -> list[Finding
 
 
 def _most(kinds: Mapping[str, int], *starts: str) -> str:
-    """The way of one of these kinds that is taken most."""
+    """The most used transport with one of these prefixes."""
     fitting = {kind: count for kind, count in kinds.items() if kind.startswith(starts)}
     return max(fitting, key=lambda kind: (fitting[kind], kind)) if fitting else ""
 

@@ -1,4 +1,4 @@
-"""Each rank's GPU, or CPU where there is none: memory that holds what is written, products that are right."""
+"""The check `device`: memory and matrix products of each rank's GPU (or CPU, if there is no GPU)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SECONDS = 60.0
 CHECK = "device"
 _ADVICE = Message("take this GPU or machine out of the job; test it with dcgmi diag -r 3, or a memory test")
 _ADVICE_HEAT = Message("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER on this worker while it is loaded")
-#: Seconds of load in the tier deep; windows of a second that tell of its course; what is kept of the others' share.
+#: Sustained load (tier deep): seconds, one-second windows needed to judge, minimum share of the others' final speed.
 SUSTAINED, _WINDOWS, _KEPT = 60.0, 9, 0.75
-#: The sums of Freivalds' test differ by rounding alone: the same share as the values, with room for many of them.
+#: Freivalds' test compares sums of many values, so its tolerance is a multiple of the values' tolerance.
 _REST = 4.0
 
 Fields = dict[str, Any]
@@ -68,7 +68,7 @@ async def check_device(run: Run) -> None:
 
 
 async def _sustained(run: Run, members: Sequence[Member]) -> None:
-    """All at once under load, looked at for wrong values and for speed that falls."""
+    """Run all ranks under load at the same time; check for wrong values and for falling speed."""
     if not members:
         return
     spec = {"duration": SUSTAINED}
@@ -79,8 +79,8 @@ async def _sustained(run: Run, members: Sequence[Member]) -> None:
 
 
 def held(outcome: StageOutcome) -> list[Finding]:
-    """What a long load brought to light. A fall that all ranks share is the machines' heat or company, and no fault of
-    one: who falls more than the others is named."""
+    """Findings after a long load. A slowdown of all ranks comes from the machines (heat, other load); only ranks that
+    slow down more than the others are named."""
     found, kept = [], dict[Member, float]()
     for track in outcome.tracks:
         result = track.results.get("load", {})
@@ -106,9 +106,9 @@ def held(outcome: StageOutcome) -> list[Finding]:
 
 
 def told(ended: Sequence[Blame], again: Collection[Member], ranks: int) -> list[Finding]:
-    """A finding for each of those that did not come to their end; `again`: not the second time either, alone.
+    """A finding for each rank that did not finish; `again`: ranks that failed a second time, alone.
 
-    Where all `ranks` were silent it is no fault of one of them, and nothing is known.
+    If all `ranks` were silent, no single rank is at fault, and nothing is known.
     """
     silent = [one for one in ended if is_silent(one)]
     if len(silent) == ranks > 1:
@@ -125,7 +125,7 @@ def told(ended: Sequence[Blame], again: Collection[Member], ranks: int) -> list[
 
 
 def stopped(outcome: StageOutcome) -> list[Blame]:
-    """Ranks that did not come to their end. Each is alone, so none is the cause of another's."""
+    """Ranks that did not finish. Each runs alone, so none fails because of another."""
     found = []
     for track in outcome.tracks:
         if not track.done and not track.lost:
@@ -134,7 +134,7 @@ def stopped(outcome: StageOutcome) -> list[Blame]:
 
 
 def problem(results: Mapping[str, Fields]) -> str:
-    """What is wrong with the memory or the products of one device, empty where nothing is."""
+    """Faults of one device's memory or products, as text; empty if there are none."""
     found = []
     memory = results.get("memory", {}).get("wrong")
     if isinstance(memory, list) and memory:

@@ -1,4 +1,4 @@
-"""What all_reduce should give on known hardware, with the source of each figure; the user may add rows."""
+"""Expected all_reduce bandwidth of known hardware, with the source of each figure; users can add rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORDS = ("one", "many")
 
 @dataclass(frozen=True, slots=True)
 class BusbwRow:
-    """One figure. See the head of expected_busbw.toml for the fields."""
+    """One expected figure. The fields are described at the top of expected_busbw.toml."""
 
     gpu: str
     workers: str
@@ -33,19 +33,19 @@ class BusbwRow:
         )
 
 
-#: Every field of a row, and whether it has to be there.
+#: The fields of a row; True if required.
 _FIELDS = {each.name: each.default is MISSING for each in fields(BusbwRow)}
 
 
 @cache
 def known() -> tuple[BusbwRow, ...]:
-    """The rows that come with the package."""
+    """The rows of the package."""
     text = (Path(__file__).parent / "expected_busbw.toml").read_text(encoding="utf-8")
     return rows(tomllib.loads(text)["row"])
 
 
 def rows(tables: Iterable[Mapping[str, Any]]) -> tuple[BusbwRow, ...]:
-    """Rows from tables of a configuration. Raises ValueError, saying what is wrong with which one."""
+    """Parse configuration tables into rows. Raises ValueError with the row number and the error."""
     found = []
     for number, table in enumerate(tables, 1):
         if unknown := [name for name in table if name not in _FIELDS]:
@@ -65,5 +65,5 @@ def rows(tables: Iterable[Mapping[str, Any]]) -> tuple[BusbwRow, ...]:
 def expected(
     gpu: str, workers: int, per_worker: int, nic: int | None = None, extra: Sequence[BusbwRow] = ()
 ) -> BusbwRow | None:
-    """The figure for this hardware; what the user has added goes first. None where it is not known."""
+    """The figure for this hardware, None if unknown; the user's rows (`extra`) have priority."""
     return next((row for row in (*extra, *known()) if gpu and row.fits(gpu, workers, per_worker, nic)), None)

@@ -1,4 +1,4 @@
-"""Which ranks there are: one for each GPU that is tested, one for each worker where there is no GPU at all."""
+"""Choose the test's ranks: one for each tested GPU, or one for each worker if no worker has a GPU."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from atlctl.smoke.context import NO_RESULT, OpenCheck, Run
 from atlctl.smoke.findings import Culprit, Finding, Severity
 from atlctl.smoke.session import words_of
 
-#: Seconds that a worker may take to import torch: from a disk of a network it does take long.
+#: Timeout in seconds for importing torch, which is slow from a network file system.
 IMPORT = 90.0
 _DATA = "ranks"
-#: What is kept of what a worker tells of its torch.
+#: The stored fields of a worker's torch report.
 _TOLD = ("ok", "error", "absent", "torch", "cuda", "hip", "nccl", "gloo", "python", "file", "seconds")
 
 Fields = dict[str, Any]
@@ -23,7 +23,7 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One rank. `number`: its place among all ranks of this smoke test, the same in every stage."""
+    """One rank. `number`: its position among all ranks of this smoke test, the same in every stage."""
 
     number: int
     worker: str
@@ -37,7 +37,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """For evidence: `rank 3 on worker-3`."""
+        """The rank's name in evidence: `rank 3 on worker-3`."""
         if self.gpu is None:
             return Message("rank {rank} on {worker}", rank=self.number, worker=self.worker)
         return Message("rank {rank} on {worker}, GPU {gpu}", rank=self.number, worker=self.worker, gpu=self.gpu)
@@ -45,7 +45,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """Why a worker has no ranks. `due`: it should have some. `covered`: another has its GPUs, and is tested."""
+    """Why a worker has no ranks. `due`: it should have ranks. `covered`: its GPUs are tested on another worker."""
 
     why: str
     due: bool = True
@@ -54,7 +54,7 @@ class Without:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The members, and for each worker that has none, why."""
+    """The members, and the reason for each worker without members."""
 
     members: tuple[Member, ...]
     without: Mapping[str, Without]
@@ -67,10 +67,10 @@ def choose(
     gpus: Mapping[str, Sequence[int]] | None,
     cramped: Mapping[str, str] = MappingProxyType({}),
 ) -> Chosen:
-    """`torch`: what each worker told of its torch; `facts`: with the GPUs of each; `gpus`: which the user selected;
-    `cramped`: workers that have too little memory for ranks, and why."""
+    """Choose the ranks. `torch`: each worker's torch report; `facts`: include its GPUs; `gpus`: the user's selection;
+    `cramped`: workers with too little memory for ranks, with the reason."""
     without: dict[str, Without] = {}
-    #: Where no worker has torch, the checks that need it do not apply.
+    #: If no worker has torch, the checks that need it do not apply.
     somewhere = any(told.get("ok") is True for told in torch.values())
     having: dict[str, list[tuple[int, str]]] = {}
     for worker in workers:
@@ -94,7 +94,7 @@ def choose(
         if having[worker] and not (told.get("cuda") or told.get("hip")):
             without[worker] = Without(Message("it has GPUs, and a torch that was built without CUDA"))
             having[worker] = []
-    # Workers of one machine may all see its GPUs. NCCL takes each GPU once.
+    # Workers on one machine may all see the same GPUs. NCCL accepts each GPU only once.
     owners: dict[str, str] = {}
     for worker, found in having.items():
         having[worker] = [
@@ -118,7 +118,7 @@ def choose(
 
 
 def _gpus(facts: Fields) -> list[tuple[int, str]]:
-    """Number and UUID of each GPU; what is not understood is left out."""
+    """Index and UUID of each GPU; malformed entries are left out."""
     told = facts.get("gpus")
     if not isinstance(told, list):
         return []
@@ -127,7 +127,7 @@ def _gpus(facts: Fields) -> list[tuple[int, str]]:
 
 
 async def chosen(run: Run) -> Chosen:
-    """The ranks of this run; the workers are asked for their torch once."""
+    """The ranks of this run. Each worker is asked about torch only once."""
     data = run.report.data.setdefault(_DATA, {"torch": {}, "left_out": {}})
     living = run.session.living()
     unknown = [
@@ -146,7 +146,7 @@ async def chosen(run: Run) -> Chosen:
 
 
 def unjudged(check: str, chosen: Chosen) -> list[Finding]:
-    """A worker that needs no ranks is said once: by the first check."""
+    """Findings for workers that need no ranks; only the first check reports them."""
     return [
         Finding(check, Severity.NOT_JUDGED, Culprit("worker", worker), without.why, advice=_ADVICE)
         for worker, without in chosen.without.items()
@@ -155,7 +155,7 @@ def unjudged(check: str, chosen: Chosen) -> list[Finding]:
 
 
 def account(run: Run, stage: OpenCheck, chosen: Chosen, took_part: Collection[Member]) -> None:
-    """Who was tested: workers all of whose ranks `took_part` to the end. Why the others were not, as far as known."""
+    """Record the tested workers (all of their ranks `took_part`), and why the others were not tested, if known."""
     out: Mapping[str, str] = run.report.data[_DATA]["left_out"]
     missing = [member for member in chosen.members if member not in took_part]
     for worker, without in chosen.without.items():
@@ -172,13 +172,13 @@ def account(run: Run, stage: OpenCheck, chosen: Chosen, took_part: Collection[Me
 
 
 def leave_out(run: Run, members: Iterable[Member], why: str) -> None:
-    """Ranks that are dead or hang: the stages that follow go on without them."""
+    """Exclude dead or hung ranks from the following stages."""
     for member in members:
         run.report.data[_DATA]["left_out"][str(member.number)] = Message("{what}: {why}", what=member.name, why=why)
 
 
 def grouped(run: Run, members: Sequence[Member]) -> list[Member]:
-    """Those that can form a group: not left out before, on workers that the network checks found in order."""
+    """The members that can form a group: not excluded before, and not on workers with a network fault."""
     gone, apart = run.report.data[_DATA]["left_out"], _apart(run)
     return [member for member in members if str(member.number) not in gone and member.worker not in apart]
 
@@ -188,8 +188,8 @@ def _apart(run: Run) -> set[str]:
 
 
 def cut_off(findings: Iterable[Finding]) -> set[str]:
-    """Workers without which no two of the rest have a broken link: those that are at fault, then for every link left
-    the worker with most of them."""
+    """The workers to exclude so that no broken link remains: workers at fault, then for each remaining link the worker
+    with most of them."""
     accused = [finding.culprit for finding in findings if finding.culprit is not None]
     out = {culprit.worker for culprit in accused if culprit.kind == "worker" and culprit.worker}
     links = [{c.worker, c.peer} - {None} for c in accused if c.kind == "link"]
@@ -202,7 +202,7 @@ def cut_off(findings: Iterable[Finding]) -> set[str]:
 
 
 def versions(run: Run, members: Iterable[Member]) -> dict[str, list[str]]:
-    """Workers of these ranks by the version of their torch."""
+    """The workers of these ranks by torch version."""
     told = run.report.data[_DATA]["torch"]
     found: dict[str, list[str]] = {}
     for worker in dict.fromkeys(member.worker for member in members):

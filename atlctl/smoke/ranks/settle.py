@@ -1,6 +1,6 @@
-"""A group stage until it is whole: the ranks that keep it from its end are named, and the others go on without them.
+"""Repeat a group stage until it succeeds: the ranks that prevent this are named, and the others continue without them.
 
-Which rank is to blame follows from what each of them said and did. If that does not show it, the stage runs in pairs.
+The events and stacks of the ranks show which one is to blame. If they do not, the stage runs in pairs of ranks.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from atlctl.smoke.ranks.members import Member, leave_out, versions
 from atlctl.smoke.ranks.stages import Stage, StageOutcome, Track
 from atlctl.smoke.session import words_of
 
-#: Rounds of one stage: each names at least one rank and goes on without it.
+#: Maximum rounds of one stage: each names at least one rank and continues without it.
 _ROUNDS = 5
-#: Errors that a rank gets because of another one.
+#: Errors that are consequences of another rank's failure.
 _CONSEQUENCE = re.compile(
     r"closed by peer|[Cc]onnection (?:reset|refused|closed)|[Bb]roken pipe|[Tt]imed ?out|[Tt]imeout|aborted|"
     r"[Ss]ocket.{0,400}?(?:closed|error)|remote process exited|ncclRemoteError|"
     r"failed to recv|got 0 bytes|store->get|DistNetworkError|DistStoreError"
 )
-#: Kinds of a rank's errors (`remote/smoke/probe.py`): the leader's store does not answer; others did not come there.
+#: Error kinds of a rank (`remote/smoke/probe.py`): the leader's store does not answer; the other ranks are missing.
 _UNREACHED, _ALONE = "unreached", "alone"
 _FRAME = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
-#: The innermost frame of a rank that waits for others, in a collective or for what it has put on its GPU.
+#: The innermost frame of a rank that waits for other ranks (in a collective) or for work on its GPU.
 _WAITING = re.compile(r"\((?:distributed_c10d|c10d_logger)\.py|^(?:synchronize|_meet|_engine_run_backward) ")
-#: Frames and words of a rank that are shown, and words of the error of a stage that no rank is to blame for.
+#: Maximum number of frames and characters shown from a rank, and characters of an error without a culprit.
 _FRAMES, _WORDS = 3, 300
 ADVICE = {
     "crashed": Message("look at the worker's kernel log (dmesg) and its memory limit; then try another GPU or machine"),
@@ -52,7 +52,7 @@ Why = Literal["crashed", "hangs", "does not start", "fails"]
 
 @dataclass(slots=True)
 class Settled:
-    """`outcome`: of the last round. `members`: who took part in it. `whole`: it came to its end for all of them."""
+    """The result of `settle`. `outcome`: of the last round. `members`: its ranks. `whole`: all of them finished."""
 
     outcome: StageOutcome | None
     members: list[Member]
@@ -66,7 +66,7 @@ class Settled:
 async def settle(
     run: Run, check: str, members: Sequence[Member], seconds: float, *, least: int = 2, **stage: Any
 ) -> Settled:
-    """Adds a finding for each rank that is to blame, confirmed where the others get along without it."""
+    """Run a stage; adds a finding for each rank to blame, confirmed if the others succeed without it."""
     left, blamed, outcome = list(members), list[Blame](), None
     tried = False
     for _ in range(_ROUNDS):
@@ -90,7 +90,7 @@ async def settle(
         if not out:
             if tried or not outcome.silent:
                 break
-            tried = True  # silence of all may be a busy machine's, once
+            tried = True  # silence of all ranks once may mean a busy machine
         left = [member for member in left if member not in out]
     settled = Settled(outcome, left, blamed)
     run.find(*blame_findings(check, settled, await _once_more(run, check, settled, seconds, stage)))
@@ -102,8 +102,8 @@ async def settle(
 async def _localise(
     run: Run, check: str, members: Sequence[Member], outcome: StageOutcome, seconds: float, stage: Mapping[str, Any]
 ) -> list[Blame]:
-    """Nobody can be told from the others: the same stage in pairs, twice with another partner. Who fails both times
-    while its partners get along without it is the one."""
+    """Run the stage in pairs, twice with different partners, because no rank differs from the others. A rank that fails
+    both times is to blame if its partners succeed without it."""
     if len(members) < 3 or len(versions(run, members)) > 1:
         return []
     played, bad = list[tuple[Member, Member]](), list[tuple[Member, Member]]()
@@ -129,7 +129,7 @@ async def _localise(
 async def _once_more(
     run: Run, check: str, settled: Settled, seconds: float, stage: Mapping[str, Any]
 ) -> frozenset[Member]:
-    """Those that were accused for silence alone, and get along with a sound rank when they are tried again."""
+    """The ranks accused only because of silence that succeed with a healthy rank in a second try."""
     fine = set[Member]()
     sound = settled.members if settled.whole else ()
     for one, partner in zip(filter(is_silent, settled.blamed), sound, strict=False):
@@ -140,7 +140,7 @@ async def _once_more(
 
 
 def blame_findings(check: str, settled: Settled, fine: Collection[Member] = ()) -> list[Finding]:
-    """One for each rank that is to blame; `fine`: a second time they were not."""
+    """A finding for each rank to blame; `fine`: ranks that succeeded in a second try."""
     return [
         accused(
             check,
@@ -154,7 +154,7 @@ def blame_findings(check: str, settled: Settled, fine: Collection[Member] = ()) 
 
 
 def nobody_to_blame(check: str, outcome: StageOutcome, torch: Mapping[str, Sequence[str]]) -> Finding:
-    """It did not come to its end and no rank can be blamed. Different versions of torch need not understand another."""
+    """The finding if a stage did not finish and no rank can be blamed. Different torch versions may be incompatible."""
     errors = [(track.member.name, words_of(track.error, _WORDS)) for track in outcome.tracks if track.error]
     said = Message("no rank makes progress, and all do the same")
     if errors:
@@ -177,16 +177,16 @@ def nobody_to_blame(check: str, outcome: StageOutcome, torch: Mapping[str, Seque
 
 
 def addresses(run: Run) -> dict[str, str | None]:
-    """Where the platform says that a worker is."""
+    """The platform's address of each worker."""
     return {worker.name: worker.address for worker in run.workers}
 
 
-# Which rank is to blame
+# Finding the rank to blame
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """One rank that is to blame. `refused`: its process could not be started at all."""
+    """One rank to blame. `refused`: its process could not be started."""
 
     member: Member
     why: Why
@@ -195,7 +195,7 @@ class Blame:
 
 
 def blame(outcome: StageOutcome) -> list[Blame]:
-    """The ranks to blame, empty where it cannot be told. Those whose end follows from another's are not among them."""
+    """The ranks to blame; empty if unknown. Ranks that failed as a consequence of another failure are left out."""
     tracks = outcome.tracks
     for found in (_unborn(tracks), _crashed(tracks), _failed(tracks)):
         if found:
@@ -204,12 +204,12 @@ def blame(outcome: StageOutcome) -> list[Blame]:
 
 
 def is_silent(one: Blame) -> bool:
-    """It rests on silence alone: on a busy machine that may be nobody's fault."""
+    """Whether silence is the only evidence: on a busy machine it may not be a fault."""
     return one.why in ("hangs", "does not start") and not one.refused
 
 
 def lost(outcome: StageOutcome) -> list[Track]:
-    """Ranks whose agent went away: what the roll call has to say, not this."""
+    """Ranks whose agent is gone; the roll call reports these."""
     return [track for track in outcome.tracks if track.lost and track.exit is None]
 
 
@@ -248,7 +248,7 @@ def _crashed(tracks: Sequence[Track]) -> list[Blame]:
 
 
 def _failed(tracks: Sequence[Track]) -> list[Blame]:
-    """Errors of the ranks themselves. Where many cannot reach the leader's store, that is the leader's."""
+    """Ranks that failed with an error. If many ranks cannot reach the leader's store, the leader is to blame."""
     erred = [track for track in tracks if track.error]
     unreached = [track for track in erred if track.kind == _UNREACHED]
     others = sum(track.place > 0 for track in tracks)
@@ -264,7 +264,7 @@ def _failed(tracks: Sequence[Track]) -> list[Blame]:
         return [Blame(leader.member, "fails", text)]
     root = [t for t in erred if t.kind == _UNREACHED or not (t.kind == _ALONE or _CONSEQUENCE.search(t.error))]
     if len(root) == len(tracks) > 1:
-        return []  # what all of them have in common is no fault of one
+        return []  # an error on all ranks is not the fault of one
     return [Blame(t.member, "fails", _erred(t)) for t in root]
 
 
@@ -276,7 +276,7 @@ def _erred(track: Track) -> Message:
 
 
 def _hung(tracks: Sequence[Track]) -> list[Blame]:
-    """The rank that the others wait for: stopped by somebody, behind them, or busy with another thing than they are."""
+    """The rank that the others wait for: stopped, blocked in the kernel, behind the others, or at another place."""
     left = [track for track in tracks if not track.done and not track.error and not track.lost]
     stopped = [track for track in left if track.look is not None and str(track.look.get("state")) in "TtD"]
     if stopped and len(stopped) < len(tracks):
@@ -287,7 +287,7 @@ def _hung(tracks: Sequence[Track]) -> list[Blame]:
     behind = [track for track in left if len(track.steps) == min(reached)]
     if len(behind) == 1 and len(reached) > 1:
         return [_hangs(behind[0])]
-    # Some wait for it in the same step: it is the one that does not wait, or whose stack is another.
+    # Ranks in the same step: the culprit is the one that does not wait, or whose stack differs.
     idle = [track for track in behind if _place(track) and not _WAITING.search(_place(track))]
     if idle and 2 * len(idle) < len(tracks):
         return [_hangs(track) for track in idle]
@@ -297,16 +297,16 @@ def _hung(tracks: Sequence[Track]) -> list[Blame]:
 
 
 def frames(stack: object) -> list[str]:
-    """Of the first thread in faulthandler's text, the innermost frame first: `function (file:line)`."""
+    """Parse faulthandler's text: the frames of the main thread as `function (file:line)`, innermost first."""
     if not isinstance(stack, str):
         return []
-    # The last one written is the last one asked for; its first thread, the one that was asked, stands last.
+    # Use the last dump; its last thread is the main thread.
     _, _, last = stack.rpartition("most recent call first")
     return [f"{name} ({file.rpartition('/')[2]}:{line})" for file, line, name in _FRAME.findall(last)]
 
 
 def _place(track: Track) -> str:
-    """Where it is, without lines: ranks that wait for one another may stand on different ones of a loop."""
+    """The innermost frames without line numbers: ranks that wait for each other may be on different lines of a loop."""
     found = frames((track.look or {}).get("stack"))
     return " ".join(frame.partition(":")[0] for frame in found[:_FRAMES])
 
@@ -321,7 +321,7 @@ def _hangs(track: Track) -> Blame:
 
 
 def _doing(what: Message, track: Track) -> Message:
-    """With the state of its process, and where it is."""
+    """The message with the process state and stack added."""
     look = track.look or track.exit or {}
     match str(look.get("state")):
         case "T":
@@ -334,7 +334,7 @@ def _doing(what: Message, track: Track) -> Message:
 
 
 def _last(what: Message, track: Track) -> Message:
-    """With its last words, and where it was when a signal ended it."""
+    """The message with the last output line added, and with the stack if a signal killed the rank."""
     ended = track.exit or {}
     if ended.get("signal") and not track.killed:
         what = _at(what, ended.get("stack"))
@@ -361,16 +361,16 @@ def _signal(number: object) -> Message:
 
 
 def accused(check: str, one: Blame, severity: Severity = Severity.FAIL, *, confirmed: bool, more: str = "") -> Finding:
-    """The finding about a rank that did not come to its end. `more`: what a second look showed."""
+    """The finding for a rank that did not finish. `more`: the result of a second test."""
     evidence = joined([one.evidence, more]) if more else one.evidence
     return Finding(check, severity, one.member.culprit, evidence, confirmed, ADVICE[one.why])
 
 
-# Pairs: who meets whom, and what bad pairs say about the players
+# Pairs: the schedule, and the players to blame for bad pairs
 
 
 def pairings(players: Sequence[Player], most: int | None = None) -> list[list[tuple[Player, Player]]]:
-    """Every pair once, in rounds in which nobody plays twice; with `most` so many rounds, each time the same."""
+    """All pairs, in rounds in which each player plays at most once; `most`: a fixed random choice of so many rounds."""
     seats: list[Player | None] = [*players, *([None] if len(players) % 2 else [])]
     found = []
     for _ in range(len(seats) - 1):
@@ -386,7 +386,7 @@ def pairings(players: Sequence[Player], most: int | None = None) -> list[list[tu
 def losers(
     played: Iterable[tuple[Player, Player]], bad: Iterable[tuple[Player, Player]]
 ) -> tuple[list[Player], list[tuple[Player, Player]]]:
-    """Players that are bad in more than half of their pairs, two at least, and the bad pairs that this leaves open."""
+    """The players that are bad in more than half of their pairs (at least two), and the other bad pairs."""
     games = Counter(player for pair in played for player in pair)
     left, players = list(bad), list[Player]()
     while left:

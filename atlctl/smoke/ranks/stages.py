@@ -1,7 +1,7 @@
-"""One stage: fresh rank processes on many workers, from their start to the end of the last one.
+"""One stage of the smoke test: new rank processes on several workers, until all have ended.
 
-Ranks are told when to meet and where, so a rank that does not start keeps the others from nothing. As long as any rank
-tells of progress the stage goes on; when all are silent their stacks are read and they are ended.
+Ranks get the meeting point only after they have started, so a rank that does not start does not block the others. A
+stage continues while any rank reports progress; when all are silent, their stacks are read and they are killed.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from atlctl.smoke.session import Session, words_of
 
 Fields = dict[str, Any]
 
-#: Seconds without a sign of life: of ranks on CPUs; of ranks on GPUs, where contexts and NCCL take theirs; and of
-#: what starts them, which has imported all by then, but may be one of many on a busy machine.
+#: Timeouts in seconds without progress: ranks on CPUs; ranks on GPUs (creating contexts and NCCL takes longer); and the
+#: zygote that forks ranks, which has done all imports but may share a busy machine with others.
 IDLE, IDLE_GPU, FIRST = 4.0, 25.0, 30.0
-#: Seconds between a rank's bad end and the end of the others, who may have something to say about it.
+#: Seconds between a rank's failure and the end of the other ranks, which may report related errors.
 _AFTERMATH = 0.4
-#: A rank that had to wait for a CPU in more than this share of the silence is starved, not hung. It gets more time.
+#: A rank that waits for a CPU for this share of the time is starved, not hung: it gets up to this many timeouts.
 _STARVED, _MORE = 0.3, 4
-#: Seconds for the answer to an order, and for ranks that were killed to be gone.
+#: Timeouts in seconds: the answer to a command; the end of killed ranks.
 _ORDER, _GONE = 3.0, 5.0
 _numbers = count()
 
 
 @dataclass(slots=True)
 class Track:
-    """What was heard of one rank in one stage. `place`: its rank in the group. `exit`: how it ended; `look`: its stack
-    and state when all were silent. `kind`: of its error, if it is one that the program knows. `killed`: this client
-    ended it. `lost`: why its agent says nothing more of it."""
+    """The events of one rank in one stage. `place`: its rank in the group. `exit`: how it ended; `look`: its stack and
+    state when all were silent. `kind`: of its error, if known to the program. `killed`: by this client. `lost`: why its
+    agent reports nothing more about it."""
 
     member: Member
     place: int = -1
@@ -61,11 +61,11 @@ class Track:
 
     @property
     def failed(self) -> bool:
-        """It is over and did not do all it had to."""
+        """Whether it ended before it was done."""
         return self.over and not self.done
 
     def hear(self, event: Fields) -> None:
-        """One event of this rank. Fields of a wrong kind are as good as none."""
+        """Process one event of this rank. Fields of a wrong type are ignored."""
         kind, step = event.get("ev"), str(event.get("step", ""))
         if kind == "forked":
             self.forked = True
@@ -91,7 +91,7 @@ class Track:
 
 @dataclass(slots=True)
 class StageOutcome:
-    """A stage that is over. `silent`: nothing was heard any more and it was ended."""
+    """The result of a stage. `silent`: it was ended because no events came any more."""
 
     stage: str
     tracks: list[Track]
@@ -104,8 +104,8 @@ class StageOutcome:
 
 
 class Stage:
-    """Use: `await Stage(session, "ddp", members, 10.0).run()`. `together`: they form a group; else each is alone, and
-    starts when all are there. `spec`: what the ranks are given besides."""
+    """Use: `await Stage(session, "ddp", members, 10.0).run()`. `together`: the ranks form a group; otherwise each runs
+    alone, and all start together. `spec`: extra parameters for the ranks."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Stage:
                     task.cancel()
         return StageOutcome(self._name, list(self._tracks.values()), self._silent, round(time.monotonic() - begun, 3))
 
-    # What is heard
+    # Events
 
     async def _ask(self, worker: str, tracks: list[Track]) -> None:
         ranks = [{**self._spec, "id": t.member.number, "gpu": t.member.gpu, "uuid": t.member.uuid} for t in tracks]
@@ -187,10 +187,10 @@ class Stage:
         self._heard = time.monotonic()
         self._news.set()
 
-    # What is done
+    # Commands
 
     async def _begin(self) -> None:
-        """All that start are told to go: the first of them opens the store, then the others get its address."""
+        """Release the ranks that have started: the first opens the store, then the others get its address."""
         tracks = list(self._tracks.values())
         await self._until(lambda: all(t.forked or t.over for t in tracks), FIRST)
         self._silent = False
@@ -229,7 +229,7 @@ class Stage:
         self._session.tell(commands)
 
     async def _finish(self) -> None:
-        """Until all are over, one has failed, or all are silent."""
+        """Wait until all ranks have ended, one has failed, or all are silent."""
         tracks = list(self._tracks.values())
         there = [track for track in tracks if track.up]
 
@@ -246,7 +246,7 @@ class Stage:
             await self._look()
 
     async def _until(self, reached: Any, idle: float) -> None:
-        """Wait until `reached()`, or `idle` seconds have passed without any news. The starved get more of them."""
+        """Wait until `reached()`, or until `idle` seconds pass without an event. Starved ranks get more time."""
         begun = self._heard = time.monotonic()
         before: dict[int, Fields] = {}
         allowed = idle
@@ -271,7 +271,7 @@ class Stage:
                 allowed += idle
 
     async def _look(self, tracks: Sequence[Track] | None = None) -> dict[int, Fields]:
-        """The stacks and states of those that still run."""
+        """Ask for the stacks and states of ranks that are still running."""
         living = [t for t in (self._tracks.values() if tracks is None else tracks) if t.forked and not t.over]
         commands: dict[str, Fields] = {}
         for track in living:
@@ -304,7 +304,7 @@ class Stage:
 
 
 def _starved(before: Mapping[int, Fields], now: Mapping[int, Fields], seconds: float) -> bool:
-    """Some rank was ready to run and got no CPU for a good part of the `seconds` between two looks."""
+    """Whether a rank was ready to run but got no CPU for a large part of the `seconds` between two looks."""
     for number, look in now.items():
         waited, first = look.get("starved"), before.get(number, {}).get("starved")
         if isinstance(waited, float) and isinstance(first, float) and waited - first > _STARVED * seconds:

@@ -1,4 +1,4 @@
-"""Who computes slower than the others, told apart from who got no CPU, and measured again alone before it is said."""
+"""The check `stragglers`: ranks that compute slower than the others (not for lack of CPU), confirmed alone."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from atlctl.smoke.ranks.stages import Stage, StageOutcome
 
 SECONDS = 90.0
 CHECK = "stragglers"
-#: Slower than the middle of all by this is slow. Below the second, no look alone takes it back.
+#: A rank is slow if its time is above the median by this factor.
 LIMIT = 1.5
-#: A rank that waited for a CPU in more than this share of its time is starved.
+#: A rank that waited for a CPU for more than this share of its time is starved.
 STARVED = 0.4
-#: Suspects that are measured alone, and as many rounds as a look has.
+#: Maximum number of suspects measured alone; rounds of one measurement.
 _SUSPECTS, _ROUNDS = 4, 12
 _ADVICE = Message(
     "look at clocks, temperature and power of this GPU or machine (nvidia-smi -q -d PERFORMANCE), and what runs there"
@@ -31,8 +31,8 @@ _ADVICE_STARVED = Message("see what else runs on this machine, and the CPU limit
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Of one rank: seconds of a round that are its own (those without a CPU taken off): the middle and the least; the
-    CPU's seconds of a round; which share of its time it had to wait for a CPU, None where that is not told."""
+    """The speed of one rank. `middle`, `least`: median and minimum seconds of a round, without waiting for a CPU;
+    `cpu`: CPU seconds of a round; `starved`: share of its time spent waiting for a CPU, None if unknown."""
 
     middle: float
     least: float
@@ -41,7 +41,7 @@ class Pace:
 
 
 def pace(result: Mapping[str, Any]) -> Pace | None:
-    """From what a rank told, None where that cannot be understood."""
+    """Parse a rank's result; None if it is malformed."""
     rounds = result.get("rounds")
     if not isinstance(rounds, list) or not rounds:
         return None
@@ -60,7 +60,7 @@ def pace(result: Mapping[str, Any]) -> Pace | None:
 
 
 def suspects(paces: Mapping[Member, Pace]) -> list[Member]:
-    """Slower than the others by their own time, the slowest first. Two ranks cannot tell which of them is wrong."""
+    """The slow ranks, slowest first. With fewer than three ranks, it is unknown which one is wrong."""
     if len(paces) < 3:
         return []
     middle = median(one.middle for one in paces.values())
@@ -70,7 +70,7 @@ def suspects(paces: Mapping[Member, Pace]) -> list[Member]:
 
 
 def starved(paces: Mapping[Member, Pace]) -> list[Member]:
-    """Those that had to wait for a CPU, perhaps for one another's, the most first."""
+    """The ranks that waited for a CPU (perhaps because of each other), longest first."""
     found = [member for member, one in paces.items() if one.starved is not None and one.starved > STARVED]
     return sorted(found, key=lambda member: -(paces[member].starved or 0.0))
 
@@ -114,7 +114,7 @@ async def _measure(run: Run, members: Sequence[Member]) -> StageOutcome:
 async def _again(
     run: Run, looked: Sequence[Member], good: Sequence[Member], paces: Mapping[Member, Pace]
 ) -> dict[Member, tuple[Pace, Pace]]:
-    """Each of those looked at by itself, and right after it another, of another machine where there is one."""
+    """Measure each rank alone, and then a control rank, if possible on another machine."""
     found: dict[Member, tuple[Pace, Pace]] = {}
     for member in looked:
         rest = [one for one in good or looked if one != member]
@@ -134,7 +134,7 @@ def read(outcome: StageOutcome) -> dict[Member, Pace]:
 
 
 def confirmed(alone: tuple[Pace, Pace] | None) -> bool:
-    """By itself it is slow, too, beside one that is not."""
+    """Whether a rank measured alone is also slow, compared with the control rank."""
     if alone is None:
         return False
     own, control = alone
@@ -142,8 +142,8 @@ def confirmed(alone: tuple[Pace, Pace] | None) -> bool:
 
 
 def still_starved(alone: tuple[Pace, Pace] | None) -> bool:
-    """By itself it gets less than half of the CPU that another one gets by itself: neither the test takes it away, nor
-    somebody who keeps all of them busy."""
+    """Whether a rank measured alone gets less than half the CPU time of the control rank: then neither the test nor
+    load on all machines is the cause."""
     if alone is None or alone[0].starved is None or alone[1].starved is None:
         return False
     own, control = alone[0].starved, alone[1].starved
@@ -151,7 +151,7 @@ def still_starved(alone: tuple[Pace, Pace] | None) -> bool:
 
 
 def crowded(looks: Iterable[tuple[Pace, Pace]]) -> int:
-    """How many of those measured alone waited for a CPU, and so did the other one that was measured right after."""
+    """The number of measurements in which both the rank and its control rank were starved."""
     return sum(all(one.starved is not None and one.starved > STARVED for one in look) for look in looks)
 
 
@@ -170,7 +170,7 @@ def judge(member: Member, paces: Mapping[Member, Pace], alone: tuple[Pace, Pace]
 
 
 def lacking(member: Member, alone: Pace) -> Finding:
-    """A machine with too little CPU: its own speed is not judged by that, and nothing is wrong with it."""
+    """The finding for a machine with too little CPU: its speed is not judged, and it is not a fault."""
     text = Message(
         "{who} is starved: also alone it waits for a CPU {share:.0%} of its time",
         who=member.name,
