@@ -1,4 +1,4 @@
-"""Runs in a worker: answers commands of the client about facts, network, storage and GPUs, and starts the ranks.
+"""The smoke test's agent on a worker: answers the client's commands (facts, network, storage, GPUs), starts the ranks.
 
-Programs of their own, sent as text: Python 3.8, standard library alone; torch comes in with `probe.py` only.
+Separate programs, sent as text: Python 3.8, standard library only; only `probe.py` needs torch.
 """

@@ -1,10 +1,9 @@
-"""Children of the agent, for what may block where no signal reaches (a dead mount, a stuck driver), and what is undone
-at the agent's end.
+"""Child processes of the agent for operations that may block in the kernel (a dead mount, a stuck driver), and the
+agent's cleanup steps.
 
-A thread would do no better than the agent itself: as long as one of its threads waits in the kernel, a process cannot
-end, and the stream that it writes to stays open. A child that is stuck holds none of the agent's descriptors: the agent
-leaves it behind, and it ends when the kernel lets go of it. It is a fresh Python, since the agent has threads, of which
-a fork takes half.
+Threads do not help: a process cannot end while one of its threads is blocked in the kernel, and its output stream stays
+open. A blocked child has none of the agent's descriptors: the agent abandons it, and it ends when the kernel releases
+it. A child is a new Python, because the agent has threads, and a fork copies only one of them.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-#: Bytes of one line of a child.
+#: Maximum bytes of a child's line.
 _LINE = 4 << 20
 
 
 class Silent(Exception):
-    """Nothing was said in time."""
+    """The child did not answer in time."""
 
 
 class Gone(Exception):
-    """The child has ended; its argument is what it said last on standard error."""
+    """The child has ended; the argument is its last line on standard error."""
 
 
 class Child:
-    """A Python that runs `function(argument)` of `module`. What that imports of the agent's modules goes with it.
+    """A Python process that runs `function(argument)` of `module`, sent with the agent's modules that it imports.
 
-    It speaks lines of JSON. Its input ends when the agent ends, however that comes about.
+    It writes lines of JSON. When the agent ends for any reason, the child's input ends.
     """
 
     def __init__(self, module: ModuleType, function: str, argument: Any) -> None:
@@ -64,7 +63,7 @@ class Child:
         self._write(wire.line(fields))
 
     def hear(self, seconds: float) -> dict[str, Any]:
-        """The next line. Raises `Silent` and `Gone`."""
+        """The next line. Raises `Silent` or `Gone`."""
         assert self._process.stdout is not None
         end = time.monotonic() + seconds
         while b"\n" not in self._held:
@@ -78,18 +77,18 @@ class Child:
         return dict(json.loads(line))
 
     def state(self) -> tuple[str, str]:
-        """The letter of the process's state (`D`: waits where no signal reaches) and where in the kernel it waits."""
+        """The process's state letter (`D`: uninterruptible wait) and its wait location in the kernel."""
         found = proc.text(f"/proc/{self.pid}/stat", 4096).rpartition(")")[2].split()
         place = proc.text(f"/proc/{self.pid}/wchan", 100)
         return (found[0] if found else "?"), ("" if place == "0" else place)
 
     def let_go(self) -> None:
-        """End its input: it undoes what it did and ends."""
+        """Close its input, so that it cleans up and ends."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def ended(self, seconds: float) -> bool:
-        """Whether it has ended, `seconds` from now at the latest."""
+        """Wait up to `seconds`; whether it has ended."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -97,18 +96,18 @@ class Child:
         return True
 
     def kill(self) -> None:
-        """At once. One that waits where no signal reaches is left behind: it ends when the kernel lets go of it."""
+        """Kill it. If it is in an uninterruptible wait, it is abandoned and ends when the kernel releases it."""
         self._process.kill()
         self.ended(0.2)
 
     def close(self) -> None:
-        """It is not spoken with any more."""
+        """Close the pipes."""
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
 
     def _write(self, data: bytes) -> None:
-        # A child reads its input before it does anything else: these few KiB do not wait for it to do so.
+        # A child reads its input first, so these few KiB do not block.
         assert self._process.stdin is not None
         try:
             wire.write(self._process.stdin.fileno(), data)
@@ -125,7 +124,7 @@ class Child:
 
 
 def call(module: ModuleType, function: str, argument: Any, seconds: float) -> tuple[dict[str, Any] | None, str]:
-    """The one line that `function` prints, or None and why there is none."""
+    """The line printed by `function`, or None and the reason why there is none."""
     child = Child(module, function, argument)
     name = f"child {child.pid}"
     at_end(name, child.kill)
@@ -151,14 +150,14 @@ def _ready(descriptor: int, seconds: float) -> bool:
     return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
-# The end of the agent, whatever ends it short of SIGKILL: files it wrote, processes it started
+# Cleanup at the end of the agent (except by SIGKILL): written files, started processes
 
 _lock = threading.Lock()
 _steps: dict[str, Callable[[], object]] = {}
 
 
 def at_end(name: str, step: Callable[[], object]) -> None:
-    """`step` runs at the end, unless it is dropped by `name` before."""
+    """Run `step` at the end, unless it is removed by `name` before."""
     with _lock:
         _steps[name] = step
 
@@ -169,7 +168,7 @@ def not_at_end(name: str) -> None:
 
 
 def undo() -> None:
-    """Newest first; a step that fails keeps no other from running."""
+    """Run all steps, newest first; a failed step does not prevent the others."""
     while True:
         with _lock:
             if not _steps:

@@ -1,6 +1,6 @@
-"""One mount, written and read: runs in a child of the agent (`children`), so that a dead mount stops nobody but it.
+"""Write and read test of one mount. It runs in a child of the agent (`children`): a dead mount blocks only the child.
 
-Its input is its lifeline: whatever ends the agent ends the input, and then the files go.
+When the agent ends for any reason, the child's input ends, and the files are removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PAGE, BLOCK = 4096, 1 << 20
-#: What may be taken of what is free, all workers together.
+#: All workers together use at most a tenth of the free space.
 _SHARE = 10
 _MASK = (1 << 64) - 1
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)
@@ -33,12 +33,12 @@ _NEVER_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def name_of(token: str, index: int, number: int) -> str:
-    """Of worker `index` in the mount `number`: unguessable by the token."""
+    """The file name for worker `index` on mount `number`; the token makes it unguessable."""
     return f".atlctl-smoke-{token}-{index}-{number}"
 
 
 def content(seed: str) -> Iterator[bytes]:
-    """Blocks without end that no other seed gives; each page of them is another one."""
+    """An endless series of blocks, different for each seed; all pages differ."""
     word = 0xCBF29CE484222325
     for byte in seed.encode():
         word = ((word ^ byte) * 0x100000001B3) & _MASK
@@ -58,7 +58,7 @@ def say(**fields: Any) -> None:
 
 
 class Mount:
-    """The folder that is tested and what was made in it. `argument`: `path`, `token`, `index`, `number`."""
+    """The tested folder and the files created in it. `argument`: `path`, `token`, `index`, `number`."""
 
     def __init__(self, argument: dict[str, Any]) -> None:
         self._path = argument["path"]
@@ -69,8 +69,8 @@ class Mount:
         self._made: set[str] = set()
 
     def write(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Write, fsync, rename. `want` bytes at most, `workers` that do the same now, `again`: under another name,
-        which goes at once."""
+        """Write, fsync and rename a file. `want`: maximum bytes; `workers`: number of workers that do the same now;
+        `again`: use another name and remove the file immediately."""
         _step("open")
         if self._folder < 0:
             self._folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -124,7 +124,7 @@ class Mount:
             os.close(file)
 
     def look(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The files of `files` (pairs of index and size): `seen`, by index. That of `whole` is read from end to end."""
+        """Look for `files` (pairs of index and size); `seen`: results by index. The file `whole` is read completely."""
         seen = {}
         if self._folder < 0:
             _step("open")
@@ -145,8 +145,8 @@ class Mount:
         return told
 
     def clean(self, request: dict[str, Any], quiet: bool = False) -> dict[str, Any]:
-        """Remove what this run made here, and the files of workers that cannot (`others`, by index) where this mount
-        shows them; `left` is what could not be."""
+        """Remove this run's files, and the files of workers that cannot do it (`others`, by index); `left`: files that
+        could not be removed."""
         if not quiet:
             _step("remove")
         for index in request.get("others", ()):
@@ -172,7 +172,7 @@ class Mount:
         self._made.discard(name)
 
     def _compare(self, index: int, size: int, whole: bool) -> str:
-        """`same`, `differs`, `size` (another one than was written), `missing`, or why it cannot be read."""
+        """`same`, `differs`, `size` (not the written size), `missing`, or the read error."""
         name = name_of(self._token, index, self._number)
         try:
             file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _NEVER_FOLLOW, dir_fd=self._folder)
@@ -184,7 +184,7 @@ class Mount:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode) or found.st_size != size:
                 return "size"
-            if whole:  # from the volume, not from memory
+            if whole:  # read from the volume, not the page cache
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
             left = size if whole else PAGE
             for block in content(f"{self._token}-{index}"):
@@ -203,13 +203,13 @@ class Mount:
 
 
 def main(argument: dict[str, Any]) -> None:
-    """Commands by lines of JSON: `do`, and its fields. Each is answered by steps and one line with `done`."""
+    """Commands are JSON lines: `do` and its fields. Each is answered with steps and a line with `done`."""
     for number in _ENDS:
         signal.signal(number, _leave)
     signal.alarm(argument["seconds"])
     mount = Mount(argument)
     try:
-        # Not `sys.stdin`: it would read ahead and wait for more than a line.
+        # Not `sys.stdin`: it would read ahead and block for more than one line.
         with os.fdopen(0, "rb", buffering=0) as lines:
             for line in lines:
                 request = json.loads(line)
@@ -219,7 +219,7 @@ def main(argument: dict[str, Any]) -> None:
                     say(done=True, step=_at[0], errno=errno.errorcode.get(error.errno or 0, "?"),
                         error=error.strerror or str(error))  # fmt: skip
     except BrokenPipeError:
-        sys.exit(0)  # nobody listens any more
+        sys.exit(0)  # the agent has gone
     finally:
         for number in _ENDS:
             signal.signal(number, signal.SIG_IGN)
@@ -230,7 +230,7 @@ _at = [""]
 
 
 def _step(name: str) -> None:
-    """What is done next, so that whoever waits knows what it waits for; and that it goes on."""
+    """Report the next step: it shows progress, and in which step a mount hangs."""
     _at[0] = name
     say(step=name)
 

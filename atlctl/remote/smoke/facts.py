@@ -1,4 +1,4 @@
-"""What this worker is made of. Nothing here waits for a mount, a card or a name server longer than its time."""
+"""Facts of this worker. A stuck mount, RDMA device or name server causes only a timeout."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ if TYPE_CHECKING:
 
     from .wire import Say
 
-#: Variables that decide how a training talks.
+#: Environment variables with settings for communication.
 _SETTINGS = re.compile(r"(NCCL|GLOO|UCX|CUDA|TORCH|TP|OMP|FI|RDMAV)_[A-Z0-9_]+")
-#: What the platform, or torchrun, tells a process about its place.
+#: Environment variables of the platform or torchrun with ranks and addresses.
 _PLACE = re.compile(
     r"(PET|TORCHELASTIC|VC|DLROVER|LWS|OMPI_COMM_WORLD|SLURM)_[A-Z0-9_]+|RANK|WORLD_SIZE|MASTER_(ADDR|PORT)|LOCAL_RANK"
     r"|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|NODE_(RANK|NUM|ID|TYPE)|NNODES|NPROC_PER_NODE|ELASTIC_JOB_NAME"
     r"|JOB_COMPLETION_INDEX"
 )
-#: A name that may hold a secret is never told.
+#: Variables that may contain a secret are never reported.
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|_AUTH$")
 _VALUE = 300
-#: Seconds for the host's own name, for a card, and for looking through the processes.
+#: Timeouts in seconds: the host's name, RDMA devices, processes, versions.
 _NAME_SECONDS, _CARD_SECONDS, _PROCESS_SECONDS, _VERSION_SECONDS = 1.0, 4.0, 4.0, 4.0
-#: Where a container's own plumbing is mounted: single files, secrets, devices.
+#: Paths where the container runtime mounts files, secrets and devices.
 _PLUMBING = ("/proc", "/sys", "/dev", "/run", "/etc", "/var/run", "/var/lib/kubelet", "/usr", "/boot")
 _INFINIBAND = "/sys/class/infiniband"
-#: Entries of one port's table of addresses that are looked at.
+#: Maximum entries read from a port's GID table.
 _GIDS = 256
-#: What stands in a place of the table that is not used.
+#: An unused entry of the GID table.
 _NO_GID = re.compile(r"(fe80:0000:0000:0000:|0000:0000:0000:0000:)0000:0000:0000:0000")
 _TORCH = re.compile(r"^__version__[^=\n]*=\s*['\"]([^'\"\n]{1,80})['\"]", re.MULTILINE)
 _CUDA = re.compile(r"^cuda[^=\n]*=\s*['\"]([^'\"\n]{1,40})['\"]", re.MULTILINE)
 _INSTALLED = re.compile(
     r"(torch|nvidia[_-]nccl|nvidia[_-]cudnn)(?:[_-]cu[0-9]+)?-(.{1,80}?)(?:-py3.*)?\.(?:dist|egg)-info"
 )
-#: Ranks that are reported.
+#: Maximum number of reported ranks.
 _TOLD = 64
 
 
 def facts(say: Say, request: dict[str, Any]) -> None:
-    """The command. `processes`: look for ranks of a training. `clock`: nothing but the time.
+    """The command `facts`. `processes`: look for ranks of a training. `clock`: report only the time.
 
-    The time goes first and by itself: the client knows when it asked and when it heard.
+    The time is a separate first event: the client uses the times of its request and of this event.
     """
     say(ev="clock", wall=time.time())
     if request.get("clock"):
@@ -75,7 +75,7 @@ def facts(say: Say, request: dict[str, Any]) -> None:
 
 
 def collect(root: str = "", environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """All that is known without waiting. `root` stands before /proc, /sys and /dev."""
+    """All facts that are available without waiting. `root` is a prefix for /proc, /sys and /dev."""
     environ = _environment(root) if environ is None else environ
     table = proc.mounts(root)
     busy = _busy(root)
@@ -105,13 +105,13 @@ def collect(root: str = "", environ: Mapping[str, str] | None = None) -> dict[st
 
 
 def headroom(say: Say, request: dict[str, Any]) -> None:
-    """The command: `room` in bytes (None: not known), `of` whom, and whether the whole group is killed."""
+    """The command `headroom`: free memory, see `cgroups.memory`."""
     del request
     say(ev="headroom", end=True, **cgroups.memory())
 
 
 def cpus(root: str = "") -> dict[str, Any]:
-    """How many there are, how many this process may use, and how many its group is given (`quota`)."""
+    """CPUs of the machine (`count`), usable by this process (`allowed`), and the cgroup's limit (`quota`)."""
     quota = cgroups.cpu_quota(root)
     return {"count": os.cpu_count(), "allowed": len(os.sched_getaffinity(0)), "quota": quota and round(quota, 2)}
 
@@ -131,7 +131,7 @@ def driver(root: str = "") -> str | None:
 
 
 def interfaces(root: str = "") -> list[dict[str, Any]]:
-    """Name, state, MTU and speed of each; a speed that is not known is None."""
+    """Name, state, MTU and speed (None: unknown) of each interface."""
     found = []
     for name in proc.names(root + "/sys/class/net")[:64]:
         folder = f"{root}/sys/class/net/{name}"
@@ -149,7 +149,7 @@ def interfaces(root: str = "") -> list[dict[str, Any]]:
 
 
 def _busy(root: str) -> Callable[[], float | None]:
-    """The share of the machine's CPUs that is in use, from now to the call."""
+    """A function that returns the share of busy CPU time on the machine between now and its call."""
 
     def look() -> tuple[int, int]:
         words = proc.text(root + "/proc/stat", 4096).splitlines()[:1]
@@ -159,7 +159,7 @@ def _busy(root: str) -> Callable[[], float | None]:
     all_before, idle_before = look()
 
     def share() -> float | None:
-        # Ticks are hundredths of a second: less than this many tell nothing.
+        # A tick is 10 ms: with fewer ticks than this, the share is too inexact.
         end = time.monotonic() + 0.15
         while True:
             all_now, idle_now = look()
@@ -173,7 +173,7 @@ def _busy(root: str) -> Callable[[], float | None]:
 
 
 def _versions(table: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of torch and its libraries. A Python that lies on a mount which others see is looked at by a child."""
+    """The versions of torch and its libraries. If the Python is on a shared mount, a child reads them."""
     lies_on = [proc.mount_of(os.path.abspath(entry), table) for entry in sys.path]
     if not any(mount is not None and proc.is_shared(mount["fs"]) for mount in lies_on):
         return installed(sys.path)
@@ -182,7 +182,7 @@ def _versions(table: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _shm(root: str, table: list[dict[str, Any]]) -> dict[str, int] | None:
-    mount = proc.mount_of("/dev/shm", table)  # noqa: S108 - its size is told, nothing is written
+    mount = proc.mount_of("/dev/shm", table)  # noqa: S108 - only its size is read
     if mount is None or mount["fs"] != "tmpfs":
         return None
     try:
@@ -193,7 +193,7 @@ def _shm(root: str, table: list[dict[str, Any]]) -> dict[str, int] | None:
 
 
 def _memlock() -> int:
-    """Bytes that may be locked; -1: no limit."""
+    """The limit of locked memory in bytes; -1: no limit."""
     return resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
 
 
@@ -203,7 +203,7 @@ def _total(root: str) -> int | None:
 
 
 def _environment(root: str) -> Mapping[str, str]:
-    """This process's own. One that came by ssh has not what the platform gave the container: its first process does."""
+    """Environment variables. A process started by ssh lacks the platform's; the container's first process has them."""
     if any(_PLACE.fullmatch(name) for name in os.environ):
         return os.environ
     words = proc.text(root + "/proc/1/environ", 256 << 10).split("\0")
@@ -217,7 +217,7 @@ def _chosen(pattern: re.Pattern[str], environ: Mapping[str, str]) -> dict[str, s
 
 
 def _own_name() -> tuple[list[str], str]:
-    """The addresses that this host's own name stands for."""
+    """The addresses of this host's name."""
     try:
         return sorted({str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None)}), ""
     except OSError as error:
@@ -235,7 +235,7 @@ def _ranks() -> tuple[list[dict[str, Any]], str]:
 
 
 class _Later:
-    """Something that may take long, meanwhile."""
+    """A slow function that runs in a thread meanwhile."""
 
     def __init__(self, work: Callable[[], tuple[list[Any], str]]) -> None:
         self._found: tuple[list[Any], str] | None = None
@@ -254,7 +254,7 @@ class _Later:
 
 
 def worth_testing(mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those on file systems that others see, without the root itself and a container's plumbing."""
+    """The mounts of shared file systems, except `/` and those of the container runtime."""
     return [
         mount
         for mount in mounts
@@ -264,16 +264,16 @@ def worth_testing(mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-# What may block where no signal reaches, and is looked at by a child (`children.call`)
+# Functions that may block in the kernel, run by a child (`children.call`)
 
 
 def tell_ranks(argument: dict[str, Any]) -> None:
-    """Whether somebody trains on this worker. To read the environment of a stuck process may block."""
+    """The ranks on this worker. Reading the environment of a stuck process may block."""
     wire.tell(1, {"ranks": ranks(argument["root"])})
 
 
 def ranks(root: str = "") -> list[dict[str, Any]]:
-    """Living processes with a rank of their own: `pid`, `rank`, `comm`, `state`."""
+    """Live processes that are ranks: `pid`, `rank`, `comm`, `state`."""
     finder = Finder(read_each, root)
     return [
         {"pid": pid, "rank": rank, "comm": finder.table[pid].comm, "state": finder.table[pid].state}
@@ -282,12 +282,12 @@ def ranks(root: str = "") -> list[dict[str, Any]]:
 
 
 def tell_ports(argument: dict[str, Any]) -> None:
-    """RDMA devices as the kernel shows them. A card that is stuck holds whoever asks for its state."""
+    """The RDMA devices listed by the kernel. Reading the state of a stuck device blocks."""
     wire.tell(1, {"ports": ports(argument["root"])})
 
 
 def ports(root: str = "") -> list[dict[str, Any]]:
-    """Each port: `device`, `port`, `state`, `rate`, `layer`, how many `gids` it has and of which types."""
+    """Each port: `device`, `port`, `state`, `rate`, `layer`, the number of `gids` and their `types`, and more."""
     found = []
     for device in proc.names(root + _INFINIBAND):
         top = f"{root}{_INFINIBAND}/{device}"
@@ -316,12 +316,12 @@ def _used(gid: str) -> bool:
 
 
 def tell_versions(argument: dict[str, Any]) -> None:
-    """Which torch, CUDA and NCCL are installed, by the files beside them: importing torch costs seconds and memory."""
+    """The installed versions of torch, CUDA and NCCL, from files: importing torch takes seconds and memory."""
     wire.tell(1, installed(argument["path"]))
 
 
 def installed(path: Sequence[str]) -> dict[str, Any]:
-    """`torch`, `cuda`, `nccl`, `cudnn` of the Python whose `sys.path` this is; None: not there, or not told."""
+    """Versions of `torch`, `cuda`, `nccl`, `cudnn` for a Python's `sys.path`; None: not installed or unknown."""
     found: dict[str, Any] = dict.fromkeys(("torch", "cuda", "nccl", "cudnn"))
     for entry in path:
         written = proc.text(entry + "/torch/version.py", 4096) if entry and not found["torch"] else ""

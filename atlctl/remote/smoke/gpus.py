@@ -1,4 +1,4 @@
-"""What the driver tells of this worker's GPUs, by `nvidia-smi`: no answer in time is an answer, too."""
+"""GPU data of this worker from `nvidia-smi`; a timeout is a result, too."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
     from .wire import Say
 
-#: What is asked for first: known to drivers of the last ten years.
+#: Fields of the first query; drivers of the last ten years know all of them.
 _BASE = (*FIELDS, "pci.bus_id")
-#: Known to some: asked for apart, since one name that is not known makes the whole query fail.
+#: Fields that only some drivers know: queried separately, because an unknown field makes a query fail.
 _EXTRA = (
     ("remapped_rows.pending", "remapped_rows.failure"),
     ("retired_pages.pending",),
     ("ecc.errors.uncorrected.aggregate.total",),
     ("mig.mode.current",),
 )
-#: What a field is called in the answer.
+#: The names of the fields in the answer.
 _KEYS = {
     "pci.bus_id": "bus", "utilization.gpu": "utilisation", "memory.used": "memory_used", "memory.total": "memory_total",
     "power.draw": "power", "temperature.gpu": "temperature", "ecc.errors.uncorrected.volatile.total": "ecc",
@@ -42,18 +42,18 @@ _KEYS = {
 }  # fmt: skip
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): ([0-9]+)(.{0,200})")
 _LINES, _OUTPUT = 16, 4 << 20
-#: Seconds of the kernel's log that are looked at.
+#: Maximum age in seconds of kernel log lines.
 _RECENT = 24 * 3600.0
 
 
 def gpus(say: Say, request: dict[str, Any]) -> None:
-    """The command. `seconds_each`: the limit of one question. `more`: NVLink, topology, Xid, what only some tell."""
+    """The command `gpus`. `seconds_each`: timeout of a query. `more`: also NVLink, topology, Xids, optional fields."""
     say(ev="gpus", end=True, **look(float(request.get("seconds_each", 5.0)), bool(request.get("more"))))
 
 
 def look(limit: float, more: bool) -> dict[str, Any]:
-    """`gpus`: one for each. `tool`: whether there is an nvidia-smi. `hung`: what did not answer, and how it waited.
-    `odd`: lines that tell of no GPU (hostile)."""
+    """Query the GPUs. `gpus`: a list of GPUs. `tool`: whether nvidia-smi exists. `hung`: the query without an answer,
+    and its process state. `odd`: lines that are not a GPU (untrusted text)."""
     found: dict[str, Any] = {"tool": bool(_tool()), "gpus": [], "odd": [], "hung": ""}
     found["devices"] = len([name for name in proc.names("/dev") if re.fullmatch(r"nvidia[0-9]+", name)])
     if not found["tool"]:
@@ -81,7 +81,7 @@ def look(limit: float, more: bool) -> dict[str, Any]:
 
 
 def _rows(fields: Sequence[str], output: str) -> tuple[list[dict[str, Any]], list[str], bool]:
-    """As `gpus.rows`, under the names of the answer, texts of at most 100 characters."""
+    """Like `gpus.rows`, with the answer's field names, and texts cut to 100 characters."""
     found, odd, none = rows(fields, output.encode("utf-8", "replace"))
     named = [
         {_KEYS.get(field, field): value[:100] if isinstance(value, str) else value for field, value in row.items()}
@@ -91,7 +91,7 @@ def _rows(fields: Sequence[str], output: str) -> tuple[list[dict[str, Any]], lis
 
 
 def parse_links(output: str) -> dict[int, dict[str, int]]:
-    """How many NVLinks of each GPU are up, and how many down, of `nvidia-smi nvlink --status`."""
+    """The number of NVLinks of each GPU that are up and down, from `nvidia-smi nvlink --status`."""
     found: dict[int, dict[str, int]] = {}
     gpu: dict[str, int] | None = None
     for line in output.splitlines():
@@ -105,7 +105,7 @@ def parse_links(output: str) -> dict[int, dict[str, int]]:
 
 
 def parse_topology(output: str) -> dict[str, int]:
-    """How GPUs are connected, and how many pairs so: `{"NV18": 28}`."""
+    """The number of GPU pairs for each kind of connection: `{"NV18": 28}`."""
     kinds: dict[str, int] = {}
     rows = [line.split("\t") for line in output.splitlines() if re.match(r"GPU[0-9]+\s", line)]
     for number, row in enumerate(rows):
@@ -117,8 +117,8 @@ def parse_topology(output: str) -> dict[str, int]:
 
 
 def parse_xids(lines: Sequence[str], now: float) -> list[dict[str, Any]]:
-    """Xid messages of the kernel's log of the last day: `bus`, `xid`, `age` in seconds, `text`. Lines as /dev/kmsg has
-    them: `level,number,microseconds,...;text`."""
+    """Xid messages of the last day in the kernel log: `bus`, `xid`, `age` in seconds, `text`. Lines are in the format
+    of /dev/kmsg: `level,number,microseconds,...;text`."""
     found = []
     for line in lines:
         head, _, text = line.partition(";")
@@ -132,7 +132,7 @@ def parse_xids(lines: Sequence[str], now: float) -> list[dict[str, Any]]:
 
 
 def run(words: Sequence[str], limit: float) -> tuple[int, str, str]:
-    """Exit code, output, and how it waited where it did not end in time. One that cannot be killed is left behind."""
+    """Exit code, output, and the timeout error (empty if it ended). A process that cannot be killed is abandoned."""
     pipe = subprocess.PIPE
     try:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT, bufsize=0)
@@ -166,7 +166,7 @@ def run(words: Sequence[str], limit: float) -> tuple[int, str, str]:
 
 
 def _tool() -> str:
-    """The path of nvidia-smi, empty where there is none. Folders that lie on a network's mount are not looked into."""
+    """The path of nvidia-smi; empty if there is none. Folders on network mounts are skipped."""
     table = proc.mounts()
     for folder in os.environ.get("PATH", os.defpath).split(":"):
         mount = proc.mount_of(folder, table)
@@ -182,7 +182,7 @@ def _query(fields: Sequence[str], limit: float, what: str = "gpu") -> tuple[int,
 
 
 def _apps(found: dict[str, Any], limit: float) -> None:
-    """How many processes compute on each GPU. Those of other containers may not be seen."""
+    """The number of compute processes on each GPU. Those of other containers may be invisible."""
     fields = ("gpu_uuid", "pid", "used_memory")
     code, output, hung = _query(fields, limit, "compute-apps")
     if hung or code:
@@ -193,8 +193,8 @@ def _apps(found: dict[str, Any], limit: float) -> None:
 
 
 def _reasons(found: dict[str, Any], limit: float) -> None:
-    """`clock_reasons` of each GPU: the driver's bits. Asked for apart, since one name that is not known makes the whole
-    query fail."""
+    """Add `clock_reasons` (the driver's bits) to each GPU. A separate query, because an unknown field makes a query
+    fail."""
     by_index = {gpu["index"]: gpu for gpu in found["gpus"]}
     for name in REASONS:
         code, output, hung = _query(("index", name), limit)
@@ -219,7 +219,7 @@ def _extra(found: dict[str, Any], limit: float) -> None:
 
 
 def _slowdowns(found: dict[str, Any], limit: float) -> None:
-    """`slowdown` of each GPU, in degrees Celsius: where the driver slows its clocks down for heat."""
+    """Add `slowdown` to each GPU: the temperature in degrees Celsius at which the driver slows its clocks."""
     code, output, hung = run([_tool(), "-q", "-d", "TEMPERATURE"], limit)
     if not hung and not code:
         degrees = parse_slowdowns(output)
@@ -228,8 +228,8 @@ def _slowdowns(found: dict[str, Any], limit: float) -> None:
 
 
 def parse_slowdowns(output: str) -> dict[str, float]:
-    """By PCI bus, of `nvidia-smi -q -d TEMPERATURE`. Newer cards give no such temperature, but the degrees that are
-    left (T.Limit), and at how many of them the slowdown begins."""
+    """Slowdown temperatures by PCI bus, from `nvidia-smi -q -d TEMPERATURE`. Newer GPUs report the distance to the
+    limit instead (T.Limit), and the distance at which the slowdown begins."""
     found: dict[str, float] = {}
     bus = ""
     told: dict[str, float] = {}
@@ -260,7 +260,7 @@ def _links(found: dict[str, Any], limit: float) -> None:
 
 
 def _xids(found: dict[str, Any]) -> None:
-    """Where the kernel's log may be read. It tells of all GPUs of the machine, also those of others."""
+    """Add Xids, if the kernel log is readable. It covers all GPUs of the machine, including other containers' GPUs."""
     lines: list[str] = []
     try:
         log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -274,7 +274,7 @@ def _xids(found: dict[str, Any]) -> None:
             except BrokenPipeError:
                 continue  # overwritten while it was read
             except OSError:
-                break  # the end, as a log that does not block has it
+                break  # the end of a non-blocking log
             if not line:
                 break
             if b"Xid" in line:

@@ -1,4 +1,4 @@
-"""The agent's loop: one command a line on standard input, each answered by a thread; their end is its end."""
+"""The agent's main loop: one command per line of standard input, each answered by a thread; ends with its input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
     from typing import Any
 
-#: Which module answers a command, by its function of the same name: `def mesh(say, request)`. Loaded when first asked.
+#: The module for each command; it has a function of that name: `def mesh(say, request)`. Loaded at the first use.
 MODULES = {
     "facts": "facts",
     "gpus": "gpus",
@@ -38,9 +38,9 @@ MODULES = {
 
 
 def main(*sought: str) -> None:
-    """The first line of standard input is the configuration: `index`, `token`, `seconds` to live, `torch`, `nice`.
+    """Run the agent. The first input line is its configuration: `index`, `token`, `seconds` to live, `torch`, `nice`.
 
-    `sought`: "torch" if a Python that has it was looked for, "any" if not, or if this is the Python of another process.
+    `sought`: "torch" if a Python with torch was searched; "any" if not, or if this Python belongs to another process.
     """
     wire.redirect()
     lines = wire.lines(0)
@@ -51,7 +51,7 @@ def main(*sought: str) -> None:
     if config.get("nice"):
         os.nice(config["nice"])
     if config.get("torch"):
-        # Forked while there is no thread yet; it imports torch while this process looks at the network.
+        # Fork now, before the first thread; it imports torch while this process tests the network.
         importlib.import_module(__package__ + ".ranks").begin(config)
     wire.emit(
         {
@@ -60,7 +60,7 @@ def main(*sought: str) -> None:
             "host": socket.gethostname(),
             "python": platform.python_version(),
             "executable": sys.executable,
-            # "any" where torch was looked for: this is the Python of another process, the worker's own had none.
+            # "any" after a search for torch: this is another process's Python, because the worker's has no torch.
             "sought": sought,
         }
     )
@@ -80,7 +80,7 @@ def _answer(request: dict[str, Any], config: dict[str, Any]) -> None:
     try:
         module = importlib.import_module(__package__ + "." + MODULES[request["cmd"]])
         getattr(module, request["cmd"])(say, dict(config, **request))
-    except Exception as error:  # noqa: BLE001 - the client learns of it: it has this agent alone to ask
+    except Exception as error:  # noqa: BLE001 - reported to the client, which depends on this agent
         try:
             say(ev="problem", error=f"{type(error).__name__}: {str(error)[:400]}", end=True)
         except OSError:

@@ -1,7 +1,7 @@
-"""TCP between the workers: a server for the others, calls to all of them at once, and speed to one after another.
+"""TCP tests between workers: a server for the others, simultaneous calls to all of them, and transfers one by one.
 
-Server and calls are loops over a selector, since a thread for each of many peers costs more than what it does. Who
-does not show the token of the run is hung up on; the server ends with the process.
+Server and calls are selector loops, because a thread for each of many peers is expensive. Connections without the run's
+token are closed; the server ends with the process.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
     from .wire import Say
 
-#: What a caller says first: the digest of the token, the index of the worker it wants, what it wants. The answer to it.
+#: The first message of a caller: digest of the token, index of the called worker, request type. Then the reply.
 HELLO = struct.Struct("!32sIc")
 REPLY = struct.Struct("!cI")
 ECHO, SINK, HERE = b"E", b"S", b"K"
-#: Connections served at once, those of them that have not said hello yet, and seconds that they have for it.
+#: Maximum number of connections, and of those without a hello; timeout in seconds for the hello.
 _GUESTS, _STRANGERS, _MANNERS = 4096, 256, 10.0
-#: Bytes that are held for one echo before no more are read.
+#: Bytes to buffer for one echo before reading pauses.
 _HELD = 1 << 18
-#: Bytes of one read.
+#: Size of a read in bytes.
 _READ = 1 << 18
-#: Calls under way at once; a share of the open files that are allowed.
+#: Maximum number of simultaneous calls; also limited to a quarter of the allowed open files.
 _CALLS = 512
-#: Files that are asked for: one for each connection in and out.
+#: Requested limit of open files: one for each connection in and out.
 _FILES = 16384
 _TCP_NOTSENT_LOWAT, _SO_MAX_PACING_RATE = 25, 47
 
@@ -52,8 +52,8 @@ _servers: list[Server] = []
 
 
 def listen(say: Say, request: dict[str, Any]) -> None:
-    """Serve the others from now on, and tell where: the port, the addresses of this worker, and for each of `targets`
-    the address from which a packet to it would leave. A second call tells the same of the same server."""
+    """Start the server, and report its port, this worker's addresses, and for each of `targets` the source address of
+    packets to it. A second call reports the same server."""
     with _lock:
         if not _servers:
             _more_files()
@@ -79,11 +79,11 @@ def _more_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (want, hard))
 
 
-# Where this worker is
+# Addresses of this worker
 
 
 def _addresses() -> list[list[str]]:
-    """Interface and address of every one that is up, loopback too."""
+    """Name and address of all interfaces that are up, including loopback."""
     found = []
     size, room = 40 if struct.calcsize("P") == 8 else 32, 1 << 15
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
@@ -97,7 +97,7 @@ def _addresses() -> list[list[str]]:
         with open("/proc/net/if_inet6") as file:
             for line in file:
                 digits, _, _, scope, _, name = line.split()
-                if scope in ("00", "10"):  # global and loopback; a link's own addresses need an interface beside them
+                if scope in ("00", "10"):  # global and loopback; link-local addresses need an interface name
                     found.append([name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))])
     except (OSError, ValueError):
         return found  # no IPv6 here
@@ -105,7 +105,7 @@ def _addresses() -> list[list[str]]:
 
 
 def _route(target: str) -> str | None:
-    """The address from which a packet to `target` would leave; nothing is sent. None where there is no way."""
+    """The source address of packets to `target`, without sending one. None if there is no route."""
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as asked:
@@ -116,7 +116,7 @@ def _route(target: str) -> str | None:
 
 
 def _machine() -> str:
-    """Equal where two workers share one kernel; empty where it is not known."""
+    """The same on workers that share a kernel; empty if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -125,18 +125,18 @@ def _machine() -> str:
 
 
 def _stack() -> str:
-    """Equal where two workers of one machine share one network stack: loopback joins them."""
+    """The same on workers of a machine that share a network stack, so that loopback connects them."""
     try:
         return os.readlink("/proc/self/ns/net")
     except OSError:
         return socket.gethostname()
 
 
-# Calls to all of the others
+# Calls to all other workers
 
 
 class _Call:
-    """One conversation: connect, hello, a few small echoes, a large one. `stage` is what it waits for."""
+    """A call: connect, hello, a few small echoes, a large one. `stage`: the step that it waits for."""
 
     def __init__(self, index: int, where: tuple[str, int], hello: bytes, small: int, large: bytes) -> None:
         self.index, self.small, self.large = index, small, large
@@ -155,7 +155,7 @@ class _Call:
             self.fail(OSError(code, os.strerror(code)))
 
     def step(self, events: int) -> None:
-        """Go on as far as it goes without waiting. Raises OSError; `result` is set at the end."""
+        """Continue as far as possible without blocking. Raises OSError; sets `result` at the end."""
         if self.stage == "connect":
             code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
@@ -209,7 +209,7 @@ class _Call:
         self.result = {"ok": not kind, "kind": kind, "error": error}
 
     def fail(self, error: OSError | None) -> None:
-        """`kind` is what did not come: `connect`, `hello`, `small`, `large`, or `refused`."""
+        """Set a failed result. `kind`: the failed step (`connect`, `hello`, `small`, `large`), or `refused`."""
         kind = "refused" if isinstance(error, ConnectionRefusedError) else self.stage
         if error is not None:
             return self._end(kind, error.strerror or str(error))
@@ -222,9 +222,9 @@ class _Call:
 
 
 def mesh(say: Say, request: dict[str, Any]) -> None:
-    """Call all of `peers` (index -> address and port) at once, and tell how each call went.
+    """The command `mesh`: call all `peers` (index -> address and port) at the same time and report the results.
 
-    A call is given up after `patience` seconds in which nothing of it came, or `cap` in all.
+    A call is aborted after `patience` seconds without progress, or `cap` seconds in total.
     """
     large, shown = os.urandom(int(request.get("large", 65536))), digest(str(request["token"]))
     small, peers, own = int(request.get("small", 3)), request["peers"], int(request["index"])
@@ -234,7 +234,7 @@ def mesh(say: Say, request: dict[str, Any]) -> None:
         return _Call(index, (host, port), HELLO.pack(shown, index, ECHO), small, large)
 
     begun = time.monotonic()
-    # Everybody begins with the one behind himself, so that not all call the same one at once.
+    # Each worker starts with the next index, so that they do not all call the same worker first.
     order = sorted(map(int, peers), key=lambda index: (index < own, index))
     told = _hold(order, call, float(request["patience"]), float(request["cap"]))
     say(ev="mesh", peers=told, seconds=round(time.monotonic() - begun, 3), end=True)
@@ -279,8 +279,8 @@ def _hold(order: list[int], begin: Callable[[int], _Call], patience: float, cap:
 
 
 def connect(say: Say, request: dict[str, Any]) -> None:
-    """Open `times` connections to each of `peers`, `at_once` of them at a time. Tells for each peer how many needed a
-    second SYN (`again`), and how many were not there within `patience` seconds (`failed`)."""
+    """The command `connect`: open `times` connections to each of `peers`, `at_once` at a time. Reports for each peer
+    how many needed a SYN retransmission (`again`) or failed within `patience` seconds (`failed`)."""
     told = {index: {"again": 0, "failed": 0} for index in request["peers"]}
     times, at_once = int(request["times"]), int(request["at_once"])
     for done in range(0, times, at_once):
@@ -294,7 +294,7 @@ def connect(say: Say, request: dict[str, Any]) -> None:
 
 
 def _opened(peers: dict[str, Any], each: int, patience: float) -> list[tuple[str, socket.socket | None]]:
-    """Connections to all peers at once, None for each that is not there in time."""
+    """Connect to all peers at the same time; None for each failed connection."""
     found: list[tuple[str, socket.socket | None]] = []
     with selectors.DefaultSelector() as selector:
         for index, (host, port) in peers.items():
@@ -319,13 +319,13 @@ def _opened(peers: dict[str, Any], each: int, patience: float) -> list[tuple[str
     return found
 
 
-# Speed
+# Throughput
 
 
 def send(say: Say, request: dict[str, Any]) -> None:
-    """Send to each of `turns` (index, address, port) in order, each in a slot of `slot` seconds of its own: for
-    `seconds`, the first share `singly` of them one segment at a time, at no more than `pace` bytes a second. Tells what
-    got there and what was sent again."""
+    """The command `send`: send to each of `turns` (index, address, port), each in its slot of `slot` seconds: for
+    `seconds`, the first share `singly` of them one segment at a time, at up to `pace` bytes per second. Reports the
+    acknowledged bytes and the retransmissions."""
     begun = time.monotonic()
     results = []
     for number, turn in enumerate(request["turns"]):
@@ -353,21 +353,21 @@ def _transfer(turn: list[Any], request: dict[str, Any]) -> dict[str, Any]:
         if sock.recv(REPLY.size, socket.MSG_WAITALL) != REPLY.pack(HERE, int(index)):
             raise ConnectionRefusedError("another worker answers there")
         sock.setblocking(False)
-        # What is still under way when the time is up is of no use, and must not stand in the way of the next one.
+        # Data in flight at the end is discarded; it must not slow the next transfer.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return _push(sock, float(request["seconds"]), float(request["singly"]))
 
 
 def _push(sock: socket.socket, seconds: float, singly: float) -> dict[str, Any]:
-    """Send for so long. For the first share `singly` of it the kernel may not put segments together: what loses one in
-    a hundred would lose one heap in a hundred, and there are few heaps. It costs CPU time, and so speed."""
+    """Send for `seconds`. During the first share `singly` the kernel may not merge segments: with merged ones, there
+    are too few units to measure a small loss rate. This costs CPU time and speed."""
     data = memoryview(bytes(1 << 20))
     piece = data[: max(500, sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))]
     ready = select.poll()
     ready.register(sock, select.POLLOUT)
     before, waited, cpu = _tcp(sock), proc.waited("thread-self"), time.thread_time()
     begun = now = time.monotonic()
-    # The first part, while the connection finds its speed, does not count.
+    # The first part, in which the connection finds its speed, does not count.
     single, counts = begun + singly * seconds, begun + (singly if 0 < singly < 1 else 1 / 3) * seconds
     sent, alone, counted = 0, 0, (begun, 0)
     while now < begun + seconds:
@@ -401,7 +401,7 @@ def _push(sock: socket.socket, seconds: float, singly: float) -> dict[str, Any]:
 
 
 def _unacknowledged(sock: socket.socket) -> int:
-    """Bytes under way; 0 where the kernel does not say."""
+    """Unacknowledged bytes; 0 if the kernel does not report them."""
     try:
         return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), 0x5411, b"\0" * 4))[0])  # SIOCOUTQ
     except OSError:
@@ -409,8 +409,8 @@ def _unacknowledged(sock: socket.socket) -> int:
 
 
 def _tcp(sock: socket.socket) -> dict[str, int]:
-    """The kernel's TCP_INFO, as much as there is of it: what it does not say is 0. `needless`: sent again although it
-    had arrived. `receiver_us`: time in which the receiver took no more."""
+    """Values of the kernel's TCP_INFO; missing ones are 0. `needless`: retransmitted although received. `receiver_us`:
+    time in which the receive window was full."""
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     except OSError:
@@ -460,7 +460,7 @@ class Server:
         self._buffer = bytearray(1 << 20)
 
     def serve(self) -> None:
-        """For as long as the process lives."""
+        """Serve until the process ends."""
         while True:
             for key, events in self._selector.select(1.0):
                 if key.data is None:
@@ -518,7 +518,7 @@ class Server:
         return None
 
     def _greet(self, guest: _Guest) -> bool:
-        """Whether it may stay and its wish is known."""
+        """Read the hello; whether it is complete and valid."""
         if len(guest.held) < HELLO.size:
             return False
         digest, index, wants = HELLO.unpack_from(guest.held)
@@ -537,7 +537,7 @@ class Server:
         return True
 
     def _watch(self, guest: _Guest) -> None:
-        """Reading stops while too much is held for one that does not take its echo."""
+        """Pause reading while a peer does not read its echo."""
         events = (selectors.EVENT_READ if len(guest.held) < _HELD else 0) | (selectors.EVENT_WRITE if guest.held else 0)
         if events != guest.events:
             guest.events = events
@@ -552,7 +552,7 @@ class Server:
 
 
 def _listener() -> socket.socket:
-    """On every address, of both families where there are two."""
+    """A listening socket on all addresses, IPv4 and (if available) IPv6."""
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(("", 0), family=socket.AF_INET6, backlog=4096, dualstack_ipv6=True)

@@ -1,10 +1,10 @@
-"""One rank of the smoke test: everything that needs torch. A program of its own: Python 3.8, torch 1.13, nothing else.
+"""One rank of the smoke test, and everything that needs torch. A separate program: Python 3.8 and torch 1.13 only.
 
-`atlctl smoke` sends it to the workers, where a process that has imported it once forks the ranks (`rank`). By hand it
-runs under torchrun: `torchrun --nnodes ... probe.py` prints a verdict from rank 0.
+`atlctl smoke` sends it to workers, where a process imports it once and forks the ranks (`rank`). It also runs under
+torchrun: with `torchrun --nnodes ... probe.py`, rank 0 prints a verdict.
 
-Every input is made by a formula, so that each rank knows what each other one must have sent: a wrong bit names its
-sender. Nothing is judged here; what was measured is said with `say(ev=..., ...)`.
+All inputs come from a formula, so each rank knows what the others must have sent: a wrong bit identifies its sender.
+Results are reported by `say(ev=..., ...)` and judged by the client.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
     Say = Callable[..., None]
     Spec = dict[str, Any]
 
-#: Bytes that a rank uses at most, beside torch itself, and the share of what is free on a GPU.
+#: Maximum bytes used by a rank in addition to torch, and maximum share of a GPU's free memory.
 CAP, SHARE = 64 << 20, 0.1
-#: Micro-batches that each rank computes for votes, its own the first.
+#: Micro-batches that each rank computes for the vote, starting with its own.
 VOTES = 3
 _OURS = "atlctl smoke"
 _UNSUPPORTED = ("not support", "not implemented", "unsupported", "no backend type", "not available")
 
 
-# What is there
+# Environment
 
 
 def versions() -> Spec:
-    """Of torch and what it was built with. It does not touch a GPU."""
+    """Versions of torch and of the libraries it was built with. Does not use a GPU."""
     cuda = torch.version.cuda
     nccl = None
     if cuda and dist.is_available() and dist.is_nccl_available():
@@ -66,7 +66,7 @@ def versions() -> Spec:
 
 
 def prepare(stage: str) -> None:
-    """Imports what `stage` needs and takes long, before ranks are forked."""
+    """Import slow modules of `stage` before ranks are forked."""
     needs = {"ddp": "torch._dynamo", "fsdp": "torch.distributed.fsdp"}  # the constructor of DDP imports the first
     if stage in needs:
         with contextlib.suppress(ImportError):
@@ -74,7 +74,7 @@ def prepare(stage: str) -> None:
 
 
 def addresses() -> list[list[str]]:
-    """[interface, address] of this machine, those of the machine alone (loopback) last."""
+    """[interface, address] pairs of this machine, loopback last."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
@@ -83,7 +83,7 @@ def addresses() -> list[list[str]]:
                 found.append([name, socket.inet_ntoa(packed[20:24])])
     with contextlib.suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as file:
         lines = [line.split() for line in file]
-        six = [fields for fields in lines if fields[3] in ("00", "10")]  # of the whole world, of this machine
+        six = [fields for fields in lines if fields[3] in ("00", "10")]  # global, host
         found += [[fields[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0]))] for fields in six]
     return sorted(found, key=lambda pair: (pair[1].startswith("127.") or pair[1] == "::1", ":" in pair[1]))
 
@@ -92,7 +92,7 @@ def addresses() -> list[list[str]]:
 
 
 class Rank:
-    """One process of a stage. `say` tells the client, `wait` gets its next orders."""
+    """One rank process of a stage. `say` reports to the client, `wait` returns its next command."""
 
     def __init__(self, spec: Spec, say: Say, wait: Callable[[], Spec]) -> None:
         self.spec, self.say, self.wait = spec, say, wait
@@ -114,12 +114,12 @@ class Rank:
             torch.cuda.synchronize(self.device)
 
     def room(self) -> int:
-        """Bytes that may be used: on a GPU never more than a tenth of what is free."""
+        """The bytes that this rank may use: on a GPU at most a tenth of the free memory."""
         cap = int(self.spec.get("cap") or CAP)
         return min(cap, int(torch.cuda.mem_get_info(self.device)[0] * SHARE)) if self.on_gpu else cap
 
     def join(self) -> None:
-        """Meet the others at the leader's store, find out who is missing, and build the group."""
+        """Connect to the leader's store, wait for all ranks, and create the process group."""
         orders = self.wait()
         self.rank, self.world = int(orders["rank"]), int(orders["world"])
         seconds = dt.timedelta(seconds=float(orders["seconds"]))
@@ -144,7 +144,7 @@ class Rank:
         self.say(ev="joined", seconds=round(time.monotonic() - begun, 4))
 
     def _meet(self, until: float) -> None:
-        """The roll call on the way that the data will take: all of the group, before anything can hang."""
+        """Wait for all ranks of the group at the store, over the network that the data will use."""
         self.store.set(f"here/{self.rank}", "1")
         self.store.add("count", 1)
         while self.store.add("count", 0) < self.world:
@@ -155,7 +155,7 @@ class Rank:
             time.sleep(0.01)
 
     def leave(self) -> None:
-        """The owner of the store goes last."""
+        """Leave the store; its owner waits for the others."""
         self.store.add("bye", 1)
         end = time.monotonic() + 2
         while self.rank == 0 and self.store.add("bye", 0) < self.world and time.monotonic() < end:
@@ -163,7 +163,7 @@ class Rank:
 
 
 class RankError(RuntimeError):
-    """An error that the client can say in its reader's language. `kind`: what it decides by."""
+    """An error that the client can translate. `kind`: its type, for the client's decisions."""
 
     def __init__(self, kind: str, template: str, **values: Any) -> None:
         super().__init__(template.format(**values))
@@ -171,7 +171,7 @@ class RankError(RuntimeError):
 
 
 def rank(spec: Spec, say: Say, wait: Callable[[], Spec]) -> None:
-    """One rank for one stage, behind a fork."""
+    """Run one rank for one stage, in a forked process."""
     torch.set_num_threads(1)
     say(ev="up", pid=os.getpid())
     own = Rank(spec, say, wait)
@@ -187,7 +187,7 @@ def rank(spec: Spec, say: Say, wait: Callable[[], Spec]) -> None:
 
 
 def ordinal(spec: Spec) -> int:
-    """CUDA's number of the GPU that nvidia-smi calls `gpu`, where some are hidden by CUDA_VISIBLE_DEVICES."""
+    """CUDA's number of the GPU that is `gpu` in nvidia-smi; CUDA_VISIBLE_DEVICES may hide some."""
     if "ordinal" in spec:
         return int(spec["ordinal"])
     gpu, visible = int(spec["gpu"]), os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -202,7 +202,7 @@ def ordinal(spec: Spec) -> int:
 
 
 def _open(seconds: dt.timedelta) -> tuple[Any, list[list[str]]]:
-    """A store on a free port. It listens on every interface; this process goes by the one that always works."""
+    """Open a store on a free port of all interfaces; this process uses loopback if possible."""
     found = addresses()
     problem: Exception = RankError("no_address", "no interface has an address")
     for address in ["127.0.0.1", "::1", *(address for _, address in found)]:
@@ -217,7 +217,7 @@ def _open(seconds: dt.timedelta) -> tuple[Any, list[list[str]]]:
 
 
 def _connect(place: Spec, world: int, seconds: dt.timedelta) -> tuple[Any, str | None]:
-    """The leader's store by the first of its addresses that answers, and the own interface on the way there."""
+    """Connect to the leader's store at the first address that answers; returns it and the local interface."""
     problems = []
     for patience in (0.5, 3.0):
         for address in place["addresses"]:
@@ -240,7 +240,7 @@ def _connect(place: Spec, world: int, seconds: dt.timedelta) -> tuple[Any, str |
 
 
 def _use(interface: str | None) -> None:
-    """A name that resolves to the wrong address must not lead the libraries astray; what the user has set stays."""
+    """Set the interface for the libraries, in case the host's name has a wrong address; keeps the user's settings."""
     if interface is not None:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, interface)
@@ -250,7 +250,7 @@ def _use(interface: str | None) -> None:
 
 
 def raw(tensor: torch.Tensor) -> bytes:
-    """Its bytes, without numpy, which need not be there."""
+    """The tensor's bytes, without numpy, which may be missing."""
     flat = tensor.detach().cpu().contiguous()
     return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
 
@@ -260,7 +260,7 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def differs(got: torch.Tensor, want: torch.Tensor) -> list[Any]:
-    """Empty where all bits are equal, else how many values are not, where the first is, what it is and should be."""
+    """Empty if all bits are equal; else number of wrong values, position of the first, its value and the right one."""
     places = (got.view(torch.int32) != want.view(torch.int32)).nonzero().view(-1)
     if not len(places):
         return []
@@ -269,7 +269,7 @@ def differs(got: torch.Tensor, want: torch.Tensor) -> list[Any]:
 
 
 def pattern(sender: int, length: int, device: torch.device) -> torch.Tensor:
-    """What `sender` sends: small integers, so that sums are exact in any order and every bit can be compared."""
+    """The data of `sender`: small integers, so sums are exact in any order and can be compared bit by bit."""
     return ((torch.arange(length, device=device) * 31 + (sender + 1) * 17) % 251).to(torch.float32)
 
 
@@ -277,7 +277,7 @@ def pattern(sender: int, length: int, device: torch.device) -> torch.Tensor:
 
 
 def device(own: Rank) -> None:
-    """Memory holds patterns; products of matrices agree with those in fp64."""
+    """The stage `device`: check memory with patterns, and matrix products against fp64."""
     if own.on_gpu:
         free, total = torch.cuda.mem_get_info(own.device)
         own.say(ev="gpu", name=torch.cuda.get_device_name(own.device), free=free, total=total)
@@ -296,7 +296,7 @@ def device(own: Rank) -> None:
 
 
 def memory(own: Rank) -> Spec:
-    """Writes four patterns over the room there is and reads them back; the fourth gives every place its own value."""
+    """Write and read back four patterns in the available memory; the fourth has a unique value for each position."""
     count = own.room() // (8 if own.on_gpu else 32)
     block = torch.empty(count, dtype=torch.int32, device=own.device)
     bad: list[Any] = []
@@ -317,12 +317,12 @@ def _places(wrong: torch.Tensor) -> list[int]:
     return [int(place) for place in wrong.nonzero().view(-1)[:8]] if bool(wrong.any()) else []
 
 
-#: Greatest difference from the product in fp64 of the same inputs, as a share of its greatest value.
+#: Maximum difference from the fp64 product of the same inputs, relative to its greatest value.
 TOLERANCES = {"fp32": 1e-5, "bf16": 1e-2, "fp16": 4e-3}
 
 
 def matmul(own: Rank, name: str) -> Spec:
-    """Rows are compared with the product in fp64 on the CPU; all the rest by products with signs (Freivalds)."""
+    """Compare the first rows with the fp64 product on the CPU, and all rows by products with signs (Freivalds)."""
     kind = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
     side = (1024 if own.on_gpu else 384) if name == "fp32" else (1024 if own.on_gpu else 96)
     random = torch.Generator().manual_seed(7)
@@ -338,7 +338,7 @@ def matmul(own: Rank, name: str) -> Spec:
     signs = torch.randint(0, 2, (side, 4), generator=random).double() * 2 - 1
     got, want = product.double().cpu(), left[:96].double() @ right.double()
     error = float((got[:96] - want).abs().max() / want.abs().max())
-    # The sum of `side` rounding errors with random signs grows with the root of `side`; NaN must not pass as small.
+    # The sum of `side` rounding errors with random signs grows like the square root of `side`; NaN must not pass.
     rest = (got @ signs - left.double() @ (right.double() @ signs)).abs() / want.abs().max() / side**0.5
     return {
         "error": error if error == error else None,
@@ -351,7 +351,7 @@ def matmul(own: Rank, name: str) -> Spec:
 
 
 def _lacks(error: Exception) -> bool:
-    """It is a thing that this version of torch, or this backend, cannot do at all."""
+    """Whether this torch version or backend does not support the operation."""
     return isinstance(error, NotImplementedError) or any(words in str(error).lower() for words in _UNSUPPORTED)
 
 
@@ -359,7 +359,7 @@ def _lacks(error: Exception) -> bool:
 
 
 def collectives(own: Rank) -> None:
-    """Each collective once on exact integers, every value compared bit by bit."""
+    """The stage `collectives`: run each collective once with exact integers, and compare every bit."""
     length = min(65536, own.room() // (4 * (2 * own.world + 8))) // own.world * own.world or own.world
     test = Collectives(own, length)
     for name in (
@@ -387,7 +387,7 @@ def collectives(own: Rank) -> None:
 
 
 class Collectives:
-    """`wrong` in what they give: by the sender, where it can be told, what differs."""
+    """The collectives. `wrong` in their results: differences by sender, if it is known."""
 
     def __init__(self, own: Rank, length: int) -> None:
         self.own, self.length, self.part = own, length, length // own.world
@@ -399,7 +399,7 @@ class Collectives:
         return pattern(sender, self.length, self.own.device)
 
     def sent(self) -> torch.Tensor:
-        """What this rank gives to a collective."""
+        """The input of this rank."""
         return pattern(self.own.rank, self.length, self.own.device)
 
     def empty(self, length: int) -> torch.Tensor:
@@ -428,7 +428,7 @@ class Collectives:
         return {"wrong": {}, "sum": differs(values, self.total[begin : begin + self.part])}
 
     def broadcast(self) -> Spec:
-        """From the first and the last rank."""
+        """Broadcast from the first and the last rank."""
         pairs = {}
         for sender in sorted({0, self.own.world - 1}):
             values = self.sent() if sender == self.own.rank else self.empty(self.length)
@@ -447,7 +447,7 @@ class Collectives:
         )
 
     def send_recv(self) -> Spec:
-        """Around the ring."""
+        """Send to the next rank of a ring."""
         after, before = (self.own.rank + 1) % self.own.world, (self.own.rank - 1) % self.own.world
         values = self.empty(self.length)
         both = [dist.P2POp(dist.isend, self.sent(), after), dist.P2POp(dist.irecv, values, before)]
@@ -487,21 +487,21 @@ def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 def gradient(sender: int, device: torch.device) -> torch.Tensor:
-    """The gradient of one micro-batch, computed where the training would compute it."""
+    """The gradient of one micro-batch, computed on the training's device."""
     module = model().to(device)
     backward(module, sender, device)
     return flat([parameter.grad for parameter in module.parameters() if parameter.grad is not None])
 
 
 def reference(sender: int) -> torch.Tensor:
-    """The same in fp64 on the CPU."""
+    """The same gradient, computed in fp64 on the CPU."""
     module = model(torch.float64)
     backward(module, sender, torch.device("cpu"), torch.float64)
     return flat([parameter.grad for parameter in module.parameters() if parameter.grad is not None])
 
 
 def marks(values: torch.Tensor) -> list[float]:
-    """A few numbers that stand for all of `values` and may be compared with a tolerance: the norm, sums with signs."""
+    """A fingerprint of `values` that can be compared with a tolerance: the norm and sums with random signs."""
     there = values.double().cpu()
     random = torch.Generator().manual_seed(3)
     signs = [torch.randint(0, 2, (len(there),), generator=random).double() * 2 - 1 for _ in range(3)]
@@ -509,7 +509,7 @@ def marks(values: torch.Tensor) -> list[float]:
 
 
 def ddp(own: Rank) -> None:
-    """Gradients of three micro-batches for the vote, then one step of DDP: what was given to it, what came back."""
+    """The stage `ddp`: gradients of three micro-batches for the vote, then one DDP step (inputs and results)."""
     own.say(ev="step", step="gradients")
     votes = {(own.rank + k) % own.world: None for k in range(min(VOTES, own.world))}
     voted = {str(sender): marks(gradient(sender, own.device)) for sender in votes}
@@ -523,7 +523,7 @@ def ddp(own: Rank) -> None:
     given: dict[int, torch.Tensor] = {}
 
     def sync(bucket: Any) -> Any:
-        """What DDP does without a hook; a copy of what goes in is kept."""
+        """DDP's default communication, with a copy of its input kept."""
         for parameter, values in zip(bucket.parameters(), bucket.gradients()):  # noqa: B905 - Python 3.8
             given[id(parameter)] = values.detach().clone()
         buffer = bucket.buffer().div_(own.world)
@@ -531,7 +531,7 @@ def ddp(own: Rank) -> None:
 
     module = torch.nn.parallel.DistributedDataParallel(model().to(own.device))
     parameters = list(module.parameters())
-    module.register_comm_hook(None, lambda _, bucket: sync(bucket))  # torch refuses annotations that are texts
+    module.register_comm_hook(None, lambda _, bucket: sync(bucket))  # torch rejects string annotations
     backward(module, own.rank, own.device)
     own.sync()
     came = synced(module)
@@ -554,7 +554,7 @@ def ddp(own: Rank) -> None:
 
 
 def synced(module: torch.nn.Module) -> torch.Tensor:
-    """The gradients that DDP has left in `module`."""
+    """The gradients in `module` after DDP's sync."""
     return flat([parameter.grad for parameter in module.parameters() if parameter.grad is not None])
 
 
@@ -562,7 +562,7 @@ def synced(module: torch.nn.Module) -> torch.Tensor:
 
 
 def fsdp(own: Rank) -> None:
-    """One step with sharded parameters, against the same step computed by one process in fp64."""
+    """The stage `fsdp`: one step with sharded parameters, compared with the same step in fp64 in one process."""
     own.say(ev="step", step="fsdp")
     try:
         from torch.distributed.fsdp import FullyShardedDataParallel
@@ -596,7 +596,7 @@ def fsdp(own: Rank) -> None:
 
 
 def allreduce(own: Rank) -> None:
-    """Seconds of all_reduce by size; bytes in, checked by the sum that must come out."""
+    """The stage `allreduce`: measure all_reduce for each size, and check the sums."""
     for size, times in own.spec["sizes"]:
         if size > own.room() and size > own.spec["sizes"][0][0]:
             own.say(ev="skipped", step=str(size), why="more memory than the test may use")
@@ -611,7 +611,7 @@ def allreduce(own: Rank) -> None:
             begun = time.monotonic()
             dist.all_reduce(values)
             own.sync()
-            if turn:  # the first one sets things up
+            if turn:  # the first one includes setup
                 measured.append(time.monotonic() - begun)
             total = own.world * (own.world + 1) // 2
             wrong += int(bool((values != total).any()))
@@ -625,7 +625,7 @@ def allreduce(own: Rank) -> None:
 
 
 def _waited() -> float | None:
-    """Seconds that this thread was ready to run and had to wait for a CPU."""
+    """Seconds for which this thread was runnable and waited for a CPU."""
     try:
         with open("/proc/thread-self/schedstat", "rb") as file:
             return int(file.read().split()[1]) / 1e9
@@ -634,7 +634,7 @@ def _waited() -> float | None:
 
 
 def work(own: Rank, units: int) -> None:
-    """The work that is timed: matrices of a fixed size."""
+    """The measured work: products of matrices of a fixed size."""
     side, kind = (2048, torch.float16) if own.on_gpu else (256, torch.float32)
     values = torch.ones(side, side, dtype=kind, device=own.device)
     for _ in range(units):
@@ -643,7 +643,7 @@ def work(own: Rank, units: int) -> None:
 
 
 def stragglers(own: Rank) -> None:
-    """Equal work on every rank at once, none waiting for another: wall time, CPU time, time without a CPU."""
+    """The stage `stragglers`: equal work on all ranks together; reports wall time, CPU time, time without a CPU."""
     units = 40 if own.on_gpu else 10
     work(own, units)
     own.wait()
@@ -659,7 +659,7 @@ def stragglers(own: Rank) -> None:
 
 
 def sustained(own: Rank) -> None:
-    """The same work for long, looked at for wrong values and for speed that falls."""
+    """The stage `sustained`: the same work for a long time, checked for wrong values and falling speed."""
     own.wait()
     own.say(ev="step", step="load")
     units = 40 if own.on_gpu else 10
@@ -678,12 +678,12 @@ def sustained(own: Rank) -> None:
             wrong += int(bool((left @ right != exact).any()))
         rates.append(done / max(spent, 1e-9))
         own.say(ev="step", step="load")
-    # The reference in fp64 tells whether the first product was right.
+    # The fp64 reference shows whether the first product was right.
     wrong += int(bool((exact.double().cpu() != left.double().cpu() @ right.double().cpu()).any()))
     own.say(ev="result", step="load", rates=[float(f"{rate:.4g}") for rate in rates], wrong=wrong)
 
 
-#: Stages by name, and whether ranks go through them alone, without a group.
+#: Stages by name; True if each rank runs alone, without a group.
 STAGES: dict[str, tuple[Callable[[Rank], None], bool]] = {
     "device": (device, True),
     "collectives": (collectives, False),
@@ -696,11 +696,11 @@ STAGES: dict[str, tuple[Callable[[Rank], None], bool]] = {
 }
 
 
-# By hand, under torchrun
+# Started by torchrun
 
 
 def main() -> int:
-    """The stages of a quick run, one after another in one group. 1 where something is wrong."""
+    """Run the stages of the quick tier in one group. Exits with 1 if there is a fault."""
     number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local = int(os.environ.get("LOCAL_RANK", "0"))
     torch.set_num_threads(1)
@@ -722,7 +722,7 @@ def main() -> int:
         )
         for stage in (collectives, ddp, allreduce):
             stage(own)
-    except Exception as error:  # noqa: BLE001 - told by the rank that prints
+    except Exception as error:  # noqa: BLE001 - rank 0 prints it
         told.append({"ev": "error", "error": f"{type(error).__name__}: {str(error)[:400]}"})
     steps = [event.get("step") for event in told if event["ev"] == "step"]
     store.set(f"told/{number}", json.dumps({"problems": problems(told), "told": told, "last": (steps or [""])[-1]}))
@@ -738,7 +738,7 @@ def main() -> int:
 
 
 def problems(told: list[Spec]) -> list[str]:
-    """What one rank found wrong, in words."""
+    """The faults found by one rank, as text."""
     found = []
     for event in told:
         step, wrong = event.get("step"), event.get("wrong")
@@ -764,7 +764,7 @@ def problems(told: list[Spec]) -> list[str]:
 
 
 def _print(store: Any, world: int, until: float) -> int:
-    """The verdict, one line for each thing that is wrong; how many there are."""
+    """Print one line for each fault, and the verdict; returns the number of faults."""
     lines, digests = [], {}
     reports: dict[int, Spec] = {}
     for number in range(world):

@@ -1,7 +1,7 @@
-"""The agent's side of the ranks: a process that imports torch once (the zygote), and what is asked of it.
+"""The agent's interface to the zygote, a process that imports torch once and forks the ranks.
 
-It is forked before this process has a thread and asked by lines of JSON over a pipe. The end of that pipe is its end,
-and so is that of this process, whatever ends it.
+It is forked before this process has a thread, and gets lines of JSON over a pipe. It ends when the pipe is closed or
+this process ends for any reason.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
     from .wire import Say
 
-#: Seconds that the zygote has to end its ranks by itself, and to be gone once it was killed.
+#: Seconds for the zygote to end its ranks by itself, and to end after SIGKILL.
 _LEAVING, _KILLED = 0.5, 0.2
 _lock = threading.Lock()
 _calls: dict[int, Say] = {}
 
 
 class _Zygote:
-    """What is known of it. `torch`: what it told of torch; `gone`: why it is no longer there."""
+    """The state of the zygote. `torch`: its report about torch; `gone`: the reason why it has ended."""
 
     pid = 0
     commands = -1
     torch: dict[str, Any] | None = None
     gone: str = Sentence("torch was not asked for")
-    asked: list[Say]  # by `torch`, and not answered yet
+    asked: list[Say]  # unanswered calls of `torch`
     busy = False
 
 
@@ -44,7 +44,7 @@ _zygote.asked = []
 
 
 def begin(config: dict[str, Any]) -> None:
-    """Forks the zygote. For the agent's first thread, while it has no other."""
+    """Fork the zygote. Must be called while the agent has only one thread."""
     own = os.getpid()
     (reads, commands), (reports, writes) = os.pipe(), os.pipe()
     pid = os.fork()
@@ -64,7 +64,7 @@ def begin(config: dict[str, Any]) -> None:
 
 
 def torch(say: Say, _request: dict[str, Any]) -> None:
-    """Versions of torch, CUDA, NCCL and what it was built with, as soon as it is imported, or why it cannot be."""
+    """The command `torch`: versions of torch and its libraries after the import, or the reason why it failed."""
     with _lock:
         if _zygote.torch is None and not _zygote.gone:
             _zygote.asked.append(say)
@@ -74,22 +74,22 @@ def torch(say: Say, _request: dict[str, Any]) -> None:
 
 
 def stage(say: Say, request: dict[str, Any]) -> None:
-    """Starts `ranks`, one process each, and passes on all that they say. The last word comes when all have ended."""
+    """The command `stage`: start one process for each of `ranks`, and forward their events until all have ended."""
     _post(say, request)
 
 
 def stage_go(say: Say, request: dict[str, Any]) -> None:
-    """Passes `orders` on to ranks of `group`, by their ids."""
+    """The command `stage_go`: forward `orders` to ranks of `group`, by their ids."""
     _post(say, request)
 
 
 def stage_stacks(say: Say, request: dict[str, Any]) -> None:
-    """What the ranks of `group` are doing."""
+    """The command `stage_stacks`: report the stacks and states of ranks of `group`."""
     _post(say, request)
 
 
 def stage_kill(say: Say, request: dict[str, Any]) -> None:
-    """Ends those ranks of `group` that are in `ids`, or all."""
+    """The command `stage_kill`: kill the ranks of `group` in `ids`, or all."""
     _post(say, request)
 
 
@@ -109,13 +109,13 @@ def _post(say: Say, request: dict[str, Any]) -> None:
 
 
 def _listen(reports: int) -> None:
-    """Passes on what the zygote reports; at its end those who wait are told."""
+    """Forward the zygote's reports; when it ends, answer all waiting commands."""
     try:
         for line in wire.lines(reports):
             _pass_on(json.loads(line))
         _bury()
     except OSError:
-        os._exit(3)  # nobody hears this agent any more
+        os._exit(3)  # the client has gone
 
 
 def _pass_on(event: dict[str, Any]) -> None:
@@ -164,7 +164,7 @@ def _status(pid: int) -> Sentence:
 
 
 def _end() -> None:
-    """The zygote ends its ranks first; while it still imports torch it has none, and no ear either."""
+    """Let the zygote kill its ranks first; during the import of torch it has none and does not respond."""
     with _lock:
         commands, _zygote.commands = _zygote.commands, -1
         gone, _zygote.gone = _zygote.gone, _zygote.gone or Sentence("the agent leaves")
@@ -182,5 +182,5 @@ def _end() -> None:
             os.kill(_zygote.pid, signal.SIGKILL)
             killed, end = True, time.monotonic() + _KILLED
         elif time.monotonic() >= end:
-            return  # it waits for a device or a disk, and goes when that answers
+            return  # it is in an uninterruptible wait, and will end later
         time.sleep(0.005)

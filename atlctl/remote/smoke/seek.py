@@ -1,5 +1,5 @@
-"""Before the agent, if torch is wanted: if this Python has none, that of another process of this user may (a trainer in
-its virtual environment), and takes over with the same standard input."""
+"""Look for a Python with torch before the agent starts: if this one has no torch, the Python of another process of this
+user (a trainer's virtual environment) may replace it, with the same standard input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECONDS = 5
 
 
 def main() -> None:
-    """What is left of the words in `sys.argv` is for whoever goes on. The last one says "any" then."""
+    """Replace this process if necessary; passes on the remaining words of `sys.argv`, with "any" as the last one."""
     if importlib.util.find_spec("torch") is not None:
         return
     with open("/proc/self/cmdline", "rb") as file:

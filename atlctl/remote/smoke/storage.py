@@ -1,7 +1,7 @@
-"""Mounts under test: a child for each (`disk`), which is written to, looks for the files of all, and removes its own.
+"""Storage test on a worker: a child (`disk`) for each mount writes a file, looks for all files, and removes its own.
 
-The children stay until the end of the agent, or `storage_clean`. One that says nothing is stuck: it is reported with
-where in the kernel it waits, and left behind.
+The children run until `storage_clean` or the end of the agent. A child without progress is stuck: it is reported with
+its wait location in the kernel, and abandoned.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from .wire import Say
 
-#: Of the memory that is left, what files may take: a mount may be memory itself.
+#: Files use at most a tenth of the free memory, because a mount may be in memory.
 _MEMORY_SHARE = 10
-#: Seconds that files have to go at the end of the agent: the client waits two for it.
+#: Seconds to remove files at the end of the agent; the client waits for two seconds.
 _LAST = 1.5
 
 _children: dict[int, children.Child] = {}
@@ -31,8 +31,8 @@ _lock = threading.Lock()
 
 
 def storage_write(say: Say, request: dict[str, Any]) -> None:
-    """`paths` by number: each is written, fsynced, renamed. `want` bytes, `workers` that do the same, `again`,
-    `patience`: seconds without a step after which a mount is stuck."""
+    """The command `storage_write`: write a file in each of `paths` (by number). `want`, `workers`, `again`: see `disk`;
+    `patience`: seconds without progress after which a mount is stuck."""
     want = request["want"]
     room = cgroups.memory()["room"]
     if room is not None:
@@ -44,7 +44,7 @@ def storage_write(say: Say, request: dict[str, Any]) -> None:
 
 
 def storage_look(say: Say, request: dict[str, Any]) -> None:
-    """`files` by number: pairs of index and size that must be there; `whole`: whose is read from end to end."""
+    """The command `storage_look`: look for `files` (index and size, by number); `whole`: index to read fully."""
     works = {
         int(number): {"do": "look", "files": files, "whole": request.get("whole")}
         for number, files in request["files"].items()
@@ -54,8 +54,8 @@ def storage_look(say: Say, request: dict[str, Any]) -> None:
 
 
 def storage_clean(say: Say, request: dict[str, Any]) -> None:
-    """All files go, also those of `others`: indexes of workers by the number of a mount that is stuck there. `still`
-    where a mount is stuck even now."""
+    """The command `storage_clean`: remove all files, and those of `others` (indexes of stuck workers, by mount number).
+    `still`: the mount is still stuck."""
     paths = dict.fromkeys(list(_children), "")
     others = request.get("others") or {}
     works = {number: {"do": "clean", "others": others.get(str(number), [])} for number in paths}
@@ -71,7 +71,7 @@ def storage_clean(say: Say, request: dict[str, Any]) -> None:
 
 
 def _all(request: dict[str, Any], paths: dict[int, str], works: dict[Any, Any]) -> dict[int, Any]:
-    """Every mount at once, and what each told, by its number."""
+    """Use all mounts at the same time; returns the results by number."""
     told: dict[int, Any] = {}
 
     def one(number: int, path: str) -> None:
@@ -110,7 +110,7 @@ def _one(request: dict[str, Any], number: int, path: str, work: dict[str, Any]) 
 
 
 def _listen(number: int, patience: float, old: bool = False) -> dict[str, Any]:
-    """Until it is done. Stuck: no step for `patience` seconds, four times that where it only waits for a CPU."""
+    """Wait for the result. Stuck: no step for `patience` seconds (four times that if it only waits for a CPU)."""
     child, step = _children[number], _stuck.get(number, "start")
     last = time.monotonic()
     while True:
@@ -131,7 +131,7 @@ def _listen(number: int, patience: float, old: bool = False) -> dict[str, Any]:
 
 
 def _leave() -> None:
-    """At the end of the agent: the end of their input makes all remove their files."""
+    """Cleanup at the end of the agent: closing their input makes all children remove their files."""
     children = list(_children.values())
     for child in children:
         child.let_go()

@@ -1,5 +1,5 @@
-"""Lines of JSON: through any descriptor, and those of the agent to the client, each behind a mark, so that text of
-libraries between them does no harm."""
+"""Lines of JSON over any descriptor. Lines from the agent to the client start with a mark, so that other output between
+them is ignored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    #: Says something about one command: `say(ev="...", ...)`. The last word on it carries `end=True`.
+    #: Sends an event of one command: `say(ev="...", ...)`. The last event has `end=True`.
     Say = Callable[..., None]
 
 MARK = b"\x1e"
@@ -26,14 +26,14 @@ _out = [1]
 
 
 def write(descriptor: int, data: bytes) -> None:
-    """All of it, however little of it is taken at once."""
+    """Write all data, even if each call takes only a part."""
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
 
 
 def tell(descriptor: int, value: Any) -> None:
-    """One line. Not for several threads at once: a long line goes in parts."""
+    """Write one line. Not thread-safe: a long line is written in parts."""
     write(descriptor, line(value))
 
 
@@ -42,14 +42,14 @@ def line(value: Any) -> bytes:
 
 
 def cut(held: bytearray) -> list[bytes]:
-    """Takes the whole lines out of `held`; the beginning of the next one stays."""
+    """Remove and return the complete lines in `held`; an incomplete line stays."""
     whole, end, _ = held.rpartition(b"\n")
     del held[: len(whole) + len(end)]
     return [bytes(one) for one in whole.split(b"\n") if one]
 
 
 def lines(descriptor: int) -> Iterator[bytes]:
-    """Until its end."""
+    """The lines of a descriptor until its end."""
     held = bytearray()
     while True:
         data = os.read(descriptor, 1 << 16)
@@ -63,8 +63,8 @@ def lines(descriptor: int) -> Iterator[bytes]:
 
 
 def main(module: str, function: str, size: str) -> None:
-    """Runs `function` of `module` with the argument that is the next `size` bytes of standard input. With the standard
-    library and nothing else: what is in PYTHONPATH is no business of these."""
+    """Run `function` of `module` with an argument of `size` bytes from standard input, and only the standard library:
+    PYTHONPATH is ignored."""
     library = os.path.dirname(os.__file__)
     sys.path[:] = [library, library + "/lib-dynload"]
     data = b""
@@ -76,24 +76,24 @@ def main(module: str, function: str, size: str) -> None:
     getattr(importlib.import_module(module), function)(json.loads(data))
 
 
-# The agent's own
+# Output of the agent
 
 
 def redirect() -> None:
-    """Keep standard output for these lines: what libraries and children print goes to standard error from now on."""
+    """Reserve standard output for events: output of libraries and children goes to standard error from now on."""
     _out[0] = os.dup(1)
     os.dup2(2, 1)
 
 
 def emit(fields: dict[str, Any]) -> None:
-    """Write one line. Thread-safe; not for forked children, whose lines the agent passes on."""
+    """Write one event. Thread-safe; not for forked children, whose events the agent forwards."""
     data = MARK + line(dict(fields, t=round(time.monotonic(), 6)))
     with _lock:
         write(_out[0], data)
 
 
 def speaker(number: int) -> Say:
-    """For the command `number` of the client."""
+    """The `say` function for the client's command `number`."""
 
     def say(**fields: Any) -> None:
         emit(dict(fields, re=number))

@@ -1,8 +1,8 @@
-"""The process that imports torch once on a worker and forks the ranks of every stage. It never touches a GPU itself:
-CUDA cannot be used behind a fork by whoever's parent has used it.
+"""The zygote: imports torch once on a worker and forks the ranks of every stage. It never uses a GPU itself, because
+CUDA does not work in a process whose parent has used it.
 
-A rank has four pipes: events up and orders down as lines of JSON, its own words, and stacks. What it says is passed on
-by whole lines. It ends with this process, and at its deadline.
+A rank has four pipes: events and commands (lines of JSON), its output, and stacks. Complete event lines are forwarded.
+A rank ends with this process, or at its deadline.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ TYPE_CHECKING = False  # that of `typing` takes long to import
 if TYPE_CHECKING:
     from typing import Any
 
-#: What a platform or a launcher has set for a training, and what would take a test over.
+#: Environment variables of a platform or launcher that would affect the test.
 _STRIPPED = ("RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "OMP_NUM_THREADS")
 _STRIPPED_FROM = ("LOCAL_", "GROUP_", "ROLE_", "MASTER_", "PET_", "TORCHELASTIC_", "TORCH_DISTRIBUTED_", "NCCL_DEBUG")
-#: Bytes of a rank's words and of its stack that are kept, and of one line that it says.
+#: Maximum bytes kept of a rank's output, of its stack, and of one event.
 _WORDS, _STACK, _LINE = 4 << 10, 16 << 10, 1 << 20
-#: Seconds between asking for stacks and reading them, and between two looks at who has ended.
+#: Seconds between requesting and reading stacks, and between checks for ended ranks.
 _STACKS_AFTER, _LOOK = 0.2, 0.02
 _PR_SET_PDEATHSIG = 1
-#: Bytes of NCCL's log that are looked at, and warnings of it that are passed on.
+#: Maximum bytes read from NCCL's log, and number of its warnings to forward.
 _LOG, _WARNINGS = 4 << 20, 5
 _USING = re.compile(r"NCCL INFO (?:Using network |NET/(?=\w+ : Using ))([\w-]+)")
 _VIA = re.compile(r" via ((?:NET/[\w-]+|[A-Za-z0-9]+))")
@@ -44,7 +44,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class _Rank:
-    """One rank process, seen from here."""
+    """A rank process, as known to the zygote."""
 
     def __init__(self, key: int, group: str, number: int, deadline: float) -> None:
         self.key, self.group, self.number, self.deadline = key, group, number, deadline
@@ -61,11 +61,11 @@ class _Rank:
 
 
 def run(agent: int, commands: int, reports: int, config: dict[str, Any]) -> None:
-    """The whole life of the process. `commands` and `reports` are the pipes to the agent."""
+    """Main function of the process. `commands` and `reports` are the pipes to the agent."""
     _die_with(agent)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    # A rank that was forked just now must not die of being asked for its stack.
+    # A newly forked rank must not be killed by a request for its stack.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -73,14 +73,14 @@ def run(agent: int, commands: int, reports: int, config: dict[str, Any]) -> None
     for name in list(os.environ):
         if name in _STRIPPED or name.startswith(_STRIPPED_FROM):
             del os.environ[name]
-    # One thread a rank; GPUs numbered as nvidia-smi does; what asks for GPUs on import must not start CUDA.
+    # One thread per rank; GPU numbers as in nvidia-smi; checks for GPUs during an import must not initialise CUDA.
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTORCH_NVML_BASED_CUDA_CHECK="1")
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     Zygote(commands, reports).run(config)
 
 
 class Zygote:
-    """Loop over orders of the agent and words of ranks."""
+    """The event loop for commands of the agent and output of the ranks."""
 
     def __init__(self, commands: int, reports: int) -> None:
         self._commands, self._reports = commands, reports
@@ -91,14 +91,14 @@ class Zygote:
         self._probe = None  # type: Any
 
     def run(self, config: dict[str, Any]) -> None:
-        # Nothing is loaded before the client has looked whether somebody trains here, and how much memory there is.
+        # Load nothing before the client has checked for a running training and free memory.
         held = bytearray(os.read(self._commands, 1 << 16))
         if not held:
             return
         begun = time.monotonic()
         try:
             self._probe = probe = importlib.import_module(__package__ + ".probe")
-            # All that the stages import, too: nothing is heard meanwhile, and ranks that start late look dead.
+            # Import everything that the stages need now: ranks that start slowly look dead.
             for name in config.get("stages", ("ddp",)):
                 self._prepare(str(name))
             self._report(dict(probe.versions(), ev="torch", ok=True, seconds=round(time.monotonic() - begun, 3)))
@@ -129,7 +129,7 @@ class Zygote:
     def _report(self, fields: dict[str, Any]) -> None:
         wire.tell(self._reports, fields)
 
-    # Orders of the agent
+    # Commands of the agent
 
     def _obey(self, order: dict[str, Any]) -> None:
         if order["cmd"] == "begin":
@@ -152,7 +152,7 @@ class Zygote:
                 try:
                     os.write(rank.orders, text)
                 except OSError:
-                    continue  # it has ended, which is told by itself
+                    continue  # it has ended, and the loop will report that
             self._report({"key": key, "ev": "gone", "end": True})
 
     def _stage(self, key: int, group: str, order: dict[str, Any]) -> None:
@@ -208,7 +208,7 @@ class Zygote:
     def _prepare(self, stage: str) -> None:
         try:
             self._probe.prepare(stage)
-        except Exception as error:  # noqa: BLE001 - the ranks themselves say what they lack
+        except Exception as error:  # noqa: BLE001 - the ranks report missing modules themselves
             sys.stderr.write(f"{stage} cannot be prepared: {str(error)[:300]}\n")
 
     # Ranks
@@ -228,11 +228,11 @@ class Zygote:
             try:
                 event = json.loads(line)
             except ValueError:
-                continue  # torn by the bound on what is kept
+                continue  # truncated by the limit
             self._report(dict(event, key=rank.key, rank=rank.number, end=False))
 
     def _read(self, descriptor: int, into: bytearray, limit: int) -> None:
-        """All there is; the last `limit` bytes are kept. An ended pipe is left alone from then on."""
+        """Read all available data and keep the last `limit` bytes. A pipe at its end is not polled again."""
         while True:
             try:
                 data = os.read(descriptor, 1 << 16)
@@ -248,7 +248,7 @@ class Zygote:
             del into[:-limit]
 
     def _look(self) -> None:
-        """Who has ended, who is over the deadline, which stacks are due."""
+        """Handle ended ranks, ranks past their deadline, and due stacks."""
         now = time.monotonic()
         for pid, rank in list(self._ranks.items()):
             if now > rank.deadline and not rank.late:
@@ -278,7 +278,7 @@ class Zygote:
         try:
             self._poll.unregister(descriptor)
         except KeyError:
-            return  # its end was read before
+            return  # it was at its end already
 
     def _over(self, rank: _Rank, how: dict[str, Any]) -> None:
         self._left[rank.key] -= 1
@@ -308,10 +308,10 @@ def _kill(pid: int, number: int) -> None:
 
 
 def _be(probe: Any, spec: dict[str, Any], events: int, orders: int, stacks: int, log: int | None) -> int:
-    """A rank's whole life, behind the fork; its exit code."""
+    """Main function of a rank in the forked process; returns the exit code."""
     faulthandler.enable(file=stacks)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
-    # It ends at its deadline although its parent should be stopped, and although it holds the interpreter's lock.
+    # End at the deadline even if the parent is stopped or the interpreter's lock is held.
     faulthandler.dump_traceback_later(float(spec["limit"]) + 1, exit=True, file=stacks)
     if log is not None:
         os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=f"/proc/self/fd/{log}")
@@ -324,12 +324,12 @@ def _be(probe: Any, spec: dict[str, Any], events: int, orders: int, stacks: int,
     def wait() -> Any:
         line = reading.readline()
         if not line:
-            os._exit(0)  # nobody is there who wants it
+            os._exit(0)  # the zygote has gone
         return json.loads(line)
 
     try:
         probe.rank(spec, say, wait)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+    except Exception as error:  # noqa: BLE001 - any error is reported to the client
         traceback.print_exc()
         sys.stderr.flush()
         if isinstance(error, probe.RankError):
@@ -343,11 +343,11 @@ def _be(probe: Any, spec: dict[str, Any], events: int, orders: int, stacks: int,
     return 0
 
 
-# What the kernel and NCCL tell of a rank process; and that it dies with its parent
+# Process data from the kernel and NCCL; ending with the parent
 
 
 def _die_with(parent: int) -> None:
-    """This process gets SIGKILL when `parent` ends, however that ends. Without it, the end of its pipe has to do."""
+    """Get SIGKILL when `parent` ends for any reason. If this is not supported, the end of the pipe has to suffice."""
     try:
         import ctypes
 
@@ -355,17 +355,17 @@ def _die_with(parent: int) -> None:
     except (ImportError, OSError, AttributeError):
         return
     if os.getppid() != parent:
-        os._exit(0)  # it had ended before
+        os._exit(0)  # it ended before the call
 
 
 def _how(status: int) -> dict[str, Any]:
-    """The end of a process that had been started, from what `waitpid` says."""
+    """The result of an ended process, from its wait status."""
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     return {"started": True, "code": None if number else os.WEXITSTATUS(status), "signal": number}
 
 
 def _state(pid: int) -> dict[str, Any]:
-    """Its state as in ps, seconds of CPU that it had, and seconds that it waited for one (None: not told)."""
+    """The process state (as in ps), CPU seconds, and seconds waiting for a CPU (None: unknown)."""
     found = proc.stat(f"/proc/{pid}")
     if found is None:
         return {"state": "?", "cpu": None, "starved": None}
@@ -373,7 +373,7 @@ def _state(pid: int) -> dict[str, Any]:
 
 
 def _anonymous() -> int | None:
-    """A file without a name, for NCCL's log: nothing is left of it, whatever happens."""
+    """An unnamed file for NCCL's log: it leaves nothing behind."""
     try:
         if hasattr(os, "memfd_create"):
             return os.memfd_create("nccl")
@@ -383,7 +383,7 @@ def _anonymous() -> int | None:
 
 
 def transports(log: int) -> dict[str, Any]:
-    """Which network NCCL chose, how often each way between two ranks, and its last warnings."""
+    """The network that NCCL chose, the number of connections by transport, and the last warnings."""
     text = os.pread(log, _LOG, 0).decode("utf-8", "replace")
     via: dict[str, int] = {}
     nets: list[str] = []

@@ -167,11 +167,8 @@ class Supervisor:
 
     def stop(self, names: Iterable[str], grace: float, tell: Tell = lambda _: None) -> None:
         """SIGTERM to the workers' groups and to processes that left them, and SIGKILL to the rest after `grace`
-        seconds.
-
-        Calls `tell` for each worker that has ended, and finally with {"event": "stop-done"}. A second stop waits
-        for the same end, with a separate grace.
-        """
+        seconds. Calls back for each worker that has ended, and finally with {"event": "stop-done"}. A second stop waits
+        for the same end, with a separate grace."""
         start = time.monotonic()
         self._snapshot = None
         waiting: dict[str, int] = {}

@@ -219,7 +219,7 @@ class WorkerRun:
         return self._status is not None
 
     def when_ended(self, told: Callable[[], None]) -> None:
-        """Call `told` when the exit is written, or could not be written for now."""
+        """Set the callback for when the exit is written, or could not be written for now."""
         self._told.append(told)
         if self.ended:
             self._tell()
