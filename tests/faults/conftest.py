@@ -1,4 +1,4 @@
-"""What tests of faults share."""
+"""Fixtures shared by the fault tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["local"]
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A real sshd, for all tests of a module."""
+    """A real sshd for all tests of a module."""
     own = Serving(tmp_path_factory.mktemp("sshd"))
     try:
         yield own
@@ -25,6 +25,6 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @pytest.fixture
 def hosts(serving: Serving, isolated: Path) -> Iterator[Fleet]:
-    """Names that lead to it, or to servers that are none."""
+    """Host names that lead to it, or to ports without an SSH server."""
     with fleet(serving, isolated) as own:
         yield own

@@ -1,4 +1,4 @@
-"""Hosts that misbehave: names in ~/.ssh/config that lead to a real sshd, past a proxy, or to servers that are none."""
+"""Misbehaving hosts: names in ~/.ssh/config that lead to a real sshd, to a proxy, or to servers that are not sshd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.sshd import Sshd, make_key
 
 #: Closing a socket with this option resets the connection.
 RESET = struct.pack("ii", 1, 0)
-#: What login shells do with the command, by the server's address. sshd runs it by the login's own shell.
+#: Login shells by the server's address: how they handle the command. sshd runs it through the user's real shell.
 ORDINARY, FISH, NOLOGIN, FALSE, GREETING, NOSHELL, CSH, RESTRICTED, READING, EATING, *SPARE = (
     f"127.0.6.{number}" for number in range(1, 16)
 )
@@ -41,13 +41,13 @@ SHELLS = {
     GREETING: 'printf "Welcome\\nL 99\\n{}\\n"; echo "quota exceeded" >&2; exec sh -c "$SSH_ORIGINAL_COMMAND"',
     NOSHELL: "true",
 }
-#: What a host may try to write on a screen, or between the lines of others.
+#: Text of a host that tries to control the terminal or to forge lines.
 HOSTILE = "\x1b]0;pwn\x07\x1b[31m\nok: all (99)\r\u202e\u2028\x9b"
 _MARK = re.compile(r"@atlctl-[0-9a-f]{16}")
 
 
 class Serving:
-    """One sshd for a module's tests, one key that it takes, and a loop in a thread for servers of asyncssh's."""
+    """One sshd for the tests of a module, its accepted key, and an event loop in a thread for asyncssh servers."""
 
     def __init__(self, folder: Path) -> None:
         self.key = make_key(folder / "key")
@@ -72,7 +72,7 @@ class Serving:
     def asyncssh(
         self, handler: Callable[..., Any] | None, factory: Callable[[], asyncssh.SSHServer]
     ) -> tuple[int, Callable[[], None]]:
-        """A server of asyncssh's with the sshd's key, on a port of its own; and what ends it."""
+        """Start an asyncssh server with the sshd's key; returns the port and a function that closes it."""
         options = {"encoding": None, "kex_algs": ["curve25519-sha256"], "login_timeout": 1000}
         keys = [str(self.sshd.host_key)]
         made = asyncssh.create_server(
@@ -86,7 +86,7 @@ class Serving:
         return server.get_port(), close
 
     def running(self, text: str = "") -> list[proc.Process]:
-        """What runs on the hosts."""
+        """The processes on the hosts."""
         return [process for process in proc.marked(self.mark) if text in process.command]
 
     def close(self) -> None:
@@ -106,14 +106,14 @@ class Serving:
 
 
 class Letting(asyncssh.SSHServer):
-    """Lets everybody in."""
+    """Accepts every login."""
 
     def begin_auth(self, username: str) -> bool:
         return False
 
 
 class Leaving(asyncssh.SSHServer):
-    """Goes with a message."""
+    """Disconnects with a message."""
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
@@ -124,7 +124,7 @@ class Leaving(asyncssh.SSHServer):
 
 
 class Vanishing(Letting):
-    """Takes a command, and has gone before it says so."""
+    """Closes the connection after a command request without confirming it."""
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
@@ -143,31 +143,31 @@ class _Vanished(asyncssh.SSHServerSession[bytes]):
 
 
 def reset(one: socket.socket) -> None:
-    """Closing it resets the connection then."""
+    """Make closing this socket reset the connection."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
 def mark_of(process: asyncssh.SSHServerProcess[bytes]) -> bytes:
-    """The mark that the client's wrapper was given."""
+    """The mark given to the client's wrapper."""
     found = _MARK.search(process.command or "")
     assert found is not None
     return found[0].encode()
 
 
 def say(process: asyncssh.SSHServerProcess[bytes], word: str) -> None:
-    """A word as the wrapper says it."""
+    """Write a message in the wrapper's format."""
     process.stderr.write(mark_of(process) + b" " + word.encode() + b"\n")
 
 
 def closes(process: asyncssh.SSHServerProcess[bytes]) -> None:
-    """Has run a command, and says nothing of its end."""
+    """Starts a command and closes without an exit status."""
     say(process, "S 1 1")
     process.stdout.write(b"half a line")
     process.close()
 
 
 class Fleet:
-    """The client's side: names of hosts, each of which leads where a test wants."""
+    """The client's side: host names that lead to the servers that a test wants."""
 
     def __init__(self, serving: Serving, home: Path, resources: ExitStack) -> None:
         self.serving = serving
@@ -189,7 +189,7 @@ class Fleet:
         return " ".join(self.serving.sshd.host_key.with_suffix(".pub").read_text().split()[:2])
 
     def host(self, name: str, address: str = ORDINARY, port: int | None = None, *lines: str, known: bool = True) -> str:
-        """A host of that name. `lines`: of its part of the configuration."""
+        """Add a host. `lines`: for its section in the configuration."""
         port = port or self.serving.sshd.port
         with (self.ssh / "config").open("a") as config:
             config.write("\n".join([f"Host {name}", f"HostName {address}", f"Port {port}", *lines, ""]))
@@ -203,7 +203,7 @@ class Fleet:
             file.write(f"{before}[{address}]:{port} {key}\n")
 
     def file(self, *names: str) -> str:
-        """A hostfile of these hosts, by default of all."""
+        """A hostfile of these hosts (default: all)."""
         path = self.home / "hosts"
         path.write_text("".join(f"{name}\n" for name in names or self._names))
         return str(path)
@@ -212,30 +212,30 @@ class Fleet:
         return run_cli(*words, **{"timeout": 60, "env": self.env, **options})
 
     def exec(self, *words: str, **options: Any) -> Result:
-        """On all hosts."""
+        """Run `exec` on all hosts."""
         return self.cli("exec", "--hostfile", self.file(), "--all", *words, **options)
 
     def outcomes(self, *words: str, **options: Any) -> tuple[dict[str, dict[str, Any]], int]:
-        """Of each host, told exactly once; and the exit code."""
+        """The outcome of each host, which must be unique, and the exit code."""
         run = self.exec("-o", "json", *words, **options)
         return outcomes(run.stdout), run.code
 
     def popen(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
-        """`exec` on all hosts, for tests that signal it or hold its streams."""
+        """Start `exec` on all hosts, for tests that signal it or use its streams."""
         words = ("exec", "--hostfile", self.file(), "--all", *words)
         streams = {"stdin": subprocess.DEVNULL, "stdout": -1, "stderr": -1, "bufsize": 0}
         return popen_cli(*words, **{"env": self.env, **streams, **options})
 
-    # What is no server
+    # Ports without an SSH server
 
     def refusing(self) -> int:
-        """A port on which nobody listens."""
+        """A port without a listener."""
         found = self._resources.enter_context(socket.socket())
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
     def filtered(self) -> int:
-        """A port that answers no more: its backlog is full."""
+        """A port that no longer accepts connections: its backlog is full."""
         full = self._resources.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         port = int(full.getsockname()[1])
         for _ in range(4):
@@ -245,17 +245,17 @@ class Fleet:
         return port
 
     def silent(self) -> int:
-        """A port that takes connections, and never says a word."""
+        """A port that accepts connections but never sends anything."""
         return int(self._resources.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1])
 
     def talking(self, talk: Callable[[socket.socket], None]) -> int:
-        """A port where every connection is given to `talk`, and closed then."""
+        """A port that passes every connection to `talk` and then closes it."""
         return self._resources.enter_context(_accepting(talk))
 
     def asyncssh(
         self, handler: Callable[..., Any] | None = None, factory: Callable[[], asyncssh.SSHServer] = Letting
     ) -> int:
-        """A server of asyncssh's. `handler` gets the process of each command; without one `factory` is asked."""
+        """Start an asyncssh server. `handler` gets the process of each command; without it, `factory` decides."""
         port, close = self.serving.asyncssh(handler, factory)
         self._resources.callback(close)
         return port
@@ -272,7 +272,7 @@ def fleet(serving: Serving, home: Path) -> Iterator[Fleet]:
 
 
 def outcomes(stdout: bytes) -> dict[str, dict[str, Any]]:
-    """Of each host, told exactly once; the summary, which must come last, as "": its counts must be true."""
+    """The outcome of each host, which must be unique; the summary, which must be the last line, is under ""."""
     lines = objects(stdout)
     found: dict[str, dict[str, Any]] = {}
     for line in lines:
@@ -306,7 +306,7 @@ def _accepting(talk: Callable[[socket.socket], None]) -> Iterator[int]:
 
 
 class Proxy:
-    """Hands bytes on between a client and a server, until it is told to `reset` or to `stall`."""
+    """Forwards bytes between client and server until a call of `reset` or `stall`."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -350,15 +350,15 @@ class Proxy:
                 sink.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
-        """Both sides are told that the connection is gone."""
+        """Reset the connections to both sides."""
         self._end(RESET)
 
     def cut_after(self, size: int) -> None:
-        """Reset every connection behind so many bytes of the server's."""
+        """Reset every connection after this number of bytes in one direction."""
         self._limit = size
 
     def stall(self) -> None:
-        """Nobody is told anything: the network has parted."""
+        """Stop forwarding without closing, like a broken network."""
         self._flowing.clear()
 
     def resume(self) -> None:
@@ -371,7 +371,7 @@ class Proxy:
             if linger is not None:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             with contextlib.suppress(OSError):
-                # A thread that reads would keep a closed socket open.
+                # A reading thread would keep a closed socket open.
                 end.shutdown(socket.SHUT_RD)
             end.close()
 

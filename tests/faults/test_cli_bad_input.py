@@ -1,4 +1,4 @@
-"""Full disks, damaged registries, closed streams: one clear line, a hint, the right code, no half-made state."""
+"""Full disks, damaged registries, closed streams: one clear error, a hint, the right exit code, no partial state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def jobs() -> Iterator[Registry]:
         yield own
 
 
-# A full disk behind stdout
+# Standard output on a full disk
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_help_and_version_on_a_full_disk_fail_too(jobs: Registry, words: tuple[s
     assert problem(run.stderr) == (f"the output could not be written: {FULL}", "the output is not complete")
 
 
-# A full disk below the state
+# State folder on a full disk
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB. Needs root."""
+    """A file system of 256 KiB. Requires root."""
     folder = tmp_path / "disk"
     folder.mkdir(mode=0o700)
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "none", folder], capture_output=True)
@@ -213,7 +213,7 @@ def test_a_relative_state_folder_is_refused(own: Registry) -> None:
 
 
 def unprivileged() -> list[str]:
-    """The start of a command line that runs what follows without root's power over all files."""
+    """A command prefix that drops root's permission to access all files."""
     if os.geteuid() != 0:
         return []
     prefix = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]
@@ -246,13 +246,13 @@ def test_no_home_and_no_xdg_still_has_a_place(own: Registry) -> None:
     assert run.code == 0
 
 
-# Streams that are not there
+# Missing streams
 
 
 def under_sh(
     jobs: Registry, line: str, *words: str, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """`atlctl WORDS` as "$@" of a shell's line."""
+    """Run `atlctl WORDS` as "$@" of a shell command line."""
     made = {name: value for name, value in {**os.environ, **jobs.env, **(env or {})}.items() if value is not None}
     argv = ["sh", "-c", line, "sh", sys.executable, "-W", "error", "-m", "atlctl", *words]
     return subprocess.run(argv, env=made, capture_output=True, timeout=30)
@@ -272,7 +272,7 @@ EVERYDAY = [
 
 @pytest.mark.parametrize("words", EVERYDAY, ids=" ".join)
 def test_closed_streams(jobs: Registry, words: tuple[str, ...]) -> None:
-    """What cannot be shown is never code 0, and the rest works as with /dev/null."""
+    """If output cannot be written, the exit code is not 0; otherwise it works as with /dev/null."""
     Path("log").write_text("Traceback (most recent call last):\nValueError: boom\n")
     whole = under_sh(jobs, '"$@" 2>/dev/null', *words)
     assert (bool(whole.stdout), whole.returncode) == (True, 0)
@@ -315,7 +315,7 @@ def test_a_relative_path_in_a_working_folder_that_was_removed(jobs: Registry) ->
 @pytest.mark.parametrize("limit", [5, 8, 12])
 @pytest.mark.parametrize("words", [*EVERYDAY, ("local", "run", "-w", "1", "true"), ("logs", "two")], ids=" ".join)
 def test_few_descriptors(jobs: Registry, words: tuple[str, ...], limit: int) -> None:
-    """Whole, or one clear line."""
+    """Complete output, or one clear error."""
     Path("log").write_text("Traceback (most recent call last):\nValueError: boom\n")
     whole = under_sh(jobs, '"$@"', *words) if words in EVERYDAY else None
     run = under_sh(jobs, f'ulimit -n {limit}; "$@"', *words)
@@ -357,7 +357,7 @@ def test_too_few_descriptors_are_told_with_the_way_out(jobs: Registry) -> None:
 
 
 def project(text: str) -> Path:
-    """A project in the working folder, which is its own repository."""
+    """A project in the working folder, which is a separate repository."""
     Path(".git").mkdir()
     file = Path(".atlctl.toml").absolute()
     file.write_text(text)
@@ -367,7 +367,7 @@ def project(text: str) -> Path:
 @pytest.mark.parametrize("hides", [True, False])
 @pytest.mark.parametrize("variable", [True, False])
 def test_a_job_of_the_project_file_is_said(own: Registry, hides: bool, variable: bool) -> None:
-    """Commands go to hosts that whoever wrote the checkout has named, perhaps for a job of the user's."""
+    """The author of the checkout chose the hosts to which commands go, perhaps in place of a job of the user."""
     file = project('[ssh.jobs.train]\nhosts = ["127.0.0.9:1"]\n')
     config = own.home / ".config/atlctl/config.toml"
     config.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Names, outputs and error files are hostile text: on a terminal nothing of it acts, in JSON nothing is lost."""
+"""Untrusted text in names, outputs and error files: no effect on a terminal, and complete in JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NASTY = (
     "a\x1b[2J\x1b[31m\x1b]0;t\x07\x1b]8;;http://x\x1b\\\x1b]52;c;eA==\x07\x1bP1$r\x1b\\\x9b31m\x85\rover\b\x7f"
     "\u202egnp\u2066\u2028\u2029\u200b[bold]m[/bold]:smile:\nworker-3: forged\n中"
 )
-#: An OSC that is never closed.
+#: An unterminated OSC.
 OPEN = "x\x1b]0;never closed"
 _COLOUR = re.compile("\x1b\\[[0-9;:]*m")
 _BAD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -29,7 +29,7 @@ _BAD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Registry]:
-    """evil: an entry of another machine, made by hand, every text of which is hostile. two: two living workers."""
+    """evil: an entry of another machine, written by hand, with only untrusted texts. two: two live workers."""
     with registry() as own:
         own.start("two", 2)
         own.home.joinpath("nasty").write_text(NASTY + "\n" + OPEN)
@@ -209,7 +209,7 @@ RECORD = {"message": {"message": f"ValueError: {NASTY}", "extraInfo": EXTRA}}
 
 @pytest.fixture(scope="module")
 def failed(jobs: Registry) -> str:
-    """A job with a failed trainer whose texts, error file and file names are hostile."""
+    """A job with a failed trainer whose texts, error file and file names are untrusted."""
     jobs.home.joinpath("error.json").write_text(json.dumps(RECORD))
     summary = block(entry(text=ONE_LINE, file=f"{jobs.home}/error.json"), title=ONE_LINE)
     jobs.home.joinpath("summary").write_text("\n".join(summary) + "\n")

@@ -1,4 +1,4 @@
-"""A secret stays where the user put it: no message, no log, no process list and no open file tells it."""
+"""Secrets stay where the user put them: they are in no message, log, process list or open file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOUD = ("-vv", "--debug")
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Registry]:
-    """job: two living workers; ended: one that failed. Both have secrets, and a umask that protects nothing."""
+    """job: two live workers; ended: a failed one. Both have secrets and a permissive umask."""
     with registry() as own:
         own.env["API_TOKEN"] = ENV
         before = os.umask(0)
@@ -82,7 +82,7 @@ def test_no_command_tells_it_however_loud_and_failing(jobs: Registry, words: tup
 
 
 def test_a_fault_of_atlctl_itself_does_not_tell_it_either(jobs: Registry) -> None:
-    """The registry's own file breaks in a way no code expects: the traceback of --debug is clean."""
+    """A registry file causes an unexpected exception: the traceback of --debug contains no secret."""
     folder = jobs.folder("weird")
     folder.mkdir(mode=0o700)
     record = jobs.folder("job").joinpath("job.json").read_text()
@@ -143,7 +143,7 @@ READING: list[tuple[str, ...]] = [
     ids=str,
 )
 def test_a_state_folder_that_may_be_forged_is_refused(jobs: Registry, level: str, words: tuple[str, ...]) -> None:
-    """Another user's folder has another supervisor in it, which would get the words and the input."""
+    """A supervisor in another user's folder would receive the command and the input."""
     forged = jobs.state / level
     forged.chmod(0o777)
     try:
@@ -193,5 +193,5 @@ def test_an_output_folder_that_is_a_link_is_refused(jobs: Registry) -> None:
 
 
 def test_what_a_command_prints_is_the_users_own(jobs: Registry) -> None:
-    """Output is never redacted: a tool that changes data lies."""
+    """Output of commands is never redacted: a tool must not change data."""
     assert jobs.exec("job", "-w", "0", "printenv", "API_TOKEN", "MY_SECRET").stdout == f"{ENV}\n{OPTION}\n".encode()

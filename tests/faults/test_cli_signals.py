@@ -1,4 +1,4 @@
-"""However `exec` ends, nothing of it lives on: counted by the mark that every process of a test carries."""
+"""However `exec` ends, its commands end, too: all processes of a test carry a mark and are counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.terminal import Terminal
 from tests.support import proc
 
 WORKERS = 64
-#: What the issue allows from the signal to the prompt.
+#: Maximum seconds from the signal to the prompt.
 SECONDS = 2.0
 SLEEP = "sleep 1000.25"
 
@@ -42,7 +42,7 @@ def test_within_two_seconds_the_prompt_is_back_and_nothing_lives(
 
 
 def end_by(jobs: Registry, number: signal.Signals, options: tuple[str, ...]) -> float:
-    """Seconds from the signal to the prompt and the end of all commands."""
+    """The seconds from the signal to the prompt and the end of all commands."""
     reading, writing = os.pipe()
     words = ("exec", "-j", "many", "--all", *options, "--", *SLEEP.split())
     with jobs.popen(*words, stdin=reading, stdout=-1, stderr=-1) as run:
@@ -129,7 +129,7 @@ def test_the_second_ctrl_c_leaves_at_once_and_names_what_may_still_run(jobs: Reg
         assert time.monotonic() - begun < 1
         assert terminal.mode() == terminal.before
     assert b"may still run: worker-[0-1]\r\n" in terminal.screen
-    # The guard ends them all the same.
+    # The guard still ends them.
     assert proc.wait_until(lambda: not jobs.running(SLEEP), 5)
 
 
@@ -203,7 +203,7 @@ def test_every_command_is_silent_when_its_reader_has_gone(jobs: Registry, words:
     with jobs.popen(*words, stdout=writing, stderr=-1) as run:
         os.close(writing)
         _, stderr = run.communicate(timeout=10)
-    # What is noted of the job is no complaint.
+    # Notes about the job are not errors.
     assert [line for line in stderr.splitlines() if not line.startswith(b"note: ")] == []
     assert run.returncode == 141
 

@@ -1,4 +1,4 @@
-"""Much output, slow readers, long lines: every byte arrives and memory stays bounded."""
+"""Large output, slow readers, long lines: every byte arrives and memory stays bounded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.integration.local import Registry, objects, registry
 
 WORKERS = 64
 EACH = 4_000_000
-#: What `make bench` promises, too.
+#: The same limit as in `make bench`.
 MEMORY = 150 << 20
 
 
@@ -32,13 +32,13 @@ def jobs() -> Iterator[Registry]:
 
 
 def peak(pid: int) -> int:
-    """Bytes of memory the process held at most so far."""
+    """The process's peak memory in bytes."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) * 1024 if found else 0
 
 
 def read_slowly(run: subprocess.Popen[bytes], seconds: float) -> Iterator[bytes]:
-    """The reader sleeps first, so that everything there is to buffer is buffered, then reads."""
+    """Sleep first, so that all buffers fill up, then read."""
     assert run.stdout is not None
     time.sleep(seconds)
     while chunk := os.read(run.stdout.fileno(), 1 << 20):
@@ -135,7 +135,7 @@ def test_a_line_of_ten_megabytes_stays_one_line(jobs: Registry, form: str) -> No
     script = f"head -c {LONG} /dev/zero | tr '\\0' x; echo; echo short"
     words = ("four", "-w", "0-1", *(("-o", "json") if form == "json" else ()), "--", "sh", "-c", script)
     if form == "terminal":
-        words = (*words[:2], "0", *words[3:])  # a terminal reads slowly
+        words = (*words[:2], "0", *words[3:])  # terminals are slow readers
         script = script.replace(str(LONG), str(LONG // 5))
         run = jobs.exec(*words[:-1], script, tty=True)
         assert run.stdout == b"x" * (LONG // 5) + b"\r\nshort\r\n"

@@ -1,4 +1,4 @@
-"""Connections that break, servers that refuse, pods that go: what `exec`, `ps` and `logs` say of it is true."""
+"""Broken connections, refusing servers, disappearing pods: `exec`, `ps` and `logs` report the truth."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def jobs(server: Server) -> Cluster:
-    """job: two workers whose pods really run."""
+    """job: two workers with real processes in their pods."""
     own = Cluster(server)
     own.pytorchjob("job", 2, run=True)
     server.wait_phase("job-worker-1", "Running")
@@ -50,13 +50,13 @@ def execute(cluster: Cluster, *words: str, job: str = "job") -> Result:
 
 
 def started(cluster: Cluster, *words: str, kubeconfig: str = "") -> subprocess.Popen[bytes]:
-    """Without a buffer: what a line was read from is then read on by `communicate`."""
+    """Unbuffered, so `communicate` can continue reading after a line was read."""
     env = {"KUBECONFIG": kubeconfig or str(cluster.server.kubeconfig)}
     return popen_cli(*words, env=env, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, bufsize=0)
 
 
 def test_a_hundred_workers_with_every_sort_of_fault(server: Server) -> None:
-    """The same with 1,000 workers and 20 seeds is `make soak`."""
+    """`make soak` runs the same with 1,000 workers and 20 seeds."""
     cluster = Cluster(server)
     wrong = many.run(cluster, 100, 4711, Path.cwd(), connect=8)
     assert not wrong, "\n".join(wrong)
@@ -77,20 +77,20 @@ def test_the_judge_of_that_sees_a_success_that_was_none() -> None:
 
 @pytest.mark.timeout(120)
 def test_every_byte_of_outputs_of_megabytes_arrives_and_is_told_so(tmp_path: Path) -> None:
-    """500 such runs are `python -m tests.soak.output kubernetes`."""
+    """`python -m tests.soak.output kubernetes` makes 500 such runs."""
     with output.on_kubernetes(4, tmp_path, 0) as way:
         for seed in range(6):
             assert output.compare(way, 1_000_000 + 700_000 * seed, tmp_path, random.Random(seed))[:3] == (0, 0, True)
 
 
 def test_an_output_that_stands_still_for_longer_than_any_patience_is_whole(cluster: Cluster) -> None:
-    """The word of the exit has come long before: 200 KB of stdout are on their way."""
+    """The exit status has arrived long before: 200 KB of stdout are in flight."""
     cluster.server.fault("pause", seconds=6, bytes=100_000)
     run = execute(cluster, "-w", "0", "--", "head", "-c", "300000", "/dev/zero")
     assert (run.stdout, run.stderr, run.code) == (bytes(300_000), b"", 0)
 
 
-# Output that was cut is never a success
+# Truncated output is never a success
 
 
 @pytest.mark.parametrize("options", [(), ("-i",), ("--gather",)], ids=" ".join)
@@ -143,7 +143,7 @@ def test_a_server_that_is_silent_after_the_start_times_out(cluster: Cluster) -> 
 
 
 def test_a_server_that_never_tells_the_exit_is_not_waited_for(cluster: Cluster) -> None:
-    """The command's own output is whole; whether a process that it left behind printed more is not known."""
+    """The command's output is complete; output of a process that it left behind is unknown."""
     cluster.server.fault("stall-before-exit", name="job-worker-0")
     begun = time.monotonic()
     run = execute(cluster, "-w", "0", "--", "sh", "-c", "echo out; exit 5")
@@ -173,7 +173,7 @@ def test_a_command_whose_request_got_no_answer_may_have_run(cluster: Cluster) ->
     ],
 )
 def test_a_refused_read_has_a_clear_line_and_its_code(cluster: Cluster, status: int, code: int, words: str) -> None:
-    """429 asks for an hour, which nobody waits."""
+    """429 requests a delay of one hour, which is not observed."""
     if status == 429:
         cluster.server.fault("throttle", kind="any", seconds=3600)
     else:
@@ -238,9 +238,9 @@ def test_a_server_that_is_not_there_is_255(cluster: Cluster) -> None:
     assert time.monotonic() - begun < 20
 
 
-# Servers that do not come to an end
+# Answers that never end
 
-#: `atlctl` with an answer's time in all, else 30 s, cut down to 4 s.
+#: `atlctl` with a deadline of 4 s for each answer, instead of 30 s.
 HASTY = (
     "import sys, runpy\n"
     "from atlctl.backends.kubernetes import client\n"
@@ -259,7 +259,7 @@ READING = (
 
 
 def all_at_once(cluster: Cluster, *commands: tuple[str, ...]) -> list[Result]:
-    """What each of them gave, a JSON document on stdout where it has one; within 40 s."""
+    """The results of all commands, run in parallel, within 40 s."""
     env = {**os.environ, "KUBECONFIG": str(cluster.server.kubeconfig)}
     options: dict[str, Any] = {"env": env, "stdin": subprocess.DEVNULL, "stdout": -1, "stderr": -1}
     runs = [subprocess.Popen([sys.executable, "-W", "error", "-c", HASTY, *words], **options) for words in commands]
@@ -295,7 +295,7 @@ def test_a_wait_is_not_told_where_nobody_wants_to_hear_and_not_in_json(cluster: 
 
 
 def test_the_users_own_deadline_bounds_a_server_that_drips(cluster: Cluster) -> None:
-    """Also where its single answers would be waited for longer than that."""
+    """Even if the deadline of a single answer is longer."""
     cluster.server.fault("drip", kind="list", bytes=100, seconds=0.05)
     begun = time.monotonic()
     runs = [
@@ -338,7 +338,7 @@ def test_an_answer_without_an_end_fills_no_memory(cluster: Cluster, action: str,
 
 
 def test_a_watch_goes_on_when_the_server_is_back(cluster: Cluster) -> None:
-    """It says that it waits, once, and that it need not any more."""
+    """It reports the wait once, and its end."""
     cluster.pytorchjob("watched", 1)
     with started(cluster, "ps", "watched", "--watch", "-o", "name") as run:
         assert run.stdout is not None
@@ -357,7 +357,7 @@ def test_a_watch_goes_on_when_the_server_is_back(cluster: Cluster) -> None:
 
 
 def test_a_kubelet_that_was_stopped_is_given_up_and_the_wait_is_told(cluster: Cluster) -> None:
-    """The API server takes its time to find out, for each question."""
+    """The API server needs a long time to notice it, for each request."""
     cluster.pytorchjob("still", 1)
     cluster.server.fault("dialing", kind="log", name="still-*", seconds=6)
     begun = time.monotonic()
@@ -369,7 +369,7 @@ def test_a_kubelet_that_was_stopped_is_given_up_and_the_wait_is_told(cluster: Cl
     assert time.monotonic() - begun < 45
 
 
-# Pods that go
+# Disappearing pods
 
 
 def test_a_pod_that_is_deleted_mid_exec_is_no_success(cluster: Cluster) -> None:
@@ -415,11 +415,11 @@ def test_a_node_that_dies_mid_exec_is_lost(cluster: Cluster) -> None:
     cluster.server.node("node-dying", up=True)
 
 
-# Readers that are slow
+# Slow readers
 
 
 def test_a_slow_reader_gets_every_line_and_the_pod_waits(cluster: Cluster) -> None:
-    """64 MiB of lines through a reader that sleeps: the client holds a few MB of them."""
+    """64 MiB of lines through a sleeping reader: the client buffers only a few MB."""
     lines = 700_000
     words = ("exec", "-j", "job", "-w", "0", "--", "seq", "-f", "%090g", str(lines))
     with started(cluster, *words) as run:

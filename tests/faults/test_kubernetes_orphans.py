@@ -1,4 +1,4 @@
-"""However the client of commands in pods ends, nothing of them lives on: counted in the "pods" themselves."""
+"""However the client ends, its commands in pods end, too: checked by counting processes in the "pods"."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.cli import popen_cli
 
 WORKERS = 64
 SLEEP = ("sleep", "1000.25")
-#: Until nothing is left. The 64 "pods" share the /proc and the processors of one machine, and each looks through it.
+#: Maximum seconds until all have ended. The 64 "pods" share one machine's /proc and CPUs, and each one searches it.
 SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """many: 64 workers. few: two. bare: two, whose image has no `sh`."""
+    """many: 64 workers. few: two. bare: two, with an image without `sh`."""
     empty = tmp_path_factory.mktemp("empty")
     program = empty / "sleep"
     program.symlink_to("/bin/sleep")
@@ -39,12 +39,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def inside(cluster: Cluster, job: str, count: int) -> list[dict[str, Any]]:
-    """Living processes of a job's pods."""
+    """Live processes in a job's pods."""
     return [found for index in range(count) for found in cluster.server.processes(f"{job}-worker-{index}")]
 
 
 def running(cluster: Cluster, job: str, count: int) -> int:
-    """How many of them are the command itself."""
+    """The number of processes that are the command itself."""
     return sum(found["command"] == " ".join(SLEEP) for found in inside(cluster, job, count))
 
 
@@ -78,7 +78,7 @@ def test_of_a_few_commands_none_is_left_and_that_is_proven(
 def end_by(
     cluster: Cluster, job: str, count: int, number: signal.Signals, options: tuple[str, ...]
 ) -> tuple[float, bytes]:
-    """Seconds from the signal to the prompt, and stderr. What is left in the pods after it fails the test."""
+    """The seconds from the signal to the prompt, and stderr. Processes left in the pods fail the test."""
     reading, writing = os.pipe()
     with start(cluster, job, "--all", *options, "--", *SLEEP, stdin=reading) as run:
         assert proc.wait_until(lambda: running(cluster, job, count) == count, 40, 0.2)
@@ -119,7 +119,7 @@ def test_the_second_ctrl_c_leaves_at_once_and_the_pods_end_them_all_the_same(
 
 
 def test_input_whose_client_is_killed_before_the_watcher_reads_starts_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    """Both execs of a worker are answered late: the client dies between the two."""
+    """Both execs of a worker get late answers: the client dies between the two."""
     cluster.server.fault("delay", name="few-worker-*", seconds=2)
     words = ("--all", "-i", "--", "sh", "-c", f"touch {tmp_path}/begun; exec sleep 1000.25")
     with start(cluster, "few", *words, stdin=subprocess.PIPE) as run:
@@ -133,7 +133,7 @@ def test_input_whose_client_is_killed_before_the_watcher_reads_starts_nothing(cl
 
 @pytest.mark.parametrize("options", [(), ("-i",)], ids=" ".join)
 def test_a_wrapper_that_is_killed_is_a_loss_within_seconds(cluster: Cluster, options: tuple[str, ...]) -> None:
-    """The command holds the streams open, so nothing but a question tells. It is ended then."""
+    """The command keeps the streams open, so only a query reveals it. Then the command is ended."""
     with start(cluster, "few", "-w", "0", *options, "--", *SLEEP, stdin=subprocess.PIPE) as run:
         assert proc.wait_until(lambda: running(cluster, "few", 1) == 1, 20)
         wrapper = min(found["pid"] for found in inside(cluster, "few", 1) if "m=$1" in found["command"])
@@ -147,7 +147,7 @@ def test_a_wrapper_that_is_killed_is_a_loss_within_seconds(cluster: Cluster, opt
 
 
 def test_a_network_that_is_cut_leaves_nothing(cluster: Cluster) -> None:
-    """The server drops the connections: the client says lost, the pods end what is left."""
+    """The server drops the connections: the client reports lost, the pods end the rest."""
     cluster.server.fault("drop-after", name="few-worker-*", seconds=1.5, times=2)
     with start(cluster, "few", "--all", "--", *SLEEP, stdin=subprocess.DEVNULL) as run:
         _, stderr = run.communicate(timeout=20)
@@ -170,14 +170,14 @@ def test_what_has_left_its_session_is_ended_too(cluster: Cluster) -> None:
 def test_without_a_shell_the_summary_claims_nothing(cluster: Cluster, number: signal.Signals) -> None:
     with start(cluster, "bare", "--all", "--", *SLEEP, stdin=subprocess.DEVNULL) as run:
         assert proc.wait_until(lambda: running(cluster, "bare", 2) == 2)
-        time.sleep(1)  # a command without a wrapper counts as started when it has been silent for a moment
+        time.sleep(1)  # a command without a wrapper counts as started after a moment of silence
         run.send_signal(number)
         _, stderr = run.communicate(timeout=20)
     if number == signal.SIGINT:
         assert run.returncode == 130
         assert b"not guarded: worker-[0-1] (2)\n" in stderr
         assert b"may still run: worker-[0-1] (2)\n" in stderr
-    # It does still run, as the summary says: nothing in this image could end it.
+    # It is still running, as the summary reports: this image has no program to end it.
     assert running(cluster, "bare", 2) == 2
     for process in inside(cluster, "bare", 2):
         os.kill(process["pid"], signal.SIGKILL)

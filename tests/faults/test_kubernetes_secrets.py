@@ -1,4 +1,4 @@
-"""Tokens, keys and a proxy's password from the kubeconfig: no message, no log, no command and no file tells them."""
+"""Tokens, keys and a proxy password from the kubeconfig are in no message, log, command or file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOUD = ("-vv", "--debug")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """job: two workers that run."""
+    """job: two running workers."""
     with Server() as server:
         own = Cluster(server)
         own.pytorchjob("job", 2, run=True)
@@ -35,7 +35,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def kubeconfig(server: Server, kind: str) -> str:
-    """A file of the user's that holds canaries: a good one, and such that fail in every way."""
+    """A user's kubeconfig with canaries: a valid one, or one that fails in a certain way."""
     plugin = Path("plugin").resolve()
     credential = '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":"%s"}}'
     broken = "exit 1" if kind == "failing plugin" else "exit 0"
@@ -114,7 +114,7 @@ def test_no_broken_answer_makes_it_told(cluster: Cluster, action: str) -> None:
 
 
 def test_a_server_that_sends_it_back_is_not_repeated(cluster: Cluster) -> None:
-    """A proxy may answer with the headers that it got."""
+    """A proxy may return the headers that it received."""
     cluster.server.fault("status", kind="any", code=403, message=f"Authorization: Bearer {TOKEN}")
     run = run_cli(*LOUD, "ps", "job", env={"KUBECONFIG": kubeconfig(cluster.server, "good")})
     cluster.server.clear_faults()

@@ -1,4 +1,4 @@
-"""A disk that fills up. A limit on file sizes stands for it: the same calls fail in the same way."""
+"""A full disk, simulated by a limit on file sizes: the same calls fail in the same way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.hosts.local import Local
 
 
 def limit(local: Local, size: int) -> None:
-    """From now on the supervisor cannot make a file larger than `size` bytes. Its workers still can."""
+    """Limit the supervisor's files to `size` bytes; its workers are not limited."""
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.prlimit(local.supervisor(), resource.RLIMIT_FSIZE, (size, hard))
 
@@ -46,7 +46,7 @@ def log_of(local: Local) -> list[bytes]:
 
 
 def step(local: Local, number: int) -> None:
-    """Let the worker print its next line, and wait until it has."""
+    """Let the worker print its next line and wait for it."""
     local.file(f"work/go{number}").touch()
     assert wait_until(local.file(f"work/done{number}").exists)
 
@@ -63,7 +63,7 @@ def test_a_full_disk_costs_lines_and_says_so(local: Local) -> None:
     limit(local, local.file("log/0.log").stat().st_size + 10)
     step(local, 2)
     step(local, 3)
-    # The worker runs on, and commands can be executed in it.
+    # The worker is still running, and commands can be executed in it.
     assert local.load("job").state is State.RUNNING
     assert execute(local, job, ["echo", "fine"]).stdout == b"fine\n"
     unlimited(local)
@@ -81,7 +81,7 @@ def test_an_exit_code_waits_for_room(local: Local) -> None:
     limit(local, 0)
     local.file("work/go").touch()
     assert wait_until(lambda: not local.inside(local.load("job")))
-    # Nothing is known, so nothing is claimed; and the one who knows it lives.
+    # The exit code is not recorded yet, so none is reported; the supervisor, which knows it, is alive.
     assert not local.file("exit.json").exists()
     assert registry.load("job").presence == "alive"
     unlimited(local)
@@ -119,7 +119,7 @@ def launch(size: int) -> bytes:
 
 @pytest.mark.parametrize("where", ["spec", "job"])
 def test_a_start_on_a_full_disk_leaves_what_was_there(local: Local, where: str) -> None:
-    """It fills up under the client's hands, or under the supervisor's with all workers running."""
+    """The disk fills up while the client writes, or while the supervisor does with all workers running."""
     job = local.run(("sleep", "4900", "x" * 20000), workers=3)
     sizes = [(local.folder() / name).stat().st_size for name in ("spec.json", "job.json")]
     assert (local.folder() / "env.json").stat().st_size < sizes[0] < sizes[1] - 50
@@ -137,7 +137,7 @@ def test_a_start_on_a_full_disk_leaves_what_was_there(local: Local, where: str) 
 
 
 def test_a_file_that_is_written_in_parts_is_whole(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that is nearly full takes a part of a write."""
+    """A nearly full disk accepts only a part of a write."""
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data[:7])))
     path = f"{tmp_path}/x.json"

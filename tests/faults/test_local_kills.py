@@ -1,4 +1,4 @@
-"""Whoever is killed: workers never outlive their supervisor, and a loss is never a success."""
+"""Whichever process is killed: workers never outlive their supervisor, and a loss is never a success."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atlctl.jobs.model import State
 from tests.support.proc import marked, wait_until
 from tests.unit.hosts.local import Local
 
-#: Ends on nothing but SIGKILL, with children in its group, in a session of their own, and forked twice.
+#: Only SIGKILL ends it; has children in its group, in a separate session, and forked twice.
 STUBBORN = (
     "trap '' TERM HUP INT; sleep 4800 & setsid sleep 4801 & (setsid sh -c 'sleep 4802 & sleep 4803' &); "
     "touch up; while :; do sleep 0.1; done"
@@ -74,7 +74,7 @@ def test_a_killed_worker_is_a_failure_and_leaves_the_others(local: Local) -> Non
 
 @pytest.mark.parametrize("pause", [0.0, 0.004, 0.008, 0.012, 0.016, 0.02, 0.03, 0.04])
 def test_a_stop_while_the_job_ends_by_itself(local: Local, pause: float) -> None:
-    """Each worker gets one true end, and the stop an answer for each."""
+    """Each worker gets one correct end, and the stop gets a result for each."""
     job = local.sh("sleep 0.02; exit 3", workers=4)
     time.sleep(pause)
     results = asyncio.run(asyncio.wait_for(local.backend.stop(job, job.workers, 5.0), 10))
@@ -99,7 +99,7 @@ def test_a_supervisor_killed_while_it_stops(local: Local) -> None:
 
 
 def test_fork_storm(local: Local) -> None:
-    """Processes that come faster than they are looked up are found in the end."""
+    """Processes created faster than they are searched are found in the end."""
     job = local.sh("storm() { setsid sh -c 'sleep 0.03' & }; while :; do storm; storm; sleep 0.005; done")
     time.sleep(0.2)
     assert [result.how for result in asyncio.run(local.backend.stop(job, job.workers, 0.2))] != ["not-stopped"]
@@ -107,7 +107,7 @@ def test_fork_storm(local: Local) -> None:
 
 
 def test_a_removed_entry_ends_in_order(local: Local) -> None:
-    """Somebody removes the folder of a living job by hand: its processes are still guarded."""
+    """The folder of a running job is removed by hand: its processes are still guarded."""
     job = local.run(workers=2)
     supervisor = local.supervisor()
     pids = [worker.pid for worker in job.workers]

@@ -1,4 +1,4 @@
-"""Commands that come in the moment in which their worker ends."""
+"""Commands that arrive while their worker ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.hosts.local import Local
 
 
 def test_commands_into_an_ending_worker(local: Local) -> None:
-    """Each one ran, was killed with its worker, or found it not running. None is lost: everybody ended in order."""
+    """Each command ran, was killed with its worker, or found it not running. None is lost, as all ended in order."""
     job = local.sh("sleep 0.15")
 
     async def one() -> Event:

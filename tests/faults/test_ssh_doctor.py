@@ -1,4 +1,4 @@
-"""`atlctl doctor` on hosts: each way to fail is told with its cure, in a bounded time, and nothing is written down."""
+"""`atlctl doctor` on hosts: each failure is reported with a fix, in a bounded time, and no file is written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.needs import needs
 
 pytestmark = needs("sshd")
 
-#: What of REASONS is told as what. All others: other.
+#: The status reported for the hosts of REASONS. All others: other.
 STATUS = {
     "refused": "refused",
     "nowhere": "name",
@@ -39,7 +39,7 @@ _BAD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2028\u2029]"
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """Every file below a folder, by what is in it."""
+    """A hash of every file below a folder."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() + oct(path.stat().st_mode) for path in files}
 
@@ -56,7 +56,7 @@ def checks(data: Any, name: str) -> list[tuple[str, str, str | None]]:
 
 @pytest.fixture(scope="module")
 def told(serving: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What `doctor` tells of all bad hosts at once, as a document and on a pipe, and what was on the disk meanwhile."""
+    """The output of `doctor` for all bad hosts, as JSON and on a pipe, and whether files changed."""
     with fleet(serving, tmp_path_factory.mktemp("home")) as own:
         bad_hosts(own)
         hostfile = own.file()
@@ -87,7 +87,7 @@ def test_good_ones_and_bad_ones_are_told_apart(told: dict[str, Any]) -> None:
     found = checks(told["data"], "ssh.login")
     assert found[0][:2] == ("ok", "good (1) ok")
     assert {status for status, _, _ in found[1:]} == {"fail"}
-    # Five that took no key of ours are one line.
+    # Five hosts that accepted no key are one line.
     (refused,) = [text for _, text, _ in found if "no key was accepted" in text]
     assert refused == "locked,nobody,open,stranger,torn (5): no key was accepted"
     assert told["run"].code == told["shown"].code == 1
@@ -134,7 +134,7 @@ def test_no_new_key_is_noted_though_other_commands_would(hosts: Fleet) -> None:
     hosts.known.unlink()
     assert checks(doctor(hosts)[0], "ssh.known-hosts")[0][0] == "skipped"
     hosts.known.write_text(before)
-    # The others do.
+    # Other commands do.
     assert hosts.cli("exec", "--hostfile", hosts.file(), "--all", "true").code == 0
     assert hosts.known.read_text() != before
     assert checks(doctor(hosts)[0], "ssh.login")[0][0] == "ok"
@@ -155,7 +155,7 @@ def test_hosts_that_say_nothing_cost_no_more_than_was_asked_for(hosts: Fleet, ki
     ((status, text, fix),) = checks(data, "ssh.login")
     assert (status, text, run.code) == ("fail", "gpu[0-2] (3): no answer within 1 s", 1)
     assert "ssh -v HOST true" in str(fix)
-    # There is nobody left who could know a job.
+    # No remaining host could know a job.
     assert checks(data, "job")[0][0] == "skipped"
 
 
@@ -242,7 +242,7 @@ def test_a_list_of_the_configuration_is_asked_and_beside_a_cluster_it_is_not(hos
     hosts.host("gone", "127.0.0.1", hosts.refusing())
     run = hosts.cli("doctor", "-o", "json")
     data = json.loads(run.stdout)["data"]
-    # Nobody has named them: one that is gone is no failure.
+    # The user did not name the hosts: an unreachable one is not a failure.
     assert [status for status, _, _ in checks(data, "ssh.login")] == ["ok", "warn"]
     assert (run.code, data["job"]["name"], data["job"]["how"]) == (0, "lab", "only")
     named = hosts.cli("doctor", "-j", "lab", "-o", "json")
@@ -284,11 +284,11 @@ def test_a_hostfile_that_cannot_be_used(hosts: Fleet, path: str) -> None:
     assert checks(data, "locale")[0][0] == "ok"
 
 
-# The question that hosts are asked
+# The script that hosts run
 
 
 def asked(path: str) -> checkup.HostCheck:
-    """What the script says on a machine of these programs."""
+    """The output of the script on a machine with these programs."""
     begun = time.time()
     said = subprocess.run(list(checkup._QUESTION), env={"PATH": path}, stdout=-1, check=True, timeout=20).stdout
     return checkup._read(checkup.HostCheck("gpu1", "ok"), b"Welcome\n" + said, begun, time.time())

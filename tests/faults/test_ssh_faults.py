@@ -1,4 +1,4 @@
-"""Hosts that cannot be reached or let nobody in: each is told with its reason, and the cure that is named cures."""
+"""Hosts that cannot be reached or refuse the login: each is reported with the reason, and the suggested fix works."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Refusing(sshhosts.Letting):
         raise asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, HOSTILE)
 
 
-#: Host -> its exit code, and what its reason must say: what happened, and the cure where there is one.
+#: Host -> its exit code, and a pattern for the reason: the error, and the fix if there is one.
 REASONS = {
     "refused": (255, r"127\.0\.0\.1:\d+: connection refused"),
     "reset": (255, r"127\.0\.0\.1:\d+: connection reset by peer"),
@@ -55,7 +55,7 @@ REASONS = {
 
 
 def bad_hosts(hosts: Fleet) -> None:
-    """Those of REASONS."""
+    """Add the hosts of REASONS."""
     here, serving = "127.0.0.1", hosts.serving
     hosts.host("refused", here, hosts.refusing())
     hosts.host("reset", here, hosts.talking(sshhosts.reset))
@@ -98,7 +98,7 @@ def _endless(one: socket.socket) -> None:
 
 @pytest.fixture(scope="module")
 def told(serving: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What `exec` and `ps` tell of all of them at once."""
+    """The results of `exec` and `ps` for all of them."""
     with fleet(serving, tmp_path_factory.mktemp("home")) as own:
         bad_hosts(own)
         outcomes, code = own.outcomes("--", "sh", "-c", "exit 7")
@@ -161,7 +161,7 @@ def test_a_job_is_started_on_all_hosts_or_on_none(hosts: Fleet) -> None:
     assert json.loads(hosts.cli("jobs", "-o", "json").stdout)["data"]["jobs"] == []
 
 
-# The cures
+# Fixes
 
 
 def test_the_command_that_is_named_for_an_unknown_key_cures_it(hosts: Fleet) -> None:
@@ -170,7 +170,7 @@ def test_the_command_that_is_named_for_an_unknown_key_cures_it(hosts: Fleet) -> 
 
 
 def test_the_configuration_of_ssh_may_take_new_hosts(hosts: Fleet) -> None:
-    """`accept-new` stores the key of a new host, and takes none that changed; `no` and `off` do not count."""
+    """`accept-new` stores the key of a new host, and rejects a changed one; `no` and `off` are ignored."""
     new, no, off, changed = sshhosts.SPARE[:4]
     hosts.host("new", new, None, "StrictHostKeyChecking accept-new", known=False)
     hosts.host("no", no, None, "StrictHostKeyChecking no", known=False)
@@ -196,7 +196,7 @@ def test_the_commands_that_are_named_for_a_changed_key_cure_it(hosts: Fleet) -> 
 
 
 def test_a_changed_key_in_another_file_of_known_hosts(hosts: Fleet) -> None:
-    """The command names the file that holds it."""
+    """The suggested command names the file with the key."""
     other = make_key(hosts.home / "other").with_suffix(".pub").read_text()
     second = hosts.ssh / "more hosts"
     second.write_text(f"[{sshhosts.SPARE[0]}]:{hosts.serving.sshd.port} {' '.join(other.split()[:2])}\n")
@@ -206,14 +206,14 @@ def test_a_changed_key_in_another_file_of_known_hosts(hosts: Fleet) -> None:
 
 
 def test_a_host_with_an_alias_for_its_key(hosts: Fleet) -> None:
-    """The alias is no name that could be asked for a key, and stands in the file without a port."""
+    """The alias cannot be used to fetch a key, and is in the file without a port."""
     hosts.host("gpu1", sshhosts.SPARE[0], None, "HostKeyAlias fleet", known=False)
     _cured(hosts, "is not known")
     assert hosts.known.read_text().startswith("fleet ssh-ed25519 ")
 
 
 def test_a_key_of_another_kind_is_a_changed_key(hosts: Fleet) -> None:
-    """It is not only asked for keys of the kind that is known."""
+    """The client does not request only keys of the known type."""
     hosts.host("gpu1", sshhosts.SPARE[0], known=False)
     other = make_key(hosts.home / "other", "ecdsa").with_suffix(".pub").read_text()
     hosts.trust(sshhosts.SPARE[0], hosts.serving.sshd.port, " ".join(other.split()[:2]))
@@ -221,7 +221,7 @@ def test_a_key_of_another_kind_is_a_changed_key(hosts: Fleet) -> None:
 
 
 def test_a_key_that_was_revoked_for_a_port_is_not_trusted_for_the_host(hosts: Fleet) -> None:
-    """The host's own entry, which stands for all of its ports, does not outdo it."""
+    """The entry for the host, which covers all its ports, does not override it."""
     hosts.host("gpu1", sshhosts.SPARE[0], known=False)
     hosts.trust(sshhosts.SPARE[0], hosts.serving.sshd.port, hosts.host_key, "@revoked ")
     with hosts.known.open("a") as known:
@@ -261,12 +261,12 @@ def test_a_name_that_could_be_more_than_a_name(hosts: Fleet, line: str) -> None:
 
 
 def _cured(hosts: Fleet, *problems: str) -> None:
-    """Each of these problems in turn, and after each the command that was named for it."""
+    """Each of these problems occurs in turn, and the suggested command fixes it."""
     for problem in problems:
         outcomes, code = hosts.outcomes("--", "true")
         reason = outcomes["gpu1"]["reason"]
         assert (code, problem in reason) == (255, True), reason
-        # What stands behind the last of these words is the command.
+        # The command follows the last of these phrases.
         command = re.split(r"then: |confirms the change: ", reason)[-1]
         assert command != reason
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=20, check=False)

@@ -1,4 +1,4 @@
-"""Servers and login shells that lie, greet or talk nonsense: true outcomes, and no command to a terminal."""
+"""Servers and login shells that send wrong data: correct outcomes, and no control sequence on the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def silent_close(process: Process) -> None:
 
 
 def absurd(process: Process) -> None:
-    """A status that no process can have, of which asyncssh takes the last byte."""
+    """An impossible exit status, of which asyncssh takes the last byte."""
     say(process, "S 1 1")
     _status(process, 2**31)
 
@@ -36,7 +36,7 @@ def absurd_after(process: Process) -> None:
 
 
 def absurd_word(process: Process) -> None:
-    """A word of the wrapper's that it cannot have said."""
+    """A message that the wrapper cannot have sent."""
     say(process, "S 1 1")
     say(process, f"X {10**40}")
     process.exit(3)
@@ -62,12 +62,12 @@ def hostile(process: Process) -> None:
 
 
 def long_error(process: Process) -> None:
-    """Before the wrapper's first word."""
+    """Output before the wrapper's first message."""
     process.stderr.write(b"motd " * 60_000)
     process.exit(9)
 
 
-#: What serves a host -> outcome, exit code, signal, a part of the reason.
+#: Handler of a host -> outcome, exit code, signal, part of the reason.
 LIES: dict[Callable[[Process], None], tuple[str, int | None, int | None, str]] = {
     closes: ("lost", None, None, "before the exit status arrived"),
     silent_close: ("lost", None, None, "before the exit status arrived"),
@@ -89,7 +89,7 @@ def _status(process: Process, status: int) -> None:
 
 @pytest.fixture(scope="module")
 def lied(serving: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What `exec` tells of all of them at once."""
+    """The output of `exec` for all of them."""
     with fleet(serving, tmp_path_factory.mktemp("home")) as own:
         for handler in LIES:
             own.host(handler.__name__, "127.0.0.1", own.asyncssh(handler))
@@ -133,7 +133,7 @@ def test_beside_servers_that_lie(lied: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("where", ["pipe", "screen", "ps"])
 def test_what_hosts_say_forges_no_line_and_commands_no_terminal(lied: dict[str, Any], where: str) -> None:
-    """On a pipe the commands' own output is as it is: there only what is told of them is looked at."""
+    """On a pipe, output of commands is unchanged, so only atlctl's lines are checked there."""
     text = lied[where].decode(errors="replace")
     assert "pwn" in text
     if where == "pipe":
@@ -181,7 +181,7 @@ def test_a_login_shell_that_greets_or_is_no_sh(hosts: Fleet, serving: Serving) -
         data = "".join(line["data"] for line in lines if line.get("worker") == name and line.get("stream") == "stdout")
         greeted = "Welcome\nL 99\n{}\n" if name == "greeting" else ""
         assert data == greeted + "".join(word + "|" for word in words) + "\n"
-    # What is read of a host's answers is not taken from its greeting.
+    # A greeting is not parsed as part of a host's answer.
     listed = json.loads(hosts.cli("ps", "--hostfile", hosts.file(), "-o", "json").stdout)["data"]["workers"]
     assert [worker["state"] for worker in listed] == ["Running"] * len(names)
     assert all(worker["usage"]["load"] != 99 for worker in listed), listed
@@ -192,7 +192,7 @@ def test_a_login_shell_that_greets_or_is_no_sh(hosts: Fleet, serving: Serving) -
 
 
 def test_a_startup_file_that_reads_input(hosts: Fleet) -> None:
-    """As `.bashrc` of some sites: a line or two are given. If it reads to the end, nothing is started, nor later."""
+    """Like some sites' `.bashrc`: it gets a line or two. If it reads to the end, nothing is started, not even later."""
     hosts.host("reading", sshhosts.READING)
     run = hosts.exec("--", "sh", "-c", "cat; echo out")
     assert (run.stdout, run.code) == (b"out\n", 0)

@@ -1,4 +1,4 @@
-"""Hosts that fail while commands run there, hang or flood: true outcomes, and nothing of them lives on."""
+"""Hosts that fail, hang or flood while commands run there: correct outcomes, and no leftover processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLEEP = "sleep 1000.75"
 
 
 def lines_until(run: subprocess.Popen[bytes], enough: Callable[[list[dict[str, Any]]], bool]) -> bytes:
-    """What an `exec -o json` prints until that is enough."""
+    """The output of `exec -o json` until `enough` accepts it."""
     assert run.stdout is not None
     read = b""
     found: list[dict[str, Any]] = []
@@ -47,11 +47,11 @@ def said(found: list[dict[str, Any]], *names: str) -> bool:
     return {line["worker"] for line in found if line["type"] == "output"} >= set(names)
 
 
-# Connections that end in the middle
+# Connections lost during a command
 
 
 def test_a_connection_that_is_cut_in_the_middle_is_lost_and_its_command_ended(hosts: Fleet, serving: Serving) -> None:
-    """One is reset on the way, of one the server's process is killed; a third goes on."""
+    """One connection is reset, the server process of another is killed; a third continues."""
     proxy = hosts.proxy()
     hosts.host("reset", "127.0.0.1", proxy.port)
     hosts.host("killed", sshhosts.SPARE[0])
@@ -63,7 +63,7 @@ def test_a_connection_that_is_cut_in_the_middle_is_lost_and_its_command_ended(ho
         server = _server_of(next(one for one in sleeping(serving) if _address(one.pid) == sshhosts.SPARE[0]))
         os.kill(server, signal.SIGKILL)
         told += lines_until(run, lambda found: sum(line["type"] == "outcome" for line in found) == 2)
-        # The guard ends what has lost its client; the third is as it was.
+        # The guard ends commands without a client; the third continues.
         assert proc.wait_until(lambda: len(sleeping(serving)) == 1, 20), sleeping(serving)
         proc.kill(sleeping(serving)[0])
         rest, stderr = run.communicate(timeout=40)
@@ -94,7 +94,7 @@ def test_all_servers_are_killed_while_commands_run(hosts: Fleet, serving: Servin
 
 
 def test_a_network_that_parts_without_a_word_is_a_timeout(hosts: Fleet, serving: Serving) -> None:
-    """What runs there cannot be reached: that is said, and it is ended once the connection is known to be gone."""
+    """The remote command cannot be reached: this is reported, and it ends once the connection is known to be lost."""
     proxy = hosts.proxy()
     hosts.host("parted", "127.0.0.1", proxy.port)
     hosts.host("good")
@@ -121,7 +121,7 @@ async def never() -> None:
 
 
 class Hanging(sshhosts.Letting):
-    """Takes a session, and never opens it."""
+    """Accepts a session request but never opens it."""
 
     async def session_requested(self) -> bool:
         await never()
@@ -129,7 +129,7 @@ class Hanging(sshhosts.Letting):
 
 
 class Pondering(asyncssh.SSHServer):
-    """Never says whether it lets anybody in."""
+    """Never answers the login."""
 
     async def begin_auth(self, username: str) -> bool:
         await never()
@@ -137,7 +137,7 @@ class Pondering(asyncssh.SSHServer):
 
 
 async def mute(process: Process) -> None:
-    """Has taken the command, and says nothing more."""
+    """Accepts the command and then sends nothing."""
     await never()
 
 
@@ -152,7 +152,7 @@ def test_hosts_that_do_not_answer_within_the_time_to_connect(hosts: Fleet) -> No
     assert {one["reason"] for one in found.values()} == {"not started within 3 s"}
     assert good["outcome"] == "exited"
     assert (code, summary["counts"]["timeout"], summary["counts"]["ok"]) == (124, 5, 1)
-    # It has the command.
+    # It has received the command.
     assert found["mute"]["may_still_run"]
 
 
@@ -179,7 +179,7 @@ def test_hosts_that_do_not_answer_are_not_waited_for_for_ever(hosts: Fleet) -> N
 
 
 def test_a_login_that_is_too_slow_once_is_tried_again(hosts: Fleet) -> None:
-    """As of a host that is overloaded for a moment."""
+    """Like a host that is overloaded for a moment."""
     proxy = hosts.proxy()
     proxy.stall()
     later = threading.Timer(16, proxy.resume)
@@ -222,7 +222,7 @@ def test_a_flood_from_one_host_holds_up_no_other_and_no_memory(hosts: Fleet, ser
     line = "7" * 2000
     flooding = f'case $SSH_CONNECTION in *" {sshhosts.SPARE[0]} "*) exec yes {line};; *) sleep 0.5; echo hi;; esac'
     with hosts.popen("-o", "json", "--", "sh", "-c", flooding, bufsize=-1) as run:
-        # All the others end while it goes on.
+        # All other hosts end meanwhile.
         assert run.stdout is not None
         ended: set[str] = set()
         size = 0
@@ -243,7 +243,7 @@ def test_a_flood_from_one_host_holds_up_no_other_and_no_memory(hosts: Fleet, ser
     assert proc.wait_until(lambda: not serving.running(line), 20)
 
 
-# The client's end
+# End of the client
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
@@ -252,7 +252,7 @@ def test_the_end_of_the_client_ends_the_commands_on_64_hosts(
 ) -> None:
     for index in range(64):
         hosts.host(f"gpu{index:02d}")
-    # It must not hold up the others' end.
+    # It must not delay the end of the others.
     hosts.host("filtered", "127.0.0.1", hosts.filtered())
     with hosts.popen("--parallel", "65", "--", *SLEEP.split()) as run:
         assert proc.wait_until(lambda: len(sleeping(serving)) == 64, 50, 0.2), len(sleeping(serving))
@@ -266,11 +266,11 @@ def test_the_end_of_the_client_ends_the_commands_on_64_hosts(
         assert run.returncode == -9
 
 
-# Many
+# Many hosts
 
 
 def test_two_hundred_hosts_of_which_some_are_broken(hosts: Fleet, serving: Serving) -> None:
-    """Each is told once, with what is true of it; and what was cut off or given up leaves nothing running."""
+    """Each is reported once and correctly; hosts that were lost or given up have no processes left."""
     chosen = random.Random(7)
     other = make_key(hosts.home / "other")
     proxy = hosts.proxy()
@@ -326,7 +326,7 @@ def test_two_hundred_hosts_of_which_some_are_broken(hosts: Fleet, serving: Servi
 
 
 def sleeping(serving: Serving) -> list[proc.Process]:
-    """The commands themselves, without those that wait for them."""
+    """The commands themselves, without the processes that wait for them."""
     return [process for process in serving.running(SLEEP) if process.command == SLEEP]
 
 
@@ -338,7 +338,7 @@ def _address(pid: int) -> str:
 
 
 def _server_of(process: proc.Process) -> int:
-    """The process of sshd that serves a command."""
+    """The sshd process that serves a command."""
     while "sshd" not in process.command:
         above = proc.read(process.parent)
         assert above is not None

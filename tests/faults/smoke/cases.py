@@ -1,4 +1,4 @@
-"""Faults of a network that are put between hosts, each with the culprits that the smoke test must name, no others."""
+"""Network faults between hosts, each with exactly the culprits that the smoke test must name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults.smoke import driving
 from tests.faults.smoke.driving import Accused, Told
 from tests.faults.smoke.netns import Network
 
-#: What every host may send and hear, and what a slow one may.
+#: Bandwidth of every host in Mbit/s, and of a slow one.
 MBIT, SLOW = 200.0, 50.0
 _NODE = (
     "isolated node",
@@ -45,7 +45,7 @@ _PUT: Mapping[str, Callable[..., None]] = {
 
 @dataclass
 class Case:
-    """Faults (kind and targets) on hosts that are healthy otherwise."""
+    """Faults (kind and targets) on otherwise healthy hosts."""
 
     hosts: int
     faults: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
@@ -57,11 +57,11 @@ class Case:
 
     @property
     def hard(self) -> bool:
-        """None of the faults shows in speed or loss alone."""
+        """Whether no fault affects only speed or loss."""
         return all(not kind.startswith(("slow", "1 %", "2 %")) for kind, _ in self.faults)
 
     def run(self) -> Told:
-        """Where every fault is one that keeps workers from talking, speed is not measured."""
+        """Speed is not measured if every fault prevents communication."""
         before: dict[int, Sequence[str]] = {}
         silent: list[str] = []
         with Network(self.hosts, self.mbit) as network:
@@ -87,8 +87,8 @@ def single(kind: str, hosts: int, chance: random.Random) -> Case:
 
 
 def mixed(count: int, hosts: int, chance: random.Random) -> Case:
-    """Faults at once that can be told apart: no link of a worker at fault, and never so many links of one worker that
-    it looks at fault itself."""
+    """Simultaneous, distinguishable faults: no faulty link at a faulty worker, and never so many links of one worker
+    that the worker itself looks faulty."""
     while True:
         case = Case(
             hosts,
@@ -104,7 +104,7 @@ def _distinct(case: Case) -> bool:
     if len(set(nodes)) + len(links) < len(case.faults) or any(set(nodes) & set(link) for link in links):
         return False
     healthy = case.hosts - len(nodes)
-    # Between three healthy workers one bad link leaves a reference, two do not; two workers have none at all.
+    # Three healthy workers are a reference for one bad link, but not for two; two workers have no reference.
     if healthy < 3 and not (healthy == 2 and not links and case.hosts == 4 and case.hard):
         return False
     if healthy == 3 and len(links) > 1:

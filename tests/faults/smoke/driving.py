@@ -1,4 +1,4 @@
-"""Runs the network checks on hosts of `netns`, and says whether the right one was named."""
+"""Run the network checks on hosts of `netns` and record which culprits were named."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from atlctl.smoke.network.mesh import check_mesh
 from atlctl.smoke.network.throughput import check_throughput
 from atlctl.smoke.session import Session
 
-#: What a finding accuses: a worker, or the two ends of a link.
+#: The culprit of a finding: a worker, or the two ends of a link.
 Accused = frozenset[str]
 
 
 @dataclass
 class Told:
-    """One run: its report, and after how many seconds from its beginning it named each culprit."""
+    """One run: its report, and the seconds until each culprit was named."""
 
     report: Report
     seconds: float = 0.0
@@ -35,7 +35,7 @@ class Told:
 
     @property
     def nobody(self) -> list[Finding]:
-        """Findings that name nobody."""
+        """Findings without a culprit."""
         return [finding for finding in self.report.findings if finding.culprit is None]
 
     def lines(self) -> str:
@@ -51,7 +51,7 @@ def _name(culprit: Culprit | None) -> str:
 
 
 class _Timed(list[Finding]):
-    """Notes when each culprit was named."""
+    """Records when each culprit was named."""
 
     def __init__(self, begun: float, after: dict[Accused, float]) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def drive(
     throughput: bool = True,
     after_roll_call: Callable[[dict[str, int]], None] = lambda _: None,
 ) -> Told:
-    """Roll call, mesh, throughput. `after_roll_call` is given the agents' process numbers by the workers' names."""
+    """Run roll call, mesh, throughput. `after_roll_call` gets the agents' PIDs by worker name."""
     return asyncio.run(_drive(executor, workers, throughput, after_roll_call))
 
 
@@ -99,5 +99,5 @@ async def _drive(
 
 
 def stop(name: str) -> Callable[[dict[str, int]], None]:
-    """For `after_roll_call`: this agent lives, and never answers again."""
+    """For `after_roll_call`: the agent of this worker is stopped, so it never answers again."""
     return lambda pids: os.kill(pids[name], signal.SIGSTOP)

@@ -1,10 +1,10 @@
-"""A file system that hangs, is slow, or lies: FUSE without a library, over a folder that it passes everything on to.
+"""A file system that hangs, is slow, or returns wrong data: FUSE without a library, over a real folder.
 
-    python fusefs.py AT FOLDER OPERATION=WHAT... -- COMMAND...
+python fusefs.py AT FOLDER OPERATION=ACTION... -- COMMAND...
 
-mounts it at AT (in the caller's own mount namespace, please) and becomes COMMAND; the file system ends with it. WHAT
-is `hang` (the request is taken and never answered: who asked waits where no signal reaches), seconds to wait, or
-`flip` (of `read`: a wrong byte; `once`: only the first time). Operations: opendir, statfs, create, write, fsync, read.
+mounts it at AT (use a separate mount namespace) and runs COMMAND; the file system ends with it. ACTION is `hang` (the
+request is never answered: the caller is in an uninterruptible wait), seconds to wait, or `flip` (of `read`: a wrong
+byte; `once`: only the first time). Operations: opendir, statfs, create, write, fsync, read.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HEADER = 40
 
 
 class Server:
-    """One thread answers everything in turn, so that a file system that hangs hangs for all of its mount."""
+    """One thread answers all requests in order, so a hanging request blocks the whole mount."""
 
     def __init__(self, device: int, folder: str, faults: dict[str, str]) -> None:
         self._device = device
@@ -95,7 +95,7 @@ class Server:
             return self._entry(_string(body))
         if operation in (_OPENDIR, _OPEN):
             handle = 0 if operation == _OPENDIR else self._open(name, os.O_RDWR)
-            return struct.pack("<QII", handle, 1, 0)  # 1: not through the page cache
+            return struct.pack("<QII", handle, 1, 0)  # 1: bypass the page cache
         if operation == _CREATE:
             created = _string(body[16:])
             handle = self._open(created, os.O_CREAT | os.O_EXCL | os.O_RDWR)
@@ -168,7 +168,7 @@ def main() -> None:
     if os.fork():
         os.close(device)
         os.execvp(rest[cut + 1], rest[cut + 1 :])
-    libc.prctl(1, signal.SIGKILL)  # ends when the command does
+    libc.prctl(1, signal.SIGKILL)  # ends with the command
     if os.getppid() != parent:
         os._exit(0)
     silence = os.open(os.devnull, os.O_RDWR)

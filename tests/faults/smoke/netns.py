@@ -1,7 +1,7 @@
-"""Hosts for tests: each a network namespace, joined by a bridge in one more, with faults that can be put in between.
+"""Test hosts: network namespaces connected by a bridge in another namespace, with faults that can be added.
 
-Root only (`refused()`). All of it lies in namespaces whose names carry the number of the process that made them: what a
-killed run has left is taken away by the next one.
+Root only (`refused()`). The namespaces' names contain the PID of the creating process, so the next run removes
+leftovers of a killed run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _count = itertools.count()
 
 @functools.cache
 def refused() -> str:
-    """Why this machine has no such hosts; empty where it has."""
+    """The reason why this machine cannot have such hosts; empty if it can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     try:
@@ -39,9 +39,10 @@ def refused() -> str:
 
 
 class Network:
-    """`count` hosts, each with `mbit` both ways (None: as fast as the machine). Use with `with`.
+    """`count` connected hosts, each with `mbit` in both directions (None: unlimited). Use with `with`.
 
-    With `heaps`, and where there is no limit, up to 64 kilobytes of segments travel, and are lost, as one."""
+    With `heaps` and without a limit, up to 64 kilobytes of segments are sent, and lost, as one.
+    """
 
     def __init__(
         self, count: int, mbit: float | None = None, ipv6: bool = False, mtu: int = 1500, heaps: bool = False
@@ -60,7 +61,7 @@ class Network:
             _batch(switch, "ip", ["link add br0 type bridge", "link set br0 up", "link set lo up"])
             for index in range(self._count):
                 self._join(index)
-            # Each fault is a set, so that taking them away is one command.
+            # Each fault is a set, so one command removes all of them.
             _batch(
                 switch, "nft", ["add table bridge f", "add chain bridge f c { type filter hook forward priority 0; }"]
             )
@@ -113,8 +114,7 @@ class Network:
     def hosts(
         self, environment: Mapping[str, str] | None = None, before: Mapping[int, Sequence[str]] | None = None
     ) -> PlainHosts:
-        """An executor on these hosts, whose python3 is the one that runs this. `before`: words before the command of
-        some of them."""
+        """An executor on these hosts, with this interpreter as python3. `before`: words before the command, by host."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
         def prefix(worker: Worker) -> Sequence[str]:
@@ -126,11 +126,11 @@ class Network:
 
         return PlainHosts(prefix, lambda _: {"PATH": path, **(environment or {})})
 
-    # Faults. All of them at once may be put in; `heal` takes those of the filter away.
+    # Faults. They can be combined; `heal` removes those of the filter.
 
     def rate(self, index: int, mbit: float) -> None:
-        """What this host sends and hears, in all."""
-        # Bursts are short, so that a fast moment does not hide a slow link.
+        """Limit this host's bandwidth in both directions."""
+        # Short bursts, because a fast moment would hide a slow link.
         shape = f"rate {mbit}mbit ceil {mbit}mbit burst 16k cburst 16k"
         for space, device in ((self.space(index), "eth0"), (self._switch, f"p{index}")):
             _batch(space, "tc", [f"class replace dev {device} parent 1: classid 1:1 htb {shape}"])
@@ -162,17 +162,17 @@ class Network:
         self._between(one, other, f"numgen random mod 1000 < {round(percent * 10)} drop")
 
     def drop_new(self, index: int) -> None:
-        """Half of the new connections from and to this host lose their first packet, and half of these the next."""
+        """Half of the new connections from and to this host lose their first packet, and half of these the second."""
         self._around(index, "tcp flags & (syn | ack) == syn numgen random mod 2 == 0 drop")
 
     def limit_new(self, index: int) -> None:
-        """No more than some new connections a second to this host."""
+        """Limit the rate of new connections to this host."""
         self._rules(
             [f'oifname "p{index}" tcp flags & (syn | ack) == syn limit rate over 8/second burst 8 packets drop']
         )
 
     def hole(self, index: int, size: int) -> None:
-        """Packets of more than `size` bytes that leave this host vanish."""
+        """Drop packets of more than `size` bytes from this host."""
         self._rules([f'iifname "p{index}" meta length > {size} drop'])
 
     def hole_between(self, one: int, other: int, size: int) -> None:
@@ -193,7 +193,7 @@ class Network:
 
 
 def _batch(space: str, program: str, lines: Sequence[str]) -> None:
-    """Several commands of `ip`, `tc` or `nft` in one namespace by one process."""
+    """Run several commands of `ip`, `tc` or `nft` in one namespace and one process."""
     words = {"ip": ("ip", "-batch", "-"), "tc": ("tc", "-batch", "-"), "nft": ("nft", "-f", "-")}[program]
     _run("nsenter", f"--net={_RUN / space}", *words, text="\n".join(lines) + "\n")
 
@@ -205,7 +205,7 @@ def _run(*words: str, text: str = "") -> None:
 
 
 def _remove(name: str) -> None:
-    """A namespace, and whatever still runs in it."""
+    """Remove a namespace and kill all processes in it."""
     if not (_RUN / name).exists():
         return
     inside = subprocess.run(("ip", "netns", "pids", name), capture_output=True, text=True, check=False, timeout=20)
@@ -216,7 +216,7 @@ def _remove(name: str) -> None:
 
 
 def _clean() -> None:
-    """Take away what processes that are gone have left."""
+    """Remove the namespaces of ended processes."""
     if not _RUN.is_dir():
         return
     for path in _RUN.glob(f"{_PREFIX}-*"):

@@ -1,4 +1,4 @@
-"""Faults of ranks: text behind the probe that is sent, at work on workers whose environment says so. And driving it."""
+"""Rank faults: code appended to the probe, active on the workers whose environment selects it; and test runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from atlctl.smoke.ranks.stragglers import check_stragglers
 from atlctl.smoke.session import Session
 from tests.support.plainhosts import PlainHosts, workers
 
-#: The variable that names the faults of a worker, and one that every process of a run has.
+#: The variable with the faults of a worker, and the variable in all processes of a run.
 FAULTS, MARK = "SMOKE_TEST_FAULTS", "SMOKE_TEST_MARK"
 _HEAD = """
 
@@ -85,7 +85,7 @@ def _burn(*_):
 
 
 """
-#: What each fault does, in the words of the probe. Those of a stage: which check has to tell.
+#: The code of each fault, in the probe's names.
 TEXTS: Mapping[str, str] = {
     "exits": '_before(Collectives, "all_gather", lambda *_: os._exit(17))',
     "segfaults": '_before(Collectives, "broadcast", lambda *_: os.kill(os.getpid(), 11))',
@@ -105,7 +105,7 @@ TEXTS: Mapping[str, str] = {
     "starved": "",
 }
 _DEVICE, _COLLECTIVES = ("device",), ("collectives",)
-#: Which checks are run for a fault. The last one has to name it.
+#: The checks to run for a fault. The last one must find it.
 CHECKS: Mapping[str, tuple[str, ...]] = {
     "never forks": _DEVICE,
     "never comes up": _DEVICE,
@@ -125,7 +125,7 @@ _ALL: Mapping[str, Callable[[Run], object]] = {
 
 
 def program(extra: str = "") -> bytes:
-    """What is sent, with the faults behind the probe."""
+    """The agent's program with the faults appended to the probe."""
     texts = json.loads(zlib.decompress(_REAL()))
     wanted = "\n".join(f"if {name.replace(' ', '-')!r} in _faults:\n    {text}" for name, text in TEXTS.items() if text)
     texts["atlctl.remote.smoke.probe"] += _HEAD + wanted + "\n" + extra
@@ -137,7 +137,7 @@ _REAL = session.program
 
 @dataclass
 class Told:
-    """One run."""
+    """The results of one run."""
 
     report: Report
     seconds: float = 0.0
@@ -146,7 +146,7 @@ class Told:
 
     @property
     def accused(self) -> set[str]:
-        """Workers, or pairs of them, that any finding names. Those that were only not judged are named with it."""
+        """Workers, or pairs of workers, with findings, including those that were only not judged."""
         return {_name(f.culprit) for f in self.report.findings if f.culprit is not None}
 
     def lines(self) -> str:
@@ -163,7 +163,7 @@ def _name(culprit: Culprit | None) -> str:
 
 
 def marked(mark: str) -> list[int]:
-    """Living processes of a run."""
+    """Live processes of a run."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -171,17 +171,17 @@ def marked(mark: str) -> list[int]:
                 if f"{MARK}={mark}".encode() in file.read():
                     found.append(int(name))
         except OSError:
-            continue  # it has just ended
+            continue  # it has ended meanwhile
     return found
 
 
 def hosts(faults: Mapping[int, Sequence[str]], mark: str) -> PlainHosts:
-    """Plain hosts, those in `faults` with theirs."""
+    """Plain hosts, with the given `faults` by index."""
 
     def env(worker: Worker) -> dict[str, str]:
         mine = faults.get(worker.index, ())
         broken = {"PYTHONPATH": str(_BROKEN)} if "no torch" in mine else {}
-        # Else the torch of whatever runs on this machine would be taken, which may be half installed.
+        # Otherwise the torch of any process on this machine would be used, which may be half installed.
         path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
         return {MARK: mark, "PATH": path, FAULTS: " ".join(f.replace(" ", "-") for f in mine), **broken}
 
@@ -193,15 +193,15 @@ def hosts(faults: Mapping[int, Sequence[str]], mark: str) -> PlainHosts:
     return PlainHosts(prefix, env)
 
 
-#: Processes that want the CPU of a starved worker.
+#: Number of processes that compete for the CPU of a starved worker.
 _NEIGHBOURS = 6
-#: In here lies a torch that cannot be imported.
+#: A folder with a torch that cannot be imported.
 _BROKEN = Path(__file__).parent / "broken"
 
 
 @contextmanager
 def hungry_neighbours(count: int) -> Iterator[None]:
-    """Processes that want the first CPU for themselves."""
+    """Processes that keep the first CPU busy."""
     burning = [
         subprocess.Popen(["taskset", "-c", "0", sys.executable, "-c", "while True: pass"], start_new_session=True)
         for _ in range(count)
@@ -224,13 +224,13 @@ async def drive(
     extra: str = "",
     idle: float = stages.IDLE,
 ) -> Told:
-    """Roll call and the checks that these faults need, on `count` plain hosts. `idle`: seconds without a sign of life
-    after which a rank hangs."""
+    """Run the roll call and the checks for these faults on `count` plain hosts. `idle`: seconds without progress after
+    which a rank counts as hung."""
     mark = mark or os.urandom(8).hex()
     wanted = checks or dict.fromkeys(c for names in faults.values() for n in names for c in CHECKS.get(n, _COLLECTIVES))
     known = workers(count)
     text = program(extra)
-    # No more is imported than a stage needs, and one worker alone has none with others.
+    # Import only what a stage needs; a single worker runs no group stage.
     config = {"seconds": 100, "torch": True, "nice": 0, "stages": list(wanted) if count > 1 else []}
     neighbours = _NEIGHBOURS if any("starved" in names for names in faults.values()) else 0
     with mock.patch.object(session, "program", return_value=text), mock.patch.object(stages, "IDLE", idle):
@@ -240,7 +240,7 @@ async def drive(
             missing = await asked.roll_call(30)
             assert not missing, missing
             run = Run(asked, tuple(known), Options(tier), told.report)
-            await chosen(run)  # torch is imported before somebody else wants the CPU
+            await chosen(run)  # import torch before other processes compete for the CPU
             with hungry_neighbours(neighbours):
                 for check in wanted:
                     await _ALL[check](run)  # type: ignore[misc]
@@ -252,7 +252,7 @@ async def drive(
 def driven(
     count: int, faults: Mapping[int, Sequence[str]], checks: Sequence[str] | None = None, **more: object
 ) -> Told:
-    """The same, and whatever the faults do, nothing is left behind."""
+    """Like `drive`; also checks that nothing is left behind."""
     told = asyncio.run(drive(count, faults, checks, **more))  # type: ignore[arg-type]
     end = time.monotonic() + 3
     while told.left_behind and time.monotonic() < end:

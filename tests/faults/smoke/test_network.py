@@ -1,4 +1,4 @@
-"""Each fault of a network once, on four hosts that are network namespaces; and what must not disturb."""
+"""Each network fault on four hosts (network namespaces), and conditions that must not disturb the test."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_fault_of_speed_is_named_and_nothing_else(kind):
 
 @spaces
 def test_a_fault_that_cuts_workers_off_is_named_and_nothing_else():
-    """Three networks at once: most of it is waiting."""
+    """Three networks at the same time, because the test mostly waits."""
     kinds = [kind for kind in SINGLE if single(kind, 4, random.Random()).hard and kind != "silent worker"]
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(named, kinds))
@@ -113,7 +113,7 @@ def test_an_agent_that_falls_silent_is_named_soon():
 
 
 def test_strangers_at_the_port_do_not_disturb_and_get_nothing():
-    """Connections that say nothing, too little, the wrong token or far too much, held open while the workers talk."""
+    """Connections that send nothing, too little, a wrong token or too much, kept open during the test."""
     strange = [b"", b"GET / HTTP/1.1\r\n\r\n", b"x" * 37, b"\0" * 4096]
 
     async def talk() -> tuple[list[bytes], list[dict[str, Any]]]:
@@ -124,7 +124,7 @@ def test_strangers_at_the_port_do_not_disturb_and_get_nothing():
             told = await session.ask({worker.name: {"cmd": "listen"} for worker in known}, 10)
             ports = [(told[worker.name].fields or {})["port"] for worker in known]
             visitors = []
-            for number in range(600):  # more than are let in at once
+            for number in range(600):  # more than are accepted at the same time
                 visitor = socket.create_connection(("127.0.0.1", ports[number % 2]), 5)
                 open_.callback(visitor.close)
                 visitor.sendall(strange[number % 4])
@@ -143,7 +143,7 @@ def test_strangers_at_the_port_do_not_disturb_and_get_nothing():
 
 
 def _rest(visitor: socket.socket) -> bytes:
-    """What the server said before it hung up."""
+    """The data that the server sent before it closed the connection."""
     try:
         return visitor.recv(100)
     except ConnectionResetError:

@@ -1,4 +1,4 @@
-"""Faults of ranks on plain hosts with real gloo ranks: who is named, who else, and what is left behind."""
+"""Rank faults on plain hosts with real gloo ranks: named culprits, other findings, leftovers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROOT = Path(__file__).parents[3]
 
 
 def test_wrong_values_of_four_kinds_name_four_workers() -> None:
-    """Each in its own check, two in the last one, all confirmed by a second look."""
+    """Each in a separate check, the last two in one; all confirmed by a second test."""
     faults = {1: ["computes wrong"], 2: ["sends wrong"], 3: ["diverges"], 4: ["wrong gradients"]}
     told = driven(5, faults, ("device", "collectives", "ddp"))
     found = [(f.check, f.culprit and f.culprit.worker, f.severity, f.confirmed) for f in told.report.findings]
@@ -35,7 +35,7 @@ def test_wrong_values_of_four_kinds_name_four_workers() -> None:
 
 
 def test_three_that_end_or_hang_are_named_and_the_others_are_still_tested() -> None:
-    """All at once in one stage. The next one goes on without them."""
+    """All three in one stage. The next stage continues without them."""
     told = driven(5, {0: ["hangs"], 1: ["segfaults"], 3: ["exits"]}, ["collectives"] * 2, idle=2)
     evidence = {f.culprit.worker: f.evidence for f in told.report.findings if f.culprit}
     assert set(evidence) == {"worker-0", "worker-1", "worker-3"}, told.lines()
@@ -55,7 +55,7 @@ def test_ranks_that_never_start_and_one_that_is_stopped() -> None:
         ("device", "worker-2"),
         ("collectives", "worker-0"),
     }, told.lines()
-    # Nobody is left for the fourth to talk to.
+    # The fourth rank has no partner left.
     untested = {one[:2] for one in found if one[3] is Severity.INCOMPLETE}
     assert untested == {("collectives", f"worker-{at}") for at in (1, 2, 3)}, told.lines()
     assert any("cannot be started: Resource temporarily unavailable" in one[2] for one in found)
@@ -66,7 +66,7 @@ def test_ranks_that_never_start_and_one_that_is_stopped() -> None:
 def test_two_slow_ranks_are_named_once_they_were_slow_alone() -> None:
     told = driven(5, {1: ["sleeps"], 3: ["burns"]})
     warned = {f.culprit.worker for f in told.report.findings if f.culprit and f.severity is Severity.WARN}
-    # Beside other tests one may wait for a CPU, also alone: then it is not judged, and the note says so.
+    # With other tests running, a rank may be starved even alone: then it is not judged, and the note reports it.
     judged = "also alone" not in told.report.checks[0].note
     assert warned == {"worker-1", "worker-3"} or (not judged and warned < {"worker-1", "worker-3"}), told.lines()
 
@@ -79,7 +79,7 @@ def test_a_starved_rank_is_not_called_slow() -> None:
 
 
 def test_a_worker_without_torch_is_said_and_one_that_never_forks_is_named_at_once() -> None:
-    """The first is not accused. Once torch is imported nothing is waited for."""
+    """The first is not accused. After the import of torch there is no further wait."""
     told = driven(4, {1: ["no torch"], 3: ["never forks"]}, ("device", "collectives"))
     found = {(f.check, f.severity, f.culprit and f.culprit.worker): f.evidence for f in told.report.findings}
     assert set(found) == {
@@ -104,7 +104,7 @@ def test_one_worker_has_a_device_and_nobody_to_talk_to() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_of_a_client_that_is_ended(how: signal.Signals, tmp_path: Path) -> None:
-    """While one rank hangs and the others wait for it."""
+    """The client is killed while one rank hangs and the others wait for it."""
     mark = os.urandom(8).hex()
     there = tmp_path / "hangs"
     extra = f"_before(Collectives, 'all_gather', lambda *_: open({str(there)!r}, 'w'))"
@@ -123,5 +123,5 @@ asyncio.run(drive(2, {{1: ["hangs"]}}, mark={mark!r}, extra={extra!r}))
     end = time.monotonic() + 5
     while rankfaults.marked(mark) and time.monotonic() < end:
         time.sleep(0.05)
-    assert len(ranks) >= 4  # agents, zygotes and at least one of the ranks
+    assert len(ranks) >= 4  # agents, zygotes and at least one rank
     assert not rankfaults.marked(mark)

@@ -1,4 +1,4 @@
-"""Mounts that are really wrong, each on one of four hosts that have mounts of their own: exactly that one is named."""
+"""Real mount faults, each on one of four hosts with separate mount namespaces: exactly that host is named."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BAD = 2
 
 
 class Site:
-    """The folder that all hosts share, and where each of them mounts it."""
+    """The folder shared by all hosts, and its mount point on each of them."""
 
     def __init__(self, folder: Path) -> None:
         self.shared, self.at = folder / "shared", folder / "mnt"
@@ -54,7 +54,7 @@ class Site:
         self.at.mkdir()
 
     def prefix(self, bad: Callable[[], str]) -> Callable[[Worker], Sequence[str]]:
-        """The words before the command of each host. `bad` gives the shell's words that mount it on host 2."""
+        """The words before the command of each host. `bad` returns the shell command that mounts it on host 2."""
 
         def words(worker: Worker) -> Sequence[str]:
             mount = bad() if worker.index == BAD else f"mount --bind {self.shared} {self.at}"
@@ -165,12 +165,12 @@ def test_a_volume_of_its_own_on_each_is_not_judged(site: Site) -> None:
 @needs_fuse
 @pytest.mark.parametrize(("operation", "step"), [("opendir", "open"), ("fsync", "fsync")])
 def test_a_mount_that_hangs(site: Site, monkeypatch: pytest.MonkeyPatch, operation: str, step: str) -> None:
-    """Really so: who asks waits in the kernel, and SIGKILL does not end it. The agent ends all the same."""
+    """A real hang: the reader is in an uninterruptible wait, and SIGKILL has no effect. The agent still ends."""
     monkeypatch.setattr(storage, "_PATIENCE", 1.0)
     begun = time.monotonic()
     report = asyncio.run(_run(site, site.fuse(f"{operation}=hang")))
     assert time.monotonic() - begun < 20
-    assert os.listdir(site.shared) == []  # another worker has removed its file
+    assert os.listdir(site.shared) == []  # removed by another worker
     only(report, site, f" s to {step} (process state ")
     assert report.findings[0].evidence.startswith("hangs: no answer in 1.")
 
@@ -187,7 +187,7 @@ def test_a_mount_that_reads_otherwise(site: Site) -> None:
 
 @needs_fuse
 def test_a_mount_that_reads_otherwise_once(site: Site) -> None:
-    """The second look is in order, and takes nothing back."""
+    """The second look is correct, but the fault stays reported."""
     (finding,) = check(site, site.fuse("read=once")).findings
     assert finding.culprit is not None
     assert (finding.culprit.worker, finding.severity, finding.confirmed) == (f"worker-{BAD}", Severity.FAIL, False)
@@ -195,7 +195,7 @@ def test_a_mount_that_reads_otherwise_once(site: Site) -> None:
 
 @needs_fuse
 def test_what_all_mount_of_a_network_is_found(site: Site) -> None:
-    """Nobody names it: FUSE stands for file systems that others see, too."""
+    """The user did not name it; FUSE counts as a shared file system."""
 
     async def run() -> Report:
         report = Report("quick")
@@ -278,7 +278,7 @@ def test_files_go_when_the_client_is_interrupted(site: Site, monkeypatch: pytest
 
 
 def test_a_file_that_somebody_put_there_is_neither_followed_nor_removed(site: Site, tmp_path: Path) -> None:
-    """Who guessed the token and laid a link in the way gets nothing written through it."""
+    """An attacker who guessed the token and created a link there gets no data written through it."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     token = secrets.token_hex(8)

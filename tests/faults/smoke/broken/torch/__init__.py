@@ -1,3 +1,3 @@
-"""Stands for a torch whose libraries are not there."""
+"""A torch whose libraries are missing."""
 
 raise ImportError("libcudart.so.12: cannot open shared object file")
