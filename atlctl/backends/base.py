@@ -364,7 +364,7 @@ class Controller(Protocol):
     async def carry_out(self, plan: Plan, timeout: float, told: Callable[[str], None]) -> Sequence[StopResult]:
         """Carry out the plan on exactly its job (the UID must still match) and wait up to `timeout` seconds.
 
-        Calls `told` with a line of text once the request is accepted. Raises AtlctlError if it is refused.
+        `told` is called once the request is accepted. Raises AtlctlError if it is refused.
         """
 
     async def stop(self, job: Job, workers: Sequence[Worker], grace: float) -> Sequence[StopResult]:

@@ -1,4 +1,4 @@
-"""What one short command in a worker prints, for the backend's own questions; and one of them: who holds which rank."""
+"""Run short commands in workers for the backend's own questions, such as which worker holds which rank."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _AT_ONCE, _SECONDS, _LIMIT = 64, 20.0, 64 * 1024
 
 
 async def stdout_of(executor: Executor, worker: Worker, argv: Argv, limit: int) -> bytes | None:
-    """Up to `limit` bytes of its standard output; None where it did not end with exit code 0."""
+    """The command's standard output, at most `limit` bytes; None if its exit code is not 0."""
     data, last = await _run(executor, worker, argv, limit)
     return data if isinstance(last, Exited) and last.exit_code == 0 else None
 
 
 async def file_of(executor: Executor, worker: Worker, path: str, limit: int) -> bytes | None:
-    """Up to `limit` bytes of a regular file there; None where it is none, or cannot be read. A link at its end is not
-    followed."""
+    """The first `limit` bytes of a regular file in the worker; None if it is another kind of file or cannot be read. A
+    symbolic link as the last component is not followed."""
     return await stdout_of(executor, worker, Argv(("sh", "-c", shell("read_file"), "sh", path, str(limit))), limit)
 
 
 async def told_by(executor: Executor, worker: Worker, argv: Argv, limit: int) -> bytes:
-    """The same. Raises Unreachable, AtlctlError where it did not."""
+    """As `stdout_of`, but raises Unreachable or AtlctlError if the exit code is not 0."""
     data, last = await _run(executor, worker, argv, limit)
     match last:
         case Exited(exit_code=0):
@@ -56,8 +56,8 @@ async def _run(executor: Executor, worker: Worker, argv: Argv, limit: int) -> tu
 
 
 async def living(executor: Executor, workers: Sequence[Worker]) -> RankMap | None:
-    """What `workers`, which live, hold by the environment of torchrun's processes. None where no worker has any, or two
-    have the same rank."""
+    """The ranks of the living `workers`, from the environment of torchrun's processes. None if there are no ranks, or
+    if two workers have the same one."""
     answers = await ask_each(workers, lambda worker: _ranks(executor, worker), _AT_ONCE)
     found: dict[int, str] = {}
     for worker, ranks in zip(workers, answers, strict=True):

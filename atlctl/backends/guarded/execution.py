@@ -1,13 +1,14 @@
-"""One command in one place: the messages of its stream, and the words of the wrapper that runs it, to events.
+"""Run one command in one place: turn the messages of its stream, and those of its wrapper, into events.
 
-What is believed of an end, in this order:
+How the command ended is decided by these, in this order:
 
-- The wrapper's word that it was not started: FailedToStart.
-- The transport's status, which comes after all output, and with it the wrapper's word, which alone can prove a signal.
-- The wrapper's words at the end of both streams: the command's own output is whole. No status comes while a child of it
-  holds them open. What the child prints is passed on for a moment; then a look into the place shows whether something
-  is left there, of which more may come that is not shown: `truncated`.
-- Everything else is Lost: a connection that ended before either, a wrapper that was killed.
+- The wrapper reports that the command was not started: FailedToStart.
+- The transport's exit status, which comes after all output, together with the wrapper's report, the only proof of a
+  signal.
+- The wrapper's marks at the end of both streams: the command's own output is complete. No exit status arrives while a
+  child of the command holds the streams open. The child's output is passed on for a moment; then a check shows whether
+  processes are left whose later output is not shown: `truncated`.
+- Everything else is Lost: the connection ended before any of these, or the wrapper was killed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from atlctl.i18n import Message
 from atlctl.jobs.errors import AtlctlError
 from atlctl.jobs.model import Worker
 
-# What this needs of a transport: streams to commands in one place, and words for what goes wrong.
+# The transport: opens streams to commands in one place, and describes its errors.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Channel(Protocol):
         """The next message; None when the stream is over, or the connection is gone."""
 
     async def send(self, data: bytes) -> bool:
-        """Input for the command. Waits while the stream is full; False where nobody takes it."""
+        """Send input to the command. Waits while the stream is full; False if the command no longer reads it."""
 
     async def close_stdin(self) -> None:
         """The end of input, where the transport has one."""
@@ -77,16 +78,16 @@ class Place(Protocol):
         """What `open` takes for `words`; run by the shell text `text`, whose arguments `before` and they are then."""
 
     def impossible(self, words: tuple[str, ...], command: str) -> FailedToStart | None:
-        """Why nothing is opened for these words, None where it can be."""
+        """Why the transport cannot run these arguments; None if it can."""
 
     async def reach(self) -> None:
-        """What must be there before anything can be sent. Given up on, nothing was sent. Raises AtlctlError."""
+        """Connect. If this is cancelled, nothing was sent. Raises AtlctlError."""
 
     async def open(self, command: str, *, half_close: bool = False, size: TerminalSize | None = None) -> Channel:
         """Raises AtlctlError. `half_close`: the end of input must be tellable. `size`: of a terminal."""
 
     def refused(self, error: AtlctlError, *, half_close: bool = False) -> FailedToStart | Lost:
-        """What an error of `open` means for the command, which never ran; or may have, where no answer came."""
+        """The event for an error of `open`: the command never ran, or may have run if no answer came."""
 
 
 # Second streams to where a command runs: the watcher of one whose own stream cannot be the lifeline, and a look.
@@ -108,7 +109,7 @@ class Watcher:
 
     @classmethod
     async def begin(cls, place: Place, mark: str, start: tuple[str, str], *, terminal: bool) -> Watcher | None:
-        """A watcher that reads, None where none can be had."""
+        """Start a watcher and wait until it reads; None if it cannot be started."""
         command = place.command((), guard.WATCH, (mark, *start, "HUP" if terminal else ""), stdin=True)
         try:
             watcher = cls(await place.open(command), mark)
@@ -129,7 +130,7 @@ class Watcher:
             await self.close()
 
     async def ask(self) -> None:
-        """Have it look whether the command's shell lives: `death` returns if not."""
+        """Ask the watcher whether the command's shell is alive; `death` returns if it is not."""
         await self._channel.send(b"?\n")
 
     async def death(self) -> bool:
@@ -188,7 +189,7 @@ async def anything_left(place: Place, mark: str, start: tuple[str, str]) -> bool
 LINGER_SECONDS, LOOK_SECONDS = (0.3, 2.0), 5.0
 #: Bytes that are passed on of what a child prints to a stream after the command's own output.
 AFTERMATH = 1 << 20
-#: Seconds of silence until it is asked, and asked again, whether the command's shell still lives.
+#: Seconds without output until the guard is asked, and asked again, whether the command's shell is still alive.
 ASK_SECONDS = 2.5
 #: Seconds that an end may take beyond its grace: the watcher gives SIGKILL 5 s. And for the wrapper's first word.
 END_MARGIN_SECONDS, WORD_SECONDS = 6.0, 3.0
@@ -262,7 +263,7 @@ class GuardedExecution:
     async def __aiter__(self) -> AsyncIterator[Event]:
         await self._begin()
         if self._last is not None:
-            self._ready.set()  # nobody waits for a command that never begins
+            self._ready.set()  # so that no caller waits for a command that never starts
         while True:
             while self._events:
                 event = self._events.popleft()
@@ -347,10 +348,10 @@ class GuardedExecution:
             await self._channel.close()
 
     def _ask(self) -> None:
-        """Have the guard look whether the command's shell lives: a stream that others hold open does not tell.
+        """Ask the guard whether the command's shell is alive: a stream that other processes hold open does not show it.
 
-        Only when all was read that came: a server that has closed the connection behind output that is still on its way
-        would answer by a reset, which takes that output along.
+        Only after everything received was read: if the server has already closed the connection, sending causes a
+        reset, which discards output in flight.
         """
         now = asyncio.get_running_loop().time()
         if self._listening is None or now - self._listening < 0.9 * ASK_SECONDS:
@@ -451,7 +452,7 @@ class GuardedExecution:
             taken = self._words[output.stream]
             own, words = taken.feed(output.data)
             if words and self._request.tty is not None:
-                own += taken.rest()  # what follows is the command's: nothing typed is held back
+                own += taken.rest()  # from here on it is the command's output
             if own != output.data:
                 output = Output(output.stream, own)
         if output.data and not self._started and self._wrapped:
@@ -544,7 +545,7 @@ class GuardedExecution:
         return Lost(NO_STATUS)
 
     def _exited(self) -> Event:
-        """What the wrapper said of the end."""
+        """The end as the wrapper reported it."""
         if self._exit is None:
             return Lost(Message("the shell that waited for the command was ended"))
         if self._exit.never_ran:
@@ -618,7 +619,7 @@ class GuardedExecution:
         await self._open(self._place)
 
     def _finish(self, event: Event) -> None:
-        """`event` is the end. What is held back comes before it."""
+        """End with `event`, after the output that was held back."""
         if self._last is not None:
             return
         if self._wrapped and isinstance(event, Exited) and not self._started:
@@ -653,7 +654,7 @@ class GuardedExecution:
 
     @property
     def _over(self) -> bool:
-        """Nobody reads its input any more, though the server may still take it."""
+        """The command no longer reads its input, although the server may still accept it."""
         return self._last is not None or self._ending is not None
 
     async def _send(self, data: bytes) -> bool:
@@ -722,7 +723,8 @@ class GuardedExecution:
                         await self._read_on()
 
     async def _read_on(self) -> None:
-        """Receive one message, unless somebody else does meanwhile: what the caller waits for may be in that one."""
+        """Receive one message, or return once another task received one: it may be the one that the caller waits
+        for."""
         before = self._received
         async with self._reading:
             if self._received == before and not self._hung_up:
@@ -768,7 +770,7 @@ class GuardedExecutor:
 
 
 def _impossible(words: tuple[str, ...]) -> FailedToStart | None:
-    """Why these words are no command anywhere, None where they are one."""
+    """Why these arguments cannot be run on any transport; None if they can."""
     if not words:
         return FailedToStart(125, Message("no command"))
     if any("\0" in word for word in words):

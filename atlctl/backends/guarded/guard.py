@@ -1,9 +1,9 @@
 r"""The `sh` texts that run a command in a container, show how it ended, and end it when its client is gone.
 
-Kubernetes kills nothing when an exec's client goes away. What does reach the container is the end of the exec's
-stdin, however the client died, so a *watcher* reads it beside the command: at its end the command and all that it
-started get SIGTERM and, a second later, SIGKILL. Only a network that parts without a word (no FIN, no RST) leaves the
-end of stdin to the timeouts of API server and kubelet, which may be hours.
+Kubernetes kills nothing when an exec's client goes away. What does reach the container is the end of the exec's stdin,
+however the client died, so a *watcher* reads it beside the command: at its end the command and all that it started get
+SIGTERM and, a second later, SIGKILL. Only a network that is cut silently (no FIN, no RST) leaves the end of stdin to
+the timeouts of API server and kubelet, which may be hours.
 
 Texts for dash, busybox and bash as `sh`, in `remote/sh/guard/`:
 
@@ -12,16 +12,16 @@ Texts for dash, busybox and bash as `sh`, in `remote/sh/guard/`:
 - `INPUT`, `TERMINAL`: the exec's stdin is the command's. The watcher is a separate exec. With `INPUT` the command
   does not start before the first line of input, which the client sends when the watcher reads: a client that dies
   before that leaves nothing.
-- `WATCH`: only the watcher. It also ends what a command left behind after its own end. `LOOK`: says if there is any.
+- `WATCH`: only the watcher. It also ends processes that a command leaves behind. `LOOK`: reports if there are any.
 
 Words for the client go to stderr behind a random mark (on a terminal: to its output), so that they cannot be taken for
 the command's own output. S goes to stdout as well, since either stream may overtake the other on its way:
 
     S PID TIME       the command is about to be started; PID and start time (of /proc) of the exec's first process
     F CODE           it could not be: 126, 127
-    X [TEXT] CODE    it ended; CODE as shells give it. TEXT is what the shell says of an end by signal. What the command
-                     itself wrote to stderr came before
-    E                on stdout: what the command itself wrote to it came before
+    X [TEXT] CODE    it ended; CODE as shells give it. TEXT is the shell's message about a signal. All stderr of the
+                     command itself came before
+    E                on stdout: all stdout of the command itself came before
     D                the shell that is the exec was killed, and how the command ends will not be known: it is ended
     R                the separate watcher reads
     G                nothing of the command is left
@@ -35,10 +35,10 @@ added), every child of those, and every child of the shell that waits. Only proc
 looked at, so that a worker with a thousand processes is searched fast. A process that cleans its environment and loses
 its parents is not found.
 
-Shells turn a death by signal N into 128 + N. That it *was* a signal is proven by what they say besides: dash and
-busybox name the signal of a foreground child (not SIGINT and SIGPIPE), bash in `jobs`. In the background of dash the
-command would ignore SIGINT, and so it would in that of a bash with a trap on EXIT: there a file of no known format has
-"ended with 126", not "never run". busybox itself lets its children ignore SIGQUIT.
+Shells turn a death by signal N into 128 + N. That it *was* a signal is proven by their messages: dash and busybox name
+the signal of a foreground child (not SIGINT and SIGPIPE), bash in `jobs`. In the background of dash the command would
+ignore SIGINT, and so it would in that of a bash with a trap on EXIT: there a file of no known format has "ended with
+126", not "never run". busybox itself lets its children ignore SIGQUIT.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ _SPECIAL = re.compile(r"[\x00-\x1f\x7f\\'%!\udc80-\udcff]")
 
 #: The begin of every mark. Its first character is not in the rest, see `WordFilter`.
 _MARK = "@atlctl-"
-#: Characters of a line of the wrapper; what is longer is none.
+#: The longest line of the wrapper, in characters.
 _LINE_LIMIT = 400
-#: What the shells say of an end that was none by signal.
+#: Shell messages about an end without a signal.
 _BY_ITSELF = re.compile(r"\b(?:Done|Exit)\b|\([0-9]{1,3}\)")
-#: What bash says of a child that has not ended, and where it was asked too late.
+#: The message of bash about a child that has not ended, and if it was asked too late.
 _RUNS = re.compile(r"\bRunning\b")
 _TOO_LATE = re.compile(r"\S{1,100}: line [0-9]{1,9}: jobs: %%: no such job")
 #: Where bash begins to speak of a child.
@@ -92,7 +92,7 @@ def new_mark() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the command ended: its code as shells give it, the signal where one is proven; or that it never ran."""
+    """How the command ended: its exit code as shells give it, and the signal if one is proven; or that it never ran."""
 
     code: int
     signal: int | None
@@ -100,7 +100,7 @@ class Ending:
 
 
 def ending(text: str) -> Ending | None:
-    """What follows X. None where the shell that waited was itself ended, and nothing is known."""
+    """Parse the text after X. None if the waiting shell was itself killed, so that the end is unknown."""
     said, _, last = text.rpartition(" ")
     if not (last.isascii() and last.isdigit() and len(last) < 4):
         return None
@@ -120,7 +120,8 @@ class WordFilter:
         self._held = b""
 
     def feed(self, data: bytes) -> tuple[bytes, list[str]]:
-        """The command's own bytes, and whole words. What may be the begin of a word is held back."""
+        """The command's own bytes, and complete messages of the wrapper. The possible beginning of a message is held
+        back."""
         if self._held:
             data, self._held = self._held + data, b""
         mark = self._mark
@@ -145,7 +146,7 @@ class WordFilter:
         return (own + data if own else data), words
 
     def rest(self) -> bytes:
-        """What was held back, at the end of the stream. A word of the wrapper that was cut is not output."""
+        """The bytes held back, at the end of the stream. A truncated message of the wrapper is not output."""
         held, self._held = self._held, b""
         return held if len(held) <= len(_MARK) else b""
 

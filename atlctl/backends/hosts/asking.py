@@ -1,6 +1,6 @@
 """One question to one host: the program that answers there, sent as text, and what its answer means.
 
-What hosts say is hostile: it is taken apart with care.
+Answers of hosts are untrusted input.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def request(question: str, details: dict[str, Any]) -> ExecRequest:
 
 
 class Why(StrEnum):
-    """Why a question has no answer. The first ones are a host's own words for it, see `telling.py` there."""
+    """The reason why a query has no answer. The first values are sent by the host, see `telling.py` in `remote`."""
 
     ABSENT = "absent"
     REPLACED = "replaced"
@@ -136,7 +136,7 @@ class CannotStartError(AtlctlError):
 
 
 def worker_of(name: str, index: int = 0) -> Worker:
-    """What an executor needs of a worker."""
+    """A minimal Worker for an executor."""
     return Worker(name, index, State.UNKNOWN)
 
 
@@ -175,7 +175,7 @@ async def ask_for_bytes(
 
 
 def _answer(out: bytes) -> tuple[dict[str, Any] | None, bytes]:
-    """The line of the answer and what follows it. Before it stands what the login's shell may print."""
+    """Split the output into the answer's line and the rest. The login shell may print other lines before it."""
     rest = out
     for _ in range(MAX_NOISE):
         line, newline, rest = rest.partition(b"\n")
@@ -268,7 +268,7 @@ async def each(keys: Iterable[K], work: Callable[[K], Awaitable[T]]) -> dict[K, 
 
 
 class Lines:
-    """The output of one execution as lines, for a dialogue. `said`: what came on standard error."""
+    """The output of one execution as lines, for a dialogue. `said`: its standard error."""
 
     def __init__(self, execution: Execution) -> None:
         self._events: AsyncIterator[Event] = aiter(execution)

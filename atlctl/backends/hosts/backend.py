@@ -1,4 +1,4 @@
-"""What jobs under supervisors have in common as a backend, wherever they run: stop, removal, what they do not have."""
+"""The common part of the backends with supervisors (this machine, hosts): stop, removal, unsupported operations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SupervisedBackend:
     """A part of `atlctl.backends.base.Backend`."""
 
     name: str
-    #: Where its jobs are, and the command that removes what is left of one.
+    #: The place of its jobs, and the command that removes an ended one.
     where: ClassVar[str]
     removal: ClassVar[str]
 
@@ -84,7 +84,7 @@ class SupervisedBackend:
 
 
 def ended(name: str, told: Mapping[str, Any]) -> StopResult:
-    """What a supervisor has told of the end of a worker."""
+    """The end of a worker as its supervisor reported it."""
     processes, reason = whole(told.get("processes")) or 0, text(told.get("reason"), _LIMIT)
     match told.get("how"):
         case "terminated" | "killed" | "already-ended" as how:

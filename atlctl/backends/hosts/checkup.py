@@ -32,7 +32,7 @@ Status = Literal[
     "ok", "key-unknown", "key-changed", "key-revoked", "login", "name", "refused", "late", "config", "shell", "other"
 ]
 
-# The time first: what comes behind it may take a while.
+# The time comes first, because the rest may take a while.
 _QUESTION = (
     *("sh", "-c", f'echo "T `date +%s`"\n({shell("find_python")}) 2>/dev/null\nexit 0', "sh", "-I -S"),
     'import sys; print("P %d.%d.%d" % sys.version_info[:3]); sys.exit(97 * (sys.version_info < (3, 8)))',
@@ -44,10 +44,10 @@ _PYTHON = re.compile(rb"^P ([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})$", re.MULTIL
 
 @dataclass(frozen=True, slots=True)
 class HostCheck:
-    """What one host answered. `error` says why not, where `status` is not ok.
+    """The result of checking one host. `error`: the reason, if `status` is not ok.
 
-    `python`: the newest that was found, None where there is none; `fits`: it is 3.8 or newer. `clock`: between which
-    two figures its clock's distance from this one's lies, in seconds.
+    `python`: the newest version found, None if there is none; `fits`: it is 3.8 or newer. `clock`: bounds of the offset
+    of its clock from the local one, in seconds.
     """
 
     name: str
@@ -61,7 +61,7 @@ class HostCheck:
 
 @dataclass(frozen=True, slots=True)
 class KnownFile:
-    """A known_hosts file: how many lines say something, None where it is not there; and what is wrong with it."""
+    """A known_hosts file: its number of entries, None if it does not exist; and its problem, if any."""
 
     path: str
     entries: int | None
@@ -123,7 +123,7 @@ async def _one(
 
 
 def status_of(error: AtlctlError) -> Status:
-    """What kind of failure to connect this is."""
+    """Classify a failure to connect."""
     cause = error.__cause__
     if isinstance(error, HostKeyRefused):
         kinds: dict[str, Status] = {"unknown": "key-unknown", "changed": "key-changed", "revoked": "key-revoked"}
@@ -140,7 +140,7 @@ def status_of(error: AtlctlError) -> Status:
 
 
 def _read(checked: HostCheck, said: bytes, begun: float, ended: float) -> HostCheck:
-    """What the script printed; a login's shell may print something besides."""
+    """Parse the script's output; the login shell may have printed other lines."""
     told, pythons = _TIME.search(said), _PYTHON.findall(said)
     clock = None
     if told is not None:
@@ -153,7 +153,7 @@ def _read(checked: HostCheck, said: bytes, begun: float, ended: float) -> HostCh
 
 
 def known_files(paths: Sequence[str]) -> list[KnownFile]:
-    """What is to be said of each of these known_hosts files."""
+    """Check each of these known_hosts files."""
     found = []
     for path in map(os.path.expanduser, paths):
         if not os.path.isfile(path):

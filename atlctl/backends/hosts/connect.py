@@ -72,13 +72,13 @@ class Target:
 
     @property
     def known_as(self) -> tuple[str, int]:
-        """What known_hosts has it under: an alias stands there without a port."""
+        """The name and port in known_hosts: an alias is listed without a port."""
         return (self.host, self.port) if self.key_alias is None else (self.key_alias, 22)
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What the configuration of ssh says of a host, or of all that it does not tell apart."""
+    """The settings of the ssh configuration for a host, or for all hosts that it treats alike."""
 
     options: Any
     #: Its `host` is that of one of them.
@@ -89,7 +89,7 @@ class _Said:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How such hosts are connected to: what asyncssh is given, made once, since all hosts of a list mostly share it."""
+    """The connection options for asyncssh, made once for all hosts with the same settings."""
 
     given: dict[str, Any]
     known: Entries
@@ -123,7 +123,7 @@ class Connections:
             raise
 
     def rest(self, host: Host) -> None:
-        """One user less. A connection that nobody uses is kept for the next one, unless many are."""
+        """Release a connection. An unused connection is kept for the next command, unless there are many."""
         self._users[host] -= 1
         if self._users[host] > 0:
             return
@@ -149,12 +149,12 @@ class Connections:
         await self._keys.aclose()
 
     def target(self, host: Host) -> Target:
-        """What the configuration makes of a host. Raises UsageError."""
+        """Apply the configuration to a host. Raises UsageError."""
         said = self._of(host)
         return replace(said.target, host=str(said.options.config.get("Hostname", host.name)))
 
     def _key(self, host: Host) -> object:
-        """The same for hosts that the configuration does not tell apart."""
+        """The same key for hosts with the same settings."""
         return (host.user, host.port) if self._alike else host
 
     def _of(self, host: Host) -> _Said:
@@ -371,7 +371,7 @@ def _all_alike(config: str) -> bool:
 
 
 def user_config() -> str | None:
-    """The user's configuration of ssh, where there is one."""
+    """The path of the user's ssh configuration, if it exists."""
     path = Path("~/.ssh/config").expanduser()
     return str(path) if os.access(path, os.R_OK) else None
 
@@ -414,7 +414,7 @@ class _Introduction(asyncio.Protocol):
 
 
 class _Corked(asyncio.Transport):
-    """What is written until the event loop comes round goes out together."""
+    """Collects the writes of one iteration of the event loop, and sends them together."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__()

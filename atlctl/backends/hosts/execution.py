@@ -40,8 +40,8 @@ from atlctl.remote.supervisor.control import MAX_MESSAGE
 from atlctl.remote.supervisor.processes import peer_is_me
 
 READ_SIZE = 256 * 1024
-#: What a pipe holds at first, and how many of one client's are made to hold READ_SIZE once they were full: a fifth less
-#: CPU for much output. The kernel allows a user 64 MiB of pipes before it makes new ones small.
+#: The default capacity of a pipe, and how many pipes of a client are enlarged to READ_SIZE once they were full: a fifth
+#: less CPU for much output. Beyond 64 MiB of pipes of one user, the kernel makes new ones small.
 PIPE_SIZE, MOST_WIDENED = 64 * 1024, 64
 #: After the command's exit, seconds without output until pipes that a child of it keeps open are given up on.
 LINGER_SECONDS = 0.3
@@ -61,9 +61,9 @@ class LocalExecution:
         refusal: str | None,
         has_ended: Callable[[], bool],
     ) -> None:
-        """`refusal`: why it will not be started, None to start it. `token`: the same for all commands of a run.
+        """`refusal`: the reason not to start it, None to start it. `token`: the same for all commands of a run.
 
-        `has_ended` tells whether the end of the worker stands on record.
+        `has_ended` returns whether the end of the worker is recorded.
         """
         self._client = client
         self._refusal = refusal
@@ -85,7 +85,7 @@ class LocalExecution:
         self._asked_to_end = False
         self._exit: Event | None = None
         self._discarding = False
-        #: Bytes that may still be the command's own after its exit: what its pipes could hold.
+        #: Bytes that may still be the command's own after its exit: the capacity of its pipes.
         self._owed: dict[int, int] = {}
 
     def _hear(self, message: dict[str, Any] | None) -> None:
@@ -146,7 +146,7 @@ class LocalExecution:
                 await self._wait(LINGER_SECONDS if self._exit is not None else None)
         assert self._exit is not None
         if isinstance(self._exit, Exited) and self._streams:
-            # A child of it still holds the pipes: what that one writes is not the command's.
+            # A child of it still holds the pipes; its output is not the command's.
             self._exit = replace(self._exit, truncated=True)
         yield self._exit
 
@@ -373,7 +373,7 @@ def _no_pipe(error: OSError) -> AtlctlError:
 
 
 def _hung_up(descriptor: int) -> bool:
-    """True where nothing more can come: it is empty, and nobody holds its other end."""
+    """True if nothing more can come: the pipe is empty, and no process holds its other end."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return [event for _, event in poll.poll(0)] == [select.POLLHUP]
@@ -469,7 +469,7 @@ class ControlClient:
         """Send one request with descriptors beside it. Raises Unreachable when the connection has ended, and
         AtlctlError for a request that is too long to be one."""
         body = {"id": number, "uid": self._job.uid, "fds": len(descriptors), **message}
-        # Bytes that are no UTF-8 travel as escaped surrogates; `json.loads` reads them back.
+        # Bytes that are not UTF-8 are sent as escaped surrogates; `json.loads` restores them.
         data = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
         if len(data) > MAX_MESSAGE:
             raise AtlctlError(Message("the command line is too long"))
@@ -481,7 +481,7 @@ class ControlClient:
             await self._writable()
 
     def _begin(self, data: bytes, descriptors: Sequence[int]) -> bool:
-        """Send what the socket takes, with all descriptors; False where it takes nothing now."""
+        """Send as much as the socket accepts, with all descriptors; False if it accepts nothing now."""
         if self._sock is None:
             raise self._lost()
         try:

@@ -23,7 +23,7 @@ from atlctl.jobs.naming import and_more, pad_alike
 MAX_HOSTS, MAX_NAMED = 10_000, 100_000
 #: A number behind a colon from here on is a port.
 FIRST_PORT = 65
-#: What a host may be called: nothing that a shell, an option parser or a terminal would understand.
+#: Valid host names: without characters that are special to a shell, an option parser or a terminal.
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _ADDRESS = re.compile(r"[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\$?")

@@ -16,7 +16,7 @@ from asyncssh.public_key import get_default_certificate_algs, get_default_public
 from atlctl.i18n import Message, specific
 from atlctl.jobs.errors import NotAllowed, UsageError, unreadable
 
-#: Where they lie when the configuration of ssh names no others.
+#: The default files, unless the ssh configuration names others.
 USER_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 GLOBAL_FILES = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 #: Given for a name that may be none of an address: nothing is listed under it.
@@ -24,7 +24,7 @@ _NO_ADDRESS = "::"
 
 
 class HostKeyRefused(NotAllowed):
-    """The key that a host has shown is not taken; `why` tells what is wrong with it."""
+    """A host's key is refused; `why` is the problem with it."""
 
     def __init__(self, why: Literal["unknown", "changed", "revoked"], message: str, hint: str) -> None:
         super().__init__(message, hint)
@@ -32,8 +32,8 @@ class HostKeyRefused(NotAllowed):
 
 
 class _Known(asyncssh.SSHKnownHosts):
-    """Without the keys that were revoked, which asyncssh itself forgets where a host has no entry of its port but one
-    of all ports. So they are keys like others that nobody trusts."""
+    """Known hosts without revoked keys. asyncssh itself ignores a revocation if a host has no entry for its port but
+    one for all ports. Here a revoked key is an untrusted key like any other."""
 
     def __init__(self, text: str, revoked: asyncssh.SSHKnownHosts | None) -> None:
         super().__init__(text)
@@ -48,7 +48,7 @@ class _Known(asyncssh.SSHKnownHosts):
 
 
 class Entries:
-    """What some files say."""
+    """The entries of known_hosts files."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         """`texts`: of the files, by their paths. Raises ValueError, asyncssh.KeyImportError."""
@@ -67,8 +67,8 @@ class Entries:
         return key is not None and key in self.revoked.match(place, "", port)[0]
 
     def algorithms(self, place: str, port: int) -> Sequence[str]:
-        """The kinds of keys to ask for: those that are known first, and all others, or a host whose key is of another
-        kind by now would look like one with which no connection is possible. Empty where none is known."""
+        """The key algorithms to offer: those of known keys first, then all others (otherwise a host that changed its
+        kind of key would look like one without a common algorithm). Empty if no key is known."""
         host_keys, authorities, *_ = self.known.match(place, "", port)
         if not host_keys:
             return ()
@@ -127,7 +127,7 @@ class KnownHosts:
 
 
 def _text(data: bytes) -> str:
-    """Of a file. What is no ASCII stands in comments, for which asyncssh would leave out the line."""
+    """Decode a file. Anything that is not ASCII is in comments; asyncssh would skip the whole line."""
     return data.decode("ascii", "replace").replace("\ufffd", "?")
 
 
@@ -173,7 +173,7 @@ def refusal(place: str, port: int, entries: Entries, offered: asyncssh.SSHKey | 
             unknown,
             Message("ask the host's owner for its known_hosts line"),
         )
-    # That very key: what another look finds may be another's, and past a jump host it finds nothing.
+    # Exactly the key that was offered: another lookup may find another host's, and finds nothing behind a jump host.
     line = shlex.quote(f"{name} {_public(offered)}")
     return HostKeyRefused(
         "unknown",

@@ -15,7 +15,7 @@ import asyncssh
 from atlctl.i18n import Message, joined, specific
 from atlctl.jobs.errors import NotAllowed, unreadable
 
-#: What ssh looks for where nothing else is configured.
+#: The default key files of ssh.
 DEFAULTS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa", "~/.ssh/id_ed25519_sk", "~/.ssh/id_ecdsa_sk")
 _TRIES = 3
 _log = logging.getLogger(__name__)
@@ -31,7 +31,8 @@ class KeyProblem:
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """What became of a key's file: it was read, the agent holds it, there is none, or there is a problem."""
+    """The result for one key file: it was read, the agent holds the key, the file does not exist, or there is a
+    problem."""
 
     path: str
     status: Literal["read", "agent", "absent", "open", "encrypted", "unreadable"]
@@ -40,7 +41,7 @@ class KeyFile:
 
 
 class Keys:
-    """Keys by path. `ask` prompts for the passphrase of a path, None where nobody can be asked."""
+    """Keys by path. `ask` prompts for the passphrase of a path; None if there is no terminal."""
 
     def __init__(self, ask: Callable[[str], str | None]) -> None:
         self._ask = ask
@@ -70,11 +71,11 @@ class Keys:
             self._clients.append(client)
 
     def held(self, socket: str) -> int | None:
-        """How many keys the agent that was asked at `socket` has; None where it did not answer."""
+        """The number of keys of the agent at `socket`; None if it did not answer."""
         return None if socket in self._silent else len(self._agents.get(socket, ()))
 
     def files(self, paths: Sequence[str], agent: str) -> list[KeyFile]:
-        """What became of the keys at `paths`, once they were loaded together with those of `agent`."""
+        """The results for the keys at `paths`, after they were loaded together with those of `agent`."""
         held = self._agents.get(agent, {})
         found = []
         for path in map(os.path.expanduser, paths):
@@ -182,7 +183,7 @@ class LoginRefused(NotAllowed):
 
 
 def none_accepted(user: str, host: str, keys: Keys, paths: Sequence[str] | None = None) -> LoginRefused:
-    """What a refused login means. `paths`: the keys that were meant for it, None for all."""
+    """The error for a refused login. `paths`: the keys configured for it, None for all."""
     own = None if paths is None else {os.path.expanduser(path) for path in paths}
     why = joined(problem.text for path, problem in keys.problems.items() if own is None or path in own)
     return LoginRefused(user, host, why)

@@ -23,8 +23,8 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class HostList:
-    """`source` says where the hosts are from, `remarks` what was understood where it could be read in two ways. `own`:
-    the index of the worker that this process runs in, None where it is in none or cannot be told."""
+    """`source`: where the hosts are from; `remarks`: how ambiguous lines were read. `own`: the index of the worker that
+    this process runs in, None if it is not in a worker or if that is unknown."""
 
     name: str
     hosts: tuple[Host, ...]
@@ -34,7 +34,7 @@ class HostList:
 
     @property
     def job(self) -> Job:
-        """Nobody was asked yet: the state of each host is unknown."""
+        """No host was queried yet: the state of each host is unknown."""
         workers = tuple(
             Worker(host.name, index, State.UNKNOWN, node_rank=index, host=host.name, gpus=host.slots)
             for index, host in enumerate(self.hosts)

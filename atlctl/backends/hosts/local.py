@@ -27,7 +27,7 @@ class LocalExecutor:
 
     def __init__(self, job: Job, found: registry.Glance) -> None:
         self._client = ControlClient(job, found.folder)
-        # The same for all workers of a run: what commands print of their environment still folds.
+        # The same for all workers of a run, so that outputs that contain the environment can still be folded.
         self._token = os.urandom(8).hex()
         self._runs: Counter[str] = Counter()
         self._found = found
@@ -200,7 +200,7 @@ def _regular_file(path: str, limit: int) -> bytes | None:
 
 
 def _living_ranks(name: str) -> RankMap | None:
-    """The ranks of living torchrun children of a job, from their environments; None if none lives."""
+    """The ranks of living torchrun children of a job, from their environments; None if there are no such processes."""
     found: dict[int, str] = {}
     with contextlib.suppress(AtlctlError):
         job = registry.glance(name)
@@ -211,7 +211,7 @@ def _living_ranks(name: str) -> RankMap | None:
 
 
 def _guessed_ranks(job: Job) -> RankMap | None:
-    """Node rank times processes a node, where all workers were told one number and node ranks are static.
+    """Node rank times processes per node, if all workers have the same number and node ranks are static.
 
     Local workers share one environment, so torchrun's own variables in it hold for all.
     """

@@ -78,7 +78,7 @@ class Joiner:
         stream: Stream = "stderr" if name == b"stderr" else "stdout"
         when = self._nanoseconds(stamp)
         if when is None or tag not in (b"F", b"P"):
-            return LogLine(None, "stdout", line)  # torn by a full disk: shown as it stands
+            return LogLine(None, "stdout", line)  # torn by a full disk: shown unchanged
         parts = self._parts[stream]
         if not parts:
             if tag == b"F":  # nearly all of them

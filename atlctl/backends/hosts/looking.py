@@ -1,7 +1,7 @@
-"""What hosts show of the workers of a job: how they are, their logs, their files. One question to each host.
+"""Query the hosts of a job for its workers: states, logs, files. One query for each host.
 
-A host that cannot be asked leaves its worker unknown, never wrong. A log comes with marks between its lines, so that
-one that is followed goes on over a lost connection.
+If a host cannot be queried, the state of its worker is unknown. A log has marks between its lines, so that a follower
+can continue after a lost connection.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def look(
 
 
 def workers(record: Record) -> tuple[Worker, ...]:
-    """The workers as far as the record alone tells."""
+    """The workers as recorded, without a query."""
     return tuple(
         Worker(placed.name, index, State.UNKNOWN, node_rank=index, role="worker", host=placed.host.name)
         for index, placed in enumerate(record.workers)
@@ -70,7 +70,7 @@ def _seen(worker: Worker, answer: dict[str, Any] | AtlctlError) -> Seen:
 
 
 def ranks(seen: Mapping[str, Seen]) -> RankMap | None:
-    """Which worker holds which global rank, as living children of torchrun tell; None where none was seen."""
+    """The worker of each global rank, from the environments of living torchrun children; None if there are none."""
     found = {rank: name for name, one in seen.items() for rank in one.ranks}
     return RankMap(found, Message("running torchrun processes")) if found else None
 
@@ -96,8 +96,8 @@ async def lines(
     request: LogRequest,
     waiting: Callable[[str], None] | None = None,
 ) -> AsyncGenerator[Sequence[LogLine], None]:
-    """As `LogSource.lines`; a log that is followed goes on over lost connections, each of which `waiting` is told.
-    Raises AtlctlError where the log cannot be read, or was cut off."""
+    """As `LogSource.lines`; a log that is followed continues after lost connections, each of which is reported to
+    `waiting`. Raises AtlctlError if the log cannot be read or was cut off."""
     if request.previous:
         raise AtlctlError(
             Message("workers on hosts are not restarted: there is no previous instance"),
@@ -142,7 +142,7 @@ class _Reading:
         self._mark: tuple[int, int] | None = None
         self._behind = 0
         self._again = 0
-        #: Since when no connection has brought anything, None where one does.
+        #: When the last connection was lost; None while one delivers data.
         self.lost_at: float | None = None
         self._told: dict[str, Any] | None = None
 
@@ -154,7 +154,7 @@ class _Reading:
         return self._follow and self._mark is not None and now - self.lost_at < PATIENCE_SECONDS
 
     async def batches(self, executor: Executor) -> AsyncGenerator[Sequence[LogLine], None]:
-        """What one connection brings. Raises AtlctlError; returns at the end of the log."""
+        """The lines of one connection. Raises AtlctlError; returns at the end of the log."""
         self._told = None
         begun = asyncio.get_running_loop().time()
         wanted = {**self._wanted, "mark": self._mark}
@@ -194,7 +194,7 @@ class _Reading:
         batch = []
         for line in raw:
             if self._told is None:
-                # Before it stands what the login's shell may print.
+                # The login shell may print lines before it.
                 told = asking.parsed(line)
                 if told is not None and "event" in told:
                     self._told, self.lost_at = told, None
@@ -235,8 +235,9 @@ async def _patiently(events: AsyncIterator[Event], follow: bool) -> AsyncGenerat
 
 
 async def read_file(executor: Executor, record: Record, name: str, path: str, limit: int) -> bytes | None:
-    """Up to `limit` bytes of a regular file, None where it cannot be read. A relative path begins in the worker's
-    working folder; a link at its end is not followed. Raises AtlctlError where the host cannot be asked."""
+    """The first `limit` bytes of a regular file; None if it cannot be read. A relative path starts in the worker's
+    working folder; a symbolic link as the last component is not followed. Raises AtlctlError if the host cannot be
+    queried."""
     wanted = {**record.details(name), "path": path, "limit": limit}
     try:
         told, data = await asking.ask_for_bytes(executor, name, "read", wanted, limit)

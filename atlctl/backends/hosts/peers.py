@@ -1,8 +1,8 @@
-"""The other workers of the job around this process, from what its platform left in a worker. No API, no DNS.
+"""Find the other workers of the current job from files and variables of the platform. No API, no DNS.
 
-In falling order of trust: the hostfile of MPI, the lists that Volcano mounts and those in its variables, and names
-that follow from the address of the first worker and the number of workers. All of that is text of whoever made the
-job: names pass the checks of hostfiles, and what does not fit a pattern gives nothing.
+In falling order of trust: the hostfile of MPI, the lists that Volcano mounts and those in its variables, and names that
+follow from the address of the first worker and the number of workers. All of these are set by the job's author: names
+are checked as in hostfiles, and anything that does not match a pattern is ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MPI_VARIABLE = "OMPI_MCA_orte_default_hostfile"
 _VOLCANO_FOLDER = "/etc/volcano"
 _VOLCANO_FILE = re.compile(r"([a-z0-9][a-z0-9-]{0,62})\.host")
 _VOLCANO_VARIABLE = re.compile(r"VC_([A-Z0-9][A-Z0-9_]{0,62})_HOSTS")
-#: Where the first worker is, the one that knows the container's own value first.
+#: The address of the first worker; the variable that holds the container's own value comes first.
 _ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "MASTER_ADDR")
 #: A launcher set these for one of its processes: RANK and WORLD_SIZE count processes there.
 _TRAINER = (
@@ -54,8 +54,8 @@ _INSTEAD = Message("name a file with --hostfile")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The workers of a job in the order of their node ranks. `own` is the index of this one, None where it cannot
-    be told. `used` says where the hosts are from, `remarks` what does not go together or was passed over."""
+    """The workers of a job in the order of their node ranks. `own`: the index of this worker, None if unknown. `used`:
+    where the hosts are from; `remarks`: contradictions and skipped sources."""
 
     hosts: tuple[Host, ...]
     own: int | None
@@ -65,13 +65,13 @@ class Found:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a worker sees of itself."""
+    """The environment and files of a worker."""
 
     environ: Mapping[str, str]
     root: str
 
     def read(self, path: str) -> str | None:
-        """The text of a file, None where there is none. Raises UsageError for one that is not to be read."""
+        """The text of a file; None if it does not exist. Raises UsageError for one that must not be read."""
         try:
             fd = os.open(os.path.join(self.root, path.lstrip("/")), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -90,7 +90,7 @@ class _Seen:
         return data.decode("utf-8", "replace")
 
     def listed(self, folder: str) -> list[str]:
-        """The names in a folder, none where it is not there. Raises UsageError."""
+        """The names in a folder; empty if it does not exist. Raises UsageError."""
         try:
             return sorted(os.listdir(os.path.join(self.root, folder.lstrip("/"))))
         except (FileNotFoundError, NotADirectoryError):
@@ -100,7 +100,7 @@ class _Seen:
 
     @cached_property
     def hostname(self) -> str:
-        """What this host is called, empty where nothing says it."""
+        """The name of this host; empty if unknown."""
         for path in ("/proc/sys/kernel/hostname", "/etc/hostname"):
             with suppress(UsageError):
                 if name := (self.read(path) or "").strip():
@@ -124,10 +124,10 @@ class _Seen:
 
     @cached_property
     def count(self) -> tuple[int, str] | None:
-        """How many workers the job has, and the variable that says so.
+        """The number of workers of the job, and the variable that gives it.
 
         `WORLD_SIZE` counts workers on most platforms, processes where a launcher set it, and on Kubeflow's v1 workers
-        times processes where that number is set.
+        times processes if that number is set.
         """
         if "LWS_LEADER_ADDRESS" in self.environ:
             number = _number(self.environ.get("LWS_GROUP_SIZE", ""))
@@ -173,9 +173,9 @@ def _speaks(environ: Mapping[str, str]) -> bool:
 
 
 def find(environ: Mapping[str, str], root: str = "/") -> Found | None:
-    """The workers of the job around this process, None where nothing tells of one. `root`: where files begin.
+    """The workers of the current job; None if there is no sign of a job. `root`: the root of all paths.
 
-    A source that is there and cannot be taken is passed over with a remark. Raises UsageError where no other is left.
+    A source that exists but cannot be used is skipped with a remark. Raises UsageError if no other is left.
     """
     seen = _Seen(environ, root)
     refused: list[UsageError] = []
@@ -296,7 +296,7 @@ def _pattern(seen: _Seen) -> Found | None:
         if variable == "PET_RDZV_ENDPOINT":
             first = first.partition(":")[0]
         if first in ("localhost", "127.0.0.1") and seen.hostname.endswith("-master-0"):
-            first = seen.hostname  # so an old training-operator tells the master of itself
+            first = seen.hostname  # an old training-operator names the master this way
         names = _named_after(first, count, seen.hostname) if _is_name(first) else None
         if names is not None and not (said == "WORLD_SIZE" and _counts_processes(names, seen)):
             used = Message(

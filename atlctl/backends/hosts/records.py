@@ -27,7 +27,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What was started where. How it goes only the hosts know."""
+    """A job started on hosts: the command and its workers. Their states are known only to the hosts."""
 
     name: str
     uid: str
@@ -41,7 +41,7 @@ class Record:
 
     @property
     def hosts(self) -> dict[str, Host]:
-        """Where its workers are, by their names."""
+        """Its hosts, by the names of the workers."""
         return {placed.name: placed.host for placed in self.workers}
 
     def placed(self, name: str) -> Placed:
@@ -52,7 +52,7 @@ class Record:
         raise NothingMatched(Message("job {job} has no worker {worker}", job=self.name, worker=name))
 
     def details(self, name: str) -> dict[str, Any]:
-        """What every question to its hosts about a worker begins with."""
+        """The first part of every query about a worker."""
         return {"folder": self.placed(name).folder, "uid": self.uid, "worker": safe_file_name(name)}
 
 
@@ -91,7 +91,7 @@ class Kept:
 
 
 def _stamp(name: str) -> tuple[int, int, int] | None:
-    """What tells one record's file from the next; None where there is none."""
+    """Identifies a version of the record's file; None if it does not exist."""
     try:
         found = os.lstat(os.path.join(RECORDS.root, name, "job.json"))
     except (OSError, ValueError):

@@ -1,15 +1,15 @@
-"""What is kept here of jobs under supervisors: folders of jobs below the state folder, and the jobs of this machine.
+"""The registry of jobs with supervisors: their folders below the state folder, and the jobs of this machine.
 
 A `Registry` is one such folder: `STATE/local` of the jobs of this machine, `STATE/ssh` of those that were started on
 hosts (see `records`). Each job has a folder, 0700; a folder without `job.json` is not a job: its start was never
 finished.
 
     STATE/local/.lock                    held while an entry is made or removed
-    STATE/local/JOB/spec.json            what was asked for
+    STATE/local/JOB/spec.json            the job's description
     STATE/local/JOB/env.json             the environment the workers were started with, 0600
     STATE/local/JOB/job.json             spec.json and who supervises; written by the supervisor when all workers run
     STATE/local/JOB/control.sock         the supervisor's socket
-    STATE/local/JOB/supervisor.log       what the supervisor had to say
+    STATE/local/JOB/supervisor.log       the supervisor's log
     STATE/local/JOB/workers/NAME/work/   the worker's working folder, unless the job has another
     STATE/local/JOB/workers/NAME/log/    its log (CRI format)
     STATE/local/JOB/workers/NAME/*.json  proc: pid and start; trainer: its trainer failed; exit: how it ended
@@ -60,8 +60,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """The folder `name` of the state folder. The others are words of messages: what a `job.json` is, which jobs these
-    are, what introduces a list of them, the hints if there are none and for a damaged one."""
+    """The folder `name` of the state folder. The other fields are parts of messages: the name of a `job.json`, of these
+    jobs and of a list of them, and the hints if there are none and if one is damaged."""
 
     name: str
     entry: str
@@ -320,7 +320,8 @@ def environment(name: str) -> dict[str, str]:
 
 
 def remove(folder: str) -> None:
-    """Remove an entry's folder. The caller holds the lock. `job.json` goes first: what is left is not a job."""
+    """Remove an entry's folder. The caller holds the lock. `job.json` is removed first: without it the folder is not a
+    job."""
     try:
         folders.remove(folder)
     except OSError as error:
@@ -328,7 +329,7 @@ def remove(folder: str) -> None:
 
 
 def set_aside(root_folder: str, name: str) -> str | None:
-    """Move an ended job's folder out of the way of a new start; its new path, None where there is none."""
+    """Move an ended job's folder out of the way of a new start. Returns its new path; None if there was no such job."""
     folder = os.path.join(root_folder, name)
     if os.path.islink(folder):
         raise linked(folder)
@@ -374,4 +375,4 @@ def sweep(folder: str) -> None:
         path = os.path.join(folder, name)
         if name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or is_job(path):
             continue
-        shutil.rmtree(path, ignore_errors=True)  # what stays is still no job, and is tried again
+        shutil.rmtree(path, ignore_errors=True)  # the rest is not a job, and is removed by the next attempt

@@ -55,8 +55,8 @@ class SshBackend(SupervisedBackend):
         meant: HostList | None = None,
         waiting: Callable[[str], None] | None = None,
     ) -> None:
-        """`lists`: those that can be named. `meant`: the one that is meant where none is named. `waiting` is told what
-        is waited for: a log."""
+        """`lists`: the lists that can be named. `meant`: the default list. `waiting` is called with the reason for a
+        wait (a log)."""
         self._waiting = waiting
         self._connections = connections
         self._lists: dict[str, HostList] = {one.name: one for one in lists}
@@ -64,7 +64,7 @@ class SshBackend(SupervisedBackend):
             self._lists[meant.name] = meant
         self._meant = meant
         self._records = records.Kept()
-        #: What hosts told of their workers when the job was looked up, by its UID.
+        #: The answers of the hosts when the job was looked up, by its UID.
         self._seen: dict[str, Mapping[str, Seen]] = {}
 
     async def aclose(self) -> None:
@@ -241,13 +241,14 @@ class SshBackend(SupervisedBackend):
         return looking.job(record, await self._look(record, again=True))
 
     async def _look(self, record: Record, *, again: bool) -> Mapping[str, Seen]:
-        """What its hosts tell of its workers. `again`: also where they have told before."""
+        """Query the hosts of a job. `again`: also if they were queried before."""
         if again or record.uid not in self._seen:
             self._seen[record.uid] = await looking.look(self._asking(record), record)
         return self._seen[record.uid]
 
     def _record(self, job: Job) -> Record | None:
-        """None of a list. Raises NothingMatched, Replaced where it is another job's meanwhile."""
+        """The record of a job; None for a list of hosts. Raises NothingMatched; Replaced if another job has the name
+        now."""
         if job.kind != looking.KIND:
             return None
         record = self._records.load(job.name)
@@ -272,7 +273,7 @@ class SshBackend(SupervisedBackend):
 
 
 def within(record: Record) -> dict[str, Within]:
-    """What a command in each worker is given: the platform's contract, as the worker itself."""
+    """The environment and folder of a command in each worker: the same as the worker's own."""
     contract = {
         "MASTER_ADDR": record.master_addr,
         "MASTER_PORT": str(record.master_port),
@@ -295,7 +296,7 @@ def within(record: Record) -> dict[str, Within]:
 
 
 def usage_of(said: bytes) -> Usage:
-    """What the script of a look printed: load, GPUs and ranks. What cannot be understood counts as missing."""
+    """Parse the output of the usage script: load, GPUs and ranks. Fields that cannot be parsed are missing."""
     own, gpus, rows = said.partition(b"\nG\n")
     told = {line[:1]: line[2:40].decode("ascii", "replace") for line in own.splitlines() if line[1:2] == b" "}
     readout = parse(rows) if gpus else None

@@ -1,8 +1,8 @@
-"""Starts a job, all of it or nothing: on the machine one is on (`start_here`) or on hosts (`start`).
+"""Start a job completely or not at all: on this machine (`start_here`) or on hosts (`start`).
 
 Both send one description to `remote.supervisor.starting`, as a call or over a session. Each step is taken on all hosts
-before the next one is: all is in place, the workers run, they stay. Up to the last one a worker lives only as long as
-this side holds on: if a host fails, or this process dies, what runs is ended again.
+before the next one: prepare, start the workers, confirm. Until the last step a worker lives only as long as this
+process is connected: if a host fails or this process dies, the workers are ended again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _CONTRACT = ("RANK", "WORLD_SIZE", "MASTER_PORT", "ATLCTL_JOB", "ATLCTL_WORKER",
 
 #: Seconds for the end of what was begun on a host.
 UNDO_SECONDS = 20.0
-#: Hosts whose reasons are told where a start fails on many.
+#: The number of hosts whose reasons are shown if a start fails on many.
 TOLD = 3
 
 
@@ -274,7 +274,7 @@ async def start(executors: Executors, spec: StartSpec, hosts: Mapping[str, Host]
 
 
 async def _must_have_ended(executors: Executors, old: Record) -> None:
-    """A job gives its name away only where all of its workers are known to have ended."""
+    """Check that all workers of a job have ended before its name is reused."""
     seen = await look(executors(old.hosts), old)
     unknown = [one for one in seen.values() if one.problem is not None]
     if unknown:
@@ -302,7 +302,7 @@ async def _sweep(executors: Executors, old: Record, hosts: Mapping[str, Host]) -
 
 
 class Taken(Exception):
-    """A name that nobody chose is that of another client's job on a host."""
+    """A generated name is already used by another client's job on a host."""
 
 
 class _Host:
@@ -319,7 +319,7 @@ class _Host:
         self.clean = True
 
     async def step(self, message: dict[str, Any], expected: str) -> dict[str, Any]:
-        """Say one line and hear one. Raises AtlctlError, also where it is not the expected one."""
+        """Send one line and receive one. Raises AtlctlError, also if the answer is not `expected`."""
         if self._pump is None:
             self._pump = asyncio.create_task(self._listen())
         self.clean = False
@@ -353,7 +353,7 @@ class _Host:
         self._answers.put_nowait(error)
 
     async def undo(self) -> None:
-        """End what was begun there. `clean` tells whether that is proven."""
+        """End everything that was started there. `clean`: whether that is confirmed."""
         # One that has never spoken hears nothing either: it ends with its connection.
         if self.clean or self.kept or not self._heard or self._pump is None or self._pump.done():
             return
@@ -424,7 +424,7 @@ class _StartOnHosts:
             await asyncio.gather(*[host.close() for host in self._hosts.values()])
 
     async def _all(self, step: Callable[[_Host], Awaitable[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-        """One step on all hosts. Raises AtlctlError that tells of those that could not take it."""
+        """Take one step on all hosts. Raises AtlctlError that names the hosts on which it failed."""
         answers = await asking.each(self._hosts, lambda name: step(self._hosts[name]))
         errors = {name: answer for name, answer in answers.items() if isinstance(answer, AtlctlError)}
         if errors:
@@ -451,7 +451,7 @@ class _StartOnHosts:
         }
 
     def _placed(self, ready: Mapping[str, Mapping[str, Any]]) -> Record:
-        """The record, from what the hosts have answered. Raises AtlctlError for what is no answer."""
+        """Make the record from the answers of the hosts. Raises AtlctlError for a malformed answer."""
         spec = self._spec
         workers = []
         for name, host in self._where.items():
@@ -510,5 +510,5 @@ def _reword(error: AtlctlError, message: str) -> AtlctlError:
 
 
 def _picked(host: Host) -> dict[str, str]:
-    """Where some of a host's slots were picked, its worker sees these GPUs alone, as under deepspeed."""
+    """If some slots of a host were selected, its worker sees only those GPUs, as with deepspeed."""
     return {} if host.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, host.devices))}

@@ -13,7 +13,7 @@ from atlctl.jobs.fields import items, mapping, number, text, whole
 from atlctl.jobs.model import DOUBTFUL_REASON, HELD_REASON, Job, State, Worker
 from atlctl.jobs.naming import fold_names
 
-#: Programs that do no training: what is left of a launch script that sleeps on after its trainer has ended.
+#: Programs that do not train: the rest of a launch script that sleeps after its trainer has ended.
 IDLE_PROGRAMS = frozenset(
     {"sh", "bash", "dash", "ash", "zsh", "sleep", "tail", "tee", "cat", "tini", "dumb-init", "pause", "timeout"}
 )

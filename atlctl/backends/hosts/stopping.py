@@ -37,7 +37,7 @@ def _result(name: str, answer: Mapping[str, Any] | AtlctlError) -> StopResult:
 
 
 async def remove_folders(executor: Executor, record: Record, names: Sequence[str]) -> dict[str, AtlctlError]:
-    """Delete the folders of these workers on their hosts; the errors of those where that was not done."""
+    """Delete the folders of these workers on their hosts. Returns the errors, by worker."""
     answers = await asking.each(names, lambda name: asking.ask(executor, name, "remove", record.details(name)))
     return {name: asking.for_user(name, answer) for name, answer in answers.items() if isinstance(answer, AtlctlError)}
 

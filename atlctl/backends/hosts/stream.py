@@ -23,7 +23,7 @@ from atlctl.i18n import Message, joined
 from atlctl.jobs.errors import AtlctlError, NotAllowed, Unreachable, no_answer
 from atlctl.jobs.model import Worker
 
-#: Bytes that may lie here unread until the other side is told to wait.
+#: Limits of unread bytes: above the first the sender is paused, below the second it continues.
 HIGH, LOW = 256 * 1024, 64 * 1024
 #: Seconds for a host to open a session and to take its command.
 OPEN_SECONDS = 15.0
@@ -64,7 +64,7 @@ class _Session(asyncssh.SSHClientSession[bytes]):
         self._ended(Exited(exit_code=status))  # a byte: asyncssh takes the last one of what the host names
 
     def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:  # noqa: ARG002
-        # Of the wrapper, not of the command: that one's signal is told by the wrapper.
+        # The signal of the wrapper; the wrapper itself reports that of the command.
         self._ended(Exited(exit_code=128 + _number(signal)))
 
     def _ended(self, outcome: Exited) -> None:
@@ -148,14 +148,15 @@ class SessionChannel:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """What a command is given of the worker that it runs in: variables, and the folder, by default the login's home."""
+    """The part of the worker's environment that a command gets: variables and the folder (default: the login's
+    home)."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None
 
     @property
     def words(self) -> str:
-        """What stands before a command line, for a login shell of any kind."""
+        """The prefix of a command line, for any login shell."""
         env = ["env", *(f"{name}={value}" for name, value in self.env.items())] if self.env else []
         if self.folder is None:
             return quoted(Argv(("exec", *env))).text
