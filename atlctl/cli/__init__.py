@@ -1,1 +1,1 @@
-"""What the user types: one file per command, parse, call, render."""
+"""The command line: one file per command that parses, calls and renders."""

@@ -30,8 +30,8 @@ PLACE = ("backend", "kubeconfig", "context", "namespace", "hostfile")
 
 
 class Used(NamedTuple):
-    """A job and where it was found. `name` has its kind before it, since other kinds may have a job of that name;
-    `asked` has those of the options `PLACE` that lead there again."""
+    """A job and where it was found. `name` is prefixed with its kind, since other kinds may have a job of that name;
+    `asked`: the options of `PLACE` that lead to it."""
 
     name: str
     uid: str

@@ -7,7 +7,7 @@ import sys
 
 
 def redact(text: str) -> str:
-    """`text` with what looks like a secret hidden. Loaded late: the patterns are compiled where they are needed."""
+    """`text` with everything that looks like a secret hidden. Imported late, to compile the patterns only if needed."""
     from atlctl.render.redact import redact_diagnostics
 
     return redact_diagnostics(text)

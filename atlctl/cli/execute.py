@@ -73,7 +73,7 @@ async def _found(
 
 
 def which_workers(job: Job) -> tuple[Message, Message]:
-    """The refusal to take all workers of a job where none were selected, and its hint."""
+    """The error for a command without a selection of workers, and its hint."""
     exist = fold_names(worker.name for worker in job.workers)
     return (
         Message("which of the {count} workers of {job}?", count=job.expected, job=job.name),
@@ -82,7 +82,7 @@ def which_workers(job: Job) -> tuple[Message, Message]:
 
 
 async def retry(named: str | None, stdin: bool, limits: Limits, form: Form) -> int:
-    """Run the job's last command again on the workers where its outcome was not 0."""
+    """Run the job's last command again on the workers on which it failed."""
     source = target.backend(None, named)
     async with within(limits.reaching):
         job = await target.find_job(source, None, named, reads_only=False)
@@ -106,7 +106,7 @@ async def retry(named: str | None, stdin: bool, limits: Limits, form: Form) -> i
 
 
 def _shown(argv: Sequence[str]) -> str:
-    """A command line to read and to copy; what looks like a secret is hidden, since stderr ends up in logs."""
+    """A command line to read and to copy; secrets are hidden, since stderr ends up in logs."""
     import shlex
 
     from atlctl.cli.diagnostics import redact
@@ -204,7 +204,7 @@ def _remember(job: Job, words: tuple[str, ...], names: Sequence[str], outcomes: 
 
 
 async def _finish(outcomes: Sequence[Outcome], sink: LiveSink | JsonSink | GatherSink | FolderSink, code: int) -> bool:
-    """What is said once all outcomes are known. False if output that came could not be kept."""
+    """Print the summary of all outcomes. False if received output could not be kept."""
     cut: Collection[str] = ()
     match sink:
         case JsonSink():
@@ -247,7 +247,7 @@ def _sink(form: Form, workers: Sequence[Worker]) -> LiveSink | JsonSink | Gather
 
 def _say_ending(fan_out: FanOut) -> None:
     if context().reader_gone:
-        return  # as any program in a pipeline: nobody is interested any more
+        return  # as any program in a pipeline whose reader has closed it
     full = context().leaving == ExitCode.FAILED
     say.line(
         Message(

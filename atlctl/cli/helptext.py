@@ -147,7 +147,7 @@ def sections(command: Any, ctx: Any) -> list[tuple[Message, list[Any]]]:
 
 
 def key_of(param: Any) -> str:
-    """What a parameter is called: its longest option without dashes, or its metavar."""
+    """The name of a parameter: its longest option without dashes, or its metavar."""
     if param.param_type_name == "option":
         return str(max(param.opts, key=len)).lstrip("-")
     return str(param.metavar or param.name).upper().removesuffix("...")
@@ -180,7 +180,7 @@ def spelling(param: Any) -> str:
 
 
 def describe(param: Any, lang: Language) -> str:
-    """What a parameter does, with its default."""
+    """The description of a parameter, with its default."""
     text = translated(help_of(param), lang)
     default = param.default
     if param.show_default and isinstance(default, (str, int, float)) and not isinstance(default, bool) and default:
@@ -190,7 +190,7 @@ def describe(param: Any, lang: Language) -> str:
 
 
 def help_of(param: Any) -> str:
-    """The text that a parameter was declared with: typer's own copy of it is no message any more."""
+    """The text that a parameter was declared with; typer's copy of it is not a Message."""
     if key_of(param) == "help":
         return Message("show this help and exit")
     return param.type_descriptor.parameter_info.help or ""

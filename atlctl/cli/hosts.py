@@ -55,7 +55,7 @@ def say_project(name: str) -> None:
 
 
 def started(name: str | None) -> bool:
-    """Whether `ssh run` has started a job of that name from here, or any where no name is given."""
+    """Whether `ssh run` has started a job of that name from here, or any job if no name is given."""
     folder = os.path.join(state_dir(), "ssh")
     if name is not None:
         return "/" not in name and os.path.lexists(os.path.join(folder, name, "job.json"))
@@ -79,7 +79,7 @@ def known(name: str) -> bool:
 
 @cache
 def peers() -> Found | None:
-    """The workers around this one, where its platform has left word of them. A source that is refused is no word."""
+    """The workers around this one, if the platform describes them. A refused source does not count."""
     from atlctl.backends.hosts.peers import find, surroundings
 
     try:
@@ -102,7 +102,7 @@ def backend(hostfile: str | None, *, around: bool) -> SshBackend:
 
 
 def meant_list(hostfile: str | None, *, around: bool) -> HostList | None:
-    """The hosts that are meant where none is named: of `hostfile`, else with `around` the workers around this one."""
+    """The default hosts: those of `hostfile`, else with `around` the workers around this one."""
     from atlctl.backends.hosts import lists
 
     if hostfile is not None:
@@ -141,7 +141,7 @@ def list_named(name: str) -> HostList:
 
 
 def _passphrase(path: str) -> str | None:
-    """Asked on the terminal; None where there is none, or nothing was typed."""
+    """Prompt on the terminal; None if there is no terminal, or nothing was typed."""
     if not context().streams.can_prompt:
         return None
     import getpass
@@ -151,5 +151,5 @@ def _passphrase(path: str) -> str | None:
 
 
 def available() -> bool:
-    """Whether hosts are what is meant where nothing is named, and no cluster is configured."""
+    """Whether hosts are the default backend if no cluster is configured."""
     return started(None) or bool(configured().jobs) or peers() is not None

@@ -22,8 +22,8 @@ _SECOND = 1_000_000_000
 class TextLines:
     """Payloads byte-exact on pipes, sanitised on a terminal unless `raw`.
 
-    `prefix` False leaves out the worker's name. `apart`: what a worker wrote to stderr goes to stderr; without it a log
-    is data, all of it on stdout. `pattern`: only lines it matches.
+    `prefix` False omits the worker's name. `apart`: a worker's stderr goes to stderr; without it the whole log goes to
+    stdout. `pattern`: only lines it matches.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Options that several commands share, as annotated types, and what is made of their values.
+"""Options that several commands share, as annotated types, and the parsing of their values.
 
-A command declares `job: JobOption = None`. Help texts stand at the options in English, and are shown in the reader's
-language. Kinds of values are told by the metavar, which completion reads too: JOB, WORKER, WORKERS, PATH, DIR,
+A command declares `job: JobOption = None`. Help texts are in English at the options, and are shown in the reader's
+language. The kind of a value is given by the metavar, which completion reads, too: JOB, WORKER, WORKERS, PATH, DIR,
 DURATION, or `one|two|three`.
 """
 
@@ -223,7 +223,7 @@ def selecting(command: Callable[..., int]) -> Callable[..., int]:
         chosen = selection(**{name: given.pop(name) for name in own})
         return command(**given, selection=chosen)
 
-    # What typer reads.
+    # Read by typer.
     vars(parsed)["__signature__"] = inspect.Signature(stated)
     parsed.__annotations__ = {parameter.name: parameter.annotation for parameter in stated}
     return parsed

@@ -105,7 +105,7 @@ class Commands(MutableMapping[str, Any]):
         return len(self._table)
 
     def entry(self, name: str) -> Lazy:
-        """What is known of a command without importing it."""
+        """The entry of a command, without importing it."""
         return self._table[self._aliases.get(name, name)]
 
 
@@ -118,7 +118,7 @@ class _Parser:
     summary: str = ""
     text: str = ""
     examples: str = ""
-    #: The document that tells more about it, in both languages: a file's name below `docs/LANGUAGE`, without its end.
+    #: Its document in both languages: a file name below `docs/LANGUAGE`, without the extension.
     guide: str = ""
     #: Options that need no value, and the value that they then have.
     alone: Mapping[str, str] = {}
@@ -232,7 +232,7 @@ def _located(ctx: Any) -> Iterator[None]:
 
 
 def new_app(**settings: Any) -> typer.Typer:
-    """A typer app without completion of its own (its zsh script evaluates candidates), markup or boxes."""
+    """A typer app without typer's completion (its zsh script evaluates candidates), markup or boxes."""
     return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
 
 
@@ -279,7 +279,7 @@ class _Plain:
     """Converts the words of one parameter. Stands in for typer's converter, with the same `coerce`."""
 
     def __init__(self, kind: type, parse: Callable[[str], Any] | None) -> None:
-        # Where a parser is given, its message says what is wrong.
+        # If a parser is given, its message describes the error.
         self._kind = kind if parse is None else str
         self._parse: Callable[[str], Any] = parse or kind
 

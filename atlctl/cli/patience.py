@@ -1,4 +1,4 @@
-"""Waits that end, for what may run a login program of the kubeconfig."""
+"""Time limits for work that may run an exec plugin of the kubeconfig."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _RETURNING = 2.0
 
 
 async def login(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """What `work` returns. Where it takes longer every program that this process has started is ended, since a thread
-    waits for it and would keep this process; `doctor` itself starts none. Raises TimedOut then, else as `work`."""
+    """The result of `work`. After `seconds`, every program that this process started is ended, since a thread waits for
+    it and would keep this process alive; `doctor` itself starts none. Raises TimedOut then, else the errors of
+    `work`."""
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait([task], timeout=seconds)
@@ -39,7 +40,7 @@ async def login(work: Coroutine[Any, Any, T], seconds: float) -> T:
         if not task.done():
             task.cancel()
         elif not task.cancelled():
-            task.exception()  # it was told, or came too late
+            task.exception()  # it was reported, or came too late
 
 
 @contextlib.asynccontextmanager

@@ -14,9 +14,9 @@ LOOK_SECONDS = 0.2
 
 
 def confirm(question: str, otherwise: Message) -> None:
-    """Ask on stderr, read a line from stdin; only `y`, `yes` and what they are in Chinese agree.
+    """Ask on stderr, read a line from stdin; only `y`, `yes` and their Chinese equivalents agree.
 
-    Raises Declined with `otherwise` after any other answer, UsageError (exit 2) where nobody can be asked: nothing was
+    Raises Declined with `otherwise` after any other answer, UsageError (exit 2) if there is no terminal; nothing was
     written then.
     """
     if not context().streams.can_prompt:

@@ -1,7 +1,7 @@
-"""What runs around every command: its context, its one event loop, signals, and the way out.
+"""The runtime of every command: context, event loop, signals, exit.
 
     guard(argv, body)            maps every failure to `error:`, `hint:` (or the JSON envelope) and an exit code
-      start(...)                 called by the parser: the shared options are known now
+      start(...)                 called by the parser once the shared options are known
       run_async(factory)         the one `asyncio.run` of a command
 
 SIGINT, SIGTERM and SIGHUP cancel the command, which then has `CLEANUP` seconds; a second SIGINT or SIGTERM leaves at
@@ -41,7 +41,7 @@ Peek = Callable[[], "tuple[str, str | None]"]
 CLEANUP = 15.0
 #: Seconds to hand what is buffered to the reader once the command was interrupted.
 _LAST_WRITE = 2.0
-#: A reader may take its time as long as nobody interrupts: seconds, far beyond any run.
+#: Seconds to wait for a slow reader of the output, unless interrupted: longer than any run.
 _PATIENCE = 1e8
 #: Descriptors that each command needs beside the standard streams.
 _DESCRIPTORS = 12
@@ -62,7 +62,7 @@ class Context:
     """The command that runs and the options every command shares. One per process, see `context`."""
 
     command: str = ""
-    #: The one that was asked for, None where none was.
+    #: The requested backend, or None.
     backend: str | None = None
     namespace: str | None = None
     context: str | None = None
@@ -75,7 +75,7 @@ class Context:
     verbose: int = 0
     debug: bool = False
     color: Color = "auto"
-    #: The value of `-o`, None where the command has no such option.
+    #: The value of `-o`; None if the command has no such option.
     output: str | None = None
     #: The reader of stdout went away.
     reader_gone: bool = False
@@ -85,13 +85,13 @@ class Context:
     on_first: Callable[[], None] | None = None
     #: Called when a second signal makes atlctl leave at once: says what may still run. Must not block.
     on_second: Callable[[], None] | None = None
-    #: What the command opened and gives back before its event loop ends.
+    #: Closes resources of the command before its event loop ends.
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._stop: Callable[[int], None] | None = None
         self._asking = False
-        #: What the status line says; None where there is none.
+        #: The status line, or None.
         self.status: StatusLine | None = None
 
     @cached_property
@@ -219,8 +219,8 @@ def undisturbed() -> Iterator[None]:
 
 
 def _check_descriptors() -> None:
-    """Raise AtlctlError unless an event loop, the writer and a module's file can be opened. Where they cannot, Python
-    leaves loops behind that are half made."""
+    """Raise AtlctlError unless an event loop, the writer and a module's file can be opened. Otherwise Python would
+    leave half-made event loops behind."""
     opened: list[int] = []
     try:
         while len(opened) < _DESCRIPTORS:
@@ -366,7 +366,7 @@ def _restore_terminal(force: bool = False) -> None:
     import termios
 
     with contextlib.suppress(termios.error, OSError, ValueError):
-        # From the background this would stop the process (SIGTTOU), and the terminal is somebody else's then.
+        # In the background this would stop the process (SIGTTOU), and the terminal belongs to another process then.
         saved = _saved_terminal
         if saved is not None and os.tcgetpgrp(0) == os.getpgrp() and termios.tcgetattr(0) != saved:
             termios.tcsetattr(0, termios.TCSANOW, saved)
@@ -377,16 +377,16 @@ def _restore_terminal(force: bool = False) -> None:
 
 
 def guard(argv: Sequence[str], body: Callable[[], int], *, peek: Peek = lambda: ("", None)) -> int:
-    """Run `body` and return the exit code of the process; every failure has been told by then.
+    """Run `body` and return the exit code of the process; every failure has been reported by then.
 
-    `peek` reads the command's name and its `-o` off a command line that could not be understood.
+    `peek` extracts the command's name and its `-o` from a command line that could not be parsed.
     """
     global _current
     _current = Context(debug="--debug" in argv, color=_color_in(argv))
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # what `__main__` took off for the imports
     stdout = sys.stdout
-    # The parser's library prints help. Only here a failure to do so is told from one of a command's files.
+    # The parser's library prints help. Only here can a failure to do so be distinguished from one of a command's files.
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         code = _told(body, peek)
     code = _told(lambda: _close_writer(_print(stdout, printed.getvalue(), code)), peek)
@@ -449,7 +449,7 @@ def _told(body: Callable[[], int], peek: Peek) -> int:
 
 
 def _surroundings(error: OSError) -> AtlctlError | None:
-    """What is wrong with the surroundings of this process, if `error` comes from there."""
+    """The error of the process's environment (disk, descriptors, folder), if `error` is one."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         import resource
 
@@ -497,7 +497,7 @@ def _report(error: AtlctlError, peek: Peek) -> int:
         except BrokenPipeError:
             return ExitCode.READER_GONE
         except OSError:
-            pass  # a full disk behind stdout: the error itself has been told on stderr
+            pass  # a full disk behind stdout: the error was already printed on stderr
     return error.exit_code
 
 
@@ -513,7 +513,7 @@ def _close_writer(code: int) -> int:
 
 
 def _to_stderr(text: str) -> None:
-    # Nobody may be left to read it; the exit code still tells.
+    # stderr may be closed; the exit code is still right.
     with contextlib.suppress(OSError):
         write_all(2, f"{text}\n".encode(errors="backslashreplace"))
 

@@ -1,4 +1,4 @@
-"""What a command tells: notes on stderr, and its data in the form that `-o` asks for."""
+"""Output of commands: notes on stderr, and data in the format of `-o`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Reasons that are told one by one.
+#: The most reasons that are shown one by one.
 MOST_REASONS = 20
 
 
@@ -80,7 +80,8 @@ def doing(
     size: bool = False,
     limit: float | None = None,
 ) -> Iterator[None]:
-    """What the status line says while the block runs, see `atlctl.render.status.Wait`. Costs nothing without one."""
+    """Show a text in the status line while the block runs, see `atlctl.render.status.Wait`. Costs nothing without a
+    status line."""
     status = context().status
     if status is None:
         yield
@@ -141,7 +142,7 @@ def now(text: str) -> None:
     """A line on stderr past the writer, for the moment before the process ends at once."""
     from atlctl.render.sanitize import clean
 
-    with contextlib.suppress(OSError):  # nobody may be left to read it
+    with contextlib.suppress(OSError):  # stderr may be closed
         os.write(2, f"{clean(translated(text))}\n".encode(errors="backslashreplace"))
 
 
@@ -190,12 +191,12 @@ STATE_TONES: Mapping[str, Tone] = {
 
 
 def state(of: State, reason: str = "") -> Message:
-    """The state of a job or worker, with its reason where there is one."""
+    """The state of a job or worker, with its reason if there is one."""
     return Message("{state} ({reason})", state=of.label, reason=reason) if reason else of.label
 
 
 def moment(epoch: float | None, streams: Streams, now: float) -> str:
-    """A time as age on a terminal, as RFC 3339 on a pipe, `-` where it is not known."""
+    """A time as age on a terminal, as RFC 3339 on a pipe, `-` if unknown."""
     from atlctl.render.table import human_age, rfc3339
 
     if epoch is None:

@@ -45,7 +45,7 @@ def line_limit(workers: int) -> int:
 
 
 def sanitizer_for(stream: Stream, streams: Streams, raw: bool) -> OutputSanitizer | None:
-    """What bytes for `stream` must pass: pipes get them as they are, and so does `--raw`."""
+    """The sanitiser for `stream`; None for pipes and with `--raw`, which get bytes unchanged."""
     if stream == "stdout":
         tty, color = streams.stdout_tty, streams.stdout_color
     else:
@@ -199,7 +199,7 @@ def line_object(head: str, line: bytes) -> str:
 
 
 def _whole(parts: list[T], newline: T) -> list[T]:
-    """What was split at newlines, each with its newline again."""
+    """Lines that were split at newlines, with their newlines restored."""
     last = parts[-1]
     lines: list[T] = [part + newline for part in parts[:-1]]
     if last:
@@ -233,11 +233,11 @@ _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FolderSink:
-    """`NAME.out` for each worker that started, `NAME.err` where there was some; bytes untouched.
+    """Writes `NAME.out` for each worker that started, and `NAME.err` if there is any; bytes unchanged.
 
-    The folder is made (0700) where it is missing, its parent must exist; a link is refused. Files of `workers` from an
-    earlier run are removed first. No descriptor but the folder's is kept, so that a thousand workers need one.
-    `truncated`: workers whose output is not whole, after a failure to write.
+    The folder is created (0700) if it is missing, its parent must exist; a symbolic link is refused. Files of `workers`
+    from an earlier run are removed first. Only the folder's descriptor is kept open, for any number of workers.
+    `truncated`: workers whose output is incomplete after a failure to write.
 
     Raises UsageError or NotAllowed when the folder cannot be used.
     """
@@ -246,7 +246,7 @@ class FolderSink:
         self.truncated: set[str] = set()
         self._folder = folder
         self._failed = False
-        #: Device, inode and owner of every file made: nobody's other file is appended to.
+        #: Device, inode and owner of every file created, so that no other file is appended to.
         self._made: dict[str, tuple[int, int, int]] = {}
         self._dir = _open_folder(folder)
         try:
@@ -262,7 +262,7 @@ class FolderSink:
         self._append(worker.name, "stdout", b"")
 
     async def output(self, worker: Worker, stream: Stream, data: bytes) -> None:
-        """Raises AtlctlError once when the disk is full; what comes after that is dropped."""
+        """Raises AtlctlError once when the disk is full; later output is dropped."""
         self._append(worker.name, stream, data)
 
     async def finished(self, outcome: Outcome) -> None:
@@ -351,7 +351,7 @@ def _refused(folder: str, error: OSError) -> AtlctlError:
 
 # The closing summary of `exec`: which workers ended how, by folded range.
 
-#: Different reasons that are told for one way to end; a thousand hosts may give a thousand texts.
+#: The most reasons shown for one way to end; a thousand hosts may give a thousand texts.
 _REASONS = 8
 
 _ORDER = (EndKind.EXITED, EndKind.FAILED_TO_START, EndKind.TIMEOUT, EndKind.LOST, EndKind.CANCELLED)
@@ -558,7 +558,7 @@ class GatherSink:
             self._spill = None
 
     def _to_disk(self) -> None:
-        """Everything that is in memory; what does not fit stays there."""
+        """Write everything in memory to disk; the rest stays if the disk is full."""
         try:
             if self._spill is None:
                 self._spill = Spill()
@@ -570,7 +570,7 @@ class GatherSink:
                     self._in_memory -= len(held.memory)
                     held.memory = bytearray()
         except AtlctlError:
-            # Told to the user as output that is truncated: commands go on, and what came so far is shown.
+            # Reported as truncated output: commands continue, and the output so far is shown.
             self._full = True
 
     def _content(self, held: _Held) -> Iterator[bytes]:
@@ -608,7 +608,7 @@ class GatherSink:
             await self._show(iter([b"".join(_marked(_closed(line), color) for line in diff)]), "diff")
 
     def _lines(self, held: _Held) -> list[bytes] | None:
-        """None where difflib would take too long."""
+        """The lines of the output; None if difflib would take too long."""
         if held.size > _DIFF_BYTES:
             return None
         lines = [line + b"\n" for line in b"".join(self._content(held)).split(b"\n")]
@@ -627,7 +627,7 @@ def _closed(line: bytes) -> bytes:
 
 
 def _marked(line: bytes, color: bool) -> bytes:
-    """A line of a diff, what is missing and what is more in colours."""
+    """A line of a diff, removed and added ones in colours."""
     tone = {b"-": Tone.WARN, b"+": Tone.OK, b"@": Tone.NOTE}.get(line[:1]) if color else None
     return line if tone is None else b"\x1b[%sm%s\x1b[0m\n" % (tone.value.encode(), line[:-1])
 

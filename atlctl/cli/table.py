@@ -221,7 +221,7 @@ def _man(page: Page, names: dict[str, str], lang: Language) -> str:
             for first, text in rows(lang):
                 lines += _item(first, text.replace("`", ""))
     near = [f".BR {escape(other)} (1)" for other in _near(page, names)]
-    # Words of the second font of .BR are joined without a blank: the comma stands behind the section.
+    # Words of the second font of .BR are joined without a blank, so the comma follows the section.
     lines += [heading(Message("SEE ALSO")), *(f"{line}," for line in near[:-1]), near[-1]]
     return "\n".join(lines) + "\n"
 
@@ -267,7 +267,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 def completion_table(command: Any = None, parent: Any = None) -> dict[str, Any]:
-    """What completion needs: option -> kind of its value (null for flags), kinds of arguments, commands."""
+    """The table for completion: option -> kind of its value (null for flags), kinds of arguments, commands."""
     page = next(pages(command, parent))
     command = page.command
     visible = [param for param in command.get_params(page.ctx) if not param.hidden]
@@ -294,8 +294,8 @@ def completion_table(command: Any = None, parent: Any = None) -> dict[str, Any]:
 
 
 def completion_texts(every: Sequence[Page], lang: Language) -> dict[str, dict[str, str]]:
-    """What completion shows beside a word: full name of a command -> its options and commands -> their texts. The
-    options of every command are only in the program's, which has the places of jobs, too."""
+    """Descriptions for completion: full name of a command -> its options and commands -> their texts. The options of
+    every command are listed only for the program itself, with the places of jobs."""
     found: dict[str, dict[str, str]] = {}
     for page in every:
         texts = {name.rpartition(" ")[2]: translated(text, lang) for name, text in page.commands.items()}

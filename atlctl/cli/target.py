@@ -218,8 +218,8 @@ def _lives_here() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """A job and what told that it is meant: its name, ATLCTL_JOB, `atlctl use`, the place (the worker that this runs
-    in, hosts or a selector that were named), or that it is the only active one."""
+    """A job and how it was selected: by name, ATLCTL_JOB, `atlctl use`, the place (the current worker, named hosts or a
+    selector), or as the only active one."""
 
     job: Job
     how: Literal["named", "variable", "used", "place", "only"]
@@ -257,7 +257,7 @@ async def find_job(
 
 
 def looking(name: str | None) -> Message:
-    """What is waited for while a job is looked for; `name`: the one that was named."""
+    """The status line's text while a job is searched; `name`: the one that was named."""
     return Message("looking for the current job") if name is None else Message("looking for job {job}", job=name)
 
 
@@ -380,10 +380,10 @@ async def job_and_workers(
 async def choose(
     source: Backend, job: Job, selection: Selection, *, irreversible: bool = False, looked: bool = False
 ) -> Sequence[Worker]:
-    """The workers that the selection means; all of them where it is empty.
+    """The selected workers; all of them if the selection is empty.
 
-    `irreversible`: a computed map of ranks is refused. `looked`: Held workers are known by now.
-    Raises NothingMatched (exit 3).
+    `irreversible`: a computed map of ranks is refused. `looked`: Held workers are known by now. Raises NothingMatched
+    (exit 3).
     """
     if not job.workers:
         raise NothingMatched(Message("job {job} has no workers", job=job.name), f"atlctl ps {job.name}")

@@ -101,9 +101,8 @@ def _age_column(streams: Streams, spare: int, since: Message) -> Column:
 
 
 def workers_table(workers: Sequence[Worker], missing: Sequence[int], streams: Streams, wide: bool) -> str:
-    """`missing`: indexes that should have a worker; each gets its row. What workers do has columns where a backend
-    looks at that. On a terminal, columns that repeat others or say the same of all workers are left to the wide form.
-    """
+    """`missing`: indexes that should have a worker; each gets its row. Usage has columns if the backend queries it. On
+    a terminal, columns that repeat others or are the same for all workers are shown only in the wide form."""
     now, terminal = time.time(), streams.stdout_tty
     states, notes = _states(workers, streams)
     used = any(worker.usage is not None for worker in workers)

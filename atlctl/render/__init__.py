@@ -1,1 +1,1 @@
-"""What the user sees: streams and colour decisions, sanitising, prefixes, tables, plain text, JSON."""
+"""Rendering: streams and colour decisions, sanitising, prefixes, tables, plain text, JSON."""

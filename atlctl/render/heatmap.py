@@ -1,4 +1,4 @@
-"""A matrix of figures between many, from row to column: what is low stands out, also without colours."""
+"""A matrix of figures from row to column, with low values marked, also without colours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LABEL = 14
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """`values[row][column]`, None where nothing was measured; the diagonal does not count. `high`: more is better.
+    """`values[row][column]`, None if not measured; the diagonal does not count. `high`: more is better.
 
     `low`, `bad`: shares of the median below which a cell is marked.
     """
@@ -36,9 +36,9 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """`text` ends in a newline, or is empty where no cell would be worth a line. `middle`: the median of all cells,
-    `least`: the worst share of it, both None where nothing was measured. `shown`: rows that were drawn.
-    `shares`: cells show tenths of the median, not figures."""
+    """`text` ends in a newline, or is empty if no cell is worth a line. `middle`: the median of all cells, `least`: the
+    worst share of it, both None without measurements. `shown`: rows that were drawn. `shares`: cells show tenths of the
+    median, not figures."""
 
     text: str
     middle: float | None
@@ -106,7 +106,8 @@ def worst_of(shares: Sequence[Sequence[float | None]], at: int) -> float:
 
 
 def _telling(shares: Sequence[Sequence[float | None]], limit: float) -> list[int]:
-    """Few rows that hold, with their columns, every low cell; the other ends where one has few; and some good ones."""
+    """A few rows that contain, with their columns, every low cell; the opposite ends if a row has few; and some good
+    ones."""
     count = len(shares)
     low = {
         (one, other)
@@ -129,7 +130,7 @@ def _telling(shares: Sequence[Sequence[float | None]], limit: float) -> list[int
 
 
 def _label(name: str, width: int) -> str:
-    """The name, shortened in its middle where it would take too much of a line."""
+    """The name, shortened in the middle if it is too long."""
     text, most = clean(name), max(6, min(_LABEL, width // 3))
     if display_width(text) <= most:
         return text

@@ -46,7 +46,7 @@ def output_lines(head: str, lines: Iterable[str]) -> str:
 
 
 def envelope(command: str, status: Status, data: object, errors: Sequence[object] = ()) -> dict[str, object]:
-    """The one document that `-o json` prints. `status` tells whether the command worked."""
+    """The one document that `-o json` prints. `status`: whether the command succeeded."""
     return {"apiVersion": API_VERSION, "command": command, "status": status, "data": data, "errors": list(errors)}
 
 

@@ -48,7 +48,7 @@ class Spill:
         return data
 
     def read_at(self, offset: int, limit: int) -> bytes:
-        """Up to `limit` bytes from `offset`, wherever `read` stands. Raises OSError."""
+        """Up to `limit` bytes from `offset`, independent of `read`. Raises OSError."""
         return os.pread(self._file.fileno(), min(limit, self.size - offset), offset)
 
     @property
@@ -107,7 +107,7 @@ class LinePrefixer:
         return pieces
 
     def finish(self) -> Sequence[Piece]:
-        """The last line, where it had no newline; none is invented."""
+        """The last line if it had no newline; no newline is added."""
         if self._sanitizer is not None:
             self._hold(self._sanitizer.finish())
         return self._start_of_line() if self._spill is not None or self._tail else ()

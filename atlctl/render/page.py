@@ -20,7 +20,7 @@ from atlctl.jobs.panel import PanelTone
 from atlctl.render.palette import Tone as PaletteTone
 from atlctl.render.sanitize import clean, clean_lines
 
-#: How a mark stands out. The shape tells it as well as the colour.
+#: The kind of a mark, shown by shape as well as colour.
 Sort = Literal[
     "root", "failure", "victim", "ended", "agent", "earlier", "restart", "signal", "state", "event", "waits", "absent"
 ]
@@ -35,7 +35,7 @@ _LOW_SHARE, _WORST_SHARE = 0.8, 0.6
 _HEIGHT, _LOW, _MANY = 30, 18, 20
 #: Percent at both sides, so that a shape at an end is whole.
 _MARGIN = 2.0
-#: Percent from an end within which a label does not stand around its tick.
+#: Percent from an end within which a label is not centred on its tick.
 _EDGE = 8.0
 _MOST_TICKS = 6
 #: A whole run that is so many times as long as its failure is drawn beside it.
@@ -134,7 +134,8 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class LaneMark:
-    """Something in a lane. Times in seconds of one clock; `until`: of several. `told`: for its title."""
+    """Something in a lane. Times in seconds of one clock; `until`: the end, if it spans several. `told` is its
+    title."""
 
     sort: Sort
     time: float
@@ -163,7 +164,7 @@ class Lane:
 class Timeline:
     """`zero` is the moment that counts as 0. `focus`: begin and end of the failure and its consequences.
 
-    `notes` stand below it.
+    `notes` are below it.
     """
 
     zero: float
@@ -177,7 +178,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """Column heads and rows of as many cells. `numbers`: columns that stand right. `marked`: rows of culprits.
+    """Column heads and rows of as many cells. `numbers`: right-aligned columns. `marked`: rows of culprits.
 
     `folded`: the rows behind it are shown on demand only, under that label.
     """
@@ -638,7 +639,7 @@ def lines(value: str) -> Html:
 
 
 def element(tag: str, /, *children: Child, **attributes: str | float | None) -> Html:
-    """`<tag ...>children</tag>`. Children that are no `Html` are text.
+    """`<tag ...>children</tag>`. Children that are not `Html` are text.
 
     Attributes: `class_` is class, `_` is `-`, None is left out; links lead to places of the page and files beside it.
     Raises ValueError for any other attribute than those that a report needs.

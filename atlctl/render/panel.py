@@ -99,7 +99,7 @@ class _Terminal:
             return
         narrow = self._width < _NARROW
         width = self._box if narrow else self._box - 4
-        # A headline that does not fit into the border stands below it.
+        # A headline that does not fit into the border is below it.
         fits = title.cell_len + 6 <= self._box
         body = [] if fits else self._folded(title, width, None)
         room = max(display_width(clean(row.label)) for row in panel.rows) + _GAP

@@ -1,8 +1,8 @@
-"""Hides what looks like a secret, in atlctl's own diagnostics and in evidence that is handed on.
+"""Hide secrets in atlctl's own diagnostics and in evidence that is shared.
 
-By pattern, so it cannot be complete: a secret without a telling name or a known shape stays. Evidence is treated with
-more care than diagnostics: a line of a log that tells of a failure must tell it afterwards, too. `KeyError: 'token'`,
-`eos_token='</s>'`, `tokens: 512` and `password=os.environ["DB"]` in a traceback are no secrets.
+By pattern, so it cannot be complete: a secret without a typical name or a known shape stays. Evidence is treated with
+more care than diagnostics: a log line about a failure must stay readable. `KeyError: 'token'`, `eos_token='</s>'`,
+`tokens: 512` and `password=os.environ["DB"]` in a traceback are not secrets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 HIDDEN = "[redacted]"
-#: What a secret was known by: its name, its shape, a header of HTTP, a URL that holds it, the frame of a key.
+#: How a secret was recognised: its name, its shape, an HTTP header, a URL that contains it, the frame of a key.
 Kind = Literal["name", "shape", "header", "url", "private key"]
 
 
@@ -113,7 +113,7 @@ _CHINESE = (
     r"(?:\xef\xbc\x88[\x20-\x7e]{0,40}\xef\xbc\x89|\([\x20-\x7e]{0,40}?\))?+"
 )
 
-# --- what stands between a name and its value ----------------------------------------------------------------------
+# --- between a name and its value ----------------------------------------------------------------------------------
 
 _QUOTE = "\\\\{0,3}[\"'`]"
 #: Blanks, also full-width ones, colours, and what JSON writes for them.
@@ -128,7 +128,7 @@ _TYPED = (
     r"|\xe2\x80[\x98\x9c]|\\{1,3}u\d{4})?+"
 )
 _IS = rf"{_CLOSED}{_GAP}{_COLON}{_GAP}{_TYPED}"
-#: Between the words of a command line, also where it is printed as a list.
+#: Between the words of a command line, also if it is printed as a list.
 _NEXT_WORD = rf"(?:[ \t]{{1,40}}+|{_QUOTE},\ {{0,4}}[bu]?(?={_QUOTE}))"
 
 # --- values --------------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ _PLAIN = (
 _OPEN = rf"(?P<q>{_QUOTE})"
 _QUOTED = r"(?:(?!(?P=q))(?:\\.|.)){1,2000}+"
 _ANY = rf"(?:{_OPEN}{_NO_VALUE}{_NO_PATH}{_QUOTED}|{_NO_VALUE}{_ORDINARY}{_NO_PATH}{_PLAIN})"
-#: Digits in quotes are no number of tokens.
+#: Digits in quotes are not a number of tokens.
 _LIKE_A_SECRET = (
     rf"(?:{_OPEN}{_NO_VALUE}{_NO_PATH}(?:(?=\d{{4,40}}(?P=q))|{_LIKELY}){_QUOTED}"
     rf"|{_NO_VALUE}{_ORDINARY}{_NO_PATH}{_LIKELY}{_PLAIN})"
@@ -322,7 +322,7 @@ _TOKEN_STEMS = ("oken", "OKEN")
 _SHORT = ("pwd", "Pwd", "PWD", "psw", "Psw", "pass", "Pass")
 _PAIR_STEMS = ("ak", "AK", "sk", "SK")
 _CHINESE_STEMS = ("密码", "密 码", "口令", "密钥", "秘钥", "私钥", "令牌", "凭证", "凭据", "授权码")
-#: What may stand behind a name, before its value.
+#: Characters between a name and its value.
 _BEHIND = ("=", ":", '"', "'", "\\", "]", " ", "\t", "\x1b", "|", ">", "%", "：", "）")
 _SHAPE_STEMS = tuple(literal for literal, _ in _SHAPES)
 
@@ -348,7 +348,7 @@ LITERALS = frozenset(
 
 @functools.cache
 def _compiled(text: str) -> re.Pattern[bytes]:
-    """Compiled where it is needed: all together they take as long as a command."""
+    """Compiled when needed: compiling all takes as long as a command."""
     return re.compile(text.encode())
 
 
@@ -585,7 +585,7 @@ _TABLE: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
     ),
     # Columns of a table
     ("name", _NAMED_STEMS, (rf"(?P<keep>{_ANY_NAME}{_COLUMN}){_LIKE_A_SECRET}")),
-    # What docker writes into its configuration
+    # In docker's configuration
     (
         "name",
         ('"auth', "'auth", "_auth"),
@@ -642,7 +642,7 @@ _OF_WORDS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-\
 _BLOCKS, _LISTS = (b"|", b">"), (b"[", b"(")
 _FOLLOWING = 50
 _NAME_STEMS = (b"ame", b"AME", b"ey", b"EY")
-#: What ends a line whose value is on the next: a quick no.
+#: Last bytes of a line whose value may be on the next: a quick check.
 _MAY_OPEN = frozenset(bytes([code]) for code in (*b":=|>[(\\,+-m0123456789", *range(0x80, 0x100)))
 
 #: Bytes of a line whose form is kept, and forms that are.
@@ -650,16 +650,16 @@ _SHAPE, _SHAPES_KEPT = 400, 2_000
 
 
 class Redactor:
-    """Hides secrets in one stream of lines; one of them may take many lines. Lines stay lines.
+    """Hides secrets in one stream of lines; a secret may span many lines. The number of lines is kept.
 
-    `holds` says of bytes whether one of `LITERALS` is in them: a quick no saves the looking. `cut`: the stream may
+    `holds` returns whether bytes contain one of `LITERALS`: a quick check before the search. `cut`: the stream may
     begin in the middle of a key, as a log that was cut at its top.
     """
 
     def __init__(
         self, holds: Callable[[bytes], bool] | None = None, found: Counter[Kind] | None = None, *, cut: bool = False
     ) -> None:
-        """`found` counts what was hidden, over several streams where it is shared."""
+        """`found` counts the hidden secrets, over several streams if it is shared."""
         self.found: Counter[Kind] = Counter() if found is None else found
         self._holds = holds
         self._inside = 0
@@ -713,7 +713,7 @@ class Redactor:
         return pattern.sub(rb"\g<keep>" + _HIDDEN, body, count=1) + data[len(body) :]
 
     def _inside_key(self, data: bytes) -> bytes | None:
-        """A line of a key, hidden. None where something else has come between."""
+        """A line of a key, hidden. None if another line came between."""
         body = data.rstrip(b"\r\n")
         if _OF_KEY.fullmatch(body):
             return self._of_key(data, _OF_KEY)
@@ -726,7 +726,7 @@ class Redactor:
         return kept + _HIDDEN + data[len(body) :]
 
     def _following(self, data: bytes) -> bytes | None:
-        """A line with a value whose name came before, hidden. None where it holds none."""
+        """A line with the value of a name on an earlier line, hidden. None if it has no value."""
         follows = self._follows
         assert follows is not None
         body = data.rstrip(b"\r\n")
@@ -774,7 +774,7 @@ class _Following:
         )
 
     def hidden(self, body: bytes) -> bytes | None:
-        """The line with its value hidden. None where it has none; `left` is 0 where no other can come."""
+        """The line with its value hidden. None if it has none; `left` is 0 if no further value can follow."""
         if self.kind == "value":
             made, count = _compiled(_VALUE_NEXT).subn(_replaced, body, count=1)
             self.left = 0 if count else self.left
@@ -810,7 +810,8 @@ class _Following:
 
 
 def _behind(body: bytes, prefix: bytes) -> tuple[bytes | None, bytes]:
-    """A line behind its stamp and a prefix that differs from `prefix` in digits at most. None where it has another."""
+    """The line after its timestamp and a prefix that differs from `prefix` at most in digits. None if it has another
+    prefix."""
     stamp = _STAMP.match(body)
     end = (stamp.end() if stamp else 0) + len(prefix)
     if body[end - len(prefix) : end].translate(_DIGITS) != prefix:
@@ -838,7 +839,7 @@ def _hide(data: bytes, found: Counter[Kind]) -> bytes:
 
 
 def redact_text(text: str, found: Counter[Kind] | None = None) -> str:
-    """A text of one or several lines; `text` itself, which may be a message, where there is nothing to hide."""
+    """A text of one or several lines; `text` itself, which may be a message, if there is nothing to hide."""
     redactor = Redactor(found=found)
     lines = text.encode("utf-8", "surrogatepass").split(b"\n")
     hidden = b"\n".join(map(redactor.line, lines)).decode("utf-8", "surrogatepass")
@@ -846,10 +847,10 @@ def redact_text(text: str, found: Counter[Kind] | None = None) -> str:
 
 
 def redact_json(value: Any, found: Counter[Kind] | None = None, depth: int = 0) -> Any:
-    """A value of JSON: texts as `redact_text`, and texts and numbers under a name that says they are a secret.
+    """A value of JSON: texts as `redact_text`, and texts and numbers under the name of a secret.
 
-    Pairs like `{"name": "HF_TOKEN", "value": "..."}` and words of a command line are understood. What is nested
-    deeper than 60 is left out.
+    Pairs like `{"name": "HF_TOKEN", "value": "..."}` and words of a command line are understood. Values nested deeper
+    than 60 are omitted.
     """
     found = Counter() if found is None else found
     if isinstance(value, str):
@@ -888,7 +889,7 @@ def _under(name: str, item: Any, found: Counter[Kind], depth: int) -> Any:
 
 
 def redact_json_bytes(data: bytes, found: Counter[Kind] | None = None) -> bytes:
-    """A JSON document on one line, or line by line where it is none. The result has as many lines."""
+    """A JSON document on one line, or line by line if it is not JSON. The result has as many lines."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
@@ -932,5 +933,5 @@ _SUSPECT = re.compile(
 
 
 def redact_diagnostics(text: str) -> str:
-    """The same for what atlctl says of itself, where nothing is lost by hiding too much: all that has such a name."""
+    """The same for atlctl's own diagnostics, where hiding too much does no harm: every value with such a name."""
     return redact_text(_SUSPECT.sub(rf"\g<keep>{HIDDEN}", text))

@@ -54,7 +54,7 @@ class _Colours:
 
 @functools.lru_cache(500)
 def _after(before: _Colours, parameters: str) -> _Colours | None:
-    """The colours behind a colour sequence. None where it would hide text, or is cut short."""
+    """The colours after a colour sequence. None if it would hide text, or is cut short."""
     text, behind, concealed = before.text, before.behind, False
     given = iter(parameters.split(";"))
     for part in given:
@@ -139,7 +139,7 @@ class OutputSanitizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def feed(self, data: bytes) -> bytes:
-        """What can be shown so far. The start of a sequence or character that `data` ends in is kept back."""
+        """The bytes that can be shown so far. An incomplete sequence or character at the end of `data` is held back."""
         # Deleting is ten times faster than a search by regex.
         if not (self._carry or self._active or self._decoder.getstate()[0] or data.translate(None, _HARMLESS_BYTES)):
             return data
@@ -152,7 +152,7 @@ class OutputSanitizer:
         return self._translate(text)
 
     def finish(self) -> bytes:
-        """What was kept back, and a reset when a colour is still on. Ready for a new stream afterwards."""
+        """The bytes held back, and a reset if a colour is still on. Ready for a new stream afterwards."""
         text = self._carry + self._decoder.decode(b"", True)
         self._carry = ""
         self._decoder.reset()

@@ -1,4 +1,4 @@
-"""The status line: what a command waits for, on one line at the bottom of a terminal.
+"""The status line at the bottom of a terminal: the current wait of a command.
 
     ⠹ reading the logs of train-7  [████░░░░] 12/24  3s
 
@@ -35,7 +35,7 @@ Text = str | Callable[[], str]
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """What is waited for now. Callables are called in another thread, a few times a second.
+    """The current wait. Callables are called in another thread, a few times a second.
 
     `total`: how much there is to be `done`, for a bar; `size`: in bytes, for a rate. `limit`: seconds, at most.
     """
@@ -52,7 +52,7 @@ class Wait:
     _marks: list[tuple[float, float]] = field(default_factory=list)
 
     def text(self, now: float) -> str:
-        """What it says, safe to show; computed anew, with how much is done, when the last time is a while ago."""
+        """The text, safe to show; recomputed with the progress at most every few refreshes."""
         if now - self._looked >= _FRESH:
             self._looked = now
             self._said = clean(translated(self.what if isinstance(self.what, str) else self.what()))
@@ -65,7 +65,7 @@ class Wait:
         return None if self.done is None or not self.total else min(1.0, max(0.0, self._reached / self.total))
 
     def figures(self, now: float) -> list[str]:
-        """What is behind the bar: how much, how fast, how long."""
+        """The figures after the bar: amount, rate, elapsed time."""
         found, done = [], self._reached
         if self.done is not None:
             if self.size:

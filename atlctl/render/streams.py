@@ -18,7 +18,7 @@ _ERROR, _HINT = Message("error: {text}"), Message("hint: {text}")
 _WARNING, _NOTE = Message("warning: {text}"), Message("note: {text}")
 #: Blanks before further lines.
 _HANG = 2
-#: Used where nothing tells the width of the terminal.
+#: Used if the width of the terminal is unknown.
 DEFAULT_WIDTH = 80
 
 
@@ -31,7 +31,7 @@ def decide_color(flag: ColorFlag, env: Mapping[str, str], is_tty: bool) -> bool:
 
 
 def color_source(flag: ColorFlag, env: Mapping[str, str], is_tty: bool) -> tuple[bool, str]:
-    """The same, and what decides: `--color`, the name of a variable, or empty where it is the stream itself."""
+    """The same, and the source of the decision: `--color`, the name of a variable, or empty for the stream itself."""
     if flag != "auto":
         return flag == "always", "--color"
     if env.get("NO_COLOR"):
@@ -76,7 +76,7 @@ class Streams:
 
     @classmethod
     def detect(cls, color: ColorFlag, env: Mapping[str, str]) -> Streams:
-        """The streams of this process. A closed stream is no terminal."""
+        """The streams of this process. A closed stream is not a terminal."""
         stdout_tty, stderr_tty = _is_tty(1), _is_tty(2)
         return cls(
             stdin_tty=_is_tty(0),
@@ -104,8 +104,8 @@ class Streams:
 
 
 def error_text(message: str, hint: str | None, color: bool, width: int | None = None) -> str:
-    """`error: what happened`, then `hint: the next command` if there is one. With `width` the first wraps at words; the
-    command stays as it is, to be copied."""
+    """`error: what happened`, then `hint: the next command` if there is one. With `width` the first line wraps at
+    words; the command is unchanged, so that it can be copied."""
     text = _labelled(_ERROR, Tone.FAIL, message, color, width)
     return text if hint is None else f"{text}\n{_labelled(_HINT, Tone.NOTE, hint, color)}"
 

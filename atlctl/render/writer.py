@@ -35,7 +35,7 @@ PENDING_LIMIT = 8 << 20
 _BATCH_BYTES = 1 << 20
 _BATCH_BUFFERS = min(1024, os.sysconf("SC_IOV_MAX"))
 _SPILL_CHUNK = 256 << 10
-#: What an item is taken to occupy beyond its bytes, so that a flood of tiny ones is bounded too.
+#: The assumed overhead of an item in bytes, so that a flood of tiny ones is bounded, too.
 _ITEM_COST = 64
 
 #: Erases the status line, which never takes more than one.
@@ -49,7 +49,7 @@ _HIDING = 0.5
 
 
 class _Target:
-    """One file or terminal that is written. stdout and stderr share it where they are the same (`2>&1`)."""
+    """One file or terminal that is written. stdout and stderr share it if they are the same (`2>&1`)."""
 
     __slots__ = ("at_line_start", "blocked", "dead", "fds", "owner", "pipe", "private_fd", "queue", "terminal")
 
@@ -86,8 +86,8 @@ class _Target:
 class Writer:
     """Writes in the order of `put`, in large batches. Safe to use from any thread, with or without an event loop.
 
-    `broken`: the reader of stdout is gone (EPIPE); what is put for it later is dropped. `error`: the first other
-    failure to write (a full disk). `on_broken` is called once, from the writer's thread, for either.
+    `broken`: the reader of stdout is gone (EPIPE); later output for it is dropped. `error`: the first other failure to
+    write (a full disk). `on_broken` is called once, from the writer's thread, for either.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Writer:
         err.fds["stderr"] = stderr_fd
         self._targets: dict[Stream, _Target] = {"stdout": out, "stderr": err}
         self._distinct = (out,) if out is err else (out, err)
-        #: The status line: what it says, by the columns of the terminal. `_holds` count who keeps it away.
+        #: The status line's text, by the columns of the terminal. `_holds` counts the callers that hide it.
         self._line: Callable[[int], bytes] | None = None
         self._holds = 0
         self._drawn = False
@@ -122,13 +122,13 @@ class Writer:
 
     @property
     def pending_bytes(self) -> int:
-        """What is put but not written yet, with a small charge for each item."""
+        """The bytes put but not written yet, with a small overhead for each item."""
         return self._pending
 
     def put(self, stream: Stream, data: Piece | Sequence[Piece], owner: str | None = None) -> None:
         """Appends `data`; never waits. Several pieces stay together. The writer closes each `Spill` it was given.
 
-        Where the bytes before came from another `owner` and did not end in a newline, one is put between.
+        If the previous bytes came from another `owner` and did not end in a newline, one is inserted.
         """
         pieces = (data,) if isinstance(data, bytes | memoryview | Spill) else data
         target = self._targets[stream]
@@ -158,7 +158,7 @@ class Writer:
                 self._wake()
 
     async def drain(self) -> None:
-        """Waits until no more than `limit` bytes are pending. Cheap where that is so."""
+        """Wait until no more than `limit` bytes are pending. Cheap if that is the case."""
         while self._pending > self._limit:
             import asyncio
 
@@ -176,7 +176,7 @@ class Writer:
             return self._changed.wait_for(lambda: self._pending == 0, timeout)
 
     def close(self, timeout: float) -> bool:
-        """Like `flush`, and ends the thread. What is not written by then is given up. Safe to call twice."""
+        """Like `flush`, and ends the thread. Bytes not written by then are dropped. Safe to call twice."""
         deadline = time.monotonic() + timeout
         done = self.flush(timeout)
         with self._changed:
@@ -275,7 +275,7 @@ class Writer:
             os.close(self._wake_write)
 
     def _draw(self) -> float | None:
-        """Draws or erases the status line where it is time to. Seconds until it is again, None for never."""
+        """Draw or erase the status line if it is due. Returns the seconds until the next time, None for never."""
         line, target, now = self._line, self._targets["stderr"], time.monotonic()
         if line is None or self._holds or target.dead:
             with contextlib.suppress(BlockingIOError):
@@ -284,7 +284,7 @@ class Writer:
         if now < self._next_draw:
             return self._next_draw - now
         if target.blocked or not self._clear_to_draw():
-            # What is pending is written first; a line that was begun ends some time.
+            # Pending output is written first; an incomplete line ends some time.
             self._next_draw = now + TICK
             return TICK
         self._next_draw = now + TICK
@@ -296,7 +296,7 @@ class Writer:
             else:
                 self._erase()
         except OSError:
-            pass  # a terminal that is not read now, or is gone: output will tell
+            pass  # a terminal that is not read now, or is gone: writing output will show it
         except Exception:  # noqa: BLE001 - whatever computes the line, output goes on
             _log.debug("the status line failed", exc_info=True)
             self._line = None
@@ -341,7 +341,7 @@ class Writer:
     def _make_way(self, target: _Target) -> None:
         """Takes the status line away before `target` is written, and sets when it may come back."""
         if target.pipe and "stdout" in target.fds:
-            self._line, self._piped = None, True  # what reads the pipe may use the same terminal from now on
+            self._line, self._piped = None, True  # the reader of the pipe may use the same terminal from now on
         elif not target.terminal:
             return
         was, now = self._drawn, time.monotonic()
@@ -401,7 +401,7 @@ class Writer:
         self._settle(costs)
 
     def _settle(self, costs: Sequence[int]) -> None:
-        """What cost this much is written, or dropped."""
+        """Subtract the cost of items that were written or dropped."""
         with self._changed:
             self._pending -= sum(costs)
             if not self._pending:
@@ -413,10 +413,10 @@ class Writer:
             try:
                 loop.call_soon_threadsafe(_resolve, waiter)
             except RuntimeError:
-                continue  # That loop is closed: nobody waits any more.
+                continue  # That loop is closed: no task waits any more.
 
     def _fail(self, target: _Target, error: OSError) -> None:
-        """Nothing can be written there any more. A reader of stderr that left is nobody's concern."""
+        """Nothing can be written there any more. A closed stderr is ignored."""
         first = not self.broken and self.error is None
         gone = isinstance(error, BrokenPipeError)
         if not gone:

@@ -67,7 +67,7 @@ def command(
     from atlctl.transfer.copy import parse
 
     spec = parse(source, destination)
-    # A thousand streams at once help nobody: as many copies run as are being connected to.
+    # A thousand streams at once gain nothing: at most `parallel` workers are connected to and copied from.
     limits = Limits(parallel, parallel, timeout, connect_timeout)
     return run_async(lambda: _copy(job, selection, spec, limits))
 
@@ -137,7 +137,7 @@ def _first(workers: Sequence[Worker]) -> str:
 
 
 def _check_target(spec: CopySpec) -> None:
-    """What would fail alike for every worker is said once, before they are asked."""
+    """Check the local target, whose errors would be the same for every worker, before any worker is connected to."""
     path = spec.local
     parent = os.path.dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")
     if not os.path.isdir(path) and not os.path.isdir(parent):
@@ -211,8 +211,8 @@ def word(outcome: Outcome) -> str:
 
 
 def summary(results: Sequence[tuple[Outcome, Copy]], upload: bool) -> tuple[list[Message], list[Message], list[Toned]]:
-    """Warnings, notes and closing lines, each for the workers it holds for. Names in them are not cleaned yet,
-    as whoever writes a line to stderr does that."""
+    """Warnings, notes and closing lines, each with its workers. Names in them are not sanitised yet; that is done when
+    a line is written to stderr."""
     from atlctl.cli.sinks import folded
 
     def told(text: Message, pairs: Sequence[tuple[str, str]]) -> list[Message]:

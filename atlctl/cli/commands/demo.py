@@ -262,7 +262,7 @@ class _Demo:
             raise AtlctlError(_exited(words, code))
 
     async def _quietly(self, *words: str) -> dict[str, Any]:
-        """Run a command and return its JSON document (an empty one where it has none)."""
+        """Run a command and return its JSON document (empty if it prints none)."""
         asked = words if words[0] == "local" else (*words, "-o", "json")
         process = await asyncio.create_subprocess_exec(
             *_PROGRAM,

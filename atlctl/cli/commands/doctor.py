@@ -1,4 +1,4 @@
-"""`atlctl doctor`: which backend, as whom, what is allowed, what is there, what is missing, with the fix."""
+"""`atlctl doctor`: check backend, identity, permissions and tools, and print fixes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atlctl.cli.target import Choice
     from atlctl.jobs.model import Job
 
-#: Seconds for reaching a host or a worker; for a login program of the kubeconfig; for all questions to a cluster.
+#: Seconds for reaching a host or a worker; for an exec plugin of the kubeconfig; for all requests to a cluster.
 CONNECT_SECONDS, LOGIN_SECONDS, CLUSTER_SECONDS = 10.0, 60.0, 60.0
 
 
@@ -76,7 +76,7 @@ async def _examine(option: str | None, seconds: float, output: str) -> int:
 
 
 def _chosen(report: DoctorReport, option: str | None) -> Choice | None:
-    """The backend, None where the configuration files keep it from being chosen."""
+    """The backend; None if it cannot be chosen because of errors in the configuration files."""
     from atlctl.cli.doctor import machine
     from atlctl.cli.target import choice
     from atlctl.jobs.config import load_config
@@ -125,7 +125,7 @@ async def _place(report: DoctorReport, chosen: Choice, option: str | None, secon
 
 
 async def _cluster(report: DoctorReport, option: str | None) -> Backend | None:
-    """The cluster, None where it is of no use."""
+    """The cluster; None if it cannot be used."""
     from atlctl.backends.kubernetes.backend import KubernetesBackend
     from atlctl.cli import patience, target
     from atlctl.cli.doctor import cluster
@@ -159,7 +159,7 @@ async def _cluster(report: DoctorReport, option: str | None) -> Backend | None:
 
 
 async def _hosts(report: DoctorReport, option: str | None, seconds: float) -> tuple[Backend | None, list[str] | None]:
-    """The hosts, and the names of those that can be used; None where there are hosts and none of them can."""
+    """The hosts, and the names of those that can be used; None if none of them can."""
     from atlctl.cli.doctor import hosts
     from atlctl.cli.target import stated
     from atlctl.jobs.errors import AtlctlError
@@ -176,7 +176,7 @@ async def _hosts(report: DoctorReport, option: str | None, seconds: float) -> tu
 
 
 async def _workers(report: DoctorReport, source: Backend, job: Job, usable: list[str] | None, seconds: float) -> None:
-    """What the workers of the current job have installed."""
+    """Report the Python and torch of the current job's workers."""
     from atlctl.cli.doctor.job import check_workers
     from atlctl.jobs.errors import AtlctlError
     from atlctl.jobs.model import HOSTS

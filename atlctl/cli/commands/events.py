@@ -1,4 +1,4 @@
-"""`atlctl events`: what the cluster says about a job, its pods and nodes."""
+"""`atlctl events`: the cluster's events about a job, its pods and nodes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def _show(argument: str | None, option: str | None, output: str) -> int:
 
 
 def events_table(events: Sequence[JobEvent], streams: Streams) -> str:
-    """Oldest first: what happened last stands where the eye is."""
+    """Oldest first, so that the latest is next to the prompt."""
     from atlctl.render.palette import Tone, Toned
     from atlctl.render.table import Column, Table, render_table
 

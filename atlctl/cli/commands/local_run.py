@@ -70,7 +70,7 @@ async def _run(spec: StartSpec, workers: int, detach: bool) -> int:
 async def _start(spec: StartSpec, workers: int) -> str:
     from atlctl.backends.hosts.starting import start_here
 
-    # In a thread of its own: the start waits for the supervisor, and signals must come through meanwhile.
+    # In a separate thread: the start waits for the supervisor, and signals must be handled meanwhile.
     starting = asyncio.create_task(asyncio.to_thread(start_here, spec, workers))
     try:
         started = await asyncio.shield(starting)

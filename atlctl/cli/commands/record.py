@@ -1,4 +1,4 @@
-"""`atlctl record`: follows a job's logs, states and events to disk, and tells the root cause at its end."""
+"""`atlctl record`: follow a job's logs, states and events to disk, and print the root cause at its end."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def _record(
                         "'atlctl errors {job}' will not find this recording by itself: {why}", job=job.name, why=why
                     )
                 )
-        own_signatures()  # a mistake in them is told now, not after the job
+        own_signatures()  # so that a mistake in them is reported now, not after the job
         if isinstance(source, ManyLogs):
             source.allow_logs(max(job.expected, len(job.workers)))
         find = _finder(source, job)
@@ -179,7 +179,7 @@ def _tell_begin(job: Job, folder: str, keep: int, *, goes_on: bool) -> None:
 
 
 def _stopped(result: Result) -> Message | None:
-    """What somebody did to the job, of which the end of its workers is the consequence; None if it ended by itself."""
+    """The action of a user that ended the workers (stop, deletion, suspension); None if the job ended by itself."""
     if result.gone:
         return Message("job {job} was deleted")
     return {

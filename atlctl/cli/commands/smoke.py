@@ -255,7 +255,7 @@ def _gpus(texts: Sequence[str], job: Job) -> Mapping[str, Sequence[int]]:
 async def _chosen(
     argument: str | None, option: str | None, selection: Selection, timeout: float
 ) -> tuple[Backend, Job, Sequence[Worker]]:
-    """The job and the workers that are meant, at least one of which lives, found within `timeout` seconds."""
+    """The selected job and workers, at least one of which is alive, found within `timeout` seconds."""
     from atlctl.cli.target import backend, job_and_workers, say_guessed
 
     source = backend(argument, option)

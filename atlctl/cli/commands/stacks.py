@@ -1,4 +1,4 @@
-"""`atlctl stacks`: what every rank is doing right now, and which one the others wait for."""
+"""`atlctl stacks`: show the current activity of every rank, and the rank that the others wait for."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def _stacks(
 
 
 def _pyspy() -> bytes:
-    """This client's own py-spy. Raises UsageError where there is none."""
+    """The py-spy of this machine. Raises UsageError if there is none."""
     beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
     path = beside if os.path.exists(beside) else shutil.which("py-spy")
     if path is None:

@@ -144,7 +144,7 @@ def _question(what: Message, plan: Plan) -> Message:
 
 @dataclass(slots=True)
 class Keeping:
-    """`folder`: None where nothing is saved. `facts`: what the plan says of it. `saved`: what became of it."""
+    """`folder`: None if nothing is saved. `facts`: lines of the plan about it. `saved`: the result."""
 
     folder: str | None
     facts: tuple[tuple[str, str], ...] = ()
@@ -152,10 +152,10 @@ class Keeping:
 
 
 def _what_to_keep(plan: Plan, out: str | None, no_save: bool, *, inside: bool) -> Keeping:
-    """What a stop saves and where: nothing where its logs stay, unless --out asks for it.
+    """Decide where a stop saves logs: nowhere if the logs are kept anyway, unless --out is given.
 
-    `inside`: this runs in a worker that ends. Then the folder has to outlive the worker's pod. Raises UsageError where
-    no such place is known. Nothing is made yet.
+    `inside`: this runs in a worker that will end, so the folder has to outlive the worker's pod. Raises UsageError if
+    no such place is known. No folder is created yet.
     """
     if no_save:
         lost = (("saved", Message("nothing (--no-save)")),) if plan.loses_logs else ()
@@ -238,9 +238,9 @@ async def _keep(source: Backend, job: Job, chosen: Keeping) -> Keeping:
 
 
 async def _error_files(source: Backend, job: Job, folder: Folder, saved: SavedEvidence) -> int:
-    """Error files that the saved logs name: they go with their workers. How many were saved.
+    """Save the error files that the saved logs name, which are lost with their workers. Returns how many were saved.
 
-    What keeps them from being saved keeps nobody from stopping the job: it is added to what is missing.
+    A failure does not prevent the stop; it is added to the list of missing evidence.
     """
     import asyncio
 
@@ -264,7 +264,7 @@ async def _error_files(source: Backend, job: Job, folder: Folder, saved: SavedEv
             saved.missing.append((f"{worker.name}: {path}", error.strerror or str(error)))
 
     try:
-        # Of the user's own signatures nothing is needed for that, and a bad file of them stops nobody.
+        # The user's own signatures are not needed for that; an invalid file of them must not prevent the stop.
         evidence = read_saved([folder.path], matcher(())).job
         logs = {item.worker: item.log for item in evidence.workers if item.log is not None}
         async with asyncio.timeout(FILES_SECONDS):
@@ -281,7 +281,7 @@ async def _error_files(source: Backend, job: Job, folder: Folder, saved: SavedEv
 
 
 def _saved_data(chosen: Keeping | None) -> dict[str, Any] | None:
-    """For JSON; None where nothing was saved."""
+    """Fields for JSON; None if nothing was saved."""
     if chosen is None or chosen.saved is None:
         return None
     saved = chosen.saved

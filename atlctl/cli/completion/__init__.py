@@ -1,1 +1,1 @@
-"""Names that completion offers: where they are found, and the cache of those that only a server knows."""
+"""Names for completion: their sources, and the cache of those that only a server knows."""

@@ -1,11 +1,10 @@
-"""The cache of names: where it lies, how it is read, and when its owner should look again.
+"""The cache of names: its place, reading it, and when it should be refreshed.
 
-    CACHE/atlctl/names/KIND-HASH.json    what is known of one place, see `Scope`
-    CACHE/atlctl/names/.refresh          there while a refresh runs
+    CACHE/atlctl/names/KIND-HASH.json    the names of one place, see `Scope`
+    CACHE/atlctl/names/.refresh          exists while a refresh runs
 
-CACHE is `$XDG_CACHE_HOME`, else `~/.cache`. Files are 0600, folders 0700. The key TAB reads this: nothing is imported
-that takes long. What is found there may be another user's: what is not as it was written is as good as nothing. Written
-by `keep`.
+CACHE is `$XDG_CACHE_HOME`, else `~/.cache`. Files are 0600, folders 0700. Read on TAB, so no slow imports. The files
+may be another user's: anything malformed is ignored. Written by `keep`.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Scope:
 
     @property
     def key(self) -> list[str]:
-        """What two scopes differ in. By which option a file was named is no difference."""
+        """The identity of a scope. The option by which a file was named does not count."""
         asked = [f"{name}={value}" for name, value in sorted(self.asked.items()) if name != "kubeconfig"]
         return [self.kind, *asked, *self.files]
 
@@ -87,7 +86,7 @@ def _state(path: str) -> list[int]:
 
 
 def cluster_scope(kind: str, kubeconfig: str = "", context: str = "", namespace: str = "") -> Scope | None:
-    """The cluster that these options mean, None where none is configured."""
+    """The cluster selected by these options; None if none is configured."""
     files = [os.path.abspath(path) for path in kubeconfig_paths(kubeconfig)]
     if not files and (kubeconfig or not in_cluster()):
         return None
@@ -102,7 +101,7 @@ def contexts_scope(kubeconfig: str = "") -> Scope | None:
 
 
 def lists_scope() -> Scope | None:
-    """The lists of hosts of the configuration that holds here, None where there is no configuration."""
+    """The lists of hosts of the configuration; None if there is no configuration."""
     try:
         files = config_files(os.environ, os.getcwd())
     except OSError:
@@ -116,9 +115,9 @@ def folder() -> str:
 
 
 def load(scope: Scope) -> dict[str, Any]:
-    """What the cache has of the scope: `listed` and `tried` (times), `names` by name; empty where it has nothing.
+    """The cache entry of the scope: `listed` and `tried` (times), `names` by name; empty if there is none.
 
-    Only what is well-formed is there, but names are not looked at: see `known`.
+    The form is validated, the names are not: see `known`.
     """
     try:
         check_private(folder(), os.path.dirname(folder()))
@@ -156,14 +155,14 @@ def within(moment: object, seconds: float) -> bool:
 
 
 def refresh(scopes: list[Scope]) -> None:
-    """Start a process that looks these names up and ends by itself; nothing where one runs, or none can be started.
+    """Start a background process that looks these names up, unless one runs already or none can be started.
 
-    It has a session of its own, no terminal and none of the descriptors of this process, so no shell waits for it.
+    It has its own session, no terminal and none of the descriptors of this process, so no shell waits for it.
     """
     if not scopes or not sys.executable or not _claimed():
         return
     request = json.dumps([{"kind": scope.kind, **scope.asked} for scope in scopes])
-    # -P: the folder that somebody stands in is no place to import from.
+    # -P: do not import from the working folder.
     words = [sys.executable, "-P", "-m", "atlctl.cli.completion.refresh", request]
     try:
         child = os.fork()

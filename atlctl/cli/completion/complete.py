@@ -1,11 +1,11 @@
 """Shell completion without the command-line parser: answers in the time of a bare interpreter.
 
 The scripts call `atlctl --complete SHELL INDEX WORDS...`: WORDS is the command line with the program's name, INDEX the
-place of the word to complete, from 0. The answer is one line that says what else may stand there (`:words` nothing,
-`:files`, `:folders`, `:commands`), then one candidate a line; behind one that ends in a colon the word goes on. For
-`SHELL+` a description in the reader's language may follow a candidate, behind a tab. Names
-from outside (jobs, workers, contexts) are shown only where they need no quoting in any shell. Nothing is imported that
-takes long. What it has no names of, or old ones, is looked up in the background once the answer is out.
+place of the word to complete, from 0. The answer is one line with the other kinds of words allowed there (`:words`
+none, `:files`, `:folders`, `:commands`), then one candidate a line; a candidate that ends in a colon is a prefix. For
+`SHELL+` a description in the reader's language may follow a candidate, behind a tab. Names from outside (jobs, workers,
+contexts) are shown only if they need no quoting in any shell. No slow imports. Missing or old names are looked up in
+the background after the answer.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _ASKED = {
     "-l": "selector",
 }
 _ELSE = {"PATH": "files", "DIR": "folders", "CMD": "commands", "SRC": "files", "DST": "files"}
-#: Bytes of a file that is read while somebody waits for TAB.
+#: Bytes of a file that is read for completion.
 _MAX_RECORD, _MAX_HOSTFILE = 4 << 20, 256 << 10
-#: What is wrong with a file of names is told by the commands that read it.
+#: Errors in such files are reported by the commands that use them.
 _NOT_READ = (AtlctlError, OSError, ValueError, RecursionError, KeyError, TypeError)
 _CLUSTER = ("context", "kubeconfig", "namespace", "selector")
 
 
 class Position:
-    """Where in a command line the next word stands."""
+    """The context of the next word in a command line."""
 
     def __init__(self, table: dict[str, Any]) -> None:
         self.node = self.root = table
@@ -49,7 +49,7 @@ class Position:
         self.arguments = 0
         #: After `--`: no more options.
         self.only_words = False
-        #: In the words of somebody else's command (`exec`).
+        #: Within the command that `exec` runs.
         self.foreign = False
         #: A command that is not known: nothing can be said.
         self.lost = False
@@ -59,7 +59,7 @@ class Position:
         self.asked: dict[str, str] = {}
 
     def kind(self, option: str) -> str | None:
-        """What the value of `option` is, None for flags and unknown options. Shared options count everywhere."""
+        """The kind of the value of `option`; None for flags and unknown options. Shared options count everywhere."""
         kind: str | None = self.node.get("options", {}).get(option, self._shared.get(option))
         return kind
 
@@ -218,7 +218,7 @@ def _unquoted(word: str) -> str:
 
 
 def candidates(here: Position, current: str, names: Names) -> tuple[str, list[str]]:
-    """What can stand in place of `current`: `words`, `files`, `folders` or `commands`, and the candidates."""
+    """The completions of `current`: `words`, `files`, `folders` or `commands`, and the candidates."""
     if here.lost:
         return "words", []
     if here.option is not None:
@@ -246,7 +246,7 @@ def candidates(here: Position, current: str, names: Names) -> tuple[str, list[st
 def _values(here: Position, names: Names, kind: str, current: str, prefix: str = "") -> tuple[str, list[str]]:
     found = _choices(here, names, kind)
     if kind in ("SRC", "DST"):
-        # A colon behind a slash is part of a file's name, and what stands behind another one is on a worker.
+        # A colon after a slash is part of a file name; the text after any other colon is a path on a worker.
         found = [] if set("/:") & set(current) else [f"{name}:" for name in found]
     if kind in ("WORKERS", "ROLE") and "," in current and _LIST_ALLOWED.issuperset(current):
         done, _, current = current.rpartition(",")
@@ -285,7 +285,7 @@ class Names:
         self.stale: list[cache.Scope] = []
 
     def _places(self, path: str) -> tuple[str, ...]:
-        """Where jobs are looked for, as `target.choice` decides."""
+        """The backends that are searched for jobs, as `target.choice` decides."""
         own = {"local run": (), "local rm": ("local",), "ssh run": ("lists",), "ssh rm": ("ssh",)}
         if path in own:
             return own[path]
@@ -367,7 +367,7 @@ class Names:
         return cache.safe(found)
 
     def _only(self, place: str) -> str:
-        """The job that is meant where none is named: the only one, in a cluster the only active one."""
+        """The default job: the only one, in a cluster the only active one."""
         if place == "kubernetes":
             found = [name for name, about in self._cached(place).items() if about["active"]]
         elif place == "local" and not ("kubernetes" in self.places and self._scope("kubernetes")):
@@ -377,7 +377,7 @@ class Names:
         return found[0] if len(found) == 1 else ""
 
     def _about(self, place: str, job: str) -> dict[str, Any]:
-        """What the cache has of a job; a cluster's may be typed with its kind, KIND/NAME."""
+        """The cache entry of a job; a cluster's job may be written with its kind, KIND/NAME."""
         found = self._cached(place)
         about: dict[str, Any] = found.get(job) or found.get(job.rpartition("/")[2]) or {}
         return about
@@ -389,7 +389,7 @@ class Names:
         if place == "lists":
             return cache.lists_scope()
         if "selector" in self.asked:
-            return None  # a selector is a job by itself, and nobody lists its workers
+            return None  # a selector is a job by itself, and its workers are not in the cache
         asked = (self.asked.get(name, "") for name in ("kubeconfig", "context", "namespace"))
         return cache.cluster_scope("jobs", *asked)
 

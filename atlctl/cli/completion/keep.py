@@ -1,6 +1,6 @@
-"""Writes the cache of names that `cache` reads: what a command or a refresh has seen anyway.
+"""Write the cache of names that `cache` reads: names that a command or a refresh has seen.
 
-Names alone, and those alone that may be shown. Completion works without it, so nothing here ever fails a command.
+Only names, and only those that may be shown. Completion works without the cache, so errors here never fail a command.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from atlctl.jobs.statedir import ensure_dir, write_atomic
 if TYPE_CHECKING:
     from atlctl.jobs.model import Job
 
-#: Files of the cache, and seconds after which one that nobody wrote to is removed.
+#: The most files in the cache, and the age in seconds at which one is removed.
 MOST_FILES, OLD = 64, 7 * 24 * 3600.0
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def seen_jobs(jobs: Sequence[Job], *, whole: bool, everywhere: bool = False) -> 
 
 
 def seen_names(scope: Scope, names: Mapping[str, Iterable[str]]) -> None:
-    """All names of a scope, each with its workers where it has some."""
+    """Store all names of a scope, each with its workers if it has any."""
     now = time.time()
     _write(scope, now, 0.0, {name: _about(now, workers, (), active=False) for name, workers in names.items()})
 
@@ -97,7 +97,7 @@ def _write(scope: Scope, listed: float, tried: float, names: Mapping[str, Mappin
 
 
 def _bounded(names: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """What fits in a file: active jobs before others, and where their workers do not fit, their names alone."""
+    """The names that fit in a file: active jobs first, without workers if those do not fit."""
     kept: dict[str, Mapping[str, Any]] = {}
     room = cache.MAX_FILE // 2
     for name in sorted(filter(cache.is_safe, names), key=lambda name: not names[name]["active"]):
@@ -112,7 +112,7 @@ def _bounded(names: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, A
 
 
 def _tidy(folder: str) -> None:
-    """Remove files that are old, and the oldest where there are too many."""
+    """Remove old files, and the oldest if there are too many."""
     files = [entry for entry in os.scandir(folder) if entry.name != cache.LOCK]
     ages = sorted((time.time() - entry.stat(follow_symlinks=False).st_mtime, entry.path) for entry in files)
     for place, (age, path) in enumerate(ages):

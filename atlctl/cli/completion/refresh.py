@@ -1,10 +1,10 @@
-"""Looks names up for completion, in the background, after a TAB that found the cache old.
+"""Look up names for completion in the background, after a TAB that found the cache old.
 
     python -P -m atlctl.cli.completion.refresh '[{"kind": "jobs", "context": "prod"}]'
 
-Nobody waits for it and nobody reads what it says; that it was tried is noted before it is tried. It has no terminal,
-and it starts no program that a kubeconfig names to log in: such a program may ask back in a browser, and nobody who
-presses TAB has asked for one. The names of such a cluster come from commands alone.
+No process waits for it or reads its output; the attempt is noted before it is made. It has no terminal and never starts
+an exec plugin of a kubeconfig: such a plugin may open a browser, which a user who presses TAB does not expect. The
+names of such a cluster are stored only by commands.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SECONDS = 20.0
 
 
 def main(argv: list[str]) -> int:
-    """Look up what `argv` asks for, and give back the lock that whoever started this has taken."""
+    """Look up the requested names, and release the lock that the parent process took."""
     signal.alarm(cache.LIMIT)
     try:
         for asked in json.loads(argv[0]):

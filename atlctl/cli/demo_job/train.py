@@ -30,7 +30,7 @@ ROW = FEATURES + 1  # the features and the target
 STEP_PAUSE = 0.05
 #: Seconds the faulty rank spends before it fails, so that the others are inside the collective by then.
 SLOW_READ = 0.3
-#: Seconds between a rank's error and its end; more than 1, since torchelastic's error files tell whole seconds.
+#: Seconds between a rank's error and its end; more than 1, since torchelastic's error files have whole seconds.
 LINGER = 1.1
 #: Seconds a rank waits for its peers before it gives up by itself.
 PEER_TIMEOUT = 120
@@ -66,7 +66,7 @@ class Shard:
 
 
 class Fault:
-    """The fault that somebody outside may release in this rank."""
+    """The fault that the demo may inject into this rank."""
 
     def __init__(self, rank: int) -> None:
         chosen = os.environ.get("ATLCTL_DEMO_FAULT_RANK") == str(rank)
@@ -129,8 +129,8 @@ if __name__ == "__main__":
         main()
     except Exception as error:  # noqa: BLE001
         # The error is on record, by @record. The rank keeps its connections for a moment more, so that no peer's
-        # complaint is as old as the cause. Then it leaves without the interpreter's clean-up, in which gloo's
-        # threads now and then crash the process: a SIGSEGV that would pass for a cause of its own.
+        # complaint is as old as the cause. Then it leaves without the interpreter's clean-up, in which gloo's threads
+        # sometimes crash the process: that SIGSEGV would look like another cause.
         sys.excepthook(type(error), error, error.__traceback__)
         sys.stderr.flush()
         time.sleep(LINGER)

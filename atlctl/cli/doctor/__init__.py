@@ -1,1 +1,1 @@
-"""The checks of `atlctl doctor`: what it runs on, and what of it works."""
+"""The checks of `atlctl doctor`."""

@@ -1,4 +1,4 @@
-"""What the cluster says: is it there, who asks, what does it serve, what is allowed."""
+"""Checks of the cluster: reachability, identity, served kinds, permissions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PATIENCE = 20.0
 #: The oldest server that atlctl is made for, and how many minor versions a server may be ahead of the library.
 _OLDEST, _AHEAD = 28, 1
 _VERSION = re.compile(r"v?1\.([0-9]{1,4})(?![0-9])")
-#: What an old server lacks, and one that hides it, answers to SelfSubjectReview with.
+#: The status codes with which a server without SelfSubjectReview answers.
 _UNSERVED = (404, 405)
 
 _FOR: dict[Purpose, str] = {
@@ -92,7 +92,7 @@ def check_access(report: DoctorReport, access: Access) -> None:
 
 
 def check_pod(report: DoctorReport) -> None:
-    """The pod around this process, where there is one. Asks nobody."""
+    """The pod of this process, if any. No requests."""
     own = own_pod()
     if own is None:
         return
@@ -216,7 +216,7 @@ def _skew(report: DoctorReport, version: str) -> None:
 
 
 async def _user(report: DoctorReport, api: Api, kubeconfig_user: str | None) -> User | None:
-    """Who asks. A certificate or token that is no good makes an anonymous user, who may ask for the version alone."""
+    """The user's identity. An invalid certificate or token makes an anonymous user, who may only query the version."""
     try:
         who = await _within(user(api))
     except Denied as error:
@@ -305,7 +305,7 @@ def _nobody(reviews: Sequence[Review]) -> bool:
 
 
 def _judge(report: DoctorReport, reviews: Sequence[Review]) -> None:
-    """One check for each purpose: what is refused, what is not known."""
+    """One check for each purpose: the rights that are refused, and those that are unknown."""
     for purpose in PURPOSES:
         mine = [item for item in reviews if item.right.purpose == purpose]
         if not mine:
@@ -337,7 +337,7 @@ def _judge(report: DoctorReport, reviews: Sequence[Review]) -> None:
 
 
 def _shown(reviews: Sequence[Review]) -> str:
-    """`get, list jobs.batch, trainjobs.trainer.kubeflow.org; create pods/exec`: what has the same verbs together."""
+    """`get, list jobs.batch, trainjobs.trainer.kubeflow.org; create pods/exec`: grouped by verbs."""
     verbs: dict[str, list[str]] = {}
     for item in reviews:
         verbs.setdefault(item.right.on, []).append(item.right.verb)

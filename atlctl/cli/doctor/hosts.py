@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ALL_SECONDS = 60.0
 #: Seconds that clocks may be apart.
 APART = 2.0
-#: Lines for hosts that failed in ways of their own.
+#: The most lines about hosts that failed, one for each kind of failure.
 _MOST_LINES = 8
 _NOTES_KEYS = Message("none needed: other commands note new keys (accept-new); doctor notes none")
 
@@ -44,8 +44,8 @@ class Site:
 
 
 def find(hostfile: str | None, name: str | None) -> Site:
-    """The hosts that are to be asked: those of `hostfile`, of the job or list `name`, around this worker, or all that
-    are known. Nobody will be asked for a passphrase, and no key of a host is noted. Raises AtlctlError."""
+    """The hosts to check: those of `hostfile`, of the job or list `name`, around this worker, or all that are known. No
+    passphrase is prompted for, and no host key is stored. Raises AtlctlError."""
     from atlctl.backends.hosts import records
     from atlctl.backends.hosts.connect import Connections, user_config
     from atlctl.backends.hosts.hostkeys import KnownHosts
@@ -80,7 +80,7 @@ def check_others(report: DoctorReport) -> None:
     try:
         names = [*(record.name for record in records.load_all()[0]), *hosts.configured().jobs]
     except AtlctlError:
-        return  # a check of its own tells what is wrong with the settings and the folder for state
+        return  # errors in the settings and in the state folder are reported by other checks
     if names:
         shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         report.skip(
@@ -279,9 +279,9 @@ def _pythons(report: DoctorReport, able: Sequence[HostCheck]) -> None:
 
 
 def judge_clocks(report: DoctorReport, name: str, bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Compares the clocks of other machines with this one's: logs of many workers are merged by their times.
+    """Compare the clocks of other machines with this one's, because logs of many workers are merged by time.
 
-    `bounds`: by worker or host, between which two figures its clock's distance from this one's lies, in seconds.
+    `bounds`: the bounds of the clock offset in seconds, by worker or host.
     """
     if not bounds:
         return
@@ -305,12 +305,12 @@ def judge_clocks(report: DoctorReport, name: str, bounds: Mapping[str, tuple[flo
 
 
 def _proven_distance(low: float, high: float) -> float:
-    """How far off a clock is at least; 0 where it may be right."""
+    """The least possible offset of a clock; 0 if it may be right."""
     return low if low > 0 else min(high, 0.0)
 
 
 def _by_name(lists: Iterable[Iterable[Host]]) -> dict[str, Host]:
-    """Hosts by their names; one that is listed with two users or ports is told by them, too."""
+    """Hosts by their names; a host listed with two users or ports has them in its name."""
     found: dict[str, Host] = {}
     for host in dict.fromkeys(host for hosts_of_one in lists for host in hosts_of_one):
         same = found.get(host.name)

@@ -38,7 +38,7 @@ _FIRST_STEPS = (
     ),
     ("export KUBECONFIG=PATH", Message("a Kubernetes cluster; or name it each time: --kubeconfig PATH")),
 )
-#: Seconds for the roll call, at most, for the question, and that an agent lives when nobody ends it.
+#: Seconds: limit of the roll call, limit of the query, and lifetime of an agent that is not ended.
 ROLL_CALL, ASKING, LIFE = 20.0, 8.0, 60
 #: Lines for workers that differ from most.
 _MOST_LINES = 8
@@ -50,8 +50,8 @@ _TIME = 1e12
 async def check_current(
     report: DoctorReport, source: Backend, option: str | None, *, nothing_else: bool = False
 ) -> Job | None:
-    """The current job, None where there is none, several, or it cannot be told. `nothing_else`: where there is none,
-    nothing else is set up either."""
+    """The current job; None if there is none, several, or it is unknown. `nothing_else`: nothing else is set up
+    either."""
     named = stated(None, option) is not None
     try:
         async with asyncio.timeout(FINDING):
@@ -65,7 +65,7 @@ async def check_current(
         )
         return None
     except (NothingMatched, UsageError) as error:
-        # Where none was named there is nothing wrong with having none, or several.
+        # If no job was named, having none or several is not an error.
         (report.fail if named else report.skip)("job", error.message, error.hint)
         if nothing_else and not named and isinstance(error, NothingMatched):
             report.first_steps = [(command, what) for command, what in _FIRST_STEPS]
@@ -114,8 +114,8 @@ def _how_found(how: str, backend: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one worker told: hostile text. `own`: it is the worker's own Python, and not that of a process that was
-    found there. `gpus`: devices of NVIDIA's driver. `problem`: why nothing was told."""
+    """The answer of one worker, untrusted. `own`: it is the worker's own Python, not that of a process found there.
+    `gpus`: devices of NVIDIA's driver. `problem`: the reason why there is no answer."""
 
     worker: str
     python: str | None = None
@@ -128,7 +128,7 @@ class Told:
 
     @property
     def alike(self) -> tuple[object, ...]:
-        """What should be the same on all workers of a job. A path may differ."""
+        """The values that should be the same on all workers of a job. Paths may differ."""
         return self.torch, self.cuda, self.python, self.gpus, self.own
 
 
@@ -162,9 +162,9 @@ async def check_workers(
 async def ask(
     executor: Executor, workers: Sequence[Worker], seconds: float
 ) -> tuple[list[Told], dict[str, tuple[float, float]]]:
-    """What each of `workers` tells, in their order; and between which figures the distances of their clocks lie.
+    """The answers of `workers`, in their order; and the bounds of their clock offsets.
 
-    Raises AtlctlError where this process may not open as many connections.
+    Raises AtlctlError if this process may not open that many connections.
     """
     from atlctl.smoke.session import Session
 
@@ -211,7 +211,7 @@ def _clock(bounds: dict[str, tuple[float, float]]) -> Callable[[str, Mapping[str
 
 
 def _report_torch(report: DoctorReport, told: Sequence[Told], named: str) -> None:
-    """What most have first, then what differs, then who has none, then who did not tell."""
+    """The majority first, then differences, then workers without torch, then workers without an answer."""
     having = [one for one in told if one.torch is not None]
     groups: dict[tuple[object, ...], list[Told]] = {}
     for one in having:

@@ -1,5 +1,4 @@
-"""What `doctor` finds on this machine: the backend chosen here, folders, settings, limits, clock; what is installed;
-the terminal and the locale."""
+"""Checks of this machine: the chosen backend, folders, settings, limits, clock, packages, terminal, locale."""
 
 from __future__ import annotations
 
@@ -52,8 +51,8 @@ _WORKERS, _STARTING = 1000, 64
 _AHEAD = 24 * 3600.0
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]++)(?:\[[^\]]*\])?\s*+\(?([<>=!~0-9.,\s]*+)\)?\s*+")
 _BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([0-9][0-9.]*)")
-#: Where completion scripts of a shell are looked up, and where `completion --help` says to put one. zsh has no fixed
-#: place: what its FPATH holds a child is not told.
+#: The folders of completion scripts of a shell, and the one that `completion --help` recommends. zsh has no fixed
+#: place, and its FPATH is not exported.
 _SCRIPT_PLACES = {
     "bash": (
         "~/.local/share/bash-completion/completions/atlctl",
@@ -132,8 +131,7 @@ def check_state(report: DoctorReport, env: Mapping[str, str], *, needed: bool) -
 
 
 def _room(folder: str) -> int:
-    """Free bytes of its disk. Raises NotAllowed, AtlctlError where nothing could be put into `folder`, or where it
-    could not be made."""
+    """Free bytes of its disk. Raises NotAllowed, AtlctlError if `folder` is not writable or cannot be created."""
     above = folder
     while not os.path.lexists(above):
         above = os.path.dirname(above) or "."
@@ -273,7 +271,7 @@ def check_packages(report: DoctorReport) -> None:
 
 
 def fits(version: str, bounds: str) -> bool:
-    """Whether a version lies within bounds like `>=0.29,<0.30`; what is no plain comparison says nothing."""
+    """Whether a version is within bounds like `>=0.29,<0.30`; other forms of comparison are ignored."""
     own = _release(version)
     compared = {
         ">=": own.__ge__,
@@ -296,7 +294,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def check_programs(report: DoctorReport) -> None:
-    """What single commands can use, and nobody needs."""
+    """Optional programs of single commands."""
     beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
     there = {
         "py-spy": beside if os.path.exists(beside) else shutil.which("py-spy"),
@@ -316,7 +314,7 @@ def check_programs(report: DoctorReport) -> None:
 
 
 def check_completion(report: DoctorReport, env: Mapping[str, str]) -> None:
-    """Whether the shell's completion script is there and of this version, as far as its place can be told."""
+    """Whether the shell's completion script is installed and of this version, if its place is known."""
     shell = os.path.basename(env.get("SHELL", ""))
     if shell not in _SCRIPT_PLACES:
         text = (
@@ -384,7 +382,7 @@ def check_terminal(report: DoctorReport, env: Mapping[str, str], streams: Stream
 
 
 def _terminal_rows() -> int | None:
-    """Lines of the terminal on stdout, None where it does not tell."""
+    """Lines of the terminal on stdout; None if unknown."""
     try:
         return os.get_terminal_size(1).lines or None
     except OSError:

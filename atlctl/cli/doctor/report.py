@@ -1,4 +1,4 @@
-"""What the checks of `doctor` found: its meaning for the exit code, and the text for people."""
+"""The results of the checks of `doctor`: exit code and text."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class DoctorReport:
     """All checks in their order, and what they found as data for `-o json`."""
 
     checks: list[DoctorCheck] = field(default_factory=list)
-    #: The server does not know who asks.
+    #: The server did not authenticate the user.
     unauthenticated: bool = False
-    #: The Role and RoleBinding that give what is missing.
+    #: The Role and RoleBinding that grant the missing permissions.
     role: list[dict[str, Any]] = field(default_factory=list)
     #: Where nothing is set up yet: a command and what it does, for each way to begin.
     first_steps: list[tuple[str, str]] = field(default_factory=list)
@@ -62,7 +62,7 @@ class DoctorReport:
         self.checks.append(DoctorCheck(name, Status.FAIL, text, fix))
 
     def refused(self, name: str, error: AtlctlError) -> None:
-        """The check that shows that nobody is logged in."""
+        """Add the check for a refused login."""
         self.unauthenticated = True
         self.fail(name, error.message, error.hint)
 
@@ -108,7 +108,7 @@ def report_text(report: DoctorReport, streams: Streams, lang: Language | None = 
         first, *rest = add(f"{label}  {name}  {clean(say(check.text))}", hang)
         lines += [painted_head(first, label, _TONES[check.status], streams.stdout_color), *rest]
         later = report.checks[at + 1].fix if at + 1 < len(report.checks) else None
-        # Several checks may have one fix: it is told once, below the last of them.
+        # If several checks have the same fix, it is shown once, below the last of them.
         if check.fix is not None and check.fix != later:
             fix = Message("fix: {fix}", fix=check.fix)
             head, text = (" " * (room + 2) + clean(say(one)) for one in (fix.filled(fix=""), fix))

@@ -46,7 +46,7 @@ _PREVIOUS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """`unread` are workers whose log could not be read, and why: they are in the evidence without a log of their own.
+    """`unread`: the workers whose log could not be read, and why; they are in the evidence without a log.
 
     `problems` are files inside workers that could not be read, by worker. `stories` have the place of each line.
     """
@@ -148,10 +148,9 @@ class Far(LogSource, LogEnds, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tails:
-    """What was read, by worker. `unread`: why a log could not be. `cut`: logs of which only the end was read, with the
-    time of its first line (seconds since the epoch, None where it has none). `led`: logs behind that of the instance
-    before. In logs of both sorts lines have no numbers of their own.
-    """
+    """The logs read, by worker. `unread`: why a log could not be read. `cut`: logs of which only the end was read, with
+    the time of its first line (seconds since the epoch, None if it has none). `led`: logs that follow that of the
+    previous instance. The lines of both kinds of logs have no line numbers."""
 
     facts: dict[str, LogFacts | None]
     unread: dict[str, AtlctlError]
@@ -210,7 +209,7 @@ async def read_ends(
             try:
                 end = await answer
             except AtlctlError as error:
-                # What was read of it before counts on.
+                # Line numbers continue from the part read before.
                 if name not in parts:
                     unread[name] = error
                 return
@@ -236,7 +235,7 @@ async def read_ends(
 
 
 async def _previous(source: Far, job: Job, worker: Worker) -> list[LogLine]:
-    """The end of the log of the instance before the last restart; empty where there is none to be had."""
+    """The end of the log of the instance before the last restart; empty if it is not available."""
     found: list[LogLine] = []
     try:
         async for batch in source.lines(job, worker, LogRequest(previous=True, tail=_PREVIOUS)):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Kinds of failures that a stop of the job causes.
 _BY_SIGNAL = frozenset({"preemption", "interrupted"})
-#: Bytes of all logs, where only ends are read, that are read to find out when the failure began.
+#: The most bytes of all logs that are read to find the start of the failure, if only the ends of logs are read.
 FIRST = 16 << 20
 
 
@@ -133,8 +133,8 @@ def tell_saved(
 
 
 def _read_saved(paths: Sequence[str], known: Matcher, error_files: bool, budget: int | None) -> Saved:
-    """What is saved; its ends first, then what was printed shortly before the first failure in them, then the `budget`
-    and more of it, until that holds the start of the failure."""
+    """Read saved logs: their ends first, then the lines shortly before the first failure in them, then `budget` bytes
+    and more until they contain the start of the failure."""
     from atlctl.diagnosis.evidence import ReadPart, beginning, uncovered
     from atlctl.recording.folder import look
     from atlctl.recording.read import Ends
@@ -207,7 +207,7 @@ def _bytes_of(paths: Sequence[str]) -> int | None:
 
 
 def say_cut(workers: Iterable[str], *since: str) -> None:
-    """Says of whose logs only the end was read; `since`: from when on."""
+    """Report the workers whose logs were read only at the end; `since`: from when on."""
     only = Message("only the end of the log of {workers} was read", workers=fold_names(workers))
     say.note(Message("{what}; the failure begins there", what=joined((only, *since), COMMA)))
 
@@ -237,7 +237,7 @@ def _place(proof: Proof) -> str:
     if proof.file == "-":
         return Message("line {number} of standard input", number=proof.line_no)
     if proof.file is None:
-        return proof.worker  # what the platform says stands in no log
+        return proof.worker  # reports of the platform are not in a log
     return f"{proof.file}:{proof.line_no}" if proof.line_no is not None else proof.file
 
 

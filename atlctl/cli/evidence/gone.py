@@ -1,4 +1,4 @@
-"""What evidence of a job its platform has deleted, why, and how to have it the next time."""
+"""Report evidence of a job that its platform has deleted, why, and how to keep it the next time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_NAMES = 8
 
 
 async def events(source: Backend, job: Job) -> Sequence[Mapping[str, Any]]:
-    """What the cluster says of a job that lacks workers, or of which some have ended; nothing if it may not be read."""
+    """The events of a job with missing or ended workers; empty if they may not be read."""
     from atlctl.jobs.model import State
 
     if source.name != "kubernetes" or _waits(job):
@@ -106,9 +106,9 @@ def _time(event: Mapping[str, Any]) -> str:
 async def job_or_recording(
     source: Backend, argument: str | None, option: str | None, *, living: bool
 ) -> Job | Recording:
-    """The job whose root cause is wanted, or its recording where that tells more. `living`: only the job will do.
+    """The job to diagnose, or its recording if that has more evidence. `living`: only the job.
 
-    Raises what `find_logged` raises; where the job is gone and was not recorded, with how to have that.
+    Raises the errors of `find_logged`; if the job is gone and was not recorded, with a hint how to record it.
     """
     from atlctl.cli.evidence import recorded
     from atlctl.cli.target import find_logged, stated

@@ -1,7 +1,7 @@
-"""What a platform cannot tell of its workers: their logs say whether the training in them has failed.
+"""Detect Held workers, which a platform does not report: the training has failed according to their logs.
 
-A launch script may sleep on after its trainer's end, and end with 0 then. Local jobs note that themselves; elsewhere
-the last lines of the logs are read.
+A launch script may sleep after its trainer's end and then exit with 0. Local jobs note that themselves; elsewhere the
+last lines of the logs are read.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LINES = 200
 
 
 async def look(source: Backend, job: Job) -> Job:
-    """`job`, with the workers that are Held, and a reason with those whose success is none.
+    """`job` with its Held workers, and with a reason for workers that exited with 0 but did not succeed.
 
-    Where there are more than `MOST` workers that it may be true of, their logs are not read, and that is said.
+    If more than `MOST` workers may be affected, their logs are not read, and a note says so.
     """
     if source.name != "kubernetes":
         return job

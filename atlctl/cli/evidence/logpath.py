@@ -1,8 +1,8 @@
-"""`--log-path GLOB`: reads the end of files inside workers that run, and joins them with the workers' logs.
+"""`--log-path GLOB`: read the ends of files inside running workers, and join them with the workers' logs.
 
-A list comes first, and then each file by a command of its own: what a file holds never shares a stream with what is
-said about it. The log counts first: what is in both counts once, and of a file that several processes overwrote nothing
-is added to a log that has something to say. Each line's place is kept.
+The files are listed first, then each file is read by its own command, so that contents never share a stream with
+metadata. The log has precedence: lines in both count once, and a file that several processes overwrote adds nothing to
+a log with failures. Each line's place is kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LIST_LIMIT = 2 * 1024 * 1024
 PATIENCE = 60.0
 _GRACE = 1.0
 READERS = 16
-#: Bytes from which a file's form is told, and bytes of a command's complaint that are kept.
+#: Bytes from which a file's format is detected, and bytes of a command's error output that are kept.
 _SAMPLE = 64 * 1024
 _COMPLAINT = 1024
 
@@ -48,7 +48,7 @@ _UNREAD = Message("its files could not be read: {why}")
 _READ = 'tail -c "$2" < "$1"'
 
 _RANK_LOG = re.compile(r"attempt_(\d{1,6})/(\d{1,4})/(?:stdout|stderr)\.log")
-#: What tells that two entries are the same words. Times differ: only one of the two may have the platform's stamps.
+#: Keys that make two entries equal. Times may differ: only one of the two may have the platform's timestamps.
 _KEYS: Mapping[str, Callable[[Any], Hashable]] = {
     "summaries": lambda item: (
         item.root_index,
@@ -78,16 +78,16 @@ class Listed:
 
     @property
     def rank(self) -> tuple[int, int] | None:
-        """Attempt and local rank, where it is torchelastic's own log of one process."""
+        """Attempt and local rank, if it is torchelastic's log of one process."""
         match = _RANK_LOG.search(self.path)
         return (int(match[1]), int(match[2])) if match else None
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What one file says. Lines count from 1; where it was `cut`, from the first whole line that was read.
+    """The facts of one file. Lines count from 1; if it was `cut`, from the first complete line that was read.
 
-    `workers` see this file: one, or all that share it. `overwritten` goes behind its name in a sentence.
+    `workers` see this file: one, or all that share it. `overwritten`: text that follows its name in a sentence.
     """
 
     workers: tuple[str, ...]
@@ -100,7 +100,7 @@ class Read:
 
 @dataclass(slots=True)
 class FilesRead:
-    """What was read, what could not be (by worker), and sentences for the user."""
+    """The files read, the errors (by worker), and remarks for the user."""
 
     files: list[Read] = field(default_factory=list)
     problems: list[tuple[str, AtlctlError]] = field(default_factory=list)
@@ -154,7 +154,7 @@ class _Visit:
         self._listed: dict[str, list[Listed]] = {}
         self._left: dict[str, float] = dict.fromkeys((worker.name for worker in workers), PATIENCE)
         self._read: dict[str, list[Read]] = {}
-        #: What there is to say, and of which workers.
+        #: Remarks, and their workers.
         self.said: dict[str, list[str]] = {}
 
     def _say(self, text: str, *names: str) -> None:
@@ -283,7 +283,7 @@ class _Visit:
 
 
 def parse_list(data: bytes) -> tuple[list[Listed], list[str]]:
-    """The files that a worker lists, and remarks on what is passed over. Raises AtlctlError where it is cut off."""
+    """The files that a worker lists, and remarks on skipped ones. Raises AtlctlError if the list is cut off."""
     *records, rest = data.split(b"\0")
     if rest or not records or not records[-1].startswith(b"e|"):
         raise AtlctlError(Message("its list of files is incomplete"), _FEWER)
@@ -306,7 +306,7 @@ def parse_list(data: bytes) -> tuple[list[Listed], list[str]]:
 
 
 class _Intake:
-    """Takes a file's bytes as they come and hands them to a reader once its form can be told."""
+    """Receives a file's bytes, and passes them to a reader once its format is known."""
 
     def __init__(self, matcher: Matcher, *, skip: bool) -> None:
         """`skip`: the first line is the rest of one, and is left out."""
@@ -321,7 +321,7 @@ class _Intake:
         self._refused: Message | None = None
 
     def take(self, data: bytes) -> bool:
-        """The next bytes; False where no more are wanted."""
+        """Take the next bytes; False if no more are needed."""
         data = data[: self._left]  # it grows while it is read
         self._left -= len(data)
         if self._skip:
@@ -384,10 +384,10 @@ class Story:
         return max((span.last for span in self._spans), default=0)
 
     def add(self, item: Read, facts: LogFacts) -> None:
-        """Adds what `facts` say beyond the log. `facts` are of the file `item`, or of a part of it.
+        """Add the facts that the log lacks. `facts` are those of the file `item`, or of a part of it.
 
-        They stand behind a log in which no agent spoke, where they bring the agent's words, else in front of it: behind
-        the agent's last word they would look like another start of the job.
+        They follow a log without lines of an agent if they have such lines, otherwise they precede it: after the
+        agent's last line they would look like another start of the job.
         """
         if item.file.rank is not None:
             self._add_rank_log(item, facts, *item.file.rank)
@@ -445,7 +445,8 @@ def join(
 
 
 def _owners(item: Read, workers: Sequence[Worker]) -> Mapping[str, LogFacts]:
-    """Whose facts these are: a file that others than its worker wrote is divided by host, with nobody's left out."""
+    """The owners of the facts: a file that other workers wrote, too, is divided by host; lines without an owner are
+    dropped."""
     hosts = {entry.host for summary in item.facts.summaries for entry in summary.entries if entry.host}
     others = {owner_of(host, workers) for host in hosts} - {None, item.workers[0]}
     if len(item.workers) == 1 and len(hosts) < 2 and not others:
@@ -459,7 +460,7 @@ def _owners(item: Read, workers: Sequence[Worker]) -> Mapping[str, LogFacts]:
 
 
 def owner_of(host: str, workers: Sequence[Worker]) -> str | None:
-    """The one worker that goes by a name of a host; None where none does, or several."""
+    """The one worker with this host name; None if there is none, or several."""
     names: Mapping[str, set[str | None]] = {
         worker.name: {worker.name, worker.pod, worker.host, worker.node} for worker in workers
     }

@@ -1,5 +1,5 @@
-"""What the ranks of a job are doing, as evidence: for commands that look at ranks, and for `errors` on a job that still
-runs and whose logs name no failure."""
+"""Inspect the ranks of a job: for commands that look at ranks, and for `errors` on a running job whose logs name no
+failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 15.0
 
 
 def scene_of(looks: Sequence[Look], job: Job) -> Scene:
-    """What the ranks of the workers that were looked at are doing."""
+    """The scene of all ranks of the inspected workers."""
     from atlctl.diagnosis.hang import diagnose
 
     reports = {item.worker.name: item.report for item in looks if item.report is not None}
@@ -74,7 +74,7 @@ async def with_ranks(
 
 
 def _quiet(evidence: JobEvidence) -> float | None:
-    """Seconds since the last line of any log; None where no log has times of its own."""
+    """Seconds since the last line of any log; None if no log has timestamps."""
     logs = [worker.log for worker in evidence.workers if worker.log is not None]
     times = [log.last.seconds for log in logs if log.last is not None and log.last.absolute]
     return time.time() - max(times) if times else None

@@ -1,4 +1,4 @@
-"""Recordings of jobs: where they lie, when they tell more than the platform does, and what they say."""
+"""Recordings of jobs: find them, decide if they have more evidence than the platform, and read them."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def _elsewhere(backend: str, namespace: str | None) -> list[Recording]:
 
 
 def _read(folder: str, top: str) -> Recording | None:
-    """What is in `folder`; None without a recording, and with a note if others own or may write to it or what is above
-    it, up to `top`."""
+    """The recording in `folder`; None without one, and with a note if other users own or may write to it or a folder
+    above it, up to `top`."""
     from atlctl.recording import manifest
 
     try:
@@ -186,9 +186,9 @@ def lost(recording: Recording, job: Job) -> list[str]:
 
 
 def ranks(job: Job) -> RankMap | None:
-    """Which worker held which rank when its recorder looked last; None where that is not known of this run of any.
+    """The worker of each rank when its recorder looked last; None if unknown for this run of every worker.
 
-    A guess where the recorder ended before the job did: an attempt after it may have given out other ranks.
+    A guess if the recorder ended before the job: a later attempt may have assigned other ranks.
     """
     from atlctl.jobs.model import RankMap
     from atlctl.recording.save import stem
@@ -213,8 +213,8 @@ def ranks(job: Job) -> RankMap | None:
 
 
 def completed(job: Job, seen: RankMap | None) -> RankMap | None:
-    """`seen`, with what the recording knows of workers that hold no rank any more; what was seen counts more, and a
-    recording more than a guess."""
+    """`seen`, completed from the recording for workers that no longer hold ranks; observed ranks have precedence over
+    the recording, and the recording over a guess."""
     from atlctl.jobs.model import RankMap
 
     if seen is not None and not seen.guess and set(seen.workers.values()) >= {worker.name for worker in job.workers}:

@@ -98,7 +98,7 @@ class Making:
     now: float = field(default_factory=time.time)
 
     def copy(self, paths: Sequence[str], *, error_files: bool) -> None:
-        """Saved evidence. Raises AtlctlError where there is none."""
+        """Copy saved evidence. Raises AtlctlError if there is none."""
         with say.doing(Message("copying the logs, secrets hidden"), done=self.folder.size, size=True):
             if len(paths) == 1 and os.path.isdir(paths[0]):
                 done = copy_folder(paths[0], self.folder, error_files=error_files)
@@ -107,7 +107,7 @@ class Making:
         self.missing += done.missing
 
     async def collect(self, source: Backend, job: Job) -> None:
-        """What is left of a job that is known. Raises Unreachable where none of its logs could be read."""
+        """Collect the evidence of a known job. Raises Unreachable if none of its logs could be read."""
         self.about = {"job": job.name, "uid": job.uid, "state": str(job.state)}
         redacted = Redacted(source, job, self.folder.found)
         with say.doing(Message("saving the logs, secrets hidden"), done=self.folder.size, size=True, limit=DEADLINE):
@@ -126,7 +126,7 @@ class Making:
             self.missing.append((f"{worker.name}: {path}", error.strerror or str(error)))
 
     def diagnose(self) -> tuple[Saved, Diagnosis]:
-        """What `errors --from` will say of the folder. Paths count from it."""
+        """The diagnosis that `errors --from` gives for the folder. Paths are relative to it."""
         known = matcher(own_signatures())
         saved = self._read()
         start = os.path.join(self.folder.path, "")
@@ -150,7 +150,7 @@ class Making:
             return self._without_logs()
 
     def _without_logs(self) -> Saved:
-        """Of a job that has printed nothing: its platform may tell why."""
+        """Evidence of a job without output: the platform may show the reason."""
         described = self._manifest()
         workers = tuple(
             WorkerEvidence(item.name, item.index, state=item.state, platform=item.platform)
@@ -224,7 +224,7 @@ class Making:
         return f"less {f'+{proof.line_no} ' if proof.line_no else ''}{shlex.quote(proof.file)}"
 
     def _smoke(self) -> Mapping[str, Any] | None:
-        """What was named with --smoke, else what lay in the folder that was copied."""
+        """The smoke test's document: the one named with --smoke, else the one in the copied folder."""
         own = os.path.join(self.folder.path, SMOKE)
         if self.smoke is not None and not os.path.lexists(own):
             put_smoke(self.folder, self.smoke)
@@ -238,7 +238,7 @@ class Making:
             with open(os.path.join(self.folder.path, manifest.NAME), "rb") as file:
                 return manifest.read_manifest(file.read(manifest.SIZE_LIMIT + 1))
         except (FileNotFoundError, UsageError):
-            return None  # what is wrong with it was told when the folder was read
+            return None  # its error was reported when the folder was read
 
     def _passages(self, found: Diagnosis, saved: Saved) -> dict[tuple[str, int], Passage]:
         """The lines around each proof, and the whole traceback that ends there."""
@@ -292,9 +292,9 @@ class Making:
 
 @contextmanager
 def making(out: str | None, name: str, smoke: str | None) -> Iterator[Making]:
-    """A report that is being made. `out`: where it is to be; `name` is in its name where that is left out.
+    """A report in progress. `out`: its path; without it the path contains `name`.
 
-    Raises UsageError, NotAllowed where it cannot be made there, or `smoke` is no document of a smoke test.
+    Raises UsageError, NotAllowed if it cannot be made there, or if `smoke` is not a document of a smoke test.
     """
     from atlctl.jobs.naming import safe_file_name
 
@@ -321,7 +321,7 @@ def making(out: str | None, name: str, smoke: str | None) -> Iterator[Making]:
 
 def _place(proof: Proof) -> str:
     if proof.file is None:
-        return redact_text(proof.worker)  # what the platform says stands in no log
+        return redact_text(proof.worker)  # reports of the platform are not in a log
     return f"{proof.file}:{proof.line_no}" if proof.line_no is not None else proof.file
 
 
@@ -365,7 +365,7 @@ def hide(found: Diagnosis) -> Diagnosis:
 
 
 def tell(report: WrittenReport, output: str) -> None:
-    """Where the report is and what it says: on stdout, as a document where that was asked for."""
+    """Print the report's path and verdict on stdout, or its JSON document."""
     from atlctl.render.sanitize import clean
 
     if output in ("json", "yaml"):

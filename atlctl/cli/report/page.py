@@ -56,13 +56,13 @@ from atlctl.render.palette import Tone
 from atlctl.render.redact import redact_text
 from atlctl.render.table import human_bytes, rfc3339
 
-#: Pieces of evidence of root causes, and of what followed.
+#: The most pieces of evidence for root causes, and for consequences.
 MAX_PROOFS, MAX_FOLLOWED = 12, 4
 _MAX_ROWS = 200
 _SAID = 300
 #: Groups of workers that are open at once.
 _OPEN_GROUPS = 40
-#: More workers are told in groups of those alike, and one by one below that.
+#: Above this many workers, similar ones are grouped.
 _TABLE = 24
 _TYPED = "kubectl cordon "
 #: Rows of a table of states, events, versions, machines or files, and those that are open at once.
@@ -99,9 +99,9 @@ _MAPS = (
 
 @dataclass(slots=True)
 class Material:
-    """All that a report is made of. `passages`: lines around proofs, by file and line. `tracebacks`: of error files.
+    """The input of a report. `passages`: lines around proofs, by file and line. `tracebacks`: those of error files.
 
-    Paths count from the folder. `scene`: what the ranks were doing, if they were looked at.
+    Paths are relative to the folder. `scene`: the activity of the ranks, if they were inspected.
     """
 
     found: Diagnosis
@@ -241,7 +241,7 @@ def _folded_trace(trace: Sequence[object], words: Mapping[str, str]) -> str:
 
 
 def _coloured(trace: Sequence[tuple[int, str]]) -> list[Numbered]:
-    """The lines of a traceback: frames in the user's code stand out from those of libraries."""
+    """The lines of a traceback: frames in the user's code are highlighted."""
     made = []
     tone: Literal["own", "faint", ""] = ""
     for at, line in trace:
@@ -456,7 +456,7 @@ def _value(value: Any) -> str:
 
 
 def _machines(manifest: Manifest | None, words: Mapping[str, str]) -> PageTable | None:
-    """Where each worker ran, as far as the platform told."""
+    """Where each worker ran, if the platform reported it."""
     rows = []
     for item in manifest.workers if manifest else ():
         platform = item.platform
@@ -509,9 +509,9 @@ def without_empty(table: PageTable) -> PageTable:
 
 
 def smoke_results(data: Mapping[str, Any], words: Mapping[str, str], tell: Callable[[str], str]) -> list[Part]:
-    """What the page shows of it. Parts that have another form than atlctl writes are left out.
+    """The page's section on a smoke test. Malformed parts are omitted.
 
-    `tell`: a note or evidence for the reader.
+    `tell` renders a note or evidence for the reader.
     """
     verdict = _cut(data.get("verdict"))
     total = mapping(data.get("timings")).get("total")
@@ -616,7 +616,7 @@ def _cut(value: object) -> str:
 
 # The timeline of a report: for each worker what its log and its platform say happened, and when.
 
-#: More lanes are folded where they are alike; more than this are not drawn.
+#: Above this number similar lanes are folded; above the second, lanes are not drawn.
 FOLD_ABOVE = 64
 MOST_LANES = 96
 #: Marks of one lane that come from its platform, or from agents.
@@ -782,7 +782,7 @@ def _with_platform(
 
 
 def _folded(lanes: Sequence[Lane], words: Mapping[str, str]) -> list[Lane]:
-    """Those alike as one lane: the same part, and the same sorts of marks. Culprits stand alone."""
+    """Fold similar lanes into one: the same part, and the same kinds of marks. Culprits are not folded."""
     groups: dict[tuple[str, ...], list[Lane]] = {}
     for lane in lanes:
         sorts = sorted({mark.sort for mark in lane.marks})

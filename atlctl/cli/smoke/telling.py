@@ -34,7 +34,7 @@ _TONES = {
 _ORDER = tuple(Severity)
 #: Severities that accuse no worker.
 _NO_FAULT = (Severity.INCOMPLETE, Severity.NOT_JUDGED)
-#: Findings that are told one by one; the rest is counted, and whole in `-o json`.
+#: The most findings that are shown one by one; the rest is counted, and complete in `-o json`.
 _TOLD = 40
 _THROUGHPUT = Message("throughput, row sends to column: median {median}, least {least} % of it")
 _ROUND_TRIPS = Message("round trips, row calls column: median {median}, worst at {least} % of that speed")
@@ -74,7 +74,7 @@ class Words:
         return self(_WHOLE[verdict])
 
     def check(self, name: str) -> str:
-        """What a check looks at, in a few words."""
+        """A short description of a check."""
         return self(TITLES.get(name, name))
 
     def named(self, name: str) -> str:
@@ -188,7 +188,7 @@ def _findings(findings: Sequence[Finding], words: Words, streams: Streams) -> li
 
 
 def _by_worker(findings: Sequence[Finding]) -> Iterable[Finding]:
-    """What was not tested of one worker, for one reason, in several checks is one."""
+    """Merge findings that a worker was not tested in several checks for the same reason."""
     checks: dict[tuple[object, ...], list[str]] = {}
     for finding in findings:
         if finding.severity is Severity.INCOMPLETE:
@@ -238,7 +238,7 @@ def _folded(text: str, streams: Streams, indent: int) -> list[str]:
 
 
 def _network(report: Report, words: Words, streams: Streams) -> str:
-    """Throughput between all, or round trips where it was not measured."""
+    """The matrix of throughput, or of round trips if it was not measured."""
     mesh = report.data.get("mesh")
     if isinstance(mesh, dict) and mesh.get("loopback"):
         return ""  # within one machine there is no network
@@ -294,13 +294,13 @@ def _matrix(report: Report, check: str, field: str, limits: tuple[float, float])
 
 # The document of `atlctl smoke -o json`.
 
-#: What a check keeps for the checks behind it, and what is no figure.
+#: Keys that a check keeps for later checks, which are not figures.
 _INNER = ("ranks",)
 _DEEPEST = 12
 
 
 def to_data(report: Report, may_still_run: Iterable[str]) -> dict[str, Any]:
-    """Plain values; figures of workers that are no numbers of JSON are null."""
+    """Plain values for JSON; figures that are not finite are null."""
     return {
         "tier": report.tier,
         "verdict": str(report.verdict),
@@ -362,7 +362,7 @@ _SEE = Message("see the page of smoke")
 
 
 def own_busbw() -> tuple[BusbwRow, ...]:
-    """The rows of all files that `[smoke] busbw` names. Raises UsageError where a file is missing or wrong."""
+    """The rows of all files that `[smoke] busbw` names. Raises UsageError if a file is missing or invalid."""
     found: list[BusbwRow] = []
     for path in settings().busbw:
         try:

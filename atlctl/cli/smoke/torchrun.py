@@ -46,7 +46,7 @@ async def told(executor: Executor, job: Job, workers: Sequence[Worker], timeout:
 
 
 def line(fact: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The command for a worker of which this was told, and what to know of it."""
+    """The torchrun command for a worker with these facts, and remarks about it."""
     if "problem" in fact:
         return "", [words_of(fact["problem"])]
     place = fact.get("place")
@@ -67,15 +67,15 @@ def _print(lines: Mapping[str, tuple[str, list[str]]]) -> None:
 
 # The torchrun command that a worker's environment asks for: a pure function of that environment.
 #
-# torchrun reads `PET_*` itself and nothing else. What the others mean by WORLD_SIZE is not one thing: most platforms
-# count workers, PyTorchJob counts processes, and inside a process of torchrun it counts processes, too.
+# torchrun reads `PET_*` itself and nothing else. The meaning of WORLD_SIZE differs: most platforms count workers,
+# PyTorchJob counts processes, and inside a process of torchrun it counts processes, too.
 
 _PORT = "29500"
 
 
 @dataclass(slots=True)
 class _Line:
-    """What is known of the line to be. None where torchrun is told by `PET_*`, or needs no telling."""
+    """The parts of the command line. None if torchrun reads the value from `PET_*`, or does not need it."""
 
     nodes: int | None = None
     node_rank: int | None = None
@@ -150,7 +150,7 @@ def _inside(env: Mapping[str, str]) -> _Line | str:
 
 
 def _pet(env: Mapping[str, str], gpus: int | None) -> _Line | str:
-    """torchrun reads these itself: nothing is said twice, and what is missing is added."""
+    """torchrun reads these itself: only missing options are added."""
     line = _Line()
     line.notes.append(Message("torchrun reads PET_* itself: they need no options, and an option would win over them"))
     nnodes, backend = env.get("PET_NNODES", "1:1"), env.get("PET_RDZV_BACKEND", "static")
@@ -247,7 +247,7 @@ def _leader(env: Mapping[str, str]) -> _Line | str:
 
 
 def _contract(env: Mapping[str, str]) -> _Line | str:
-    """MASTER_ADDR, MASTER_PORT, WORLD_SIZE (workers) and RANK (of this one); NODE_NUM and NODE_RANK where they are."""
+    """MASTER_ADDR, MASTER_PORT, WORLD_SIZE (workers) and RANK (of this one); NODE_NUM and NODE_RANK if they are set."""
     nodes, rank = _int(env, "NODE_NUM"), _int(env, "NODE_RANK")
     by = "NODE_NUM, NODE_RANK"
     if nodes is None or rank is None:
@@ -308,7 +308,7 @@ def _alone(env: Mapping[str, str]) -> _Line | str:
 
 
 def _count(line: _Line, env: Mapping[str, str], gpus: int | None) -> None:
-    """Processes: what somebody has set, else one for each GPU."""
+    """The number of processes: as configured, else one for each GPU."""
     told = env.get("PET_NPROC_PER_NODE")
     if told is None and line.processes is None:
         told = env.get("NPROC_PER_NODE")
@@ -329,7 +329,7 @@ def _count(line: _Line, env: Mapping[str, str], gpus: int | None) -> None:
 
 
 def _volcano(env: Mapping[str, str]) -> int:
-    """How many workers Volcano tells of: those of the tasks that train."""
+    """The number of workers according to Volcano: those of the tasks that train."""
     counts = {name: _int(env, name) for name in env if re.fullmatch(r"VC_(MASTER|WORKER)_NUM", name)}
     return sum(count or 0 for count in counts.values())
 
