@@ -40,7 +40,7 @@ def texts(lines: list[LogLine]) -> list[bytes]:
 
 def test_lines_are_in_order_with_their_streams_and_times(world: World) -> None:
     before = time.time_ns()
-    job = ended(world, "echo one; sleep 0.05; echo two >&2; sleep 0.05; echo; echo '  four  '")
+    job = ended(world, "echo one; sleep 0.3; echo two >&2; sleep 0.3; echo; echo '  four  '")
     lines = read(world, job)
     # The Kubernetes API does not separate the streams.
     stderr = "stdout" if job.backend == "kubernetes" else "stderr"
