@@ -1,8 +1,8 @@
-"""Makes the times of different workers comparable, and says how far they can be trusted.
+"""Make the times of different workers comparable, with the remaining uncertainty.
 
-A node's stamp is UTC, a process's own time is local and torch's has no year. Where a worker's log has both, its zone is
-known; otherwise all workers are taken to share one. Clocks that disagree are found by lines that all
-workers print in step: ranks that meet in a collective print the same step at the same moment.
+A node's stamp is UTC, a process's own time is local and torch's has no year. If a worker's log has both, its zone is
+known; otherwise all workers are assumed to share one. Clocks that disagree are found by lines that all workers print in
+step: ranks that meet in a collective print the same step at the same moment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Is a failure only the consequence of a peer's, and of what sort?
+"""Classify failures that are only the consequence of a peer's.
 
-When one rank of a job leaves, the kernel closes its sockets. Whoever waits for it in a collective then fails too: at
-once with a closed or reset connection, or, where the peer hangs, with a timeout. torchrun ends the other
-processes of its worker with SIGTERM, after 30 s with SIGKILL. Such texts say that somebody else was first.
+When one rank of a job leaves, the kernel closes its sockets. Ranks that wait for it in a collective then fail, too: at
+once with a closed or reset connection, or, if the peer hangs, with a timeout. torchrun ends the other processes of its
+worker with SIGTERM, after 30 s with SIGKILL. Such messages mean that another rank was first.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _LIMIT = 4096
 
 
 class Sort(StrEnum):
-    """What a victim's text says about the peer."""
+    """The implication of a victim's message for the peer."""
 
-    #: It waited for a peer until a timeout: somebody did not come.
+    #: It waited for a peer until a timeout: a rank did not come.
     WAITED = "waited"
     #: Its own watchdog thread made no progress: it is stuck in a call to the GPU, or its peers are.
     STUCK = "stuck"
-    #: A peer's connection was closed: somebody went away.
+    #: A peer's connection was closed: a rank has left.
     LEFT = "left"
     #: It waited in the store for a key that a peer should have set.
     STORE_WAITED = "store_waited"
@@ -120,13 +120,13 @@ _TEXTS: tuple[tuple[re.Pattern[str], Sort, str], ...] = tuple(
             Message("gloo: received another size than expected"),
         ),
         (COLLECTIVE_MISMATCH, Sort.FOLLOWED, Message("ran another collective than a peer")),
-        # The kernel's own words for a peer that is gone, whoever passes them on.
+        # The kernel's error messages for a peer that is gone, in any library's message.
         (r"Connection reset by peer", Sort.LEFT, Message("connection reset by a peer")),
         (r"Broken pipe", Sort.LEFT, Message("wrote to a peer that was gone")),
     )
 )
 
-#: What torchelastic writes where a process left no error file: nothing of the process's own.
+#: torchelastic's placeholder if a process left no error file.
 _NO_TEXT = re.compile(
     r"Signal \d+ \([^)]*\) received by PID|To enable traceback see|Process failed with exitcode|<N/A>|<NONE>"
 )

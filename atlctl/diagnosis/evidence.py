@@ -1,4 +1,4 @@
-"""What is known of a job before anything is judged, and whether more of its logs has to be read for that.
+"""The evidence of a job before any judgement, and whether more of its logs has to be read.
 
 Everything is optional, each part adds.
 """
@@ -19,7 +19,7 @@ from atlctl.jobs.model import State
 
 @dataclass(frozen=True, slots=True)
 class RankLogFacts:
-    """What one process printed into torchelastic's own files (`--redirects`, `--tee`). Paths are the collector's."""
+    """The output of one process in torchelastic's own files (`--redirects`, `--tee`). Paths are the collector's."""
 
     attempt: int
     local_rank: int
@@ -29,10 +29,10 @@ class RankLogFacts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEvidence:
-    """What is known of one worker.
+    """The evidence of one worker.
 
-    `log` is None if no log could be read; an empty log is an empty LogFacts. `error_files` maps each file's path to
-    its content: paths end as torchelastic made them (`RUN_x/attempt_N/LOCAL_RANK/error.json`).
+    `log` is None if no log could be read; an empty log is an empty LogFacts. `error_files` maps each file's path to its
+    content: paths end as torchelastic made them (`RUN_x/attempt_N/LOCAL_RANK/error.json`).
     """
 
     worker: str
@@ -47,10 +47,10 @@ class WorkerEvidence:
 
 @dataclass(frozen=True, slots=True)
 class JobEvidence:
-    """All workers in their order, and what the platform tells of the job.
+    """All workers in their order, and the platform's facts about the job.
 
-    `expected` is how many workers the job should have, None if that is not known. `missing` are the names or indexes
-    of workers that should exist and were never seen.
+    `expected`: the number of workers the job should have, None if unknown. `missing` are the names or indexes of
+    workers that should exist and were never seen.
     """
 
     workers: tuple[WorkerEvidence, ...]
@@ -108,10 +108,10 @@ def beginning(parts: Mapping[str, ReadPart]) -> float | None:
 
 
 def uncovered(parts: Mapping[str, ReadPart]) -> frozenset[str]:
-    """The workers of whose logs more has to be read before the job's first failure can be told.
+    """The workers whose logs have to be read further before the job's first failure is known.
 
     Those whose first sign of failure comes too soon after the part's beginning, and those whose part begins later than
-    the first failure of the whole job. Where no log shows any sign, all that are not whole.
+    the first failure of the whole job. If no log shows any sign, all that are incomplete.
     """
     signs = {name: first_sign(part.facts) for name, part in parts.items()}
     if not any(signs.values()):

@@ -1,4 +1,4 @@
-"""Judges one process by itself: did it fail of its own, follow a peer, or was it ended by its agent?"""
+"""Judge one process in isolation: did it fail by itself, follow a peer, or was it ended by its agent?"""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from atlctl.i18n import Message
 
 
 class Part(StrEnum):
-    """What part a process played."""
+    """The part of a process in the failure."""
 
     INITIATOR = "initiator"
     VICTIM = "victim"
-    #: Ended by its agent, without a word of its own.
+    #: Ended by its agent; it logged no error.
     ENDED = "ended"
-    #: It is known to have lived, and nothing tells how it ended.
+    #: It is known to have lived, and its end is not reported.
     SILENT = "silent"
 
 
@@ -32,7 +32,7 @@ class Strength(IntEnum):
 
     #: Exit code 1 and nothing else: victims can look like that too.
     OPAQUE = 1
-    #: A code of its own, an abort, or an exception mixed with a peer's consequence.
+    #: A specific exit code, an abort, or an exception mixed with a peer's consequence.
     SOME = 2
     #: Its own words, or a death by a signal that no peer causes.
     STRONG = 3
@@ -85,7 +85,7 @@ class Failure:
 
     @cached_property
     def key(self) -> tuple[str, int | None, int | None, int | None]:
-        """What tells one process from another."""
+        """The identity of the process."""
         return (self.worker, self.local_rank, self.rank if self.local_rank is None else None, self.process.pid)
 
 
@@ -97,7 +97,7 @@ class Judge:
         self._log = log
 
     def judge(self, process: Process) -> Failure:
-        """What part this process played. Every process gets an answer; nothing is compared with others here."""
+        """Judge this process. Every process gets an answer; it is not compared with others here."""
         timeouts = [said for said in process.said if said.says is Says.TIMEOUT]
         died = [said for said in process.said if said.says is Says.DIED]
         chain = process.chain()
@@ -260,7 +260,7 @@ class Judge:
 
 #: Signals that others send, and what they mean for a process. A shell's exit code is 128 + the signal's number.
 _SENT = {1: "terminal_hangup", 2: "interrupted", 9: "killed", 15: "terminated"}
-#: What a signal from the agent raises in Python.
+#: Exceptions that a signal from the agent raises in Python.
 _ASKED_TO_LEAVE = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 #: Categories that say little: a better word in the message's further lines replaces them.
 _GENERAL = frozenset({"python_exception", "nccl_cuda_error", "nccl_system_error", "unknown"})

@@ -1,15 +1,16 @@
-"""Dumps of PyTorch's flight recorder: what each rank had entered of each group's collectives, and who did not join.
+"""Dumps of PyTorch's flight recorder: the collectives that each rank entered in each group, and ranks that did not
+join.
 
 torch writes one file for each rank when a collective times out (`TORCH_NCCL_DUMP_ON_TIMEOUT`): a pickle, by default
 `~/.cache/torch/comm_lib_trace_rank_3`, in older releases `/tmp/nccl_trace_rank_3`. Its debug server gives JSON, without
 stacks. Fields are those of version 2.10 of the dump (torch 2.13); versions 1.x, which count otherwise, are not read.
 The content comes from the job and is not trusted.
 
-Numbers of `pg_status` count point-to-point operations too, those of the entries' `collective_seq_id` do not: only these
-are good for comparing ranks. A recorder without events (gloo) never says `completed`, only `retired`.
+Numbers of `pg_status` count point-to-point operations, too, the entries' `collective_seq_id` do not: only these can be
+compared between ranks. A recorder without events (gloo) never reports `completed`, only `retired`.
 
-What many dumps give are facts only: a rank that did not join may hang, may have left, may itself wait in another
-group, or its dump may be older than the others'.
+These are facts only: a rank that did not join may hang, may have left, may wait in another group, or its dump may be
+older than the others'.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from atlctl.jobs import fields
 #: Bytes of a dump that is still read. JSON takes twenty times its size in memory, and has no stacks.
 DUMP_LIMIT = 64 * 1024 * 1024
 JSON_LIMIT = 16 * 1024 * 1024
-#: Entries of a dump that are looked at, its last ones; the recorder's buffer has 2,000 unless told otherwise.
+#: Entries of a dump that are looked at, its last ones; the recorder's buffer has 2,000 by default.
 MAX_ENTRIES = 200_000
 #: Kept of each group: the first that did not end, the last that did. Groups of a dump, ranks of all its groups.
 MAX_PENDING = 1_024
@@ -41,7 +42,7 @@ _FRAMES = 100
 
 _RANK = re.compile(r"(\d{1,7})(?:\.[A-Za-z]{1,10})?$")
 _STATES = ("scheduled", "started", "completed")
-#: The group of all ranks. Its status stands under the id 0, the first of each process.
+#: The group of all ranks. Its status has the id 0, the first of each process.
 DEFAULT_GROUP = "default_pg"
 
 
@@ -134,12 +135,12 @@ class _DumpReader:
         self._entries = entries[-MAX_ENTRIES:]
         self._config = fields.mapping(document.get("pg_config"))
         self._status = fields.mapping(document.get("pg_status"))
-        # What many entries share is made once: a small pickle can name one large list a million times.
+        # Shared by many entries: a small pickle can refer to one large list a million times.
         self._frames: dict[tuple[object, object, object], str | None] = {}
         self._operations: dict[str, str] = {}
         self._shapes: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._ranks_left = MAX_RANKS
-        #: A recorder without events: what it no longer watches has ended.
+        #: A recorder without events: operations that it no longer watches have ended.
         self._eventless = not any(
             entry.get("state") in ("started", "completed") or _text(entry.get("profiling_name"))[:4] == "nccl"
             for entry in self._entries
@@ -314,7 +315,7 @@ _SAME_SIZE = frozenset(
     }
 )
 
-#: What one rank did under one number: a coalesced collective has several operations.
+#: The operations of one rank with one number: a coalesced collective has several.
 _Step = tuple[tuple[str, tuple[tuple[int, ...], ...] | None], ...]
 #: Name and ranks of a group.
 _Key = tuple[str, tuple[int, ...] | None]
@@ -334,8 +335,8 @@ class Mismatch:
 class MissedCollective:
     """A collective of one group at which its ranks parted. `seq` counts the group's collectives from 1.
 
-    `absent` had not entered it, `no_dump` are members that left no dump, `unclear` left one that does not reach back
-    far enough. `mismatches` are the minority, or all ranks where there is none. `operation`, `input_sizes`, `frame` and
+    `absent` had not entered it, `no_dump` are members without a dump, `unclear` have one that does not reach back far
+    enough. `mismatches` are the minority, or all ranks if there is no majority. `operation`, `input_sizes`, `frame` and
     `created_ns` (the earliest) are those of most of the joined; None if no dump has the entry any more.
     """
 
@@ -389,7 +390,7 @@ def _groups(by_rank: Mapping[int, FlightDump]) -> Iterator[_GroupDumps]:
 
 
 class _GroupDumps:
-    """One group: what each rank that left a dump did in it (None: nothing that its dump holds)."""
+    """One group: the collectives of each rank with a dump (None: the dump has none of this group)."""
 
     def __init__(
         self,
@@ -416,7 +417,7 @@ class _GroupDumps:
             yield self._missing(seq, reached, unclear, unlike=seq == parted)
 
     def _entered(self) -> dict[int, int | None]:
-        """The last collective that each rank had entered for certain; None if its dump does not tell."""
+        """The last collective that each rank had certainly entered; None if its dump does not show it."""
         p2p = any(state.p2p for state in self._states.values() if state)
         proven = max(
             (
@@ -435,7 +436,8 @@ class _GroupDumps:
                 last = state.last_enqueued
             if last is None and self._whole[rank]:
                 last = 0
-            # What ended on one rank was entered by all, also by those whose dump is older or holds nothing of it.
+            # A collective that ended on one rank was entered by all, also by those whose dump is older or does not
+            # contain it.
             entered[rank] = max(last or 0, proven) if last is not None or proven else None
         return entered
 
@@ -486,7 +488,7 @@ class _GroupDumps:
 
 
 def _kept(state: GroupState) -> dict[int, list[Collective]]:
-    """Collectives by number. The first is left out where it may have lost its beginning."""
+    """Collectives by number. The first is omitted if it may be incomplete."""
     by_seq: dict[int, list[Collective]] = {}
     for item in (*state.done, *state.pending):
         if not item.p2p:
@@ -497,7 +499,7 @@ def _kept(state: GroupState) -> dict[int, list[Collective]]:
 
 
 def _step(items: Sequence[Collective]) -> _Step:
-    """What is compared: operations and, where they must be equal on all ranks, sizes."""
+    """The values that are compared: operations and, if they must be equal on all ranks, sizes."""
     return tuple((item.operation, item.input_sizes if item.operation in _SAME_SIZE else None) for item in items)
 
 
@@ -641,6 +643,6 @@ def _set(target: object, items: list[object]) -> None:
         key = items[place]
         if type(key) is int:
             key = str(key)
-        if type(key) is not str:  # the hash of text is cheap, and nobody outside can choose it
+        if type(key) is not str:  # the hash of text is cheap, and randomised
             raise NotPlain(Message("a key that is not text"))
         target[key] = items[place + 1]

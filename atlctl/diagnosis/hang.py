@@ -1,8 +1,8 @@
-"""What each rank of a job is doing, and which one the others wait for: from the reports of its workers to one answer.
+"""Find out what each rank is doing, and which one the others wait for, from the reports of the workers.
 
-A rank is judged by what /proc says of its main thread over a window of some seconds (its sign), by where its Python
-stack is, by its flight recorder, and then beside the other ranks. The answer can be compared with a later one, and be
-joined with a diagnosis of the logs.
+A rank is judged by its main thread in /proc over a window of some seconds (its sign), by its Python stack, by its
+flight recorder, and then in comparison with the other ranks. The answer can be compared with a later one, and joined
+with a diagnosis of the logs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from atlctl.diagnosis.tracebacks import Frame
 from atlctl.i18n import Message, joined
 from atlctl.jobs.naming import fold_names
 
-#: A world larger than this is no world.
+#: A larger world size is not plausible.
 _MAX_WORLD = 1 << 20
 #: Share of the ranks that must be alike before the others are odd, and how many ranks it takes.
 _ALIKE, _ENOUGH = 2 / 3, 3
@@ -105,10 +105,10 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One rank. `why`: what speaks for it. `waits`: it is in the middle of something that other ranks must join.
+    """One rank. `why`: the evidence. `waits`: it is in an operation that other ranks must join.
 
-    `still`: its main thread did not move. `pending`: the collective it waits in, where its flight recorder tells.
-    `report` is None if no process has the rank, `worker` if nothing tells where it should be.
+    `still`: its main thread did not move. `pending`: the collective it waits in, if its flight recorder shows it.
+    `report` is None if no process has the rank, `worker` if its place is unknown.
     """
 
     rank: int | None
@@ -125,7 +125,7 @@ class Judged:
 
     @property
     def age(self) -> float:
-        """Seconds since the start of its process; endless where that is not known."""
+        """Seconds since the start of its process; infinite if unknown."""
         return self.report.age if self.report is not None and self.report.age is not None else inf
 
     @property
@@ -148,9 +148,8 @@ class RankGroup:
 @dataclass(frozen=True, slots=True)
 class Scene:
     """The whole answer. `ranks` in order, `groups` the odd one first; `culprits` are those that hold up the job, and
-    the verdict `what` is theirs. `world`: how many ranks there should be, None if nothing tells. `unseen`: ranks of
-    the world that may live on workers that were not seen. `seconds`: the window.
-    """
+    the verdict `what` is theirs. `world`: the number of ranks, None if unknown. `unseen`: ranks that may be on workers
+    that were not inspected. `seconds`: the window."""
 
     what: What
     confidence: Confidence | None
@@ -200,13 +199,13 @@ def _number(rank: Judged) -> tuple[bool, int, str]:
 
 
 def _world(ranks: Sequence[RankReport]) -> int | None:
-    """What most processes were told."""
+    """The world size of most processes."""
     told = Counter(size for rank in ranks if (size := rank.number("world_size")) and size < _MAX_WORLD)
     return told.most_common(1)[0][0] if told else None
 
 
 def _homes(found: Sequence[tuple[str, RankReport, StackReport]]) -> dict[int, str]:
-    """Which worker should have which rank, by what the ranks beside it were told."""
+    """The worker that should have each rank, derived from the environments of the other ranks."""
     homes: dict[int, str] = {}
     for worker, rank, _ in found:
         local, count = rank.number("local_rank"), rank.number("local_world_size")
@@ -229,7 +228,7 @@ def _by_exclusion(found: list[tuple[str, RankReport, StackReport]]) -> list[tupl
 
 
 def _verdict(ranks: Sequence[Judged], seconds: float) -> tuple[What, Confidence | None, str, tuple[Judged, ...]]:
-    """What holds up the job, how sure that is, why, and who."""
+    """The verdict on the job, its confidence, the reason, and the culprits."""
     culprits = [rank for rank in ranks if rank.what in CULPRIT]
     waiting = [rank for rank in ranks if rank.what is What.COLLECTIVE and rank.still]
     # Someone who is gone or stopped explains those who hang for want of it.
@@ -271,7 +270,8 @@ def _how_long(starting: Sequence[Judged], count: int) -> str:
 
 
 def nobody(reports: Mapping[str, StackReport]) -> str:
-    """What is said of a job in which no rank runs: where torchrun waits for the others, and where there is none."""
+    """The text for a job without running ranks: workers on which torchrun waits for the others, and workers without
+    torchrun."""
     waiting = [worker for worker, report in reports.items() if report.launchers]
     without = [worker for worker, report in reports.items() if not report.launchers]
     if not waiting:
@@ -286,7 +286,7 @@ def nobody(reports: Mapping[str, StackReport]) -> str:
 
 
 def with_waiting(why: str, ranks: Sequence[Judged], seconds: float) -> str:
-    """`why`, and how many wait for somebody, if any do."""
+    """`why`, with the number of waiting ranks, if any."""
     count = sum(rank.what is What.COLLECTIVE and rank.still for rank in ranks)
     if not count:
         return why
@@ -352,7 +352,7 @@ _IN_USER: Mapping[Sign, str] = {
 
 
 def alone(worker: str, rank: RankReport, report: StackReport) -> Judged:
-    """What a rank's own process says, without a look at the others. The confidence is the most it can get."""
+    """Judge a rank by its own process alone. The confidence is the most it can get."""
     sign = sign_of(rank, report)
     what, why = _BY_SIGN[sign]
     base = Judged(rank.rank, worker, what, None, why, still=idle(rank), sign=sign, report=rank)
@@ -430,9 +430,9 @@ class Start(Message, ReprEnum):
     NO_GROUP = Message("it has no process group yet")
 
 
-#: What only ranks with a process group do. Before torch 2.4 its threads have no names.
+#: Places that only ranks with a process group reach. Before torch 2.4 its threads have no names.
 _AT_WORK = frozenset({StackPlace.COLLECTIVE, StackPlace.BACKWARD})
-#: What the main thread does while Python reads modules, where its stack is not known.
+#: Signs of the main thread while Python imports modules, if its stack is unknown.
 _IMPORTS = frozenset({Sign.FILE, Sign.DISK, Sign.BUSY, Sign.STARVED, Sign.OTHER})
 
 
@@ -449,7 +449,7 @@ def _start_of(rank: Judged) -> Start | None:
 
 
 def _recorded(rank: Judged, joined: Joined) -> Judged:
-    """With what the recorder says of it. A rank that moves on may have left that collective meanwhile."""
+    """The rank with the recorder's facts. A rank that moves may have left that collective meanwhile."""
     found = joined.pending.get(rank.rank) if rank.rank is not None else None
     waits = rank.what is What.COLLECTIVE or (rank.what is What.UNKNOWN and rank.still)
     if found is None or not waits or rank.rank in joined.absent:
@@ -477,8 +477,8 @@ def _waited_for(rank: Judged, joined: Joined, only: bool) -> Judged:
 
 
 def _odd(ranks: Sequence[Judged]) -> list[Judged]:
-    """The few that differ from the many, where nobody is proven to wait: the many all rest, or all use a CPU, as ranks
-    do that wait for a GPU. Where the many move, the few may be anything."""
+    """The minority, if no rank is proven to wait: all others rest, or all use a CPU, as ranks do that wait for a GPU.
+    If the majority moves, the minority may be doing anything."""
     living = [rank for rank in ranks if rank.sign not in (None, Sign.ENDED) and rank.what is not What.STARTING]
     if len(living) < _ENOUGH:
         return []
@@ -493,7 +493,7 @@ def _odd(ranks: Sequence[Judged]) -> list[Judged]:
 def _kind(rank: Judged) -> object:
     if rank.frames:
         return rank.frames
-    # Whoever polls and whoever waits for a thread may wait for the same thing.
+    # A rank that polls and one that waits for a thread may wait for the same thing.
     return Sign.FUTEX if rank.sign is Sign.POLL else rank.sign
 
 
@@ -507,7 +507,7 @@ def _odd_one(rank: Judged) -> Judged:
 
 
 def _by_itself(rank: Judged, others_odd: bool) -> Judged:
-    """A rank of a job in which nobody is proven to wait, and which is not odd."""
+    """A rank that is not odd, in a job in which no rank is proven to wait."""
     if rank.what in _FINAL:
         return rank
     if others_odd and rank.what is What.HUNG:
@@ -581,7 +581,7 @@ def has_group(rank: RankReport) -> bool:
 
 
 def call_of(moment: ThreadState) -> str | None:
-    """The system call, told by the kernel's function where the call itself may not be read."""
+    """The system call, derived from the kernel's function if the call itself may not be read."""
     if moment.syscall not in (None, "none"):
         return moment.syscall
     wchan = moment.wchan or ""
@@ -589,7 +589,7 @@ def call_of(moment: ThreadState) -> str | None:
 
 
 def sign_of(rank: RankReport, report: StackReport) -> Sign:
-    """What the main thread did, the surest sign first."""
+    """The sign of the main thread; the most reliable is checked first."""
     if not rank.looks:
         return Sign.ENDED
     if rank.frozen:
@@ -608,7 +608,7 @@ def sign_of(rank: RankReport, report: StackReport) -> Sign:
     calls = {call_of(look) for look in rank.looks}
     for sign, family in ((Sign.SLEEP, _SLEEP), (Sign.FILE, _FILES), (Sign.CHILD, _CHILD), (Sign.POLL, _POLL)):
         if all(call in family for call in calls):
-            # A pipe or a socket that is read is no file, yet the wait is the same.
+            # Reading a pipe or a socket is the same wait, although it is not a file.
             return sign
     if calls == {"futex"}:
         return _lock(rank)
@@ -624,7 +624,7 @@ def _starved(rank: RankReport, report: StackReport) -> bool:
 
 
 def _lock(rank: RankReport) -> Sign:
-    """Which wait on a futex it is, as far as the threads of gloo tell."""
+    """The kind of wait on a futex, as far as the threads of gloo show it."""
     gloo = [waits.at for waits in rank.waits if waits.at.name == _GLOO]
     if not gloo or not idle(rank) or any(at.syscall is None for at in gloo):
         return Sign.FUTEX
@@ -634,7 +634,7 @@ def _lock(rank: RankReport) -> Sign:
 
 
 def join(dumps: Sequence[tuple[FlightDump, float | None]], window: float) -> Joined:
-    """From dumps, each with its worker's clock in seconds. What is younger than `window` seconds may still go on."""
+    """Join dumps, each with its worker's clock in seconds. Operations younger than `window` seconds may still go on."""
     pending: dict[int, Pending] = {}
     for dump, now in dumps:
         waiting = [
@@ -656,14 +656,15 @@ def _old(created_ns: int | None, now: float | None, window: float) -> bool:
     return created_ns is not None and (now is None or now - created_ns / 1e9 >= window)
 
 
-#: still: it ran in neither look and is where it was. same: it ran, and is at the same place of the code. moved: it is
-#: at another place. ran: it ran, and where it is cannot be seen. new: another process, or none before. gone: no longer.
+#: still: it ran in neither look and is at the same place. same: it ran, and is at the same place of the code. moved: it
+#: is at another place. ran: it ran, and its place is unknown. new: another process, or none before. gone: no process
+#: any more.
 Moved = Literal["still", "same", "moved", "ran", "new", "gone"]
 
 
 @dataclass(frozen=True, slots=True)
 class RankChange:
-    """What became of one rank from the first look to the second."""
+    """The change of one rank between two looks."""
 
     rank: int | None
     worker: str | None
@@ -680,7 +681,7 @@ def changes(first: Scene, second: Scene) -> tuple[RankChange, ...]:
 
 
 def _key(rank: Judged) -> tuple[object, ...]:
-    # A rank that is gone has no home where nothing tells one.
+    # A rank that is gone may have no known worker.
     return (rank.rank,) if rank.rank is not None else (rank.worker, rank.report.pid if rank.report else None)
 
 
@@ -698,8 +699,8 @@ def _how(old: Judged | None, new: Judged) -> Moved:
     return "same" if new.frames else "ran"
 
 
-#: The categories of what a look finds: a process that lives does not reach what its peers wait in, or lives no more; or
-#: its start takes very long.
+#: The categories of a look: a process does not reach the collective of its peers, or is gone; or its start takes very
+#: long.
 HANG, START = "hang", "slow_start"
 #: What `candidates` lists at most.
 _MAX_STUCK = 16
@@ -710,11 +711,11 @@ _FRAMES = 6
 
 
 def with_look(found: Diagnosis, scene: Scene, quiet: float | None) -> Diagnosis:
-    """`found`, with what the ranks are doing. Where the logs have an answer, or cannot decide between several, that
-    stands, and the look is a remark: ranks that wait then wait for those that failed.
+    """`found`, with the activity of the ranks. If the logs have an answer, or cannot decide between several, that is
+    kept, and the look is a remark: waiting ranks then wait for those that failed.
 
-    `quiet`: seconds since the last line of any log, None if that is not known. A rank that others wait for in a job
-    that still talks is a guess: saving and evaluating look like that, too.
+    `quiet`: seconds since the last line of any log, None if unknown. If the job still logs, a rank that others wait for
+    is a guess: saving and evaluating look like that, too.
     """
     if found.verdict is Verdict.NONE and scene.what is What.STARTING:
         stuck = [rank for rank in scene.ranks if rank.what is What.STARTING and STUCK <= rank.age < inf]

@@ -1,8 +1,8 @@
-"""Joins what every source says about one process, one agent and one worker, split into rounds.
+"""Join the facts of all sources about each process, agent and worker, split into rounds.
 
 A round lasts from one start of a worker's processes to the next. An agent ends it by ending its processes (`Sending
-process N closing signal`) and, if one of its own failed, by `failed (exitcode: ...)`. Attempt numbers are no help: each
-agent counts its own failures only.
+process N closing signal`) and, if one of its own failed, by `failed (exitcode: ...)`. Attempt numbers do not help: each
+agent counts only its own failures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from atlctl.diagnosis.torchelastic import ENDINGS, AgentNote, ErrorRecord, NoteK
 from atlctl.diagnosis.tracebacks import Raised, Trace, read_chain
 
 _LAST = 2**62
-#: Without times: lines that may stand between two of an agent's notes about one and the same end.
+#: Without times: the most lines between two of an agent's notes about the same end.
 _NEAR = 60
 #: Seconds from the signals to the report: processes that leave on SIGTERM, and such that have to be killed.
 _UNFORCED = 12.0
@@ -82,7 +82,7 @@ def split_rounds(
         if note.kind is NoteKind.SIGNALLED:
             if any(line > note.line_no for line in agents):
                 continue
-            # Nothing is started again: what its processes print on their way out is still this round's.
+            # Nothing is started again: the output of exiting processes still belongs to this round.
             return Rounds((*found, _LAST), final=True)
         if note.kind not in (NoteKind.CLOSING, NoteKind.FORCED, NoteKind.FAILED):
             continue
@@ -131,10 +131,10 @@ def _one_end(first: AgentNote, second: AgentNote, moments: Mapping[int, Moment],
 
 @dataclass(slots=True)
 class Process:
-    """One process in one round. What no source told is None or empty.
+    """One process in one round. Unknown fields are None or empty.
 
-    `closed`: its agent sent it a signal; `forced`: it did not leave on that. `traces`, `said` and `hits` are its own
-    words; `guessed_words`: they may be another process's of the same worker. `tail`: how its own log files end.
+    `closed`: its agent sent it a signal; `forced`: it did not leave on that. `traces`, `said` and `hits` are from its
+    own output; `guessed_words`: they may be from another process of the same worker. `tail`: how its own log files end.
     """
 
     worker: str
@@ -184,7 +184,8 @@ class Process:
 
 @dataclass(slots=True)
 class AgentEnd:
-    """How the agent itself ended, where it was not by its processes' failure: a signal, the store, the rendezvous."""
+    """The end of the agent itself, if its processes' failure was not the reason: a signal, the store, the
+    rendezvous."""
 
     worker: str
     line_no: int
@@ -248,7 +249,7 @@ _MAX_LOCAL = 256
 def collect_all(workers: Sequence[WorkerEvidence]) -> list[WorkerRounds]:
     """The workers' evidence by round and process.
 
-    Each pod has its own pids: where some workers tell which pid the local rank 0 has, the others have the same.
+    Each pod has its own pids: if some workers show the pid of local rank 0, the others have the same.
     """
     found = [_Collector(item, None, settle=False).result() for item in workers]
     steps = Counter(
@@ -269,7 +270,7 @@ def collect_all(workers: Sequence[WorkerEvidence]) -> list[WorkerRounds]:
 
 
 def _number_the_rest(workers: Sequence[WorkerRounds]) -> None:
-    """The one worker whose global ranks nobody told has those that are left over, where all workers were heard."""
+    """If all workers have logs, the one worker without known global ranks has the remaining ones."""
     told = {item.world for worker in workers for item in (worker.evidence.log or LogFacts()).identities if item.world}
     for number in {process.round for worker in workers for process in worker.processes}:
         processes = [process for worker in workers for process in worker.of_round(number)]
@@ -343,11 +344,11 @@ class _Collector:
         return found
 
     def _place_pids(self) -> None:
-        """Gives pids that the agent ended to the ranks they must have.
+        """Assign pids that the agent ended to the ranks they must have.
 
-        Processes are started in the order of their local ranks, so that pids follow each other; if that does not
-        tell, they go to ranks of which no pid is known, first to such that spoke. A rank that is left over had gone
-        before its agent ended the others.
+        Processes are started in the order of their local ranks, so that pids are consecutive; if that does not decide,
+        they go to ranks without a known pid, first to those with output. A rank that is left over had exited before its
+        agent ended the others.
         """
         for number in list(self.processes):
             processes = self.processes[number]
@@ -406,7 +407,7 @@ class _Collector:
                 process.local_rank = process.rank - base
 
     def _settle_by_gaps(self, number: int) -> None:
-        """Joins ranks and local ranks where both have the same gaps: 44, 46, 47 are 0, 2, 3."""
+        """Join ranks and local ranks if both have the same gaps: 44, 46, 47 are 0, 2, 3."""
         processes = self.processes[number]
         halves = [p for p in processes if p.rank is None and p.local_rank is not None]
         ranks = sorted(p.rank for p in processes if p.rank is not None and p.local_rank is None)
@@ -417,7 +418,7 @@ class _Collector:
             self._join(number, base, halves)
 
     def _join(self, number: int, base: int, halves: Sequence[Process]) -> None:
-        """Gives this round its base: what is known by local rank alone (`halves`) goes to the ranks."""
+        """Set the base of this round: processes known only by local rank (`halves`) are joined with the ranks."""
         self.base[number] = base
         self.processes[number] = [p for p in self.processes[number] if not any(p is half for half in halves)]
         for process in self.processes[number]:
@@ -621,7 +622,7 @@ def _tail(path: str) -> str:
 
 
 def _agent_ends(evidence: WorkerEvidence, log: LogFacts) -> Iterator[AgentEnd]:
-    """The first word of each death of an agent: a signal, or an exception of its own that is no summary."""
+    """The first line about each death of an agent: a signal, or its own exception that is not a summary."""
     started = [note.line_no for note in log.notes if note.kind is NoteKind.STARTED]
     signalled = [note for note in log.notes if note.kind is NoteKind.SIGNALLED]
     since = max((line for line in started if signalled and line < signalled[-1].line_no), default=0)

@@ -96,14 +96,14 @@ class PlainLine:
 
 @dataclass(slots=True)
 class LogFacts:
-    """What stands in one worker's log, each list in the order of the log. Lines count from 1.
+    """The facts of one worker's log, each list in the order of the log. Lines count from 1.
 
-    `moments` are the times of the notes, by their lines. `events` are torchelastic's event lines, by rank. `zone` is
-    how many seconds the worker's local time is ahead of UTC, where the log tells. `marks` are times of lines
-    that ranks print in step (`step 12/100`), by their text without what differs from rank to rank. `last_activity` is
-    the last line that shows the program going on, `outlived` the last at which the training had gone on for long after
-    every death and every traceback before it. `before` are the plain lines in front of the first note of each end, by
-    the note's line, `tail` those at the end of the log. `cut`: the log begins in the middle of a report.
+    `moments` are the times of the notes, by their lines. `events` are torchelastic's event lines, by rank. `zone`:
+    seconds that the worker's local time is ahead of UTC, if known. `marks` are times of lines that ranks print in step
+    (`step 12/100`), by their text without the parts that differ between ranks. `last_activity` is the last line that
+    shows the program going on, `outlived` the last at which the training had gone on for long after every death and
+    every traceback before it. `before` are the plain lines before the first note of each end, by the note's line,
+    `tail` those at the end of the log. `cut`: the log begins in the middle of a report.
     """
 
     summaries: list[Summary] = field(default_factory=list)
@@ -178,9 +178,9 @@ class LogReader:
         return tuple(found)
 
     def feed(self, line_no: int, line: bytes, stamp: Moment | None = None) -> bool:
-        """Takes one line without its newline; True while the next line is wanted whatever it holds. Never raises.
+        """Takes one line without its newline; True if the next line is needed in any case. Never raises.
 
-        `stamp` is the node's, where it does not stand in front of the line.
+        `stamp`: the node's timestamp, if it is not in front of the line.
         """
         self._last_no = line_no
         if len(line) > _STAMPED or split_stamp(line)[1].strip():
@@ -252,7 +252,7 @@ class LogReader:
         return self._summaries.open or self._traces.open_at(line_no)
 
     def facts(self) -> LogFacts:
-        """What was found so far."""
+        """The facts so far."""
         made = replace(
             self._facts,
             summaries=self._summaries.found(),
@@ -336,11 +336,11 @@ def _event_rank(text: str) -> int | None:
 
 
 class Says(StrEnum):
-    """What one line says."""
+    """The kind of a line."""
 
     #: This rank waited in a collective until the timeout.
     TIMEOUT = "timeout"
-    #: Counters only: what this rank enqueued and completed last.
+    #: Counters only: the last enqueued and completed operation of this rank.
     COUNTERS = "counters"
     #: This rank's watchdog ended it for an error that the text names.
     DIED = "died"
@@ -348,7 +348,7 @@ class Says(StrEnum):
     NAMES = "names"
     #: A fingerprint of the collective that this rank runs.
     RUNS = "runs"
-    #: A fingerprint that this rank was told of by another one; torch may print it garbled.
+    #: A fingerprint that this rank received from another one; torch may print it garbled.
     HEARD = "heard"
 
 
@@ -422,7 +422,7 @@ def read_collectives(text: str, rank: int | None, line_no: int, time: Moment | N
     who = _WHO.search(text)
     said = int(who["rank"]) if who else rank
     group = _group(who["pg"]) if who and who["pg"] else ""
-    # The prefix is the global rank; what stands in the brackets is the rank in the group.
+    # The prefix is the global rank; the number in brackets is the rank in the group.
     said = rank if rank is not None else said
     counted = _COUNTERS.search(text)
     enqueued = int(counted["enqueued"]) if counted else None
@@ -468,7 +468,7 @@ def _named(pattern: re.Pattern[str], text: str, line_no: int, time: Moment | Non
 
 
 def _fingerprints(text: str, line_no: int, time: Moment | None) -> list[CollectiveLine]:
-    """Both sides of a mismatch: what this rank runs, and what it heard that another runs."""
+    """Both sides of a mismatch: the collective of this rank, and the one that it received from another."""
     return [
         CollectiveLine(
             Says.HEARD if number else Says.RUNS,
@@ -513,7 +513,7 @@ _OWN = re.compile(r"Bootstrap ?: Using [^\s:]{1,30}:([\d.]{7,15}|[0-9a-fA-F:]{3,
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process: global rank, local rank where it was said, its pid in the worker. `world`: processes in all."""
+    """One process: global rank, local rank if known, its pid in the worker. `world`: processes in all."""
 
     line_no: int
     rank: int | None
@@ -523,7 +523,7 @@ class Identity:
 
 
 def read_identity(text: str, line_no: int) -> list[Identity]:
-    """What one line says about who is who; an empty list for nearly all lines."""
+    """Parse identities of processes from a line; an empty list for nearly all lines."""
     if match := _GLOBALS.search(text):
         ranks = [int(word) for word in match[1].split(", ")]
         return [Identity(line_no, rank, local, None) for local, rank in enumerate(ranks)]

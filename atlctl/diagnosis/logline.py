@@ -67,7 +67,7 @@ _TEE = re.compile(r"\[(?!rank\d)[A-Za-z_][\w.-]{0,60}?(?::)?(\d{1,4})\]:")
 _TEMPLATE = re.compile(
     r"\[[^\]\[]{0,60}\brank[=: ](\d{1,7})[^\]\[]{1,40}?local(?:_rank)?[=: ](\d{1,4})[^\]\[]{0,30}\]:? ?"
 )
-#: What other tools put in front: it says nothing about a rank.
+#: Prefixes of other tools, without information about a rank.
 _NOISE = re.compile(
     r"(?:std(?:err|out): |> |\d{1,9}(?:\.\d{1,9})?s\t\d{1,9}\t|\([A-Za-z_]\w{0,60} pid=\d{1,9}[^)]{0,80}\) ?"
     r"|20\d\d-[^ |]{1,40} \w{1,64} \|\| )"
@@ -80,7 +80,7 @@ _CPP_LINE = re.compile(r"(?:\[[EWIF](?:\d{3,4} [\d:.]{8,20})? ?[\w.]{1,60}:\d{1,
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The process that printed a line: global rank, local rank, each None if no prefix tells."""
+    """The process that printed a line: global rank, local rank, each None if no prefix shows it."""
 
     rank: int | None = None
     local_rank: int | None = None
@@ -212,9 +212,9 @@ _STEP_WHERE = 300
 
 
 def mark_of(text: str) -> str | None:
-    """What a line about a step of the training says on every rank alike; None if it names no step.
+    """The part of a line about a training step that is the same on every rank; None if it names no step.
 
-    The step's number must stand there (`step 12/100`, `iteration 300/ 1000`, `Epoch 3`): it makes the line unique.
+    The step's number is required (`step 12/100`, `iteration 300/ 1000`, `Epoch 3`): it makes the line unique.
     """
     match = _STEP.search(text[:_STEP_WHERE])
     return f"{match[1].lower()} {match[2]}" if match else None

@@ -1,8 +1,8 @@
-"""What a platform says about workers and nodes, and what that proves.
+"""The platform's reports about workers and nodes, and what they prove.
 
 Reasons are Kubernetes': states of pods and containers, conditions, events of the kubelet, the scheduler, the node
-controller and node-problem-detector. Few of them prove anything: a reason is often set by whoever saw the end, not by
-what brought it.
+controller and node-problem-detector. Few of them prove anything: a reason is often set by the component that saw the
+end, not by the one that caused it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Certainty = Literal["proves", "hints"]
 class PlatformState:
     """A worker as its platform saw it last. `finished` is in seconds since the epoch by the node's clock.
 
-    `reason` is the pod's where it has one (`Evicted`), else the container's (`OOMKilled`) or the condition's
+    `reason` is the pod's if it has one (`Evicted`), else the container's (`OOMKilled`) or the condition's
     (`PreemptionByScheduler`); `exit_code` and `signal` are the container's.
     """
 
@@ -60,7 +60,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What follows from one statement. `strong`: two signs agree, though they still prove nothing."""
+    """The conclusion from one report. `strong`: two signs agree, though they still prove nothing."""
 
     category: str
     certainty: Certainty
@@ -69,7 +69,7 @@ class Judgement:
 
 
 def judge_state(state: PlatformState) -> Judgement | None:
-    """What a worker's state says about its end; None if it says nothing, as exit code 0 and `Succeeded` do."""
+    """Judge a worker's end by its state; None if it proves nothing, as exit code 0 and `Succeeded`."""
     killed = state.signal == 9 or state.exit_code == 137
     if state.reason == "OOMKilled":
         return _oom_killed(killed)
@@ -85,7 +85,7 @@ def judge_state(state: PlatformState) -> Judgement | None:
 
 
 def judge_event(event: Event) -> Judgement | None:
-    """What an event says about why a worker failed; None for the many that say nothing."""
+    """Judge a worker's failure by an event; None for most events."""
     if number := xid(event.message):
         return _of_xid(number[1])
     if "fallen off the bus" in event.message:
@@ -195,7 +195,7 @@ def _ended_by_signal(state: PlatformState) -> Judgement | None:
 
 
 def _failed_to_start(message: str) -> Judgement | None:
-    """Events `Failed` and `BackOff` tell images and containers apart in their message alone."""
+    """Events `Failed` and `BackOff` distinguish images and containers only in their message."""
     if "image" in message or "ImagePull" in message:
         return Judgement("image_pull", "hints", Message("the image could not be pulled"))
     if message.startswith("Error: ") and "exit" not in message:

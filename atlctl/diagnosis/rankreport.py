@@ -21,7 +21,7 @@ from atlctl.i18n import Message
 from atlctl.jobs import fields
 from atlctl.jobs.fields import without_surrogates
 
-#: What is kept of one report.
+#: Limits of one report.
 _RANKS, _CHILDREN, _WAITS, _TEXT = 4096, 32, 64, 1000
 
 
@@ -29,7 +29,7 @@ _RANKS, _CHILDREN, _WAITS, _TEXT = 4096, 32, 64, 1000
 class ThreadState:
     """A thread at one moment. `syscall`: the call it is in, `running` on a CPU, None if that may not be read.
 
-    `timed`: a futex with a time limit. `target`: what the call's descriptor stands for.
+    `timed`: a futex with a time limit. `target`: the file of the call's descriptor.
     """
 
     name: str
@@ -107,10 +107,9 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True)
 class StackReport:
-    """What one worker told. `headroom`: bytes of memory that may be taken, None if nothing limits it; below
-    `needed` no stacks were tried. `problem`: why there are no stacks for any rank. `hidden`: Python processes of other
-    users. `launchers`: torchrun agents, counted where there are no ranks. `now`: its clock, seconds since the epoch.
-    """
+    """The report of one worker. `headroom`: bytes of memory available, None without a limit; below `needed` no stacks
+    were tried. `problem`: why there are no stacks for any rank. `hidden`: Python processes of other users. `launchers`:
+    torchrun agents, counted if there are no ranks. `now`: its clock, seconds since the epoch."""
 
     seconds: float
     ticks_per_second: int
@@ -240,7 +239,7 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]{1,16}) ?(?:\[([^\]
 
 
 class StackPlace(StrEnum):
-    """What a thread is in the middle of, by the library that the user's code has called last."""
+    """The activity of a thread, by the library that the user's code called last."""
 
     COLLECTIVE = "collective"
     JOINING = "joining"
@@ -255,7 +254,7 @@ class StackPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One Python thread, its innermost frame first. `main`: Python's main thread. `active`: on a CPU, where told."""
+    """One Python thread, its innermost frame first. `main`: Python's main thread. `active`: on a CPU, if known."""
 
     name: str | None
     main: bool
@@ -352,8 +351,8 @@ def _is_frame(frame: Sequence[object]) -> bool:
 
 
 def place_of(frames: Sequence[Frame]) -> tuple[StackPlace, str | None]:
-    """What the thread is in the middle of, and the function that says so. Only frames above the user's are looked at:
-    what called the user's code does not say what that does."""
+    """The activity of the thread, and the function that shows it. Only frames above the user's are considered: the
+    callers of the user's code do not show what it does."""
     above: list[Frame] = []
     for frame in frames:
         if is_users_code(frame.path):

@@ -1,4 +1,4 @@
-"""What comes out of a diagnosis: plain, immutable data. See docs/en/errors.md for the meaning of each word."""
+"""The result of a diagnosis: plain, immutable data. See docs/en/errors.md for the meaning of each word."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atlctl.diagnosis.tracebacks import Frame, Raised
 
 
 class Verdict(StrEnum):
-    """What sort of answer it is."""
+    """The kind of answer."""
 
     RANK = "rank"
     WORKER = "worker"
@@ -32,7 +32,7 @@ class Confidence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Where a statement stands: a line of a worker's log (from 1), or a file."""
+    """The place of a piece of evidence: a line of a worker's log (from 1), or a file."""
 
     worker: str
     line_no: int | None
@@ -73,11 +73,10 @@ class Traceback:
 class Cause:
     """A root cause, or a candidate for one.
 
-    `worker` is None if the text names none (a worker that left no log). `host` is an address or host name that
-    victims name. `attempt` counts from 0 on this worker. `why` says in one sentence what speaks for it. `brief`: what
-    people are shown in place of the message: without the rank's name, or what a DataLoader's child raised; or empty.
-    `last_lines`: of the log, if there is no traceback: the process's own as far as lines name their rank, else its
-    worker's.
+    `worker` is None if the text names none (a worker that left no log). `host` is an address or host name that victims
+    name. `attempt` counts from 0 on this worker. `why`: the reason in one sentence. `brief`: shown to people instead of
+    the message: without the rank's name, or the exception of a DataLoader's child; or empty. `last_lines`: of the log,
+    if there is no traceback: those of the process if lines name their rank, else of its worker.
     """
 
     worker: str | None

@@ -1,9 +1,9 @@
 """Finds the lines of a stream that hold one of many literals, each with its number: gigabytes of log, few of its lines.
 
-The inner loop, the *sieve*, says of a stretch of bytes whether it holds any of the literals. Nothing in the standard
+The inner loop, the *sieve*, reports whether a range of bytes contains any of the literals. Nothing in the standard
 library does this fast: `in` needs one pass for each literal, `re` tries its alternatives one by one. The regex engine
 of pydantic (which typer brings along) searches up to 64 literals in one pass with vector instructions. It answers yes
-or no, not where; the scanner halves the stretch until the line is found.
+or no, not the place; the scanner halves the range until the line is found.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Scanner:
         self._number = 1  # of the line at the start of `_data`
         self._follow = False  # the reader wants the next line
         self._open: _LongLine | None = None
-        self._given = (b"", 0)  # what the line that is given stands in, and where it starts
+        self._given = (b"", 0)  # the buffer of the current line, and its start
         bytes(_LARGE)
 
     def feed(self, chunk: bytes) -> None:
@@ -119,12 +119,12 @@ class Scanner:
         self._offset += start
 
     def _lines(self, data: bytes, start: int, end: int) -> None:
-        """Whole lines: looks at many at once, halves where a literal is among them, widens where none is.
+        """Complete lines: checks many at once, halves the range if it contains a literal, widens it if not.
 
-        After a line that was found it looks as far as that one was from the one before. So the bytes
-        looked at stay a small multiple of what there is, however dense the literals are.
+        After a line that was found it looks as far as that one was from the one before. So the bytes checked stay a
+        small multiple of the input, however dense the literals are.
         """
-        known = start  # a literal is in data[start:known], where that is not empty
+        known = start  # a literal is in data[start:known], if that is not empty
         after = start  # the last line that was found
         width = _WIDEST
         while start < end:
@@ -167,7 +167,8 @@ class Scanner:
         self._number += 1
 
     def _close_long(self, data: bytes, newline: int, *, in_tail: bool) -> int:
-        """The open line ends at `newline`, or with the stream where that is negative; returns where the next starts."""
+        """End the open line at `newline`, or at the end of the stream if that is negative. Returns the start of the
+        next line."""
         line, self._open = self._open, None
         assert line is not None
         end = len(data) if newline < 0 else newline
@@ -232,7 +233,7 @@ def sieve_for(literals: frozenset[bytes]) -> Sieve:
 
 
 def vector_sieve(literals: Iterable[bytes]) -> Sieve:
-    """By the regex engine in pydantic's compiled core. Raises ImportError where that is not installed."""
+    """By the regex engine in pydantic's compiled core. Raises ImportError if that is not installed."""
     from pydantic_core import SchemaValidator, ValidationError, core_schema
 
     found = _needed(literals)
@@ -247,7 +248,7 @@ def vector_sieve(literals: Iterable[bytes]) -> Sieve:
     ]
 
     def holds(data: bytes) -> bool:
-        # It reads UTF-8 only, and says no to anything else: a no counts where the bytes are known to be UTF-8.
+        # It reads only UTF-8, and answers no for anything else: a no counts only for valid UTF-8.
         readable = data.isascii()
         for search in searches:
             if readable:

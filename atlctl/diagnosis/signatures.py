@@ -1,4 +1,4 @@
-"""Signatures: failures that are known by a line of the log. What one is, how TOML files are read, which one a line has.
+"""Signatures: failures recognised by a line of the log. Definition, TOML files, matching.
 
 A file holds `[[signature]]` entries; the first that matches a line wins.
 
@@ -10,13 +10,13 @@ A file holds `[[signature]]` entries; the first that matches a line wins.
     meaning_en = "The license server did not answer"
 
 Optional: `meaning_zh`, `advice_en`, `advice_zh`, `scope` (rank, worker), `hardware`, `where` (anywhere, exception,
-unhandled), `literals`. Without advice the category's is taken, which needs a category of the package. A Chinese text
-that is missing is taken from the English one.
+unhandled), `literals`. Without advice the category's is used, which requires a category of the package. A missing
+Chinese text defaults to the English one.
 
-`literals` are texts of which every matching line contains at least one: lines without any are never looked at,
-which is what makes gigabytes quick to scan. Left out, they are read from the pattern. Refused are a pattern
-that can match a line without a plain text of 4 bytes, and literals that the pattern does not imply: no signature is
-ever tried on every line. What patterns may use is said below.
+`literals` are texts of which every matching line contains at least one: lines without any are never looked at, which is
+what makes gigabytes quick to scan. By default they are derived from the pattern. A pattern that can match a line
+without a plain text of 4 bytes, and literals that the pattern does not imply, are refused: no signature is ever tried
+on every line. See below for the allowed syntax.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from atlctl.diagnosis.logline import LINE_LIMIT
 from atlctl.jobs.config import read_toml
 from atlctl.jobs.errors import UsageError
 
-# What a pattern needs and costs, read from its text: the literals of every match, the work of a hostile line.
+# Analysis of a pattern: the literals of every match, and the cost on a hostile line.
 #
 # Logs are hostile, and a pattern may come from a user's file. Python's `re` backtracks: `(a+)+b` takes longer than the
 # universe on thirty letters. So patterns keep to a part of the syntax whose cost can be bounded:
 #
 # - `*`, `+` and `{n,m}` follow one character, class or escape, never a group. A group may be optional (`?`).
 # - No back references, conditions, comments or inline flags.
-# - A repetition is *clear* where what follows it can begin with none of its characters, as in `\d+ ms`: it can end in
-#   one place only. The widths of the others on one way through the pattern, multiplied, stay below `WORK_LIMIT`, and
-#   all widths together below `SCAN_LIMIT`. A repetition without an end counts as a whole line. So `.{0,200}x` is cheap,
-#   and two `.*` are too much. What is accepted takes a second at worst, on a line of 16 KiB made for it.
+# - A repetition is *clear* if the next element can begin with none of its characters, as in `\d+ ms`: it can end in
+# one place only. The widths of the others on one way through the pattern, multiplied, stay below `WORK_LIMIT`, and
+#   all widths together below `SCAN_LIMIT`. A repetition without an end counts as a whole line. So `.{0,200}x` is
+# cheap,
+#   and two `.*` are too much. Accepted patterns take a second at worst, on a line of 16 KiB made for it.
 
 WORK_LIMIT = 20_000
 SCAN_LIMIT = 2 * LINE_LIMIT + 1_000
@@ -59,22 +60,22 @@ _GAP = "\0"
 _QUANTIFIER = re.compile(r"(?:[*+?]|\{(\d*)(?:(,)(\d*))?\})[?+]?")
 _GROUP = re.compile(r"\((?:\?(?:(?P<look>[=!]|<[=!])|[:>]|P<\w+>))?")
 _CONTROL = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
-#: Characters that tell classes apart: all of ASCII, and some of the kinds that `\w`, `\d` and `\s` know beyond it.
+#: Characters that distinguish classes: all of ASCII, and some that `\w`, `\d` and `\s` match beyond it.
 _ASCII = frozenset(map(chr, range(1, 128)))
 _BEYOND = frozenset("éßΩж中かª²٣\u00a0\u2003\u2028\u0301€")
 
 
 class PatternRefused(ValueError):
-    """A pattern that is no valid expression, or breaks the rules above. The text says why."""
+    """A pattern that is not a valid expression, or breaks the rules above. The text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatternShape:
-    """What is known of a pattern or a part of it.
+    """The properties of a pattern or a part of it.
 
-    `ways`: every way through it, as literal text with gaps. `work`: to how many places one start can lead. `scan`:
-    how far its repetitions can read. `first`: characters that it can begin with. `empty`: whether it can match
-    nothing. `open`: repetitions at its end, as characters and width; what follows decides whether they are clear.
+    `ways`: every way through it, as literal text with gaps. `work`: the number of ends that one start can lead to.
+    `scan`: how far its repetitions can read. `first`: characters that it can begin with. `empty`: whether it can match
+    nothing. `open`: repetitions at its end, as characters and width; the next element decides whether they are clear.
     """
 
     ways: tuple[str, ...]
@@ -103,7 +104,7 @@ _ASSERTION = replace(_NOTHING, first=_ASCII | _BEYOND)
 
 
 def shape(pattern: str) -> PatternShape:
-    """What every match of `pattern` contains, and what it costs. Raises PatternRefused."""
+    """The literals in every match of `pattern`, and its cost. Raises PatternRefused."""
     if len(pattern) > PATTERN_LIMIT:
         raise PatternRefused(f"longer than {PATTERN_LIMIT} characters")
     if _GAP in pattern:
@@ -218,7 +219,7 @@ class _PatternParser:
 
 @functools.lru_cache(1_000)
 def _characters(atom: str) -> frozenset[str]:
-    """Which of the telling characters one atom matches. Characters beyond ASCII are not told from each other."""
+    """The distinguishing characters that one atom matches. Characters beyond ASCII are treated alike."""
     if not atom.isascii():
         return frozenset(char for char in _ASCII if re.fullmatch(atom, char)) | _BEYOND
     return frozenset(char for char in _ASCII | _BEYOND if re.fullmatch(atom, char))
@@ -243,7 +244,7 @@ def _then(head: PatternShape, tail: PatternShape) -> PatternShape:
             work *= width
         elif tail.empty:
             kept.append((characters, width))
-    # What would be too many ways ends in a gap: less is known, and it stays true.
+    # Too many ways end in a gap: less is known, but it remains true.
     ends = tail.ways if len(head.ways) * len(tail.ways) <= _MAX_WAYS else (_GAP,)
     return PatternShape(
         tuple(dict.fromkeys(one + other for one in head.ways for other in ends)),
@@ -269,11 +270,11 @@ def _either(one: PatternShape, other: PatternShape) -> PatternShape:
 
 
 class LineRole(StrEnum):
-    """What a line with this text says about its cause."""
+    """The meaning of a line for the cause."""
 
-    #: Names a cause of its own.
+    #: Names a cause.
     ROOT = "root"
-    #: Printed by a victim of somebody else's failure.
+    #: Printed by a victim of another rank's failure.
     CASCADE = "cascade"
     #: Either of the two; other evidence decides.
     AMBIGUOUS = "ambiguous"
@@ -324,10 +325,10 @@ class Category:
 class Signature:
     """One text in logs. `pattern` is searched in one decoded, cleaned line.
 
-    Every line that it matches contains at least one of `literals`. Named groups that readers may rely on:
-    `peer` and `port` (the other end), `ranks` (a list of global ranks who are to blame), `rank`, `local_rank`,
-    `pid`, `code` and `signal` (how a process ended), `pci`, `uuid`, `xid`. A pattern can have a name only once:
-    `rank2` is told as `rank`. `death`: a launcher, shell or kernel reports that a process ended in failure.
+    Every line that it matches contains at least one of `literals`. Named groups that readers may rely on: `peer` and
+    `port` (the other end), `ranks` (a list of global ranks who are to blame), `rank`, `local_rank`, `pid`, `code` and
+    `signal` (how a process ended), `pci`, `uuid`, `xid`. A pattern can have a name only once: `rank2` is read as
+    `rank`. `death`: a launcher, shell or kernel reports that a process ended in failure.
     """
 
     id: str
@@ -345,7 +346,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
-    """What the package brings: signatures in falling priority, categories by id."""
+    """The signatures of the package in falling priority, and categories by id."""
 
     signatures: tuple[Signature, ...]
     categories: Mapping[str, Category]
@@ -428,7 +429,7 @@ def _signature(entry: Mapping[str, Any], categories: Mapping[str, Category], lit
 
 
 class _Problem:
-    """Where a mistake stands. Entries without a usable id are named by their number."""
+    """The place of a mistake. Entries without a usable id are named by their number."""
 
     def __init__(self, path: str, ident: object, number: int) -> None:
         name = ident if isinstance(ident, str) and _ID.fullmatch(ident) else f"number {number}"
@@ -527,7 +528,7 @@ class Match:
 
 @functools.lru_cache(maxsize=256)
 def signature_of_xid(number: int, text: str = "") -> Signature:
-    """What an Xid of NVIDIA's driver means. `text`: what its line says behind the number."""
+    """The signature of an Xid of NVIDIA's driver. `text`: the rest of its line after the number."""
     known = number if 0 <= number < _XIDS else 0
     found = builtin_matcher().match(f"NVRM: Xid (PCI:0000:00:00): {known}, {text}")
     assert found is not None  # the last entry takes every number
@@ -558,9 +559,9 @@ class Matcher:
         self._compiled: dict[int, re.Pattern[str]] = {}
 
     def literals(self) -> frozenset[bytes]:
-        """What a line must contain, one of them, to be worth a call of `match`: in UTF-8 and in GB 18030.
+        """Literals of which a line must contain one before `match` is called: in UTF-8 and in GB 18030.
 
-        A literal that contains a shorter one of them is left out; that one finds its lines.
+        A literal that contains a shorter one is omitted; the shorter one finds its lines.
         """
         needed: list[str] = []
         for literal in sorted((literal for literal, _ in self._places), key=len):
@@ -598,7 +599,7 @@ class Matcher:
 
 
 def _handled(where: Where, text: str, start: int) -> bool:
-    """Whether the line tells of a failure that the program has dealt with."""
+    """Whether the line reports a failure that the program has handled."""
     if where is Where.ANYWHERE:
         return False
     if _LEVEL.search(text, 0, min(start + 1, _HEAD)):

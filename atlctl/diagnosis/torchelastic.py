@@ -1,4 +1,4 @@
-"""What torchelastic (torchrun) writes about a failure: its agent's lines, its summaries, its processes' error files.
+"""Parse torchelastic's (torchrun's) output about a failure: agent lines, summaries, error files.
 
 Formats of torch 1.9 to 2.13. For attempts that were restarted, single lines are all that the agent prints at its
 default log level.
@@ -31,7 +31,7 @@ from atlctl.jobs import fields
 
 
 class NoteKind(StrEnum):
-    """What an agent's line says."""
+    """The kind of an agent's line."""
 
     #: `failed (exitcode: 1) local_rank: 0 (pid: 14)`: the first failed local rank of one attempt.
     FAILED = "failed"
@@ -45,11 +45,11 @@ class NoteKind(StrEnum):
     RENDEZVOUS = "rendezvous"
     #: `Worker group FAILED. 2/3 attempts left; will restart worker group` (INFO level only).
     RESTART = "restart"
-    #: An agent starts: torchrun tells of a setting. Behind the end of another, the container was restarted.
+    #: An agent starts: torchrun reports a setting. After the end of another, the container was restarted.
     STARTED = "started"
 
 
-#: What an agent says when its processes end.
+#: The notes of an agent when its processes end.
 ENDINGS = (NoteKind.CLOSING, NoteKind.FAILED)
 
 
@@ -85,7 +85,7 @@ FAILURE_MARKERS: tuple[bytes, ...] = (
     b'torch/distributed/launcher/api.py", line ',
 )
 
-#: What an agent prints when it starts.
+#: The line that an agent prints when it starts.
 AGENT_STARTS = b"Setting OMP_NUM_THREADS environment variable for each process"
 
 _SIGNAL = r"(?:Signals\.)?(?P<signal>\w{1,20})"
@@ -99,7 +99,7 @@ def _compiled(*rows: tuple[bytes, NoteKind, str]) -> tuple[tuple[bytes, NoteKind
     return tuple((literal, kind, re.compile(pattern)) for literal, kind, pattern in rows)
 
 
-#: What a line holds, the note that it then is, and what it must look like. The first that it holds decides.
+#: A literal, the kind of note, and the pattern of the line. The first matching literal decides.
 _NOTES = _compiled(
     (
         b"(exitcode: ",
@@ -304,8 +304,8 @@ class SummaryEntry:
 class Summary:
     """One agent's summary: only processes of its own worker.
 
-    `root_index` is the place in `entries` of what the agent calls its root cause: the smallest
-    time, the lowest local rank among equals. None if the log was cut before it.
+    `root_index` is the index in `entries` of the agent's root cause: the smallest time, the lowest local rank among
+    equals. None if that part of the log is missing.
     """
 
     title: str
@@ -378,8 +378,7 @@ class _Draft:
 def _naive_seconds(text: str) -> float | None:
     """Whole seconds of `YYYY-MM-DD HH:MM:SS` (any one separator), read as if it were UTC.
 
-    The source has no zone, so the number is good for comparing times of equal zones only. None
-    where it is no date.
+    The source has no zone, so the number can only be compared with times of the same zone. None if it is not a date.
     """
     try:
         moment = datetime.fromisoformat(text.strip()[:19].replace("_", " ")).replace(tzinfo=UTC)
@@ -424,7 +423,7 @@ class _SummaryBlock:
         return not any(draft.rows for draft in self._drafts)
 
     def feed(self, text: str, line_no: int) -> bool:
-        """Takes one line, already without terminal codes; False where it is no line of this block."""
+        """Takes one line, already without terminal codes; False if it is not a line of this block."""
         body = self._body(text)
         if body is not None and self._take(body, line_no):
             self._foreign = 0
@@ -434,7 +433,7 @@ class _SummaryBlock:
         return False
 
     def summary(self) -> Summary | None:
-        """What was read so far, None if that is nothing."""
+        """The summary so far; None if it is empty."""
         drafts = [draft for draft in self._drafts if draft.rows]
         if not drafts:
             return None
@@ -468,7 +467,7 @@ class _SummaryBlock:
         return True
 
     def _take_frame(self, body: str, line_no: int) -> bool:
-        """Lines that are not indented: borders, sections, indexes, or somebody else's."""
+        """Lines that are not indented: borders, sections, indexes, or lines of another process."""
         if section := _SECTION_LINE.match(body):
             self._in_root = section[1].startswith("Root")
             self._old = self._old or section[1] in ("Root Cause", "Other Failures")
@@ -540,7 +539,7 @@ SUMMARY_LITERALS = tuple(opener.encode() for opener in _OPENERS)
 
 
 class Summaries:
-    """Reads the summaries of one worker's log. Those of other workers in the same stream are not told apart here."""
+    """Reads the summaries of one worker's log. Those of other workers in the same stream are not separated here."""
 
     def __init__(self) -> None:
         self._done: deque[Summary] = deque()
@@ -596,7 +595,7 @@ _GOES_ON = re.compile(PROGRESS + b"|" + re.escape(AGENT_STARTS))
 
 
 def trainer_failed(lines: Iterable[bytes]) -> bool:
-    """Whether the last lines of a log tell of a trainer that ended in failure, and of nothing that went on since."""
+    """Whether the last lines of a log show that a trainer failed and did not continue."""
     failed = False
     for line in lines:
         if any(marker in line for marker in FAILURE_MARKERS):
@@ -608,17 +607,16 @@ def trainer_failed(lines: Iterable[bytes]) -> bool:
 
 #: Bytes of an error file that is still read.
 ERROR_FILE_LIMIT = 4 * 1024 * 1024
-#: Characters that are kept of a message and of a call stack (its end, where the exception stands).
+#: Characters that are kept of a message and of a call stack (its end, with the exception).
 ERROR_TEXT_LIMIT = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """What one process wrote down about its own exception.
+    """One process's record of its own exception.
 
-    `time` is seconds since the epoch by the worker's clock, whole seconds, None if the file
-    has none (torchelastic then takes 0 and wrongly lets that entry win). `exit_code` is there only
-    in the copy that torchrun makes.
+    `time` is seconds since the epoch by the worker's clock, whole seconds, None if the file has none (torchelastic then
+    takes 0 and wrongly lets that entry win). `exit_code` is only in the copy that torchrun makes.
     """
 
     message: str

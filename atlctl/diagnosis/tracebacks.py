@@ -1,7 +1,7 @@
 """Python tracebacks: one frame, one exception, all tracebacks of a log with their chains, those inside JSON log lines.
 
 Shared by the readers of logs, of torchelastic's summaries and error files, and of stacks. In a log each prefix
-(`[rank3]: `, `[default0]:`) is a stream of its own. Lines without one share a stream, in which the tracebacks of two
+(`[rank3]: `, `[default0]:`) is a separate stream. Lines without one share a stream, in which the tracebacks of two
 processes may interleave: then frames are lost, but no line is attributed to another process.
 """
 
@@ -62,9 +62,9 @@ class Frame:
 def read_exception(lines: Sequence[str]) -> tuple[str, str | None]:
     """The line that names the exception, and the exception's type (`torch.OutOfMemoryError`).
 
-    It is the first unindented line after the last traceback header, so that a message of many
-    lines gives its first. Without a header it is the last line that is not empty, and it has a
-    type only where it looks like an exception's. An empty string where there is nothing.
+    It is the first unindented line after the last traceback header, so that a message of many lines gives its first.
+    Without a header it is the last line that is not empty, and it has a type only if it looks like an exception's. An
+    empty string if there is none.
     """
     start = None
     for number, line in enumerate(lines):
@@ -187,7 +187,7 @@ _BOX = re.compile(r"\s{0,8}[╭┌+][─-]{1,400} ?Traceback \(most recent call 
 #: Lines over which rich folds a message, at most.
 _WRAPPED = 10
 _SIDES = ("│", "╰", "└", "|", "+")
-#: A line that begins like a log line of its own ends a message.
+#: A line that begins like another log line ends a message.
 _LOG_LINE = re.compile(
     r"(?:\S{1,80}:\d{1,9}:\d{1,9} \[\d|\[?\d{4}-\d\d-\d\d"
     r"|[DIWEC]\d{4} \d\d:|\[[DIWEF]\d{0,4} |[A-Z]{4,8}:[\w.]|\s*\d{1,3}%\|)"
@@ -218,7 +218,7 @@ class Raised:
     operation: str = ""
     frames: tuple[Frame, ...] = ()
     omitted: int = 0
-    #: What a DataLoader's child raised, if the message is only that it did: then the frames are the child's.
+    #: The exception of a DataLoader's child, if the message only wraps it: then the frames are the child's.
     inner: str = ""
 
     @property
@@ -529,7 +529,7 @@ _MAX_RANK = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """What a JSON line tells beside its message. `rank` is the global one, None if no field has it."""
+    """The fields of a JSON line besides its message. `rank` is the global one, None if no field has it."""
 
     rank: int | None
     tracebacks: tuple[tuple[str, ...], ...]

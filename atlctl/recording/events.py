@@ -1,4 +1,4 @@
-"""`events.jsonl`: what the platform said while the job ran, one JSON object in each line.
+"""`events.jsonl`: the platform's events of the job, one JSON object a line.
 
 Either our own form, `{"time", "worker", "node", "kind", "reason", "message"}`, or an event of Kubernetes as it is, of
 core/v1 or events.k8s.io/v1, also as `kubectl get events -w -o json --output-watch-events` wraps them.

@@ -1,13 +1,13 @@
 """Hands one saved log to the readers of the workers whose lines it holds.
 
-A log of one worker goes through the scanner, which leaves out lines that say nothing. Lines with prefixes, JSON
-lines and the kubelet's own format are looked at one by one.
+A log of one worker goes through the scanner, which skips irrelevant lines. Lines with prefixes, JSON lines and the
+kubelet's format are parsed one by one.
 
-Prefixes: `[pod/NAME/container] ` (`kubectl logs --prefix`) is certain by itself. Others look like ordinary text
-(`NAME: ` like an exception's line), so the start of the log decides: a shape must be in front of most of its lines.
+Prefixes: `[pod/NAME/container] ` (`kubectl logs --prefix`) is certain by itself. Others look like ordinary text (`NAME:
+` like an exception's line), so the start of the log decides: a shape must be in front of most of its lines.
 
 JSON lines: Loki's `logcli -o jsonl` writes `{"labels": {"pod": ...}, "line": ..., "timestamp": ...}`; container
-runtimes and log shippers (Docker, Fluent Bit, Filebeat, cloud logging) each have keys of their own. A worker may also
+runtimes and log shippers (Docker, Fluent Bit, Filebeat, cloud logging) each have their own keys. A worker may also
 print JSON itself, with tracebacks in fields beside the message.
 """
 
@@ -38,7 +38,7 @@ _EDGE = 8 * 1024
 _FORM = 32 * 1024
 #: RFC 3339, as a JSON line's stamp has to be to serve as one.
 _RFC3339 = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)")
-#: Paths of keys at which the pod's name stands, and keys of the text, in falling order.
+#: Paths of keys of the pod's name, and keys of the text, in order of precedence.
 _POD = (
     ("labels", "pod"),
     ("labels", "pod_name"),
@@ -59,7 +59,7 @@ _NAME_LIMIT = 253
 _KUBECTL = re.compile(rb"\[pod/([^/\]\s]{1,253})/[^\]\s]{1,253}\] ?")
 _NAME = rb"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 _SGR = rb"(?:\x1b\[[0-9;]{0,20}m){0,3}"
-#: Words before a colon that are no worker: levels, streams, exceptions, counters of a training loop, source files.
+#: Words before a colon that are not workers: levels, streams, exceptions, counters of a training loop, source files.
 _NO_WORKER = re.compile(
     rb"(?i:debug|info|warn|warning|error|critical|fatal|trace|note|notice|hint|std(?:out|err)|usage)"
     rb"|[\w.]*(?:Error|Exception|Warning|Interrupt|Exit)"
@@ -76,7 +76,7 @@ class Readers(Protocol):
     """Where the lines go."""
 
     def reader(self, name: str, how: Told | None) -> LogReader:
-        """The reader of a worker: of a file of its own, or (`how`) told from its lines."""
+        """The reader of a worker that has its own file, or (`how`) was recognised from lines."""
 
     def mixed(self, name: str) -> None:
         """The log of `name` holds other workers' lines as well."""
@@ -92,7 +92,7 @@ class Alone:
         return self.own
 
     def mixed(self, name: str) -> None:
-        """Nothing to note: no worker is told from these lines."""
+        """Ignored: these lines do not identify a worker."""
 
 
 class Feed:
@@ -101,7 +101,8 @@ class Feed:
     def __init__(
         self, readers: Readers, name: str, number: int, literals: frozenset[bytes], start: bytes, *, alone: bool
     ) -> None:
-        """`start` is the log's beginning, from which its form is told. `alone`: every line is of the worker `name`."""
+        """`start` is the log's beginning, from which its format is detected. `alone`: every line is of the worker
+        `name`."""
         self.number = number
         self.backwards = False
         self._holes = 0
@@ -121,11 +122,11 @@ class Feed:
         return self._lines.holes + self._holes
 
     def overwritten(self) -> str | None:
-        """What tells that several processes wrote over each other in this log; goes behind the file's name."""
+        """Signs that several processes overwrote each other in this log, as text after the file's name."""
         return self._overwritten.verdict(self.holes)
 
     def _plain(self, start: bytes) -> bool:
-        """Whether all lines are one worker's and stand as it printed them, but for a stamp."""
+        """Whether all lines are one worker's and unchanged, except for a timestamp."""
         # Whose lines they are shows late in a merged log; the form of one worker's shows at once.
         sample = start[: _FORM if self._alone else None].split(b"\n")
         bare = [text for line in sample if (text := unstamped(line)) is not None]
@@ -183,7 +184,7 @@ class Feed:
         if told is None:
             self._own.feed(self.number, line)
         else:
-            # A stamp may stand behind the prefix as well: then it is the worker's.
+            # A timestamp may also follow the prefix: then it is the worker's.
             text = told[1] if unstamped(told[1]) != told[1] else stamp + told[1]
             self._other(told[0], "prefix").feed(self.number, text)
 
@@ -203,7 +204,7 @@ def pump(read: Callable[[int], bytes], feed: Feed, start: bytes, chunk: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class JsonLine:
-    """The text of one JSON line, cut into lines. `time` is its stamp as text, empty where it has none."""
+    """The text of one JSON line, cut into lines. `time` is its timestamp as text, empty if it has none."""
 
     pod: str | None
     text: tuple[bytes, ...]
@@ -211,7 +212,7 @@ class JsonLine:
 
 
 def unwrap(line: bytes) -> JsonLine | None:
-    """What a JSON line holds; None where it is no object, or has no text under a known key. Never raises."""
+    """Parse a JSON line; None if it is not an object, or has no text under a known key. Never raises."""
     try:
         found = json.loads(decode(line))
     except (ValueError, RecursionError):
@@ -228,13 +229,13 @@ def unwrap(line: bytes) -> JsonLine | None:
     level = next((level for path in _LEVELS if (level := _at(found, path))), "").upper() if key in _OWN_TEXT else ""
     told = embedded_in({key: value for key, value in found.items() if value != text})
     if level in _BELOW_ERROR or (level and told is not None):
-        # Else an error that was handled, and told of with a warning or beside its traceback, would read as one that
-        # ended the process.
+        # Otherwise a handled error that was logged as a warning or with its traceback would look like the end of the
+        # process.
         lines[0] = f"{level} ".encode() + lines[0]
     elif text.startswith(HEADER) and (rank := rank_in(found)) is not None:
         lines = [b"[rank%d]: " % rank + line for line in lines]
     if told is not None:
-        # A program's own logger: the traceback stands in a field of its own, and whose it is in another.
+        # A program's logger: the traceback and its rank are in separate fields.
         mark = b"" if told.rank is None else b"[rank%d]: " % told.rank
         lines += [mark + part.encode() for trace in told.tracebacks for part in trace]
     return JsonLine(without_surrogates(pod) if pod else None, tuple(lines), time)
@@ -248,7 +249,7 @@ def _at(found: Mapping[str, object], path: Sequence[str]) -> str | None:
 
 
 def newest_first(times: Sequence[str]) -> bool:
-    """True where stamps (ISO 8601, compared to the second) only fall, as `logcli` prints without `--forward`."""
+    """True if timestamps (ISO 8601, compared to the second) only fall, as `logcli` prints without `--forward`."""
     seconds = [time[:19] for time in times if time]
     steps = list(pairwise(seconds))
     return len(steps) > 1 and any(a > b for a, b in steps) and all(a >= b for a, b in steps)
@@ -293,7 +294,7 @@ class LinePrefix:
         self._names: dict[bytes, str | None] = {}
 
     def split(self, line: bytes) -> tuple[str, bytes] | None:
-        """Worker and text; None where the line has no such prefix."""
+        """Worker and text; None if the line has no such prefix."""
         match = self.shape.pattern.match(line)
         if match is None:
             return None
@@ -314,7 +315,7 @@ class LinePrefix:
 
 
 def find_prefix(lines: Sequence[bytes]) -> LinePrefix | None:
-    """The shape of prefix that the start of a log has; None where it has none."""
+    """The kind of prefix at the start of a log; None if it has none."""
     told = [line for line in lines[:SAMPLE_LINES] if line.strip()]
     for shape in SHAPES:
         prefix = LinePrefix(shape)
@@ -326,15 +327,15 @@ def find_prefix(lines: Sequence[bytes]) -> LinePrefix | None:
     return None
 
 
-# Tells a log that several processes overwrote: all of them `tee` into one file on a shared volume, without appending.
+# Detect a log that several processes overwrote: all of them `tee` into one file on a shared volume, without appending.
 #
 # Each writes from its own place, so that the file holds at every place what was written there last. Where the writer
 # changes, a line is torn: its beginning is one process's and its rest another's, or only a tail is left. Mostly it is
 # in the middle of a word. A process that began late may also leave a hole of NUL bytes. Often there is one such place
 # only, where the shorter log ends in its summary and the rest of a longer one follows.
 #
-# Lines that run together are no sign: processes that share a pipe make them every day. But there each write comes
-# whole, a word is not cut. So only words that are cut count, and two such lines are needed, or one behind a summary.
+# Lines that run together are not a sign: processes that share a pipe often cause them. But there each write is
+# complete, so no word is cut. Therefore only cut words count, and two such lines are needed, or one after a summary.
 
 #: Lines at the beginning of a log whose forms are learned; bytes of a line that are looked at.
 LEARNED = 256
@@ -427,15 +428,15 @@ class Overwritten:
             if len(kept) < _KEPT:
                 kept.append(_form(line))
         self._row = row
-        # A line of logging is looked at only where there may be a second time, or a rank, in it.
+        # A line of logging is checked only if it may contain a second time, or a rank.
         seen = line[:1] in b"[IWEFTRt " or (line[:2] == b"20" and (line.count(b":") > 3 or b"[rank" in line))
         if not (seen and self._look_inside(line)) and self._fed <= LEARNED:
             self._learn(line)
 
     def verdict(self, holes: int = 0) -> str | None:
-        """What goes behind the file's name in a sentence for the user; None for a log like any other.
+        """The text after the file's name in a sentence for the user; None for an ordinary log.
 
-        `holes` is how often LineReader met NUL bytes.
+        `holes`: the number of runs of NUL bytes that LineReader found.
         """
         starts = self._starts()
         often = {form for form, count in self._forms.items() if count >= _OFTEN}
@@ -520,14 +521,14 @@ def _beginnings_inside(line: bytes) -> int:
         return 0
     for another in _ANOTHER.finditer(line, at + 1, _SEARCHED):
         before = line[at : another.start()]
-        # What a message quotes stands behind a quote or an escaped newline; words of it, and times, behind a space.
+        # Quoted text follows a quote or an escaped newline; words and times in it follow a space.
         quoted = b"\"'(=_ " if another[0][:1] in b"T2" else b"\"'"
         found += bool(before.strip()) and before[-1:] not in quoted and before[-2:] != b"\\n"
     return found
 
 
 def _form(line: bytes) -> bytes:
-    """What equal lines have in common: numbers do not count, nor what a carriage return has overwritten."""
+    """The normal form of equal lines: without numbers, and without text that a carriage return has overwritten."""
     text = line.rstrip()
     cut = text.rfind(b"\r") + 1
     return _DIGITS.sub(b"0", text[cut : cut + _WIDTH])
@@ -551,7 +552,7 @@ def _is_cut(form: bytes, starts: Sequence[bytes], whole: Sequence[bytes]) -> boo
 
 
 def _starts_inside(form: bytes, starts: Sequence[bytes], first: int) -> int:
-    """Where in `form`, from `first` on, one of `starts` stands; -1 where none does."""
+    """The index in `form`, from `first` on, at which one of `starts` begins; -1 if none does."""
     return min((at for start in starts if (at := form.find(start, first)) >= 0), default=-1)
 
 

@@ -1,4 +1,4 @@
-"""What an evidence folder holds: workers' logs, what their processes left, and the platform's words.
+"""The content of an evidence folder: workers' logs, files of their processes, and the platform's reports.
 
 See docs/en/errors.md for its layout. The folder comes from anywhere: links in it are not followed, and counts are
 bounded.
@@ -43,13 +43,13 @@ NEW_FOLDER = Message("name another folder with --out")
 
 
 def cannot_write(path: str, error: OSError) -> Message:
-    """What is said of a folder in which nothing can be made."""
+    """The error for a folder in which no file can be created."""
     return Message("cannot write to {path}: {why}", path=path, why=error.strerror or error)
 
 
 @dataclass(frozen=True, slots=True)
 class RankLogFile:
-    """What one process printed to one stream, as torchelastic keeps it with --redirects or --tee.
+    """The output of one process to one stream, as torchelastic keeps it with --redirects or --tee.
 
     With --tee the worker's log has the same lines. `attempt` counts the restarts of the worker's agent from 0.
     """
@@ -90,7 +90,7 @@ def is_tag(word: str) -> bool:
 
 
 def part_of(stem: str, file: str) -> int | None:
-    """Which part of a recorded log, from 1, the file is whose worker is called `stem`; None where it is none."""
+    """The number of the part of a recorded log, from 1, for a file of the worker `stem`; None if it is not one."""
     if file == f"{stem}.ts.log":
         return 1
     found = _PART.fullmatch(file[len(stem) + 1 : -len(".ts.log")])
@@ -199,7 +199,7 @@ def _collected(files: str, found: FolderContent) -> Iterator[tuple[str, str]]:
 
 
 def _files_below(root: str, worker: str, content: FolderContent) -> bool:
-    """Adds the worker's files below `root`, in the order of their paths; False where a bound was met."""
+    """Add the worker's files below `root`, in the order of their paths; False if a limit was reached."""
     errors: list[str] = []
     logs: list[RankLogFile] = []
     dumps: list[str] = []

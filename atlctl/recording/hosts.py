@@ -1,7 +1,7 @@
-"""Tells workers apart in a log without prefixes: by the host that torchelastic's summaries name.
+"""Separate the workers in a log without prefixes by the host that torchelastic's summaries name.
 
-Each agent prints one summary, of its own worker. What stands outside of summaries names no host: it goes to the
-summary behind it that fits best, or stays where it was.
+Each agent prints one summary, about its worker. Lines outside of summaries name no host: they are assigned to the
+following summary that fits best, or stay unassigned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LISTS = ("summaries", "notes", "traces", "collectives", "identities", "hits")
 
 
 def merged(first: LogFacts, second: LogFacts) -> LogFacts:
-    """What two logs of one worker say, in the order of their lines."""
+    """Merge the facts of two logs of one worker, in the order of their lines."""
     late, early = (first, second) if first.last_line > second.last_line else (second, first)
     made = replace(
         late,
@@ -40,7 +40,7 @@ def merged(first: LogFacts, second: LogFacts) -> LogFacts:
 
 
 def by_host(found: LogFacts, rest: str) -> Mapping[str, LogFacts]:
-    """`found` by host; under `rest` what no host can be told of."""
+    """`found` by host; under `rest` the facts without a host."""
     named = [(summary, host) for summary in found.summaries if (host := _host(summary))]
     hosts = dict.fromkeys(host for _, host in named)
     if not hosts:

@@ -11,7 +11,7 @@ from atlctl.diagnosis.logline import LINE_LIMIT
 from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 
-#: Bytes that are read at once: what the scanner is fastest with.
+#: Bytes that are read at once: the fastest size for the scanner.
 CHUNK = 256 * 1024
 #: A line that goes on is held up to this size, then only its visible part.
 _HELD = 4 * LINE_LIMIT
@@ -21,11 +21,11 @@ _STAMP = re.compile(rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\
 #: After the stamp, in the kubelet's own files: the stream, and F for a full line, P for a piece of one.
 _CRI = re.compile(rb"(?:stdout|stderr) ([FP]) ?")
 
-#: Hints where a file is not a log.
+#: Hints if a file is not a log.
 NAME_A_LOG = Message("name a log, a folder of logs, or - for standard input")
 _UNPACK = Message("unpack it, then: atlctl {command} --from FOLDER")
 _UTF16 = Message("UTF-16 text"), "iconv -f UTF-16 -t UTF-8"
-#: First bytes of files that are no text -> what they are, and the program that makes text of them, or another hint.
+#: First bytes of files that are not text -> their kind, and the program that converts them to text, or another hint.
 _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", Message("gzip data"), "zcat"),
     (b"\x28\xb5\x2f\xfd", Message("zstd data"), "zstdcat"),
@@ -44,8 +44,8 @@ _SAMPLE = 65_536
 
 
 def not_text(start: bytes) -> tuple[str, str] | None:
-    """What a file that begins with `start` is instead of a log, and the hint or the program that makes text of it (see
-    `no_log`); None for text.
+    """The kind of a file that begins with `start` and is not a log, and the hint or the program that converts it to
+    text (see `no_log`); None for text.
 
     NUL bytes alone prove nothing: a log that several processes overwrote has holes.
     """
@@ -94,7 +94,7 @@ class LineReader:
         return [self._tidy(line) for line in lines]
 
     def finish(self) -> list[bytes]:
-        """The last line, where it had no newline."""
+        """The last line, if it had no newline."""
         tail, self._tail = self._tail, b""
         return [self._tidy(tail)] if tail else []
 
@@ -106,7 +106,7 @@ class LineReader:
 
 
 def _visible(line: bytes) -> bytes:
-    """The part after the last carriage return that does not end the line, cut: what the parser would look at."""
+    """The part after the last carriage return that does not end the line, truncated as for the parser."""
     cut = line.rfind(b"\r", 0, len(line.rstrip(b"\r")))
     return line[cut + 1 :].lstrip(b"\0")[:LINE_LIMIT]
 

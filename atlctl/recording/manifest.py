@@ -8,7 +8,7 @@
      "streams": [names of logs in the folder that hold the lines of many workers]}
 
 Only `version`, `workers` and a worker's `name` must be there; null counts as missing, unknown fields are ignored. Times
-are RFC 3339, or seconds since the epoch. Texts are taken as they are: whoever shows them makes them harmless.
+are RFC 3339, or seconds since the epoch. Texts are unchanged; they are sanitised when they are shown.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the file says. `workers` are in its order. `streams` are files with the lines of many workers."""
+    """The content of the file. `workers` are in its order. `streams` are files with the lines of many workers."""
 
     job: JobInfo
     workers: tuple[WorkerInfo, ...]

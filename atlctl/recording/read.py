@@ -1,7 +1,7 @@
 """Reads saved logs, error files and standard input as the evidence of a job's workers.
 
-Everything is streamed: what is kept of a log does not grow with it. Lines are counted over all logs, so that one
-number says which line of which file is meant.
+Everything is streamed: memory does not grow with the log. Lines are counted over all logs, so that one number
+identifies a line of a file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from atlctl.recording.lines import CHUNK, NAME_A_LOG, no_log, not_text
 from atlctl.recording.manifest import SIZE_LIMIT as MANIFEST_LIMIT
 from atlctl.recording.manifest import Manifest, read_manifest
 
-#: The worker of lines that nothing tells apart.
+#: The worker of lines that cannot be assigned.
 INPUT = "input"
 #: Standard input, as it is named in messages.
 STDIN = "-"
@@ -65,7 +65,7 @@ class SavedLog:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What was read. `told`: how workers were told apart. `problems`: what could not be read, the rest could.
+    """The evidence read. `told` is how workers were identified. `problems`: parts that could not be read.
 
     `remarks` are sentences for the user. `cut` are workers of whose logs only the end was read.
     """
@@ -152,9 +152,9 @@ def mapped(error: OSError, path: str) -> AtlctlError:
 class _EvidenceReader:
     """Collects evidence.
 
-    `many`: several paths were named, so that a file's name tells its worker. `named`: readers of logs of one worker,
-    of which `streams` may hold others' lines too, and `shared` does; `split`: of workers told from lines. `read`:
-    workers with a log that was read.
+    `many`: several paths were named, so that a file's name is its worker's. `named`: readers of logs of one worker, of
+    which `streams` may contain others' lines, too, and `shared` does; `split`: readers of workers identified from
+    lines. `read`: workers with a log that was read.
     """
 
     matcher: Matcher
@@ -315,7 +315,7 @@ class _EvidenceReader:
             self.records.setdefault(name, {})[path] = record
 
     def reader(self, name: str, how: Told | None) -> LogReader:
-        """The reader of one worker: of a file of its own, or (`how`) told from its lines."""
+        """The reader of one worker that has its own file, or (`how`) was identified from lines."""
         if how is None:
             if name not in self.named:
                 self.named[name] = LogReader(self.matcher)
@@ -360,7 +360,7 @@ class _EvidenceReader:
             if name in self.streams and own.said:
                 parts = by_host(own, name)
                 if len(parts) == 1 and name != INPUT:
-                    parts = {name: own}  # the file's name tells as much
+                    parts = {name: own}  # the same as the file's name
                 elif set(parts) != {name}:
                     self.told["host"] = None
             for worker, part in parts.items():
@@ -457,9 +457,9 @@ def check_logs(content: FolderContent, path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """How much of each worker's log is read: at least the last `share` bytes, and all lines printed since a moment.
+    """The part of each worker's log that is read: at least the last `share` bytes, and all lines since a time.
 
-    `since` in seconds since the epoch; None where bytes alone count. It holds for logs with stamps.
+    `since` in seconds since the epoch; None if only bytes count. It applies to logs with timestamps.
     """
 
     share: int

@@ -1,8 +1,8 @@
 """A report's folder or archive, filled with saved evidence whose secrets are hidden on the way in.
 
-Secrets reach no disk. Everything goes in through the folder's descriptor; names from workers never choose a path. What
-comes out is read by `errors --from` like the evidence that went in. A report that is not whole never has its name, and
-the same files give the same archive.
+Secrets reach no disk. Everything goes in through the folder's descriptor; names from workers never choose a path.
+`errors --from` reads the result like the original evidence. A report that is not whole never has its name, and the same
+files give the same archive.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ELSEWHERE = Message("name a new folder, or a new file that ends in .tar.gz, wit
 
 @dataclass(slots=True)
 class Copied:
-    """`logs` that were copied. `missing`: what is not there or not whole, and why (hostile text)."""
+    """`logs`: the copied logs. `missing`: missing or incomplete evidence, and why (untrusted text)."""
 
     logs: int = 0
     missing: list[tuple[str, str]] = field(default_factory=list)
@@ -107,9 +107,9 @@ def copy_folder(path: str, folder: ReportFolder, *, error_files: bool = True, li
 
 
 def copy_files(paths: Sequence[str], folder: ReportFolder, *, stdin: int = 0, limit: int = LIMIT) -> Copied:
-    """Single logs, and `-`. Each may hold many workers' lines, which the folder's `atlctl.json` says.
+    """Single logs, and `-`. Each may contain many workers' lines; the folder's `atlctl.json` says so.
 
-    Raises UsageError where two would have one name, or one is no log; AtlctlError where none can be read.
+    Raises UsageError if two would have one name, or one is not a log; AtlctlError if none can be read.
     """
     done = Copied()
     names: dict[str, str] = {}
@@ -143,7 +143,7 @@ def copy_files(paths: Sequence[str], folder: ReportFolder, *, stdin: int = 0, li
 def _copy_stream(path: str, name: str, folder: ReportFolder, done: Copied, stdin: int, limit: int) -> None:
     """One file that the user has named: a link, or a pipe, will do. Of a pipe the first part is kept, else the last.
 
-    Raises UsageError where it is no log, OSError.
+    Raises UsageError if it is not a log, OSError.
     """
     fd = stdin if path == STDIN else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     shown = shown_path(path)
@@ -169,7 +169,7 @@ def _chunks_within(fd: int, limit: int, shown: str, done: Copied) -> Iterator[by
     regular = stat.S_ISREG(found.st_mode)
     left = limit
     if regular and found.st_size - os.lseek(fd, 0, os.SEEK_CUR) > limit:
-        yield os.read(fd, CHUNK).split(b"\n", 1)[0] + b"\n"  # what it is shows at its begin
+        yield os.read(fd, CHUNK).split(b"\n", 1)[0] + b"\n"  # its format is detected from its start
         skip_to(fd, found.st_size - limit)
         done.missing.append((shown, Message("only its last {size} MiB", size=limit >> 20)))
         left += CHUNK
@@ -236,7 +236,7 @@ def _size(path: str) -> int:
 
 
 def _copy_files(root: str, content: FolderContent, folder: ReportFolder, done: Copied) -> None:
-    """What the workers' processes left, under the same paths."""
+    """Copy the files of the workers' processes, under the same paths."""
     for path in [path for paths in content.error_files.values() for path in paths]:
         try:
             put_error_file(folder, _below(root, path), read_bytes(path, ERROR_FILE_LIMIT))
@@ -271,7 +271,7 @@ def _put_dump(folder: ReportFolder, parts: Sequence[str], data: bytes) -> None:
 
 
 def _put_manifest(folder: ReportFolder, data: bytes) -> None:
-    """Workers are called as their copies are. What is no manifest goes line by line. Raises OSError."""
+    """Workers are renamed like their copies. A file that is not a manifest is copied line by line. Raises OSError."""
     try:
         found = redact_json(json.loads(data), folder.found)
         for worker in found["workers"]:
@@ -294,12 +294,12 @@ def _put_lines(path: str, name: str, folder: ReportFolder) -> None:
 
 
 def put_smoke(folder: ReportFolder, data: Any) -> None:
-    """What `smoke -o json` told. Raises OSError."""
+    """Write the document of `smoke -o json`. Raises OSError."""
     folder.put([SMOKE], json.dumps(redact_json(data, folder.found)).encode() + b"\n")
 
 
 def read_smoke(path: str) -> dict[str, Any]:
-    """The `data` of a document of `smoke -o json`. Raises UsageError where it is none, FileNotFoundError."""
+    """The `data` of a document of `smoke -o json`. Raises UsageError if it is not one, FileNotFoundError."""
     try:
         found = parse_json(read_bytes(path, SMOKE_LIMIT))
     except (ValueError, RecursionError):
@@ -369,9 +369,9 @@ class ReportFolder(Folder):
 
 
 def kept_name(name: str) -> str:
-    """A file's name as it was where that is harmless to read and to unpack; else as `safe_file_name` writes it.
+    """A file's name unchanged if it is harmless to read and to unpack; else as `safe_file_name` writes it.
 
-    Workers are called as their logs are, so that as few as possible change their names.
+    Workers have the names of their logs, so that as few as possible are renamed.
     """
     fits = 0 < len(os.fsencode(name)) <= 255 and name not in (".", "..") and name[0] not in "-~ " and "/" not in name
     return name if fits and clean(name) == name and "\\" not in name else safe_file_name(name)
@@ -464,9 +464,9 @@ def is_archive(path: str) -> bool:
 
 @contextmanager
 def staged(path: str) -> Iterator[str]:
-    """A folder of its own, 0700, beside `path`, where the report is to be in the end; what is left of it goes.
+    """A temporary folder, 0700, beside the final `path`; it is removed at the end.
 
-    Raises UsageError where something is at `path`, or there is no place for it; NotAllowed where it may not be made.
+    Raises UsageError if `path` exists, or if there is no space; NotAllowed if it may not be created.
     """
     path = path.rstrip("/")
     if not path or (os.path.lexists(path) and not (_empty(path) and not is_archive(path))):

@@ -1,7 +1,7 @@
 """Saves the evidence of a job into a folder that `errors --from` reads, before a stop takes its logs away.
 
-First the end of every log, since the failure stands there, then as much of each as time and size allow. What is
-missing is named; nothing that a worker does or fails to do ends the saving of the others.
+First the end of every log, which contains the failure, then as much of each as time and size allow. Missing parts are
+named; no worker can prevent the saving of the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from atlctl.recording.folder import NEW_FOLDER, cannot_write, is_tag
 DEADLINE = 60.0
 LIMIT = 1 << 30
 READERS = 32
-#: What is done after the logs.
+#: The status text after the logs.
 SAVING_ERROR_FILES = Message("saving the error files")
 #: Of the first pass: lines of each log, and bytes that are held of them.
 TAIL = 20_000
@@ -42,7 +42,7 @@ TAIL_BYTES = 4 << 20
 MAX_TAIL = 1_000_000
 _USED = 0.8
 MAX_EVENTS = 20_000
-#: Seconds that a read has to end once it was told to.
+#: Seconds that a read may take to end after it was cancelled.
 _ENDING = 2.0
 _OPEN = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _second: tuple[int, bytes] = (-1, b"")
@@ -60,7 +60,7 @@ _SHARED = frozenset(
         *("gfs2", "afs", "wekafs", "pvfs2", "orangefs", "panfs", "cpfs"),
     )
 )
-#: In user space, and not shared: what lxcfs shows of the container, layers of an image, a desktop's.
+#: FUSE file systems that are not shared: of lxcfs, image layers, desktops.
 _OWN_FUSE = frozenset(("fuse.lxcfs", "fuse.fuse-overlayfs", "fuse.gvfsd-fuse", "fuse.portal"))
 #: Gone with the container.
 _PASSING = frozenset(("overlay", "aufs", "tmpfs", "ramfs", "devtmpfs", "fuse.fuse-overlayfs"))
@@ -68,7 +68,7 @@ _SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/run/secrets", "/var/run/secrets", 
 
 
 class EvidenceSource(Protocol):
-    """What is needed of a backend."""
+    """The part of a backend that is needed here."""
 
     def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]: ...
 
@@ -77,7 +77,7 @@ class EvidenceSource(Protocol):
 
 @dataclass(slots=True)
 class SavedEvidence:
-    """What was saved. `logs` counts files; `missing` is what is not there or not whole, and why (hostile text)."""
+    """The saved evidence. `logs` counts files; `missing`: missing or incomplete evidence, and why (untrusted text)."""
 
     folder: str
     logs: int = 0
@@ -88,7 +88,7 @@ class SavedEvidence:
 class Folder:
     """A new folder of mode 0700, or an empty one that exists; files in it are 0600. No link is followed.
 
-    Its parent must exist. Raises UsageError or NotAllowed where it cannot be used, with `elsewhere` as hint.
+    Its parent must exist. Raises UsageError or NotAllowed if it cannot be used, with `elsewhere` as hint.
     """
 
     elsewhere = Message("name another folder with --out, or --no-save")
@@ -145,7 +145,7 @@ class Folder:
             os.close(below)
 
     def named(self, name: str) -> str:
-        """What a file or folder of a worker is called here."""
+        """The local name of a worker's file or folder."""
         return safe_file_name(name)
 
     def rename(self, old: str, new: str) -> None:
@@ -173,7 +173,7 @@ async def save(
 
 @dataclass(slots=True)
 class _Log:
-    """One log to save. `told`: what it is to the user. `size`, `lines`: of what is saved."""
+    """One log to save. `told`: its name for the user. `size`, `lines`: of the saved part."""
 
     worker: Worker
     previous: bool
@@ -240,7 +240,7 @@ class _Saving:
                 task.result()
 
     async def _end_of(self, log: _Log) -> None:
-        """The last lines. What was read until a deadline or an error is written, too."""
+        """Save the last lines, also those read before a deadline or an error."""
         held: deque[bytes] = deque()
         cut = False
         room = min(TAIL_BYTES, self._share)
@@ -406,13 +406,13 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
 
 
 class FileSource(Protocol):
-    """What is needed of a backend."""
+    """The part of a backend that is needed here."""
 
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None: ...
 
 
 def named_in(log: LogFacts) -> list[str]:
-    """Paths in the worker: what its own summaries name, and the same of the attempts before."""
+    """Paths in the worker: those named by its own summaries, and the same for previous attempts."""
     named = [entry.error_file for summary in log.summaries for entry in summary.entries if entry.error_file]
     return list(dict.fromkeys(path for name in named for path in all_attempts(name)))[:_MOST_FILES]
 
@@ -425,8 +425,8 @@ def error_file_parts(worker: Worker, path: str) -> list[str]:
 async def fetch_error_files(
     source: FileSource, job: Job, logs: Mapping[str, LogFacts], keep: Callable[[Worker, str, bytes], None]
 ) -> None:
-    """Hands each file that can be read to `keep`, with its path. `logs`: what is known of them, by the stem of a
-    worker's name. What cannot be read, or is larger than an error file is, is passed over."""
+    """Pass each readable file to `keep`, with its path. `logs`: their facts, by the stem of a worker's name. Files that
+    cannot be read or are too large for an error file are skipped."""
     gate = asyncio.Semaphore(_FILE_READERS)
 
     async def of(worker: Worker, log: LogFacts) -> None:
@@ -477,7 +477,7 @@ def _plain(text: str) -> str:
 
 
 def mounts(path: str = _MOUNTINFO) -> list[MountPoint]:
-    """The mounts that this process sees, none where they cannot be read."""
+    """The mounts of this process; empty if they cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return parse_mounts(file.read(_MOUNTINFO_LIMIT))
@@ -486,7 +486,7 @@ def mounts(path: str = _MOUNTINFO) -> list[MountPoint]:
 
 
 def mount_of(path: str, known: Sequence[MountPoint]) -> MountPoint | None:
-    """The mount that `path` lies on; the path itself need not exist."""
+    """The mount that contains `path`; the path itself need not exist."""
     real = os.path.realpath(path)
     best: MountPoint | None = None
     for mount in known:  # of two at one point the later one hides the other
@@ -497,7 +497,7 @@ def mount_of(path: str, known: Sequence[MountPoint]) -> MountPoint | None:
 
 
 def shared_folder(known: Sequence[MountPoint], here: str) -> str | None:
-    """A folder on a file system that outlives this container: `here` where it does, else a shared mount's own."""
+    """A folder on a file system that outlives this container: `here` if it does, else the folder of a shared mount."""
     own = mount_of(here, known)
     if own is not None and own.shared and _usable(own, here):
         return here

@@ -1,7 +1,8 @@
-"""The root cause of a job: the round that decides, the way of failing that explains it, what else the platform knows.
+"""The root cause of a job: the deciding round, the kind of failure that explains it, and facts of the platform.
 
-Each way of failing is a file beside this one: a process failed by itself (`initiators`), all that spoke are victims and
-somebody is missing (`missing`), the launchers failed or report it (`launchers`), ranks are out of step (`desync`).
+Each way of failing is a file beside this one: a process failed by itself (`initiators`), all that logged errors are
+victims and a rank is missing (`missing`), the launchers failed or report it (`launchers`), ranks are out of step
+(`desync`).
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from atlctl.i18n import Message, joined, plural
 from atlctl.jobs import podnews
 from atlctl.jobs.model import State
 
-#: What a restart that cannot come up again says: it reads what the round before left behind.
+#: Errors of a restart that cannot start again: it reads leftovers of the previous round.
 _STALE = (Sort.MESH, Sort.STORE_LEFT)
 
 
 def diagnose(evidence: JobEvidence, matcher: Matcher) -> Diagnosis:
-    """What failed first in the whole job. Never raises on any evidence."""
+    """Find the first failure of the whole job. Never raises on any evidence."""
     job = build(evidence, matcher)
     number, answer = _decide(job)
     if answer.verdict is Verdict.NONE:
@@ -92,7 +93,8 @@ def _only_follows(this: Round) -> bool:
 
 
 def _unfinished(this: Round) -> bool:
-    """Whether this round says nothing because it was cut off: other workers ended in it, or nobody lived in it."""
+    """Whether this round has no failure because it was cut off: other workers ended in it, or no process lived in
+    it."""
     if any(item.part is not Part.SILENT for item in this.failures):
         return True
     if any(item.process.seen for item in this.failures) or _came_up(this):
@@ -126,7 +128,7 @@ _OPEN = frozenset(
 _BAD = (State.FAILED, State.HELD, State.LOST)
 #: Categories that say no more than that a worker is gone.
 _GONE = frozenset({"node_lost", "network_lost", "rendezvous_timeout"})
-#: What the kubelet says when a container is stopped; a failed probe has other words.
+#: The kubelet's message when a container is stopped; a failed probe has another.
 _STOPPING = "Stopping container"
 #: Exit codes of SIGKILL and SIGTERM.
 _OF_DELETION = (137, 143)
@@ -135,7 +137,7 @@ _PLATFORM_SAYS = Message("the logs do not decide it; the platform reports it")
 
 
 def with_platform(job: JudgedJob, answer: Diagnosis) -> Diagnosis:
-    """The answer with what the platform says of its workers; where the logs do not decide, what it says of others."""
+    """The answer with the platform's reports about its workers; if the logs do not decide, those about others."""
     if (first := _first_gone(job)) is not None and _leaves_open(job, answer, first):
         return Diagnosis(Verdict.WORKER, (first,))
     if answer.root_causes:
@@ -316,13 +318,13 @@ def _cause(
     return job.worker_cause(name, category, text, confidence, why, extra=job.last_words(name))
 
 
-#: Groups of the cascade; what is more is one last group.
+#: Groups of the cascade; the rest is one last group.
 MAX_GROUPS = 9
 _MAX_EARLIER = 32
 
 
 def tell_story(job: JudgedJob, number: int, answer: Diagnosis) -> dict[str, Any]:
-    """The fields of a Diagnosis that stand around its causes."""
+    """The fields of a Diagnosis besides its causes."""
     return {
         "cascade": _cascade(job, number, answer),
         "workers": tuple(_worker(job, index) for index in range(len(job.workers))),

@@ -1,4 +1,4 @@
-"""What the ranks say about each other's progress: names in reports, counters of NCCL, fingerprints, flight recorder."""
+"""Ranks out of step: names in reports, counters of NCCL, fingerprints, flight recorder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from atlctl.i18n import Message
 #: More ranks than this are a whole part of the job, not culprits one by one.
 MAX_CULPRITS = 64
 
-#: Neighbours send and receive: that they wait in different ones of these is no mistake.
+#: Neighbours send and receive: waiting in different ones of these is not an error.
 _NOT_JOINED = Message("it did not join the collective of the others")
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
 
@@ -71,7 +71,7 @@ def odd_operation(this: Round, *, all_spoke: bool) -> Diagnosis | None:
     at: dict[int, str] = {}
     proofs: dict[int, Proof] = {}
     if any(said.says is Says.TIMEOUT and said.group for said in this.statements):
-        return None  # groups of ranks run operations of their own
+        return None  # different groups of ranks run different operations
     for item in this.victims:
         chain = item.process.chain()
         said = next((said for said in item.process.said if said.says is Says.TIMEOUT), None)

@@ -26,7 +26,7 @@ _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 def find_initiators(this: Round) -> Diagnosis | None:
-    """The answer where at least one process failed of its own and that decides; None otherwise."""
+    """The answer if at least one process failed by itself and that decides; None otherwise."""
     if any(item.sort is Sort.SIZES for item in this.victims) and not any(_spoke(item) for item in this.initiators):
         return None
     if (named := _named_by_others(this)) is not None:
@@ -37,7 +37,7 @@ def find_initiators(this: Round) -> Diagnosis | None:
         return _from(this, strong, Strength.STRONG)
     mute = [item for item in this.initiators if item.strength is Strength.OPAQUE]
     if some and len(mute) > 1 and all(item.signal == "SIGABRT" and not _spoke(item) for item in some):
-        # An abort without a word is often the interpreter's on its way out.
+        # An abort without a message is often the interpreter's during exit.
         return undecided(this, [*some, *mute], _ALIKE)
     if some:
         return _from(this, some, Strength.SOME)
@@ -159,7 +159,7 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
 
 
 def _opaque(this: Round) -> Diagnosis | None:
-    """Exit code 1 without a word: an answer only where it stands alone, or where times differ."""
+    """Exit code 1 without a message: an answer only if it is the only one, or if times differ."""
     found = [item for item in this.initiators if item.strength is Strength.OPAQUE]
     if not found:
         return None
@@ -188,7 +188,7 @@ def _opaque(this: Round) -> Diagnosis | None:
 def _tie(this: Round, first: First, found: Sequence[Failure], same: bool) -> Diagnosis:
     leaders = [item for item in found if item in first.leaders]
     if all(item.signal == "SIGKILL" for item in leaders) and len({item.worker for item in leaders}) == 1:
-        # The kernel ends all processes of a container at once where it may (memory.oom.group).
+        # The kernel may kill all processes of a container at once (memory.oom.group).
         why = Message("{count} processes of one worker were killed at the same time", count=len(leaders))
         return _several(this, leaders, why, Confidence.LIKELY)
     if same and _own_words_of_all(leaders) and len(leaders) > 1:
@@ -237,7 +237,7 @@ def _worker(
 
 
 def _everybody(this: Round, found: Sequence[Failure]) -> bool:
-    """Whether every worker has it, and hardly a process that could tell has something else."""
+    """Whether every worker has it, and hardly any process with an error has another one."""
     if len(found) < 2 or (len(this.job.heard) == 1 and this.job.incomplete):
         return False
     workers = {item.worker for item in found}
@@ -301,7 +301,7 @@ def _of_the_worker(this: Round, item: Failure) -> bool:
 
 
 def shape(item: Failure) -> tuple[str, str]:
-    """What two failures of the same cause have in common: the words without numbers, else the way they ended."""
+    """A key that failures of the same cause share: the message without numbers, else the way they ended."""
     if item.exception or item.hit or item.process.said:
         return ("", _VOLATILE.sub("#", item.message)[:300])
     return (item.category, str(item.exit_code))
@@ -336,10 +336,10 @@ _UNSURE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """`leaders` share the first place. `margin`: seconds to the next one, None if only the log's order tells.
+    """`leaders` share the first place. `margin`: seconds to the next one, None if only the log's order is known.
 
-    `tie` says why nobody is alone in front: `at_once` (they are that near), `clocks` (of different workers, whose
-    clocks nobody compared) or `unknown` (no times, or too coarse ones).
+    `tie` is the reason why there is no single first: `at_once` (too close), `clocks` (of different workers, whose
+    clocks were not compared) or `unknown` (no times, or too coarse ones).
     """
 
     leaders: tuple[Failure, ...]

@@ -1,6 +1,6 @@
-"""Failures of launchers, or that launchers alone report: signals to torchrun, a failed rendezvous, other launchers.
+"""Failures of launchers, or reported only by launchers: signals to torchrun, a failed rendezvous, other launchers.
 
-Logs without a word of torchelastic's are pieces of logs, those of other launchers, or of scripts started by hand.
+Logs without lines of torchelastic are parts of logs, of other launchers, or of scripts started by hand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BY_SIGNAL = {"SIGINT": "interrupted", "SIGHUP": "terminal_hangup"}
 
 
 def find_signals(this: Round) -> Diagnosis | None:
-    """Somebody outside ended agents; None if no agent got a signal, or a failure came before it."""
+    """Agents were ended from outside; None if no agent got a signal, or a failure came before it."""
     signalled = [end for end in this.final_ends if end.signal is not None]
     if not signalled or _failed_before(this, signalled):
         return None
@@ -44,7 +44,7 @@ def find_signals(this: Round) -> Diagnosis | None:
     unknown = not job.whole or universe(this).unheard
     confidence = Confidence.LIKELY if unknown else Confidence.CERTAIN
     if len(workers) == 1 and len(job.heard) == 1 and others:
-        # Two agents in one log, one of which followed: which worker it was does not stand there.
+        # Two agents in one log, one of which followed: the log does not show which worker it was.
         why = Message("one agent received a signal")
         cause = job.worker_cause(None, category, proofs[0].text, Confidence.LIKELY, why, extra=proofs)
         return Diagnosis(Verdict.WORKER, (cause,))
@@ -87,7 +87,7 @@ def _external(this: Round, ends: Sequence[AgentEnd], category: str, confidence: 
 
 
 def _failed_before(this: Round, signalled: Sequence[AgentEnd]) -> bool:
-    """Whether a process had failed of its own before the first signal: the platform then only cleaned up."""
+    """Whether a process had failed by itself before the first signal: the platform then only cleaned up."""
     job = this.job
     times = [when for end in signalled if (when := job.clocks.when(end.worker, end.time))]
     start = min((when.seconds for when in times), default=None)
@@ -159,7 +159,7 @@ def _own(this: Round, end: AgentEnd) -> Raised | None:
         if this.job.category(raised.message) in _AT_START:
             return raised
     if not any(item.worker == end.worker and item.part is not Part.SILENT for item in this.failures):
-        # It never got as far as starting a process: what it says before its end is the reason.
+        # It never started a process: its last messages are the reason.
         for hit in worker.loose_hits.get(this.number, []):
             if hit.match.signature.category in _AT_START:
                 return Raised("", hit.text, (), None, hit.line_no)
@@ -195,7 +195,7 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
         )
         return Diagnosis(Verdict.WORKER, (cause,))
     if category in _FAR and workers == job.heard:
-        # Everybody fails to reach the same place: what is there is at fault, and it left no log.
+        # All fail to reach the same address: the worker there is at fault, and it left no log.
         why = Message("no worker with a log could reach it")
         cause = job.worker_cause(None, category, raised.message, Confidence.LIKELY, why, extra=proofs, host=peer)
         return Diagnosis(Verdict.WORKER, (cause,))
@@ -218,7 +218,7 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
 
 
 def _mute_host(this: Round, message: str, failed: set[str]) -> str | None:
-    """The worker at whose address nobody answers, where it is one of those with a log and its agent never spoke."""
+    """The worker at the address without an answer, if it has a log in which its agent never appears."""
     match = _PLACE.search(message)
     if match is None:
         return None
@@ -300,7 +300,7 @@ def find_loose(this: Round) -> Diagnosis | None:
 
 
 def reported_deaths(job: JudgedJob) -> Diagnosis | None:
-    """The deaths that launchers, shells and the kernel report, where no failure is known otherwise.
+    """The deaths that launchers, shells and the kernel report, if no other failure is known.
 
     Those of rounds before the last, and those after which the training went on for long, ended nothing.
     """
@@ -355,7 +355,7 @@ def _peer(this: Round, name: str, hit: SignatureHit) -> Diagnosis:
 
 
 def _ends(job: JudgedJob, worker: str, trace: Trace) -> bool:
-    """Whether this traceback is the last thing that the log tells: a handled one has the training behind it."""
+    """Whether this traceback is the last event of the log: after a handled one the training goes on."""
     log = job.worker(worker).evidence.log
     if log is None or trace.agent or trace.thread:
         return False

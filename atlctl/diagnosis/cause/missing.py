@@ -1,8 +1,8 @@
-"""Everybody who spoke is a victim: who is missing? Hangs, silent exits, lost workers.
+"""All ranks that logged errors are victims: find the missing one. Hangs, silent exits, lost workers.
 
-Victims say one of two things. They *waited* until a timeout: somebody did not come, and is alive or frozen. Or a
-connection was *closed*: somebody went away. In the first case the culprit is whoever did not complain and was ended by
-its agent, in the second whoever is named by nobody, or a whole worker whose log just ends.
+Victims report one of two things. They *waited* until a timeout: a rank did not come, and is alive or frozen. Or a
+connection was *closed*: a rank has left. In the first case the culprit is the rank that reported nothing and was ended
+by its agent, in the second the rank that no report names, or a whole worker whose log ends abruptly.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _WAITS = (Sort.WAITED, Sort.STORE_WAITED, Sort.STUCK)
 
 @dataclass(slots=True)
 class _Case:
-    """The round in question: who waited, who saw a peer go, who was ended without a word, whom nobody named."""
+    """The round in question: ranks that waited, ranks that lost a peer, silently ended ranks, ranks that no report
+    names."""
 
     this: Round
     ranks: Universe
@@ -49,7 +50,7 @@ class _Case:
 
 
 def find_missing(this: Round) -> Diagnosis | None:
-    """The answer where somebody is missing; None if there are no victims at all."""
+    """The answer if a rank is missing; None if there are no victims at all."""
     victims = this.victims
     ends = [end for end in this.final_ends if end.signal is None and is_victim_end(end)]
     if not victims and not ends:
@@ -101,7 +102,7 @@ def _gone(case: _Case) -> list[Failure]:
 
 
 def _unheard_beside_ended(case: _Case) -> list[Process]:
-    """Ranks that nobody named, in workers all of whose other processes their agent ended or reports."""
+    """Ranks that no report names, in workers whose agent ended or reports all other processes."""
     places = [place for rank in case.ranks.unheard if (place := place_unheard(case.this, rank)) is not None]
     ended: dict[str, bool] = {}
     for item in case.this.failures:
@@ -165,7 +166,7 @@ def _somebody_waits(case: _Case) -> Diagnosis:
         return _unheard_rank(case, unheard[0].worker, unheard[0].rank, unheard[0].local_rank, waited, "hang")
     late = _late(case) or _spoke_when_ended(case) if not places and not case.ranks.unheard and not case.lost else []
     if len(late) == 1:
-        # On a clock that nobody compared with the others' the seconds may be the clock's.
+        # If clocks were not compared, the difference may be the clock's.
         compared = all(this.job.clocks.aligned(late[0].worker, item.worker) for item in case.waited)
         confidence = Confidence.LIKELY if compared else Confidence.GUESS
         why = joined([Message("it lost its peers only after they had given up"), waited])
@@ -227,7 +228,7 @@ def _near_the_first(case: _Case, quiet: Sequence[Failure]) -> Failure | None:
 
 
 def _somebody_left(case: _Case) -> Diagnosis:
-    """A closed connection: the culprit is gone, and nobody reports its end."""
+    """A closed connection: the culprit is gone, and its end is not reported."""
     this = case.this
     gone = (
         _count(case.left, Message("lost their connection to it"))
@@ -285,7 +286,7 @@ def _finished_early(case: _Case, worker: WorkerRounds, gone: str) -> Diagnosis:
 
 
 def _by_address(case: _Case) -> Diagnosis | None:
-    """All victims name addresses of one worker that names nobody."""
+    """All victims name addresses of one worker, which names no other."""
     peers = Counter(item.peer for item in case.left if item.peer)
     if not peers:
         return None

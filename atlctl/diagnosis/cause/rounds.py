@@ -1,4 +1,4 @@
-"""A job whose processes are judged, and its rounds: who failed, who followed, who was ended, whom nobody named."""
+"""A job whose processes are judged, and its rounds: failed, consequential, ended and unreported processes."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def _of_rank(rank: int | None, lines: Sequence[PlainLine]) -> Sequence[PlainLine
 
 
 def traceback_of(failure: Failure) -> Traceback | None:
-    """The traceback of the exception that the failure is told by; None if its frames are not known."""
+    """The traceback of the failure's exception; None if its frames are not known."""
     process, raised = failure.process, failure.raised
     if raised is None:
         return None
@@ -349,7 +349,7 @@ class Round:
         ]
 
     def silent_workers(self) -> list[WorkerRounds]:
-        """Workers with a log in which nobody says that anything ended in this round."""
+        """Workers whose log reports no end in this round."""
         loud = {item.worker for item in self.failures if item.part is not Part.SILENT}
         loud |= {end.worker for end in self.final_ends}
         return [
@@ -369,7 +369,7 @@ def name_process(process: Process) -> str:
 
 
 def _apart(found: Sequence[Proof]) -> tuple[Proof, ...]:
-    """Each line once, where it stands first."""
+    """Each line once, at its first place."""
     kept: dict[tuple[str, str | None, int | str], Proof] = {}
     for proof in found:
         kept.setdefault((proof.worker, proof.file, proof.line_no or proof.text), proof)
@@ -378,7 +378,7 @@ def _apart(found: Sequence[Proof]) -> tuple[Proof, ...]:
 
 @dataclass(slots=True)
 class Universe:
-    """`world` is the number of processes in all, None if it is not known. `unheard` are ranks that nobody named."""
+    """`world` is the number of processes in all, None if it is not known. `unheard` are ranks without any line."""
 
     world: int | None
     known: dict[int, Failure] = field(default_factory=dict)
@@ -411,7 +411,8 @@ def universe(this: Round) -> Universe:
 
 
 def gaps(this: Round) -> list[Process]:
-    """Local ranks that a worker must have and nobody named: the others of their worker, or other workers, have them."""
+    """Local ranks that a worker must have and that no line names: their worker has higher ones, or other workers have
+    them."""
     locals_of: dict[str, set[int]] = defaultdict(set)
     bases: dict[str, int] = {}
     indexes: dict[str, int] = {}

@@ -31,10 +31,10 @@ def to_data(diagnosis: Diagnosis, guide: Guide, *, ranks: bool = False) -> dict[
 
 
 def utc(when: When | None) -> str | None:
-    """RFC 3339 in UTC with the digits that the clock's resolution deserves; None where the time is not known.
+    """RFC 3339 in UTC with the digits of the clock's resolution; None if the time is unknown.
 
-    Digits beyond are cut, not rounded: so does what printed the time. A time in the year 2000 is not known either:
-    the clocks put it where no line of the job names a year.
+    Further digits are truncated, not rounded, as in the log. A time in the year 2000 is unknown, too: it is set if no
+    line of the job names a year.
     """
     if when is None:
         return None

@@ -1,4 +1,4 @@
-"""What is known about categories and signatures: titles, meanings and the next step, in English and Chinese."""
+"""Texts for categories and signatures: titles, meanings and the next step, in English and Chinese."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ class Guide:
         return in_language(signature.meaning, language) if signature else cause.category
 
     def meaning(self, cause: Cause, language: Language) -> str:
-        """One sentence on the category; empty where nobody described it."""
+        """One sentence on the category; empty if there is none."""
         found = self._categories.get(cause.category)
         return in_language(found.meaning, language) if found else ""
 
     def advice(self, cause: Cause, language: Language) -> str:
-        """What to do: the signature's own advice, else its category's; empty where there is none.
+        """The signature's own advice, else its category's; empty if there is none.
 
-        A victim's text can be the evidence for somebody else's failure: a signature of another category has no say.
+        A victim's message can be the evidence for another rank's failure: a signature of another category does not
+        count.
         """
         if signature := self._signature(cause):
             return in_language(signature.advice, language)

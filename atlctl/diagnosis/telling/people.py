@@ -1,4 +1,4 @@
-"""A diagnosis for people: a headline, the rows of the panel, and what stands below it. Texts of the job are raw."""
+"""A diagnosis for people: a headline, the rows of the panel, and the sections below it. Texts of the job are raw."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_PROOFS = 3
 MAX_DETAIL = 3
 _FOLD = 9
 _FOLD_PROOF = 2
-#: Several culprits that say different things are told one by one, so many of them.
+#: The most culprits with different messages that are shown one by one.
 _MAX_GROUPS = 4
 
 _MORE_ROWS = Message("and {count} more: -v")
@@ -43,7 +43,7 @@ _ORDER = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.GUESS)
 
 
 def tell_people(diagnosis: Diagnosis, manner: Manner) -> Panel:
-    """What to show of `diagnosis`. Nothing in it is fit for a terminal yet: whoever draws it cleans it."""
+    """Make the panel of `diagnosis`. Its texts are not sanitised yet; that is done when it is drawn."""
     if diagnosis.verdict is Verdict.NONE:
         rows = _none(diagnosis)
     elif diagnosis.root_causes:
@@ -84,7 +84,7 @@ def _culprit(diagnosis: Diagnosis) -> str:
 
 
 def _found(causes: Sequence[Cause], manner: Manner) -> list[Row]:
-    """The rows for root causes. Causes that say the same are told once."""
+    """The rows for root causes. Causes with the same message are shown once."""
     frame = causes[0].frame
     where = frame_text(frame) if frame else ""
     meanings = [manner.guide.meaning(cause, manner.language) for cause in causes] if manner.verbose else []
@@ -171,7 +171,8 @@ def _address(cause: Cause) -> str:
 
 
 def _evidence(causes: Iterable[Cause], told: Sequence[str], manner: Manner) -> list[str]:
-    """The place of each proof, and its text, once. One proof of each cause comes first. `told`: texts above it."""
+    """The place of each proof, and its text, once. One proof of each cause comes first. `told` are texts already shown
+    above."""
     proofs: dict[Proof, None] = {}
     waiting = [list(cause.proofs) for cause in causes]
     while any(waiting):
@@ -229,7 +230,7 @@ def _undecided(candidates: Sequence[Cause], manner: Manner) -> list[Row]:
     lines = [_candidate(group, manner) for group in list(groups.values())[:limit]]
     lines += _more(len(groups) - limit, Message("and {count} more: -v"))
     command = manner.next_command(candidates[0]) if candidates else None
-    # What is the same for all of them is known, whoever was first.
+    # Values that all of them share are known, even if the first is not.
     kinds = _distinct(_kind(cause, manner) for cause in candidates)
     kind = kinds if len(kinds) == 1 else ()
     advice = manner.guide.advice(candidates[0], manner.language) if kind else ""

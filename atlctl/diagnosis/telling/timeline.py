@@ -52,12 +52,12 @@ MAX_LAST_LINES = 8
 MAX_TRACES = 2
 #: Ends of which the log does not know the reason.
 _FROM_OUTSIDE = frozenset({"preemption", "interrupted", "terminal_hangup", "time_limit"})
-#: What torchrun's summary has of a process that a signal ended.
+#: The message in torchrun's summary for a process that a signal ended.
 _RECEIVED = re.compile(r"Signal \d{1,3} \((SIG\w{1,12})\) received by PID")
 #: Of several lines with one remark each: the most that is shown of it on a screen.
 _FOLD_FOLLOWED = 2
 
-#: The parts that workers play, the most telling first, and the words that count them.
+#: The parts of workers, the most important first, and the phrases that count them.
 _OTHERS = Message("{count} others")
 _PARTS = {
     "no log": Message("{count} without a log"),
@@ -83,7 +83,7 @@ def listings(diagnosis: Diagnosis, manner: Manner) -> tuple[Section, ...]:
 
 
 def offset(when: When | None, base: When | None) -> str:
-    """How long after `base`: `+1.4 s`. Clocks that tell whole seconds give no fraction. `-` where it is not known."""
+    """The time since `base`: `+1.4 s`. Clocks with whole seconds give no fraction. `-` if unknown."""
     if when is None or base is None:
         return "-"
     seconds = _apart(when, base)
@@ -99,7 +99,7 @@ def offset(when: When | None, base: When | None) -> str:
 
 
 def _apart(when: When, base: When) -> float:
-    """Seconds from `base` to `when`; 0 where their clocks do not tell which was first."""
+    """Seconds from `base` to `when`; 0 if their order is unknown."""
     seconds = when.seconds - base.seconds
     step = max(when.resolution, base.resolution)
     if step < 1:
@@ -231,7 +231,7 @@ def _last_lines(cause: Cause, manner: Manner) -> Section:
     return Section(label.filled(who=who, place=manner.place(shown[-1])), lines, manner.fold(1))
 
 
-#: How a rank ended, and how that stands out.
+#: How a rank ended, and its colour.
 _ENDS: dict[str, tuple[Message, PanelTone]] = {
     "cause": (Message("root cause"), "culprit"),
     "initiator": (Message("failed by itself"), "culprit"),
@@ -279,7 +279,7 @@ def _nameless(group: Sequence[RankEnd], manner: Manner) -> str:
 
 
 def _said_by(item: RankEnd, manner: Manner) -> str:
-    """What a rank reported, in short; empty if it is only torchrun's report of the end."""
+    """The rank's own message, shortened; empty if there is only torchrun's report."""
     if own_text(item.said.strip()) is None or parse_note(item.said.encode("utf-8", "replace"), 0):
         return ""
     found = consequence_of(item.said) if item.part == "victim" and not manner.verbose else None
@@ -287,7 +287,7 @@ def _said_by(item: RankEnd, manner: Manner) -> str:
 
 
 def _what_in_list(cause: Cause, manner: Manner) -> str:
-    """What a root cause said, in short; empty if that is only how it ended."""
+    """The message of a root cause, shortened; empty if there is only its end."""
     return "" if wordless(cause) else shortened(what_of(cause, manner), manner)
 
 
@@ -348,7 +348,7 @@ def _blamed(diagnosis: Diagnosis) -> dict[str, Cause]:
 
 
 def _alike(items: Sequence[WorkerReport], diagnosis: Diagnosis, manner: Manner) -> list[list[WorkerReport]]:
-    """Workers that say the same, the first of them in front; culprits stand alone."""
+    """Group workers with the same message, the first of them in front; culprits are not grouped."""
     groups: dict[tuple[str, str], list[WorkerReport]] = {}
     blamed = _blamed(diagnosis)
     for item in items:
@@ -392,7 +392,7 @@ def _said(item: WorkerReport, diagnosis: Diagnosis, manner: Manner) -> str:
 
 
 def _short(item: WorkerReport, manner: Manner) -> str:
-    """What a victim says, in short: the sort of it, unless everything is asked for."""
+    """A victim's message in short: its kind, unless verbose."""
     if manner.verbose:
         return item.said.strip()
     found = None if item.part == "initiator" else consequence_of(item.said)

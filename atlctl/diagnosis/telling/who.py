@@ -19,7 +19,7 @@ _LISTED_WORKERS = 3
 _CROWD = 30
 UNNAMED = Message("a worker that these logs do not name")
 _DIGITS = re.compile(r"\d+")
-#: What is in front of the name of a library's file.
+#: The folder part of a library's file name.
 _PACKAGES = re.compile(r"^.*[/\\](?:site-packages|dist-packages|python3(?:\.\d+)?)[/\\]")
 #: How torchrun's reports of an end begin.
 _REPORTS = ("failed (exitcode: ", "Received ")
@@ -57,7 +57,7 @@ def names_of(causes: Sequence[Cause]) -> str:
 
 
 def what_of(cause: Cause, manner: Manner) -> str:
-    """The first line of what it said, or how it ended where it said nothing of its own."""
+    """The first line of its message, or how it ended if it has no message."""
     note = parse_note(cause.message.encode("utf-8", "replace"), 0) if cause.exception is None else None
     if note is not None and note.kind is NoteKind.SIGNALLED and (signal := cause.signal or note.signal):
         return Message("received {signal} from outside", signal=signal)
@@ -92,7 +92,7 @@ def ranks_of(ranks: Sequence[int]) -> str:
 
 
 def crowd(workers: Sequence[str], ranks: Sequence[int], manner: Manner) -> str:
-    """Victims: `ranks 0-2 on worker-[0-1]`. What would be long is counted, unless all is asked for."""
+    """Victims: `ranks 0-2 on worker-[0-1]`. Long lists are counted, unless verbose."""
     names = workers_of(workers, manner)
     if not ranks:
         return names
@@ -103,14 +103,14 @@ def crowd(workers: Sequence[str], ranks: Sequence[int], manner: Manner) -> str:
 
 
 def workers_of(workers: Sequence[str], manner: Manner) -> str:
-    """Workers' names, folded, or their number where that would be long."""
+    """Workers' names, folded, or their number if that would be long."""
     names = fold_names(workers)
     short = len(names) <= _CROWD or manner.verbose
     return names if short else Message("{count} workers", count=len(workers))
 
 
 def shape_of(text: str) -> str:
-    """What texts have in common that differ in numbers only."""
+    """The common form of texts that differ only in numbers."""
     return _DIGITS.sub("#", text)
 
 

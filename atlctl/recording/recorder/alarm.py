@@ -1,11 +1,10 @@
-"""What a recorder does when a worker fails: the files of those that failed first, then of the others, then a command.
+"""The reaction of a recorder to a failed worker: fetch the files of failed workers, then those of the others, then run
+a command.
 
-A platform deletes the pods of a failed job within seconds, those that still run first, so nothing here waits for
-anything that can come later.
+A platform deletes the pods of a failed job within seconds, those that still run first, so nothing here waits.
 
 A worker sends its files (error files first, then logs of its ranks, dumps) behind a random mark, while it still lives.
-Names and bytes are hostile: a name only says where below the worker's own folder a file goes; counts and sizes are
-bounded.
+Names and bytes are untrusted: a name only selects a path below the worker's own folder; counts and sizes are bounded.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from atlctl.recording.recorder.roll import RecordedWorker, ask, look_for_seats
 from atlctl.recording.recorder.store import Store, create_in
 from atlctl.recording.save import stem
 
-#: Workers whose files are fetched at once: those that failed have places of their own.
+#: Workers whose files are fetched at once; those that failed have separate slots.
 URGENT = 32
 OTHERS = 16
-#: Seconds that a look at the job may take before a failure that a log tells of is believed.
+#: Seconds that a query of the job may take before a failure found in a log is accepted.
 LOOK_SECONDS = 1.0
 #: Seconds that the command on a failure waits for files.
 PATIENCE = 10.0
@@ -97,7 +96,7 @@ class Alarm:
         on_failure: str | None,
         again: Callable[[], Awaitable[None]],
     ) -> None:
-        """`again` looks at the job now: a stop ends trainers, too, and that is no failure."""
+        """`again` queries the job now: a stop ends trainers, too, which is not a failure."""
         self._source, self._job, self._store, self._said = source, job, store, said
         self._closed, self._command, self._again = closed, on_failure, again
         self._urgent, self._others = asyncio.Semaphore(URGENT), asyncio.Semaphore(OTHERS)
@@ -108,7 +107,7 @@ class Alarm:
         self._hook: asyncio.Task[None] | None = None
 
     def heard(self, entry: RecordedWorker, data: bytes, everyone: Iterable[RecordedWorker]) -> bool:
-        """The log of `entry` tells of a failure. Whether that is news."""
+        """The log of `entry` shows a failure. Returns whether that is new."""
         key = entry.worker.name, entry.run
         named = self._named.setdefault(key, set())
         before = len(named)
@@ -180,7 +179,7 @@ class Alarm:
                 )
 
     async def _from_living(self, entry: RecordedWorker, place: FilePlace, named: set[str]) -> str:
-        """All that its launcher keeps, by one command in it; what went wrong, empty where nothing did."""
+        """Fetch all files of its launcher by one command in the worker. Returns the problem, or an empty text."""
         executor = self._source.executor(self._job)
         try:
             if not entry.seats.roots and not named and entry.failed:
@@ -277,7 +276,7 @@ class FilePlace:
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """`files` were saved; `problem` says why there may be more, empty where there are none."""
+    """`files` were saved; `problem`: why there may be more files, or empty."""
 
     files: int
     problem: str = ""
@@ -286,7 +285,7 @@ class Frozen:
 async def freeze(
     executor: Executor, worker: Worker, roots: Iterable[str], dumps: Iterable[str], place: FilePlace
 ) -> Frozen:
-    """Saves files of a worker that lives. Raises OSError: no room here."""
+    """Save files of a living worker. Raises OSError if the local disk is full."""
     mark = f"@atlctl-{secrets.token_hex(16)}"
     taking = Taking(mark.encode(), place)
     words = ("sh", "-c", _SCRIPT, "sh", mark, str(FILE_LIMIT), *sorted(roots), "-", *sorted(dumps))

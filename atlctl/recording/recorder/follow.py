@@ -2,8 +2,8 @@
 
     NAME.ts.log, NAME.part-2.ts.log, NAME.part-3.ts.log, ...
 
-The last segment grows, the oldest ones go. No file is ever renamed, so that a reader sees each line once meanwhile.
-What was written is what was recorded: after a crash the files themselves show where to go on.
+The last segment grows, the oldest ones go. No file is ever renamed, so that a reader sees each line once meanwhile. The
+files are the only state: after a crash they show where to continue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GAPS = 20
 #: An attempt that is not the last one ends with no other word: the next may give out other ranks.
 _ATTEMPT_ENDS = b" failed (exitcode: "
 _BILLION = 10**9
-#: Bytes after which a segment is closed; a quarter of what is kept where that is less.
+#: Bytes after which a segment is closed; a quarter of the size limit if that is less.
 SEGMENT = 8 << 20
 #: Two streams of a container are stamped one beside the other, so a line may be older than the one before it.
 SLACK = 10**9
@@ -45,12 +45,11 @@ _second: tuple[bytes, int] = (b"", 0)
 
 
 class Follower:
-    """Follows one worker until `stop`, or until its source says that nothing more can come.
+    """Follows one worker until `stop`, or until its source reports its end.
 
-    `problem` is why nothing comes at the moment, empty while all is well; `unwritten`: it is one of this machine, the
-    file cannot be written. `gaps` are lines that will never come.
-    `moved`: when the last line came, seconds of the monotonic clock. `failed` is called when the log tells of a
-    trainer's failure, `begun` when an attempt may begin in it, `stuck` with a new `problem` and
+    `problem` is the reason why no lines arrive, or empty; `unwritten`: the problem is a local write error. `gaps` are
+    lines that are lost. `moved`: the time of the last line in seconds of the monotonic clock. `failed` is called when
+    the log shows a trainer's failure, `begun` when an attempt may begin in it, `stuck` with a new `problem` and
     `unwritten`.
     """
 
@@ -79,7 +78,7 @@ class Follower:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, before: tuple[str | None, int] | None) -> None:
-        """`before`: pod and number of restarts of the run whose lines are recorded, None where none are."""
+        """`before`: pod and number of restarts of the run whose lines are recorded; None if there are none."""
         self._instance = before
         self._task = asyncio.create_task(self._follow())
 
@@ -123,7 +122,7 @@ class Follower:
         await self._copy(request)
 
     async def _rest(self, since: int) -> None:
-        """What the run before wrote after the last line that is recorded."""
+        """The lines of the previous run after the last recorded one."""
         self.log.expect(since)
         try:
             await self._copy(LogRequest(previous=True, since=since // _BILLION))
@@ -137,7 +136,7 @@ class Follower:
                 if batch:
                     self._take(batch)
                     if isinstance(batch, list):
-                        batch.clear()  # whoever gave it holds it until the next one comes: 64 of these are 16 MB
+                        batch.clear()  # the sender keeps it until the next one: 64 of these are 16 MB
 
     def _take(self, batch: Sequence[LogLine]) -> None:
         data = self.log.take(batch)
@@ -161,9 +160,9 @@ class Follower:
 
 
 class WorkerLog:
-    """The log of one worker. `last` is the newest stamp in it (nanoseconds), None where there is none.
+    """The log of one worker. `last` is the newest timestamp in it (nanoseconds), None if there is none.
 
-    `size` counts the bytes that are kept. `since`: when its first line that is kept was printed, where that is known.
+    `size` counts the bytes kept. `since`: the time of the first line kept, if known.
     """
 
     def __init__(self, store: Store, stem: str, keep: int, closed: Callable[[int], None]) -> None:
@@ -294,7 +293,7 @@ class WorkerLog:
         return f"{self._stem}.ts.log" if number == 1 else f"{self._stem}.part-{number}.ts.log"
 
     def sync(self) -> int | None:
-        """A descriptor of what is being written, to sync and close; None where nothing is."""
+        """A descriptor of the file being written, to sync and close; None if there is none."""
         return os.dup(self._fd) if self._fd >= 0 else None
 
     def close(self) -> None:
@@ -350,7 +349,7 @@ def _backwards(fd: int, size: int) -> Iterator[bytes]:
 
 
 def when_of(line: bytes) -> int | None:
-    """The stamp of a line as it was recorded, nanoseconds since the epoch; None where it has none."""
+    """The recorded timestamp of a line in nanoseconds since the epoch; None if it has none."""
     global _second
     head, fraction = line[:19], line[20:29]
     if line[19:20] != b"." or line[29:_STAMP] != b"Z " or not fraction.isdigit():

@@ -25,7 +25,7 @@ from atlctl.recording.recorder.roll import RecordedWorker, Roll, look_for_seats
 from atlctl.recording.recorder.store import Events, States, Store
 from atlctl.recording.save import stem
 
-#: Seconds between two looks at the job: on this machine, in a cluster, and where it has many workers.
+#: Seconds between two queries of the job: on this machine, in a cluster, and for many workers.
 PERIODS = (0.5, 2.0, 5.0)
 MANY = 256
 #: Seconds between two looks at the platform's events, and between two writes of `atlctl.json` without a change.
@@ -35,8 +35,8 @@ NOTE_SECONDS = 15.0
 LOOKS = (3.0, 12.0, 40.0, 120.0, 400.0)
 #: Workers that are asked for their ranks at once.
 ASKED = 4
-#: Seconds without a line after which a log is taken for complete, once the job has ended: where its pod is gone, and
-#: where it is still there, so that a connection may have to be made anew. And for how long lines may go on.
+#: Seconds without a line after which a log counts as complete, once the job has ended: if its pod is gone, and if it
+#: still exists, so that a new connection may be needed. And for how long lines may go on.
 QUIET, QUIET_LIVING = 1.0, 3.0
 LAST_SECONDS = 60.0
 #: Seconds between two looks at a job in which a worker has failed: its end is near.
@@ -143,8 +143,8 @@ class Recorder:
         return found
 
     async def _look_again(self) -> None:
-        """A worker's state tells of a stop before its log does."""
-        with contextlib.suppress(NothingMatched, Replaced):  # the next look tells
+        """A worker's state shows a stop before its log does."""
+        with contextlib.suppress(NothingMatched, Replaced):  # the next query shows it
             self._see(await self._now(self._roll.job))
 
     def _see(self, job: Job) -> None:
@@ -165,7 +165,7 @@ class Recorder:
             self._spawn(self._take_events(job))
         if new or restarted or fresh or now - self._noted_at >= NOTE_SECONDS:
             self._note()
-            # A client of many connections puts this off for the sake of short commands; what broke holds buffers.
+            # A client with many connections delays garbage collection; broken connections hold buffers.
             gc.collect()
 
     def _follow(self, entry: RecordedWorker) -> None:
@@ -183,7 +183,7 @@ class Recorder:
         follower.start(self._roll.earlier(worker))
 
     def _failed(self, name: str, data: bytes) -> None:
-        """The log tells of a trainer's end: its files are fetched at once, whatever the platform knows so far."""
+        """The log shows a trainer's end: fetch its files at once, before the platform knows."""
         entry = self._roll.entries[name]
         entry.held = True
         if self._alarm.heard(entry, data, self._roll.entries.values()):
@@ -196,7 +196,7 @@ class Recorder:
         self._settled.discard((name, entry.run))
 
     def _stuck(self, name: str, problem: str, unwritten: bool) -> None:
-        """Said, once, where it is the fault of this machine. That a log is not there is told at the end."""
+        """Report a local problem once. A missing log is reported at the end."""
         if unwritten and not self._stuck_said:
             self._stuck_said = True
             self._said.warning(
@@ -246,7 +246,7 @@ class Recorder:
         try:
             found = await self._source.raw_events(job)
         except AtlctlError:
-            return  # what may not be read, or not now, is no reason to stop; `doctor` tells
+            return  # missing rights or a failed query do not stop the recording; `doctor` reports them
         self._written(lambda: self._events.take(found))
 
     def _note(self) -> None:
@@ -278,7 +278,7 @@ class Recorder:
         asyncio.get_running_loop().run_in_executor(None, _sync, fd).add_done_callback(self._synced)
 
     def _synced(self, done: asyncio.Future[None]) -> None:
-        """A disk may tell only now that it had no room."""
+        """A full disk may be reported only now."""
         self._written(done.result)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -289,7 +289,7 @@ class Recorder:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
-        """What the logs still bring, the last events, the files that are being fetched."""
+        """Wait for the rest of the logs, the last events and the files being fetched."""
         self._spawn(self._take_events(self._roll.job))
         ended = time.monotonic()
 

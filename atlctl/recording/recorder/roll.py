@@ -1,11 +1,11 @@
-"""Who the workers are, and who they were: the register of a recording, and `atlctl.json` in it.
+"""The workers of a recording, present and past, and its `atlctl.json`.
 
 Beside what `manifest` reads, `atlctl.json` holds `recorder` (`backend`, `started`, `updated`, `ended`, `keep_mib`,
 `incomplete`: `worker`, `since`, `reason`), and of each worker `uid`, `ranks` (`rank`, `local_rank`, `gpu_uuid`),
-`files` (where its launcher keeps files), and `attempts`: what it was before it was restarted.
+`files` (where its launcher keeps files), and `attempts`, its state before each restart.
 
 A small script finds the ranks, their GPUs and where their launcher keeps its files: it reads the environments of
-torchrun's processes and asks nvidia-smi. Its output comes from inside the worker: hostile text.
+torchrun's processes and asks nvidia-smi. Its output comes from inside the worker and is untrusted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from atlctl.recording.save import describe_job, describe_worker, stem
 #: Attempts of one worker that are kept, the last ones.
 MAX_ATTEMPTS = 64
 GONE = Message("its pod is gone")
-#: What is kept of an attempt.
+#: The fields kept of an attempt.
 _OF_ATTEMPT = (
     *("uid", "pod", "node", "restarts", "started", "ended", "state", "reason", "message", "exit_code", "signal"),
     *("ranks", "gpus"),
@@ -38,9 +38,9 @@ SEATS_SECONDS = 20.0
 _SEATS_LIMIT = 256 * 1024
 _MOST = 1024
 _TEXT = 4096
-#: One line for each process: its worker where that is a local job's, rank, local rank, its visible devices, its error
-#: file, the prefix of its dumps. Then the GPUs. One `grep` finds the processes: a shell needs long for each. Not with
-#: -F, which in some builds of busybox sees nothing behind the first NUL.
+#: One line for each process: its worker if the job is local, rank, local rank, its visible devices, its error file, the
+#: prefix of its dumps. Then the GPUs. One `grep` finds the processes: a shell needs long for each. Not with -F, which
+#: in some builds of busybox sees nothing behind the first NUL.
 _SEATS_SCRIPT = r"""
 if command -v grep >/dev/null 2>&1; then set -- $(grep -l TORCHELASTIC_RUN_ID= /proc/[0-9]*/environ 2>/dev/null)
 else set -- /proc/[0-9]*/environ; fi
@@ -69,7 +69,7 @@ _GRACE = 1.0
 
 @dataclass(slots=True)
 class Seat:
-    """One process: its global and local rank, and the GPU that it sees as its own, where that can be told."""
+    """One process: its global and local rank, and its GPU, if known."""
 
     rank: int
     local_rank: int
@@ -78,7 +78,7 @@ class Seat:
 
 @dataclass(slots=True)
 class Seats:
-    """What was found in one worker. `gpus`: index, UUID, PCI address. `roots`: folders and prefixes of files."""
+    """The ranks and GPUs of one worker. `gpus`: index, UUID, PCI address. `roots`: folders and prefixes of files."""
 
     seats: list[Seat] = field(default_factory=list)
     gpus: list[tuple[int, str, str]] = field(default_factory=list)
@@ -155,12 +155,12 @@ class Roll:
         self._before = {str(item.get("name")): item for item in before.get("workers", ())}
 
     def earlier(self, worker: Worker) -> tuple[str | None, int] | None:
-        """The pod and the restarts of a worker as the earlier recorder last saw it; None where it did not."""
+        """The pod and the restarts of a worker as the earlier recorder last saw it; None if it did not."""
         known = self._before.get(stem(worker.name))
         return None if known is None else (known.get("uid"), int(known.get("restarts") or 0))
 
     def take(self, job: Job) -> tuple[list[RecordedWorker], list[RecordedWorker]]:
-        """What is true now. Returns the entries that are new, and those whose worker was restarted."""
+        """Update from the job. Returns the new entries, and those whose worker was restarted."""
         self.job = job
         new: list[RecordedWorker] = []
         restarted: list[RecordedWorker] = []
@@ -213,7 +213,7 @@ class Roll:
 
 
 def _next(entry: RecordedWorker, last: Mapping[str, Any]) -> None:
-    """The worker begins anew: what it was is kept."""
+    """The worker starts again: keep the previous attempt."""
     entry.attempts = [*entry.attempts, {name: last.get(name) for name in _OF_ATTEMPT}][-MAX_ATTEMPTS:]
     entry.run += 1
     entry.held = False
@@ -223,7 +223,7 @@ def _next(entry: RecordedWorker, last: Mapping[str, Any]) -> None:
 def begun(store: Store, job: Job) -> Mapping[str, Any]:
     """The `atlctl.json` of the recorder that began the folder; empty in a new one.
 
-    Raises UsageError where it is of another job, or of something else than a recorder.
+    Raises UsageError if it is of another job, or not written by a recorder.
     """
     if manifest.NAME not in store.names():
         return {}
@@ -248,9 +248,9 @@ def begun(store: Store, job: Job) -> Mapping[str, Any]:
 
 
 async def look_for_seats(executor: Executor, worker: Worker) -> dict[str, Seats] | None:
-    """The ranks and GPUs of a worker that lives, by name; None where it did not tell.
+    """The ranks and GPUs of a living worker, by name; None without an answer.
 
-    Local jobs share a machine: any of their workers tells of all.
+    Local jobs share a machine: any of their workers answers for all.
     """
     held = bytearray()
 
@@ -262,7 +262,7 @@ async def look_for_seats(executor: Executor, worker: Worker) -> dict[str, Seats]
 
 
 def read_seats(data: bytes, asked: str) -> dict[str, Seats]:
-    """What the script printed in the worker `asked`. Never raises."""
+    """Parse the script's output in the worker `asked`. Never raises."""
     gpus: list[tuple[int, str, str]] = []
     processes: dict[str, list[list[str]]] = {asked: []}
     for line in data.decode("utf-8", "backslashreplace").splitlines():
@@ -306,7 +306,7 @@ def _gpu(local_rank: int, visible: str, gpus: list[tuple[int, str, str]]) -> str
 
 
 async def ask(executor: Executor, worker: Worker, argv: Argv, seconds: float, take: Callable[[bytes], None]) -> str:
-    """Hands the command's standard output to `take`; returns what went wrong, empty where nothing did."""
+    """Pass the command's standard output to `take`. Returns the problem, or an empty text."""
     execution = executor.run(worker, ExecRequest(argv))
     last: Event | None = None
     try:

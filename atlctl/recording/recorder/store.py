@@ -1,9 +1,9 @@
 """The folder of a recording: one recorder at a time, every step relative to its descriptor, no link followed.
 
-What happened around the workers is in two files of it, as lines of JSON:
+States and events are in two files of it, as lines of JSON:
 
-events.jsonl   events as the platform has them; one that counted up is there again
-states.jsonl   {"time", "worker", "state", "reason", "message", "exit_code", "signal", "restarts", "pod", "node"}
+events.jsonl events as the platform has them; one that counted up is there again states.jsonl {"time", "worker",
+"state", "reason", "message", "exit_code", "signal", "restarts", "pod", "node"}
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TEXT = 1_000
 class Store:
     """An open recording folder, new or begun by an earlier recorder. Folders are 0700, files 0600. Close it.
 
-    Raises UsageError where the folder holds something else or is recorded already, NotAllowed where it cannot be used.
+    Raises UsageError if the folder contains something else or is in use by a recorder, NotAllowed if it cannot be used.
     """
 
     def __init__(self, path: str) -> None:
@@ -104,7 +104,7 @@ class Store:
         return os.listdir(self._fd)
 
     def append(self, name: str) -> int:
-        """A descriptor that appends to a file, made where it is missing. Raises OSError."""
+        """A descriptor that appends to a file, created if missing. Raises OSError."""
         return regular(os.open(name, _APPEND, 0o600, dir_fd=self._fd), name)
 
     def read(self, name: str) -> int:
@@ -130,7 +130,7 @@ class Store:
             os.unlink(name, dir_fd=self._fd)
 
     def below(self, parts: list[str]) -> int:
-        """A descriptor of the folder `parts`, each made where it is missing. Raises OSError."""
+        """A descriptor of the folder `parts`, each created if missing. Raises OSError."""
         return open_below(self._fd, map(safe_file_name, parts))
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class Store:
 
 
 def create_in(folder: int, name: str) -> int:
-    """A new file in an open folder, emptied where it is there. Raises OSError."""
+    """A new file in an open folder, truncated if it exists. Raises OSError."""
     return regular(os.open(name, _NEW, 0o600, dir_fd=folder), name)
 
 
@@ -223,7 +223,7 @@ class Events:
 
 
 def _key(event: Mapping[str, Any]) -> int:
-    """Tells an event, and how often it was seen, from others: an object is changed with every count."""
+    """Identifies an event and its count: the object changes with every count."""
     meta = event.get("metadata")
     if isinstance(meta, dict) and meta.get("uid") and meta.get("resourceVersion"):
         return hash((str(meta["uid"]), str(meta["resourceVersion"])))
