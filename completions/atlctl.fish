@@ -3,7 +3,7 @@ function __atlctl_complete
     set -l typed (commandline -opc)
     set -l current (commandline -ct)
     set -l program (string replace -r '^~/' "$HOME/" -- $typed[1])
-    # An alias of atlctl is no program.
+    # An alias of atlctl is not a program.
     type -q -f -- "$program"; or set program atlctl
     set -l answer (command $program --complete fish+ (count $typed) $typed "$current" 2>/dev/null)
     printf '%s\n' $answer[2..-1]

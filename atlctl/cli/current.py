@@ -30,8 +30,8 @@ PLACE = ("backend", "kubeconfig", "context", "namespace", "hostfile")
 
 
 class Used(NamedTuple):
-    """A job and where it was found. `name` is prefixed with its kind, since other kinds may have a job of that name;
-    `asked`: the options of `PLACE` that lead to it."""
+    """A job and its place. `name` is prefixed with its kind, since other kinds may have a job of that name; `asked`:
+    options of `PLACE` that lead to it."""
 
     name: str
     uid: str

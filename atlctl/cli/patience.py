@@ -20,8 +20,7 @@ _RETURNING = 2.0
 
 async def login(work: Coroutine[Any, Any, T], seconds: float) -> T:
     """The result of `work`. After `seconds`, every program that this process started is ended, since a thread waits for
-    it and would keep this process alive; `doctor` itself starts none. Raises TimedOut then, else the errors of
-    `work`."""
+    it and would keep this process alive; `doctor` itself starts none. Raises TimedOut then."""
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait([task], timeout=seconds)

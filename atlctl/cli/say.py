@@ -80,8 +80,7 @@ def doing(
     size: bool = False,
     limit: float | None = None,
 ) -> Iterator[None]:
-    """Show a text in the status line while the block runs, see `atlctl.render.status.Wait`. Costs nothing without a
-    status line."""
+    """Show a text in the status line while the block runs, see `atlctl.render.status.Wait`. Free without one."""
     status = context().status
     if status is None:
         yield

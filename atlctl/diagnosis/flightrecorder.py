@@ -1,5 +1,4 @@
-"""Dumps of PyTorch's flight recorder: the collectives that each rank entered in each group, and ranks that did not
-join.
+"""Dumps of PyTorch's flight recorder: the collectives that each rank entered, and ranks that did not join.
 
 torch writes one file for each rank when a collective times out (`TORCH_NCCL_DUMP_ON_TIMEOUT`): a pickle, by default
 `~/.cache/torch/comm_lib_trace_rank_3`, in older releases `/tmp/nccl_trace_rank_3`. Its debug server gives JSON, without
@@ -10,7 +9,7 @@ Numbers of `pg_status` count point-to-point operations, too, the entries' `colle
 compared between ranks. A recorder without events (gloo) never reports `completed`, only `retired`.
 
 These are facts only: a rank that did not join may hang, may have left, may wait in another group, or its dump may be
-older than the others'.
+older.
 """
 
 from __future__ import annotations
@@ -436,8 +435,7 @@ class _GroupDumps:
                 last = state.last_enqueued
             if last is None and self._whole[rank]:
                 last = 0
-            # A collective that ended on one rank was entered by all, also by those whose dump is older or does not
-            # contain it.
+            # A collective that ended on one rank was entered by all, also by those whose dump does not contain it.
             entered[rank] = max(last or 0, proven) if last is not None or proven else None
         return entered
 

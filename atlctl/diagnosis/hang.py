@@ -270,8 +270,7 @@ def _how_long(starting: Sequence[Judged], count: int) -> str:
 
 
 def nobody(reports: Mapping[str, StackReport]) -> str:
-    """The text for a job without running ranks: workers on which torchrun waits for the others, and workers without
-    torchrun."""
+    """The text for a job without running ranks: workers on which torchrun waits, and workers without torchrun."""
     waiting = [worker for worker, report in reports.items() if report.launchers]
     without = [worker for worker, report in reports.items() if not report.launchers]
     if not waiting:
@@ -657,8 +656,7 @@ def _old(created_ns: int | None, now: float | None, window: float) -> bool:
 
 
 #: still: it ran in neither look and is at the same place. same: it ran, and is at the same place of the code. moved: it
-#: is at another place. ran: it ran, and its place is unknown. new: another process, or none before. gone: no process
-#: any more.
+#: is at another place. ran: it ran, and its place is unknown. new: another process, or none before. gone: no process.
 Moved = Literal["still", "same", "moved", "ran", "new", "gone"]
 
 
@@ -699,8 +697,7 @@ def _how(old: Judged | None, new: Judged) -> Moved:
     return "same" if new.frames else "ran"
 
 
-#: The categories of a look: a process does not reach the collective of its peers, or is gone; or its start takes very
-#: long.
+#: The categories of a look: a process does not reach the collective of its peers, or is gone; or its start is slow.
 HANG, START = "hang", "slow_start"
 #: What `candidates` lists at most.
 _MAX_STUCK = 16

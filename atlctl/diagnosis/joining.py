@@ -1,7 +1,7 @@
 """Join the facts of all sources about each process, agent and worker, split into rounds.
 
 A round lasts from one start of a worker's processes to the next. An agent ends it by ending its processes (`Sending
-process N closing signal`) and, if one of its own failed, by `failed (exitcode: ...)`. Attempt numbers do not help: each
+process N closing signal`) and, if one of them failed, by `failed (exitcode: ...)`. Attempt numbers do not help: each
 agent counts only its own failures.
 """
 
@@ -184,8 +184,7 @@ class Process:
 
 @dataclass(slots=True)
 class AgentEnd:
-    """The end of the agent itself, if its processes' failure was not the reason: a signal, the store, the
-    rendezvous."""
+    """The end of the agent for another reason than its processes' failure: a signal, the store, the rendezvous."""
 
     worker: str
     line_no: int

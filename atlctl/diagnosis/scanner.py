@@ -167,8 +167,8 @@ class Scanner:
         self._number += 1
 
     def _close_long(self, data: bytes, newline: int, *, in_tail: bool) -> int:
-        """End the open line at `newline`, or at the end of the stream if that is negative. Returns the start of the
-        next line."""
+        """End the open line at `newline`, or at the end of the stream if that is negative. Returns the next line's
+        start."""
         line, self._open = self._open, None
         assert line is not None
         end = len(data) if newline < 0 else newline

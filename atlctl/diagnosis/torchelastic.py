@@ -302,7 +302,7 @@ class SummaryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One agent's summary: only processes of its own worker.
+    """One agent's summary: only processes of its worker.
 
     `root_index` is the index in `entries` of the agent's root cause: the smallest time, the lowest local rank among
     equals. None if that part of the log is missing.
@@ -613,7 +613,7 @@ ERROR_TEXT_LIMIT = 16_384
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """One process's record of its own exception.
+    """One process's record of its exception.
 
     `time` is seconds since the epoch by the worker's clock, whole seconds, None if the file has none (torchelastic then
     takes 0 and wrongly lets that entry win). `exit_code` is only in the copy that torchrun makes.

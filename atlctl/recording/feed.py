@@ -101,8 +101,7 @@ class Feed:
     def __init__(
         self, readers: Readers, name: str, number: int, literals: frozenset[bytes], start: bytes, *, alone: bool
     ) -> None:
-        """`start` is the log's beginning, from which its format is detected. `alone`: every line is of the worker
-        `name`."""
+        """`start`: the log's beginning, for detecting its format. `alone`: every line is of the worker `name`."""
         self.number = number
         self.backwards = False
         self._holes = 0
@@ -229,8 +228,7 @@ def unwrap(line: bytes) -> JsonLine | None:
     level = next((level for path in _LEVELS if (level := _at(found, path))), "").upper() if key in _OWN_TEXT else ""
     told = embedded_in({key: value for key, value in found.items() if value != text})
     if level in _BELOW_ERROR or (level and told is not None):
-        # Otherwise a handled error that was logged as a warning or with its traceback would look like the end of the
-        # process.
+        # Otherwise a handled error, logged as a warning or with its traceback, would look like the process's end.
         lines[0] = f"{level} ".encode() + lines[0]
     elif text.startswith(HEADER) and (rank := rank_in(found)) is not None:
         lines = [b"[rank%d]: " % rank + line for line in lines]

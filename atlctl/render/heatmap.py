@@ -106,7 +106,7 @@ def worst_of(shares: Sequence[Sequence[float | None]], at: int) -> float:
 
 
 def _telling(shares: Sequence[Sequence[float | None]], limit: float) -> list[int]:
-    """A few rows that contain, with their columns, every low cell; the opposite ends if a row has few; and some good
+    """A few rows that contain, with their columns, every low cell; the opposite ends of short rows; and some good
     ones."""
     count = len(shares)
     low = {

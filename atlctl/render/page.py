@@ -134,8 +134,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class LaneMark:
-    """Something in a lane. Times in seconds of one clock; `until`: the end, if it spans several. `told` is its
-    title."""
+    """Something in a lane. Times in seconds of one clock; `until`: the end, if it spans several. `told`: title."""
 
     sort: Sort
     time: float

@@ -810,7 +810,7 @@ class _Following:
 
 
 def _behind(body: bytes, prefix: bytes) -> tuple[bytes | None, bytes]:
-    """The line after its timestamp and a prefix that differs from `prefix` at most in digits. None if it has another
+    """The line after its timestamp and a prefix that differs from `prefix` at most in digits. None for another
     prefix."""
     stamp = _STAMP.match(body)
     end = (stamp.end() if stamp else 0) + len(prefix)

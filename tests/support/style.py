@@ -81,7 +81,7 @@ def found(area: str, package: Sequence[Module]) -> Iterator[tuple[str, str]]:
     """Each place of an area: what is counted there, and the place with the words around it."""
     patterns = CHINESE if area.endswith("chinese") else ENGLISH
     for place, lines in AREAS[area](package):
-        text = re.sub(r"\s+", " ", lines).strip()
+        text = re.sub(r"\s+", " ", _CODE.sub("`x`", lines)).strip()
         for name, pattern in patterns.items():
             for match in pattern.finditer(text):
                 yield name, f"{place}: …{text[max(0, match.start() - 40) : match.end() + 40]}"
@@ -108,7 +108,7 @@ def _signatures(suffix: str) -> Iterator[tuple[str, str]]:
 
 def _documents(*patterns: str) -> Iterator[tuple[str, str]]:
     for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern)):
-        prose = _CODE.sub("`x`", _MARKUP.sub("", _FENCE.sub("", path.read_text(encoding="utf-8"))))
+        prose = _MARKUP.sub("", _FENCE.sub("", path.read_text(encoding="utf-8")))
         for paragraph in re.split(r"\n\n|\n(?=[|#*-])|(?<=\|) ", prose):
             if not paragraph.startswith("#"):
                 yield str(path.relative_to(ROOT)), paragraph.strip("-| \n")

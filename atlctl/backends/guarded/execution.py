@@ -723,8 +723,7 @@ class GuardedExecution:
                         await self._read_on()
 
     async def _read_on(self) -> None:
-        """Receive one message, or return once another task received one: it may be the one that the caller waits
-        for."""
+        """Receive one message, or return once another task received one, maybe the one that the caller waits for."""
         before = self._received
         async with self._reading:
             if self._received == before and not self._hung_up:

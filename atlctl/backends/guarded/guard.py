@@ -1,9 +1,9 @@
 r"""The `sh` texts that run a command in a container, show how it ended, and end it when its client is gone.
 
-Kubernetes kills nothing when an exec's client goes away. What does reach the container is the end of the exec's stdin,
-however the client died, so a *watcher* reads it beside the command: at its end the command and all that it started get
-SIGTERM and, a second later, SIGKILL. Only a network that is cut silently (no FIN, no RST) leaves the end of stdin to
-the timeouts of API server and kubelet, which may be hours.
+Kubernetes kills nothing when an exec's client goes away. But the end of the exec's stdin reaches the container, however
+the client died, so a *watcher* reads it beside the command: at its end the command and all that it started get SIGTERM
+and, a second later, SIGKILL. Only a network that is cut silently (no FIN, no RST) leaves the end of stdin to the
+timeouts of API server and kubelet, which may be hours.
 
 Texts for dash, busybox and bash as `sh`, in `remote/sh/guard/`:
 
@@ -120,8 +120,7 @@ class WordFilter:
         self._held = b""
 
     def feed(self, data: bytes) -> tuple[bytes, list[str]]:
-        """The command's own bytes, and complete messages of the wrapper. The possible beginning of a message is held
-        back."""
+        """The command's own bytes, and complete messages of the wrapper. A possible beginning of one is held back."""
         if self._held:
             data, self._held = self._held + data, b""
         mark = self._mark

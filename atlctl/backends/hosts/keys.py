@@ -31,8 +31,7 @@ class KeyProblem:
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """The result for one key file: it was read, the agent holds the key, the file does not exist, or there is a
-    problem."""
+    """The result for one key file: it was read, the agent holds the key, it does not exist, or has a problem."""
 
     path: str
     status: Literal["read", "agent", "absent", "open", "encrypted", "unreadable"]

@@ -236,8 +236,7 @@ async def _patiently(events: AsyncIterator[Event], follow: bool) -> AsyncGenerat
 
 async def read_file(executor: Executor, record: Record, name: str, path: str, limit: int) -> bytes | None:
     """The first `limit` bytes of a regular file; None if it cannot be read. A relative path starts in the worker's
-    working folder; a symbolic link as the last component is not followed. Raises AtlctlError if the host cannot be
-    queried."""
+    working folder; a symbolic link as the last component is not followed. Raises AtlctlError without an answer."""
     wanted = {**record.details(name), "path": path, "limit": limit}
     try:
         told, data = await asking.ask_for_bytes(executor, name, "read", wanted, limit)

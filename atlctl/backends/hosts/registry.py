@@ -320,8 +320,7 @@ def environment(name: str) -> dict[str, str]:
 
 
 def remove(folder: str) -> None:
-    """Remove an entry's folder. The caller holds the lock. `job.json` is removed first: without it the folder is not a
-    job."""
+    """Remove an entry's folder. The caller holds the lock. `job.json` is removed first: without it there is no job."""
     try:
         folders.remove(folder)
     except OSError as error:

@@ -55,8 +55,7 @@ class SshBackend(SupervisedBackend):
         meant: HostList | None = None,
         waiting: Callable[[str], None] | None = None,
     ) -> None:
-        """`lists`: the lists that can be named. `meant`: the default list. `waiting` is called with the reason for a
-        wait (a log)."""
+        """`lists`: the lists that can be named. `meant`: the default list. `waiting` gets the reason for a wait."""
         self._waiting = waiting
         self._connections = connections
         self._lists: dict[str, HostList] = {one.name: one for one in lists}
@@ -247,8 +246,8 @@ class SshBackend(SupervisedBackend):
         return self._seen[record.uid]
 
     def _record(self, job: Job) -> Record | None:
-        """The record of a job; None for a list of hosts. Raises NothingMatched; Replaced if another job has the name
-        now."""
+        """The record of a job; None for a list of hosts. Raises NothingMatched; Replaced if another job has its
+        name."""
         if job.kind != looking.KIND:
             return None
         record = self._records.load(job.name)

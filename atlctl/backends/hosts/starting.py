@@ -1,8 +1,8 @@
 """Start a job completely or not at all: on this machine (`start_here`) or on hosts (`start`).
 
 Both send one description to `remote.supervisor.starting`, as a call or over a session. Each step is taken on all hosts
-before the next one: prepare, start the workers, confirm. Until the last step a worker lives only as long as this
-process is connected: if a host fails or this process dies, the workers are ended again.
+before the next one: prepare, start the workers, confirm. Until the last step a worker runs only while this process is
+connected: if a host fails or this process dies, the workers are ended again.
 """
 
 from __future__ import annotations

@@ -148,8 +148,7 @@ class SessionChannel:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The part of the worker's environment that a command gets: variables and the folder (default: the login's
-    home)."""
+    """The environment of a command in the worker: variables and the folder (default: the login's home)."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None

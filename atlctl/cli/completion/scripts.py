@@ -4,13 +4,13 @@ None of them evaluates an answer: candidates go into arrays as they came, line b
 """
 
 BASH = r"""# bash completion for atlctl. Print it with: atlctl completion bash
-# No builtin that bash 3.2 lacks is needed: where there is no compopt, files are listed here.
+# Works with bash 3.2: without compopt, files are listed here.
 _atlctl() {
     local current=${COMP_WORDS[COMP_CWORD]} program=${COMP_WORDS[0]/#\~\//$HOME/} line
     local -a answer
     answer=()
     COMPREPLY=()
-    # An alias of atlctl is no program.
+    # An alias of atlctl is not a program.
     type -P -- "$program" >/dev/null || program=atlctl
     while IFS= read -r line; do
         answer+=("$line")
@@ -29,7 +29,7 @@ _atlctl() {
     [[ ${COMPREPLY[0]} != *: ]] || compopt -o nospace 2>/dev/null
     return 0  # bash takes the 127 of a missing compopt for a missing _atlctl
 }
-# What stands there beside the answer: $1 the option of compopt that lists it, $2 that of compgen.
+# Other completions: $1 is the option of compopt that lists them, $2 that of compgen.
 __atlctl_else() {
     local quoted_by_bash=
     if [[ $1 = filenames ]]; then
@@ -55,7 +55,7 @@ _atlctl() {
     # Without the quote that it begins with and is not closed yet.
     typed[CURRENT]="${(Q)PREFIX}"
     program="${typed[1]/#\~\//$HOME/}"
-    # An alias of atlctl is no program.
+    # An alias of atlctl is not a program.
     whence -p -- "$program" >/dev/null || program=atlctl
     answer=("${(@f)$(command "$program" --complete zsh+ $((CURRENT - 1)) "${(@)typed}" 2>/dev/null)}")
     kind="${answer[1]}"
@@ -97,7 +97,7 @@ function __atlctl_complete
     set -l typed (commandline -opc)
     set -l current (commandline -ct)
     set -l program (string replace -r '^~/' "$HOME/" -- $typed[1])
-    # An alias of atlctl is no program.
+    # An alias of atlctl is not a program.
     type -q -f -- "$program"; or set program atlctl
     set -l answer (command $program --complete fish+ (count $typed) $typed "$current" 2>/dev/null)
     printf '%s\n' $answer[2..-1]

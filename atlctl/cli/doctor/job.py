@@ -50,8 +50,7 @@ _TIME = 1e12
 async def check_current(
     report: DoctorReport, source: Backend, option: str | None, *, nothing_else: bool = False
 ) -> Job | None:
-    """The current job; None if there is none, several, or it is unknown. `nothing_else`: nothing else is set up
-    either."""
+    """The current job; None if there is none, several, or it is unknown. `nothing_else`: nothing else is set up."""
     named = stated(None, option) is not None
     try:
         async with asyncio.timeout(FINDING):

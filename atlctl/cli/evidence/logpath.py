@@ -445,8 +445,7 @@ def join(
 
 
 def _owners(item: Read, workers: Sequence[Worker]) -> Mapping[str, LogFacts]:
-    """The owners of the facts: a file that other workers wrote, too, is divided by host; lines without an owner are
-    dropped."""
+    """The owners of the facts: a file that several workers wrote is divided by host; other lines are dropped."""
     hosts = {entry.host for summary in item.facts.summaries for entry in summary.entries if entry.host}
     others = {owner_of(host, workers) for host in hosts} - {None, item.workers[0]}
     if len(item.workers) == 1 and len(hosts) < 2 and not others:

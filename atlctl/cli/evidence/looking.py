@@ -1,5 +1,5 @@
-"""Inspect the ranks of a job: for commands that look at ranks, and for `errors` on a running job whose logs name no
-failure."""
+"""Inspect the ranks of a job, for commands about ranks, and for `errors` on a running job without a failure in its
+logs."""
 
 from __future__ import annotations
 

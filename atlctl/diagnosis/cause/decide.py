@@ -1,7 +1,7 @@
 """The root cause of a job: the deciding round, the kind of failure that explains it, and facts of the platform.
 
 Each way of failing is a file beside this one: a process failed by itself (`initiators`), all that logged errors are
-victims and a rank is missing (`missing`), the launchers failed or report it (`launchers`), ranks are out of step
+victims and a rank is missing (`missing`), the launchers failed or report it (`launchers`), ranks out of step
 (`desync`).
 """
 
@@ -93,8 +93,7 @@ def _only_follows(this: Round) -> bool:
 
 
 def _unfinished(this: Round) -> bool:
-    """Whether this round has no failure because it was cut off: other workers ended in it, or no process lived in
-    it."""
+    """Whether this round has no failure because it was cut off: other workers or all processes ended."""
     if any(item.part is not Part.SILENT for item in this.failures):
         return True
     if any(item.process.seen for item in this.failures) or _came_up(this):

@@ -37,8 +37,7 @@ _WAITS = (Sort.WAITED, Sort.STORE_WAITED, Sort.STUCK)
 
 @dataclass(slots=True)
 class _Case:
-    """The round in question: ranks that waited, ranks that lost a peer, silently ended ranks, ranks that no report
-    names."""
+    """The round in question: ranks that waited, that lost a peer, that ended silently, that no report names."""
 
     this: Round
     ranks: Universe

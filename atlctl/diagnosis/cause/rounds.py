@@ -411,8 +411,7 @@ def universe(this: Round) -> Universe:
 
 
 def gaps(this: Round) -> list[Process]:
-    """Local ranks that a worker must have and that no line names: their worker has higher ones, or other workers have
-    them."""
+    """Local ranks that a worker must have, like other workers, and that no line names."""
     locals_of: dict[str, set[int]] = defaultdict(set)
     bases: dict[str, int] = {}
     indexes: dict[str, int] = {}

@@ -50,8 +50,7 @@ class Guide:
     def advice(self, cause: Cause, language: Language) -> str:
         """The signature's own advice, else its category's; empty if there is none.
 
-        A victim's message can be the evidence for another rank's failure: a signature of another category does not
-        count.
+        A victim's message can be the evidence for another rank's failure: other categories do not count.
         """
         if signature := self._signature(cause):
             return in_language(signature.advice, language)

@@ -171,8 +171,7 @@ def _address(cause: Cause) -> str:
 
 
 def _evidence(causes: Iterable[Cause], told: Sequence[str], manner: Manner) -> list[str]:
-    """The place of each proof, and its text, once. One proof of each cause comes first. `told` are texts already shown
-    above."""
+    """The place of each proof, and its text, once. One proof of each cause comes first. `told`: texts shown above."""
     proofs: dict[Proof, None] = {}
     waiting = [list(cause.proofs) for cause in causes]
     while any(waiting):

@@ -1,10 +1,10 @@
-"""The reaction of a recorder to a failed worker: fetch the files of failed workers, then those of the others, then run
-a command.
+"""The reaction of a recorder to a failed worker: fetch its files, then those of the others, then run a command.
 
 A platform deletes the pods of a failed job within seconds, those that still run first, so nothing here waits.
 
-A worker sends its files (error files first, then logs of its ranks, dumps) behind a random mark, while it still lives.
-Names and bytes are untrusted: a name only selects a path below the worker's own folder; counts and sizes are bounded.
+A worker sends its files (error files first, then logs of its ranks, dumps) behind a random mark, while it is still
+alive. Names and bytes are untrusted: a name only selects a path below the worker's own folder; counts and sizes are
+bounded.
 """
 
 from __future__ import annotations
