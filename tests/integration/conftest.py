@@ -1,4 +1,4 @@
-"""What tests of jobs on hosts share; a module that needs another `server` or `site` has its own."""
+"""Fixtures for tests of jobs on hosts; modules that need another `server` or `site` define their own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""A real gloo job of which one rank can be hung and released again, as often as a test likes.
-
-The file is the training script, too: `hanging.py FOLDER` under torchrun.
-"""
+"""A real gloo job in which a test can hang and release a rank, any number of times. The file is also the training
+script: `hanging.py FOLDER` under torchrun."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tests.integration.local import Registry
 
-#: Faults, and the verdict that each must get.
+#: Faults and their expected verdicts.
 VERDICTS = {
     "sleep": "hung in user code",
     "lock": "hung in user code",
@@ -27,7 +25,7 @@ VERDICTS = {
 
 
 class Released(Exception):
-    """The test lets the rank go on."""
+    """Raised when the test releases the rank."""
 
 
 def stuck_sleep(_: Path) -> None:
@@ -49,7 +47,7 @@ def stuck_busy(_: Path) -> None:
 
 
 def stuck_read(folder: Path) -> None:
-    """A mount that is dead: nobody writes into this."""
+    """Like a dead mount: reads a FIFO without a writer."""
     (folder / "fifo").open().read()
 
 
@@ -62,7 +60,7 @@ STUCK: dict[str, Callable[[Path], None]] = {
 
 
 def train(folder: Path) -> None:
-    """Steps without end. The file `fault` holds `NUMBER KIND RANK`: that rank hangs, once for each number."""
+    """Train without end. The file `fault` contains `NUMBER KIND RANK`: this rank hangs, once for each number."""
     import torch
     import torch.distributed as dist
 
@@ -92,7 +90,7 @@ def train(folder: Path) -> None:
 
 
 def main() -> None:
-    """With torch's worker server where its variable is set: a socket for each rank."""
+    """Run the training, with torch's worker server if its variable is set (one socket for each rank)."""
     folder = Path(sys.argv[1])
     name = "TORCH_WORKER_SERVER_SOCKET"
     if name not in os.environ:
@@ -106,7 +104,7 @@ def main() -> None:
 
 
 class Hanging:
-    """A job of `workers` x `each` ranks in `registry`, and its faults."""
+    """A job of `workers` x `each` ranks in `registry`, with faults."""
 
     def __init__(self, registry: Registry, name: str, workers: int, each: int, *env: str) -> None:
         import torch
@@ -117,7 +115,7 @@ class Hanging:
         os.mkfifo(self.folder / "fifo")
         (self.folder / "fault").write_text("0 none -1")
         self._number = 0
-        # The interpreter below the virtual environment, so that no py-spy lies beside it.
+        # The virtual environment's base interpreter, which has no py-spy next to it.
         python = os.path.realpath(sys.executable)
         site = Path(torch.__file__).parents[1]
         options = [word for pair in (f"PYTHONPATH={site}", "OMP_NUM_THREADS=1", *env) for word in ("--env", pair)]
@@ -128,19 +126,19 @@ class Hanging:
         registry.start(name, workers, "sh", "-c", script, options=tuple(options))
 
     def step(self) -> int:
-        """How far the training is."""
+        """The current training step."""
         try:
             return int((self.folder / "step").read_text())
         except FileNotFoundError:
             return 0
 
     def trains(self, seconds: float = 60) -> bool:
-        """It makes five steps more, in time."""
+        """Whether it makes five more steps in time."""
         goal = self.step() + 5
         return _until(lambda: self.step() >= goal, seconds)
 
     def hang(self, kind: str, rank: int) -> int:
-        """Hang a rank; the number of its process, once it is stuck and the others wait."""
+        """Hang a rank; returns its PID after it is stuck and the other ranks wait."""
         self._number += 1
         (self.folder / "fault.new").write_text(f"{self._number} {kind} {rank}")
         (self.folder / "fault.new").replace(self.folder / "fault")
@@ -158,18 +156,18 @@ class Hanging:
         return int(pid) if int(number) == self._number else None
 
     def release(self, kind: str, pid: int) -> None:
-        """Let the rank go on."""
+        """Release the rank."""
         if kind == "read":
             (self.folder / "fifo").write_text("")
         else:
             os.kill(pid, signal.SIGUSR1)
 
     def look(self, *words: str) -> Any:
-        """What `atlctl stacks -o json` says."""
+        """The output of `atlctl stacks -o json`."""
         return self.registry.data("stacks", self.name, *words, timeout=60)
 
     def pids(self) -> list[int]:
-        """The trainers' processes."""
+        """The trainers' PIDs."""
         found = self.registry.running(str(self.folder))
         return [process.pid for process in found if "torch.distributed.run" not in process.command]
 
@@ -184,7 +182,7 @@ def _until(asked: Callable[[], bool], seconds: float) -> bool:
 
 
 def wrong(data: Any, kind: str, rank: int, stacks: bool) -> str:
-    """What is wrong with an answer, empty where nothing is."""
+    """The error in an answer; empty if it is correct."""
     culprits = [item["rank"] for item in data["culprits"]]
     if culprits != [rank] or data["verdict"] != VERDICTS[kind]:
         return f"{kind} on rank {rank}: {data['verdict']} {culprits}: {data['why']}"

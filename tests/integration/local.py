@@ -1,4 +1,4 @@
-"""Local jobs for tests of commands: a registry of its own, and `atlctl` pointed at it."""
+"""Local jobs for command tests, in a separate registry that `atlctl` uses."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 from tests.support import isolation, proc
 from tests.support.cli import Result, popen_cli, run_cli
 
-#: Worker command of a job that only has to be there.
+#: The worker command of a job that only has to run.
 IDLE = ("sleep", "1000")
 
 
 class Registry:
-    """A home folder with jobs in it. Whatever runs in them or is run through `cli` carries one mark."""
+    """A home folder with jobs. All processes of jobs and of `cli` carry one mark."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.mark = uuid.uuid4().hex
-        # Module-wide fixtures are made before a test's own environment is.
+        # Module-wide fixtures are created before a test's environment.
         self.env: dict[str, str | None] = dict.fromkeys(isolation.foreign(list(os.environ)))
         self.env |= isolation.environment(home)
         self.env |= {proc.MARK: self.mark, "TMPDIR": str(home / "tmp")}
@@ -44,15 +44,15 @@ class Registry:
         return popen_cli(*args, env={**self.env, **(env or {})}, **options)
 
     def start(self, name: str, workers: int = 2, *command: str, options: tuple[str, ...] = ()) -> str:
-        """A detached job; `IDLE` where no command is given."""
-        # -q: the name may be that of a job that has ended, which is noted.
+        """Start a detached job; default command: `IDLE`."""
+        # -q: no note if the name is that of an ended job.
         words = ("local", "run", "-q", "--name", name, "--workers", str(workers), *options, "--detach", "--")
         run = self.cli(*words, *(command or IDLE))
         assert run == (f"{name}\n".encode(), b"", 0), run
         return name
 
     def exec(self, job: str, *words: str, **options: Any) -> Result:
-        """`atlctl exec -j JOB WORDS`."""
+        """Run `atlctl exec -j JOB WORDS`."""
         return self.cli("exec", "-j", job, *words, **options)
 
     def data(self, *words: str, **options: Any) -> Any:
@@ -69,16 +69,16 @@ class Registry:
         assert proc.wait_until(lambda: set(self.states(job)) == {state}, timeout), self.states(job)
 
     def running(self, text: str = "") -> list[proc.Process]:
-        """Living processes of this registry whose command line holds `text`."""
+        """Live processes of this registry with `text` in their command line."""
         return [process for process in proc.marked(self.mark) if text in process.command]
 
     def supervisor(self, job: str) -> int:
-        """Process ID of the job's supervisor."""
+        """The PID of the job's supervisor."""
         pid: int = json.loads(self.folder(job).joinpath("job.json").read_text())["supervisor"]["pid"]
         return pid
 
     def commands(self, command: str) -> list[proc.Process]:
-        """Living processes of this registry with exactly this command line."""
+        """Live processes of this registry with exactly this command line."""
         return [process for process in self.running(command) if process.command == command]
 
     def end(self) -> None:
@@ -88,7 +88,7 @@ class Registry:
 
 @contextlib.contextmanager
 def registry() -> Iterator[Registry]:
-    """A fresh registry; at the end nothing of it runs."""
+    """A new registry; at the end no process of it is left."""
     with tempfile.TemporaryDirectory(prefix="atl-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         home.joinpath("run").mkdir(mode=0o700)
@@ -101,7 +101,7 @@ def registry() -> Iterator[Registry]:
 
 
 def objects(stdout: bytes) -> list[dict[str, Any]]:
-    """JSON Lines, every line of which must be an object."""
+    """Parse JSON Lines; every line must be an object."""
     assert stdout.endswith(b"\n"), stdout[-200:]
     found = [json.loads(line) for line in stdout.decode().splitlines()]
     assert all(isinstance(item, dict) for item in found)
@@ -109,8 +109,8 @@ def objects(stdout: bytes) -> list[dict[str, Any]]:
 
 
 def problem(stderr: bytes) -> tuple[str, str]:
-    """The `error:` line and the `hint:` line, which must be the only ones; the hint may be missing, and a busy server
-    may have been waited for."""
+    """The `error:` and `hint:` lines, which must be the only ones; the hint may be missing, and a wait for a busy
+    server may have been reported."""
     lines = [line for line in stderr.decode().splitlines() if not line.startswith("note: waiting for the API server ")]
     assert 1 <= len(lines) <= 2, lines
     assert lines[0].startswith("error: "), lines

@@ -1,4 +1,4 @@
-// Measures each page in a frame: writes texts that are hard to read, that overlap or that hang out, as JSON into `pre`.
+// Measures each page in a frame: writes illegible, overlapping or overflowing texts as JSON into `pre`.
 const rgb = text => (text.match(/[\d.]+/g) || []).map(Number);
 const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
     .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)

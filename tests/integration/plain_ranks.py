@@ -1,11 +1,11 @@
-"""Ranks without torch: processes that carry what torchrun gives its own, each doing one thing."""
+"""Ranks without torch: processes with torchrun's environment variables, each with one action."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 
-#: As torch does where a process group is made: a thread of that name.
+#: Like torch with a process group: start a thread of that name.
 _GROUP = (
     "import threading; lock = threading.Lock(); lock.acquire(); "
     "group = threading.Thread(target=lock.acquire, daemon=True); group.start(); "
@@ -13,14 +13,14 @@ _GROUP = (
 )
 WAIT = f"{_GROUP}threading.Event().wait()"
 SLEEP = f"{_GROUP}import time; time.sleep(4000)"
-#: A start whose files are on a mount that is dead: `import torch` reads a module that never comes.
+#: A start from a dead mount: `import torch` blocks in reading a module.
 STARTING = "import torch"
-#: One that has nothing to do with ranks but carries the platform's RANK, which counts workers.
+#: A process that is not a rank but has the platform's RANK, which counts workers.
 OTHER = "import sys, time; sys.argv.append('no rank'); time.sleep(4000)"
 
 
 def script(odd: dict[int, str], workers: int, each: int = 2, usual: str = WAIT, python: str = sys.executable) -> str:
-    """Text for `sh` in each worker, whose RANK is its number. `odd`: what single ranks do."""
+    """A shell script for all workers; RANK is the worker's index. `odd`: code of single ranks."""
     cases = "".join(f"{number}) code={shlex.quote(code)};; " for number, code in odd.items())
     locals_ = " ".join(str(number) for number in range(each))
     return (

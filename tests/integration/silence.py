@@ -1,5 +1,5 @@
-"""How long a command leaves its terminal without a byte: `python -m tests.integration.silence` asks every command, on
-backends that are slow, and prints its longest silence."""
+"""Measures the longest time that a command prints nothing on its terminal: `python -m tests.integration.silence` runs
+every command, on slow backends."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.apiserver.handle import Server
 from tests.integration.stopping import Cluster
 from tests.support.cli import ATLCTL, STATUS_LINE
 
-#: Seconds by which each answer of the API server is late.
+#: Delay in seconds of each answer of the API server.
 LATE = 2.0
 
 
 class Seen(NamedTuple):
-    """`silence`: the longest time between two bytes, in seconds, after the first one and to the end; the end of the
-    screen `before` it. `first`: seconds to the first byte. `left`: what stays on the screen."""
+    """`silence`: the longest time in seconds between two outputs (after the first, up to the end), and the end of the
+    screen `before` it. `first`: seconds to the first output. `left`: the final screen."""
 
     silence: float
     before: bytes
@@ -49,7 +49,7 @@ def watched(
     limit: float = 60,
     columns: int = 100,
 ) -> Seen:
-    """Runs `atlctl WORDS` on a terminal. `keys`: what is typed, and when. After `limit` seconds it gets SIGINT."""
+    """Run `atlctl WORDS` on a terminal. `keys`: input and its times. After `limit` seconds it gets SIGINT."""
     terminal, line = pty.openpty()
     fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     merged = {name: value for name, value in {**os.environ, **env}.items() if value is not None}
@@ -86,7 +86,7 @@ def watched(
 
 @contextlib.contextmanager
 def slow_cluster(seconds: float = LATE) -> Iterator[Cluster]:
-    """`train`, a PyTorchJob of two living workers, behind a server that is late with every answer."""
+    """`train`, a PyTorchJob of two live workers, on a server that delays every answer."""
     with Server() as server:
         cluster = Cluster(server)
         cluster.pytorchjob("train", run=True)
@@ -98,7 +98,7 @@ def slow_cluster(seconds: float = LATE) -> Iterator[Cluster]:
 
 
 def _commands(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Command lines, and how each is watched."""
+    """Command lines, each with the options for `watched`."""
     log = folder / "worker-0.log"
     with log.open("w") as file:
         file.writelines(f"step {number} loss 1.0 of an epoch that goes on and on\n" for number in range(12_000_000))
@@ -122,7 +122,7 @@ def _commands(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def main() -> None:
-    """Prints a line for each command; those that are silent for more than a second are marked."""
+    """Print a line for each command; those that are silent for more than a second are marked."""
     with tempfile.TemporaryDirectory() as place, slow_cluster() as cluster:
         folder = Path(place)
         env = {"KUBECONFIG": str(cluster.server.kubeconfig), "ATLCTL_STATE_DIR": str(folder / "state")}

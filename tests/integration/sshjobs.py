@@ -1,4 +1,4 @@
-"""Jobs on hosts for tests: two addresses of this machine with a real sshd are two hosts, which share one home."""
+"""Jobs on hosts for tests: two addresses of this machine with a real sshd are two hosts with one home directory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass
 class Site:
-    """Two hosts, and a client's configuration of ssh that knows them. What runs on the hosts carries `mark`."""
+    """Two hosts, and the client's ssh configuration for them. Processes on the hosts carry `mark`."""
 
     server: Sshd
     folder: Path
@@ -43,11 +43,11 @@ class Site:
 
     @property
     def state(self) -> Path:
-        """The folder of workers on both hosts."""
+        """The folder of the workers on both hosts."""
         return self.folder / "host-state" / "atlctl" / "ssh-workers"
 
     def environment(self, **variables: str) -> None:
-        """What logins are given besides. In that home is nothing that a shell would read at its start."""
+        """Set environment variables of logins. This HOME has no startup files of shells."""
         given = {
             "HOME": str(self.folder / "nobody"),
             "XDG_STATE_HOME": str(self.folder / "host-state"),
@@ -61,7 +61,7 @@ class Site:
         self.server.start()
 
     def run(self, work: Callable[[starting.Executors], Awaitable[T]]) -> T:
-        """`work` with what makes executors, on connections of its own."""
+        """Run `work` with a function that creates executors, on new connections."""
 
         async def main() -> T:
             connections = Connections(Keys(lambda _: None), KnownHosts(accept_new=False), self.config)
@@ -118,7 +118,7 @@ class Site:
 
 @dataclass
 class Server:
-    """Listens for all hosts, and takes one key. What is started through it carries `mark`."""
+    """An sshd for all hosts that accepts one key. Processes started through it carry `mark`."""
 
     sshd: Sshd
     key: Path
@@ -127,7 +127,7 @@ class Server:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """A server of the hosts; at the end nothing that was started through it may be left."""
+    """The server of the hosts; at the end none of its processes may be left."""
     key, mark = make_key(folder / "key"), uuid.uuid4().hex
     server = Sshd(folder / "server", [key], [host.name for host in HOSTS.values()])
     try:
@@ -139,7 +139,7 @@ def serving(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def hosts(server: Server, folder: Path) -> Iterator[Site]:
-    """Hosts with a state of their own, and a client that knows them; at the end their jobs are ended."""
+    """Hosts with an empty state, and a client that knows them; stops their jobs at the end."""
     (folder / "known").write_text(server.sshd.known)
     lines = ["Host *", f"Port {server.sshd.port}", f"IdentityFile {server.key}", "GlobalKnownHostsFile /nonexistent"]
     (folder / "config").write_text("\n".join([*lines, f"UserKnownHostsFile {folder / 'known'}"]) + "\n")
@@ -178,7 +178,7 @@ def client(site: Site, *words: str, before: str = "") -> subprocess.Popen[bytes]
 
 
 def tools(folder: Path, **programs: str) -> str:
-    """A PATH with what any machine has, but no Python, nothing that finds that of a process, and with these scripts."""
+    """A PATH with common programs and these scripts, but without Python and the tools to find one of a process."""
     folder.mkdir()
     for place in ("/usr/bin", "/bin"):
         for found in Path(place).iterdir():

@@ -1,4 +1,4 @@
-"""Jobs of the test API server for the tests of `stop` and `resume`, and `atlctl` against it."""
+"""Jobs on the test API server for tests of `stop` and `resume`, and `atlctl` runs on it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def pod(name: str, above: Object | None, labels: Object, **spec: Any) -> Object:
 
 
 class Cluster:
-    """A server with helpers; `cli` runs atlctl against it as `user`."""
+    """A server with helpers; `cli` runs atlctl on it as `user`."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
         server.serve("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
 
     def pytorchjob(self, name: str, workers: int = 2, *, run: bool = False, **more: Any) -> Object:
-        """A job with pods of its own; `run`: with real processes. `more`: of its pods' spec."""
+        """Create a job and its pods; `run`: with real processes. `more`: for the pods' spec."""
         metadata = {"name": name, "labels": more.pop("labels", {}), "annotations": more.pop("annotations", {})}
         made = self.server.put(
             {
@@ -77,7 +77,7 @@ class Cluster:
         return made
 
     def workload(self, job: Object, name: str) -> Object:
-        """Kueue's Workload of a job, admitted."""
+        """Create the job's Kueue Workload, admitted."""
         admitted = [{"type": kind, "status": "True"} for kind in ("QuotaReserved", "Admitted")]
         return self.server.put(
             {
@@ -101,6 +101,6 @@ class Cluster:
         return [self.server.get("Pod", f"{prefix}-worker-{index}") for index in range(count)]
 
     def writes(self, since: int = 0) -> Sequence[Object]:
-        """Requests that change something, but for questions about rights."""
+        """Requests that change something, except permission checks."""
         asked = [request for request in self.server.requests(since) if "/authorization" not in request["path"]]
         return [request for request in asked if request["method"] in ("POST", "PATCH", "PUT", "DELETE")]

@@ -1,4 +1,4 @@
-"""`atlctl` on a terminal that a test types on and looks at while it runs."""
+"""`atlctl` on a terminal on which a test types and reads while it runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from typing import Any, Self
 from tests.support import proc
 from tests.support.cli import ATLCTL
 
-# Leads the terminal's session in place of a shell: a leader's end would hang up the terminal and reset its mode
-# before a test could look. Tells the exit code on one pipe, leaves when the other closes.
+# Leads the terminal's session instead of a shell: when a leader ends, the terminal hangs up and resets its mode before
+# a test can check it. Writes the exit code to one pipe, and exits when the other is closed.
 _LEADER = """
 import os, signal, subprocess, sys
 for number in (signal.SIGINT, signal.SIGHUP):
@@ -39,9 +39,9 @@ while os.read(int(sys.argv[2]), 1):
 
 
 class Terminal:
-    """A context manager: starts `atlctl ARGS`, ends whatever is left of it. `screen` is all that was shown so far.
+    """A context manager that starts `atlctl ARGS` and kills the rest at the end. `screen`: all output so far.
 
-    `job`: in a process group of its own, as a shell starts it. Only then can it be stopped by SIGTSTP.
+    `job`: in a separate process group, as started by a shell. Only then SIGTSTP can stop it.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Terminal:
 
     @property
     def pid(self) -> int:
-        """Process ID of atlctl itself."""
+        """The PID of atlctl itself."""
 
         def children() -> list[proc.Process]:
             return [process for process in proc.processes() if process.parent == self._leader.pid]
@@ -102,14 +102,14 @@ class Terminal:
         fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def mode(self) -> list[Any]:
-        """The terminal's settings, as termios gives them."""
+        """The terminal's settings from termios."""
         return termios.tcgetattr(self.line)
 
     def type(self, keys: bytes) -> None:
         os.write(self._terminal, keys)
 
     def wait_for(self, text: bytes, timeout: float = 15) -> bytes:
-        """Read until `text` is on the part of the screen that was not waited for yet; gives that part."""
+        """Read until `text` appears in the output since the last wait; returns that output."""
         start = self._seen
         deadline = time.monotonic() + timeout
         while (at := self.screen.find(text, start)) < 0:
@@ -119,11 +119,11 @@ class Terminal:
         return self.screen[start : self._seen]
 
     def poll(self) -> None:
-        """Read what is there now, or comes in a moment."""
+        """Read the output that is available now or in a moment."""
         self._read(0.05)
 
     def code(self, timeout: float = 15) -> int:
-        """Wait for the end of atlctl; its exit code, or -N for a death by signal N."""
+        """Wait for the end of atlctl; returns its exit code, or -N if signal N killed it."""
         deadline = time.monotonic() + timeout
         while not select.select([self._codes], [], [], 0)[0]:
             assert time.monotonic() < deadline, f"atlctl has not ended: {self.screen[-2000:]!r}"

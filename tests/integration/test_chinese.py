@@ -1,4 +1,4 @@
-"""What a reader of Chinese sees: no sentence of atlctl's own in English, and English for programs."""
+"""The output in Chinese: no English sentence of atlctl itself, and English for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.local import Registry, registry
 from tests.integration.terminal import Terminal
 
 CHINESE = {"LC_ALL": "zh_CN.UTF-8", "LANG": "zh_CN.UTF-8"}
-#: Command lines are shown as they are typed. `-- …` is somebody else's command, and so is what follows a prefix.
+#: Command lines are shown unchanged. `-- …` is another command, and so is the text after a prefix.
 _COMMAND = re.compile(
     r"(\$ )?atlctl [^；：，“”]*|'[^']*'|“[^”]*”|mkdir -p \S+|kubectl logs [^）]*|worker server|"
     r"--\S+ [a-z]+\|\S+|uid \S+"
@@ -23,7 +23,7 @@ _COMMAND = re.compile(
 _SENTENCE = re.compile(r"[A-Za-z]{2,}[,:;]? [a-z]{2,}")
 #: A worker command that fails after a line of output.
 FAILING = ("sh", "-c", "echo started; sleep 0.2; exit 3")
-#: A run of each command. `TMP` is a folder of the test's own.
+#: One run of each command. `TMP` is the test's folder.
 EVERY = {
     "jobs": "jobs",
     "ps": "ps one",
@@ -94,7 +94,7 @@ def test_messages_are_chinese(jobs: Registry, line: str, expected: str) -> None:
     "command", [page.path for page in pages() if page.path and not isinstance(page.command, Group)]
 )
 def test_every_command_is_chinese(jobs: Registry, tmp_path: Path, command: str) -> None:
-    """No English sentence in a run of it, nor in its help."""
+    """Neither its output nor its help contains an English sentence."""
     tmp_path.joinpath("hosts").write_text("127.0.0.1:1\n")
     for line in (EVERY[command].replace("TMP", str(tmp_path)), f"{command} -h"):
         run = jobs.cli(*shlex.split(line), env=CHINESE, timeout=60)

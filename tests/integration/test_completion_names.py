@@ -1,4 +1,4 @@
-"""Names for completion from a cluster: what commands leave behind, and what is looked up in the background."""
+"""Completion of names from a cluster: names cached by commands, and lookups in the background."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _cluster(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tab(*words: str) -> list[str]:
-    """Candidates for the last word, as the scripts ask for them."""
+    """Candidates for the last word, as requested by the shell scripts."""
     request = [sys.executable, "-m", "atlctl", "--complete", "zsh", str(len(words)), "atlctl", *words]
     done = subprocess.run(request, capture_output=True, text=True, check=True, timeout=30)
     assert done.stderr == ""
@@ -46,7 +46,7 @@ def settled() -> None:
 
 
 def config(server: Server, path: Path, **changes: dict[str, Any]) -> None:
-    """The server's kubeconfig at `path`, with another `user`, or another `cluster`."""
+    """Write the server's kubeconfig to `path`, with changes to the `user` or `cluster`."""
     made = yaml.safe_load(server.kubeconfig.read_text())
     for what, change in changes.items():
         made[f"{what}s"][0][what] |= change
@@ -54,7 +54,7 @@ def config(server: Server, path: Path, **changes: dict[str, Any]) -> None:
 
 
 def requested(server: Server) -> list[tuple[str, str]]:
-    """What was asked for, in no order: several requests are under way at once."""
+    """All requests, sorted, because several run at the same time."""
     return sorted((request["method"], request["path"]) for request in server.requests())
 
 
@@ -111,7 +111,7 @@ def test_a_user_who_may_not_look(server: Server, isolated: Path, monkeypatch: py
 def test_no_program_is_started_to_log_in(
     how: str, server: Server, isolated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It might open a browser. A command may, and then its names are known."""
+    """It may open a browser. A command may start it, and then the names are cached."""
     plugin = isolated / "plugin"
     credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
     status = {"token": "token-admin"}

@@ -26,7 +26,7 @@ HUGE = 4 << 30
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Registry]:
-    """four: living workers; bare: no tar in its search path; ended: nobody is there any more."""
+    """four: live workers; bare: no tar in PATH; ended: no live worker."""
     with registry() as own:
         tools = own.home / "tools"
         tools.mkdir()
@@ -212,7 +212,7 @@ def test_interrupted_nothing_is_half_named_and_nothing_runs(
     Path("here").mkdir()
     source = write("huge", bytes(1 << 20))
     with source.open("r+b") as file:
-        file.truncate(HUGE)  # all holes: it takes no room
+        file.truncate(HUGE)  # a sparse file without data blocks
     place = Path("there/new").absolute()
     words = (str(source), f":{place}") if upload else (f":{source}", "here")
     with jobs.popen("cp", "-j", "four", "-w", "0", *words, stdout=-1, stderr=-1) as run:
@@ -289,7 +289,7 @@ def test_links_in_the_target_are_not_followed(jobs: Registry) -> None:
 
 
 def test_many_workers_share_one_target(jobs: Registry) -> None:
-    """All workers of a job often see the same disk: they get in each other's way without harm."""
+    """Workers of a job often share a disk: they do not disturb each other."""
     write("tree/a")
     write("tree/sub/b")
     place = Path("shared").absolute()

@@ -1,4 +1,4 @@
-"""Inside a worker the current job needs no naming."""
+"""Inside a worker, its job is the default."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.integration.local import Registry, registry
 from tests.integration.terminal import Terminal
 
-#: `atlctl` as a web terminal inside of a worker has it.
+#: `atlctl` as started in a web terminal inside a worker.
 ATLCTL = shlex.join([sys.executable, "-W", "error", "-m", "atlctl"])
 
 

@@ -1,4 +1,4 @@
-"""`atlctl demo`: it finds what it injected, and leaves nothing behind."""
+"""`atlctl demo` finds the injected fault and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from atlctl.cli.commands.demo import START_SECONDS
 from tests.integration.local import Registry, problem, registry
 from tests.support import proc
 
-#: Importing torch in eight processes takes its time on a small machine.
+#: Importing torch in eight processes is slow on a small machine.
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(autouse=True)
 def no_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As installed: PyTorch does not bring numpy. It is missing for atlctl and for all that it starts."""
+    """Like a fresh installation: PyTorch does not install numpy. It is missing for atlctl and all its processes."""
     tmp_path.joinpath("numpy.py").write_text("raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert subprocess.run([sys.executable, "-P", "-c", "import numpy"], capture_output=True).returncode == 1
@@ -32,7 +32,7 @@ def no_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def busy_port() -> Iterator[None]:
-    """Jobs of different registries do not know of each other: with the usual port taken, each looks for its own."""
+    """Jobs of different registries do not know each other: if the usual port is in use, each looks for another one."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             stack.enter_context(socket.create_server(("", 29500)))
@@ -47,7 +47,7 @@ def assert_nothing_is_left(own: Registry) -> None:
 
 
 def test_it_finds_what_it_injected_and_leaves_nothing() -> None:
-    """Two at once; dozens are for `make soak`."""
+    """Two at the same time; `make soak` runs dozens."""
     with contextlib.ExitStack() as stack:
         homes = [stack.enter_context(registry()) for _ in range(2)]
         runs = [own.popen("demo", stdout=-1, stderr=-1, stdin=subprocess.DEVNULL) for own in homes]
@@ -108,7 +108,7 @@ def test_interrupted_it_leaves_nothing(moment: str, number: signal.Signals) -> N
 
 
 def test_a_job_that_cannot_start_is_explained_and_kept_at_once() -> None:
-    """Every rank fails before it trains: the launch script hands the interface to gloo, and there is no such one."""
+    """Every rank fails before training, because gloo gets an interface that does not exist."""
     with registry() as own:
         begun = time.monotonic()
         run = own.cli("demo", env={"GLOO_SOCKET_IFNAME": "none0"}, timeout=280)
@@ -121,7 +121,7 @@ def test_a_job_that_cannot_start_is_explained_and_kept_at_once() -> None:
         assert (run.code, hint) == (1, f"atlctl logs {name}")
         assert f"$ atlctl errors {name}\njob {name}: Held" in shown
         assert "Wrong network interface" in shown
-        # What it says to do works: on the one in the error, and on the two that tidy up.
+        # The suggested commands work: the one in the error, and the two for cleaning up.
         assert b"none0" in own.cli(*hint.split()[1:]).stdout
         tidy = re.search(r"The job stays as it is\. .*: atlctl (.+) && atlctl (.+)", shown)
         assert tidy is not None

@@ -1,4 +1,4 @@
-"""The demo's job by itself, with the environment that a platform gives to its workers."""
+"""The demo's job alone, with a platform's environment variables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.torch
 
 
 def start(*args: str, hold: int) -> list[subprocess.Popen[bytes]]:
-    """Two workers of two processes each, in folders 0 and 1."""
+    """Start two workers of two processes each, in the folders 0 and 1."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     workers = []
@@ -50,7 +50,7 @@ def log(index: int) -> str:
 
 @pytest.fixture
 def endless() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Workers that train, seen to step on every rank."""
+    """Training workers, after a step on every rank."""
     workers = start(hold=10_000)
     yield workers
     for worker in workers:
@@ -82,5 +82,5 @@ def test_trainers_end_by_themselves_when_their_launchers_are_killed(endless: lis
     for process in launchers:
         os.kill(process.pid, signal.SIGKILL)
     assert proc.wait_until(lambda: not any(map(proc.alive, trainers)), timeout=20)
-    # The workers live on: their scripts sleep.
+    # The workers are still running: their scripts sleep.
     assert [worker.poll() for worker in endless] == [None, None]

@@ -1,4 +1,4 @@
-"""`atlctl doctor` on this machine, and against an API server."""
+"""`atlctl doctor` on this machine and with an API server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.apiserver.handle import Server
 from tests.support.cli import Result, run_cli
 
 REPOSITORY = Path(__file__).parents[2]
-#: What `view` gives, and nothing else.
+#: The permissions of `view`, and no others.
 VIEW = {
     "namespace": "ml",
     "verbs": ["get", "list", "watch"],
@@ -46,7 +46,7 @@ def checks(found: Any) -> dict[str, tuple[str, str]]:
 
 
 def test_with_nothing_at_all() -> None:
-    """The first thing that somebody may type: nothing is wrong, and it says how to begin."""
+    """A new user's first command: no error, and the first steps are shown."""
     run = run_cli("doctor")
     assert (run.code, run.stderr) == (0, b"")
     shown = run.stdout.decode()
@@ -109,7 +109,7 @@ def test_an_administrator(server: Server) -> None:
 
 
 def test_the_role_gives_what_was_missing(server: Server) -> None:
-    """The printed Role, given to the user, leaves nothing to ask for."""
+    """With the printed Role, the user has all needed permissions."""
     server.user("eve", [VIEW])
     run = doctor(server, "eve")
     assert run.code == 0

@@ -1,4 +1,4 @@
-"""`atlctl doctor` with a job: which one is meant and why, the torch of its workers; and what it does not wait for."""
+"""`atlctl doctor` with a job: which job it chooses and why, the torch of its workers, and timeouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration.stopping import Cluster
 from tests.support import proc
 from tests.support.cli import run_cli
 
-#: Where this suite's own Python lies, which has torch.
+#: The folder of this suite's Python, which has torch.
 BIN = Path(sys.executable).parent
 REPOSITORY = Path(__file__).parents[2]
 CANARY = "canary-4711"
@@ -29,10 +29,10 @@ CANARY = "canary-4711"
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Registry]:
-    """torch: two workers whose python3 has torch. bare: one whose python3 has none."""
+    """torch: two workers with torch in their python3. bare: a worker without it."""
     with registry() as own:
         venv.create(own.home / "env", symlinks=True)
-        # The agent of the smoke test tells variables of these names.
+        # The smoke test's agent reports variables with these names.
         secrets = [word for name in ("NCCL_X", "TORCH_X", "PET_X") for word in ("--env", f"{name}={CANARY}")]
         own.start("torch", 2, options=("--env", f"PATH={BIN}:/usr/bin:/bin", *secrets))
         own.start("bare", 1, options=("--env", f"PATH={own.home}/env/bin:/usr/bin:/bin"))
@@ -56,12 +56,12 @@ def test_workers_with_torch(jobs: Registry) -> None:
     ]
     assert checks(data, "worker.clock") == [("ok", "within 2 s of this machine's (2)")]
     assert (data["job"]["name"], data["job"]["how"]) == ("torch", "named")
-    # It was looked at, and nothing else: no agent is left.
+    # It was only checked: no agent is left.
     assert proc.wait_until(lambda: not jobs.running("atlctl-smoke"))
 
 
 def test_a_worker_whose_python_has_none(jobs: Registry) -> None:
-    """This suite's own process has one, and is found as a trainer would be: that is told as what it is."""
+    """The process of this test suite has torch and is found like a trainer: this is reported correctly."""
     data = jobs.data("doctor", "-j", "bare")
     ((status, text),) = checks(data, "torch")
     assert status == "ok"
@@ -119,11 +119,11 @@ def test_pods_of_a_job_are_asked_where_that_is_allowed() -> None:
         assert not [one for one in server.requests() if one["path"].endswith("/exec")]
 
 
-# What hangs
+# Hanging parts
 
 
 def config(path: Path, server: str, **user: Any) -> dict[str, str]:
-    """A kubeconfig of one server and one user, as an environment."""
+    """The environment for a kubeconfig with one server and one user."""
     text = {
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],

@@ -33,7 +33,7 @@ def errors(*words, **options):
 
 
 def values(run, label):
-    """What stands behind a label of the panel on a pipe."""
+    """The value after a label of the panel on a pipe."""
     lines = run.stdout.decode().splitlines()
     return [line.partition(label)[2].strip() for line in lines if line.startswith(f"  {label} ")]
 
@@ -184,7 +184,7 @@ def test_the_current_job_does_not_matter(saved):
 
 
 def waiting_bytes(pipe):
-    """Bytes in a pipe that nobody has read yet."""
+    """The number of unread bytes in a pipe."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
@@ -196,7 +196,7 @@ def test_an_interrupt_while_standard_input_is_silent():
         assert run.stdout is not None
         run.stdin.write(b"step 1\n")
         run.stdin.flush()
-        assert proc.wait_until(lambda: waiting_bytes(run.stdin) == 0)  # it reads, and will wait for more
+        assert proc.wait_until(lambda: waiting_bytes(run.stdin) == 0)  # it reads now and will wait for more
         run.send_signal(signal.SIGINT)
         assert run.wait(5) == 130
         assert run.stdout.read() == b""
@@ -220,7 +220,7 @@ def test_a_large_log_takes_little_memory(tmp_path):
 
 
 def test_the_platforms_word_explains_a_kill(tmp_path):
-    """The log says SIGKILL, the container's state says whose: `atlctl.json` and `events.jsonl` of the folder."""
+    """The log has SIGKILL, the container's state has the cause: `atlctl.json` and `events.jsonl` of the folder."""
     at = "E1120 17:45:05.757000 1 torch/distributed/elastic/multiprocessing/api.py:882]"
     killed = f"{at} failed (exitcode: -9) local_rank: 1 (pid: 15) of binary: /opt/venv/bin/python"
     write(tmp_path / "w-1.log", [killed])

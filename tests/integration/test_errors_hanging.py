@@ -1,4 +1,4 @@
-"""`atlctl errors` on a job that still runs and whose logs name no failure."""
+"""`atlctl errors` on a running job without a failure in its logs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ LOOKING = b"inspecting the ranks for 2 s"
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Registry]:
-    """sleeps: rank 2 sleeps, the others wait for a lock. plain: no ranks. over: has ended well.
-    imports: all ranks are in `import torch`, which reads a module from a mount that is dead. unseen: the same with an
-    interpreter that has no py-spy."""
+    """sleeps: rank 2 sleeps, the others wait for a lock. plain: no ranks. over: succeeded. imports: all ranks are in
+    `import torch`, which reads a module from a dead mount. unseen: the same with an interpreter without py-spy."""
     with registry() as made:
         modules = made.home / "modules"
         modules.mkdir()
@@ -80,7 +79,7 @@ def test_a_job_that_has_ended_is_not_looked_at(jobs: Registry) -> None:
 
 @pytest.mark.parametrize("job", ["imports", "unseen"])
 def test_a_start_is_not_a_hang(jobs: Registry, job: str) -> None:
-    """Until it has a process group a young process starts, whatever it waits for."""
+    """A young process without a process group is starting, whatever it waits for."""
     data = jobs.data("stacks", job)
     assert (data["verdict"], data["culprits"]) == ("starting", [])
     assert {group["why"] for group in data["groups"]} == {

@@ -19,7 +19,7 @@ FAILED = "E1120 17:45:05.000000 1 torch/distributed/elastic/multiprocessing/api.
 
 
 def output(rank: int, words: str) -> str:
-    """What a worker with one process prints that ends with these words."""
+    """The output of a worker with one process that ends with this text."""
     said = "".join(f"[rank{rank}]: {line}\n" for line in words.splitlines())
     note = FAILED + f"local_rank: 0 (pid: {14 + rank}) of binary: /opt/venv/bin/python\n"
     return said + note + "\n".join(block(entry(rank=rank, local=0, pid=14 + rank))) + "\n"
@@ -38,7 +38,7 @@ def jobs() -> Iterator[Registry]:
 
 
 def start(jobs: Registry, name: str, script: str, *options: str) -> str:
-    """A job of two workers that are there until the test ends, once each of them has done its script."""
+    """Start a job of two workers that run until the test ends; returns after both have finished their script."""
     text = f"{script}; echo > done; exec sleep 1000".replace("HOME", str(jobs.home))
     jobs.start(name, 2, "sh", "-c", text, options=options)
 
@@ -125,7 +125,7 @@ def test_a_worker_that_has_ended_is_said(jobs: Registry) -> None:
 def test_what_cannot_be_read_makes_the_result_partial(jobs: Registry) -> None:
     tools = jobs.home / "few"
     tools.mkdir()
-    for tool in ("sh", "cat", "sleep", "head", "wc", "cksum"):  # and no tail
+    for tool in ("sh", "cat", "sleep", "head", "wc", "cksum"):  # without a tail
         tools.joinpath(tool).symlink_to(str(shutil.which(tool)))
     name = start(jobs, "few", "cat HOME/$RANK.txt; echo x > a.log", "--env", f"PATH={tools}")
     run = jobs.cli("errors", name, "-o", "json", "--log-path", "a.log")

@@ -1,4 +1,4 @@
-"""Exit codes of `exec`, as the contract lists them."""
+"""Exit codes of `exec`, as documented."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support import proc
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Registry]:
-    """job-4: workers that live on. mixed: worker-1 has ended with 3, the others live."""
+    """job-4: running workers. mixed: worker-1 has exited with 3, the others are running."""
     with registry() as own:
         own.start("job-4", 4)
         own.start("mixed", 3, "sh", "-c", '[ "$RANK" = 1 ] && exit 3; exec sleep 1000')

@@ -1,4 +1,4 @@
-"""Where the output of `exec` goes, byte for byte."""
+"""The destinations of `exec` output, byte for byte."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.local import Registry, objects, problem, registry
 
-#: Everything that a renderer may be tempted to touch; no newline at the end.
+#: Everything that a renderer might change; no newline at the end.
 BYTES = b"\x1b[31mred\x1b]0;title\x07 \r\nbad\xff\xfe \x00 \xc3(\n\xe4\xb8\xad\tlast"
 
 
@@ -48,7 +48,7 @@ def test_the_payload_of_each_line_is_exact_on_a_pipe(jobs: Registry, option: tup
         prefix = b"" if option == ("--no-prefix",) else b"worker-%d: " % worker
         return b"\n".join(prefix + line for line in BYTES.split(b"\n"))
 
-    # The missing newline is added between the two, never at the end.
+    # The missing newline is added between two outputs, never at the end.
     assert run.stdout == block(0) + b"\n" + block(1)
 
 

@@ -1,4 +1,4 @@
-"""What bounds a run of `exec`, what it reads, and how it is repeated."""
+"""Limits, input and retries of `exec`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def jobs() -> Iterator[Registry]:
 
 # --batch, --parallel
 
-#: Each command counts who runs beside it: a file as long as it runs.
+#: Each command counts the commands running at the same time: each has a file while it runs.
 COUNT = 'cd "$0"; touch run.$RANK; ls | grep -c run; sleep 0.2; rm run.$RANK'
 
 
@@ -155,7 +155,7 @@ def test_the_retry_keeps_bytes_that_are_no_utf8(jobs: Registry) -> None:
     assert jobs.exec("four", "--retry-failed", "-q") == (b"\xff\xd6\xd0", b"", 1)
 
 
-# The environment
+# Environment
 
 
 def test_a_command_has_the_environment_and_folder_of_its_worker(jobs: Registry) -> None:
@@ -168,7 +168,7 @@ def test_a_command_has_the_environment_and_folder_of_its_worker(jobs: Registry) 
 
 
 def test_ctrl_c_in_a_terminal_does_not_reach_the_command_itself(jobs: Registry) -> None:
-    """It has a process group of its own: it is ended by SIGTERM, once, in order."""
+    """It has a separate process group: SIGTERM ends it, once and in order."""
     script = "trap 'echo got TERM; exit 0' TERM; trap 'echo got INT' INT; echo ready; while :; do sleep 0.05; done"
     with jobs.popen("exec", "-j", "four", "-w", "0", "-o", "json", "--", "sh", "-c", script, stdout=-1) as run:
         assert run.stdout is not None

@@ -1,4 +1,4 @@
-"""How `exec` reads its command line: options end at CMD, and slips get the corrected line as hint."""
+"""The command line of `exec`: options end at CMD, and mistakes get the corrected line as hint."""
 
 from __future__ import annotations
 

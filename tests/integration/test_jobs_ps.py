@@ -1,4 +1,4 @@
-"""`jobs` and `ps`: every form, every state, `--watch`, and which job is meant."""
+"""`jobs` and `ps`: every format, every state, `--watch`, and the choice of the job."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.integration.local import Registry, problem, registry
 from tests.integration.terminal import Terminal
 from tests.support import proc
 
-#: A launch script whose trainer has failed, and which lives on.
+#: A launch script that is still running after its trainer has failed.
 HELD = "echo 'torch.distributed.elastic.multiprocessing.errors.ChildFailedError: '; exec sleep 1000"
 
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Registry]:
-    """done: Succeeded. failed: worker-1 exited with 3, worker-0 lives. lost: its supervisor was killed."""
+    """done: Succeeded. failed: worker-1 exited with 3, worker-0 is running. lost: its supervisor was killed."""
     with registry() as own:
         own.start("done", 1, "true")
         own.start("failed", 2, "sh", "-c", '[ "$RANK" = 0 ] && exec sleep 1000; exit 3')
@@ -242,7 +242,7 @@ def test_watch_of_a_job_that_is_removed_meanwhile_is_3(jobs: Registry) -> None:
         assert jobs.cli("stop", "fleeting", "--yes", "-q").code == 0
         assert jobs.cli("local", "rm", "fleeting", "--yes", "-q").code == 0
         _, stderr = run.communicate(timeout=10)
-    # It may have seen the stopped job first, which ends it as well.
+    # It may have seen the stopped job first, which is also an end.
     assert (run.returncode, stderr) == (0, b"") or (
         run.returncode == 3 and problem(stderr)[0] == "no job named fleeting"
     )

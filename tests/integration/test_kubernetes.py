@@ -1,4 +1,4 @@
-"""Commands on a cluster: which one, which job, which container, and what is said of it."""
+"""Commands on a cluster: the choice of cluster, job and container, and their reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def server() -> Iterator[Server]:
 
 
 def start(server: Server, name: str, *scripts: str, run: bool = True, spec: dict[str, Any] | None = None) -> str:
-    """A PyTorchJob whose workers run these scripts; its UID."""
+    """Start a PyTorchJob whose workers run these scripts; returns its UID."""
     job = {
         "apiVersion": GROUP,
         "kind": "PyTorchJob",
@@ -231,7 +231,7 @@ def test_a_server_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_errors_reads_a_container_before_its_restart(server: Server) -> None:
-    """What failed stands in the log of the instance before."""
+    """The failure is in the log of the previous container instance."""
     start(server, "again", "sleep 4000", run=False)
     stamp = "2026-11-20T17:45:0{}.000000000Z "
     trace = [
@@ -291,7 +291,7 @@ def test_the_list_of_jobs_imports_no_model_of_the_package() -> None:
 
 
 def test_a_namespace_that_does_not_exist_is_named(server: Server) -> None:
-    """A real server answers every list of it with 200 and nothing."""
+    """A real server answers every list request for it with 200 and an empty list."""
     env = {"KUBECONFIG": str(server.kubeconfig)}
     for words in (("jobs",), ("ps", "train"), ("ps",)):
         run = run_cli(*words, "-n", "mll", env=env)

@@ -1,4 +1,4 @@
-"""What is said of a job in a cluster whose controller has deleted the pods of a failure."""
+"""Reports on a job in a cluster after its controller has deleted the failed pods."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.support.cli import popen_cli
 from tests.support.proc import wait_until
 
 Object = dict[str, Any]
-#: Runs until the file is there, then says `say` and exits with 3.
+#: Wait for the file, then print `say` and exit with 3.
 WAITS = "while [ ! -e {file} ]; do sleep 0.05; done; echo {say}; exit 3"
-#: Names as a Job controller makes them: the pod in the middle is the second by name.
+#: Names like those of a Job controller: the pod in the middle is the second by name.
 PLAIN = ("sweep-6jmq2", "sweep-mtcpw", "sweep-prh2b")
 
 
@@ -35,7 +35,7 @@ def started(cluster: Cluster, names: Sequence[str]) -> None:
 
 
 def waits(name: str, say: str = "failing") -> Object:
-    """A container that fails once a file of its pod's name is there."""
+    """A container that fails when a file with its pod's name exists."""
     return {"command": ["sh", "-c", WAITS.format(file=Path.cwd() / name, say=say)]}
 
 
@@ -90,7 +90,7 @@ def test_where_nothing_keeps_the_numbers_a_worker_has_the_name_of_its_pod(cluste
 
 
 def pytorchjob(cluster: Cluster, say: str = "failing") -> list[str]:
-    """One master and two workers; the names of their pods."""
+    """Create one master and two workers; returns the names of their pods."""
     replicas = {"Master": {"replicas": 1}, "Worker": {"replicas": 2}}
     made = cluster.server.put(
         {
@@ -134,7 +134,7 @@ def test_a_pod_that_was_deleted_from_outside_is_the_first_and_not_a_lost_node(cl
     names = pytorchjob(cluster)
     cluster.server.delete("Pod", "bert-worker-1", grace=1)
     assert wait_until(lambda: "bert-worker-1" not in left(cluster, names))
-    time.sleep(1.1)  # events have whole seconds
+    time.sleep(1.1)  # events have a resolution of one second
     fail("bert-worker-0")
     assert wait_until(lambda: not left(cluster, names))
     (cause,) = cluster.data("errors", "bert")["root_causes"]

@@ -1,4 +1,4 @@
-"""`stop` and `resume` of jobs in a cluster: what is written, what is left alone, what is saved, what did not go."""
+"""`stop` and `resume` of jobs in a cluster: changes, unchanged objects, saved evidence, failures."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_dry_run_and_a_missing_yes_change_nothing(cluster: Cluster, more: tupl
 
 
 def test_the_dry_run_of_a_deletion_stands_in_its_body(cluster: Cluster) -> None:
-    """A server takes the query of a DELETE with a body for nothing: it would delete."""
+    """A server ignores the query of a DELETE with a body, and would delete."""
     cluster.pytorchjob("trap")
     since = len(cluster.server.requests())
     cluster.cli("stop", "trap", "--delete", "--dry-run")
@@ -109,7 +109,7 @@ def test_a_stop_saves_suspends_waits_and_says_how_to_take_it_back(cluster: Clust
     assert sorted(set(reasons) - {"Killing"}) == ["SuccessfulCreatePod", "ours"]
     assert b"boom of worker" in cluster.cli("errors", "--from", "kept").stdout
     assert {Path("kept").stat().st_mode & 0o777, Path("kept/atlctl.json").stat().st_mode & 0o777} == {0o700, 0o600}
-    # running the command again is safe, and the hint works as it is printed
+    # running the command again is safe, and the hint works as printed
     assert cluster.cli("stop", "train", "--yes") == (b"", b"job train is Suspended: nothing to stop\n", 0)
     back = cluster.cli(*resume.split()[1:], "--yes")
     assert (back.stdout, back.code) == (b"resumed: job train\n", 0)

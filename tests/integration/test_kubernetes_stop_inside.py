@@ -1,4 +1,4 @@
-"""`stop --keep-pods`, and `stop` typed inside a worker of the job that it stops."""
+"""`stop --keep-pods`, and `stop` run inside a worker of the same job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.stopping import Cluster
 from tests.support import proc
 from tests.unit.kubernetes.test_endtraining import UNSHARE, can_unshare
 
-#: In a pod of the test server a command sees all processes of this machine. This `sh` enters the pod's own namespace.
+#: In a pod of the test server, a command sees all processes of this machine. This `sh` enters the pod's namespaces.
 ENTER = """#!/bin/sh
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 exec nsenter --target "$(cat {folder}/pid-$HOSTNAME)" --pid --mount /bin/sh "$@"
@@ -32,7 +32,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def first_in(cluster: Cluster, name: str) -> int | None:
-    """The PID, as this machine sees it, of the first process in a pod's namespace."""
+    """The PID on this machine of the first process in a pod's namespace."""
     for one in cluster.server.processes(name):
         try:
             inside = Path(f"/proc/{one['pid']}/status").read_text().split("NSpid:")[1].splitlines()[0].split()
@@ -44,7 +44,7 @@ def first_in(cluster: Cluster, name: str) -> int | None:
 
 
 def start(cluster: Cluster, folder: Path, script: str) -> list[str]:
-    """Two pods whose first process, in a PID namespace of its own, is a shell with that script; their names."""
+    """Start two pods whose first process is a shell with that script, in a new PID namespace; returns their names."""
     (folder / "sh").write_text(ENTER.format(folder=folder))
     (folder / "sh").chmod(0o755)
     container = {
@@ -97,7 +97,7 @@ def test_keep_pods_ends_the_training_and_keeps_the_pods(cluster: Cluster, tmp_pa
 
 
 def inside(cluster: Cluster, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    """`atlctl` in a mount namespace where it looks as if it ran in worker-0, on an overlay."""
+    """Run `atlctl` in a mount namespace that looks like worker-0 with an overlay file system."""
     pod = cluster.server.get("Pod", "own-worker-0")
     assert pod is not None
     uid = pod["metadata"]["uid"]
@@ -112,7 +112,7 @@ def inside(cluster: Cluster, tmp_path: Path, *words: str) -> subprocess.Complete
 
 @pytest.mark.skipif(os.geteuid() != 0 or not can_unshare(), reason="only root may mount")
 def test_inside_a_worker_the_evidence_must_go_where_it_outlives_the_pod(cluster: Cluster, tmp_path: Path) -> None:
-    # The kubelet's folder of the pod must be seen in the mounts: /var/lib/kubelet/pods/UID/etc-hosts.
+    # The mounts must show the kubelet's folder of the pod: /var/lib/kubelet/pods/UID/etc-hosts.
     cluster.pytorchjob("own", metadata={"uid": "5c5d4e1c-1111-4222-8333-444455556666"}, workers=1)
     if shared_folder(mounts(), str(Path.cwd())) is not None:
         pytest.skip("a shared file system is mounted here: the evidence would go there")

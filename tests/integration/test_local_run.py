@@ -1,4 +1,4 @@
-"""`local run`: the job's start, its foreground, and what ends it."""
+"""`local run`: start, foreground and end of the job."""
 
 from __future__ import annotations
 

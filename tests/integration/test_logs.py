@@ -1,4 +1,4 @@
-"""`logs`: merged by time, prefixed, followed, cut, and as JSON."""
+"""`logs`: merged by time, prefixed, followed, truncated, and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BYTES = b"\x1b[31mred\x1b]0;t\x07\rx\nbad\xff \x00\n\xe4\xb8\xad\tlast"
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Registry]:
-    """turns: two workers that speak in turns, ended. raw: one worker with odd bytes and no last newline, ended."""
+    """turns: two ended workers with alternating output. raw: one ended worker, unusual bytes, no last newline."""
     with registry() as own:
         own.home.joinpath("bytes").write_bytes(BYTES)
         script = "sleep 0.$((RANK * 2)); for i in 1 2 3; do echo $RANK.$i; sleep 0.4; done; echo end >&2"

@@ -1,4 +1,4 @@
-"""`atlctl record`: nothing lost, nothing twice, and a verdict when the job has ended or is gone."""
+"""`atlctl record`: nothing lost, nothing duplicated, and a verdict when the job has ended or is deleted."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.soak.recording import Load, in_cluster, in_registry
 from tests.support.cli import popen_cli
 from tests.support.proc import wait_until
 
-#: Two trainers as torchrun starts them, one of which leaves an error file; then the launcher's words, and a script that
-#: lives on. `go` is what the trainers wait for.
+#: Two trainers as started by torchrun, one with an error file; then the launcher's output, and a script that keeps
+#: running. The trainers wait for the file `go`.
 HELD = r"""
 import json, os, pathlib, subprocess, sys, time
 worker = int(os.environ["RANK"])
@@ -105,7 +105,7 @@ def test_a_held_worker_is_frozen_and_found_when_its_job_is_gone(jobs: Registry, 
     assert out.read_text().startswith("worker-1 train local\n")
     assert b"ValueError: shard 7" in stdout
     assert jobs.cli("errors", "--from", str(folder)).stdout == stdout
-    # The job is gone by now; its recording is not.
+    # The job is deleted now, but its recording is not.
     assert jobs.cli("local", "rm", "train", "--yes").code == 0
     found = jobs.cli("errors", "train")
     assert (found.stdout, found.code) == (stdout, 0)
@@ -140,7 +140,7 @@ def test_ctrl_c_leaves_a_recording_that_is_gone_on_with(jobs: Registry, tmp_path
     assert jobs.cli("errors", "--from", str(out)).code == 0
 
 
-#: A launcher whose agent says what torchrun's says when it is stopped; the script around it lives on.
+#: A launcher with torchrun's output when it is stopped; the script around it keeps running.
 STOPPED = """\
 echo "[rank0] step 1"
 trap 'echo "W1126 04:21:33.243000 7 torch/distributed/elastic/agent/server/api.py:739] Received 15 death signal, \
@@ -176,7 +176,7 @@ def test_a_job_that_does_not_exist_yet_is_waited_for(jobs: Registry) -> None:
 
 
 def test_a_full_disk_is_told_and_gone_on_with(jobs: Registry, tmp_path: Path) -> None:
-    """A limit on the size of files stands for it."""
+    """Simulated by a limit on file sizes."""
     script = f"i=0; while [ ! -e {tmp_path}/end ]; do echo line $i; i=$((i+1)); sleep 0.01; done"
     jobs.start("train", 2, "sh", "-c", script)
     log = tmp_path / "out" / "worker-0.ts.log"
@@ -260,13 +260,13 @@ def test_a_recording_has_what_a_cluster_has_deleted(server: Server, tmp_path: Pa
         kept = tmp_path / "state/recordings/kubernetes/default/train"
         assert wait_until(lambda: "shard 7" in "".join(p.read_text() for p in kept.glob("*/worker-1.ts.log")), 20)
         server.remove("Pod", "train-worker-1")
-        time.sleep(2.5)  # the recorder has seen it
+        time.sleep(2.5)  # until the recorder has seen it
         while_it_runs = cluster.cli("errors", "train", env=env)
         assert b"shard 7 is damaged" in while_it_runs.stdout
         assert b"from the recording in" in while_it_runs.stderr
         recorder.send_signal(signal.SIGKILL)
         recorder.wait()
-        # It broke off: what the platform still has counts, and the recording is named.
+        # The recording is incomplete: the platform's logs have priority, and the recording is named.
         after = cluster.cli("errors", "train", env=env)
         assert b"an interrupted recording has logs that are gone by now" in after.stderr
         server.remove("PyTorchJob", "train", api_version=TRAINING)

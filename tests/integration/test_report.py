@@ -1,4 +1,4 @@
-"""`atlctl report`, as a user runs it: of a real job, of saved evidence, as a folder and as an archive."""
+"""`atlctl report`, as a user runs it: for a real job or saved evidence, as a folder or an archive."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def report(*words, **options):
 
 
 def everything(folder: Path) -> bytes:
-    """All that a report's folder holds, names included."""
+    """All contents of a report's folder, including names."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return b"\n".join(str(path).encode() + b"\n" + path.read_bytes() for path in files)
 
 
 def same_verdict(folder: Path) -> dict[str, Any]:
-    """What `errors --from` says of the folder, which `verdict.json` says, too."""
+    """The verdict of `errors --from` for the folder, which must equal `verdict.json`."""
     run = run_cli("errors", "--from", str(folder), "-o", "json")
     again = json.loads(run.stdout.replace(f"{folder}/".encode(), b""))["data"]
     kept: dict[str, Any] = json.loads((folder / "verdict.json").read_text())
@@ -51,7 +51,7 @@ def same_verdict(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Registry]:
-    """failed: rank 3 of worker-1 fails, with an error file, and secrets wherever one can be."""
+    """failed: rank 3 of worker-1 fails, with an error file, and with secrets in every possible place."""
     with registry() as own:
         file = own.home / "run" / "torchelastic_x" / "none_y" / "attempt_0" / "1" / "error.json"
         file.parent.mkdir(parents=True)
@@ -105,7 +105,7 @@ def test_a_job_that_failed(jobs, tmp_path):
 
 
 def test_no_secret_gets_into_it(jobs, tmp_path):
-    """In the logs, an error file, the environment of the workers, and what is typed."""
+    """In logs, an error file, the workers' environment, and command-line arguments."""
     for name in ("folder", "archive.tar.gz"):
         run = jobs.cli("-vv", "--debug", "report", "failed", "--out", str(tmp_path / name), env={"API_TOKEN": CANARY})
         assert run.code == 0, run
@@ -258,7 +258,7 @@ def test_smoke_results(saved, tmp_path):
     assert "Throughput from row to column" in text
     assert "have its network card looked at" in text
     assert CANARY.encode() not in everything(tmp_path / "report")
-    # A folder that holds one needs no option.
+    # A folder with a report needs no option.
     assert report("--from", tmp_path / "report", "--out", tmp_path / "again").code == 0
     assert "Throughput from row to column" in read((tmp_path / "again" / "index.html").read_text()).text
 
@@ -283,7 +283,7 @@ def test_chinese(saved, tmp_path):
     assert ("html", "lang", "zh-CN") in page.attributes
     assert "时间线" in page.headings
     assert "判断依据" in page.text
-    assert page.texts.count("证据") == page.texts.count("时间线")  # the verdict has no row for what the excerpts show
+    assert page.texts.count("证据") == page.texts.count("时间线")  # the verdict has no row for the excerpts' content
 
 
 @pytest.mark.parametrize("name", ["full", "file", "link"])

@@ -1,4 +1,4 @@
-"""`atlctl report` of a cluster's job: logs, events and states of pods, what is gone by now, and no credential."""
+"""`atlctl report` for a job in a cluster: logs, events and pod states, deleted pods, and no credentials."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAILED = [
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """A job of two workers whose second one has failed, and an event with a secret in it."""
+    """A job of two workers, the second failed, and an event with a secret."""
     with Server() as server:
         own = Cluster(server)
         own.pytorchjob("train", 2, container={"args": ["train.sh", "--token", CANARY]})
@@ -42,7 +42,7 @@ def cluster() -> Iterator[Cluster]:
             "lastTimestamp": "2026-11-20T17:45:05Z",
         }
         server.put({"apiVersion": "v1", "kind": "Event", **event})
-        server.token("admin", CANARY)  # which the kubeconfig of `secret` holds
+        server.token("admin", CANARY)  # the token in the kubeconfig of `secret`
         yield own
 
 

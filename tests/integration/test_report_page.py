@@ -1,4 +1,4 @@
-"""The page of `atlctl report` in a real browser: it is drawn, light and dark, wide and narrow, and asks nobody."""
+"""The page of `atlctl report` in a real browser: rendered in light and dark, narrow and wide, without requests."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ pytestmark = [needs("chromium"), pytest.mark.timeout(180)]
 
 LIGHT, DARK = 1, 0
 CORPUS = Path(__file__).parents[1] / "corpus" / "data"
-#: A crash, a silent death, a hang, one that cannot be decided, a job that is well.
+#: A crash, a death without logs, a hang, an undecided case, a healthy job.
 CASES = ("exception_chain", "killed_plain", "frozen_process", "pipe_ring_deadlock", "restart_recovers")
 PHONE, WIDE = 360, 1200
-#: Whatever the browser wants of its own goes nowhere either.
+#: Also disables the browser's own requests.
 _OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
     *(
@@ -40,12 +40,12 @@ _OPTIONS = (
 )
 
 
-#: What it asks for whatever page it shows, in spite of all options. That no page names such a host is tested by text.
+#: The browser's own requests despite all options. A test of the text checks that no page names such a host.
 _OF_THE_BROWSER = re.compile(r"(?:google|googleapis|gvt1|gvt2|gstatic)\.com[:/]")
 
 
 class Asked:
-    """A proxy on loopback that gives nothing and notes what was asked for."""
+    """A proxy on loopback that records requests and answers none."""
 
     def __init__(self) -> None:
         asked: list[str] = []
@@ -60,7 +60,7 @@ class Asked:
                 self.do_GET()
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                """Nothing on stderr."""
+                """Do not log to stderr."""
 
         self.paths = asked
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -100,7 +100,7 @@ def shot(page: Path, asked: Asked, tmp_path: Path, scheme: int, width: int = 128
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Reports on jobs of 4 and of 70 workers, and of 5 with long names, with the results of smoke tests."""
+    """Reports of jobs with 4 and 70 workers, and 5 with long names, with results of smoke tests."""
     base = tmp_path_factory.mktemp("pages")
     made = {}
     for workers, name, words in (
@@ -119,7 +119,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
-    """Reports on real failures, by case and language."""
+    """Reports of real failures, by case and language."""
     base = tmp_path_factory.mktemp("cases")
     made = {}
     for case in CASES:
@@ -132,9 +132,9 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Pat
 
 
 def framed(pages: Sequence[tuple[str, Path, int]], folder: Path, height: int = 2400) -> Path:
-    """A page that shows others, each in a frame of its own width, and writes what is wrong with them in `pre`.
+    """A page with frames of several widths that writes the layout errors of its pages to `pre`.
 
-    Scripts are the test's own; pages are the same but for their policy, which would keep a script from measuring them.
+    The scripts belong to the test. The pages are unchanged except for their policy, which blocks scripts.
     """
     frames = []
     for name, page, width in pages:
@@ -149,7 +149,7 @@ def framed(pages: Sequence[tuple[str, Path, int]], folder: Path, height: int = 2
 
 @pytest.mark.parametrize("scheme", [LIGHT, DARK])
 def test_all_texts_are_legible_and_none_overlaps_or_hangs_out(pages, cases, asked, tmp_path, scheme):
-    """Contrast of 4.5 for each text, all folded parts open, on a phone and on a wide screen, in both languages."""
+    """A contrast of 4.5 for each text, with all parts open, on narrow and wide screens, in both languages."""
     shown = [(f"{case} {language}", page, width) for (case, language), page in cases.items() for width in (PHONE, WIDE)]
     shown += [(f"{workers} workers", pages[workers], width) for workers in pages for width in (PHONE, WIDE)]
     done = browse(
@@ -177,7 +177,7 @@ def test_all_texts_are_legible_and_none_overlaps_or_hangs_out(pages, cases, aske
     ],
 )
 def test_the_measure_finds_what_is_wrong(cases, asked, tmp_path, spoil, problem):
-    """So that an empty list means something."""
+    """Proves that an empty list is significant."""
     spoilt = tmp_path / "spoilt.html"
     page = cases["frozen_process", "C.UTF-8"].read_text()
     assert spoil[0] in page
@@ -188,7 +188,7 @@ def test_the_measure_finds_what_is_wrong(cases, asked, tmp_path, spoil, problem)
 
 @pytest.mark.parametrize("width", [PHONE, WIDE])
 def test_pictures_of_a_hang(cases, asked, tmp_path, width):
-    """Its timeline, dark and light: the red of the culprit and the orange of those that wait are in both."""
+    """The timeline, light and dark, contains the culprit's red and the orange of the waiting ranks."""
     page = framed([("hang", cases["frozen_process", "C.UTF-8"], width)], tmp_path, 700)
     light, dark = (shot(page, asked, tmp_path, scheme, WIDE, 700) for scheme in (LIGHT, DARK))
     assert brightness(light) > 240
@@ -205,7 +205,7 @@ def brightness(picture: png.Picture) -> float:
 
 
 def test_it_runs_and_loads_nothing(pages, asked, tmp_path):
-    """Hostile words of a job that would ask for something if they were markup, and a script that would run."""
+    """Untrusted text of a job that would load a resource or run a script if it were markup."""
     words = f"<img src=http://127.0.0.1:{asked.server.server_port}/x><script>document.title='ran'</script>"
     saved = evidence(
         tmp_path / "saved",
@@ -224,7 +224,7 @@ def test_it_runs_and_loads_nothing(pages, asked, tmp_path):
 
 
 def test_the_proxy_notes_what_is_asked_for(asked, tmp_path):
-    """So that an empty list means something."""
+    """Proves that an empty list is significant."""
     page = tmp_path / "page.html"
     page.write_text("<img src=http://atlctl.invalid/picture.png>")
     browse(page, asked, tmp_path / "profile", "--dump-dom")
@@ -232,7 +232,7 @@ def test_the_proxy_notes_what_is_asked_for(asked, tmp_path):
 
 
 def test_the_pictures_differ_where_the_style_is_refused(pages, asked, tmp_path):
-    """The policy admits this very style: one more character in it, and the page is bare."""
+    """The policy allows only this exact style: with one more character, the page has no style."""
     spoilt = tmp_path / "spoilt" / "index.html"
     spoilt.parent.mkdir()
     spoilt.write_text(pages[4].read_text().replace("<style>", "<style>/**/"))

@@ -1,4 +1,4 @@
-"""`shell`: a worker's terminal on this one."""
+"""`shell`: a terminal in a worker."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def jobs() -> Iterator[Registry]:
 
 @pytest.fixture
 def terminal(jobs: Registry) -> Iterator[Terminal]:
-    """A shell in worker-1 that has shown its prompt. The terminal's mode must come back."""
+    """A shell in worker-1 after its prompt. The terminal's mode must be restored at the end."""
     with Terminal("shell", "-j", "two", "worker-1", env=jobs.env, columns=97, rows=31) as own:
         own.wait_for(PROMPT)
         yield own
 
 
 def ask(terminal: Terminal, line: bytes, answer: bytes) -> None:
-    """Type a line. The answer must begin a line: the echo of what was typed does not count."""
+    """Type a line. The answer must be at the start of a line: the echo does not count."""
     terminal.type(line + b"\r")
     terminal.wait_for(b"\n" + answer + b"\r\n")
     terminal.wait_for(PROMPT)

@@ -1,4 +1,4 @@
-"""`atlctl smoke` on real jobs: what it says, which code it ends with, and that it leaves nothing behind."""
+"""`atlctl smoke` on real jobs: output, exit codes, and no leftovers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.integration.local import Registry, problem, registry
 from tests.integration.stopping import Cluster
 from tests.support import proc
 
-#: The folder of an interpreter that has torch, for the workers' PATH.
+#: The folder of an interpreter with torch, for the workers' PATH.
 BIN = Path(sys.executable).parent
 NETWORK = ["roll-call", "facts", "mesh", "throughput"]
 QUICK = ["roll-call", "facts", "gpus", "mesh", "storage", "device", "collectives", "ddp"]
@@ -36,7 +36,7 @@ def own() -> Iterator[Registry]:
 
 @pytest.fixture(scope="module")
 def jobs(own: Registry) -> Registry:
-    """four: idle workers. one: a single one. half: one of two has ended. bare: no Python at all in one of two."""
+    """four: idle workers. one: a single worker. half: one of two has ended. bare: one of two has no Python."""
     path = ("--env", f"PATH={BIN}:{os.environ['PATH']}")
     own.start("four", 4, options=path)
     own.start("one", 1, options=path)
@@ -66,7 +66,7 @@ def idle(server: Server, pod: str) -> bool:
 
 
 def nothing_left(jobs: Registry, patience: float = 5.0) -> bool:
-    """No boot script, and no Python that was told what to run."""
+    """Whether no boot script and no agent process is left."""
     return proc.wait_until(
         lambda: not jobs.running("atlctl-smoke") and not jobs.running("atlctl.remote.smoke.main"), patience
     )
@@ -124,7 +124,7 @@ def test_a_worker_that_has_ended_is_a_fault_and_the_rest_is_tested(jobs: Registr
     assert (finding["culprit"]["kind"], finding["culprit"]["worker"]) == ("worker", "worker-1")
     assert finding["evidence"] == "it is not running (Failed: exit 3)"
     assert verdicts(data)["mesh"] == "incomplete"
-    # Nobody asked for it: no fault.
+    # It was not selected, so it is not a fault.
     assert document(jobs, "half", "--net-only", "-w", "0")["findings"] == []
 
 
@@ -138,7 +138,7 @@ def test_no_living_worker_is_one_clear_error(jobs: Registry) -> None:
 
 
 def test_a_worker_without_python_and_one_that_is_silent(own: Registry, jobs: Registry) -> None:
-    """Their own PATH makes them so: in one there is no Python, in the other one that says nothing."""
+    """Their PATH causes it: one has no Python, the other one a Python that prints nothing."""
     silent = own.home / "silent"
     shutil.copytree(own.home / "tools", silent, symlinks=True)
     (silent / "python3").write_text("#!/bin/sh\nexec sleep 4003\n")
@@ -173,7 +173,7 @@ _BAD = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u200b\u202e\u20
 
 @pytest.mark.parametrize("tty", [False, True], ids=["pipe", "terminal"])
 def test_what_a_worker_says_is_harmless(own: Registry, jobs: Registry, tty: bool) -> None:
-    """A Python that shouts, and an environment that makes no sense."""
+    """A Python that prints a lot, and an invalid environment."""
     name = f"evil-{int(tty)}"
     tools = own.home / name
     shutil.copytree(own.home / "tools", tools, symlinks=True)
@@ -237,7 +237,7 @@ def test_only_the_items_within_the_budget_are_tested(jobs: Registry) -> None:
 
 def test_a_time_that_does_not_suffice_is_incomplete_and_no_fault(jobs: Registry) -> None:
     run = jobs.cli("smoke", "four", "--tier", "deep", "--timeout", "1.6", "-o", "json")
-    # On a machine with much to do not even the agents are there by then.
+    # On a busy machine, not even the agents have started by then.
     if run.code != 124:
         data = json.loads(run.stdout)["data"]
         assert verdicts(data)["stragglers"] == verdicts(data)["pairs"] == data["verdict"] == "incomplete"
@@ -247,14 +247,14 @@ def test_a_time_that_does_not_suffice_is_incomplete_and_no_fault(jobs: Registry)
     assert nothing_left(jobs)
 
 
-#: A test of two workers that takes long, and how many processes it has there when it has come so far: before the first
-#: rank all that needs none is done.
+#: A long test of two workers, and its number of processes at certain stages: all checks without ranks are done before
+#: the first rank.
 DEEP = ("smoke", "four", "-w", "0-1", "--tier", "deep", "--timeout", "100")
 UNDER_WAY = {4: "agents", 7: "ranks"}
 
 
 def runs(jobs: Registry, processes: int) -> bool:
-    """Whether the test comes so far. Importing torch from a cold disk has taken a minute."""
+    """Whether the test reaches this stage. Importing torch from a cold disk has taken a minute."""
     reached = proc.wait_until(lambda: len(jobs.running("atlctl.remote.smoke.main")) >= processes, 90)
     time.sleep(0.3)
     return reached
@@ -271,7 +271,7 @@ def test_ctrl_c_tells_what_was_found_and_leaves_nothing(jobs: Registry, processe
         begun = time.monotonic()
         stdout, stderr = client.communicate(timeout=30)
         assert time.monotonic() - begun < 6
-    # Before a command has begun, the signal itself is the end, and before Python has, a failure to start.
+    # Before the command has started, the signal itself ends it; before Python has, it is a failed start.
     if processes or b"Fatal Python error: init_" not in stderr:
         assert client.returncode in ((130,) if processes else (130, -signal.SIGINT))
     if processes:
@@ -320,8 +320,8 @@ def test_start_up_imports_nothing_heavy() -> None:
 @pytest.mark.torch
 @pytest.mark.timeout(180)
 def test_on_a_cluster() -> None:
-    # The pods see all processes of this machine. With these they are told from ranks of other tests, which have no
-    # HOSTNAME and would be taken for theirs.
+    # The pods see all processes of this machine. These variables separate them from ranks of other tests, which have no
+    # HOSTNAME and would be included.
     marks = {"ATLCTL_STATE_DIR": "/none", "ATLCTL_JOB": "train", "ATLCTL_WORKER": "all"}
     env = {"PATH": f"{BIN}:{os.environ['PATH']}", **marks}
     with Server() as server:

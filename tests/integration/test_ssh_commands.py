@@ -1,4 +1,4 @@
-"""The commands on hosts: two of them, each with an sshd of its own, and a real torchrun job across both."""
+"""Commands on two hosts, each with a separate sshd, and a real torchrun job on both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.needs import needs
 from tests.support.sshd import Sshd, make_key
 
 pytestmark = needs("sshd")
-#: The folder of an interpreter that has torch, for the workers' PATH.
+#: The folder of an interpreter with torch, for the workers' PATH.
 BIN = Path(sys.executable).parent
 TRAIN = """
 import os, sys, time
@@ -38,7 +38,7 @@ for step in range(10_000):
 
 
 class Cluster(Registry):
-    """A client that knows gpu1 and gpu2. What runs there carries the registry's mark."""
+    """A client that knows gpu1 and gpu2. Processes there carry the registry's mark."""
 
     hosts: list[Sshd]
 
@@ -62,7 +62,7 @@ class Cluster(Registry):
         (self.home / "hosts").write_text("gpu1 slots=2\ngpu2 slots=2\n")
 
     def on(self, *words: str, **options: Any) -> Result:
-        """With the hostfile."""
+        """Run atlctl with the hostfile."""
         return self.cli("--hostfile", str(self.home / "hosts"), *words, **options)
 
     def run(self, name: str, *words: str, options: tuple[str, ...] = ()) -> None:
@@ -70,7 +70,7 @@ class Cluster(Registry):
         assert run == (f"{name}\n".encode(), b"", 0), run
 
     def until_ended(self, job: str) -> None:
-        """Until no worker of the job is active."""
+        """Wait until no worker of the job is active."""
         ended = {"Succeeded", "Failed", "Stopped", "Lost"}
         assert proc.wait_until(lambda: set(self.states(job)) <= ended, 60, 0.2), self.states(job)
 
@@ -122,7 +122,7 @@ def test_a_list_of_the_configuration(gpus: Cluster) -> None:
     try:
         assert [one["name"] for one in gpus.data("ps", "lab")["workers"]] == ["gpu1", "gpu2"]
         assert gpus.cli("exec", "-j", "lab", "-x", "0", "--all", "true").code == 0
-        # The only job in sight.
+        # The only visible job.
         assert gpus.cli("jobs", "-o", "name").stdout == b"lab\n"
         assert gpus.data("doctor")["backend"]["name"] == "ssh"
     finally:
@@ -192,7 +192,7 @@ def test_slots_that_are_picked_are_the_gpus_that_a_worker_sees(gpus: Cluster) ->
     script = "echo $CUDA_VISIBLE_DEVICES $MASTER_ADDR"
     run = gpus.on("ssh", "run", "--name", "some", "--include", "gpu2:1@gpu1", "--", "sh", "-c", script)
     assert run.code == 0, run
-    # The alias of the first one means nothing on the other hosts.
+    # The first host's alias is unknown on the other hosts.
     address = gpus.hosts[1].addresses[0]
     assert sorted(run.stdout.decode().splitlines()) == [f"gpu1: {address}", f"gpu2: 1 {address}"]
 
@@ -219,7 +219,7 @@ def test_a_torchrun_job_across_hosts(gpus: Cluster, tmp_path: Path) -> None:
         "exec torchrun --nnodes $WORLD_SIZE --nproc-per-node 2 --node-rank $RANK --master-addr $MASTER_ADDR "
         f"--master-port $MASTER_PORT {tmp_path}/train.py {trigger}"
     )
-    # gloo of one machine; both hosts are addresses of it.
+    # gloo on one machine: both hosts are addresses of it.
     options = ("--env", "GLOO_SOCKET_IFNAME=lo")
     gpus.run("train", "sh", "-c", launch, options=options)
     with gpus.popen("logs", "train", "-f", "-w", "0", stdout=subprocess.PIPE) as following:

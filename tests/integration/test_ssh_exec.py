@@ -1,4 +1,4 @@
-"""Commands over SSH on a real sshd: how they end, what reaches them, whose key is taken, and what stays behind."""
+"""Commands over SSH on a real sshd: outcomes, input, keys, and leftovers."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ WORKER = Worker("gpu-1", 0, State.RUNNING)
 
 @dataclass
 class Site:
-    """A server, a key that it takes, and a configuration of ssh that knows both."""
+    """A server, its accepted key, and an ssh configuration for both."""
 
     server: Sshd
     folder: Path
     key: Path
 
     def config(self, *lines: str, known: str | None = None, key: Path | None = None) -> str:
-        """The path of a new configuration for the alias gpu-1."""
+        """Write a new configuration for the alias gpu-1; returns its path."""
         place = self.folder / f"ssh-{time.monotonic_ns()}"
         place.mkdir()
         (place / "known").write_text(self.server.known if known is None else known)
@@ -83,7 +83,7 @@ def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Client(SshExecutor):
-    """With connections of its own, which it closes."""
+    """An executor with separate connections, which it closes."""
 
     def __init__(self, config: str, *, accept_new: bool = False, passphrase: str | None = None) -> None:
         keys = Keys(lambda _: passphrase)
@@ -189,7 +189,7 @@ def test_a_key_that_is_noted_for_the_address_alone_is_not_taken(site: Site, tmp_
 
 
 def test_keys_of_an_agent(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Also where no file holds a key, and where the file that holds it is encrypted."""
+    """Even if no file has the key, or the file is encrypted."""
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", tmp_path / "agent"], stdout=subprocess.DEVNULL)
     try:
         assert proc.wait_until((tmp_path / "agent").exists)
@@ -201,10 +201,10 @@ def test_keys_of_an_agent(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path:
         shutil.copy(site.key, encrypted)
         shutil.copy(site.key.with_suffix(".pub"), f"{encrypted}.pub")
         subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", encrypted], check=True)
-        # Nobody is asked for the passphrase, with `IdentitiesOnly` as well.
+        # There is no passphrase prompt, even with `IdentitiesOnly`.
         for line in ("IdentitiesOnly no", "IdentitiesOnly yes"):
             assert run(site.config(line, key=encrypted), ("true",))[-1] == Exited(exit_code=0)
-        # Its public part is enough to name it.
+        # The public key is enough to select it.
         assert run(site.config("IdentitiesOnly yes", key=Path(f"{encrypted}.pub")), ("true",))[-1] == Exited(
             exit_code=0
         )
@@ -212,7 +212,7 @@ def test_keys_of_an_agent(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path:
         events = run(site.config("IdentitiesOnly yes", key=other), ("true",))
         assert isinstance(events[-1], FailedToStart), "the agent's key is not one that is named"
         assert run(site.config("IdentityAgent none", key=tmp_path / "none"), ("true",))[-1] != Exited(exit_code=0)
-        # A server lets a client try six keys: those that are named come first, of a file and of the agent.
+        # A server accepts six attempts: configured keys come first, from files and from the agent.
         subprocess.run(["ssh-add", "-q", "-D"], check=True, stderr=subprocess.DEVNULL)
         more = [make_key(tmp_path / f"more-{number}") for number in range(8)]
         subprocess.run(["ssh-add", "-q", *more], check=True, stderr=subprocess.DEVNULL)
@@ -303,7 +303,7 @@ def test_a_new_host_is_noted_where_that_was_chosen(site: Site, tmp_path: Path) -
     config = site.config(known="")
     assert run(config, ("true",), accept_new=True)[-1] == Exited(exit_code=0)
     assert run(config, ("true",))[-1] == Exited(exit_code=0)
-    # It was added to that file alone, and one that has another key is no new host.
+    # It was added only to that file, and a host with another key is not a new host.
     other = " ".join(make_key(tmp_path / "other").with_suffix(".pub").read_text().split()[:2])
     (end,) = run(site.config(known=f"[127.0.0.1]:{site.server.port} {other}\n"), ("true",), accept_new=True)
     assert isinstance(end, FailedToStart)
@@ -350,5 +350,5 @@ def test_nobody_listens(site: Site) -> None:
 
 
 def _sleeping(mark: str) -> bool:
-    """Whether a `sleep` of so many seconds runs."""
+    """Whether this `sleep` is running."""
     return any(process.command == f"sleep {mark}" for process in proc.processes())

@@ -1,4 +1,4 @@
-"""Jobs on hosts while they run: their environment, logs, states and ends, on a real sshd."""
+"""Running jobs on hosts: environment, logs, states and ends, on a real sshd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = needs("sshd")
 
 
 def test_the_environment_of_workers(site: Site) -> None:
-    """The platform's contract, the login's variables, and none of a job around it."""
+    """The platform's variables and the login's, but none of a surrounding job."""
     site.environment(RANK="7", PET_NNODES="9", MINE="1")
     record = site.start("env", env={"OWN": "a b\n中", "MASTER_ADDR": "gpu1.fabric"}, master_port=None)
     site.until(record, State.SUCCEEDED)
@@ -76,7 +76,7 @@ def test_a_job_outlives_a_client_that_is_killed(site: Site) -> None:
     assert process.stdout.readline() == b"started\n"
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    # The watcher of a command ends it within 1 s.
+    # The command's watcher ends it within 1 s.
     time.sleep(1.5)
     assert len(site.running(f"sleep {mark}")) >= 2
     record = records.load("job")
@@ -112,7 +112,7 @@ def test_logs_are_followed_to_the_end(site: Site) -> None:
     assert (found[-1].data, found[-1].complete) == (b"unended", False)
     job = site.until(record, State.FAILED)
     assert job.reason == "gpu[1-2] failed"
-    # The same, read as a whole and in part.
+    # The same file, read completely and in part.
     whole = site.log(record, "gpu2")
     assert whole == found
     assert site.log(record, "gpu2", tail=3) == whole[-3:]
@@ -206,7 +206,7 @@ def test_hosts_that_cannot_be_asked_are_unknown(site: Site) -> None:
 
 
 def test_the_oldest_python(site: Site) -> None:
-    """Supervisor and questions on Python 3.8."""
+    """Supervisor and requests on Python 3.8."""
     found = shutil.which("python3.8")
     if found is None or subprocess.run([found, "-c", ""], capture_output=True).returncode:
         pytest.skip("no Python 3.8 here")
@@ -223,7 +223,7 @@ def test_the_oldest_python(site: Site) -> None:
 
 
 def test_a_log_goes_on_over_lost_connections(site: Site) -> None:
-    """Every line once, in order, whatever was under way."""
+    """Every line once and in order, whatever was in flight."""
     record = site.start("sh", "-c", "for n in $(seq 3000); do echo $n; [ $((n % 10)) = 0 ] && sleep 0.01; done")
 
     async def follow(executors: starting.Executors) -> list[int]:
@@ -254,7 +254,7 @@ def test_what_a_shell_prints_at_its_start_is_no_answer(site: Site) -> None:
 
 
 def test_ranks_are_those_of_torchruns_children(site: Site) -> None:
-    """A worker's own RANK counts workers, and a sibling's processes on the same machine are not its own."""
+    """A worker's RANK counts workers, and processes of another worker on the same machine do not belong to it."""
     child = "TORCHELASTIC_RUN_ID=x LOCAL_RANK=$n RANK=$((RANK * 2 + n)) sleep 1000 &"
     record = site.start("sh", "-c", f"for n in 0 1; do {child} done; wait")
     found: list[object] = []

@@ -1,4 +1,4 @@
-"""Starts of jobs on hosts: whole or not at all, whatever fails, on a real sshd."""
+"""Starts of jobs on hosts: complete or not at all, whatever fails, on a real sshd."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_client_that_is_killed_in_the_middle_of_a_start_leaves_nothing(site: S
     assert process.communicate(timeout=30)[0].startswith(b"reached")
     assert proc.wait_until(lambda: not site.running(), 10), site.running()
     assert not list(site.state.glob("*/*/job.json"))
-    # And the name can be had.
+    # The name can be used again.
     record = site.start("sleep", "1000")
     assert site.look(record).state is State.RUNNING
 
@@ -89,7 +89,7 @@ def test_a_name_that_is_taken(site: Site) -> None:
     first = site.start("sleep", "1000")
     with pytest.raises(AtlctlError, match="job job is still running on gpu"):
         site.start("true")
-    # Of another client, which has no record of it.
+    # A job of another client, without a record here.
     records.forget(first)
     with pytest.raises(AtlctlError, match="gpu1: a job of the name job runs there"):
         site.start("true")
@@ -145,7 +145,7 @@ def test_a_host_without_a_python_that_is_new_enough(site: Site) -> None:
     with pytest.raises(AtlctlError, match=r"found; too old: python3 \(Python 3.6.8\); gpu2: "):
         site.start("true")
     assert not site.state.exists()
-    # A newer one beside it is found.
+    # A newer Python next to it is found.
     site.environment(PATH=tools(site.folder / "both", python3=old, python3_9=f'exec {sys.executable} "$@"'))
     assert site.text(site.start("echo", "here"), "gpu1", follow=True) == ["here"]
 
@@ -166,7 +166,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(site: Site) -> None:
 
 
 def test_a_client_that_is_killed_when_all_hosts_have_kept_leaves_the_job(site: Site) -> None:
-    """The guard, which ends what a client has left, knows nothing of the supervisors."""
+    """The guard, which kills processes of a lost client, does not own the supervisors."""
     before = """
     real, kept = starting._StartOnHosts._keep, []
     async def keep(self, host):

@@ -1,4 +1,4 @@
-"""`atlctl stacks` on real processes: what it finds, what it says of what it cannot see, and that it leaves no trace."""
+"""`atlctl stacks` on real processes: results, reported limitations, and no traces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.integration.plain_ranks import SLEEP, script
 from tests.integration.stopping import Cluster
 from tests.support import proc
 
-#: An interpreter beside which no py-spy lies.
+#: An interpreter without py-spy next to it.
 PYTHON = os.path.realpath(sys.executable)
 
 
@@ -126,13 +126,13 @@ def with_pyspy(jobs: Registry) -> subprocess.Popen[bytes]:
 
 
 def test_a_killed_client_leaves_nothing_stopped_and_nothing_behind(jobs: Registry) -> None:
-    """Killed as soon as py-spy is seen, and a bit before and after; a slow py-spy dies with the client."""
+    """The client is killed when py-spy appears, and slightly before and after; a slow py-spy ends with the client."""
     running = [one.pid for one in jobs.running() if one.command.startswith(PYTHON)]
     ranks = [pid for pid in running if b"ATLCTL_JOB=sleeps" in _environ(pid)]
     assert len(ranks) == 6
     for delay in (None, 0.3, 2.6):
         client = with_pyspy(jobs)
-        # A dump is over in a moment, and may be missed.
+        # A dump takes only a moment, and may be missed.
         while delay is None and not jobs.running("py-spy dump"):
             client = client if client.poll() is None else with_pyspy(jobs)
         time.sleep(delay or 0)
@@ -171,7 +171,7 @@ def test_bad_use(jobs: Registry) -> None:
 
 
 def test_on_a_cluster() -> None:
-    """The pods' processes share this machine: each pod must see its own alone."""
+    """The pods' processes share this machine: each pod must find only its own."""
     with Server() as server:
         cluster = Cluster(server)
         container = {

@@ -1,4 +1,4 @@
-"""Commands on a terminal are never silent for long, and what they leave on the screen is what they print on a pipe."""
+"""Commands on a terminal are never silent for long, and the final screen equals their output on a pipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.silence import LATE, slow_cluster, watched
 from tests.integration.terminal import Terminal
 from tests.support.cli import STATUS_LINE
 
-#: Seconds between two bytes that a busy machine may take. A wait without a status line takes `LATE`.
+#: Maximum seconds between two outputs on a busy machine. A wait without a status line takes `LATE`.
 BUSY = LATE - 0.7
 
 
@@ -72,14 +72,14 @@ def test_a_question_is_asked_on_a_clean_line_and_no_is_no_error(jobs: Registry) 
     with Terminal("stop", "two", "--color", "always", env=jobs.env) as terminal:
         terminal.wait_for(b"Stop job two? [y/N] ")
         begun = len(terminal.screen)
-        time.sleep(1)  # longer than the status line stays away
+        time.sleep(1)  # longer than the delay of the status line
         terminal.type(b"n\r")
         assert terminal.code() == 1
     assert STATUS_LINE.sub(b"", terminal.screen[begun:]) == b"n\r\ncancelled: nothing was stopped\r\n"
 
 
 def test_a_stop_by_the_terminal_leaves_a_clean_line_and_it_comes_back(jobs: Registry) -> None:
-    """Ctrl-Z, as a shell sees it: this process leads, so that the group of atlctl may be stopped."""
+    """Ctrl-Z as in a shell: this process is the session leader, so that atlctl's group can be stopped."""
     leader = (
         "import os, signal, subprocess, sys\n"
         "signal.signal(signal.SIGTTOU, signal.SIG_IGN)\n"

@@ -1,4 +1,4 @@
-"""`stop`: the plan, the question, what is ended and what is left alone."""
+"""`stop`: the plan, the confirmation, what it ends and leaves alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def jobs() -> Iterator[Registry]:
 
 
 def snapshot(jobs: Registry, job: str) -> dict[str, bytes]:
-    """Every file of a job's entry."""
+    """All files of a job's entry."""
     return {str(p): p.read_bytes() for p in sorted(jobs.folder(job).rglob("*")) if p.is_file()}
 
 

@@ -1,4 +1,4 @@
-"""Options of `stop` on jobs of this machine: those of clusters are refused, evidence is saved where it is asked for."""
+"""Options of `stop` on local jobs: options for clusters are rejected, evidence is saved on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`atlctl top`, shown once, on local workers with an `nvidia-smi` of our own."""
+"""`atlctl top --once` on local workers with a fake `nvidia-smi`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.local import Registry, registry
 from tests.support import proc
 from tests.support.cli import Result, run_cli
 
-#: One behaviour for each worker; $1 must be the query.
+#: A behaviour for each worker; $1 must be the query.
 _NVIDIA_SMI = """#!/bin/sh
 case "$1" in --query-gpu=index,uuid,name,*) ;; *) echo "odd query: $1"; exit 2;; esac
 row() { printf '%s, GPU-%s%s, %s, %s\\n' "$1" "$RANK" "$1" "$2" "$3"; }
@@ -37,7 +37,7 @@ _LIMIT = ("--timeout", "3")
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Registry]:
-    """gpus: a worker for each behaviour. bare: no nvidia-smi. mixed: worker-1 has ended."""
+    """gpus: one worker for each behaviour. bare: no nvidia-smi. mixed: worker-1 has ended."""
     with registry() as own:
         tools = own.home / "tools"
         tools.mkdir()
@@ -52,7 +52,7 @@ def jobs() -> Iterator[Registry]:
 
 
 def _without(folder: Path) -> str:
-    """A PATH that has `sleep` and nothing else: this machine may have an nvidia-smi."""
+    """A PATH with only `sleep`: this machine may have an nvidia-smi."""
     folder.mkdir()
     (folder / "sleep").symlink_to("/bin/sleep")
     return str(folder)
@@ -67,7 +67,7 @@ def cells(line: str) -> list[str]:
 
 
 def test_one_table(jobs: Registry) -> None:
-    """CPU and memory are those of each worker's processes: `sleep` uses none, and little."""
+    """CPU and memory of each worker's processes: `sleep` uses almost none."""
     run = top(jobs, "gpus", "-w", "0,1")
     heading, *rows = [cells(line) for line in run.stdout.decode().splitlines()]
     assert heading == [
@@ -95,7 +95,7 @@ def test_what_the_processes_use(jobs: Registry) -> None:
     finally:
         jobs.cli("stop", "busy", "--yes", "-q")
     assert (idle["scope"], busy["scope"]) == ("processes", "processes")
-    # Other tests may have the CPUs.
+    # Other tests may use the CPUs.
     assert busy["cpu_cores"] > 0.05 > idle["cpu_cores"]
     assert 0 < busy["memory_bytes"] < busy["memory_bytes_limit"]
 
@@ -149,7 +149,7 @@ def test_a_worker_that_cannot_tell(jobs: Registry, job: str, worker: str, says: 
     run = top(jobs, job, "-w", worker, *_LIMIT)
     assert run.code == code
     assert run.stderr.decode().startswith(f"warning: worker-{worker}: {says}")
-    # CPU and memory are told all the same, where it lives.
+    # CPU and memory are still shown if the worker is alive.
     assert run.stdout.count(b"\n") == (0 if job == "mixed" else 2)
 
 
@@ -221,6 +221,6 @@ def test_in_pods() -> None:
         assert cells(run.stdout.decode().splitlines()[1])[0] == "w-1"
         server.fault("drop-before-end", kind="exec", times=1)
         run = ask("w-0")
-        # What it said before is shown, and that it may not be all.
+        # The output so far is shown, with a warning that it may be incomplete.
         assert (run.stdout.count(b"NVIDIA H100"), run.code) == (2, 255)
         assert run.stderr.startswith(b"warning: w-0: lost: ")

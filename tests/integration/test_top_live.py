@@ -1,4 +1,4 @@
-"""`atlctl top` on a terminal: what is drawn, what happens to workers meanwhile, and that nothing is left behind."""
+"""`atlctl top` on a terminal: display, changes of workers meanwhile, and no leftovers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.integration.test_ssh_commands import Cluster
 from tests.support import proc
 from tests.support.needs import needs
 
-#: Eight GPUs on each worker, as a driver of 2023 prints them. A file HOME/odd-RANK is sourced first.
+#: Eight GPUs on each worker, in the format of a 2023 driver. A file HOME/odd-RANK is sourced first.
 _NVIDIA_SMI = """#!/bin/sh
 idle= slow= ecc=
 [ ! -e HOME/odd-$RANK ] || . HOME/odd-$RANK
@@ -31,13 +31,13 @@ for n in 0 1 2 3 4 5 6 7; do
   echo "$n, GPU-$RANK-$n, NVIDIA H100 80GB HBM3, $u, $m, 81559, $p, $t, $e, $r"
 done
 """
-#: The last bytes of a drawn table.
+#: The last bytes of a table.
 DRAWN = b"\x1b[J"
 ENTER, LEAVE = ENTER_TEXT.encode(), LEAVE_TEXT.encode()
 
 
 class Gpus(Registry):
-    """Jobs whose workers have GPUs."""
+    """Jobs with GPUs on their workers."""
 
     def begin(self) -> None:
         tools = self.home / "tools"
@@ -46,7 +46,7 @@ class Gpus(Registry):
         (tools / "nvidia-smi").chmod(0o755)
 
     def odd(self, rank: int, text: str) -> None:
-        """What the `nvidia-smi` of this worker does before it prints its rows."""
+        """Set the shell code that this worker's `nvidia-smi` runs before it prints its rows."""
         new = self.home / "new"
         new.write_text(text)
         new.rename(self.home / f"odd-{rank}")
@@ -82,7 +82,7 @@ def jobs() -> Iterator[Gpus]:
 
 
 def until(screen: Terminal, *texts: bytes, timeout: float = 20) -> str:
-    """The first table that holds all of them, as lines without escapes."""
+    """The first table with all these texts, as lines without escapes."""
     shown = b""
 
     def drawn() -> bool:
@@ -96,7 +96,7 @@ def until(screen: Terminal, *texts: bytes, timeout: float = 20) -> str:
 
 
 def drawn_until(screen: Terminal, holds: Callable[[str], bool], timeout: float = 10) -> str:
-    """The first table for which it holds."""
+    """The first table that `holds` accepts."""
     table = ""
 
     def drawn() -> bool:
@@ -236,7 +236,7 @@ def test_workers_that_end(jobs: Gpus) -> None:
         assert "worker-1    0" in table
         os.kill(second, signal.SIGKILL)
         assert screen.code() == 0
-    # The last table is on the screen that was there before.
+    # The last table is on the original screen.
     assert screen.screen.rpartition(LEAVE)[2].count(b"not running (Failed)") == 2
 
 
@@ -283,7 +283,7 @@ def test_a_job_that_is_replaced(jobs: Gpus) -> None:
     jobs.job("again", 2)
     with jobs.top("again") as screen:
         until(screen, b"2 workers, 16 GPUs")
-        # What a refresh finds under the name once a worker is lost.
+        # Another job of the same name, found by a refresh after a worker is lost.
         record = jobs.folder("again") / "job.json"
         record.write_text(record.read_text().replace(jobs.data("ps", "again")["job"]["uid"], "another"))
         proc.kill(jobs.samplers()[0])
@@ -310,7 +310,7 @@ def test_a_job_that_has_ended_is_shown_once(jobs: Gpus) -> None:
 
 
 def test_in_pods(tmp_path: Path) -> None:
-    """One sampler is killed, as where its container ends, and asked again; nothing is left at the end."""
+    """One sampler is killed, as at a container's end, and restarted; nothing is left at the end."""
     script = tmp_path / "nvidia-smi"
     script.write_text(_NVIDIA_SMI.replace("HOME", str(tmp_path)))
     script.chmod(0o755)
@@ -337,7 +337,7 @@ def test_in_pods(tmp_path: Path) -> None:
 
 @needs("sshd")
 def test_on_hosts() -> None:
-    """A list of hosts: CPU and memory are the machine's. One of them goes away and comes back."""
+    """Hosts from a list: CPU and memory are those of the machine. One host disappears and returns."""
     with registry() as own:
         cluster = Cluster(own.home)
         cluster.begin()

@@ -1,4 +1,4 @@
-"""`atlctl use`: the current job of a terminal, before the job of a worker and behind everything that is typed."""
+"""`atlctl use`: the terminal's current job has priority over a worker's job, and options have priority over it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.cli import ATLCTL, Result
 
 
 class Session:
-    """A shell that stays open, as in a terminal: its commands have one session."""
+    """A shell that stays open, as in a terminal: its commands share one session."""
 
     def __init__(self, env: Mapping[str, str | None], folder: Path) -> None:
         self._folder = folder
@@ -157,7 +157,7 @@ def test_a_job_of_a_cluster_is_found_again_in_its_context_and_namespace(tmp_path
         run = shell("ps", "-o", "json")
         assert json.loads(run.stdout)["data"]["job"]["name"] == "first"
         assert run.stderr == b"note: job first, by atlctl use\n"
-        # Another namespace is another place: there is no job.
+        # The current job is not in the other namespace.
         assert shell("ps", "-n", "other").code == 3
         assert shell("use", "-l", "app=x", "first").code == 2
         shell.close()
