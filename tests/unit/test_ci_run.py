@@ -1,4 +1,4 @@
-"""`.ci/run` fails when the tests do, when a package would have cured a skip, and when the installed package fails."""
+"""`.ci/run` fails if the tests fail, if a package would have prevented a skip, or if the installed package fails."""
 
 from __future__ import annotations
 

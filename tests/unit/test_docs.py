@@ -1,4 +1,4 @@
-"""The documents are true: links, command lines, both languages, exit codes, JSON fields, and no machine's paths."""
+"""The documents are correct: links, command lines, both languages, exit codes, JSON fields, no machine's paths."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ READMES = ("README.md", "README.zh-CN.md")
 #: Every command once, exit codes, JSON.
 TOURS = ("docs/en/tour.md", "docs/zh/tour.md")
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
-#: Both languages of one document. The pages of commands are not among them: they are made from one table.
+#: Both languages of each document, except the commands' pages, which are generated from one table.
 PAIRS = [READMES] + [(f"docs/en/{path.name}", f"docs/zh/{path.name}") for path in sorted(ROOT.glob("docs/zh/*.md"))]
 SHELLS = ("console", "sh", "bash")
 
@@ -60,7 +60,7 @@ def read(name: str) -> str:
 
 @functools.cache
 def prose(text: str) -> str:
-    """The text without its fenced blocks."""
+    """The text without fenced blocks."""
     return _FENCE.sub("", text)
 
 
@@ -70,7 +70,7 @@ def headings(text: str) -> list[tuple[str, str]]:
 
 @functools.cache
 def anchors(text: str) -> set[str]:
-    """The anchors that GitHub gives to the headings: lower case, no punctuation, blanks as hyphens, doubles counted."""
+    """GitHub's anchors for headings: lower case, no punctuation, hyphens for blanks, numbered duplicates."""
     found: dict[str, int] = {}
     result = set()
     for _, title in headings(text):
@@ -82,7 +82,7 @@ def anchors(text: str) -> set[str]:
 
 
 def broken_links(name: str, text: str) -> list[str]:
-    """Links within the project whose file or anchor is not there."""
+    """Links within the project with a missing file or anchor."""
     broken = []
     for target in _LINK.findall(_INLINE.sub("", prose(text))):
         if re.match(r"[a-z]+:", target):
@@ -105,7 +105,7 @@ def test_broken_links_are_seen() -> None:
 
 
 def shell_lines(text: str) -> Iterator[str]:
-    """What a reader would type: lines after `$ `, or every line of a block that has no such line."""
+    """The lines that a reader would type: after `$ `, or all lines of a block without such a line."""
     for language, body in _FENCE.findall(text):
         if language in SHELLS:
             lines = body.replace("\\\n", " ").splitlines()
@@ -114,7 +114,7 @@ def shell_lines(text: str) -> Iterator[str]:
 
 
 def simple_commands(line: str) -> Iterator[list[str]]:
-    """The simple commands of a shell line, without comments, assignments in front and redirections."""
+    """The simple commands of a shell line, without comments, leading assignments and redirections."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] = []
@@ -145,7 +145,7 @@ def atlctl_lines(text: str) -> list[list[str]]:
 
 @pytest.fixture
 def dry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Command lines are parsed and no command runs."""
+    """Parse command lines without running commands."""
     monkeypatch.setattr(Command, "invoke", lambda self, ctx: 0)
     monkeypatch.setattr(runtime, "start", lambda *args, **options: None)
 
@@ -209,7 +209,7 @@ def test_make_targets_exist(name: str) -> None:
 
 @functools.cache
 def sources() -> set[str]:
-    """The programs of the checkout, each by its path and by every end of it."""
+    """The files of the checkout, by each suffix of their paths."""
     paths = [path.relative_to(ROOT) for folder in ("atlctl", "tests") for path in (ROOT / folder).rglob("*.*")]
     return {"/".join(path.parts[start:]) for path in paths for start in range(len(path.parts))}
 
@@ -232,7 +232,7 @@ def test_both_languages_have_the_same_structure(pair: tuple[str, str]) -> None:
 
 
 def skeleton(language: str, body: str) -> tuple[str, list[str]]:
-    """What is the same in both languages: code but for its comments, and of shown sessions what is typed."""
+    """The parts that are equal in both languages: code without comments, and typed lines of shown sessions."""
     lines = body.splitlines()
     if language in ("console", "text", ""):
         return language, [line if line.startswith("$ ") else "" for line in lines]
@@ -240,14 +240,14 @@ def skeleton(language: str, body: str) -> tuple[str, list[str]]:
 
 
 def shown(text: str) -> list[str]:
-    """The lines that the tool printed: of sessions, and of outputs without their command line."""
+    """The printed lines of the tool, from sessions and from outputs without their command line."""
     bodies = [body for language, body in _FENCE.findall(text) if language in ("console", "text")]
     return [line for body in bodies for line in body.splitlines() if not line.startswith(("$ ", "{"))]
 
 
 @functools.cache
 def sentences() -> tuple[str, str]:
-    """All that the tool can say, in English and in Chinese: the catalogue, and the signatures of failures."""
+    """All texts of the tool, in English and in Chinese: the catalogue, and the failure signatures."""
     with po_path("zh_CN").open("rb") as file:
         said = [(message.id, message.string) for message in read_po(file) if message.id]
     data = "".join(path.read_text("utf-8") for path in (ROOT / "atlctl" / "diagnosis").glob("*.toml"))
@@ -258,13 +258,13 @@ def sentences() -> tuple[str, str]:
 
 
 def phrases(line: str) -> list[str]:
-    """Four English words in a row and more; what has other characters in it is a value."""
+    """Sequences of at least four English words; words with other characters are values."""
     words = re.sub(r"\S*(?:[^\sA-Za-z,;:.()'?!]|[a-z][A-Z])\S*", "|", line)
     return re.findall(r"\b[A-Za-z]+(?: [a-z]+){3,}\b", words)
 
 
 def is_said(text: str, said: str, pieces: int = 3) -> bool:
-    """Whether a sentence has the text, or sentences that are put into one another have its pieces."""
+    """Whether a sentence contains the text, or nested sentences contain its pieces."""
     cuts = [place.start() for place in re.finditer(r" |(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])", text)]
     return text in said or (
         pieces > 1 and any(text[:cut] in said and is_said(text[cut:].strip(), said, pieces - 1) for cut in cuts)
@@ -272,7 +272,7 @@ def is_said(text: str, said: str, pieces: int = 3) -> bool:
 
 
 def untrue(english: str, chinese: str) -> list[str]:
-    """What no sentence of the tool has, in one line of a sample in both languages."""
+    """The parts of one sample line, in both languages, that no sentence of the tool contains."""
     known, said = sentences()
     if english == chinese:
         return [phrase for phrase in phrases(english) if phrase in known]
@@ -314,9 +314,9 @@ def test_the_translation_is_chinese(pair: tuple[str, str]) -> None:
     assert [part for part in paragraphs if not re.search(r"[\u4e00-\u9fff]", part)] == []
 
 
-#: Turns of phrase that read as if translated.
+#: Phrases that sound translated.
 _TURNS = r"\b(?:somebody|nobody|whoever|who asks|of its own(?! \w)|told as|left out|stands? (?:below|above|there))\b"
-#: Written by hand, and of today.
+#: Hand-written, current documents.
 PROSE = [
     name
     for name in DOCUMENTS
@@ -326,13 +326,13 @@ PROSE = [
 
 @pytest.mark.parametrize("name", PROSE)
 def test_documents_are_written_plainly(name: str) -> None:
-    """Rows of tables are not looked at: titles of categories are the program's."""
+    """Table rows are not checked: category titles come from the program."""
     lines = [line for line in prose(read(name)).splitlines() if not line.startswith("|")]
     assert [line for line in lines if re.search(_TURNS, line)] == []
 
 
 def exit_codes(text: str) -> set[int]:
-    """The first cells of the rows that begin with a number alone."""
+    """The numbers in the first cells of table rows."""
     return {int(code) for code in re.findall(r"^\| `?(\d+)`? \|", text, re.MULTILINE)}
 
 
@@ -354,7 +354,7 @@ def stream_fields() -> set[str]:
 
 
 def finding_fields() -> set[str]:
-    """Every field of `errors -o json`."""
+    """All fields of `errors -o json`."""
     cause = replace(ONE.root_causes[0], gpu=GpuIdentity())
     data = to_data(replace(ONE, root_causes=(cause,)), GUIDE)
     root, group, worker = data["root_causes"][0], data["cascade"][0], data["workers"][0]
@@ -362,13 +362,13 @@ def finding_fields() -> set[str]:
 
 
 def hang_fields() -> set[str]:
-    """Every field of `stacks -o json`."""
+    """All fields of `stacks -o json`."""
     scene = hangs.job({5: hangs.rank(5, "sleep", children=[{"pid": 1}], stack=hangs.stack(*hangs.COLLECTIVE))})
     return set(keys({**to_stacks_data(scene, changes(scene, scene)), "workers": [worker_data("worker-0", None)]}))
 
 
 def smoke_fields() -> set[str]:
-    """The fixed fields of `smoke -o json`; figures are named by their check alone."""
+    """The fixed fields of `smoke -o json`; figures are documented only by their check."""
     data = to_smoke_data(smoke_report(), [])
     return {*data, *data["findings"][0], *data["findings"][0]["culprit"], *data["checks"][0], "worker", "answered"}
 
@@ -395,7 +395,7 @@ def test_states_are_documented(folder: str) -> None:
 
 
 def machine_paths() -> re.Pattern[str]:
-    """Where this checkout and its owner live, and homes that are no made-up one."""
+    """The paths of this checkout and its owner's home, and real home folders."""
     here = [str(ROOT), pwd.getpwuid(os.getuid()).pw_dir]
     places = [re.escape(path) for path in here if path.count("/") > 1]
     made = ["/" + r"root\b", "/" + r"work/(?:main|shared)\b", "/" + r"home/(?!u\b|user\b)\w"]
@@ -409,7 +409,7 @@ def test_no_file_names_a_path_of_a_machine() -> None:
     for folder, subfolders, files in os.walk(ROOT):
         skipped = [name for name in subfolders if name == ".git" or any(fnmatch.fnmatch(name, p) for p in ignored)]
         subfolders[:] = [name for name in subfolders if name not in skipped]
-        for file in set(files) - {".git"}:  # a file where this is a worktree
+        for file in set(files) - {".git"}:  # a file if this is a worktree
             path = Path(folder, file)
             text = path.read_bytes().decode("utf-8", "replace")
             if match := pattern.search(text):
@@ -425,7 +425,7 @@ def test_machine_paths_are_seen() -> None:
 
 @pytest.mark.parametrize("name", READMES)
 def test_the_readme_is_short(name: str) -> None:
-    """A picture first, the rest behind links."""
+    """A picture at the top, details behind links."""
     lines = read(name).splitlines()
     assert len(lines) <= 150
     assert any(line.startswith("![") for line in lines[:12])
@@ -439,7 +439,7 @@ def test_what_the_readme_says_of_the_package() -> None:
 
 def test_every_document_is_in_both_languages() -> None:
     english, chinese = ({path.name for path in ROOT.glob(f"docs/{lang}/**/*.md")} for lang in ("en", "zh"))
-    # Tables that `make soak` adds to, week by week.
+    # Tables extended by `make soak`, week by week.
     assert english - {"soak.md"} == chinese
 
 

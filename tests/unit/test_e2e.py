@@ -1,4 +1,4 @@
-"""The end-to-end suite without a cluster is skipped with its cause; its namespace goes however the tests end."""
+"""Without a cluster, the end-to-end suite is skipped with the cause; its namespace is deleted however the tests end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMESPACE = "atlctl-e2e-unit"
     ],
 )
 def test_without_a_cluster_every_test_is_skipped(env: dict[str, str], cause: str) -> None:
-    """The cause is no program that `make test-deps` installs: continuous integration does not fail on it."""
+    """The cause is not a program of `make test-deps`, so continuous integration does not fail because of it."""
     environ = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"} | env
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "tests/e2e", "-q"],

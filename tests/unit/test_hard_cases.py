@@ -1,6 +1,6 @@
-"""Which tests keep which hard case: eighteen that the project wants such a tool to be trusted for.
+"""The tests for each hard case: eighteen cases for which users must be able to trust such a tool.
 
-What of them has no test stands in docs/en/security.md under "Hard cases", with the reason.
+Cases without a test are in docs/en/security.md under "Hard cases", with the reason.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 TESTS = Path(__file__).parent.parent
 
-#: Item -> tests, as `file::test`. A file alone means all of it.
+#: Item -> tests, as `file::test`; a file alone means all its tests.
 COVERED: dict[str, tuple[str, ...]] = {
     "1. escape injection in every field of every renderer": (
         "faults/test_cli_hostile.py::test_no_command_lets_hostile_text_act",
@@ -194,7 +194,7 @@ COVERED: dict[str, tuple[str, ...]] = {
 
 @cache
 def names(path: str) -> frozenset[str]:
-    """The tests of a file; none where there is no such file."""
+    """The tests of a file; empty if the file does not exist."""
     file = TESTS / path
     tree = ast.parse(file.read_text()) if file.is_file() else ast.Module([], [])
     return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[:5] == "test_")

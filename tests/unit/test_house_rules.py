@@ -1,4 +1,4 @@
-"""The package keeps the house rules, and each rule is seen to fail on a breach."""
+"""The package follows the house rules, and each rule detects a violation."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_one_place_starts_the_event_loop() -> None:
     assert rules.event_loops(PACKAGE) == []
 
 
-#: Decisions on a text that are still there, by module: none may be added, and one that goes leaves the list.
+#: Remaining decisions that depend on a text, by module: none may be added, and removed ones leave the list.
 DECIDED_BY_TEXT = {
-    "backends.hosts.keys": 1,  # the library has one exception for a passphrase and for a malformed key
+    "backends.hosts.keys": 1,  # the library uses one exception for a passphrase and for a malformed key
 }
 
 

@@ -1,4 +1,4 @@
-"""Messages: English to every program, the reader's language to a person."""
+"""Messages: English for programs, the user's language for people."""
 
 from __future__ import annotations
 

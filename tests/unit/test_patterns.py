@@ -1,7 +1,7 @@
-"""No pattern of the package takes long on a text made for it: 64 KiB that almost match take as long as they are long.
+"""No pattern of the package is slow on a text made for it: for 64 KiB that almost match, the time is linear.
 
-The patterns are found by themselves: what modules hold, and what their source hands to `re`. The texts come from each
-pattern's own tree: what leads to a repetition, then what it repeats, and in the end something that it cannot match.
+The patterns are found automatically, in modules and in arguments of `re` calls. The texts come from each pattern's
+tree: the part before a repetition, then the repeated part, and finally a part that cannot match.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ROOT = Path(atlctl.__file__).parent
 CALLS = (
     "re.compile", "re.search", "re.match", "re.fullmatch", "re.sub", "re.subn", "re.split", "re.findall", "re.finditer",
 )  # fmt: skip
-#: Of these, a pattern is tried at one place only.
+#: These try a pattern at only one position.
 ANCHORED = ("match", "fullmatch")
-#: Where a pattern is made of what is known only when it runs, and why it needs no look here.
+#: Functions with patterns that are known only at run time, and the reason why they need no check here.
 MADE_LATER = {
     ("remote.supervisor.starting", "environment"): "the contract's own, which is looked at there",
     ("remote.cgroups", "throttled"): "one of two names",
@@ -45,12 +45,12 @@ MADE_LATER = {
     ("diagnosis.torchelastic", "_compiled"): "of the module's table, which holds it",
     ("recording.excerpts", ""): "of the module's table, which holds it",
 }
-#: In `render.redact`, the patterns that are compiled where they are needed, beside its table.
+#: Patterns of `render.redact` that are compiled on demand, in addition to its table.
 LATE = ("_OPENS", "_NAMES_NEXT", "_VALUE_NEXT", "_PERHAPS", "_SURE_NAME", "_PERHAPS_NAME")
 SIZES = (1 << 8, 1 << 11, 1 << 14, 1 << 16)
-#: Seconds of CPU that are never too much, and those for each further character.
+#: CPU seconds that are always acceptable, and those for each further character.
 LITTLE, SHARE = 0.02, 10e-6
-#: Seconds for a size from which no larger one needs a look.
+#: If a size takes less than these seconds, larger ones need no check.
 QUICK = {SIZES[1]: 0.0003, SIZES[2]: 0.01}
 
 
@@ -65,7 +65,7 @@ def found() -> list[Found]:
     trees = {}
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        if parts[-1] != "__main__" and parts != ("remote", "boot"):  # they run when they are imported
+        if parts[-1] != "__main__" and parts != ("remote", "boot"):  # importing them runs them
             trees[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text())
     searched = {
         (name, node.value.id) if isinstance(node.value, ast.Name) else node.value.attr
@@ -117,7 +117,7 @@ def calls(node: ast.AST, function: str = "") -> Iterator[tuple[str, ast.Call]]:
 
 
 def held(value: Any, depth: int = 0) -> Iterator[re.Pattern[Any]]:
-    """The patterns in a value of a module."""
+    """The patterns in a module's value."""
     if isinstance(value, re.Pattern):
         yield value
     elif isinstance(value, dict):
@@ -133,19 +133,19 @@ def held(value: Any, depth: int = 0) -> Iterator[re.Pattern[Any]]:
 
 # --- texts that almost match ---------------------------------------------------------------------------------------
 
-#: Tried in this order where a class takes many characters.
+#: The preferred characters for a class, in this order.
 USUAL = "a0 -.A_/:\"'=\\x\t1b"
 
 
 class Maker:
-    """Texts for one pattern: what it matches at its shortest, and what leads to each of its repetitions."""
+    """Texts for one pattern: its shortest match, and the prefix of each of its repetitions."""
 
     def __init__(self) -> None:
         self.pumps: list[tuple[str, str]] = []
         self._groups: dict[int, str] = {}
 
     def sequence(self, items: Iterable[Any], before: str) -> str:
-        """A short text that `items` match, behind `before`."""
+        """A short text that matches `items` after `before`."""
         text = ""
         for op, value in items:
             text += self.item(op, value, before + text)
@@ -180,7 +180,7 @@ class Maker:
 
 
 def samples(op: Any, value: Any) -> list[str]:
-    """Up to four characters that one item of a pattern takes."""
+    """Up to four characters that match one item of a pattern."""
     if op is sre.LITERAL:
         return [chr(value)]
     if op not in (sre.IN, sre.ANY, sre.NOT_LITERAL):
@@ -210,7 +210,7 @@ def in_class(items: Iterable[Any], code: int) -> bool:
 
 
 def near_misses(pattern: re.Pattern[Any], anchored: bool) -> Iterator[tuple[str, str]]:
-    """What texts begin with and what they repeat."""
+    """Prefixes and repeated parts of texts."""
     maker = Maker()
     whole = maker.sequence(parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE & ~re.DEBUG), "")
     seen = set()
@@ -231,7 +231,7 @@ def seconds(found: Found, before: str, one: str, size: int) -> float:
 
 
 def slow(found: Found) -> str | None:
-    """How the pattern takes more than its share, by the first text that shows it."""
+    """The first text for which the pattern takes too long, with the times."""
     for before, one in near_misses(found.pattern, found.anchored):
         last = 0.0
         for size in SIZES:
@@ -241,7 +241,7 @@ def slow(found: Found) -> str | None:
                 took = min(took, seconds(found, before, one, size))
                 if took > LITTLE + SHARE * size or (grown and took > 8 * last):
                     return f"{found.where}: {before[-60:]!r} + {one[:40]!r} * n: {took:.3f} s for {size} characters"
-            if took < QUICK.get(size, 0):  # not even the square of it would be much
+            if took < QUICK.get(size, 0):  # even its square would be small
                 break
             last = took
     return None

@@ -1,4 +1,4 @@
-"""The site of the documents has every page, and no link leads out of it."""
+"""The documents' site has every page, and no external link."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOOL = ROOT / "build/site-tool/bin/zensical"
 
 
 def program() -> ModuleType:
-    """docs/site/build.py, which is in no package."""
+    """The module docs/site/build.py, which is not in a package."""
     spec = importlib.util.spec_from_file_location("site_build", ROOT / "docs/site/build.py")
     assert spec is not None
     assert spec.loader is not None
@@ -44,7 +44,7 @@ def test_links_stay_in_the_site(language: str, tmp_path: Path) -> None:
 
 
 def test_links_are_rewritten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A page of the other language is the same page here, without its anchor; code is left as it is."""
+    """A link to the other language leads to the same page here, without its anchor; code is unchanged."""
     site = program()
     for name in ("docs/en/a.md", "docs/zh/a.md", "docs/en/only.md", "LICENSE"):
         file = tmp_path / name

@@ -1,4 +1,4 @@
-"""What is counted as style is seen, and what is plain English or Chinese is not."""
+"""The style counter finds its patterns, and ignores plain English and Chinese."""
 
 from __future__ import annotations
 

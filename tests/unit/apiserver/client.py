@@ -1,4 +1,4 @@
-"""A bare client of a server in the same process: enough to see frames, logs and watches as they come."""
+"""A minimal client of a server in the same process, which shows frames, logs and watches as received."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 def pod(name: str, *command: str, **more: Any) -> Object:
-    """A pod of one container `main`; `more` goes into its spec."""
+    """A pod with one container `main`; `more` is added to its spec."""
     spec = {"restartPolicy": "Never", "containers": [{"name": "main", "command": list(command) or ["sleep", "100"]}]}
     metadata = {"name": name, "namespace": "default", "labels": {"job": "x"}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec | more}
@@ -29,7 +29,7 @@ def pod(name: str, *command: str, **more: Any) -> Object:
 
 @dataclass
 class Done:
-    """What an exec gave: bytes of each channel, the Status of channel 3, and how it ended."""
+    """The result of an exec: bytes of each channel, the Status of channel 3, and how the connection ended."""
 
     channels: dict[int, bytes] = field(default_factory=dict)
     frames: list[tuple[int, bytes]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Client:
     async def call(
         self, method: str, path: str, body: Any = None, *, merge: bool = False, **query: str
     ) -> tuple[int, Any]:
-        """Status and body, parsed where it is JSON."""
+        """Send a request; returns the status and the body, parsed if it is JSON."""
         headers = {"Authorization": f"Bearer {self.token}"}
         if body is not None:
             headers["Content-Type"] = "application/merge-patch+json" if merge else "application/json"
@@ -61,7 +61,7 @@ class Client:
             return response.status, json.loads(text) if "json" in response.content_type else text
 
     def open(self, name: str, *argv: str, protocol: str = "v5.channel.k8s.io", **flags: str) -> Any:
-        """A WebSocket to an exec, as a context manager."""
+        """Open a WebSocket to an exec, as a context manager."""
         query = [("container", "main"), *(("command", word) for word in argv)]
         query += list(({"stdout": "true", "stderr": "true"} | flags).items())
         url = f"{self.api.url}{PODS}/{name}/exec?{urlencode(query)}"
@@ -74,7 +74,7 @@ class Client:
             return await finish(socket)
 
     def log(self, name: str, **query: str) -> Any:
-        """An open log, as a context manager."""
+        """Open a log, as a context manager."""
         url = f"{self.api.url}{PODS}/{name}/log?{urlencode(query)}"
         return self.session.get(url, headers={"Authorization": f"Bearer {self.token}"})
 
@@ -87,19 +87,19 @@ class Client:
             await self.api.cluster.store.changed(0.1)
 
     async def gone(self, name: str) -> None:
-        """Wait until a pod is no longer there."""
+        """Wait until a pod does not exist any more."""
         while self.control.get("Pod", name) is not None:
             await self.api.cluster.store.changed(0.1)
 
     async def until(self, test: Callable[[], Any]) -> Any:
-        """Wait until `test` gives something true."""
-        while not (found := test()):  # noqa: ASYNC110 - it looks at processes, which tell nobody
+        """Wait until `test` returns a true value."""
+        while not (found := test()):  # noqa: ASYNC110 - processes set no event
             await asyncio.sleep(0.02)
         return found
 
 
 async def finish(socket: aiohttp.ClientWebSocketResponse) -> Done:
-    """All that comes until the connection ends."""
+    """All messages until the connection ends."""
     done = Done()
     with suppress(aiohttp.ClientError, ConnectionError):
         async for message in socket:
@@ -113,7 +113,7 @@ async def finish(socket: aiohttp.ClientWebSocketResponse) -> Done:
 
 
 def run(work: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
-    """Run `work` with a fresh server, within 30 s."""
+    """Run `work` with a new server, within 30 s."""
 
     async def main() -> None:
         async with ApiServer() as api:

@@ -1,4 +1,4 @@
-"""The small controllers of the test API server, and the handle that starts it."""
+"""The simple controllers of the test API server, and the class that starts it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.apiserver.handle import Server
 from tests.support.proc import wait_until
 from tests.unit.apiserver.client import Client, pod, run
 
-#: Kind, version, plural, where `suspend` lies.
+#: Kind, version, plural, path of `suspend`.
 SUSPENDED = [
     ("Job", "batch/v1", "jobs", "spec"),
     ("JobSet", "jobset.x-k8s.io/v1alpha2", "jobsets", "spec"),
@@ -113,7 +113,7 @@ def test_commands_of_volcano() -> None:
 
 
 def test_workloads_of_kueue() -> None:
-    """An admitted job that is suspended by hand is started again; its workload made inactive keeps it down."""
+    """An admitted job suspended by hand is resumed; an inactive workload keeps it suspended."""
 
     async def work(client: Client) -> None:
         client.control.controller(True)
@@ -160,7 +160,7 @@ def test_a_server_whose_test_was_killed_ends_too() -> None:
     server.wait_phase("p", "Running")
     pids = [one["pid"] for one in server.processes("p")]
     assert server.process.stdin is not None
-    server.process.stdin.close()  # what the end of this process would do
+    server.process.stdin.close()  # like the end of this process
     server.process.wait(10)
     assert wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 3)
     server.close()

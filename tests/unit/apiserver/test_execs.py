@@ -1,4 +1,4 @@
-"""Commands in pods of the test API server: how they end, who is left behind, and every fault on them."""
+"""Commands in pods of the test API server: outcomes, leftover processes, and all faults."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_terminal_and_resize() -> None:
 
 @pytest.mark.parametrize("polite", [True, False])
 def test_client_gone(polite: bool) -> None:
-    """The process is not killed: a reader of stdin sees its end, a silent one lives on, a writer gets stuck."""
+    """The process is not killed: a reader of stdin gets its end, a silent one keeps running, a writer blocks."""
 
     async def work(client: Client) -> None:
         client.control.put(pod("p"), fake=True)
@@ -102,12 +102,12 @@ def test_client_gone(polite: bool) -> None:
 
 
 def _ticks(pid: int) -> list[str]:
-    """Processor time of a process."""
+    """The CPU time of a process."""
     return Path(f"/proc/{pid}/stat").read_text().split()[13:15]
 
 
 def _left(client: Client) -> list[int]:
-    """Living processes of all pods."""
+    """Live processes of all pods."""
     found = processes.marked(client.api.cluster.id)
     return [pid for pid in found if processes.describe(pid)["state"] not in ("Z", "X", "?")]
 
@@ -219,7 +219,7 @@ def test_refusals(values: dict[str, object], status: int) -> None:
 def test_drop_before_the_answer_and_after_a_while() -> None:
     async def work(client: Client) -> None:
         client.control.put(pod("p"), fake=True)
-        client.control.fault({"action": "drop"})  # aiohttp asks again once
+        client.control.fault({"action": "drop"})  # aiohttp retries once
         with pytest.raises((aiohttp.ClientError, ConnectionError)):
             await client.exec("p", "true")
         client.control.clear_faults()
@@ -245,7 +245,7 @@ def test_probability_is_the_same_for_a_seed() -> None:
 
 
 def test_kubelet_death() -> None:
-    """Live commands are cut and killed, a follow ends cleanly, new requests get 500, a delete waits."""
+    """Running commands are cut and killed, a followed log ends normally, new requests get 500, a deletion waits."""
 
     async def work(client: Client) -> None:
         client.control.put(pod("p", "sleep", "100", terminationGracePeriodSeconds=1), run=True)

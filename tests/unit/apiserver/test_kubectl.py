@@ -1,4 +1,4 @@
-"""Stock kubectl against the test API server: what it does there it does on a cluster."""
+"""Standard kubectl with the test API server: it behaves as with a real cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.apiserver.handle import Server
 
-#: Read at import: a test's own environment has no KUBE variables.
+#: Read during import: a test's environment has no KUBE variables.
 KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
 
 
@@ -84,7 +84,7 @@ def test_exec(server: Server) -> None:
 
 
 def test_logs(server: Server) -> None:
-    # The two streams are two pipes: their order is not fixed.
+    # The streams are two pipes, so their order varies.
     assert sorted(kubectl(server, "logs", "worker").stdout.splitlines()) == ["one", "two"]
     stamped = kubectl(server, "logs", "worker", "--timestamps", "--tail=1").stdout
     assert stamped.rstrip().endswith(("one", "two"))

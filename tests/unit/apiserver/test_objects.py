@@ -1,4 +1,4 @@
-"""Objects of the test API server: selectors, pages, watches, owners, rights."""
+"""Objects of the test API server: selectors, pages, watches, owners, permissions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_watch() -> None:
             client.control.remove("Pod", "p")
             events = [json.loads(line) async for line in response.content]
         told = [(event["type"], event["object"]["metadata"].get("name")) for event in events]
-        # An object that leaves the selection is deleted for the watcher.
+        # If an object does not match any more, the watcher gets DELETED.
         assert told == [
             ("MODIFIED", "p"),
             ("ADDED", "q"),

@@ -1,4 +1,4 @@
-"""Pods of the test API server that really run: their states, their logs, their end."""
+"""Pods of the test API server with real processes: states, logs, end."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_restarts_and_the_previous_log() -> None:
 
 
 def test_follow_over_a_rotation() -> None:
-    """A follow misses nothing; a plain read sees the newest file alone, as at the kubelet."""
+    """Following misses no line; a plain read returns only the newest file, as the kubelet does."""
 
     async def work(client: Client) -> None:
         client.control.settings({"rotate": 2000})
@@ -123,7 +123,7 @@ def test_options_on_a_file(tmp_path: Path) -> None:
             since = stamp(1_700_000_000 + seconds).decode()
             wanted = plain[seconds * 3 :]
             assert (await text(client, "p", sinceTime=since)).splitlines() == wanted
-            # The kubelet is told whole seconds: a finer stamp gives lines from before it again.
+            # The kubelet gets whole seconds: with a finer timestamp, earlier lines are returned again.
             assert (await text(client, "p", sinceTime=since.replace(".0", ".9"))).splitlines() == wanted
         both = await text(client, "p", tailLines="2000", sinceTime=stamp(1_700_000_000 + 900).decode())
         assert both.splitlines() == plain[2700:]
@@ -152,7 +152,7 @@ def test_faults_on_logs(action: str) -> None:
 
 
 def test_delete_with_grace() -> None:
-    """TERM first; who ignores it is killed after the grace period, with all that it had started."""
+    """TERM first; a process that ignores it is killed after the grace period, with all its descendants."""
 
     async def work(client: Client) -> None:
         polite = "trap 'echo bye; exit 0' TERM; echo up; sleep 100 & wait"

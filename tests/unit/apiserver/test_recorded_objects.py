@@ -1,4 +1,4 @@
-"""Objects, lists, mutations and watches of the test API server against what a real one answered."""
+"""Objects, lists, mutations and watches of the test API server, compared with recordings of a real one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ pytestmark = needs_recordings
 
 
 def bare(obj: Object) -> Object:
-    """An object without what the store gives: kind (lists of built-in kinds have none) and version."""
+    """An object without the store's fields: kind (missing in lists of built-in kinds) and version."""
     kept = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
     metadata = {k: v for k, v in obj["metadata"].items() if k not in ("resourceVersion", "managedFields")}
     return kept | {"metadata": metadata}
 
 
 def whole(obj: Object, listed: Object) -> Object:
-    """An item of a list with the kind that the list says."""
+    """An item of a list, with the kind from the list."""
     return {"kind": listed["kind"].removesuffix("List"), "apiVersion": listed["apiVersion"]} | obj
 
 
@@ -46,7 +46,7 @@ def test_objects_come_back_as_they_were(name: str) -> None:
             items = [wanted]
         for item in items:
             here.api.control.put(item)
-        # What no selector and no name asks for.
+        # An object that no selector or name matches.
         here.api.control.put(world.pod("another"))
         if "labelSelector" not in recorded["request"]["query"] and "pods" in recorded["request"]["path"]:
             here.api.control.remove("Pod", "another", "ml-team")
@@ -68,7 +68,7 @@ def test_objects_come_back_as_they_were(name: str) -> None:
 
 
 def test_the_status_column() -> None:
-    """STATUS, READY and RESTARTS of kubectl's table, for every recorded state whose pod is recorded too."""
+    """STATUS, READY and RESTARTS in kubectl's table, for every recorded state with a recorded pod."""
     table = load("podstates/table")["response"]["body"]
     listed = [load(name)["response"]["body"] for name in names("podstates/*.json") if "table" not in name]
     pods = {pod["metadata"]["name"]: pod for pod in listed if pod["kind"] == "Pod"}
@@ -83,7 +83,7 @@ def test_the_status_column() -> None:
         found = {row["cells"][0]: row["cells"] for row in body["rows"]}
         differ = {}
         for name, cells in rows.items():
-            # A pod that was changing had moved on between the two recordings.
+            # A changing pod had another state in the second recording.
             if found[name][1:3] != cells[1:3]:
                 differ[name] = (found[name][:3], cells[:3])
         assert set(differ) <= {"st-crashloop", "st-imagepullbackoff", "st-init-crash"}, differ
@@ -103,7 +103,7 @@ REFUSED = [
 
 
 def top_of(name: str) -> Object:
-    """The object that a mutation met, from the dry run beside it."""
+    """The object before the mutation, from the dry run recorded with it."""
     kind = name.removeprefix("mutations/").partition("-")[0]
     if kind == "pod":
         obj: Object = json.loads(json.dumps(load("mutations/pod-activedeadline.after")["response"]["body"]))
@@ -128,7 +128,7 @@ def test_refused_mutations(name: str) -> None:
         if "rv-mismatch" in name:
             body["message"] = body["message"].replace(obj["metadata"]["resourceVersion"], "12571")
         if "job-suspend.uid-conflict" in name and "mutations/job-" in name:
-            # The real server has more to say about a Job's labels; the first cause is the one of the UID.
+            # The real server reports more errors about a Job's labels; the first cause is about the UID.
             assert body["details"]["causes"][0] == wanted["body"]["details"]["causes"][0]
             return
         if wanted["body"].get("message", "").startswith(' "" is invalid'):
@@ -156,7 +156,7 @@ ACCEPTED = [
     "trainjob-suspend.dryrun",
     "pytorchjob-suspend.dryrun",
 ]
-#: What must be the same in the answer, where the answer is the object.
+#: Fields that must be equal if the answer is the object.
 MARKS = ("deletionGracePeriodSeconds", "finalizers", "generation", "uid", "name")
 
 

@@ -1,4 +1,4 @@
-"""Logs, rights and discovery of the test API server against what a real one answered."""
+"""Logs, permissions and discovery of the test API server, compared with recordings of a real one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_refused_logs(name: str) -> None:
 
 @pytest.mark.parametrize("name", names("logs/state.*.json"))
 def test_logs_of_states(name: str) -> None:
-    """The pod of `podstates/` is put as it was; where it had printed something, so has it here."""
+    """The pod of `podstates/` is restored, with output if it had printed any."""
     recorded = load(name)
     state = name.removeprefix("logs/state.").removesuffix(".init")
 
@@ -61,7 +61,7 @@ def test_logs_of_states(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tail", "tail0", "limitBytes", "sinceTime", "timestamps"])
 def test_logs_of_a_recorded_file(name: str, tmp_path: Any) -> None:
-    """The recorded log with its stamps is the file; each option gives what the real server gave of it."""
+    """The recorded log with timestamps is the file; each option returns the same as the real server."""
     whole = load("logs/timestamps")["response"]["body"]
     recorded = load(f"logs/{name}")
     path = tmp_path / "log"
@@ -73,7 +73,7 @@ def test_logs_of_a_recorded_file(name: str, tmp_path: Any) -> None:
         status, _, body = await here.send(recorded["request"])
         assert status == 200
         wanted = recorded["response"]["body"]
-        # The log had grown by a line or two between the recordings.
+        # The log grew by a line or two between the recordings.
         if name in ("tail", "sinceTime"):
             assert body.splitlines()[0].split(" ")[-2:] == wanted.splitlines()[0].split(" ")[-2:] or body in whole
         if name in ("tail0", "limitBytes", "timestamps"):
@@ -82,7 +82,7 @@ def test_logs_of_a_recorded_file(name: str, tmp_path: Any) -> None:
     world.run(work)
 
 
-# who may what
+# permissions
 
 AUTH = [name for name in names("auth/*.json") if not name.startswith(("auth/ssrr.admin", "auth/whoami"))]
 

@@ -1,4 +1,4 @@
-"""exec of the test API server against a real one: the same handshakes, refusals and frames."""
+"""exec of the test API server compared with a real one: the same handshakes, refusals and frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = needs_recordings
 
 # exec
 
-#: Not replayed: they need what this machine has not, or take long, or are about clients that leave.
+#: Not replayed: they need something that this machine lacks, take long, or are about disconnecting clients.
 LEFT_OUT: tuple[str, ...] = (
     "orphan",
     "oom",
@@ -58,12 +58,12 @@ def channels(frames: list[tuple[int, bytes]]) -> dict[int, bytes]:
 
 
 def plain_outcome(data: bytes) -> bytes:
-    """Channel 3 without the container's ID and the path of the shell."""
+    """Channel 3 without the container ID and the shell's path."""
     return re.sub(rb"[0-9a-f]{62,64}", b"ID", data)
 
 
 def whole(request: Object) -> Object:
-    """A request whose long argument was cut in the recording, made whole again."""
+    """A request with its long argument restored, which was cut in the recording."""
     arguments = request["query"].get("command", [])
     found = re.search(r"y\.\.\.\((\d+) characters in all\)$", arguments[-1]) if arguments else None
     if found is None:
@@ -93,7 +93,7 @@ def test_frames(name: str) -> None:
                 text = message.type is aiohttp.WSMsgType.TEXT
                 data = message.data.encode() if text else message.data
                 found.append((data[0], data[1:]))
-            # Not the socket's own word: that is another one where the server was gone before it could answer.
+            # Not the close message of the socket: it differs if the server disconnected before it could answer.
             assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1000)
         wanted = [frame for frame in recorded["frames"] if frame.get("dir") == "in" and frame.get("opcode") in (1, 2)]
         assert len(wanted[0]["base64"]) == 4, "the recording begins with an empty frame"

@@ -1,4 +1,4 @@
-"""The cluster that the recordings were made on, as far as their requests need it, and a client to replay them."""
+"""The recorded cluster, as far as the recorded requests need it, and a client that replays them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.apiserver.server import ApiServer
 
 Object = dict[str, Any]
 
-#: Programs of the recorded image: there was no bash and no nvidia-smi.
+#: Programs in the recorded image, which had no bash and no nvidia-smi.
 PROGRAMS = ("sh", "python3", "cat", "sleep", "true", "wc", "id", "stty", "tty", "date")
 
 PODS = {"verbs": ["get", "list", "watch"], "apiGroups": [""], "resources": ["pods"], "namespace": "ml-team"}
@@ -42,7 +42,7 @@ USERS = {
 
 
 def pod(name: str, *containers: str, node: str | None = "node1", **spec: Any) -> Object:
-    """A pod of the name space of the recordings."""
+    """A pod in the recordings' namespace."""
     names = containers or ("main",)
     made = {"containers": [{"name": one, "image": "x"} for one in names], "restartPolicy": "Never", **spec}
     if node:
@@ -51,7 +51,7 @@ def pod(name: str, *containers: str, node: str | None = "node1", **spec: Any) ->
 
 
 def in_state(made: Object, state: Object, phase: str, last: Object | None = None) -> Object:
-    """A pod whose containers are all in `state`."""
+    """The pod with all containers in `state`."""
     statuses = [
         podstatus.one_container(spec, state, last or {}, 1 if last else 0, "containerd://1")
         for spec in made["spec"]["containers"]
@@ -61,7 +61,7 @@ def in_state(made: Object, state: Object, phase: str, last: Object | None = None
 
 @dataclass
 class World:
-    """A running server and a client of it."""
+    """A running server and its client."""
 
     api: ApiServer
     session: aiohttp.ClientSession
@@ -69,7 +69,7 @@ class World:
     async def send(
         self, request: Object, *, path: str | None = None, body: Any = None
     ) -> tuple[int, dict[str, str], Any]:
-        """Replay a recorded request: status, headers and the body (parsed where it is JSON)."""
+        """Replay a recorded request; returns status, headers and the body (parsed if it is JSON)."""
         url = self.url(request, path)
         headers = self.headers(request)
         data = body if body is not None else request.get("body")
@@ -93,7 +93,7 @@ class World:
 
 
 def run(work: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    """Run `work` on a fresh world: users, pods for exec and logs, and no job."""
+    """Run `work` on a new world: users, pods for exec and logs, and no job."""
 
     async def main() -> None:
         async with ApiServer() as api:
@@ -135,12 +135,12 @@ def _fill(api: ApiServer) -> None:
     control.put(in_state(pod("x-py-init", initContainers=[{"name": "setup"}]), starting, "Pending"))
 
 
-#: Fields of a Status that matter.
+#: The relevant fields of a Status.
 PARTS = ("kind", "status", "reason", "message", "details", "code")
 
 
 def same_refusal(found: Any, recorded: Any) -> None:
-    """Fail where a refusal differs from the recorded one in a part that matters."""
+    """Fail if a refusal differs from the recorded one in a relevant field."""
     if isinstance(recorded, dict):
         assert {key: found.get(key) for key in PARTS} == {key: recorded.get(key) for key in PARTS}
     else:

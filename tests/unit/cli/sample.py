@@ -1,4 +1,4 @@
-"""A small app on the same parser and runtime, so that they are tested apart from the real commands.
+"""A small app with the same parser and runtime, to test them without the real commands.
 
 Run as a program: `python -m tests.unit.cli.sample ARGS...`.
 """
@@ -21,7 +21,7 @@ from atlctl.cli.parser import Group, Lazy, new_app, parse_and_run
 from atlctl.i18n import Message
 from atlctl.jobs.errors import NothingMatched
 
-#: What the last command was called with.
+#: The arguments of the last command.
 seen: dict[str, Any] = {}
 
 
@@ -53,14 +53,14 @@ inner.callback()(real_app._group_root)
 
 
 def run(*argv: str) -> int:
-    """Parse and run in this process; the exit code. Errors are told on descriptors 1 and 2."""
+    """Parse and run in this process; returns the exit code. Errors are written to descriptors 1 and 2."""
     seen.clear()
     command = get_command(app)
     return runtime.guard(argv, lambda: parse_and_run(command, argv), peek=lambda: real_app.peek(argv))
 
 
 def parse(*argv: str) -> dict[str, Any]:
-    """What a command is called with. Raises UsageError."""
+    """The arguments that a command gets. Raises UsageError."""
     seen.clear()
     runtime._current = runtime.Context()
     parse_and_run(get_command(app), argv)
@@ -68,7 +68,7 @@ def parse(*argv: str) -> dict[str, Any]:
 
 
 def act(what: str) -> int:
-    """Ways a command can go, for tests of the runtime in a process of its own."""
+    """Possible ends of a command, for tests of the runtime in a separate process."""
     ctx = runtime.context()
     if what == "fail":
         raise NothingMatched("no job is called 'x\x1b[2J'", "see: atlctl jobs")

@@ -1,4 +1,4 @@
-"""What is read of a living or ended job before it is diagnosed."""
+"""Data read from a running or ended job for a diagnosis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER = "/tmp/torchelastic_a/run_b"
 
 @dataclass
 class Source:
-    """A backend that has logs and files by worker; a worker without a log cannot be reached."""
+    """A backend with logs and files by worker; a worker without a log is unreachable."""
 
     logs: dict[str, list[LogLine]]
     files: dict[str, bytes] = field(default_factory=dict)

@@ -189,7 +189,7 @@ def test_names_that_are_shown_need_no_quoting(name):
 def test_quotes_are_taken_off_as_a_shell_does(text):
     double = "".join(f"\\{letter}" if letter in '"\\$`' else letter for letter in text)
     plain = "".join(f"\\{letter}" for letter in text)
-    for quoted in (shlex.quote(text), plain, f'"{double}"', f'"{double}'):  # the last one is not yet closed
+    for quoted in (shlex.quote(text), plain, f'"{double}"', f'"{double}'):  # the last one is not closed yet
         assert complete._unquoted(quoted) == text
 
 

@@ -1,4 +1,4 @@
-"""The file in which a terminal's current job is remembered: whose it is, who may write it, when it goes."""
+"""The file with a terminal's current job: its owner, permissions, and removal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRAIN = Used("pytorchjobs.kubeflow.org/train", "uid-1", {"backend": "kubernetes"
 
 
 class Terminals:
-    """Session leaders: processes that stand for the shells of terminals."""
+    """Session leaders: processes like a terminal's shell."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch
@@ -93,7 +93,7 @@ def test_closed_terminals_are_forgotten(terminals: Terminals) -> None:
     ("session", "kept"),
     [
         ({"boot_id": "another", "host": "another machine"}, True),
-        ({"boot_id": "another"}, False),  # this machine before it was started anew
+        ({"boot_id": "another"}, False),  # this machine before its restart
         ({"pid_namespace": "pid:[1]"}, True),
     ],
 )

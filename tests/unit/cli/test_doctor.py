@@ -1,4 +1,4 @@
-"""What `doctor` makes of what a server answers, and how it tells it."""
+"""How `doctor` judges and reports a server's answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kind(group: str, version: str, plural: str) -> Object:
 
 
 class Cluster:
-    """An `Api` of ready answers; an exception among them is raised. `denied`: `VERB RESOURCE` that are not allowed."""
+    """An `Api` with prepared answers; exceptions are raised. `denied`: forbidden `VERB RESOURCE` pairs."""
 
     server, context, namespace = "https://example.invalid", "test", "team"
 
@@ -128,7 +128,7 @@ def test_resources_with_the_same_verbs_are_told_together() -> None:
     report, _ = examined("get pods/exec", "create pods/exec", "list events")
     assert text(report, "rights.exec").endswith("not allowed to get, create pods/exec")
     shown = report_text(report, Streams(), "en")
-    assert shown.count("fix: give the Role") == 1  # of two checks in a row, below the second
+    assert shown.count("fix: give the Role") == 1  # the second of two checks in a row
 
 
 def test_who_is_not_known_is_asked_nothing_more() -> None:
@@ -147,7 +147,7 @@ def test_who_is_not_known_is_asked_nothing_more() -> None:
     ],
 )
 def test_who_is_nobody(answers: Mapping[str, Any]) -> None:
-    """Anybody may ask for the version, also with a token that is no good."""
+    """Any user can read the version, even with an invalid token."""
     report, _ = examined(**answers)
     assert report.exit_code == 4
     assert report.role == []

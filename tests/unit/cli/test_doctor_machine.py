@@ -1,4 +1,4 @@
-"""What `doctor` makes of this machine, whatever its faults."""
+"""How `doctor` judges this machine, whatever its faults."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_job_on_hosts_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, is
     record.write_text("{}")
     assert choice("started") == Choice("ssh", "ssh_job", "started")
     assert choice("../ssh/started") == Choice("kubernetes", "configured")
-    # In a worker that `ssh run` has started.
+    # In a worker started by `ssh run`.
     monkeypatch.setenv("ATLCTL_WORKER", "gpu1")
     monkeypatch.setenv("ATLCTL_JOB", "started")
     assert choice() == Choice("ssh", "worker", "gpu1")
@@ -158,7 +158,7 @@ def test_a_folder_that_others_may_look_into(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("home", ["x/y", "x", "."])
 def test_a_relative_home_is_looked_at_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
-    """`dirname` of its first folder is empty, and that of an empty path, too."""
+    """`dirname` of its first folder is empty, and so is that of an empty path."""
     monkeypatch.chdir(tmp_path)
     assert machine._room(os.path.join(home, ".local", "state", "atlctl")) > 0
 
@@ -170,7 +170,7 @@ def test_a_disk_with_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_folder_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may write everywhere, so the system's answers are made up."""
+    """Root can write everywhere, so the system's answers are mocked."""
     full = SimpleNamespace(f_blocks=1000, f_bavail=0)
     with monkeypatch.context() as patch:
         patch.setattr(os, "statvfs", lambda path: full)
@@ -251,7 +251,7 @@ def test_the_locale(env: dict[str, str], found: str, language: str, by: str | No
     told = report.data["machine"]["locale"]
     assert (told["language"], told["language_by"]) == (language, by)
     assert ("Chinese (" in text(report, "locale")) == (language == "zh")
-    if found == "warn":  # a fix does not take the language away
+    if found == "warn":  # a fix keeps the language
         assert fix(report) == f"export LC_ALL={'zh_CN' if language == 'zh' else 'C'}.UTF-8"
 
 
@@ -294,7 +294,7 @@ def test_who_has_no_name_here(monkeypatch: pytest.MonkeyPatch) -> None:
     assert text(report, "user") == "uid 4000000000, which has no name here"
 
 
-# What is installed
+# Installed packages
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What `doctor` makes of what workers and hosts tell, however odd, many or late they are."""
+"""How `doctor` judges the reports of workers and hosts, however unusual, numerous or late."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lines(report: DoctorReport, name: str) -> list[tuple[str, str]]:
 def tells(
     torch: object = "2.13.0+cu130", wall: float | None = None, sought: object = None, **facts: object
 ) -> Callable[[Stream], Awaitable[None]]:
-    """A worker of an ordinary image, but for `facts`."""
+    """A worker with a normal image, except for `facts`."""
 
     async def script(stream: Stream) -> None:
         await stream.ask()
@@ -52,7 +52,7 @@ def tells(
 
 
 def asked(scripts: dict[int, Any], count: int = 4, seconds: float = 5) -> DoctorReport:
-    """`count` workers; those without a script are ordinary."""
+    """Check `count` workers; those without a script are normal."""
     report, all_workers = DoctorReport(), [worker(index) for index in range(count)]
     executor = Scripted({one.name: scripts.get(one.index, tells()) for one in all_workers})
     asyncio.run(job.check_workers(report, executor, all_workers, seconds, "-j big", clocks=True))
@@ -202,7 +202,7 @@ def test_what_is_sent_looks_for_torch_and_the_agent_is_told_not_to_import_it() -
         await tells()(_Said(stream))
 
     class _Said(Stream):
-        """What came first is over."""
+        """A stream after its first message."""
 
         def __init__(self, inner: Stream) -> None:
             self.events, self.sent = inner.events, inner.sent
@@ -288,7 +288,7 @@ def test_a_host_of_two_logins_is_told_twice() -> None:
 
 
 class Jobs:
-    """A backend that finds one job, or fails to."""
+    """A backend that finds one job, or fails."""
 
     def __init__(self, name: str = "kubernetes") -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""How a diagnosis reaches the user: document or panel, language, exit code."""
+"""How a diagnosis is shown: JSON or panel, language, exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.diagnosis.causes import CAUSE, ONE, command, doubtful, found, pl
 
 
 class Screen:
-    """What was printed."""
+    """The printed output."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.text = ""

@@ -1,4 +1,4 @@
-"""Held workers where only their logs tell."""
+"""Held workers that are known only from their logs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from atlctl.jobs.model import DOUBTFUL_REASON, Job, State, Worker
 
 
 class Source:
-    """A backend of which only logs are asked."""
+    """A backend for which only logs are requested."""
 
     name = "kubernetes"
 

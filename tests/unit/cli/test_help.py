@@ -125,7 +125,7 @@ def test_lines_keep_to_the_width(lang, width):
     body = text.split(translated(helptext.COMMANDS, lang))[1]
     for line in body.splitlines():
         cells = sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in line)
-        # A spelling that is longer than its column stands on a line of its own.
+        # Options longer than their column are on a separate line.
         assert cells <= width or line.strip().startswith("-"), line
 
 
@@ -156,7 +156,7 @@ def test_examples_are_the_same_commands_in_both_languages():
 
 
 def test_examples_are_valid_command_lines():
-    """Every example line parses: no option in it is unknown."""
+    """Every example can be parsed: it contains no unknown option."""
     import shlex
 
     from atlctl.cli.completion.complete import position

@@ -1,4 +1,4 @@
-"""The hint that puts a package beside atlctl fits the way in which atlctl was installed."""
+"""The hint for adding a package fits the way in which atlctl was installed."""
 
 from __future__ import annotations
 

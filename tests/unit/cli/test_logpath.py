@@ -1,4 +1,4 @@
-"""Files inside workers: what is listed, how it is read, and how it joins what the log says."""
+"""Files inside workers: listing, reading, and joining with the log."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def at(story, line_no):
     return proof.file, proof.line_no
 
 
-# The list.
+# Listing.
 
 
 def listing(pattern, folder, limit=logpath.MAX_FILES):
@@ -87,7 +87,7 @@ def test_a_pattern_is_matched_and_never_run(tmp_path):
 
 
 def test_what_is_no_file_is_not_opened(tmp_path):
-    os.mkfifo(tmp_path / "pipe.log")  # opening it would wait for ever
+    os.mkfifo(tmp_path / "pipe.log")  # opening it would block
     (tmp_path / "gone.log").symlink_to("nowhere")
     assert listing("*.log", tmp_path)[:2] == ([], ["pipe.log is not a regular file and was not opened"])
     assert listing("/dev/null", tmp_path)[:2] == ([], ["/dev/null is not a regular file and was not opened"])
@@ -236,11 +236,11 @@ def test_a_host_that_several_workers_have_is_none():
     ]
 
 
-# Reading, with workers that are not there.
+# Reading, with unreachable workers.
 
 
 class Fake:
-    """An executor and its executions: each command gets the next list of events of its worker."""
+    """An executor and its executions: each command gets the next event list of its worker."""
 
     def __init__(self, events, delay=0.0):
         self.events = events

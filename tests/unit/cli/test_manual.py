@@ -1,4 +1,4 @@
-"""The pages that are made from the command table: Markdown and man pages."""
+"""Pages generated from the command table: Markdown and man pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.needs import needs
 
 ROOT = Path(__file__).parents[3]
 PAGES = list(pages())
-#: Variables between parts of atlctl, which nobody sets by hand.
+#: Internal variables between parts of atlctl, not set by users.
 INTERNAL = {
     "ATLCTL_EXEC",
     "ATLCTL_SMOKE_SECONDS",
@@ -70,7 +70,7 @@ def test_man_shows_every_page_without_a_warning(place):
             text=True,
             check=True,
         )
-        # A line of Chinese has no blanks that could be stretched.
+        # A Chinese line has no spaces that could be stretched.
         assert [line for line in shown.stderr.splitlines() if "cannot adjust line" not in line] == [], path.name
         usage = next(line for line in path.read_text("utf-8").splitlines() if line.startswith(".B atlctl"))
         assert usage.removeprefix(".B ").replace("\\-", "-") in re.sub(r"\s+", " ", shown.stdout)

@@ -1,4 +1,4 @@
-"""Names for completion: where they are read, how the cache is written and who may have a say in it."""
+"""Names for completion: sources, cache files, and trusted owners."""
 
 from __future__ import annotations
 
@@ -285,25 +285,25 @@ def test_one_refresh_at_a_time(kubeconfig, monkeypatch):
     assert cache._claimed()
     assert not cache._claimed()
     lock = os.path.join(cache.folder(), cache.LOCK)
-    for moment in (time.time() - cache.LIMIT - 10, time.time() + 1000):  # left behind; from a clock that was wrong
+    for moment in (time.time() - cache.LIMIT - 10, time.time() + 1000):  # left behind; from a wrong clock
         os.utime(lock, (moment, moment))
         assert cache._claimed()
         assert not cache._claimed()
 
 
 def test_the_refresh_has_neither_terminal_nor_descriptors(kubeconfig, isolated, monkeypatch):
-    """Also none that somebody else has opened."""
+    """Not even descriptors opened by other code."""
     told = isolated / "told"
     fake = isolated / "python"
     looks = 'readlink /proc/$$/fd/*; cut -d" " -f5,6,7 /proc/$$/stat; echo $$ "$1"'
     fake.write_text(f"#!/bin/sh\n{{ {looks}; }} > {told}.new\nmv {told}.new {told}\n")
     fake.chmod(0o755)
     read, write = os.pipe()
-    os.set_inheritable(write, True)  # as a shell hands its own on
+    os.set_inheritable(write, True)  # as a shell passes its descriptors on
     monkeypatch.setattr("sys.executable", str(fake))
     cache.refresh([scope_of()])
     os.close(write)
-    assert os.read(read, 1) == b""  # its end, though the refresh may still run
+    assert os.read(read, 1) == b""  # the end of the pipe, although the refresh may still be running
     os.close(read)
     assert proc.wait_until(told.exists)
     *links, session, last = told.read_text().splitlines()

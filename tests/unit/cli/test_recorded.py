@@ -1,4 +1,4 @@
-"""Which worker held which rank, from the recording of a job."""
+"""The ranks of workers, from the recording of a job."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_without_a_recording_what_was_seen_stays() -> None:
 
 
 def recording(folder: Path, uid: str = "uid-1", mode: int = 0o700) -> str:
-    """A recording in a folder of the user's choice."""
+    """A recording in a folder chosen by the user."""
     folder.mkdir(parents=True)
     about = {"name": "train", "kind": "PyTorchJob", "uid": uid, "state": "Failed"}
     workers = [{"name": "worker-0", "index": 0, "uid": "pod-0"}]

@@ -1,4 +1,4 @@
-"""The way out of a command, seen from outside: processes, signals, pipes, a terminal."""
+"""The end of a command, seen from outside: processes, signals, pipes, a terminal."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_full_disk_is_an_error():
 
 
 def in_terminal(*argv, keys=()):
-    """Run under a controlling terminal; returns (exit code, what was shown, attributes before and after)."""
+    """Run with a controlling terminal; returns (exit code, output, terminal attributes before and after)."""
     pid, master = pty.fork()
     if pid == 0:
         os.chdir(ROOT)

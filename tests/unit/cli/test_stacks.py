@@ -1,4 +1,4 @@
-"""`stacks` as text."""
+"""The text output of `stacks`."""
 
 from __future__ import annotations
 

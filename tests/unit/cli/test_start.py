@@ -1,4 +1,4 @@
-"""What starting costs: CPU time of child processes, as ratios measured in the same run."""
+"""The cost of starting: CPU time of child processes, as ratios measured in the same run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAIN = "from atlctl.__main__ import main; main()"
 
 
 def cpu(code, *argv, runs=7):
-    """Seconds of CPU, user and system, best of several runs."""
+    """CPU seconds (user and system), the best of several runs."""
     best = float("inf")
     for _ in range(runs):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -30,7 +30,7 @@ def cpu(code, *argv, runs=7):
 
 
 def loaded(*argv):
-    """Modules in memory after a command line was answered."""
+    """Modules in memory after a command line has run."""
     code = (
         "import sys\nfrom atlctl.__main__ import main\n"
         "try: main()\nexcept SystemExit: pass\n"
@@ -54,7 +54,7 @@ def test_completion_costs_a_few_times_python(isolated, monkeypatch):
 
 @pytest.fixture
 def cached(isolated, monkeypatch):
-    """A cluster with as many jobs as fit into the cache, and a hostfile of a thousand hosts."""
+    """A cluster with the maximum number of jobs in the cache, and a hostfile of a thousand hosts."""
     (isolated / "kubeconfig").write_text("{}")
     (isolated / "hosts").write_text("gpu[0001-1000]\n")
     monkeypatch.setenv("KUBECONFIG", str(isolated / "kubeconfig"))
@@ -70,7 +70,7 @@ def test_completion_from_a_full_cache_costs_a_few_times_python(cached):
 
 @pytest.mark.parametrize("words", [("ps", "-j", ""), ("exec", "-j", "job-1", "-w", ""), ("-n", ""), ("--context", "")])
 def test_completion_imports_only_what_is_light(words, cached):
-    """Neither dataclasses nor anything else that takes longer than what reads names."""
+    """Neither dataclasses nor any other module that is slower than reading the names."""
     out, modules = loaded("--complete", "zsh", str(len(words)), "atlctl", *words)
     assert out
     _, bare = loaded("--version")
@@ -115,7 +115,7 @@ def test_version_of_the_slow_path_is_the_same():
 
 
 def test_running_a_command_needs_no_pydantic():
-    """typer converts through it otherwise, which costs more CPU than all the rest of the start."""
+    """typer would use it for conversions, which takes more CPU time than the rest of the start."""
     _, modules = loaded("jobs", "-o", "json")
     assert "pydantic" not in modules
     assert "atlctl.cli.commands.jobs" in modules
@@ -133,7 +133,7 @@ def cluster():
 
 @pytest.mark.parametrize("certificate", [False, True])
 def test_ps_with_static_credentials_imports_only_what_it_needs(certificate, cluster, monkeypatch):
-    """The `kubernetes` package alone takes as much CPU to import as all the rest of the command, aiohttp half of it."""
+    """Importing `kubernetes` takes as much CPU time as the rest of the command, and aiohttp half of that."""
     monkeypatch.setenv("KUBECONFIG", str(cluster.write_kubeconfig("static", certificate=certificate)))
     out, modules = loaded("ps", "-l", "job=x")
     assert "w-3" in out

@@ -44,7 +44,7 @@ def test_no_script_evaluates_an_answer():
     for shell, text in SCRIPTS.items():
         code = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
         assert "eval" not in code, shell
-    # What compgen is given is what the user has typed, and its -W, which would expand an answer, is not used.
+    # compgen gets the user's input, and its option -W, which would expand an answer, is not used.
     bash = SCRIPTS["bash"]
     assert bash.count("compgen ") == bash.count('compgen "$2" -- "$current"') == 1
     kinds = re.findall(r"^ +.* __atlctl_else (.*) ;;$", bash, re.MULTILINE)

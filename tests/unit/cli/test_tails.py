@@ -1,4 +1,4 @@
-"""Logs read from their ends give what whole ones give, and no more is read than is needed."""
+"""Logs read from their ends give the same result as whole logs, and no more is read than needed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class End:
 
 
 class Reader:
-    """A log as lines with stamps; `broken` after so many answers."""
+    """A log as lines with timestamps; `broken` after this number of answers."""
 
     def __init__(self, lines: list[bytes], new_sink: Callable[[], Scan], broken: int | None) -> None:
         self.lines, self.new_sink, self.broken = lines, new_sink, broken
@@ -106,7 +106,7 @@ def told(found: Diagnosis) -> object:
 
 
 def training(until: bytes, count: int) -> list[bytes]:
-    """`count` lines of a training before the stamp `until`, ten a second."""
+    """`count` lines of a training before the timestamp `until`, ten per second."""
     end = datetime.fromisoformat(until[:19].decode()).replace(tzinfo=UTC)
     stamps = (end - timedelta(seconds=(count - at) / 10) for at in range(count))
     return [f"{stamp:%Y-%m-%dT%H:%M:%S.%f}000Z step {at} loss 1.25\n".encode() for at, stamp in enumerate(stamps)]
@@ -118,7 +118,7 @@ def test_a_long_training_before_it_changes_no_answer(case: Path) -> None:
     for path in sorted(case.glob("*.ts.log")):
         lines = path.read_bytes().splitlines(keepends=True)
         stamp = next((line for line in lines if line[:2] == b"20"), b"2026-11-20T17:00:00")
-        # Not behind the first lines: what a job says of itself when it starts stands far above its failure.
+        # Added before all lines: the first lines of a job are far before its failure.
         logs[path.name.removesuffix(".ts.log")] = [*training(stamp, 9_000), *lines]
     source = Ends(logs)
     found = read(source)
@@ -128,7 +128,7 @@ def test_a_long_training_before_it_changes_no_answer(case: Path) -> None:
 
 
 def failing() -> dict[str, list[bytes]]:
-    """Worker 1 fails, worker 0 loses it, and worker 2 says nothing; each after a long training."""
+    """Worker 1 fails, worker 0 loses it, worker 2 logs nothing; each after a long training."""
     culprit = Log(1).trace(1.1, 1, OWN).ended(1.4, 1, closed=(0,))
     victim = Log(0).trace(1.2, 0, closed_by(1)).trace(1.2, 1, closed_by(1)).ended(1.6, 0, closed=(1,))
     logs = {}

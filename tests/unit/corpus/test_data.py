@@ -1,4 +1,4 @@
-"""The committed cases are what `cases*.py` declare, whole, small, and name no machine."""
+"""The committed cases match `cases*.py`, are complete and small, and name no machine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.corpus.make import DATA
 
 NAMES = [case.name for case in CASES]
 _STAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) (.*)", re.DOTALL)
-#: What may follow a slash at the start of a word: cleaned folders, made-up ones, keys of torch's store. Anything else
-#: would be this machine's.
+#: Allowed names after a slash at the start of a word: cleaned folders, made-up ones, keys of torch's store. Others
+#: would be from this machine.
 _FOLDERS = {
     "default_pg",
     "opt",
@@ -41,7 +41,7 @@ def document(case: Case) -> dict[str, Any]:
 
 
 def logs(case: Case) -> dict[str, bytes]:
-    """The plain logs, by the worker's name."""
+    """The plain logs, by worker name."""
     return {
         path.name.removesuffix(".log"): path.read_bytes()
         for path in (DATA / case.name).glob("*.log")
@@ -86,7 +86,7 @@ def test_truth_is_the_declared_one(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_truth_agrees_with_events_and_actions(case: Case) -> None:
-    """Every named process wrote that it would fail, or something was done to it from outside."""
+    """Every named process announced its failure, or was changed from outside."""
     written = document(case)
     truth = written["truth"]
     named = truth.get("any_of", [truth] if case.kind == "rank" else [])

@@ -1,4 +1,4 @@
-"""The maker: texts are cleaned, plans that went wrong are refused, and one real case comes out as the committed one."""
+"""The maker cleans texts and rejects failed plans; one real case equals the committed one."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_worker_may_have_a_shell_script_around_its_torchrun(tmp_path: Path) ->
 
 
 def test_the_folder_of_a_worker_may_be_special(tmp_path: Path) -> None:
-    """Each has the scripts, and no other worker's files."""
+    """Each folder has the scripts, and no files of other workers."""
     for number, (name, special) in enumerate(
         [
             (
@@ -176,7 +176,7 @@ def test_options_of_one_worker_come_after_those_of_all(tmp_path: Path) -> None:
 
 
 def test_the_time_of_a_fault_is_the_true_one(tmp_path: Path) -> None:
-    """The process that fails writes it by the wrong clock that its worker has."""
+    """The failing process writes it with its worker's wrong clock."""
     path = tmp_path / "event.json"
     for worker, at_true in (("worker-1", 100), ("worker-0", 140)):
         path.write_text(json.dumps({"node": worker, "at_true": 140.0}))
@@ -247,7 +247,7 @@ def test_rendezvous_options_are_one(tmp_path: Path) -> None:
 
 
 def names(folder: Path) -> set[str]:
-    """The files of a case; what torchelastic draws by chance is left out."""
+    """The files of a case, without torchelastic's random names."""
     paths = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return {re.sub(r"torchelastic_\w{8}/corpus_\w{8}", "torchelastic_X/corpus_X", path) for path in paths}
 
@@ -258,7 +258,7 @@ def test_a_case_made_anew_is_the_committed_one(tmp_path: Path) -> None:
     case = find("exception_recorded_last_rank")
     make.make(case, tmp_path)
     committed, fresh = make.DATA / case.name, tmp_path / case.name
-    # A peer that is ended before it raised leaves no error file: only the culprit's is certain.
+    # A peer killed before it raised leaves no error file: only the culprit's is certain.
     assert {name for name in names(fresh) ^ names(committed) if "/attempt_0/" not in name} == set()
     assert "files/worker-1_tmp/torchelastic_X/corpus_X/attempt_0/1/error.json" in names(fresh)
     old, new = (json.loads((folder / "case.json").read_text()) for folder in (committed, fresh))

@@ -1,4 +1,4 @@
-"""The synthetic cases of many ranks: same bytes for a seed, logs that bear the truth, blocks that parse back."""
+"""Synthetic cases with many ranks: reproducible by seed, logs that contain the truth, blocks that can be parsed."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from tests.corpus.score import Answer, score
 SMALL = Size(4, 2)
 SEEDS = range(6)
 UNDECIDED = {"straggler", "culprit_unseen"}
-#: Cases in which one rank is silent while all others' watchdogs time out.
+#: Cases with one silent rank, on which all other watchdogs time out.
 SILENT = ("hang", "other_collective")
 _STAMPED = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) (.*)", re.DOTALL)
 _CAUGHT = re.compile(
     r"(?:\[rank(\d+)\]:)?\[E.{0,30}ProcessGroupNCCL\.cpp:\d+\] \[Rank (\d+)\] Watchdog caught.*?(WorkNCCL.*?),"
 )
-#: What may follow a slash at the start of a word; anything else would be a machine's.
+#: Allowed names after a slash at the start of a word; others would be from a machine.
 _FOLDERS = {"opt", "workspace", "tmp", "lib", "data", "checkpoints", "pytorch"}
 
 
 def logs(folder: Path) -> dict[str, str]:
-    """The plain logs, by the worker's name."""
+    """The plain logs, by worker name."""
     return {
         path.name.removesuffix(".log"): path.read_bytes().decode()
         for path in sorted(folder.glob("*.log"))
@@ -48,7 +48,7 @@ def logs(folder: Path) -> dict[str, str]:
 
 
 def timed_out(texts: dict[str, str]) -> set[int]:
-    """Global ranks whose watchdog says so."""
+    """Global ranks whose watchdog reports a timeout."""
     return {int(match[1] or match[2]) for text in texts.values() for match in _CAUGHT.finditer(text)}
 
 
@@ -64,7 +64,7 @@ def ranks_on(document: dict[str, Any], workers: set[str]) -> set[int]:
 
 
 def use_profile(monkeypatch: pytest.MonkeyPatch, profile: Profile) -> None:
-    """Every job that may run this version does."""
+    """Use this version for every job that allows it."""
 
     def pick(rng: Random, least: tuple[int, int] = (2, 1)) -> Profile:
         return profile if profile.number >= least else PROFILES[-1]
@@ -133,7 +133,7 @@ def test_texts_are_whole_and_name_no_machine_and_no_truth(name: str, tmp_path: P
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.torch)
 @pytest.mark.parametrize("name", ["hang", "exception", "two_culprits", "killed", "import_error"])
 def test_blocks_parse_back(name: str, profile: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the agents meant is what the parser reads, in every version's layout."""
+    """The parser reads the agents' data correctly, in every version's layout."""
     meant: dict[str, list[Failed]] = {}
     original = agent.summary
 
@@ -166,7 +166,7 @@ def test_blocks_parse_back(name: str, profile: Profile, tmp_path: Path, monkeypa
 
 
 def blocks(text: str) -> list[Summary]:
-    """The agent's summaries through the product's own parser."""
+    """The agent's summaries, read by the product's parser."""
     parser = Summaries()
     for number, line in enumerate(text.encode().split(b"\n"), 1):
         parser.feed(clean_line(line), number)
@@ -174,7 +174,7 @@ def blocks(text: str) -> list[Summary]:
 
 
 def notes(text: str) -> list[AgentNote]:
-    """The agent's single lines through the product's own parser."""
+    """The agent's single lines, read by the product's parser."""
     found = (parse_note(line, number) for number, line in enumerate(text.encode().split(b"\n"), 1))
     return [note for note in found if note is not None]
 
@@ -250,7 +250,7 @@ def test_the_failure_stands_in_one_log_only(name: str, shows: str, tmp_path: Pat
 
 
 def early_restarts(folder: Path) -> set[str]:
-    """Workers whose first start found no address of the store's host."""
+    """Workers whose first start could not resolve the store's host."""
     return {worker for worker, text in logs(folder).items() if "gai error: -2" in text}
 
 
@@ -285,7 +285,7 @@ def test_good_runs_end_without_an_agents_failure(tmp_path: Path) -> None:
 
 
 def test_all_variants_occur(tmp_path: Path) -> None:
-    """Over some seeds: lost logs, an early restart, both rendezvous, orders that are not the workers' own."""
+    """In several seeds: lost logs, an early restart, both rendezvous types, ranks not in the workers' order."""
     seen: dict[str, set[object]] = defaultdict(set)
     for seed in range(20):
         document = render("hang", tmp_path, seed, Size(12, 2))
@@ -337,7 +337,7 @@ def test_clocks() -> None:
     assert clock.torch(noon) == "0401 19:59:59.857000"
     assert clock.asctime(noon) == "2026-04-01 19:59:59,857"
     assert clock.second(noon) == 1_775_044_799
-    assert Clock(steady=SECOND // 2).glog(noon) == "401 12:00:00.357123456"  # wraps, and nothing is carried
+    assert Clock(steady=SECOND // 2).glog(noon) == "401 12:00:00.357123456"  # wraps without a carry
 
 
 def test_a_log_joins_open_lines_and_can_be_cut() -> None:

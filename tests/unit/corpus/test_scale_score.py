@@ -1,4 +1,4 @@
-"""What is promised at scale, on small renderings of the synthetic cases; docs/en/corpus.md has 64 x 8 ranks."""
+"""The promised quality at scale, on small versions of the synthetic cases; docs/en/corpus.md has 64 x 8 ranks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.corpus.scale.opening import Size
 from tests.corpus.scale.rendering import CASES, render
 from tests.corpus.score import Evidence, details, score
 
-#: Workers and processes of each, and the seeds: the cases differ in who fails, who has no log and whose clock is off.
+#: Workers and processes of each case, and seeds: they vary the culprit, missing logs and wrong clocks.
 SIZE = Size(12, 4)
 SEEDS = (31, 32)
 MIN_RIGHT = 0.95
-#: Lines that the cascade may take on a screen.
+#: Maximum lines of the cascade on a screen.
 MAX_LINES = 10
 
 

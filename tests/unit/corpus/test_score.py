@@ -1,4 +1,4 @@
-"""The rules of the score, and what is scored today on the committed cases."""
+"""The scoring rules, and today's scores on the committed cases."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_method_never_sees_the_truth(tmp_path: Path) -> None:
 
 
 def always(confidence: str) -> Score:
-    """The score of a method that always blames worker 1's second process."""
+    """The score of a method that always blames the second process of worker 1."""
     return score("always", lambda folder: Answer("rank", "worker-1", 1, confidence))
 
 
@@ -105,7 +105,7 @@ def test_there_are_cases_of_every_kind() -> None:
     assert set(kinds()) == {"rank", "ranks", "node", "missing_node", "job", "external", "none", "undecided"}
 
 
-#: What is promised on the committed cases, as shares: right of all, `certain` of the decidable, right of the `likely`.
+#: The promised shares on the committed cases: right of all, `certain` of the decidable, right of the `likely`.
 MIN_RIGHT = 0.94
 MIN_CERTAIN = 0.6
 MIN_LIKELY_RIGHT = 0.9
@@ -130,7 +130,7 @@ def test_todays_score(scores: list[Score], capsys: pytest.CaptureFixture[str]) -
         assert likely >= MIN_LIKELY_RIGHT * (likely + item.count("wrong", "likely")), details(item)
         assert item.wrong_and_certain == 0, details(item)
         assert all(item.count("right") > 3 * other.count("right") for other in baselines)
-    # Error files only add.
+    # Error files only improve the result.
     for without, also in ((ours[0], ours[1]), (ours[2], ours[3])):
         assert also.count("right") >= without.count("right")
         assert also.count("wrong") <= without.count("wrong")

@@ -1,4 +1,4 @@
-"""Diagnoses made by hand, so that all about them is known."""
+"""Hand-made diagnoses with known contents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECOND = When(1795196832.0, 1.0)
 
 
 def after(seconds: float, resolution: float = 0.001) -> When:
-    """So long after START."""
+    """The time `seconds` after START."""
     return When(START + seconds, resolution)
 
 

@@ -1,4 +1,4 @@
-"""Flight-recorder dumps as torch writes them: the fields of a real one, with values of our own."""
+"""Flight-recorder dumps in torch's format, with the fields of a real dump and made-up values."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def document(entries: list[dict[str, Any]], groups: dict[str, str] | None = None
 
 
 def dump(data: bytes, rank: int) -> FlightDump:
-    """The parsed dump of a rank; fails where it cannot be read."""
+    """The parsed dump of a rank; fails if it cannot be read."""
     found, reason = parse_dump(data, f"nccl_trace_rank_{rank}")
     assert found is not None, reason
     return found

@@ -1,4 +1,4 @@
-"""Texts in torchelastic's formats, made here, and short ways to parse them."""
+"""Made-up texts in torchelastic's formats, and shortcuts to parse them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PEER_GONE = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed
 def entry(
     index=0, *, rank=0, local=0, code=1, pid=14, time="2026-11-20_17:45:05", signal=None, text=NO_FILE, file="<N/A>"
 ):
-    """The rows of one entry, as torch 2.12 and later print them."""
+    """The rows of one entry in the format of torch 2.12 and later."""
     suffix = f" ({signal})" if signal else ""
     shown = text.replace("\n", "\n  ")
     return [
@@ -44,7 +44,7 @@ def entry(
 
 
 def block(root, others=(), title="train.py", width=60):
-    """A summary of torch 1.10 and later."""
+    """A summary in the format of torch 1.10 and later."""
     inner = [line for other in others for line in other] or ["  <NO_OTHER_FAILURES>"]
     return [
         HEADER,
@@ -84,12 +84,12 @@ Other Failures:
 
 @functools.cache
 def matcher() -> Matcher:
-    """The package's own signatures."""
+    """The built-in signatures."""
     return Matcher(builtin().signatures)
 
 
 def parse(lines) -> LogFacts:
-    """What a reader finds in these lines (text or bytes), numbered from 1."""
+    """The facts read from these lines (text or bytes), numbered from 1."""
     reader = LogReader(matcher())
     for number, line in enumerate(lines, 1):
         reader.feed(number, line if isinstance(line, bytes) else line.encode())
@@ -97,12 +97,12 @@ def parse(lines) -> LogFacts:
 
 
 def worker(name, lines, *, index=0, files=None, state=State.FAILED) -> WorkerEvidence:
-    """A worker that printed these lines and left these error files."""
+    """A worker with these lines and error files."""
     return WorkerEvidence(name, index, log=parse(lines), error_files=files or {}, state=state)
 
 
 def record(message="ValueError: x", time: int | None = 1763660699, stack: str | None = None) -> ErrorRecord:
-    """What an error file in torch's own form gives."""
+    """The record of an error file in torch's format."""
     extra = {"py_callstack": stack or f"Traceback (most recent call last):\n{message}\n"}
     if time is not None:
         extra["timestamp"] = str(time)

@@ -1,4 +1,4 @@
-"""Times of several workers, made comparable."""
+"""Making times of several workers comparable."""
 
 from datetime import UTC, datetime
 
@@ -20,7 +20,7 @@ def shown(second: float, separator: str) -> str:
 
 
 def steps(name: str, *, ahead: float = 0.0, zone: int = 0, count: int = 6, jitter: float = 0.0) -> WorkerEvidence:
-    """A worker that printed steps; its clock is `ahead` of the true one."""
+    """A worker with logged steps; its clock is `ahead` of the true time."""
     lines = []
     for step in range(count):
         now = seconds("2026-11-20T17:45:00") + step + ahead + jitter * (step % 2)

@@ -1,4 +1,4 @@
-"""When the ends of a job's logs are enough."""
+"""When it is enough to read the ends of a job's logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BEGIN = 1795199742.0
 
 
 def facts(failure: int | None, lines: int = 10) -> LogFacts:
-    """A log whose line number `failure` begins a traceback; a line each second."""
+    """A log with a traceback at line number `failure`; one line per second."""
     reader = LogReader(Matcher(builtin().signatures))
     for number in range(1, lines + 1):
         stamp = b"2026-11-20T%02d:%02d:%02dZ " % (18 + number // 3600, number // 60 % 60, number % 60)

@@ -1,4 +1,4 @@
-"""One process by itself: did it fail of its own, follow a peer, or was it ended by its agent?"""
+"""Single processes: whether one failed by itself, lost a peer, or was stopped by its agent."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_what_sigterm_raises_in_python_is_no_cause(error: str) -> None:
 
 
 def test_an_own_exception_under_sigterm_is_a_cause() -> None:
-    """It had raised and was on its way out when its agent ended it."""
+    """It had raised and was ending when its agent stopped it."""
     log = (
         Log(0).start().trace(1, 1, OWN).closing(1.1, 1).failed(1.2, 0).summary(1.3, (0, 1, closed_by(0)), (1, -15, OWN))
     )
@@ -153,7 +153,7 @@ def test_the_time_of_its_own_words_comes_before_its_agents_notice() -> None:
 
 
 def test_without_words_it_is_when_the_agent_began_to_end_the_others() -> None:
-    """The report comes when the last of them is gone, up to 30 s later."""
+    """The report comes after the last process has ended, up to 30 s later."""
     found = judged(Log(0).start().closing(2, 1).failed(2.5, 0, -9))[0]
     assert found.time is not None
     assert found.time.seconds == pytest.approx(START + 2, abs=0.001)
@@ -172,7 +172,7 @@ def test_categories_come_from_signatures() -> None:
 
 
 def test_warnings_of_pytorch_are_not_last_words() -> None:
-    """Stores and sockets complain at the end of good runs, too."""
+    """Stores and sockets log warnings at the end of successful runs, too."""
     warning = "[rank0]:[W1120 17:45:01.1 TCPStore.cpp:115] [c10d] recvVector failed: Failed to recv, got 0 bytes."
     found = judged(Log(0).start().say(1, warning).failed(1.3, 0, -6))[0]
     assert found.part is Part.INITIATOR
@@ -196,7 +196,7 @@ def spoken(line: str, code: int | None) -> Failure:
 @pytest.mark.parametrize("code", [1, None, -6])
 @pytest.mark.parametrize(("line", "sort"), [(BARRIER, Sort.WAITED), (closed_by(1), Sort.LEFT)])
 def test_a_victims_line_makes_a_victim(line: str, sort: Sort, code: int | None) -> None:
-    """That of a barrier is a root's in the signatures: of the ranks that it names, not of the one that prints it."""
+    """A barrier's line is a root cause in the signatures: of the ranks it names, not of the rank that prints it."""
     found = spoken(line, code)
     assert (found.part, found.strength, found.sort) == (Part.VICTIM, None, sort)
 

@@ -35,7 +35,7 @@ def test_a_pickle_is_read(protocol):
 
 def test_json_is_read_as_the_pickle_is():
     plain = document([{key: value for key, value in item.items() if key != "frames"} for item in HANGING])
-    status = {key: str(value) for key, value in plain["pg_status"]["0"].items()}  # numbers are text there
+    status = {key: str(value) for key, value in plain["pg_status"]["0"].items()}  # numbers are texts there
     data = json.dumps(plain | {"pg_status": {"0": status}}).encode()
     assert dump(data, 0) == dump(pickle.dumps(plain, 2), 0)
     assert dump(data, 0).groups[0].pending[0].frame is None
@@ -59,7 +59,7 @@ def test_the_rank_stands_at_the_end_of_the_name(name, rank):
 
 
 def test_gloo_has_no_events_and_no_ranks():
-    """What torch 2.13 wrote for gloo: never started, never completed, only retired; the status counts sends as well."""
+    """The output of torch 2.13 for gloo: never started or completed, only retired; the status also counts sends."""
     entries = [entry(n, state="scheduled", retired=n < 3, profiling_name="gloo:all_reduce") for n in (1, 2, 3)]
     gloo = document(entries, {"": "[]"})
     gloo["pg_status"] = {"0": dict.fromkeys(gloo["pg_status"]["0"], -1) | {"last_enqueued_collective": 6}}
@@ -79,7 +79,7 @@ def test_groups_and_point_to_point():
     by_name = {group.name: group for group in found.groups}
     assert (by_name["7"].description, by_name["7"].ranks, by_name["7"].p2p) == ("tp", (0, 1), True)
     assert (by_name["7"].pending[0].operation, by_name["7"].pending[0].p2p) == ("send 0->1", True)
-    assert by_name["7"].last_enqueued is None  # its status would stand under 4
+    assert by_name["7"].last_enqueued is None  # its status would be under 4
     assert (by_name["9"].ranks, by_name["9"].entered, by_name["0"].p2p) == ((0, 5), None, False)
 
 
@@ -183,7 +183,7 @@ def test_the_frame_is_the_innermost_of_the_user(frames, frame):
     assert group.pending[0].frame == frame
 
 
-# gloo's threads retire an operation after its caller has been told, and in no order of their own.
+# gloo's threads retire an operation after its caller has been notified, in any order.
 RECORDED = """
 import json
 import time
@@ -243,11 +243,11 @@ def test_nothing_is_missing_where_all_are_equal():
 
 
 def test_what_ended_was_joined_by_all():
-    """An older dump: rank 1's was written before it entered what has ended on rank 0."""
+    """An older dump: rank 1's is from before it entered the collective that has ended on rank 0."""
     ahead = rank_with(0, entry(1), entry(2), groups={"0": "[0, 1]"})
     behind = rank_with(1, entry(1), groups={"0": "[0, 1]"})
     assert missing_ranks([ahead, behind]) == ()
-    # A broadcast ends on its root before the others come.
+    # A broadcast ends on its root before the others arrive.
     root = rank_with(0, entry(1), entry(2, "broadcast"), groups={"0": "[0, 1]"})
     assert [(item.seq, item.absent) for item in missing_ranks([root, behind])] == [(2, (1,))]
 
@@ -308,7 +308,7 @@ def test_coalesced_operations_of_one_number_are_one():
 
 
 def test_the_beginning_of_a_ring_may_be_cut():
-    """The oldest number of a ring that went round may have lost some of its operations."""
+    """The oldest number in a full ring buffer may have lost some of its operations."""
     whole = [rank_with(rank, entry(7), entry(7), waiting(8)) for rank in (0, 1, 2)]
     assert missing_ranks([*whole, rank_with(3, entry(7), waiting(8))]) == ()
 
@@ -333,7 +333,7 @@ def test_a_rank_that_never_used_the_group_is_absent_only_where_its_dump_is_whole
     waits = rank_with(0, entry(1), waiting(1, group=("5", "tp"), record_id=1), groups=tp)
     (found,) = missing_ranks([waits, rank_with(1, entry(1), groups={"0": "[0, 1]"})])
     assert (found.group, found.absent, found.unclear) == ("5", (1,), ())
-    # Its ring went round: it may have entered the group long ago, or not.
+    # Its ring buffer was full: it may have entered the group long ago, or not.
     round_once = rank_with(1, entry(1, record_id=9), groups={"0": "[0, 1]"})
     assert missing_ranks([waits, round_once]) == ()
     third = rank_with(2, entry(1), groups={"0": "[0, 1, 2]", "5": "[0, 1, 2]"})
@@ -345,12 +345,12 @@ def test_a_rank_that_never_used_the_group_is_absent_only_where_its_dump_is_whole
 
 
 def test_only_active_entries_leave_the_status():
-    """TORCH_INCLUDE_ONLY_ACTIVE: a rank that waits for nothing has no entries, its status says how far it came."""
+    """TORCH_INCLUDE_ONLY_ACTIVE: a rank that is not waiting has no entries; its status shows its progress."""
     waits = rank_with(0, waiting(5), groups={"0": "[0, 1]"})
     idle = rank_with(1, groups={"0": "[0, 1]"}, pg_status={"0": {"last_enqueued_collective": 4}})
     (found,) = missing_ranks([waits, idle])
     assert (found.seq, found.joined, found.absent) == (5, (0,), (1,))
-    # With sends and receives in the group the status counts more than collectives.
+    # With sends and receives in the group, the status counts more than collectives.
     sends = rank_with(0, waiting(5, p2p_seq_id=3), groups={"0": "[0, 1]"})
     assert missing_ranks([sends, idle]) == ()
 

@@ -1,4 +1,4 @@
-"""Hostile lines: every pattern of the readers stays far below what would stall them, and memory is bounded."""
+"""Hostile lines: every pattern of the readers is fast enough, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from atlctl.diagnosis.torchelastic import MAX_ALL_ENTRIES
 from atlctl.diagnosis.tracebacks import Traces
 from tests.unit.diagnosis.samples import matcher
 
-#: Seconds of CPU for one pattern on one line of 16 KiB. The slowest takes 13 ms on the machine of writing.
+#: CPU seconds for one pattern on one line of 16 KiB. The slowest took 13 ms when this was written.
 BUDGET = 0.05
-#: For all that a reader does with one such line.
+#: For all processing of one such line by a reader.
 WHOLE_BUDGET = 0.3
 
 MODULES = ("logline", "consequence", "tracebacks", "torchelastic", "logfacts")
-#: Patterns that are only matched at the start of a line, through another name.
+#: Patterns that are only matched at the start of a line, used under another name.
 MATCHED = ("_LEARN", "_SECTION_ANYWHERE")
 
 
@@ -33,7 +33,7 @@ def fill(text: str) -> str:
     return (text * (LINE_LIMIT // len(text) + 1))[:LINE_LIMIT]
 
 
-#: What the readers' patterns begin with, and what they repeat.
+#: Prefixes and repeated parts for the readers' patterns.
 PIECES = [
     "a", " ", "\t", "1", "_", ".", "a.", "A.b", "[", "[[1", "(", "0.", "1, ", ": ", "a=b,", "中", "\u2028", "\x00",
     "[rank", "[rank0]: ", "[a0", "[default0]:", "[a rank=1 ", "[a rank=1 local", "stderr: ", "(a pid=1", "1.1s\t1\t",
@@ -63,7 +63,7 @@ HOSTILE = [
 
 
 def patterns(name: str) -> Iterator[tuple[str, re.Pattern[str] | re.Pattern[bytes], list[str]]]:
-    """Each pattern of a module with the methods by which it is used."""
+    """Each pattern of a module, with the methods that use it."""
     module = importlib.import_module(f"atlctl.diagnosis.{name}")
     source = inspect.getsource(module)
     for key, value in vars(module).items():
@@ -75,7 +75,7 @@ def patterns(name: str) -> Iterator[tuple[str, re.Pattern[str] | re.Pattern[byte
 
 
 def too_slow(call: Callable[[], object], budget: float) -> bool:
-    """Measured again where it seems so: a collection of garbage counts, too."""
+    """Measure slow results again: garbage collection counts, too."""
     for _ in range(3):
         start = time.process_time()
         call()

@@ -1,4 +1,4 @@
-"""Rounds of one agent (formats of torch 1.10 to 2.13), and what every source says of one process, put together."""
+"""Rounds of one agent (formats of torch 1.10 to 2.13), and all sources about one process combined."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stamp(level: str, second: float) -> str:
 
 
 def old(text: str) -> str:
-    """torch 1.10 to 2.1: no time."""
+    """torch 1.10 to 2.1: without times."""
     return f"WARNING:torch.distributed.elastic.multiprocessing.api:{text.partition('] ')[2]}"
 
 
@@ -101,7 +101,7 @@ def test_a_restart_at_warning_level():
 
 
 def test_two_rounds_that_failed_at_once_are_two():
-    """A restart that dies at its start: no process said who it is in between."""
+    """A restart that fails at its start: no process logged its rank in between."""
     lines = [failed(14, 5.1), failed(24, 5.4), *SUMMARY]
     assert rounds_of(lines)[0].count == 2
 
@@ -173,7 +173,7 @@ def test_an_agents_start_tells_ends_apart():
 
 @pytest.mark.parametrize("local", [0, 1])
 def test_a_process_of_a_later_start_is_of_the_next_round(local):
-    """A planned restart closed 14 and 15; of one start, no more can have lower pids than the local rank says."""
+    """A planned restart closed 14 and 15; in one start, not more processes than the local rank can have lower pids."""
     found, _ = rounds_of([closing(14, 5), closing(15, 5), failed(24 + local, 5.5, local), *SUMMARY])
     assert (found.ends, found.count, found.final) == ((2, 3), 2, True)
 
@@ -183,7 +183,7 @@ def test_a_process_of_a_later_start_is_of_the_next_round(local):
     [((14,), 15, 1), ((15, 16), 14, 0), ((14, 15, 17), 16, 2), ((15,), 99, 1)],
 )
 def test_pids_that_fit_their_local_ranks_are_one_start(closed, pid, local):
-    """Others of the node may have taken the numbers in between."""
+    """Other processes of the node may have taken the pids in between."""
     found, _ = rounds_of([*(closing(other, 5) for other in closed), failed(pid, 5.5, local), *SUMMARY])
     assert (found.ends, found.count) == ((len(closed) + 1,), 1)
 
@@ -202,7 +202,7 @@ def by_local(worker: WorkerRounds, number: int = 0) -> dict[int | None, Process]
 
 
 def test_all_sources_of_one_process_meet() -> None:
-    """Who it is, its traceback, its agent's signal and report, torchrun's summary and its error file."""
+    """Its rank, its traceback, its agent's signal and report, torchrun's summary and its error file."""
     files = error_files(1, {(0, 1): record(OWN, time=1795196701)})
     log = Log(1).start().trace(1, 1, OWN).trace(1.1, 0, closed_by(1)).ended(1.4, 1, closed=(0,))
     (worker,) = collected(log.evidence(error_files=files))
@@ -224,7 +224,7 @@ def test_a_rank_that_only_spoke_gets_its_local_rank_from_its_worker() -> None:
 
 
 def test_pids_that_an_agent_ended_are_placed_by_the_order_of_starts() -> None:
-    """Processes start in the order of their local ranks, so pids follow each other."""
+    """Processes start in the order of their local ranks, so their pids increase."""
     log = Log(0).start().closing(1, 1).failed(1.1, 0)
     found = by_local(collected(log)[0])
     assert (found[1].pid, found[1].closed is not None, found[1].rank) == (7, True, 1)
@@ -255,7 +255,7 @@ def test_rounds_part_processes() -> None:
 
 
 def test_error_files_of_several_attempts_go_to_their_rounds() -> None:
-    """Attempts count this agent's own failures, and only the last one is named by a summary."""
+    """Attempts count only this agent's failures, and a summary names only the last one."""
     files = error_files(0, {(0, 0): record(OWN), (1, 1): record("KeyError: 1")})
     log = Log(0).start().closing(1.2, 1).failed(1.3, 0).restarted().start(5).ended(9.4, 1, closed=(0,))
     (worker,) = collected(log.evidence(error_files=files))
@@ -267,7 +267,7 @@ def test_error_files_of_several_attempts_go_to_their_rounds() -> None:
 
 
 def test_a_log_of_its_own_of_one_rank() -> None:
-    """`--redirects 3`: the console has the agent's lines alone."""
+    """`--redirects 3`: the console has only the agent's lines."""
     own = Log(0).trace(1, 1, OWN, prefix=False)
     log = Log(0).closing(1.2, 0).failed(1.3, 1)
     rank_log = RankLogFacts(0, 1, "/logs/attempt_0/1/stderr.log", own.facts())
@@ -351,7 +351,7 @@ def placed(*logs: Log) -> list[list[tuple[int | None, int | None]]]:
 
 
 def told(index: int) -> Log:
-    """A worker whose two processes are wholly known."""
+    """A worker with two completely known processes."""
     return Log(index).start().trace(1, 0, OWN).ended(1.3, 0, closed=(1,))
 
 
@@ -361,7 +361,7 @@ def test_the_only_process_that_an_agent_ended_is_local_rank_0() -> None:
 
 
 def test_two_processes_without_names_stay_nameless() -> None:
-    """Nothing tells which pid the first of them has."""
+    """It is unknown which pid the first of them has."""
     (worker,) = collected(Log(0).closing(1, 0, 1))
     assert [(item.local_rank, item.rank, item.pid) for item in worker.processes] == [(None, None, 6), (None, None, 7)]
 
@@ -379,7 +379,7 @@ def test_two_workers_without_ranks_stay_without() -> None:
 
 
 def test_ranks_are_not_handed_out_where_a_process_was_not_heard() -> None:
-    """Of worker-0 only local rank 1 is known: ranks 0 and 1 are left over for one process."""
+    """Of worker-0, only local rank 1 is known: the ranks 0 and 1 are left for one process."""
     assert placed(Log(0).closing(1.5, 1), told(1))[0] == [(1, None)]
 
 

@@ -58,7 +58,7 @@ def test_of_many_ends_the_last_are_kept() -> None:
 
 
 def test_a_log_that_is_scanned_has_them_as_well() -> None:
-    """Lines that say nothing reach the reader only in front of an end."""
+    """Insignificant lines reach the reader only before an end."""
     lines = [b"loss %d" % n for n in range(40_000)]
     end = b"E1120 17:45:00.000000 1 api.py:1] failed (exitcode: 3) local_rank: 0 (pid: 7) of binary: python"
     data = b"\n".join([*lines, end, *lines, b""])

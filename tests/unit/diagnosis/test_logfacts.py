@@ -1,4 +1,4 @@
-"""Reading one log to facts: whole logs line by line, statements on collectives of torch 1.8 to 2.13, identities."""
+"""Facts from one log: whole logs line by line, reports on collectives of torch 1.8 to 2.13, identities."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def group_of(words: str) -> str:
 
 
 def test_a_subgroup_is_told_by_what_all_its_members_share():
-    """PG ID counts the groups that one process is in; the GUID is the group's own. A description is many groups'."""
+    """PG ID counts the groups of one process; the GUID identifies the group. Several groups may share a description."""
     assert group_of("ID 3 PG GUID 7(tp)") == group_of("ID 1 PG GUID 7(tp)") != ""
     assert group_of("ID 1 PG GUID 7(tp)") != group_of("ID 1 PG GUID 8(tp)")
     assert group_of("ID 1 PG GUID 7") == group_of("ID 2 PG GUID 7") != ""
@@ -283,7 +283,7 @@ def test_the_prefix_is_the_global_rank_and_the_brackets_may_be_a_subgroups():
 
 
 def test_a_summary_of_the_ranks_log_has_both():
-    """Counters of one rank in a real log's order."""
+    """The counters of one rank in the order of a real log."""
     facts = parse([COUNTERS[3], COUNTERS[3].replace("rank3", "rank4").replace("Rank 3", "Rank 4"), "step 3"])
     assert [(item.rank, item.line_no) for item in facts.collectives] == [(3, 1), (4, 2)]
 

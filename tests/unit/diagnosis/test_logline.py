@@ -53,7 +53,7 @@ def test_what_is_no_stamp_stays(line):
     [
         ("W1120 17:45:05.757000 1 torch/x.py:10] x", at("2000-11-20T17:45:05.757", 0.001, dated=False)),
         ("[rank0]:E0104 17:45:05.757000 140633869123008 x", at("2000-01-04T17:45:05.757", 0.001, dated=False)),
-        # The fraction of c10's stamps is another clock's; its month is not padded.
+        # The fraction in c10's timestamps is from another clock; its month is not padded.
         ("[W1120 17:44:40.665371319 socket.cpp:207] x", at("2000-11-20T17:44:40", 1.0, dated=False)),
         ("[rank3]:[E321 07:45:05.999999999 P.cpp:1] x", at("2000-03-21T07:45:05", 1.0, dated=False)),
         ("[E1206 17:45:05.123456789 P.cpp:1] x", at("2000-12-06T17:45:05", 1.0, dated=False)),

@@ -29,7 +29,7 @@ def test_plain_values_come_back(value, protocol):
 def test_bytes_come_back(size):
     value = os.urandom(size)
     assert [load_plain(pickle.dumps(value, protocol)) for protocol in (3, 4, 5)] == [value] * 3
-    with pytest.raises(NotPlain):  # protocol 2 has no bytes, it calls a function
+    with pytest.raises(NotPlain):  # protocol 2 has no bytes and calls a function instead
         load_plain(pickle.dumps(value, 2))
 
 
@@ -48,7 +48,7 @@ def test_a_cut_pickle_is_refused(value, data):
 
 
 class Command:
-    """What an attack looks like: a call that the unpickler makes."""
+    """An attack: a call made by the unpickler."""
 
     def __reduce__(self):
         return os.mkdir, ("made-by-the-pickle",)
@@ -68,9 +68,9 @@ def test_nothing_is_called_or_imported(value, protocol):
         b"\x80\x02cos\nsystem\n(X\x04\x00\x00\x00truetR.",
         b"\x80\x02(cos\nsystem\nX\x04\x00\x00\x00trueo.",
         b"(S'true'\nios\nsystem\n.",
-        b"\x80\x04\x82\x01.",  # a name out of copyreg's table
+        b"\x80\x04\x82\x01.",  # a name from copyreg's table
         b"\x80\x04Pfile\n.",  # a persistent id
-        b"\x80\x04\x97.",  # a buffer from outside
+        b"\x80\x04\x97.",  # an external buffer
         b"\x80\x04}}b.",  # an object's state
         b"\x80\x01N.",
         b"\x80\x06N.",
@@ -82,7 +82,7 @@ def test_opcodes_that_do_more_are_refused(data):
 
 
 def shared_tuples(depth):
-    """`depth` tuples, each of twice the one before: its hash takes 2**depth steps."""
+    """`depth` tuples, each with the previous one twice: hashing takes 2**depth steps."""
     data = b"\x80\x04)\x94"
     for number in range(depth):
         data += b"h" + bytes([number]) + b"h" + bytes([number]) + b"\x86\x94"
@@ -106,7 +106,7 @@ def test_bombs_of_few_bytes_cost_nothing():
             load_plain(data)
         except NotPlain:
             refused.add(name)
-    assert refused == bombs.keys() - {"memo", "frame"}  # only numbers here
+    assert refused == bombs.keys() - {"memo", "frame"}  # only numbers
     assert time.process_time() - start < 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 

@@ -16,7 +16,7 @@ def event(reason, message="", kind="Pod"):
 
 
 def test_out_of_memory_is_never_proved_by_its_reason():
-    """A child's kill sets the reason, too; only together with SIGKILL it is a strong hint."""
+    """A killed child sets the reason, too; only together with SIGKILL is it a strong hint."""
     child = judge_state(PlatformState(exit_code=1, reason="OOMKilled"))
     main = judge_state(PlatformState(exit_code=137, reason="OOMKilled"))
     by_signal = judge_state(PlatformState(signal=9, reason="OOMKilled"))

@@ -1,4 +1,4 @@
-"""The scanner and its sieves: what is handed on, what is refused, and what it costs in memory and looks."""
+"""The scanner and its filters: passed and rejected lines, memory and time."""
 
 import sys
 import tracemalloc

@@ -1,4 +1,4 @@
-"""What torchelastic writes of a failure: notes, summaries, error files, and whether a trainer has failed."""
+"""torchelastic's output after a failure: notes, summaries, error files, and whether a trainer has failed."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_the_users_frame_is_the_last_outside_of_packages_and_the_standard_librar
         ("KeyError: 'lr'", "KeyError"),
         ("AssertionError", "AssertionError"),
         ("torch.OutOfMemoryError: CUDA out of memory.", "torch.OutOfMemoryError"),
-        ("mylib.data.ShardLost: 3", "mylib.data.ShardLost"),  # any class may be raised
+        ("mylib.data.ShardLost: 3", "mylib.data.ShardLost"),  # any class can be raised
         ("KeyboardInterrupt", "KeyboardInterrupt"),
         ("SystemExit: 3", "SystemExit"),
         ("loss: 0.3", None),

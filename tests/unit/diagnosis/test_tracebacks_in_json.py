@@ -1,4 +1,4 @@
-"""Tracebacks inside of JSON log lines."""
+"""Tracebacks in JSON log lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD = "Traceback (most recent call last):"
 ROWS = (HEAD, '  File "/job/train.py", line 20, in main', "    step()", "ValueError: bad magic in shard 3")
 TRACE = "\n".join(ROWS)
 DURING = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
-#: More than the lines at a log's top, where a traceback may lack its header.
+#: More than the number of lines at a log's start in which a traceback may lack its header.
 BEFORE = [f"loss {n}" for n in range(CUT_TOP + 5)]
 
 
@@ -33,7 +33,7 @@ def line(**fields: object) -> str:
     ],
 )
 def test_a_traceback_in_a_field(fields: dict[str, object]) -> None:
-    """Of the line's own object or up to two below it; what stands in front of the header is left out."""
+    """In the line's object or up to two levels below; text before the header is left out."""
     found = read_embedded(line(level="ERROR", **fields))
     assert found is not None
     assert (found.rank, found.tracebacks) == (None, (ROWS,))
@@ -56,7 +56,7 @@ def test_tracebacks_in_several_fields_are_all_read() -> None:
         line(**{TRACE: 1}),
         TRACE,
         f"ERROR {line(exc_info=TRACE)}",
-        line(exc_info=TRACE)[:-5],  # cut off
+        line(exc_info=TRACE)[:-5],  # truncated
         line(exc_info=TRACE).replace('"', "'"),
         '{"a":' * 50_000 + HEAD,
         '{"exc_info": "' + HEAD + '", "rank": ' + "9" * 5_000 + "}",
@@ -108,7 +108,7 @@ def test_lone_surrogates_can_be_printed_afterwards() -> None:
     [
         ("", {"rank": 3}, Origin(3)),
         ("", {}, NOBODY),
-        ("[rank1]: ", {"rank": 3}, Origin(1)),  # torch knows better
+        ("[rank1]: ", {"rank": 3}, Origin(1)),  # torch's own data has priority
         ("2026-11-20T17:45:05.7Z [default1]:", {"rank": 3}, Origin(None, 1)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tracebacks as CPython, torch's excepthook and torchelastic print them."""
+"""Tracebacks printed by CPython, torch's excepthook and torchelastic."""
 
 import pytest
 
@@ -20,7 +20,7 @@ CHAIN = [
     "", CAUSE, "",
     HEAD, FRAME, "    step()", "RuntimeError: cannot start",
 ]  # fmt: skip
-#: More than the lines at a log's top, where a traceback may lack its header.
+#: More than the number of lines at a log's start in which a traceback may lack its header.
 BEFORE = [f"loss {n}" for n in range(tracebacks.CUT_TOP + 5)]
 PREFIXES = ["", "[rank3]: ", "[default0]:", "[default0]:[rank3]: ", "[rank3]: [rank3]: ", "stderr: [rank3]: "]
 
@@ -35,7 +35,7 @@ def shape(found: Trace) -> list[tuple[str, str, str]]:
 
 
 def prefixed(prefix: str, lines: list[str]) -> list[str]:
-    """As torch prints it: empty lines get no prefix of a rank, but one of `--tee`."""
+    """In torch's format: empty lines get no rank prefix, but a prefix of `--tee`."""
     return [prefix + line if line or "[rank" not in prefix else "" for line in lines]
 
 
@@ -124,7 +124,7 @@ def test_a_traceback_behind_other_text_was_printed_by_who_caught_it(head):
 def test_an_exception_that_python_ignored_does_not_end_its_process(announced):
     ignored = [announced, HEAD, FRAME, "ValueError: x"]
     assert parse([*BEFORE, *ignored]).traces == []
-    # Only the traceback that follows at once.
+    # Only the traceback that follows immediately.
     assert one([*BEFORE, *ignored, HEAD, FRAME, "KeyError: 'lr'"]).last.message == "KeyError: 'lr'"
     assert one([*BEFORE, announced, *BEFORE, HEAD, FRAME, "KeyError: 'lr'"]).last.message == "KeyError: 'lr'"
 
@@ -228,7 +228,7 @@ def test_a_log_that_was_cut_at_its_top(kept):
     lines = [HEAD, FRAME, "    step()", '  File "/work/data.py", line 8, in read', "    open(path)", "ValueError: x"]
     found = parse([*lines[len(lines) - kept :], "", *BEFORE]).traces
     assert all(item.last.message == "ValueError: x" for item in found)
-    assert len(found) == (1 if kept >= 3 else 0)  # no frame is left: a line that looks like an exception proves nothing
+    assert len(found) == (1 if kept >= 3 else 0)  # without frames, a line that looks like an exception proves nothing
 
 
 def test_frames_in_the_midst_of_a_log_are_no_traceback():
@@ -311,7 +311,7 @@ FOLDED = ("ValueError: bad magic in shard 3 of the set that the second epoch rea
 
 
 def box(*frames: str, ascii_only: bool = False, indent: str = "") -> list[str]:
-    """A box as rich 13 and 14 draw it without a terminal: each frame with the line of code and a table of locals."""
+    """A box in the format of rich 13 and 14 without a terminal: each frame with its code line and a table of locals."""
     corner, dash, side, first, last = "+-||+" if ascii_only else "╭─│╰╯"
     title = " Traceback (most recent call last) "
     lines = [f"{corner}{title:{dash}^{WIDTH - 2}}{'+' if ascii_only else '╮'}"]

@@ -1,4 +1,4 @@
-"""An executor whose commands follow a plan, and a sink that remembers what it was told."""
+"""An executor with planned commands, and a sink that records its calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atlctl.jobs.model import State, Worker
 REQUEST = ExecRequest(Argv(("true",)))
 FOREVER = 3600.0
 
-#: An event to yield, an exception to raise, or seconds to let pass (shortened by `end`).
+#: An event to yield, an exception to raise, or seconds to wait (shortened by `end`).
 Step = Event | Exception | float
 
 
@@ -28,8 +28,8 @@ def events(*steps: Step, code: int = 0) -> tuple[Step, ...]:
 
 @dataclass
 class Plan:
-    """`on_end`: what `end` does. proven: True, then `Exited`; unproven: False, then `Lost`; silent: True and no
-    event ever; hangs: never returns; raises: a RuntimeError."""
+    """`on_end`: the behaviour of `end`. proven: True, then `Exited`; unproven: False, then `Lost`; silent: True and
+    never an event; hangs: never returns; raises: a RuntimeError."""
 
     steps: tuple[Step, ...] = events()
     on_end: Literal["proven", "unproven", "silent", "hangs", "raises"] = "proven"
@@ -129,7 +129,7 @@ class Count:
 
 
 class FakeExecutor:
-    """Runs `plans[name]`, else `default`. An exception for a plan is raised by `run` itself."""
+    """Runs `plans[name]`, or `default`. If the plan is an exception, `run` itself raises it."""
 
     def __init__(self, default: Plan | None = None, **plans: Plan | Exception) -> None:
         self.default = default or Plan()
@@ -154,7 +154,7 @@ class FakeExecutor:
 
 
 class FakeSink:
-    """Remembers calls as `(what, worker)`; `hook` may wait or raise in any of them."""
+    """Records calls as `(what, worker)`; `hook` may wait or raise in any of them."""
 
     def __init__(self, hook: Callable[[str, str], object] | None = None) -> None:
         self.calls: list[tuple[str, str]] = []

@@ -182,7 +182,7 @@ def test_connecting_has_its_own_deadline() -> None:
 
 
 def test_a_worker_that_is_never_reached_ends_with_the_time_of_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short one leaves time to be reached."""
+    """A short timeout leaves enough time for the connection."""
     monkeypatch.setattr(engine, "REACHING", 0.3)
     executor = FakeExecutor(Plan((0.15, *events())), worker_0=Plan((FOREVER, *events())))
     slow, quick = fan_out(executor, 2, Limits(timeout=0.1))
@@ -204,7 +204,7 @@ def test_what_a_slow_reader_has_not_taken_is_not_cut_off_by_a_deadline() -> None
 
 
 async def interrupted(fan: FanOut, after: float, again: float | None = None) -> tuple[engine.RunInterrupted, float]:
-    """Cancel a run after so many seconds; the exception, and how long it took to come."""
+    """Cancel a run after these seconds; returns the exception, and the time until it was raised."""
     task = asyncio.create_task(fan.run())
     await asyncio.sleep(after)
     began = time.monotonic()
@@ -292,7 +292,7 @@ def test_a_second_cancellation_leaves_at_once() -> None:
 
 
 def test_an_interrupted_run_stays_a_cancellation() -> None:
-    """What callers that do not know RunInterrupted see: task groups, wait_for, uncancel."""
+    """As seen by callers that do not know RunInterrupted: task groups, wait_for, uncancel."""
 
     def fan() -> FanOut:
         return FanOut(FakeExecutor(Plan(events(FOREVER))), workers(2), REQUEST, Limits(), FakeSink())
@@ -342,7 +342,7 @@ def test_a_failing_sink_ends_the_run_in_order_and_is_raised(where: str) -> None:
     with pytest.raises(AtlctlError, match="no space left"):
         fan_out(executor, 6, Limits(batch=4), sink)
     assert sink.told() == [f"worker-{index}" for index in range(6)]
-    begun = 2 if where == "started" else 4  # that one fails before the others had their first turn
+    begun = 2 if where == "started" else 4  # that one fails before the others have started
     assert sorted(executor.executions) == [f"worker-{index}" for index in range(begun)]
     assert sum(outcome.reason == "not started" for outcome in sink.outcomes) == 6 - begun
     assert executor.all_closed()
@@ -372,7 +372,7 @@ def test_a_thousand_workers_run_at_once() -> None:
 
 def test_slow_readers_slow_the_commands_and_not_the_memory() -> None:
     class Flood(FakeExecution):
-        """64 KiB after 64 KiB, counted as they are read."""
+        """Blocks of 64 KiB without end, counted when they are read."""
 
         async def __aiter__(self) -> AsyncIterator[Event]:
             yield Started(guarded=True)

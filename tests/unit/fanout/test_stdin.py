@@ -115,7 +115,7 @@ def test_reading_waits_for_the_slowest_receiver(pipe: Pipe) -> None:
 
     accepted, taken = asyncio.run(main())
     assert len(taken) == 65536
-    assert accepted <= 3 * 65536  # one chunk handed out, and what the pipe holds
+    assert accepted <= 3 * 65536  # one chunk in transfer, and the content of the pipe
 
 
 def test_receivers_that_end_or_stop_reading_are_dropped(pipe: Pipe) -> None:

@@ -1,4 +1,4 @@
-"""Commands that never begin: who waits to write to them is told, and what is no command is refused."""
+"""Commands that never start: waiting writers get an error, and invalid commands are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORKER = Worker("w", 0, State.RUNNING)
 
 
 class Unreached:
-    """A place that lets nobody in."""
+    """A place that refuses all connections."""
 
     name = "w"
 
@@ -64,7 +64,7 @@ def test_a_write_to_a_command_that_never_begins_ends(place: Unreached | FailedTo
 
 
 class Scripted(Unreached):
-    """A place whose guard reports the exit and the proven end in one message, when it is asked to end the command."""
+    """A place whose guard, when asked to end the command, reports the exit and the proven end in one message."""
 
     def __init__(self) -> None:
         self.mark = ""

@@ -1,4 +1,4 @@
-"""The wrapper in real shells: what it runs is unchanged, and ends with its client."""
+"""The wrapper in real shells: commands are unchanged, and end with their client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.needs import find_program, needs
 from tests.support.proc import wait_until
 
 SHELLS = {"dash": ["sh"], "bash": ["sh"], "busybox": ["busybox", "sh"]}
-#: Of this process: tests that run beside it have watchers that look for theirs.
+#: Unique to this process: watchers of parallel tests search for their own mark.
 MARK = guard.new_mark()
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -30,7 +30,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture(params=["dash", "bash", pytest.param("busybox", marks=needs("busybox"))])
 def start(request: pytest.FixtureRequest) -> Iterator[Start]:
-    """Starts a text as a container runtime does: argv, pipes, a session of its own."""
+    """Starts a script like a container runtime: argv, pipes, a new session."""
     program = find_program(request.param)
     begun: list[subprocess.Popen[bytes]] = []
 
@@ -53,7 +53,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[bytes, list[str], bytes]:
-    """Wait without ending its stdin. Its stdout, words of the wrapper on stderr, its stderr."""
+    """Wait without closing its stdin. Returns its stdout, the wrapper's messages on stderr, its stderr."""
     assert process.stdout is not None
     assert process.stderr is not None
     taken, beside = guard.WordFilter(MARK), guard.WordFilter(MARK)
@@ -65,7 +65,7 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[bytes, list[str], bytes]:
 
 
 def word(process: subprocess.Popen[bytes]) -> list[str]:
-    """The next word of the wrapper; the command writes nothing to stderr."""
+    """The next message of the wrapper; the command writes nothing to stderr."""
     assert process.stderr is not None
     line = process.stderr.readline().decode()
     assert line.startswith(MARK), line
@@ -84,13 +84,13 @@ def hang_up(process: subprocess.Popen[bytes]) -> None:
 
 
 def left() -> list[str]:
-    """What commands of these tests have left running."""
+    """Processes left by the commands of these tests."""
     commands = [process.command for process in proc.marked() if MARK not in process.command]
     return [command for command in commands if "sleep 43" in command or command == "yes"]
 
 
 def kill(command: str) -> None:
-    """End what a test has left running on purpose."""
+    """Kill processes that a test left running on purpose."""
     for process in proc.marked():
         if process.command == command:
             os.kill(process.pid, signal.SIGKILL)
@@ -101,13 +101,13 @@ def wrappers() -> list[str]:
 
 
 def test_the_texts_are_short() -> None:
-    """They travel in the query of every exec; proxies take 8 KiB."""
+    """They are in the URL query of every exec; proxies accept 8 KiB."""
     for text in (guard.GUARD, guard.INPUT, guard.TERMINAL, guard.WATCH, guard.LOOK):
         assert text.isascii()
         assert len(quote_plus(text)) < 4000
 
 
-# What it runs is unchanged
+# The command is unchanged
 
 
 def test_streams_and_code(start: Start) -> None:
@@ -132,7 +132,7 @@ def test_words_environment_folder_and_descriptors(start: Start, tmp_path: Path) 
         words, folder, environment, descriptors = json.loads(finish(process)[0])
         assert (words, folder, descriptors) == (given, str(tmp_path), plain[3])
         assert environment.pop("ATLCTL_EXEC") == MARK
-        # What any shell sets for what it starts.
+        # Variables that every shell sets for its commands.
         for name in ("PWD", "OLDPWD", "SHLVL", "_"):
             environment.pop(name, None)
             plain[2].pop(name, None)
@@ -164,7 +164,7 @@ def test_deaths_by_signal(start: Start, number: int, request: pytest.FixtureRequ
     ],
 )
 def test_what_shells_say_of_an_end(said: str, signal_number: int | None) -> None:
-    """bash may tell of a child before its end, or be asked of it when it has forgotten it."""
+    """bash may report a child before its end, or be asked about a child that it has forgotten."""
     assert ending(f"{said} 141") == Ending(141, signal_number)
 
 
@@ -246,7 +246,7 @@ def test_input_reaches_the_command_with_its_end(start: Start) -> None:
 
 
 def test_the_marks_come_after_all_that_the_command_wrote(start: Start) -> None:
-    """What a child writes later comes after the mark of its stream."""
+    """Later output of a child comes after the mark of its stream."""
     process = start(
         guard.GUARD, MARK, "sh", "-c", "yes | head -c 200000; (sleep 0.3; echo late; echo late >&2) & exit 3"
     )
@@ -271,7 +271,7 @@ def test_with_input_nothing_starts_before_the_client_says_so(start: Start, tmp_p
 
 @pytest.mark.parametrize("text", [guard.GUARD, guard.INPUT], ids=["guard", "input"])
 def test_the_death_of_the_shell_that_is_the_exec_is_told_when_asked(start: Start, text: str) -> None:
-    """What is left of the command is ended then."""
+    """Then the rest of the command is ended."""
     process, (pid, began) = begin(start, text, ["sh", "-c", "printf begun; sleep 4323 & wait"])
     watcher = process if text == guard.GUARD else start(guard.WATCH, MARK, pid, began, "")
     if watcher is not process:
@@ -303,7 +303,7 @@ def test_a_word_that_was_cut_is_not_output() -> None:
     assert words.rest() == b"@"
 
 
-# It ends what it has started
+# It ends the processes that it started
 
 DOUBLE_FORKED = """
 import os
@@ -335,7 +335,7 @@ COMMANDS = {
 
 
 def begin(start: Start, text: str, argv: list[str], **options: Any) -> tuple[subprocess.Popen[bytes], list[str]]:
-    """Start and wait until the command has begun and its processes are there. The words after S."""
+    """Start a command and wait until its processes exist. Returns the words after S."""
     process = start(text, MARK, *argv, **options)
     said = word(process)
     assert said[0] == "S"
@@ -344,7 +344,7 @@ def begin(start: Start, text: str, argv: list[str], **options: Any) -> tuple[sub
     if text == guard.INPUT:
         ask(process, "\n")
     assert process.stdout.read(5) == b"begun"
-    # Not the shell whose words name it.
+    # Not the shell that has the name in its arguments.
     assert wait_until(lambda: any(command.startswith(("sleep 43", "yes")) for command in left()))
     return process, said[1:]
 
@@ -358,7 +358,7 @@ def test_a_client_that_is_gone(start: Start, name: str) -> None:
 
 
 def test_a_gone_client_with_full_pipes(start: Start) -> None:
-    """Nobody reads any more: whoever still has something to say must not hang in it."""
+    """There are no readers any more: processes with pending output must not hang."""
     process, _ = begin(start, guard.GUARD, ["sh", "-c", "sleep 4312 & printf begun; yes >&2"])
     time.sleep(0.2)
     hang_up(process)
@@ -466,9 +466,9 @@ def test_a_watcher_beside_ends_what_another_exec_has_started(start: Start, name:
 
 
 def test_an_end_that_is_asked_for_while_the_command_is_being_started(start: Start) -> None:
-    """The word S is out, and the shell that runs the text does nothing more: what was said to be gone stays gone."""
+    """S was sent, and the shell of the script starts nothing more: after the report, no process appears."""
     cpus = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cpus)})  # the reader of a word goes before its writer
+    os.sched_setaffinity(0, {min(cpus)})  # the reader of a message runs before its writer
     try:
         process = start(guard.GUARD, MARK, "sh", "-c", "sleep 4322 & exec sleep 4322")
         os.setpriority(os.PRIO_PROCESS, process.pid, 19)
@@ -505,7 +505,7 @@ def test_a_watcher_ends_what_was_left_behind(start: Start) -> None:
 
 
 def test_a_watcher_leaves_strangers_alone(start: Start) -> None:
-    """Also those that have got the PID of an exec that is gone."""
+    """Even processes that reused the PID of an ended exec."""
     stranger = subprocess.Popen(["sleep", "4321"], start_new_session=True)
     try:
         watcher = start(guard.WATCH, MARK, str(stranger.pid), "1", "")

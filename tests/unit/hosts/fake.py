@@ -1,4 +1,4 @@
-"""An executor whose hosts say what a test wants."""
+"""An executor with scripted hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def out(data: bytes, code: int = 0) -> list[Event]:
 
 
 class FakeExecution:
-    """A number among the events is a pause in seconds."""
+    """A number in the events is a pause in seconds."""
 
     def __init__(self, events: Sequence[Event | float]) -> None:
         self._events = events
@@ -59,7 +59,7 @@ class FakeExecution:
 
 class FakeExecutor:
     def __init__(self, *answers: Sequence[Event | float], **by_name: Sequence[Event | float]) -> None:
-        """`answers`: one after the other, for whatever host; or one for each name."""
+        """`answers`: used in order, for any host; or one for each host name."""
         self.requests: list[tuple[str, ExecRequest]] = []
         self._answers, self._by_name = list(answers), by_name
 

@@ -1,4 +1,4 @@
-"""Jobs of this machine, with a look behind the scenes."""
+"""Jobs on this machine, with access to their internals."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tests.support.proc import read, wait_until
 
 @contextlib.contextmanager
 def listening_as(user: int, folder: Path) -> Iterator[socket.socket]:
-    """A control socket in `folder` at whose other end is a process of `user`. Only for root."""
+    """A control socket in `folder` with a process of `user` at the other end. Requires root."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / "control.sock"))
         server.settimeout(5)
         os.seteuid(user)
         try:
-            server.listen()  # now the kernel notes whose it is
+            server.listen()  # now the kernel records its owner
         finally:
             os.seteuid(0)
         yield server
 
 
 class Local(LocalWorld):
-    """A `World` whose folders and supervisors tests may touch."""
+    """A `World` with access to folders and supervisors."""
 
     def run(
         self,
@@ -65,11 +65,11 @@ class Local(LocalWorld):
         return process.parent
 
     def gone(self, name: str = "job", timeout: float = 10.0) -> bool:
-        """Wait until nobody supervises the job any more."""
+        """Wait until the job has no supervisor any more."""
         return wait_until(lambda: registry.glance(name).presence == "gone", timeout)
 
     def ended(self, name: str = "job", timeout: float = 10.0) -> Job:
-        """The job as soon as no worker of it runs."""
+        """Wait until no worker of the job is running; returns the job."""
         return eventually(self, name, lambda job: not any(worker.state.active for worker in job.workers), timeout)
 
     def connect(self, name: str = "job") -> socket.socket:

@@ -1,4 +1,4 @@
-"""What is sent to hosts: whole, in order, and good for the oldest Python that is promised."""
+"""Programs sent to hosts: complete, in order, and compatible with the oldest supported Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODULES = sorted(Path(supervisor.__file__).parent.glob("*.py"))
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_it_is_python_3_8(path: Path) -> None:
-    """Of what 3.8 refuses only at run time this knows annotations; an integration test runs it all on a real 3.8."""
+    """Of 3.8's run-time errors, this checks only annotations; an integration test runs everything on a real 3.8."""
     text = path.read_text()
     tree = ast.parse(text, feature_version=(3, 8))
     assert "from __future__ import annotations" in text or path.stem == "__init__"

@@ -1,4 +1,4 @@
-"""What the configuration of ssh makes of hosts, which connections are kept, and what goes out together."""
+"""The ssh configuration's effect on hosts, reused connections, and combined writes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_user_and_port_of_a_list_come_before_the_configuration(tmp_path: Path) -
 
 
 def test_a_final_match_decides_as_for_ssh(tmp_path: Path) -> None:
-    """It is read in a second pass, for the name that the first one made; what came first counts."""
+    """It is read in a second pass, for the name found in the first; earlier values have priority."""
     config = tmp_path / "config"
     config.write_text(
         "Host a\n  HostName a.example\nMatch final host *.example\n  User last\n  Port 2222\nHost b\n  User b\n"

@@ -1,4 +1,4 @@
-"""The client's end of the control socket: requests stay whole, whatever becomes of those who made them."""
+"""The client's side of the control socket: requests stay complete, even if their senders are cancelled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BIG = "x" * 5_000_000
 
 
 class Server:
-    """A supervisor that does nothing of its own accord."""
+    """A supervisor that only does what a test says."""
 
     def __init__(self, folder: Path) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
@@ -39,7 +39,7 @@ class Server:
         return self.sock
 
     def messages(self, count: int) -> list[dict[str, Any]]:
-        """The next messages, and nothing behind them."""
+        """The next messages; no others may follow."""
         data = b""
         assert self.sock is not None
         while data.count(b"\n") < count:
@@ -102,7 +102,7 @@ def test_a_supervisor_of_another_user_is_told_nothing(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_request_leaves_the_connection_whole(tmp_path: Path, server: Server) -> None:
-    """Half of it was sent: the rest follows, then the others' requests."""
+    """Half of it was sent: the rest follows, then the other requests."""
 
     async def main() -> None:
         client = await connected(tmp_path, server)
@@ -111,8 +111,8 @@ def test_a_cancelled_request_leaves_the_connection_whole(tmp_path: Path, server:
         third = asyncio.create_task(client.send(3, {"op": "end"}))
         await asyncio.sleep(0.05)
         assert not first.done()
-        first.cancel()  # has begun to send
-        second.cancel()  # waits for its turn
+        first.cancel()  # has started sending
+        second.cancel()  # is waiting for its turn
         reading = asyncio.create_task(asyncio.to_thread(server.messages, 2))
         await third
         found = await reading
@@ -134,7 +134,7 @@ def test_a_connection_lost_in_the_middle_of_a_request(tmp_path: Path, server: Se
         server.sock.close()
         results = await asyncio.gather(*waiting, return_exceptions=True)
         assert heard == [None]
-        # The one that had begun hears of it as its listener; the others never came to it.
+        # The started one is notified through its listener; the others were never sent.
         assert results[0] is None or isinstance(results[0], Unreachable)
         assert all(isinstance(result, Unreachable) for result in results[1:])
         with pytest.raises(Unreachable):
@@ -197,7 +197,7 @@ def test_answers_go_to_their_listeners(tmp_path: Path, server: Server) -> None:
         numbers = [client.listen(heard[1].append), client.listen(heard[2].append)]
         assert numbers == [1, 2]
         assert server.sock is not None
-        # In pieces, and one for nobody.
+        # In pieces, and one without a receiver.
         for piece in (b'{"id": 2, "eve', b'nt": "b"}\n{"id": 9, "event": "c"}\n{"id"', b': 1, "event": "a"}\n'):
             server.sock.send(piece)
             await asyncio.sleep(0.02)
@@ -230,7 +230,7 @@ def test_one_connection_for_all(tmp_path: Path, server: Server) -> None:
 
 
 def test_widen_pipes_up_to_a_number_each_once(tmp_path: Path) -> None:
-    """All pipes of a user have one limit: a command on many workers leaves most of it to others."""
+    """All pipes of a user share one limit: a command on many workers leaves most of it to others."""
     client = ControlClient(JOB, str(tmp_path))
     pipes = [os.pipe() for _ in range(MOST_WIDENED + 1)]
     try:

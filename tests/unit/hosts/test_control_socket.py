@@ -1,4 +1,4 @@
-"""The control socket refuses what it does not understand, and nothing that comes over it ends the supervisor."""
+"""The control socket refuses unknown requests, and no input ends the supervisor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.hosts.local import Local
 
 
 def answer(sock: socket.socket) -> dict[str, Any] | None:
-    """The next message, None when the connection was closed."""
+    """The next message; None if the connection was closed."""
     data = b""
     while not data.endswith(b"\n"):
         try:
@@ -37,7 +37,7 @@ def answer(sock: socket.socket) -> dict[str, Any] | None:
 
 
 def say(sock: socket.socket, data: bytes) -> None:
-    """Send it all, or as much as the other side takes before it hangs up."""
+    """Send all data, or as much as the other side accepts before it closes."""
     try:
         sock.sendall(data)
     except (BrokenPipeError, ConnectionResetError):
@@ -46,13 +46,13 @@ def say(sock: socket.socket, data: bytes) -> None:
 
 @pytest.fixture
 def running(local: Local) -> Iterator[Local]:
-    """A job whose supervisor must live, work, and hold no descriptor more at the end of the test."""
+    """A job whose supervisor must be alive, working, and without new descriptors at the end of the test."""
     job = local.run()
     supervisor = local.supervisor()
     before = 0
 
     def settled() -> bool:
-        """Its launcher's connection is closed."""
+        """Whether its launcher's connection is closed."""
         nonlocal before
         last, before = before, len(os.listdir(f"/proc/{supervisor}/fd"))
         return last == before
@@ -131,7 +131,7 @@ def test_another_jobs_request_is_refused(running: Local) -> None:
 
 
 def test_an_unknown_request_is_answered(running: Local) -> None:
-    """By a newer client: the connection stays."""
+    """Sent by a newer client: the connection stays open."""
     with running.connect() as sock:
         say(sock, message(running, op="from-the-future"))
         assert answer(sock) == {"id": 1, "event": "unknown-request"}
@@ -151,7 +151,7 @@ def test_a_stop_of_unknown_workers(running: Local) -> None:
     ids=str,
 )
 def test_descriptors_that_do_not_fit(running: Local, changes: dict[str, object]) -> None:
-    """Too few, too many, no terminal: refused, and closed again."""
+    """Too few, too many, not a terminal: refused and closed."""
     count = changes["fds"]
     assert isinstance(count, int)
     with running.connect() as sock, open(os.devnull, "rb") as null:
@@ -169,7 +169,7 @@ def test_a_number_that_is_in_use(running: Local) -> None:
         assert (answer(sock) or {})["event"] == "started"
         socket.send_fds(sock, [message(running, fds=3, argv=["sleep", "4701"])], three)
         assert (answer(sock) or {})["event"] == "failed"
-    # The first one is still guarded by the connection.
+    # The first command is still guarded by the connection.
     assert wait_until(lambda: len(running.inside(running.load("job"))) == 1, 5)
 
 
@@ -197,7 +197,7 @@ def test_many_connections(running: Local) -> None:
 
 
 def test_a_client_that_does_not_listen(running: Local) -> None:
-    """Answers pile up until it goes; others are served meanwhile."""
+    """Its answers accumulate until it disconnects; others are served meanwhile."""
     with running.connect() as sock:
         data = message(running, op="unknown") * 200_000
         sock.settimeout(0.5)
@@ -243,14 +243,14 @@ def test_parsing_any_bytes(data: bytes) -> None:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=4), op=st.sampled_from(["exec", "end", "stop"]))
 def test_any_message(local: Local, changes: dict[str, Any], op: str) -> None:
-    """Through the socket, one after another, to the same supervisor."""
+    """All messages go through one socket to the same supervisor."""
     if not local.folder().exists():
         local.run()
         eventually(local, "job", lambda job: job.ready == 1)
     pid = local.supervisor()
     with local.connect() as sock:
         say(sock, message(local, **({"op": op, "workers": [], "grace": 0.0} | changes)))
-        # Answered or closed; and the next one is served.
+        # Answered or closed, and the next client is served.
         say(sock, message(local, id=77, op="ping"))
         while (found := answer(sock)) is not None and found["id"] != 77:
             continue

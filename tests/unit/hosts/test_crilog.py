@@ -1,4 +1,4 @@
-"""The writer of logs: the kubelet's format, rotation, and a disk that fills up."""
+"""The log writer: the kubelet's format, rotation, and a full disk."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_rotation_keeps_so_many_files_of_such_a_size(tmp_path: Path) -> None:
 
 
 class FullDisk:
-    """os.write of a disk with room for `room` bytes."""
+    """os.write on a disk with `room` bytes left."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
         self.room = room
@@ -139,7 +139,7 @@ def test_a_rotation_that_fails_goes_on_in_the_old_file(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "open", real)
     log.feed("stdout", b"after\n")
     log.close()
-    # Rotated at last, with nothing lost.
+    # Finally rotated, without loss.
     assert len(list(tmp_path.iterdir())) == 2
     assert len(parsed(tmp_path)) == 7
     assert log.lost == 0

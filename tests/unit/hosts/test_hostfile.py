@@ -1,4 +1,4 @@
-"""Lists of hosts in every form that launchers know, and what is refused."""
+"""Host lists in all formats of launchers, and rejected ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of files of known hosts: whom they trust, whom they do not, and what a refusal advises."""
+"""Known-hosts files: trusted keys, untrusted keys, and the advice after a refusal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWN, OTHER, ELLIPTIC = (
 
 @pytest.fixture(autouse=True)
 def no_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """asyncssh asks the system's library whether a name is an address: no look-up, but tests allow none."""
+    """asyncssh asks the system's library whether a name is an address: not a lookup, but tests allow none."""
     monkeypatch.setattr("asyncssh.misc._normalize_scoped_ip", lambda address: address)
 
 
@@ -37,7 +37,7 @@ def keys(found: Entries, place: str, port: int | None) -> list[asyncssh.SSHKey]:
 
 
 def advice(found: Entries) -> str:
-    """The command that is named to somebody to whom 127.0.0.9 has shown the key OWN."""
+    """The suggested command after 127.0.0.9 has presented the key OWN."""
     return re.split("then: |confirms the change: ", refusal("127.0.0.9", 2222, found, OWN, "first").hint or "")[-1]
 
 

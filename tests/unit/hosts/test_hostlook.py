@@ -1,4 +1,4 @@
-"""What a host tells of itself: the script on a real shell, and answers that are none."""
+"""A host's report about itself: the script in a real shell, and invalid answers."""
 
 from __future__ import annotations
 

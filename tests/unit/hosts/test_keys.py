@@ -1,4 +1,4 @@
-"""Private keys: which can be used, and what is told of those that cannot."""
+"""Private keys: usable ones, and reports about the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atlctl.backends.hosts.keys import Keys, none_accepted
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Keys: good, locked (its passphrase is `secret`), shared (others may read it), torn."""
+    """Keys: good, locked (passphrase `secret`), shared (readable by others), torn."""
     key = asyncssh.generate_private_key("ssh-ed25519")
     for name in ("good", "shared", "torn"):
         (tmp_path / name).write_bytes(key.export_private_key())
@@ -58,7 +58,7 @@ def test_what_became_of_each_file(place: Path) -> None:
     assert [file.status for file in found] == ["read", "encrypted", "open", "unreadable", "absent"]
     assert [file.algorithm for file in found] == ["ssh-ed25519", "", "", "", ""]
     assert "chmod 600" in found[2].text
-    # One that was never meant for a login was not looked at.
+    # A key not intended for logins was not checked.
     assert [file.status for file in Keys(lambda _: None).files(paths[:1], "")] == ["absent"]
 
 

@@ -1,4 +1,4 @@
-"""Lists of hosts as jobs."""
+"""Host lists as jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader of logs: through rotations without loss or doubles, whatever the files hold."""
+"""The log reader: across rotations without losses or duplicates, whatever the files contain."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_no_previous_instance(tmp_path: Path) -> None:
 
 
 def test_lines_that_are_no_lines_are_shown(tmp_path: Path) -> None:
-    """A full disk, or a hand: nothing that stands there is passed over."""
+    """A full disk or manual editing: no content is skipped."""
     (tmp_path / "0.log").write_bytes(
         b"garbage\n\n2026-11-20T17:45:05.757882235Z stdout X what\n2026-13-99T17:45:05.7Z stdout F when\n"
         b"2026-11-20T17:45:05.757882235Z stderr F fine\n\xff\xfe\x00\n2026-11-20T17:45:05.75"
@@ -109,13 +109,13 @@ def test_streams_are_joined_each_for_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tail", [None, 0, 3])
 def test_follow_through_rotation_without_loss_or_doubles(tmp_path: Path, tail: int | None) -> None:
-    """The writer rotates every few lines while the reader reads."""
+    """The writer rotates every few lines during the read."""
     total = 4000
     write(tmp_path, 10, size=1 << 20)
 
     def work() -> None:
         log = CriLog(str(tmp_path), 600, 100_000)
-        log._size = 600  # as if it were the same writer still
+        log._size = 600  # like the same writer
         for number in range(10, total):
             log.feed("stdout", b"%d\n" % number)
         log.close()
@@ -137,13 +137,13 @@ def test_follow_through_rotation_without_loss_or_doubles(tmp_path: Path, tail: i
 
 
 def texts(reader: Reader) -> list[int]:
-    """The numbers in all lines that are there now."""
+    """The numbers in all available lines."""
     return [int(line.split(b" ", 3)[3]) for block in reader.blocks() for line in block.splitlines()]
 
 
 @pytest.mark.parametrize("moment", range(1, 27))
 def test_rotation_at_any_moment_of_a_look(tmp_path: Path, moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rotation between any two calls that the reader makes to the file system."""
+    """A rotation between any two file system calls of the reader."""
     log = CriLog(str(tmp_path), 1 << 20, 100)
     state = {"calls": 0, "number": 3}
 
@@ -196,7 +196,7 @@ def test_a_reader_slower_than_the_rotation_goes_on_with_what_is_left(tmp_path: P
 
 
 def test_many_followers_share_a_thread(tmp_path: Path) -> None:
-    """Following costs no thread of its own."""
+    """Following needs no separate thread."""
     write(tmp_path, 5, size=1 << 20)
     before = threading.active_count()
 

@@ -1,4 +1,4 @@
-"""What a host sends of a log, put together again, is what the local reader finds in the same files."""
+"""A log sent by a host and reassembled equals the local reader's result for the same files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _worker(above: Path) -> Path:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> bytearray:
-    """What the host's program has written."""
+    """The output of the host's program."""
     found = bytearray()
     monkeypatch.setattr(remote_logs, "write", found.extend)
     monkeypatch.setattr(remote_logs, "say", lambda message: found.extend(json.dumps(message).encode() + b"\n"))
@@ -49,7 +49,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> bytearray:
 
 
 def ask(folder: Path, sent: bytearray, request: LogRequest, mark: tuple[int, int] | None = None) -> bytes:
-    """The answer to the question that `logs` would ask."""
+    """The answer to the request that `logs` would send."""
     (folder / "job.json").write_text(
         json.dumps({"uid": RECORD.uid, "supervisor": {**processes.identity(1), "start": 1}})
     )
@@ -116,7 +116,7 @@ def test_the_same_lines_as_of_a_local_log(
         answer = ask(folder, found, request)
     expected = local(log, request)
     if since is not None and tail is None:
-        # A torn line has no time: one before the first that is new enough is left on the host.
+        # A torn line has no time: if it is before the first line that is new enough, it stays on the host.
         expected = [line for line in expected if line.time is not None]
         assert [line for line in lines(request, out(answer)) if line.time is not None] == expected
     else:
@@ -237,7 +237,7 @@ BEGUN = b'{"event": "log", "resumed": true}\n'
 
 
 def test_a_log_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its middle, and before its beginning."""
+    """In the middle, and before the beginning."""
     monkeypatch.setattr(looking, "SILENT_SECONDS", 0.1)
     stamped = STAMP.format(1).encode()
     for begun in (b"", BEGUN + stamped + b" stdout F one\n"):
@@ -246,7 +246,7 @@ def test_a_log_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_followed_log_goes_on_over_a_connection_that_is_lost_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long it is tried again counts from the loss; each loss is told."""
+    """The time for retries starts at the loss; each loss is reported."""
     monkeypatch.setattr(looking, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(looking, "AGAIN_SECONDS", 0.01)
     stamped = STAMP.format(1).encode()

@@ -1,4 +1,4 @@
-"""Peers of a worker from made-up file systems and environments: every platform's way, and what is no guess."""
+"""A worker's peers from made-up file systems and environments: the method of every platform, and no guesses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atlctl.jobs.errors import UsageError
 
 
 class Root:
-    """A file system to be."""
+    """A made-up file system."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -145,7 +145,7 @@ def test_files_go_before_variables_and_patterns(root: Root) -> None:
             ["tj-node-0-0.tj", "tj-node-0-1.tj", "tj-node-0-2.tj"],
             2,
         ),
-        (  # a host network: the rank says which
+        (  # host network: the rank decides
             "metal7",
             {"PET_MASTER_ADDR": "tj-node-0-0.tj", "PET_NNODES": "2", "PET_NODE_RANK": "1"},
             ["tj-node-0-0.tj", "tj-node-0-1.tj"],
@@ -180,7 +180,7 @@ def test_files_go_before_variables_and_patterns(root: Root) -> None:
         ),
         ("job-1", {"MASTER_ADDR": "job-0.svc", "WORLD_SIZE": "2"}, ["job-0.svc", "job-1.svc"], 1),
         (
-            "x-master-1",  # a StatefulSet may be called so
+            "x-master-1",  # possible name of a StatefulSet
             {"MASTER_ADDR": "x-master-0.svc.ns", "WORLD_SIZE": "2"},
             ["x-master-0.svc.ns", "x-master-1.svc.ns"],
             1,
@@ -213,7 +213,7 @@ def test_names_that_follow_a_pattern(
     [
         ("gpu07", {"MASTER_ADDR": "gpu00", "WORLD_SIZE": "8"}),
         ("gpu07", {"MASTER_ADDR": "10.0.0.0", "WORLD_SIZE": "8"}),
-        ("metal7", {"MASTER_ADDR": "nb-0.svc", "WORLD_SIZE": "2"}),  # nothing vouches for it
+        ("metal7", {"MASTER_ADDR": "nb-0.svc", "WORLD_SIZE": "2"}),  # no evidence
         ("nb-5", {"MASTER_ADDR": "nb-0.svc", "WORLD_SIZE": "2"}),
         ("js-trainer-1-0", {"MASTER_ADDR": "js-trainer-0-0.js", "WORLD_SIZE": "4"}),  # several replicated jobs
         ("x-master-0", {"MASTER_ADDR": "x-master-0.svc", "WORLD_SIZE": "2"}),  # PyTorchJob or StatefulSet
@@ -223,10 +223,10 @@ def test_names_that_follow_a_pattern(
         ("lws-1", {"LWS_LEADER_ADDRESS": "?", "LWS_GROUP_SIZE": "2", "MASTER_ADDR": "lws-0.s"}),
         ("nb-0", {"MASTER_ADDR": "localhost", "WORLD_SIZE": "2", "RANK": "0"}),
         ("p-worker-1", {"MASTER_ADDR": "p-master-0"}),
-        ("p-worker-1", {"PET_RDZV_ENDPOINT": "p-worker-0:1", "PET_NNODES": "2:4"}),  # elastic: how many, who knows
+        ("p-worker-1", {"PET_RDZV_ENDPOINT": "p-worker-0:1", "PET_NNODES": "2:4"}),  # elastic: number unknown
         ("p-worker-1", {"MASTER_ADDR": "p-master-0", "WORLD_SIZE": "16", "PET_NPROC_PER_NODE": "8"}),
-        ("p-worker-1", {"MASTER_ADDR": "p-master-0", "WORLD_SIZE": "16", "LOCAL_RANK": "0"}),  # a trainer's own
-        ("p-worker-1", {"MASTER_ADDR": "p-master-0", "WORLD_SIZE": "16", "RANK": "8"}),  # so do these count processes
+        ("p-worker-1", {"MASTER_ADDR": "p-master-0", "WORLD_SIZE": "16", "LOCAL_RANK": "0"}),  # of a trainer
+        ("p-worker-1", {"MASTER_ADDR": "p-master-0", "WORLD_SIZE": "16", "RANK": "8"}),  # these count processes, too
         ("node-1", {"MASTER_ADDR": "node-0", "WORLD_SIZE": "16", "SLURM_PROCID": "8"}),
         ("p-worker-1", {"MASTER_ADDR": "p-master-0", "WORLD_SIZE": str(MAX_HOSTS + 1)}),
         ("p-worker-1", {"MASTER_ADDR": "p-master-0", "WORLD_SIZE": "٤"}),
@@ -241,7 +241,7 @@ def test_what_does_not_fit_is_no_guess(root: Root, hostname: str, environ: dict[
     assert root.find(hostname, **environ) is None
 
 
-# --- which one this is
+# --- the own index
 
 
 def test_by_its_address(root: Root) -> None:

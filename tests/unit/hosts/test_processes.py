@@ -1,4 +1,4 @@
-"""Processes as /proc shows them, and whose they are."""
+"""Processes in /proc, and the workers they belong to."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_signals_to_what_has_ended() -> None:
 
 
 def table(*entries: tuple[int, int, int, int], start: int = 5) -> dict[int, Stat]:
-    """Entries of pid, parent, group, session."""
+    """A process table; entries: pid, parent, group, session."""
     return {pid: Stat(pid, "x", "S", parent, group, session, start) for pid, parent, group, session in entries}
 
 
 def snapshot(
     monkeypatch: pytest.MonkeyPatch, entries: dict[int, Stat], marks: dict[int, tuple[str, str, str]]
 ) -> Snapshot:
-    """`marks`: job, worker and run of each process that carries them."""
+    """A snapshot. `marks`: job, worker and run of each process with marks."""
 
     def environment(pid: int) -> dict[bytes, bytes]:
         names = (b"ATLCTL_JOB", b"ATLCTL_WORKER", b"ATLCTL_EXEC")
@@ -72,14 +72,14 @@ def test_whose_a_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = table(
         (10, 1, 10, 10),  # worker-0
         (11, 10, 10, 10),  # its child
-        (12, 1, 12, 12),  # left its session, forked twice; known by its mark
+        (12, 1, 12, 12),  # in another session, forked twice; found by its mark
         (13, 1, 10, 10),  # in its group, without marks
-        (14, 13, 14, 14),  # child of that one, in a session of its own
+        (14, 13, 14, 14),  # child of that one, in another session
         (20, 1, 20, 1),  # executed in worker-0
         (21, 20, 21, 21),  # its child
         (30, 1, 30, 30),  # worker-1
-        (40, 1, 40, 40),  # of a job that was started inside of this one
-        (50, 2, 10, 10),  # no descendant
+        (40, 1, 40, 40),  # of a job started inside this one
+        (50, 2, 10, 10),  # not a descendant
     )
     marks = {
         10: ("job", "worker-0", ""),
@@ -100,7 +100,7 @@ def test_whose_a_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_in_the_middle_of_an_exec(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its environment is empty for a moment: it is looked at once more, but one that has none only once."""
+    """Its environment is empty for a moment, so it is read again; a process without one is read again only once."""
     entries = table((10, 1, 10, 10), (11, 1, 11, 11))
     looks = {10: 0, 11: 0}
 
@@ -124,7 +124,7 @@ def test_a_process_in_the_middle_of_an_exec(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_number_that_was_given_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command had number 20; a later one in another worker has it now."""
+    """The command had PID 20, which now belongs to a later command in another worker."""
     seen = snapshot(monkeypatch, table((20, 1, 20, 1), start=9), {20: ("job", "worker-1", "later")})
     assert seen.of_run("worker-0", "run", 20, 5) == set()
     assert seen.of_run("worker-1", "later", 20, 9) == {20}

@@ -1,4 +1,4 @@
-"""Which worker holds which global rank: seen in living processes, else guessed, else not known."""
+"""The global ranks of workers: from live processes, or guessed, or unknown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from tests.support.proc import named, wait_until
 from tests.unit.hosts.local import Local
 
-#: What torchrun gives its children; the worker's own RANK counts workers.
+#: Variables that torchrun sets for its children; the worker's RANK counts workers.
 CHILD = "TORCHELASTIC_RUN_ID=x LOCAL_RANK={local} RANK=$((RANK * 2 + {local})) sleep 4600"
 
 

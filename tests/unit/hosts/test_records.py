@@ -1,4 +1,4 @@
-"""The client's records: whole or not there, and names that are held while a job is started."""
+"""The client's records: complete or absent, and names reserved during a start."""
 
 from __future__ import annotations
 

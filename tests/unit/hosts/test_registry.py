@@ -1,4 +1,4 @@
-"""The registry: what an entry says, also when it is damaged, foreign or out of reach."""
+"""The registry: valid, damaged, foreign and unreachable entries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MARKER = "ChildFailedError:"
 
 @pytest.fixture
 def written(isolated: object) -> Callable[..., Job]:
-    """Writes the entry of a job of one worker that no process belongs to, and loads it."""
+    """Write the entry of a job with one worker and no process, and load it."""
 
     def make(files: dict[str, object] | None = None, **changes: Any) -> Job:
         folder = Path(registry.LOCAL.root, "job")
@@ -90,7 +90,7 @@ def test_lost_bytes_are_no_failure_of_a_trainer(written: Callable[..., Job]) -> 
 def test_a_dead_supervisor(written: Callable[..., Job]) -> None:
     job = written(supervisor={"start": 1})
     assert (job.state, job.workers[0].state) == (State.LOST, State.LOST)
-    # What had ended before is known all the same.
+    # Earlier results are still known.
     job = written({"exit.json": {"exit_code": 0, "signal": None}}, supervisor={"start": 1})
     assert job.state is State.SUCCEEDED
 
@@ -135,7 +135,7 @@ def test_a_damaged_entry_is_one_clear_error(local: Local, text: str) -> None:
     entries, problems = registry.load_all()
     assert [entry.job.name for entry in entries] == ["fine"]
     assert [type(problem) for problem in problems] == [AtlctlError]
-    # Its name is not given away, since something of it may run.
+    # Its name stays reserved, because some processes may be running.
     with pytest.raises(AtlctlError, match="damaged"):
         local.run(name="bad")
     path.write_bytes(whole)
@@ -197,7 +197,7 @@ def test_a_linked_entry_is_refused(local: Local, tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def as_somebody_else(top: Path, path: Path) -> Iterator[None]:
-    """As a user without rights to `path`, also where the tests are run by root."""
+    """Run as a user without access to `path`, even if root runs the tests."""
     mode = path.stat().st_mode
     above = [parent for parent in path.parents if parent.is_relative_to(top)]
     own = [path, *(parent for parent in above if parent.is_relative_to(state_dir()))]

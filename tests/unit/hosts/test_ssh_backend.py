@@ -1,4 +1,4 @@
-"""What the backend asks of hosts, and what it gives to commands there."""
+"""Requests of the backend to hosts, and data passed to commands there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting a job: its name, its port, its environment, and nothing half-made."""
+"""Starting a job: name, port, environment, and no partial state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.hosts.local import Local
 
 
 def printed(local: Local, script: str, **options: object) -> list[str]:
-    """What a worker's script printed, line by line."""
+    """The lines printed by a worker's script."""
     local.sh(script, **options)
     local.ended()
     return [line.split(" ", 3)[3] for line in local.file("log/0.log").read_text().splitlines()]
@@ -101,10 +101,10 @@ def test_an_entry_set_aside_by_a_killed_start_comes_back(local: Local) -> None:
     local.folder().mkdir()
     registry.sweep(root)
     assert local.load("job").uid == old.uid
-    # Killed behind a whole start: the old one is kept, too.
+    # Killed after a complete start: the old one is kept, too.
     os.mkdir(aside)
     registry.sweep(root)
-    registry.sweep(root)  # what it holds here is no job
+    registry.sweep(root)  # its content here is not a job
     assert sorted(os.listdir(root)) == [".lock", "job"]
 
 
@@ -156,7 +156,7 @@ except Exception as error:
 
 
 def launcher(*argv: str, workers: int = 1, before: str = "") -> subprocess.Popen[bytes]:
-    """A process of its own that starts a job."""
+    """A separate process that starts a job."""
     return subprocess.Popen(
         [sys.executable, "-c", LAUNCH.format(before=before), "job", str(workers), *argv],
         stdout=subprocess.PIPE,
@@ -265,7 +265,7 @@ def test_values_that_are_no_utf8_come_through(local: Local, monkeypatch: pytest.
 
 
 def test_a_locale_of_another_encoding(local: Local) -> None:
-    """Words and values are bytes, whatever the locales of the launcher and of the one who executes."""
+    """Arguments and values are bytes, whatever the locales of the launcher and the exec client."""
     before = "import os; os.environb[b'GBK'] = b'\\xcf\\xd4'"
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     argv: list[str | bytes] = ["sh", "-c", 'printf "%s %s" "$GBK" "$1"', "sh", b"\xe6\x98\xbe\xff"]
@@ -369,7 +369,7 @@ def test_a_file_here_is_not_a_file_there(local: Local) -> None:
 
 
 def test_ctrl_c_during_the_start_leaves_nothing(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also at the worst moment: all workers run, and the launcher has not said that it knows."""
+    """Even at the worst moment: all workers run, but the launcher has not confirmed it."""
     real = boot.await_start
 
     def interrupted(link: socket.socket, folder: str) -> object:
@@ -420,7 +420,7 @@ def test_a_launcher_that_is_killed_leaves_no_job(local: Local, before: str) -> N
         assert process.returncode == -signal.SIGKILL
     assert wait_until(lambda: not marked(), 5)
     assert registry.LOCAL.names() == []
-    # And is in nobody's way.
+    # It does not block a new start.
     assert local.run().state is State.RUNNING
 
 
@@ -431,7 +431,7 @@ def test_a_launcher_killed_at_any_time_leaves_a_whole_job_or_none(local: Local, 
         process.kill()
 
     def settled() -> bool:
-        # In one look: a start that was not kept may be seen for a moment, and then vanishes.
+        # In one snapshot, because a start that is not kept may be visible for a moment.
         found, _ = registry.load_all()
         if not found:
             return not marked()

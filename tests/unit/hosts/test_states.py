@@ -1,4 +1,4 @@
-"""What hosts say of workers, and what is made of it: never a wrong state, whatever they say."""
+"""Worker states from hosts' reports: never wrong, whatever the hosts report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session of a connection as a channel, without a host."""
+"""An SSH session as a channel, without a host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from atlctl.backends.hosts.stream import SessionChannel, _Session
 @pytest.mark.parametrize("lost", [False, True], ids=["closed", "lost"])
 @pytest.mark.parametrize("ended", [False, True], ids=["no-eof", "eof"])
 def test_a_status_counts_when_the_output_is_known_to_be_at_its_end(ended: bool, lost: bool) -> None:
-    """sshd sends the status when the command ends, which may be before the last of its output."""
+    """sshd sends the status when the command ends, perhaps before its last output."""
 
     async def main() -> list[Any]:
         session = _Session()

@@ -1,4 +1,4 @@
-"""What workers and executed commands get from their supervisor, and what it writes down of them."""
+"""The environment of workers and executed commands under the supervisor, and its records."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.unit.hosts.local import Local
 
 
 def fields(text: str) -> dict[str, str]:
-    """Lines of /proc/PID/status."""
+    """Parse the lines of /proc/PID/status."""
     return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
 
 
 def of_worker_and_command(local: Local, script: str) -> list[str]:
-    """What `script` prints as a worker, and as a command executed in one."""
+    """The output of `script` as a worker, and as a command executed in one."""
     job = local.sh(f"{script}; echo end; sleep 4600")
     log = local.file("log/0.log")
     assert wait_until(lambda: b" end\n" in log.read_bytes())
@@ -35,17 +35,17 @@ def of_worker_and_command(local: Local, script: str) -> list[str]:
     return ["\n".join(own) + "\n", execute(local, job, ["sh", "-c", script]).stdout.decode()]
 
 
-#: 32 and 33 are the C library's own: nobody can set them, and some launchers leave one ignored.
+#: The signals 32 and 33 belong to the C library: programs cannot set them, and some launchers leave one ignored.
 C_LIBRARY_SIGNALS = 0b11 << 31
 
 
 def test_signals_are_at_their_defaults(local: Local) -> None:
-    """Also where whoever starts the job ignores some: a background job of a shell, nohup, Python's own SIGPIPE."""
+    """Even if the starting process ignores some: a shell's background job, nohup, Python's SIGPIPE."""
     ignored = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
     old = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR2])
     try:
-        # Not by way of a shell's builtin, which would show the shell's own.
+        # Not with a shell builtin, which would show the shell's own signals.
         for text in of_worker_and_command(local, "exec 3>&1; grep ^Sig /proc/self/status"):
             found = fields(text)
             assert int(found["SigIgn"], 16) & ~C_LIBRARY_SIGNALS == 0
@@ -57,7 +57,7 @@ def test_signals_are_at_their_defaults(local: Local) -> None:
 
 
 def test_the_descriptor_limit_is_the_launchers(local: Local) -> None:
-    """The supervisor needs more; its workers get what they would have had."""
+    """The supervisor needs more; its workers get the limit they would have without it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
     try:
@@ -69,7 +69,7 @@ def test_the_descriptor_limit_is_the_launchers(local: Local) -> None:
 
 
 def test_only_standard_streams_are_open(local: Local) -> None:
-    # Three, and the folder that is being listed.
+    # Three, and the listed folder.
     assert of_worker_and_command(local, "ls /proc/self/fd | wc -l") == ["4\n", "4\n"]
 
 
@@ -104,7 +104,7 @@ def test_executed_commands_get_the_workers_environment(local: Local) -> None:
 
 
 def test_what_commands_print_of_their_environment_differs_by_the_worker_alone(local: Local) -> None:
-    """Equal outputs fold: no variable of atlctl's own may differ without need."""
+    """Equal outputs are folded, so no variable of atlctl may differ without need."""
     job = local.run(workers=2)
     _, kept = fan_out(local, job, ["env"])
     first, second = (set(kept.output_of[name].splitlines()) for name in ("worker-0", "worker-1"))
@@ -114,7 +114,7 @@ def test_what_commands_print_of_their_environment_differs_by_the_worker_alone(lo
 
 
 def test_exit_codes_are_written_whole(local: Local) -> None:
-    """Whoever reads while it is written sees nothing or all of it."""
+    """A reader during the write sees nothing or the whole code."""
     local.sh("sleep 0.1; exit 7", workers=20)
     seen = 0
 
@@ -130,7 +130,7 @@ def test_exit_codes_are_written_whole(local: Local) -> None:
 
 
 def test_a_workers_end_takes_what_it_left_along(local: Local) -> None:
-    """Left in the background, in other sessions, forked twice, stopped."""
+    """Processes in the background, in other sessions, forked twice, stopped."""
     script = "sleep 4602 & setsid sleep 4603 & (setsid sh -c 'sleep 4604 & kill -STOP $$' &); sleep 0.2; exit 3"
     job = local.sh(script)
     assert wait_until(lambda: len(local.inside(job)) >= 5)
@@ -140,10 +140,10 @@ def test_a_workers_end_takes_what_it_left_along(local: Local) -> None:
 
 
 def test_a_leftover_may_not_hold_up_the_end(local: Local) -> None:
-    """Something keeps the log's pipe open and cannot be found as the worker's: the exit is written all the same."""
+    """An unknown process keeps the log's pipe open: the exit is still written."""
     job = local.run()
     (worker,) = local.inside(job)
-    # This very process holds the worker's stdout now.
+    # This process holds the worker's stdout now.
     held = os.open(f"/proc/{worker.pid}/fd/1", os.O_WRONLY)
     try:
         local.end_worker(job)
@@ -191,13 +191,13 @@ def test_many_workers(local: Local, workers: int) -> None:
     stopped = time.monotonic() - begun
     assert {result.how for result in results} == {"terminated"}
     assert local.load("job").state is State.STOPPED
-    # Far from what a machine under load needs, near enough to notice a square: one look at /proc for each worker.
+    # Generous for a busy machine, but small enough to detect quadratic time: one scan of /proc for each worker.
     assert started < 10
     assert stopped < 6
 
 
 def test_a_client_that_is_slow_to_read_hears_of_every_worker(local: Local) -> None:
-    """Of 400 answers a socket holds less than 300, and the supervisor ends with the last worker."""
+    """A socket buffers fewer than 300 of 400 answers, and the supervisor ends with the last worker."""
     job = local.run(workers=400)
     names = [worker.name for worker in job.workers]
     with local.connect() as sock, sock.makefile("rb") as answers:
@@ -211,7 +211,7 @@ def test_a_client_that_is_slow_to_read_hears_of_every_worker(local: Local) -> No
 
 
 def test_300_commands_at_once_through_one_connection(local: Local) -> None:
-    """More descriptors than one message could carry."""
+    """More descriptors than one message can carry."""
     job = local.run()
 
     async def main() -> list[bool]:
@@ -240,7 +240,7 @@ def test_300_commands_at_once_through_one_connection(local: Local) -> None:
 
 
 def test_a_job_started_inside_a_worker_is_that_workers(local: Local) -> None:
-    """Its workers carry the same names, and are still nobody else's."""
+    """Its workers have the same names, but belong to no other worker."""
     job = local.run(workers=2)
     inner = (
         "from atlctl.backends.base import Argv; from atlctl.backends.hosts.starting import *;"

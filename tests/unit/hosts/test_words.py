@@ -1,4 +1,4 @@
-"""Words on their way to a supervisor stand for the same bytes there."""
+"""Arguments sent to a supervisor keep their bytes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def test_bytes_survive(raw: bytes) -> None:
 
 
 def test_a_word_of_another_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a locale of GBK two bytes are one character; the supervisor's Python reads UTF-8."""
+    """In a GBK locale two bytes are one character; the supervisor's Python reads UTF-8."""
     monkeypatch.setattr(os, "fsencode", lambda word: word.encode("gbk"))
     assert as_utf8("显存").encode("utf-8", "surrogateescape") == "显存".encode("gbk")

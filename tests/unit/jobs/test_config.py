@@ -1,4 +1,4 @@
-"""The configuration: files, precedence, and what a project file may do."""
+"""The configuration: files, precedence, and limits of a project file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`[ssh]` of the configuration: jobs that are lists of hosts, and what a project may not say."""
+"""`[ssh]` in the configuration: jobs that are host lists, and settings forbidden in projects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atlctl.jobs.errors import UsageError
 
 
 class Place:
-    """A home with the user's file, and a project below it."""
+    """A home folder with the user's file, and a project in it."""
 
     def __init__(self, folder: Path) -> None:
         self.home, self.work = folder / "home", folder / "home" / "project"

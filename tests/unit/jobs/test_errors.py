@@ -1,4 +1,4 @@
-"""Errors in the reader's language: English to programs, with the words of what is within them translated too."""
+"""Errors in the user's language: English for programs, with translated parts in translated messages."""
 
 from __future__ import annotations
 

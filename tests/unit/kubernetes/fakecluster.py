@@ -1,4 +1,4 @@
-"""Objects as an API server sends them, and an Api over a dict of them."""
+"""Objects in an API server's format, and an Api for a dict of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atlctl.backends.kubernetes.discovery import Served
 
 Object = dict[str, Any]
 START = "2026-11-20T18:00:00Z"
-#: What a cluster with every kind serves.
+#: The resources of a cluster with every kind.
 ALL = Served(
     {
         "trainjobs.trainer.kubeflow.org": "v1alpha1",
@@ -46,7 +46,7 @@ def owned_by(owner: Object, *, controller: bool = True) -> Object:
 
 
 def obj(kind: str, api: str, name: str, owner: Object | None = None, **parts: Any) -> Object:
-    """`labels`, `annotations`, `created` and `uid` go into the metadata, everything else beside it."""
+    """An object. `labels`, `annotations`, `created` and `uid` are metadata, other `parts` are top-level fields."""
     meta: Object = {
         "name": name,
         "namespace": parts.pop("namespace", "team"),
@@ -61,7 +61,7 @@ def obj(kind: str, api: str, name: str, owner: Object | None = None, **parts: An
 
 
 def pod(name: str, owner: Object | None = None, state: Object | None = None, **parts: Any) -> Object:
-    """A running pod with one container `main`; `state` is that of the container, `phase` the pod's."""
+    """A running pod with one container `main`; `state`: of the container, `phase`: of the pod."""
     status: Object = {"phase": parts.pop("phase", "Running")}
     status["containerStatuses"] = [{"name": "main", "state": state or {"running": {"startedAt": START}}}]
     status |= parts.pop("status", {})
@@ -116,7 +116,7 @@ def trainjob(name: str, **parts: Any) -> Object:
 
 
 def train_world(name: str, **parts: Any) -> list[Object]:
-    """A running TrainJob of two nodes with all that it makes: TrainJob, JobSet, Job, pods."""
+    """A running TrainJob of two nodes with its dependents: TrainJob, JobSet, Job, pods."""
     top = trainjob(name, **parts)
     made = jobset(name, top)
     child = job(f"{name}-node-0", made)
@@ -142,7 +142,7 @@ def condition(kind: str, status: str = "True", reason: str = "", message: str = 
 
 
 class FakeApi(Api):
-    """Answers gets and lists of `objects`. `forbidden` holds plurals; `requests` every path with its query."""
+    """Answers GET and list requests for `objects`. `forbidden`: plurals; `requests`: all paths with queries."""
 
     def __init__(self, objects: Sequence[Object], served: Served = ALL, forbidden: Sequence[str] = ()) -> None:
         self.server, self.context, self.namespace = "https://127.0.0.1:1", None, "team"
@@ -208,5 +208,5 @@ class FakeApi(Api):
         raise AssertionError("an inventory opens no socket")
 
     def listed(self, plural: str) -> int:
-        """How many lists of that plural were asked for."""
+        """The number of list requests for this plural."""
         return sum(path.endswith(f"/{plural}") for path, _ in self.requests)

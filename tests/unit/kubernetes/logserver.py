@@ -1,6 +1,6 @@
-"""A model of the log part of an API server: one worker, its pods and their containers' runs, in memory.
+"""A model of an API server's log endpoint: one worker, its pods and container runs, in memory.
 
-It answers as the recordings show: sinceTime by the second, tailLines, limitBytes, previous, follow; and fails as told.
+It behaves like the recordings: sinceTime by the second, tailLines, limitBytes, previous, follow; and fails on request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def stamp(when: int) -> bytes:
 
 @dataclass
 class Run:
-    """One run of the container. The last line may lack its newline (`torn`)."""
+    """One run of the container. The last line may have no newline (`torn`)."""
 
     id: str
     lines: list[tuple[int, bytes]] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Run:
     ended: bool = False
 
     def answer(self, start: int, since: int, limit: int | None = None) -> bytes:
-        """Bytes of the lines from `start` on that are not older than `since`."""
+        """The bytes of the lines from `start` on that are not older than `since`."""
         parts = [stamp(when) + text + b"\n" for when, text in self.lines[max(start, self.first) :] if when >= since]
         data = b"".join(parts)
         if self.torn and parts:
@@ -46,7 +46,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Cut:
-    """An answer ends after `size` bytes: with an error, or `clean` as when a kubelet dies."""
+    """The answer ends after `size` bytes: with an error, or `clean`, as when a kubelet dies."""
 
     size: int
     clean: bool = False
@@ -54,14 +54,14 @@ class Cut:
 
 @dataclass(frozen=True)
 class Fail:
-    """No answer: the server refuses with `status`, or (0) cannot be reached."""
+    """No answer: the server refuses with `status`, or (0) is unreachable."""
 
     status: int
     text: str = ""
 
 
 class Server:
-    """One worker's pod. `cuts` are the faults of the next answers, in their order; None: no fault."""
+    """One worker's pod. `cuts`: faults of the next answers, in order; None: no fault."""
 
     server = "model"
     context = None
@@ -102,7 +102,7 @@ class Server:
         self.tell()
 
     def restart(self) -> None:
-        """The container ends and starts again in the same pod. The server hears of it `lag` seconds later."""
+        """The container restarts in the same pod. The server learns of it `lag` seconds later."""
         self._goes_stale()
         self.run.ended = True
         self.previous = self.run
@@ -110,7 +110,7 @@ class Server:
         self.tell()
 
     def replace(self) -> None:
-        """The pod is gone, and another one of its name is there."""
+        """The pod is replaced by another one with the same name."""
         self._goes_stale()
         self.run.ended = True
         self.previous = None

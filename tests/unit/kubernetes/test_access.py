@@ -46,7 +46,7 @@ def _no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def pair() -> tuple[bytes, bytes]:
-    """A certificate that signs itself, and its key."""
+    """A self-signed certificate and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bob")])
     now = datetime.now(UTC)
@@ -146,7 +146,7 @@ def test_tls_settings(kube: Path, pair: tuple[bytes, bytes]) -> None:
 def test_authorities_of_a_system_that_python_was_not_built_for(
     kube: Path, pair: tuple[bytes, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in the one executable file: its OpenSSL looks where the builder's system has them."""
+    """As in the single executable: its OpenSSL uses the paths of the build system."""
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
     (tmp_path / "bundle.pem").write_bytes(pair[0])
@@ -168,7 +168,7 @@ def test_keys_in_the_kubeconfig_leave_no_file_behind(
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    for more in ({}, {"username": "bob", "password": "pw"}):  # the second is the package's
+    for more in ({}, {"username": "bob", "password": "pw"}):  # the second belongs to the package
         assert read(write(kube, config({**data_of(pair), **more}))).tls is not None
         assert os.listdir(temporary) == []
 
@@ -224,7 +224,7 @@ def test_data_come_before_a_file(kube: Path, pair: tuple[bytes, bytes]) -> None:
 def test_a_token_file_that_is_replaced(kube: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text(TOKEN)
     found = read(write(kube, config({"tokenFile": str(tmp_path / "token")})))
-    for text, header in (("next", "Bearer next"), ("", "Bearer next")):  # an empty one: it is being written
+    for text, header in (("next", "Bearer next"), ("", "Bearer next")):  # empty: it is being written
         (tmp_path / "token").write_text(text)
         monkeypatch.setattr(found, "_read_at", float("-inf"))
         assert found.headers() == {"Authorization": header}
@@ -276,7 +276,7 @@ def test_an_exec_plugin_is_run_again_after_a_refusal(kube: Path, tmp_path: Path)
     assert found.headers() == refused
     assert found.renew(refused)
     assert found.headers() == {"Authorization": "Bearer new"}
-    assert found.renew(refused)  # somebody else was quicker
+    assert found.renew(refused)  # another caller was faster
     assert not found.renew(found.headers())
 
 
@@ -402,7 +402,7 @@ def test_aiohttp_reads_no_authorities_of_the_system(monkeypatch: pytest.MonkeyPa
 
 
 def test_files_of_the_package_are_private(kube: Path) -> None:
-    """What the package writes back (a refreshed token) goes into the user's own file, whose mode stays."""
+    """The package writes a refreshed token to the user's file, whose mode is kept."""
     write(kube, config()).chmod(0o600)
     read(kube)
     assert stat.S_IMODE(kube.stat().st_mode) == 0o600

@@ -1,4 +1,4 @@
-"""The client against a scripted server: what it sends, what it repeats, what its errors say."""
+"""The client with a scripted server: requests, retries, error messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class FakeAccess(Access):
-    """Headers that a test may change: a refusal is followed by the next token."""
+    """Headers that a test can change: after a refusal, the next token is used."""
 
     tokens: tuple[str, ...] = ("first", "second")
 
@@ -72,7 +72,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answers(*made: web.Response | dict[str, Any]) -> tuple[Handler, list[web.Request]]:
-    """A handler that gives these answers in turn, the last one for ever, and the requests it saw."""
+    """A handler that returns these answers in order (the last one forever), and the requests it received."""
     seen: list[web.Request] = []
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -339,7 +339,7 @@ def test_an_upgrade_is_tried_again_where_the_tunnel_is_gone() -> None:
     assert len(seen) == 4
 
 
-# Servers that do not come to an end
+# Answers that never end
 
 
 async def silent(request: web.Request) -> web.StreamResponse:
@@ -349,7 +349,7 @@ async def silent(request: web.Request) -> web.StreamResponse:
 
 
 async def dripping(request: web.Request) -> web.StreamResponse:
-    """Never silent for long enough to count as gone."""
+    """Never silent for long enough to count as lost."""
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     await response.prepare(request)
     while True:
@@ -360,7 +360,7 @@ async def dripping(request: web.Request) -> web.StreamResponse:
 @pytest.mark.parametrize("handler", [silent, dripping], ids=lambda handler: handler.__name__)
 @pytest.mark.parametrize("asked", ["get", "list", "write", "stream"])
 def test_an_answer_has_a_time_in_all(monkeypatch: pytest.MonkeyPatch, handler: Handler, asked: str) -> None:
-    """Its repeats included. The one of an open answer ends when that begins."""
+    """Including retries. The time for a streaming answer ends when the stream starts."""
     monkeypatch.setattr(module, "READ_SECONDS", 0.3)
     monkeypatch.setattr(module, "DEADLINE", 0.5)
     monkeypatch.setattr(module, "WRITE_DEADLINE", 0.5)
@@ -407,7 +407,7 @@ def test_what_is_waited_for_is_told_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_login_takes_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its user may be in a browser: no limit of an answer ends it."""
+    """The user may be in a browser: no answer timeout ends it."""
     monkeypatch.setattr(module, "DEADLINE", 0.2)
     monkeypatch.setattr(FakeAccess, "headers_at_hand", lambda _: None)
 
@@ -471,7 +471,7 @@ def test_an_answer_beyond_all_measure_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_is_unpacked_beyond_the_measure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four answers at once, each 256 MiB in 256 KiB: this process takes a few dozen megabytes for them."""
+    """Four simultaneous answers, each 256 MiB in 256 KiB: this process uses a few dozen megabytes for them."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     body = b"".join(packer.compress(b"[" * (1 << 20)) for _ in range(256)) + packer.flush()
     handler, _ = answers(web.Response(body=body, headers={"Content-Encoding": "gzip"}))

@@ -85,7 +85,7 @@ def test_paths_are_quoted() -> None:
 
 
 class Server(FakeApi):
-    """Answers discovery with documents by path; an error is raised."""
+    """Answers discovery with documents by path; errors are raised."""
 
     def __init__(self, documents: dict[str, Object | ApiError | NoServer]) -> None:
         super().__init__([])

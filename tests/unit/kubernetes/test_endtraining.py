@@ -1,4 +1,4 @@
-"""The script that ends the training in a pod: on real processes, each time in a PID namespace of its own."""
+"""The script that ends the training in a pod: with real processes, each time in a new PID namespace."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ UNSHARE += ["--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
 def can_unshare() -> bool:
-    """Whether a PID namespace can be had here."""
+    """Whether PID namespaces are available here."""
     return shutil.which("unshare") is not None and subprocess.run([*UNSHARE, "true"], check=False).returncode == 0
 
 
 pytestmark = pytest.mark.skipif(not can_unshare(), reason="no PID namespace of its own can be had here")
 
-#: Waits for SIGTERM in its own way: `well` ends, `never` ignores it, `child` leaves a process behind that ignores it.
+#: Handles SIGTERM in different ways: `well` ends, `never` ignores it, `child` leaves a process that ignores it.
 TRAINER = """
 import os, signal, sys, time
 how = sys.argv[1] if len(sys.argv) > 1 else "well"
@@ -54,10 +54,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, setup: str, wait_for: int, *, sh: str = "dash", grace: int = 20) -> list[str]:
-    """What the script says in a namespace where `setup` was done, and then the words of each process that is left.
-
-    `wait_for`: how many trainers must be up. PID 1 is a shell.
-    """
+    """The output of the script in a namespace after `setup`, and then the command line of each remaining process.
+    `wait_for`: number of trainers to wait for. PID 1 is a shell."""
     rest = f"""cd {folder}
 P={sys.executable}
 {setup}
@@ -143,7 +141,7 @@ def test_a_shell_that_names_torchrun_is_no_launcher(folder: Path) -> None:
 def test_where_no_training_is_found_what_the_first_process_does_decides(
     folder: Path, sh: str, setup: str, said: str
 ) -> None:
-    """PID 1 is a shell, as of a launch script: it may be the training itself unless it only holds the container."""
+    """PID 1 is a shell, like a launch script: it may be the training unless it only keeps the container alive."""
     assert run(folder, setup, 0, sh=sh)[0] == f"atlctl: {said}"
 
 
@@ -156,7 +154,7 @@ def test_training_that_a_loop_starts_again_is_not_told_as_ended(folder: Path, pa
 
 @pytest.mark.parametrize("init", [False, True], ids=["trainer", "init"])
 def test_training_that_is_the_first_process_is_left_alone(folder: Path, init: bool) -> None:
-    """The namespace's first process is the trainer, or an init that waits for it; the script runs below."""
+    """The namespace's first process is the trainer, or an init that waits for it; the script runs below it."""
     script = folder / "script"
     (folder / "first.py").write_text(
         "import subprocess\n"

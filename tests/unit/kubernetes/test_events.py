@@ -1,4 +1,4 @@
-"""Events of a job: both forms of the API, sorted, each once."""
+"""Events of a job: both API versions, sorted, without duplicates."""
 
 from __future__ import annotations
 
@@ -131,5 +131,5 @@ def test_recorded_events_are_read_alike_in_both_forms(name: str) -> None:
     assert all(event.time and event.reason and event.kind for event in events)
     assert [event.time for event in events] == sorted(event.time or 0 for event in events)
     other = name.replace(".core", ".eventsv1")
-    if other in names("events/*.json") and other != "events/namespace.eventsv1":  # recorded at another moment
+    if other in names("events/*.json") and other != "events/namespace.eventsv1":  # recorded at another time
         assert list(sorted_events(load(other)["response"]["body"]["items"], about)) == list(events)

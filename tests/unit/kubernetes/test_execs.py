@@ -1,4 +1,4 @@
-"""The channel protocol: what the server says, and nothing that raises or passes for a success."""
+"""The channel protocol: server messages never raise, and never count as a success by mistake."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_the_end_of_input_and_sizes() -> None:
     assert (message[0], json.loads(message[1:])) == (4, {"Width": 132, "Height": 43})
 
 
-# Real exchanges
+# Recorded exchanges
 
 EXPECTED: dict[str, Exited | type] = {
     "exit-7.v4": Exited(exit_code=7),

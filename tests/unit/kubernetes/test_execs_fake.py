@@ -1,4 +1,4 @@
-"""One exec without a server: messages in, events out, and what is said back."""
+"""One exec without a server: messages in, events out, and messages sent back."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def internal(message: str) -> bytes:
 
 
 class FakeSocket:
-    """Messages that a test gives; MARK in them becomes the execution's mark."""
+    """Messages from a test; MARK in them becomes the execution's mark."""
 
     def __init__(self, path: str, protocol: str | None = "v5.channel.k8s.io") -> None:
         self.protocol = protocol
@@ -80,7 +80,7 @@ class FakeSocket:
 
 
 class FakeApi:
-    """Hands out sockets; `script` gives each its messages, or raises."""
+    """Returns sockets; `script` provides the messages of each, or raises."""
 
     server, context, namespace = "https://here", None, "default"
 
@@ -306,7 +306,7 @@ def test_what_is_never_asked(argv: tuple[str, ...]) -> None:
     assert api.offered == []
 
 
-# Input, and the watcher beside it
+# Input and the separate watcher
 
 Drive = Callable[[Any, AsyncIterator[Event]], Awaitable[None]]
 
@@ -387,7 +387,7 @@ def test_an_end_is_proven_by_the_wrapper() -> None:
 
     async def body(found: Any, events: AsyncIterator[Event]) -> None:
         assert await anext(events) == Started(True)
-        # Nobody asks for events meanwhile: the end reads on by itself.
+        # The events are not read meanwhile: the end reads them itself.
         assert await found.end(1.5)
         assert await found.end(1.5)
         assert [event async for event in events] == [Exited(signal=15)]
@@ -397,7 +397,7 @@ def test_an_end_is_proven_by_the_wrapper() -> None:
 
 
 def test_an_end_waits_for_the_first_word_behind_much_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    """stdout and stderr are two streams: a command that floods one may overtake what the wrapper said on the other."""
+    """stdout and stderr are two streams: output on one may overtake the wrapper's message on the other."""
     monkeypatch.setattr(execution_module, "EARLY_LIMIT", 10)
 
     def answer(socket: FakeSocket) -> None:

@@ -1,4 +1,4 @@
-"""Execs against the test API server: its faults, a container without `sh`, and what is left in the pod."""
+"""Execs on the test API server: its faults, a container without `sh`, and leftovers in the pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded failures of five kinds, from the first failed pod to the last one left: who is called the culprit."""
+"""Recorded failures of five kinds, from the first failed pod to the last remaining one: the named culprit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Object = dict[str, Any]
 
 
 class Recorded:
-    """A cluster as it was recorded at one moment; its logs are not recorded."""
+    """A recorded cluster at one moment; its logs are not recorded."""
 
     name = "kubernetes"
 
@@ -50,14 +50,14 @@ class Recorded:
 
 
 def jobset(top: Object, pod: Object) -> Object:
-    """The JobSet between a TrainJob and its pods, which the recording of the TrainJob lacks."""
+    """The JobSet between a TrainJob and its pods, which is missing in the TrainJob's recording."""
     uid = pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-uid"]
     made = {"name": top["metadata"]["name"], "namespace": "life", "uid": uid, "ownerReferences": [owned_by(top)]}
     return {"kind": "JobSet", "apiVersion": "jobset.x-k8s.io/v1alpha2", "metadata": made}
 
 
 def moments(kind: str) -> Iterator[tuple[float, list[Object], bool]]:
-    """The objects after each change from the failure on, in seconds; whether these are those that are left."""
+    """The objects after each change since the failure, in seconds; True for the final ones."""
     folder = recordings()
     assert folder is not None
     now: dict[tuple[str, str], Object] = {}

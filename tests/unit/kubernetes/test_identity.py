@@ -1,4 +1,4 @@
-"""Which pod this is, by token, mounts and host name."""
+"""Identifying the own pod by token, mounts and host name."""
 
 from __future__ import annotations
 

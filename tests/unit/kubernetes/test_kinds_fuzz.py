@@ -1,4 +1,4 @@
-"""Objects with random JSON in the place of any field: no reader may raise, and names stay unique."""
+"""Objects with random JSON in any field: no reader may raise, and names stay unique."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ JSON = st.recursive(
 
 
 def world() -> list[Object]:
-    """A TrainJob, a PyTorchJob and a Volcano Job with everything that a reader looks at."""
+    """A TrainJob, a PyTorchJob and a Volcano Job with all fields that readers use."""
     top, made, child, *pods = train_world("t")
     top["status"] = {"conditions": [condition("Suspended", "False")], "jobsStatus": [{"active": 1, "ready": 1}]}
     made["status"] = {"conditions": [condition("RestartingJobSet")], "restarts": 1}
@@ -79,7 +79,7 @@ def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 WORLD = world()
-#: The whole objects stay objects, as any JSON list of a server holds them.
+#: Whole objects are not replaced, because a server's lists always contain objects.
 PATHS = [path for path in paths(WORLD) if len(path) > 1]
 
 
@@ -93,7 +93,7 @@ def damaged(draw: st.DrawFn) -> list[Object]:
                 place = place[key]
             place[path[-1]] = draw(JSON)
         except (KeyError, IndexError, TypeError):
-            continue  # an earlier damage took it away
+            continue  # removed by an earlier change
     return objects
 
 
@@ -142,7 +142,7 @@ def test_discovery_of_anything_raises_nothing(documents: list[Object]) -> None:
 
 
 class Damaged(FakeApi):
-    """The objects stand where they stood before the damage."""
+    """A cluster with the damaged objects in the place of the original ones."""
 
     def __init__(self, objects: list[Object]) -> None:
         super().__init__(WORLD)
@@ -167,4 +167,4 @@ def test_an_inventory_of_damaged_objects_raises_its_own_errors_only(objects: lis
     try:
         asyncio.run(inventory.find(Damaged(objects), name, ALL))
     except AtlctlError as error:
-        assert error.message  # noqa: PT017 - any of its own errors will do
+        assert error.message  # noqa: PT017 - any error of atlctl is accepted

@@ -1,4 +1,4 @@
-"""Every recorded object of a kind, with the states and names that the recordings' index tells."""
+"""Every recorded object of a kind, with the states and names from the recordings' index."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def indexed(count: int) -> list[str]:
     return [f"worker-{index}" for index in range(count)]
 
 
-#: Recording -> state, reason, expected workers, names of the workers that are there.
+#: Recording -> state, reason, expected workers, names of existing workers.
 EXPECTED: dict[str, tuple[State, str, int, list[str]]] = {
     "job-complete": (State.SUCCEEDED, "CompletionsReached", 2, indexed(2)),
     "job-failed": (State.FAILED, "BackoffLimitExceeded", 2, indexed(2)),
@@ -69,7 +69,7 @@ EXPECTED: dict[str, tuple[State, str, int, list[str]]] = {
 
 
 def read(name: str) -> tuple[Job, int]:
-    """The job of a recording, and how many pods its label selector had hit."""
+    """The job of a recording, and the number of pods that its label selector matched."""
     top = load(f"kinds/{name}.top")
     _, _, group, version, _, _, plural, _ = top["request"]["path"].split("/")
     kind = registry.kind_of(f"{plural}.{group}", version)

@@ -1,4 +1,4 @@
-"""States of jobs, and how they are stopped, kind by kind."""
+"""States of jobs, and how to stop them, by kind."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_failed_pytorchjob_with_workers_that_run_on() -> None:
 
 
 def test_a_pytorchjob_resumed_without_capacity() -> None:
-    """Its last condition is Suspended, its last True one Created, and Running has the reason of the suspension."""
+    """Its last condition is Suspended, the last True one is Created, and Running has the reason of the suspension."""
     top = with_status(
         pytorchjob("b"),
         condition("Created"),

@@ -1,4 +1,4 @@
-"""Places, names, ranks and attempts of workers, kind by kind."""
+"""Indexes, names, ranks and attempts of workers, by kind."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ EPOCH = 1795197600.0
 def test_a_pod_that_is_left_of_a_plain_job_has_its_number_only_if_all_pods_are_known(
     past: tuple[Past, ...], expected: list[tuple[int, str]]
 ) -> None:
-    """Recorded of a real Job controller: a worker fails, and the others are deleted."""
+    """Recorded from a real Job controller: a worker fails, and the others are deleted."""
     top = plain(3, failed=3)
     left = failed("plain-bbbbb", top, created=at(0))
     made = build(kind("jobs.batch"), Sight(top, past=past), [left])

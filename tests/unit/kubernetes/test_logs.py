@@ -1,4 +1,4 @@
-"""Logs of pods over a model server: every line once, whatever happens in between."""
+"""Pod logs from a model server: every line once, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def source(server: Server, **options: object) -> PodLogs:
 
 
 def whole(lines: Sequence[LogLine]) -> list[tuple[int | None, bytes, bool]]:
-    """The lines with the pieces of long ones joined."""
+    """The lines, with parts of long lines joined."""
     made: list[tuple[int | None, bytes, bool]] = []
     parts: list[bytes] = []
     for line in lines:
@@ -135,7 +135,7 @@ FAULT = st.one_of(
 
 
 def one_by_one(faults: list[Any]) -> Iterator[Cut | Fail | None]:
-    """Two answers in a row that a dying node ends as if they were whole, at the same byte: nobody could tell."""
+    """No two clean cuts in a row: two answers cut at the same byte by a dying node look complete."""
     for fault in faults:
         yield fault
         if isinstance(fault, Cut) and fault.clean:
@@ -143,7 +143,7 @@ def one_by_one(faults: list[Any]) -> Iterator[Cut | Fail | None]:
 
 
 class Drive:
-    """Makes things happen to the server while somebody follows, and knows what the log is in the end."""
+    """Changes the server during a follow, and knows the resulting log."""
 
     def __init__(self, server: Server, found: list[LogLine]) -> None:
         self.server, self.found, self.clock = server, found, START
@@ -172,9 +172,9 @@ class Drive:
                 self.clock += ahead
                 server.write((self.clock, text))
         elif what == "restart":
-            # Of two restarts in a row that nobody saw the first one's log is gone: not the reader's to mend.
+            # After two unseen restarts in a row, the first run's log is lost, which the reader cannot fix.
             await self.caught_up(len(server.runs) - 1)
-            # The kubelet starts a container again at once, and then not for 10 s: reading goes on with the new run.
+            # The kubelet restarts a container at once, then only after 10 s: reading continues with the new run.
             await self.until(lambda: server.last == server.run.id)
             await asyncio.sleep(2 * QUICK.confirm)
             await self.until(lambda: server.last == server.run.id)
@@ -253,7 +253,7 @@ def test_read_to_the_end_every_line_comes_once(lines, faults, chunk, crowded) ->
         reader = source(server, piece=64, streams=LogStreams(2))
         async for batch in reader.lines(many, many.workers[0], LogRequest()):
             found.extend(batch)
-        # A read that was cut without an error at the end of a line, and early, cannot be told from a whole one.
+        # A read that ended early, without an error and after a line, looks complete.
         short = [fault for fault in faults if isinstance(fault, Cut) and fault.clean]
         if not short:
             assert whole(found) == drive.expected()
@@ -289,7 +289,7 @@ def test_streams_are_bounded_and_everybody_is_followed_still() -> None:
 
 
 def test_more_logs_than_streams_are_merged() -> None:
-    """Who waits for others' next lines must not hold a stream that they need."""
+    """A reader waiting for other logs' next lines must not hold a stream that they need."""
     from atlctl.fanout.merge import merge
 
     async def main() -> None:
@@ -331,7 +331,7 @@ def test_a_log_that_stalls_is_asked_for_again() -> None:
 
         reader = asyncio.create_task(follow())
         await asyncio.sleep(0.05)
-        server.run.lines.append((START + 1, b"two"))  # written, and the stream was told nothing
+        server.run.lines.append((START + 1, b"two"))  # written, but the stream got nothing
         await asyncio.sleep(0.1)
         assert texts(found) == [b"one", b"two"]
         server.end()
@@ -348,7 +348,7 @@ async def paced(*pieces: tuple[float, bytes]) -> AsyncIterator[bytes]:
 
 
 def test_a_log_that_is_read_to_its_end_must_come_at_a_pace() -> None:
-    """A byte now and then is no pace. What the reader itself takes its time for does not count."""
+    """Single bytes are too slow. Time spent by the reader itself does not count."""
     drip = ((0.03, b"x"),) * 100
     big = b"y" * LEAST
 
@@ -374,7 +374,7 @@ def test_a_log_that_is_read_to_its_end_must_come_at_a_pace() -> None:
 
 
 def test_a_log_that_fails_for_long_is_not_asked_for_as_often_as_it_may_be() -> None:
-    """A kubelet that was stopped costs each question many seconds."""
+    """With a stopped kubelet, each request takes many seconds."""
 
     async def main() -> None:
         server = Server([DIALING] * 100)

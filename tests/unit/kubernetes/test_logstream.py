@@ -1,4 +1,4 @@
-"""From bytes to lines: stamps, pieces of long lines, what is known already, raw tails."""
+"""From bytes to lines: timestamps, parts of long lines, known lines, raw tails."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_memory_of_what_was_seen_is_bounded() -> None:
 
 
 class Sink:
-    """Keeps what it was fed."""
+    """Stores its input."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -103,7 +103,7 @@ def test_a_tail_grows_from_the_end() -> None:
         tail = await reader.read(10)
         assert tail.sink.data == b"".join(stamp(START + i) + b"%d\n" % i for i in range(990, 1000))
         assert (tail.lines, tail.whole, tail.first) == (10, False, START + 990)
-        # The second answer broke: its sink is thrown away.
+        # The second answer failed: its sink is discarded.
         tail = await reader.more()
         assert (tail.lines, tail.whole, tail.first) == (10 * GROWTH, False, START + 1000 - 10 * GROWTH)
         assert tail.size == len(tail.sink.data)
@@ -160,7 +160,7 @@ def test_a_tail_says_why_there_is_no_log(status: int, body: bytes, says: str) ->
 @needs_recordings
 @pytest.mark.parametrize("name", names("logs/*.json"))
 def test_recorded_answers_are_read(name: str) -> None:
-    """Every recorded answer with stamps gives the lines that stand in it; every refusal a message."""
+    """Every recorded answer with timestamps gives its lines; every refusal gives a message."""
     found = load(name)
     query, response = found["request"]["query"], found["response"]
     body = response.get("body")

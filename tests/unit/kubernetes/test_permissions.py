@@ -1,4 +1,4 @@
-"""Which rights are asked for, what is made of the answers, and the Role of what is missing."""
+"""Required permissions, the answers, and the Role with missing ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LIST_JOBS = Right("batch", "jobs", "list", "kinds")
 
 
 class Reviews:
-    """An `Api` that only takes reviews: `decide` gives the status of the answer, or raises."""
+    """An `Api` that accepts only reviews: `decide` returns the status of the answer, or raises."""
 
     server, context, namespace = "https://example.invalid", None, "team"
 
@@ -98,7 +98,7 @@ def test_what_a_kind_needs_follows_from_how_it_is_stopped() -> None:
     assert "patch trainjobs.trainer.kubeflow.org" in stop
     assert "patch workloads.kueue.x-k8s.io" in stop
     assert "create commands.bus.volcano.sh" in stop
-    # Volcano's jobs are stopped by Commands; kinds that atlctl refuses to stop need no right for it.
+    # Volcano's jobs are stopped by Commands; kinds that atlctl does not stop need no permission for it.
     assert "patch jobs.batch.volcano.sh" not in stop
     assert "patch statefulsets.apps" not in stop
     assert "patch mpijobs.kubeflow.org" not in stop
@@ -251,7 +251,7 @@ def test_the_role_holds_what_is_missing_and_nothing_else() -> None:
 
 
 def test_another_role_has_another_name() -> None:
-    """Applied over the first under its name, the second would take the first one's rights away."""
+    """With the same name, the second Role would replace the first one's permissions."""
     names = {
         missing_role(refused(*wanted), namespace, who)[0]["metadata"]["name"]
         for wanted in ((GET,), (GET, EXEC))
@@ -278,7 +278,7 @@ def test_who_gets_the_role(who: User | None, subject: Object) -> None:
 
 
 def recorded(name: str) -> tuple[Object, Object]:
-    """What was sent, and the status that came back."""
+    """The request, and the status in the answer."""
     found = load(name)
     return found["request"]["body"], found["response"]["body"]["status"]
 

@@ -222,7 +222,7 @@ def test_held_is_told_by_whoever_reads_the_log() -> None:
     assert pods.held(over, "training failed") is over
 
 
-#: What the index and the notes of the recordings say of each pod.
+#: The expected data of each pod, from the recordings' index and notes.
 RECORDED = {
     "api-evicted-terminating": (State.STOPPING, "EvictionByEvictionAPI", None),
     "completed": (State.SUCCEEDED, "Completed", 0),

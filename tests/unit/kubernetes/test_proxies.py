@@ -1,4 +1,4 @@
-"""Proxies, and the hosts that need none."""
+"""Proxies, and hosts excluded from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which worker holds which rank."""
+"""The ranks of workers."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def test_nothing_is_told_by_nobody_or_by_two_at_once() -> None:
 
 
 def test_the_script_finds_torchruns_processes_and_no_others() -> None:
-    """Of this machine's, told apart by ranks that nothing else has."""
+    """Among this machine's processes, identified by unique ranks."""
     started = [
         subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, **env})
         for env in (
             {"RANK": "900001", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "x"},
-            {"RANK": "900002"},  # the platform's, which counts workers
+            {"RANK": "900002"},  # the platform's RANK, which counts workers
             {"RANK": "900003", "LOCAL_RANK": "1"},
         )
     ]

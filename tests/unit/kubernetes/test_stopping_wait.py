@@ -1,4 +1,4 @@
-"""The wait after a stop: until pods are gone, and why they are not."""
+"""The wait after a stop: until the pods are deleted, or why they are not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def replicas(owner: Object, count: int = 2, **parts: Any) -> list[Object]:
 def settle(
     before: Sequence[Object], after: Sequence[Object], goal: Goal = "asleep", timeout: float = 0.1
 ) -> list[StopResult]:
-    """A stop was asked for when the cluster held `before`; from then on it holds `after`."""
+    """Stop a job: the cluster has the objects `before`, and then `after`."""
     found = asyncio.run(inventory.find(fake.FakeApi(before), "x", fake.ALL))
     steps = Steps(found, goal)
     return asyncio.run(stopping.settle(fake.FakeApi(after), steps, found.job.workers, timeout, NOW))
@@ -127,7 +127,7 @@ def test_why_a_pod_is_still_there(pod: Object, why: str) -> None:
 
 
 class Failing(fake.FakeApi):
-    """`fails` may raise instead of a list of pods."""
+    """`fails` may raise instead of returning a pod list."""
 
     def __init__(self, objects: Sequence[Object], fails: Callable[[], None]) -> None:
         super().__init__(objects)

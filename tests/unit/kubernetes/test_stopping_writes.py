@@ -1,4 +1,4 @@
-"""The writes of a stop: dry runs, preconditions, answers that are no success, and what real servers said."""
+"""The writes of a stop: dry runs, preconditions, unsuccessful answers, and recordings of real servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POST = Write("POST", "/apis/bus/v1/commands", {"action": "AbortJob"}, "Job x", "
 
 
 class Server(FakeApi):
-    """Answers writes with `answer`, which may raise, and remembers them."""
+    """Answers writes with `answer`, which may raise, and records them."""
 
     def __init__(self, answer: Callable[[str, Object], JsonAnswer], uid: str = "uid-1") -> None:
         super().__init__([])
@@ -101,7 +101,7 @@ def test_an_object_made_anew_is_left_alone(write: Write, error: ApiError) -> Non
     with pytest.raises(AtlctlError) as caught:
         send(Server(failing(error), uid="uid-2"), write)
     assert caught.value.message == REPLACED
-    with pytest.raises(ApiError):  # another conflict, whatever its words
+    with pytest.raises(ApiError):  # another conflict, regardless of its text
         send(Server(failing(error)), write)
 
 
@@ -146,7 +146,7 @@ def test_one_that_fails_does_not_keep_the_others_from_being_sent() -> None:
 
 
 def recorded(name: str) -> Callable[[str, Object], JsonAnswer]:
-    """The answer of a real server, through our client's own reading of it."""
+    """The answer of a real server, parsed by the real client."""
     response = load(f"mutations/{name}")["response"]
 
     def answer(_method: str, _body: Object) -> JsonAnswer:

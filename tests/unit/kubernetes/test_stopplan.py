@@ -1,4 +1,4 @@
-"""What a stop or a resume would send, for each kind and each way in which it must not."""
+"""The requests of a stop or resume, for each kind and each refusal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Object = dict[str, Any]
 QUEUE = {"kueue.x-k8s.io/queue-name": "team-q"}
 PLAIN = StopRequest()
 OPTIONS = ("--namespace", "team")
-#: With the commands of Volcano, which nobody lists.
+#: With Volcano's commands, which discovery does not list.
 ALL = Served(fake.ALL.versions | {"commands.bus.volcano.sh": "v1alpha1"})
 
 
@@ -129,7 +129,7 @@ def test_a_queued_job_without_pods_is_still_taken_off_its_queue() -> None:
 
 
 def test_a_queue_label_without_a_workload() -> None:
-    assert stop("x", torch(labels=QUEUE)).how == "suspend"  # it runs: Kueue does not manage it
+    assert stop("x", torch(labels=QUEUE)).how == "suspend"  # running, so not managed by Kueue
     asleep = [fake.pytorchjob("x", labels=QUEUE, spec={"runPolicy": {"suspend": True}})]
     with pytest.raises(AtlctlError, match="no Workload for job x yet"):
         stop("x", asleep)

@@ -1,4 +1,4 @@
-"""The socket over a real connection: pings, back pressure, and a close that ends."""
+"""The socket over a real connection: pings, back pressure, and closing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Serve = Callable[[web.WebSocketResponse], Awaitable[None]]
 
 @asynccontextmanager
 async def connected(serve: Serve) -> AsyncIterator[AioSocket]:
-    """A socket to a server that does `serve` and closes."""
+    """A socket to a server that runs `serve` and closes."""
 
     async def handle(request: web.Request) -> web.WebSocketResponse:
         there = web.WebSocketResponse(protocols=("v5.channel.k8s.io",), compress=False, max_msg_size=0, timeout=0.1)
@@ -66,13 +66,13 @@ def quick_pings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def listening(there: web.WebSocketResponse) -> None:
-    """Reads, and so answers pings, for as long as the client is there."""
+    """Read while the client is connected, which also answers pings."""
     async for _ in there:
         pass
 
 
 async def deaf(there: web.WebSocketResponse) -> None:
-    """As a connection whose other end is gone without a word."""
+    """Like a connection whose other end has disappeared."""
     await asyncio.sleep(3)
 
 
@@ -116,11 +116,11 @@ def test_a_silent_connection_lives(quick_pings: None) -> None:
 
 
 def test_a_connection_that_carries_output_is_not_pinged(quick_pings: None) -> None:
-    """A server that has closed answers a ping by a reset, which discards what is still in its buffers."""
+    """A server that has closed answers a ping with a reset, which discards its buffered data."""
     pings = 0
 
     async def serve(there: web.WebSocketResponse) -> None:
-        there._autoping = False  # so that a ping is a message here
+        there._autoping = False  # so that pings are visible here
 
         async def answer() -> None:
             nonlocal pings

@@ -1,4 +1,4 @@
-"""HTTP/1.1 against servers and proxies that answer byte for byte what a test says."""
+"""HTTP/1.1 with servers and proxies whose answers a test defines byte by byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def closing(peer: Peer) -> Peer:
-    """The same, and the connection is closed at its end."""
+    """The same peer, which closes the connection at the end."""
 
     async def closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -50,7 +50,7 @@ def run(peer: Peer, use: Callable[[Wires, Access], Awaitable[Any]], **settings: 
 
 
 def scripted(answers: Sequence[bytes], seen: list[bytes], *, ending: bool = True, slowly: int = 0) -> Peer:
-    """A connection gives these answers in turn, a request each, and ends. `slowly`: bytes that are sent at once."""
+    """A peer that answers each request with the next of these answers, then ends. `slowly`: bytes sent at a time."""
 
     async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for answer in answers:
@@ -139,7 +139,7 @@ def test_a_connection_is_kept_for_the_next_request() -> None:
 
 @pytest.mark.parametrize(("method", "sent"), [("GET", 2), ("DELETE", 2), ("PATCH", 1), ("POST", 1)])
 def test_a_kept_connection_that_the_server_closes(method: str, sent: int) -> None:
-    """A request that changes something by being sent twice is not sent twice."""
+    """A request that would change something twice is not repeated."""
     methods: list[bytes] = []
 
     async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -213,7 +213,7 @@ def test_what_is_left_unread_is_given_up_with_its_connection() -> None:
 
     ended, sent = asyncio.Event(), list[int]()
     run(peer, use)
-    assert sum(sent) < 16 << 20  # a reader that waits makes the server wait
+    assert sum(sent) < 16 << 20  # a waiting reader makes the server wait
 
 
 def test_a_silent_server_is_left_after_a_while() -> None:
@@ -250,7 +250,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, st
 
 @pytest.mark.parametrize("secured", [False, True], ids=["http proxy", "https proxy"])
 def test_a_tunnel_through_a_proxy(certificates: tuple[str, str, str], secured: bool) -> None:
-    """The proxy gets its password, the server the request, over TLS."""
+    """The proxy gets its password, the server gets the request, over TLS."""
     asked: list[bytes] = []
 
     async def go() -> Any:

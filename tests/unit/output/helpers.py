@@ -19,7 +19,7 @@ def exited(index: int, code: int = 0) -> Outcome:
 
 
 def run(scenario: Callable[[Writer], Awaitable[None]], limit: int = 8 << 20) -> tuple[bytes, bytes]:
-    """What `scenario` put to stdout and to stderr."""
+    """The output of `scenario` on stdout and stderr."""
     got = (bytearray(), bytearray())
 
     def read(fd: int, into: bytearray) -> None:

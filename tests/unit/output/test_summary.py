@@ -18,7 +18,7 @@ def test_every_way_to_end() -> None:
         Outcome(worker(10), EndKind.CANCELLED, reason="not started"),
         Outcome(worker(11), EndKind.EXITED, 0, guarded=True, truncated=True),
     ]  # fmt: skip
-    # Reasons are made harmless where a line is written.
+    # Reasons are sanitised when a line is written.
     assert [clean(line.text) for line in summary_lines(outcomes, truncated={"worker-2", "unknown"})] == [
         "ok: worker-[0-2,11] (4)",
         "exit 1: worker-3 (1)",

@@ -24,7 +24,7 @@ def test_lines_around(log):
 
 
 def test_a_traceback_from_its_beginning(tmp_path):
-    """Lines of its own process, without what is in front of each; what is longer than is kept loses its beginning."""
+    """Lines of the same process, without prefixes; if it is too long, its beginning is dropped."""
     path = tmp_path / "w.log"
     stamp = "2026-11-20T17:45:05.000000000Z "
     frames = [f"{stamp}[rank{at % 2}]:   File {at}" for at in range(10)]
@@ -37,7 +37,7 @@ def test_a_traceback_from_its_beginning(tmp_path):
     (found,) = around(str(path), {900: 2}).values()
     assert (found.trace[0], found.trace[-1]) == ((900 - TRACE, f"line {900 - TRACE}"), (900, "line 900"))
     (found,) = around(str(path), {900: 898}).values()
-    assert found.trace == []  # the passage has it all
+    assert found.trace == []  # the passage contains everything
 
 
 def test_long_lines_and_codes_of_terminals(tmp_path):

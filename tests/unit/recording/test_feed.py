@@ -1,4 +1,4 @@
-"""One saved log, handed to the readers of the workers whose lines it holds."""
+"""One saved log, passed to the readers of its workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILING = Log(0, stamped=False).start(steps=200).trace(1, 1, OWN).ended(1.4, 1, 
 
 @dataclass
 class Workers:
-    """Readers by name, and the logs that hold others' lines."""
+    """Readers by name, and logs with lines of several workers."""
 
     known: dict[str, LogReader] = field(default_factory=dict)
     how: dict[str, str | None] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Workers:
         self.shared.add(name)
 
     def places(self) -> dict[str, list[int]]:
-        """The lines of all tracebacks, by worker."""
+        """The line numbers of all tracebacks, by worker."""
         found = {name: [trace.line_no for trace in reader.facts().traces] for name, reader in self.known.items()}
         return {name: lines for name, lines in found.items() if lines}
 
@@ -230,7 +230,7 @@ def test_the_rank_of_a_traceback_that_is_the_text() -> None:
     ],
 )
 def test_a_level_below_error_stays_in_front_of_a_programs_own_message(fields, text):
-    """A shipper's level is that of the stream: the line is the program's as it stands."""
+    """The log shipper's level is for the stream: the line is kept unchanged."""
     found = unwrap(json.dumps(fields).encode())
     assert found is not None
     assert found.text[0] == text

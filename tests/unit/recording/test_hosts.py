@@ -1,4 +1,4 @@
-"""Workers of one log told apart by the host that torchelastic's summaries name."""
+"""Workers in one log, separated by the host in torchelastic's summaries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BOTH = ("worker-0", "worker-1")
 
 
 def own(index: int) -> Log:
-    """A worker of which each process ends with words and an entry in the summary."""
+    """A worker whose processes all end with an error and an entry in the summary."""
     log = Log(index, stamped=False).start().trace(1, 0, OWN).trace(1.1, 1, closed_by(index))
     return log.closing(1.3, 1).failed(1.4, 0).summary(1.5, (0, 1, OWN), (1, 1, closed_by(index)))
 
@@ -53,7 +53,7 @@ def test_the_name_of_a_pod_is_cut_from_its_domain() -> None:
 
 
 def test_a_signal_to_an_agent_is_none_of_theirs() -> None:
-    """An agent that died of a signal prints no summary."""
+    """An agent killed by a signal prints no summary."""
     parts = by_host(read(own(0), own(1), Log(2, stamped=False).signalled(3)), "input")
     assert {note.signal for note in parts["input"].notes} >= {"SIGTERM"}
     assert all(note.kind.value != "signalled" for name in BOTH for note in parts[name].notes)

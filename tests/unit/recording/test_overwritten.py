@@ -16,7 +16,7 @@ OVER = ": several processes wrote over each other in it, lines may be missing"
 
 
 class Tees:
-    """Several `tee` that write into one file at once, each from its own place, as one in each worker does."""
+    """Several simultaneous `tee` processes on one file, each with its own offset, as with one in each worker."""
 
     def __init__(self, path, options=()):
         self.path = str(path)
@@ -33,7 +33,7 @@ class Tees:
             assert tee.wait(10) == 0
 
     def start(self):
-        """One more, which empties the file (without -a). Comes back when it has."""
+        """Start another one, which truncates the file (without -a). Returns after that."""
         tee = subprocess.Popen(["tee", *self._options, self.path], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         fds = f"/proc/{tee.pid}/fd"
         self._wait(lambda: any(self._opened(f"{fds}/{fd}") for fd in os.listdir(fds)))
@@ -42,7 +42,7 @@ class Tees:
         return len(self._running) - 1
 
     def write(self, which, text):
-        """Comes back when the text is in the file, so that a test decides who writes when."""
+        """Returns when the text is in the file, so a test controls the order."""
         data = text.encode()
         before = self._written[which]
         self._running[which].stdin.write(data)
@@ -96,7 +96,7 @@ def summary(host, rank=0):
 def test_writers_that_overtake_each_other(tmp_path):
     with Tees(tmp_path / "train.log") as tees:
         first, second = tees.start(), tees.start()
-        tees.write(second, "worker 1 is starting\n")  # so its lines begin inside of those of the other
+        tees.write(second, "worker 1 is starting\n")  # so its lines start within lines of the other
         for block in range(6):
             for which in (first, second) if block % 2 else (second, first):
                 tees.write(which, "".join(step(3 * block + number, which) for number in range(3)))
@@ -106,7 +106,7 @@ def test_writers_that_overtake_each_other(tmp_path):
 
 
 def test_the_rest_of_a_longer_log_behind_a_summary(tmp_path):
-    """The most common form: worker 0 prints most, a short log of another lies over its beginning."""
+    """The most common case: worker 0 prints most, and a short log of another worker covers its beginning."""
     with Tees(tmp_path / "train.log") as tees:
         longer, shorter = tees.start(), tees.start()
         long = "".join(step(number, 0) for number in range(40))
@@ -137,7 +137,7 @@ def test_summaries_of_two_hosts_in_one_workers_log(tmp_path):
         tees.write(first, summary("worker-0"))
         data = tees.read()
     assert verdict(data) == "has summaries of 2 hosts (worker-0, worker-1): several workers wrote into it"
-    assert verdict(data, alone=False) is None  # a log of several workers, whole
+    assert verdict(data, alone=False) is None  # a complete log of several workers
 
 
 def test_tracebacks_over_tracebacks(tmp_path):
@@ -251,7 +251,7 @@ def test_characters_that_are_cut():
 
 
 def test_a_log_that_begins_in_the_middle_is_ordinary():
-    """The container's log was rotated, or only its end was saved."""
+    """The container's log was rotated, or only the end was saved."""
     assert verdict(summary("worker-0").partition("  exitcode")[2].encode()) is None
     assert verdict(b"ng rate 0.001 loss 0.25\n" + "".join(step(n, 0) for n in range(20)).encode()) is None
 
@@ -264,7 +264,7 @@ def test_enough_is_learned_from_the_beginning():
     assert found.full
     for line in ("rning rate 0.001 loss 0.5", "step 3 rank 1 learnstep 3 rank 0 learning rate 0.001 loss 0.25") * 5:
         found.feed_line(line.encode())
-    assert found.verdict() is None  # not looked at any more
+    assert found.verdict() is None  # no longer checked
     for line in (summary("worker-0") + "rning rate 0.001 loss 0.5").splitlines():
         found.feed_line(line.encode())
     assert found.verdict() is not None

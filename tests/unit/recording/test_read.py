@@ -1,4 +1,4 @@
-"""The last part of a recorded log, by bytes and from a moment on."""
+"""The last part of a recorded log, by bytes and from a time on."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_saved(paths, **options) -> Saved:
 
 
 def feed(text: str | bytes) -> Saved:
-    """Standard input that holds `text`."""
+    """Standard input with `text`."""
     with tempfile.TemporaryFile() as file:
         file.write(text if isinstance(text, bytes) else text.encode())
         file.seek(0)
@@ -180,7 +180,7 @@ def test_a_restarted_worker_that_prints_no_summary_succeeded():
 
 
 def test_an_unreadable_log_is_no_empty_log(tmp_path):
-    """Of a worker whose log could not be read nothing is known; an empty log says that it printed nothing."""
+    """A worker with an unreadable log is unknown; an empty log means that it printed nothing."""
     write(tmp_path / "w-1.log", CULPRIT)
     (tmp_path / "w-0.log").write_bytes(os.urandom(4_000))
     (tmp_path / "w-2.log").write_text("")
@@ -290,7 +290,7 @@ def line(second: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """One line a second, in three files."""
+    """One line per second, in three files."""
     folder = tmp_path_factory.mktemp("log")
     found = []
     for number in range(3):
@@ -301,7 +301,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def first_second(wanted: list[tuple[str, int]]) -> int:
-    """The first second of which a whole line is read."""
+    """The first second from which a complete line is read."""
     path, skip = wanted[0]
     data = Path(path).read_bytes()
     at = 0 if not skip else data.index(b"\n", skip - 1) + 1

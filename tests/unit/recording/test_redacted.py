@@ -47,7 +47,7 @@ def out(tmp_path):
 
 
 def told(paths, **options):
-    """The verdict on saved evidence, with paths that count from its folder."""
+    """The verdict on saved evidence, with paths relative to its folder."""
     known = matcher()
     data = json.dumps(to_data(diagnose(read_saved(paths, known, **options).job, known), Guide.builtin()))
     return json.loads(data.replace(f"{paths[0]}/", ""))

@@ -1,4 +1,4 @@
-"""Hiding secrets changes no verdict: cases of the corpus, as they are and with secrets planted between their lines."""
+"""Redaction changes no verdict: corpus cases, unchanged and with secrets added between their lines."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _STEP = re.compile(rb"\bstep[ =:]{1,2}\d")
 
 
 def planted(case: Path, into: Path) -> None:
-    """A copy of the case with secrets behind the first lines of its logs and behind those about steps.
+    """A copy of the case with secrets after the first lines of its logs and after lines about steps.
 
-    Not within tracebacks: there a line of a key reads as the name of an exception, before it is hidden.
+    Not within tracebacks: there, a line of a key would look like an exception name before redaction.
     """
     for path in sorted(case.rglob("*")):
         target = into / path.relative_to(case)

@@ -1,4 +1,4 @@
-"""The evidence folder of a job: what is in it, what is named as missing, and that `errors --from` reads it."""
+"""The evidence folder of a job: contents, missing parts, and `errors --from` on it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECOND = 1_795_200_000_000_000_000  # 2026-11-20T18:40:00Z
 
 
 class Source:
-    """Logs by worker: lines, an error, or None for one that never answers. `previous`: those of the run before."""
+    """Logs by worker: lines, an error, or None for no answer. `previous`: logs of the previous run."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Control groups of version 1, version 2 and both at once, on made-up trees."""
+"""Control groups of version 1, version 2 and both (hybrid), on made-up trees."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tree(root: Path, **texts: str) -> str:
 
 TOP = "sys/fs/cgroup/"
 V2, V1 = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
-#: Where the files of each layout are: groups of the process, folder of memory, of CPU, of the freezer.
+#: Paths in each layout: groups of the process, folders of memory, CPU and freezer.
 LAYOUTS = {
     "unified": ("0::/pod/box\n", TOP + "pod/box/", TOP + "pod/box/", TOP + "pod/box/"),
     "unified, the mount is the group": ("0::/host/pod\n", TOP, TOP, TOP),

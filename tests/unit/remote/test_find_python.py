@@ -1,4 +1,4 @@
-"""Which Python a sent program gets on a worker that has none in PATH. As root, beside processes of other users."""
+"""The Python for a sent program on a worker without one in PATH. As root, with processes of other users."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder in which a program called python3 is, and tools; every user may enter it."""
+    """A folder with a program called python3, and tools; accessible to all users."""
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
         own = Path(made)
         own.chmod(0o755)
         (own / "bin").mkdir()
-        # It ends with 1 where it is called as a Python is.
+        # Exits with 1 if it is called like a Python.
         shutil.copy(str(shutil.which("sleep")), own / "bin/python3")
         (own / "tools").mkdir()
         for name in ("readlink", "ls"):
@@ -42,7 +42,7 @@ def place() -> Iterator[Path]:
 
 
 def answer(place: Path, running: str, shell: str = "dash") -> subprocess.CompletedProcess[bytes]:
-    """What a sent program says in a PID namespace in which nothing runs but the shell text `running`."""
+    """The output of a sent program in a PID namespace with only the shell script `running`."""
     argv = command("atlctl-test", "-I -S", ["import sys; print(sys.executable)"])
     assert argv[0] == "/bin/sh"
     start = f'{running} & sleep 0.3; PATH={place}/tools exec "$@"'
@@ -82,7 +82,7 @@ def test_a_program_that_other_users_can_change_is_not_run(place: Path, what: str
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_python_of_an_own_process_is_run(place: Path, shell: str) -> None:
-    """Also beside one that is not."""
+    """Even if there is a foreign process."""
     run = answer(
         place, f"setpriv --reuid {OTHER} {place}/bin/python3 60 & {BASE} -c 'import time; time.sleep(60)'", shell
     )

@@ -1,4 +1,4 @@
-"""What is read from `nvidia-smi`, whatever it prints."""
+"""Reading the output of `nvidia-smi`, whatever it contains."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_gpus_are_in_order_and_each_once() -> None:
     ],
 )
 def test_what_a_gpu_cannot_tell_is_none(text: str) -> None:
-    """With MIG the utilisation is `[N/A]`, the memory of the whole GPU may be hidden; old boards have no ECC."""
+    """With MIG, utilisation is `[N/A]` and the memory of the whole GPU may be hidden; old boards have no ECC."""
     (gpu,) = parse(f"0, {UUID}, A100, {text}, {text}, {text}, {text}, {text}, {text}".encode()).gpus
     assert gpu == Gpu(0, UUID, "A100", None, None, None, None, None, None)
     (gpu,) = parse(f"2, {text}, {text}, 1, 2, 3, 4, 5, 6".encode()).gpus
@@ -95,7 +95,7 @@ def test_a_gpu_that_is_lost_is_told_beside_the_others() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        H100[: H100.rindex(",")],  # the output was cut
+        H100[: H100.rindex(",")],  # truncated output
         H100.replace("97", "lots"),
         H100.replace("0, GPU", "first, GPU", 1),
         H100.replace("0, GPU", "-1, GPU", 1),

@@ -1,4 +1,4 @@
-"""The reader of /proc: files that hang."""
+"""Reading /proc: files that block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atlctl.remote.proc import read_all
 
 
 def test_a_file_that_hangs_holds_up_no_other(tmp_path: Path) -> None:
-    """A FIFO that nobody writes stands for the memory lock of a process that hangs."""
+    """A FIFO without a writer simulates the memory lock of a hung process."""
     paths = []
     for number in range(4):
         paths.append(str(tmp_path / str(number)))

@@ -1,4 +1,4 @@
-"""How programs are sent: which modules, in which Python, made how small; the shell texts and shellcheck."""
+"""Sending programs: modules, Python versions, size; shell scripts and shellcheck."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.needs import needs
 
 FOLDER = Path(sending.__file__).parent
 TEXTS = sorted(path.relative_to(FOLDER / "sh").with_suffix("").as_posix() for path in FOLDER.glob("sh/**/*.sh"))
-#: Every byte of these texts is sent with a command: words that hold numbers and names of /proc are not quoted, and the
-#: short forms of the shell are used.
+#: Every byte of these scripts is sent with a command: numeric variables and /proc names are not quoted, and short shell
+#: forms are used.
 TERSE = "SC2086,SC2006,SC1007,SC2015,SC2034,SC2125,SC2162,SC2166"
 BASE = os.path.realpath(sys.executable)
 
@@ -79,7 +79,7 @@ def test_shell_texts_are_understood_by_every_shell(shell: list[str]) -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_small_shell_text_means_the_same(name: str) -> None:
-    """bash shows a function as it has understood it."""
+    """bash prints a function as it was parsed."""
 
     def understood(text: str) -> str:
         words = ["bash", "-c", f"f(){{\n{text}\n}}; declare -f f"]
@@ -97,6 +97,6 @@ def test_a_small_shell_text_means_the_same(name: str) -> None:
 
 
 def test_the_guard_is_small() -> None:
-    """It is sent with every command, and is in the request's URL to a pod."""
+    """It is sent with every command, in the request URL for pods."""
     assert len(guard.GUARD) <= 2227
     assert len(guard.INPUT) <= 740

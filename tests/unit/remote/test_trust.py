@@ -1,4 +1,4 @@
-"""Which programs of processes are trusted: whose process it is, and who can change the program."""
+"""Trusted programs of processes: the process's owner, and users who can change the program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files
 def running(
     words: Sequence[str], program: str = BASE, user: tuple[int, int, int] | None = None, cwd: str = "/"
 ) -> Iterator[str]:
-    """The folder in /proc of a process: of `program`, which is called by the first of `words`."""
+    """The /proc folder of a process that runs `program`, called by the first of `words`."""
 
     def become() -> None:
         if user is not None:
@@ -46,7 +46,7 @@ def python(name: str) -> list[str]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder below one that is open to all users, /tmp."""
+    """A folder in a world-writable one, /tmp."""
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
         yield Path(made)
 
@@ -106,7 +106,7 @@ def test_safe_trusts_foreign_owners_only_where_no_name_is_open_to_all(place: Pat
 
 @needs_root
 def test_a_folder_that_the_process_left_for_another_users_names_no_python() -> None:
-    """`env/bin/python` beside another user's `pyvenv.cfg`, which says where that Python finds its modules."""
+    """`env/bin/python` next to another user's `pyvenv.cfg`, which defines where that Python finds its modules."""
     with tempfile.TemporaryDirectory(dir="/var/lib") as made:
         trap = Path(made, "env/bin/python")
         trap.parent.mkdir(parents=True)
@@ -116,7 +116,7 @@ def test_a_folder_that_the_process_left_for_another_users_names_no_python() -> N
         with running(python("env/bin/python"), cwd=made):
             assert str(trap) not in others()
         with running(python(str(trap))):
-            assert str(trap) in others()  # it was started by this name
+            assert str(trap) in others()  # it was started with this name
 
 
 @needs_root

@@ -1,4 +1,4 @@
-"""Bytes of the agent's pipes: whole lines, however they come."""
+"""Bytes of the agent's pipes: complete lines, however they arrive."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Secrets as logs show them, each made when the test runs, and ordinary logs in which nothing is hidden.
+"""Secrets in log formats, generated at run time, and ordinary logs in which nothing is redacted.
 
-No secret and no known beginning of one stands in this file as it is, so that no scanner takes it for a leak.
+This file contains no complete secret and no known prefix of one, so that scanners do not report a leak.
 """
 # ruff: noqa: E501 - lines of logs
 
@@ -22,7 +22,7 @@ CHANCE = random.Random(20261120)
 
 
 def some(count: int, alphabet: str = WORD) -> str:
-    """`count` characters, with a letter and a digit among them where the alphabet has both."""
+    """`count` characters, including a letter and a digit if the alphabet has both."""
     made = [CHANCE.choice(alphabet) for _ in range(count)]
     if count > 1 and set(alphabet) & set(string.digits) and set(alphabet) - set(string.digits):
         made[0] = CHANCE.choice(sorted(set(alphabet) - set(string.digits)))
@@ -54,7 +54,7 @@ def uid() -> str:
     return str(uuid.UUID(int=CHANCE.getrandbits(128), version=4))
 
 
-#: A context with `@` where the secret is, and the secret. What is in front of the secret's random part belongs to it.
+#: A context with `@` for the secret, and the secret. A fixed part before its random part belongs to it.
 CANARIES: list[tuple[str, str]] = []
 
 
@@ -138,7 +138,7 @@ add(
     "secret: @",
 )
 add(digits(8), '{"password": @}', "password='@'", "passcode: @")
-# Lists, tuples, lines that follow, blocks, pairs.
+# Lists, tuples, following lines, blocks, pairs.
 add(
     some(18),
     '"passwords": ["@"]',
@@ -312,7 +312,7 @@ add("SEC" + hexed(64), "dingtalk @")
 add("T" + capital(8) + "/B" + capital(10) + "/" + some(24), "https://hooks.slack.com/services/@")
 add(digits(18) + "/" + some(60), "POST https://discord.com/api/webhooks/@ 429")
 add(digits(10) + ":AA" + some(33), "https://api.telegram.org/bot@/sendMessage", "telegram @")
-# Known shapes.
+# Known formats.
 add("h" + "f_" + some(34), "@", "using @ to log in", "'@'")
 add("gh" + "p_" + some(36), "@", "git clone https://@@github.com/a/b".replace("@@", "@\x00"))
 add("github" + "_pat_" + some(60), "@")
@@ -423,7 +423,7 @@ def shown(context: str, secret: str) -> str:
 
 
 def leaks(context: str, secret: str, **options: object) -> bool:
-    """Whether more than four characters of the random end of the secret can still be read, in one piece."""
+    """Whether more than four consecutive characters of the secret's random end are still readable."""
     redactor = Redactor(**options)  # type: ignore[arg-type]
     text = b"\n".join(map(redactor.line, shown(context, secret).encode().split(b"\n"))).decode()
     size = min(len(secret), 5)
@@ -437,7 +437,7 @@ def test_at_most_three_canaries_of_a_hundred_are_missed():
 
 
 def ordinary(size: int) -> bytes:
-    """`size` bytes of the logs of trainings: hashes, identifiers, tokens, paths, configurations, failures."""
+    """`size` bytes of training logs: hashes, identifiers, tokens, paths, configurations, failures."""
     chance = random.Random(7)
 
     def number(low: float, high: float) -> str:

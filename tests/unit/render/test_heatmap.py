@@ -1,4 +1,4 @@
-"""The map of a network: every width, with and without colour, and what is left out is counted."""
+"""The heat map of a network: every width, with and without colour, and counts of omitted parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atlctl.render.width import display_width
 
 
 def heat(count: int, bad: tuple[int, ...] = (), links: tuple[tuple[int, int], ...] = (), name: str = "worker-") -> Heat:
-    """Links of 900; from and to `bad` workers, and on `links`, of 100."""
+    """Links of 900, but 100 from and to `bad` workers, and on `links`."""
     values = [
         [
             None if one == other else 100.0 if {one, other} & set(bad) or (one, other) in links else 900.0 + one + other

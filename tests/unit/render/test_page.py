@@ -43,7 +43,7 @@ TEXTS = texts("en")
 
 
 def page(words: str, *, rows: int = 3) -> ReportPage:
-    """One of everything, and `words` wherever the job has the say."""
+    """A page with every element, and `words` in all texts from the job."""
     table = PageTable(["a", "b"], [[words, words]] * rows, frozenset((1,)), frozenset((0,)), words, 2, words)
     mark = LaneMark("root", 1.0, words, 2.0)
     heat = HeatTable(
@@ -179,7 +179,7 @@ def test_a_long_run_is_drawn_beside_its_end():
     assert found.headings == ["Around the failure"]
     assert found.text.count("worker-1") == 2
     assert "The whole run" in found.text
-    # What lies before the failure stands in the whole run alone.
+    # Events before the failure are only in the whole run.
     assert (found.text.count("restarted"), found.text.count("failed")) == (1, 2)
 
 
@@ -190,7 +190,7 @@ def test_a_short_run_is_drawn_once():
 
 
 def test_labels_of_the_axis_fit_a_phone():
-    """Those at the ends stay within the axis; of the others a phone shows every second one, the zero among them."""
+    """Labels at the ends stay within the axis; of the others, a phone shows every second one, including zero."""
     made = str(draw(timeline([LANE], begin=95.0, end=101.0, focus=(95.0, 101.0)), TEXTS))
     labels = re.findall(r'<text x="[\d.]+%" y="15" text-anchor="(\w+)" class="([\w ]+)">([^<]+)<', made)
     assert [(anchor, "second" in kind, shown) for anchor, kind, shown in labels] == [
@@ -239,7 +239,7 @@ HOSTILE = st.text(st.one_of(st.characters(), st.sampled_from("<>&\"'/=`\x00\x1b\
 
 @given(HOSTILE, HOSTILE)
 def test_no_text_breaks_out(inside, value):
-    """A text is a text of the page, an attribute is one value, and both are what sanitising makes of them."""
+    """A text stays a text, an attribute stays one value, and both are equal to the sanitised input."""
     made = element("div", element("span", inside, title=value), inside, aria_label=value)
     found = read(made)
     assert found.problems == []

@@ -1,4 +1,4 @@
-"""The palette: legible on dark and light, the same through rich, told apart by neighbours."""
+"""The palette: legible on dark and light, the same in rich, and distinguishable from neighbours."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_neighbours_differ_for_colour_blind_readers_too() -> None:
 
 
 def _deuteranope(rgb: list[float]) -> list[float]:
-    """As in Viénot, Brettel and Mollon (1999), on linear RGB."""
+    """The simulation of Viénot, Brettel and Mollon (1999), on linear RGB."""
     red, green, blue = rgb
     both = 0.29275 * red + 0.70725 * green
     return [both, both, -0.02234 * red + 0.02234 * green + blue]

@@ -172,7 +172,7 @@ def test_hostile_texts_act_nowhere(tty: bool) -> None:
     text = render_panel(telling, Streams(stdout_tty=tty, width=200))
     assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]", text) is None
     assert text.count("a^[[2Jb") == 6
-    # Newlines are shown, not obeyed.
+    # Newlines are escaped, not printed.
     assert text.count("^J") == 6
 
 
@@ -194,7 +194,7 @@ def test_folding_breaks_at_blanks_and_between_chinese_characters() -> None:
     assert folded("abcdefghij", 4) == ["abcd", "efgh", "ij"]
     assert folded("集合通信等待超时", 6) == ["集合通", "信等待", "超时"]
     assert folded("在该 worker 上", 10) == ["在该 ", "worker 上"]
-    # Neither a closing mark at the start of a line nor an opening one at its end.
+    # No closing mark at the start of a line, and no opening one at its end.
     assert folded("超时了，再试", 6) == ["超时", "了，再", "试"]
     assert folded("超时（再试）", 6) == ["超时", "（再", "试）"]
 

@@ -134,7 +134,7 @@ def test_a_private_key_over_several_lines_is_hidden_and_what_stands_between_stay
 
 def test_a_log_that_begins_in_the_middle_of_a_key():
     line = b"Q0FO" * 16
-    assert lines_of(line) == line  # a text of its own, and not a log's
+    assert lines_of(line) == line  # a separate text, not a log's
     assert lines_of(line + b"\n" + line + b"\n-----END RSA PRIVATE KEY-----\nstep " + line, cut=True) == (
         b"[redacted]\n[redacted]\n-----END RSA PRIVATE KEY-----\nstep " + line
     )
@@ -159,7 +159,7 @@ def test_any_bytes(data):
 
 @given(st.lists(st.sampled_from(PIECES), max_size=4), st.integers(0, 10**6))
 def test_lines_that_differ_in_digits_are_treated_alike_and_each_is_looked_at(pieces, seed):
-    """What is remembered of one line never lets a secret of another one pass."""
+    """Cached results of one line never let another line's secret pass."""
     line = "".join(pieces).replace("\n", " ").encode()
     chance = random.Random(seed)
     other = bytes(chance.choice(b"0123456789") if 0x30 <= code <= 0x39 else code for code in line)
@@ -190,7 +190,7 @@ def test_lines_that_differ_in_digits_are_treated_alike_and_each_is_looked_at(pie
     ],
 )
 def test_no_line_takes_long(piece):
-    """200 KB of one thing, with something at the end that makes every pattern look."""
+    """200 KB of one text, with an end that makes every pattern run."""
     line = (piece * (200_000 // len(piece)) + " @ key= token= ookie: uthorization: earer x --").encode()
     begin = time.monotonic()
     Redactor().line(line)

@@ -1,4 +1,4 @@
-"""Drawing over what was drawn before."""
+"""Redrawing over earlier output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status line: its text, and that it does not mix with output."""
+"""The status line: its text, and its separation from output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from atlctl.render.writer import ERASE, Writer
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, which a test sets; waits begin at 1000."""
+    """The clock, set by a test; waits start at 1000."""
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
@@ -66,7 +66,7 @@ def test_a_bar_with_counts_or_with_bytes_and_their_rate(clock: list[float]) -> N
     assert said(line, counts) == "⠹ reading  ██████░░░░░░ 12/24  1s"
     done[0], clock[0] = 1024, clock[0] + 1
     assert said(line, sizes) == "⠸ copying  ██████░░░░░░ 1.0 KiB/2.0 KiB  512 B/s  2s"
-    clock[0] += 60  # the rate is that of the last seconds
+    clock[0] += 60  # the rate is for the last seconds
     assert "  0 B/s  " in said(line, sizes)
 
 
@@ -102,7 +102,7 @@ def test_the_innermost_wait_is_shown_and_nothing_for_a_moment_after_the_last(clo
 
 
 class Screen:
-    """A terminal, what it got, and a writer on it."""
+    """A terminal, its output, and a writer on it."""
 
     def __init__(self, fd: int, writer: Writer) -> None:
         self._fd = fd
@@ -119,7 +119,7 @@ class Screen:
 
 @contextmanager
 def screen(stdout: int | None = None) -> Iterator[Screen]:
-    """`stdout`: where that goes, else to the terminal as stderr does."""
+    """`stdout`: its descriptor; default: the terminal, like stderr."""
     fd, line = pty.openpty()
     tty.setraw(line, termios.TCSANOW)
     made = Writer(line if stdout is None else stdout, line)
@@ -190,7 +190,7 @@ def test_it_is_hidden_while_something_else_writes() -> None:
 
 @pytest.mark.usefixtures("soon")
 def test_once_a_pipe_gets_output_it_does_not_come_back() -> None:
-    """What reads the pipe may write to the same terminal."""
+    """The pipe's reader may write to the same terminal."""
     read, write = os.pipe()
     with screen(write) as made:
         made.writer.show(lambda columns: b"STATUS")

@@ -38,7 +38,7 @@ def test_messages() -> None:
     assert warning_text("a\x1b", False) == "warning: a^["
     assert note_text("b", False) == "note: b"
     assert warning_text("one two three", False, 12) == "warning: one\n  two three"
-    # The command of a hint is to be copied.
+    # A hint's command can be copied.
     assert error_text("one two", "atlctl jobs -A", False, 12) == "error: one\n  two\nhint: atlctl jobs -A"
 
 
@@ -93,7 +93,7 @@ def test_columns_are_dropped_by_rank_and_named_before_a_cell_wraps() -> None:
 
     assert lines(70)[0] == "INDEX  ROLE      名称      GPUS  MESSAGE"
     assert lines(70)[-1] == "Held: the launch script is still running"
-    # The text gives way first, at words and down to what it needs.
+    # The text is shortened first, at word boundaries and down to its minimum.
     assert lines(50)[:3] == [
         "INDEX  ROLE      名称      GPUS  MESSAGE",
         "    0  launcher  训练-0       8  not enough memory",
@@ -101,7 +101,7 @@ def test_columns_are_dropped_by_rank_and_named_before_a_cell_wraps() -> None:
     ]
     assert lines(40)[0].split() == ["INDEX", "名称", "GPUS", "MESSAGE"]
     assert lines(40)[-2:] == ["note: no room for: ROLE; to see all: a", "  wider terminal, or '| less -S'"]
-    # What is less dispensable is missing only if it does not fit, whatever comes back.
+    # A more important column is left out only if it does not fit, even if others return.
     assert lines(26)[0].split() == ["INDEX", "GPUS", "MESSAGE"]
     assert lines(26)[-4:-2] == ["note: no room for: ROLE,", "  名称; to see all: a"]
 
@@ -196,7 +196,7 @@ def test_json_is_lossless_and_harmless(value: object) -> None:
 
 
 def joined(value: object) -> object:
-    """JSON knows no surrogate pair that is two characters."""
+    """JSON cannot represent a surrogate pair as two characters."""
     return json.loads(json.dumps(value))
 
 

@@ -47,7 +47,7 @@ class Pipes:
             reader.start()
 
     def end(self) -> tuple[bytes, bytes]:
-        """Everything that was written."""
+        """All written output."""
         if not self.started:
             self.read()
         assert self.writer.close(10)
@@ -228,7 +228,7 @@ def test_a_full_disk_is_kept_as_error() -> None:
 
 
 def test_a_non_blocking_descriptor_loses_nothing(tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    # As where /proc is missing: the inherited descriptor is written itself.
+    # Like without /proc: the inherited descriptor is used directly.
     monkeypatch.setattr("atlctl.render.writer._Target.open_private", lambda self: None)
     with pipes() as p:
         os.set_blocking(p.out_write, False)
@@ -252,7 +252,7 @@ def test_a_terminal() -> None:
     writer.put("stderr", b"b: 2\n", "b")
     assert writer.flush(5)
     shown = b""
-    while not shown.endswith(b"b: 2\r\n"):  # a terminal may give it in parts
+    while not shown.endswith(b"b: 2\r\n"):  # a terminal may deliver it in parts
         shown += os.read(main, 100)
     assert shown == b"a: 1\r\nb: 2\r\n"
     assert writer.close(5)
@@ -262,7 +262,7 @@ def test_a_terminal() -> None:
 
 
 def test_output_erases_the_status_line_although_its_end_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both come before the writer's thread has its turn."""
+    """Both arrive before the writer's thread runs."""
     for name in ("FIRST", "QUIET", "TICK"):
         monkeypatch.setattr(f"atlctl.render.writer.{name}", 0.01, raising=False)
     terminal, line = pty.openpty()

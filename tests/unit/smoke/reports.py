@@ -1,4 +1,4 @@
-"""Made-up reports, as checks leave them."""
+"""Made-up reports in the checks' format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atlctl.smoke.findings import Check, Culprit, Finding, Kind, Report, Severit
 
 
 def report(words: str = "words of a worker", name: str = "worker-") -> Report:
-    """One of everything. `words` stands wherever a worker has the say, and in each name."""
+    """A report with every element. `words` is in all texts from workers, and in each name."""
     names = [f"{name}{at}" for at in range(4)]
 
     def find(kind: Kind, severity: Severity, **who: Any) -> Finding:

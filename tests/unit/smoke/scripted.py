@@ -1,4 +1,4 @@
-"""Workers without processes: each is an async function that reads what it is sent and writes what it likes."""
+"""Workers without processes: each is an async function that reads commands and writes anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def worker(index: int, state: State = State.RUNNING) -> Worker:
 
 
 class Stream:
-    """What the made-up agent has in its hands."""
+    """The streams of a made-up agent."""
 
     def __init__(self) -> None:
         self.events: asyncio.Queue[Event] = asyncio.Queue()
@@ -52,7 +52,7 @@ Script = Callable[[Stream], Awaitable[None]]
 
 
 class Scripted:
-    """An executor. Workers without a script answer every command with `ok`."""
+    """An executor for scripts. Workers without a script answer every command with `ok`."""
 
     def __init__(self, scripts: Mapping[str, Script | Event] | None = None) -> None:
         self._scripts = dict(scripts or {})
@@ -66,7 +66,7 @@ class Scripted:
         return scene
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 async def polite(stream: Stream) -> None:
@@ -109,7 +109,7 @@ class Scene:
         return True
 
     async def close_stdin(self) -> None:
-        """Not heard."""
+        """Ignored."""
 
     def resize(self, size: TerminalSize) -> None:
         raise NotImplementedError(size)
@@ -120,4 +120,4 @@ class Scene:
         return True
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""

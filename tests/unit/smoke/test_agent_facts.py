@@ -1,4 +1,4 @@
-"""What the agent reads, on made-up trees of /proc and /sys, and on this machine."""
+"""The facts read by the agent, from made-up /proc and /sys, and on this machine."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_child_has_all_that_it_imports(function: str, argument: dict[str, Any]
 
 
 def other(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """The child gets this text for that of `facts`."""
+    """The child gets this text instead of `facts`."""
     real = sending.needed
     monkeypatch.setattr(sending, "needed", lambda *names: real(*names) | {facts.__name__: text})
 

@@ -1,4 +1,4 @@
-"""Verdicts: what a check says of itself, and what its findings say."""
+"""Verdicts from a check's own state and from its findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ F, W, N, U = Severity.FAIL, Severity.WARN, Severity.NOT_JUDGED, Severity.INCOMPL
 
 
 class There:
-    """A session in which both workers are there, or one of them is there no longer."""
+    """A session with both workers, or with some of them `gone`."""
 
     def __init__(self, *gone: str) -> None:
         self._gone = gone
@@ -97,6 +97,6 @@ def test_the_verdict_of_the_whole() -> None:
     assert worst([SmokeVerdict.WARN, SmokeVerdict.INCOMPLETE]) is SmokeVerdict.INCOMPLETE
     assert worst([SmokeVerdict.WARN, SmokeVerdict.INCOMPLETE, SmokeVerdict.FAIL]) is SmokeVerdict.FAIL
     assert worst([SmokeVerdict.SKIPPED]) is SmokeVerdict.NOT_JUDGED
-    # A finding counts also where its check has no line yet.
+    # A finding counts even before its check has a line.
     report = Report("quick", findings=[find(F)])
     assert report.verdict is SmokeVerdict.FAIL

@@ -1,4 +1,4 @@
-"""The check `facts`: what agents report, who differs from the others, and the check over real agents."""
+"""The check `facts`: agents' reports, differing workers, and the check with real agents."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_clocks_are_judged_within_what_the_way_tells() -> None:
     assert astray(near | {"w2": (-30.0, 0.9)}) == {}
     assert astray(near | {"w2": (4.0, 4.5)}) == {"w2": pytest.approx(3.7)}
     assert astray(near | {"w2": (-90.5, -90.0)}) == {"w2": pytest.approx(-89.8)}
-    # The client's own clock is not under test.
+    # The client's clock is not tested.
     assert astray({name: (low + 500, high + 500) for name, (low, high) in near.items()}) == {}
 
 
@@ -182,7 +182,7 @@ def test_a_name_for_loopback_matters_where_the_others_have_none() -> None:
 
 
 def tells(wall: str) -> Script:
-    """An agent that answers everything with this time, and then with another one."""
+    """An agent that answers every command with this time, and then with another one."""
 
     async def script(stream: Stream) -> None:
         await stream.ask()
@@ -196,7 +196,7 @@ def tells(wall: str) -> Script:
 
 
 def clocks_of(wall: str) -> tuple[list[str], Bounds, Bounds]:
-    """Of two workers who lives after both looks, and the clocks in the first and in the second look."""
+    """For two workers: the live ones after both looks, and the clocks of the first and the second look."""
 
     async def main() -> tuple[list[str], Bounds, Bounds]:
         hosts = (worker(0), worker(1))
@@ -249,7 +249,7 @@ def over(env: Callable[[Worker], Mapping[str, str]], count: int = 4, *, words: t
 
 
 def site(folder: Path, version: str) -> str:
-    """A folder to import from that seems to hold this torch."""
+    """An import folder that seems to contain this torch version."""
     (folder / version / "torch").mkdir(parents=True)
     (folder / version / "torch" / "version.py").write_text(f"__version__ = '{version}'\ncuda = None\n")
     return str(folder / version)
@@ -262,7 +262,7 @@ def test_check_facts_alike(tmp_path: Path) -> None:
     (check,) = run.report.checks
     assert check.verdict is SmokeVerdict.PASS
     assert check.note.startswith("torch 2.5.1")
-    # What the platform sets for its own purposes is told, and is nobody's fault.
+    # Variables set by the platform are reported, but are not a fault.
     assert run.report.data["facts"]["place"]["worker-0"]["RANK"] == "3"
 
 

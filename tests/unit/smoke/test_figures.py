@@ -1,4 +1,4 @@
-"""Figures of hardware from the user's configuration."""
+"""Hardware figures from the user's configuration."""
 
 from __future__ import annotations
 

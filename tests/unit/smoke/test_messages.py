@@ -1,4 +1,4 @@
-"""Notes and evidence of the smoke test in Chinese: whole sentences of ours, and nothing of a worker's own words."""
+"""Notes and evidence of the smoke test in Chinese: completely translated, except text from workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.unit.smoke.ranks.test_collectives import collectives, ddp
 from tests.unit.smoke.ranks.test_settle import SLEEPS, ended, error, step, track
 from tests.unit.smoke.test_storage import PLACE, failed, looks, wrote
 
-#: What stays as it is in Chinese: terms, names of steps and of system calls, and the made-up words of workers.
+#: Untranslated words: terms, names of steps and system calls, and made-up text of workers.
 _STAY = re.compile(
     r"worker-?|rank|rail|agent|torch|nvidia-smi|import|shell|socket|store|leader|loopback|micro-batch|inode|busbw|"
     r"cgroup|power brake|throughput|memlock|gloo|nccl|nfs_wait|mlx5_\d|no-gpu|matmul|fp32|fp64|bf16|all_to_all|"
@@ -44,7 +44,7 @@ _STAY = re.compile(
 
 
 def arrived(message: Sentence) -> str:
-    """A worker's message, behind the wire."""
+    """A worker's message as received by the client."""
     found = _with_messages(json.loads(wire.line({"error": message})))["error"]
     assert isinstance(found, str)
     return found
@@ -55,7 +55,7 @@ def _crashed(end: dict[str, object]) -> str:
 
 
 def made() -> Iterator[str]:
-    """What the checks say of what the tests of the checks make up."""
+    """The checks' messages for the data of the checks' tests."""
     yield from (one.evidence for one in _of_gpus())
     for facts in (fact(utilisation=97.0), fact(memory_used=7e4), fact(processes=2), {"ranks": [{"rank": 9}]}):
         yield joined(in_use(facts, None).reasons)
@@ -101,7 +101,7 @@ def _of_gpus() -> Iterator[Finding]:
 
 
 def test_what_the_checks_make_is_wholly_chinese() -> None:
-    """No word of English is left but those that are said so in Chinese, too."""
+    """No English word is left, except those also used in Chinese."""
     texts = list(dict.fromkeys(made()))
     assert len(texts) > 40
     left = {text: re.findall(r"[A-Za-z]?[a-z]{2,}", _STAY.sub("", translated(text, "zh"))) for text in texts}

@@ -1,4 +1,4 @@
-"""A run from the roll call to the verdict, with made-up agents and made-up checks."""
+"""A run from the roll call to the verdict, with made-up agents and checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TITLE = Message("a check")
 
 
 async def nothing(run: Run) -> None:
-    """Looks, and finds nothing."""
+    """A check without findings."""
 
 
 def good(name: str, seconds: float = 0.0) -> Act:
@@ -47,7 +47,7 @@ def smoke(
     look: Act = nothing,
     gone: Mapping[str, str] | None = None,
 ) -> Smoke:
-    """A run that is over."""
+    """Run a smoke test to its end."""
     made = Smoke(Scripted(scripts), [worker(index) for index in range(count)], options or Options(), gone)
     monkeypatch.setattr(running, "steps", lambda _: groups)
     monkeypatch.setattr(running, "names", lambda _: ["roll-call", *(step.name for group in groups for step in group)])
@@ -80,7 +80,7 @@ def test_a_healthy_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_who_is_missing_is_named_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "PATIENCE", 0.3)
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))  # this machine's load makes a roll call longer
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))  # this machine's load extends a roll call
     scripts: dict[str, Script | Event] = {"worker-1": mute, "worker-2": FailedToStart(125, "pods/exec is forbidden")}
     begun = time.monotonic()
     made = smoke(
@@ -100,7 +100,7 @@ def test_who_is_missing_is_named_and_asked_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_late_one_of_a_machine_with_too_much_to_do_is_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its shell says so before any Python starts; the same silence without that word is a fault."""
+    """Its shell reports the load before any Python starts; the same silence without that report is a fault."""
     monkeypatch.setattr(running, "PATIENCE", 0.2)
     monkeypatch.setattr(running, "ROLL_CALL_MOST", 0.5)
     monkeypatch.setattr(running, "_AGAIN_LEAST", 0.0)
@@ -250,7 +250,7 @@ def test_cancelled_it_ends_its_agents_and_keeps_what_it_found(monkeypatch: pytes
 
     async def scenario() -> None:
         task = asyncio.create_task(made.run())
-        while not any(check.name == "facts" for check in made.report.checks):  # noqa: ASYNC110 - nothing tells of it
+        while not any(check.name == "facts" for check in made.report.checks):  # noqa: ASYNC110 - it sets no event
             await asyncio.sleep(0.01)
         task.cancel()
         begun = time.monotonic()
@@ -274,7 +274,7 @@ def test_every_tier_has_its_checks_in_their_order() -> None:
     for tier in ("quick", "deep"):
         asked: Any = tier
         assert names(Options(tier=asked, net_only=True)) == ["roll-call", "facts", "mesh", "throughput"]
-    # What starts ranks is marked so, or a training would feel it.
+    # Steps that start ranks are marked, because they would disturb a training.
     deep = [step for group in steps(Options(tier="deep")) for step in group]
     assert {step.name for step in deep if not step.ranks} == {"facts", "mesh", "storage", "gpus", "throughput"}
     assert steps(Options())[0][0].name == "facts"

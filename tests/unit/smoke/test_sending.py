@@ -1,4 +1,4 @@
-"""The agent on its way: what it is written in, which Python it gets, and what it does not import."""
+"""Sending the agent: its Python version, the Python that runs it, and imports to avoid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support import proc
 from tests.support.plainhosts import PlainHosts, workers
 
 SENT = sorted(Path(sending.__file__).parent.rglob("*.py"))
-#: The interpreter below any virtual environment.
+#: The base interpreter outside of virtual environments.
 BASE = os.path.realpath(sys.executable)
 
 
@@ -34,7 +34,7 @@ def test_what_is_sent_is_python_3_8(path: Path) -> None:
 
 
 def _new(node: ast.AST) -> bool:
-    """Annotations that Python 3.8 would evaluate and not understand."""
+    """Whether Python 3.8 would evaluate this annotation and fail."""
     return any(
         isinstance(part, ast.BinOp | ast.Subscript)
         for child in ast.iter_child_nodes(node)
@@ -45,12 +45,12 @@ def _new(node: ast.AST) -> bool:
 
 def test_the_words_are_few() -> None:
     words = session.request_for(True).argv.words
-    # More would not pass through a request's URL to a pod.
+    # More would not fit into a request URL for a pod.
     assert sum(len(word.encode()) for word in words) < 6000
 
 
 def hello(env: Mapping[str, str], torch: bool = False) -> tuple[dict[str, object], dict[str, str]]:
-    """What one agent says first, and who is missing."""
+    """The first event of one agent, and the missing workers."""
 
     async def scenario() -> tuple[dict[str, object], dict[str, str]]:
         hosts = PlainHosts(env=lambda _: env)
@@ -72,7 +72,7 @@ def hello(env: Mapping[str, str], torch: bool = False) -> tuple[dict[str, object
 
 
 def bare(tmp_path: Path) -> Path:
-    """A folder of programs without any Python."""
+    """A folder with programs, but without Python."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("sh", "readlink", "ls", "sleep"):
@@ -86,8 +86,8 @@ def test_modules_of_the_folder_where_the_worker_stands_are_not_run() -> None:
         (here / f"{name}.py").write_text("open('was-run', 'w')\nraise SystemExit('hostile')\n")
     for env in ({}, {"PYTHONPATH": ""}):
         assert hello(env, torch=True)[1] == {}
-    # In PYTHONPATH torch is looked for, and not imported; the standard library is not taken from there. (What a Python
-    # needs to start at all, it takes from there: a worker with such a module runs no Python.)
+    # torch is searched in PYTHONPATH, but not imported; the standard library is not imported from there. (Except
+    # modules that Python needs for its start: a worker with such a module there runs no Python.)
     for name in ("zlib", "socket", "threading", "importlib"):
         (here / f"{name}.py").unlink()
     assert hello({"PYTHONPATH": str(here)}, torch=True)[1] == {}
@@ -102,7 +102,7 @@ def test_without_a_python_in_path_that_of_a_process_of_the_same_user_is_taken(tm
     try:
         said, missing = hello({"PATH": str(tools)})
         assert missing == {}
-        # It may be that of another process of this user.
+        # It may belong to another process of this user.
         assert os.path.basename(os.path.realpath(str(said["executable"]))).startswith("python3")
     finally:
         running.kill()
@@ -111,7 +111,7 @@ def test_without_a_python_in_path_that_of_a_process_of_the_same_user_is_taken(tm
 
 @pytest.mark.parametrize("how", ["path", "name"])
 def test_a_python_with_torch_that_a_trainer_uses_goes_before_one_without(tmp_path: Path, how: str) -> None:
-    """The trainer's venv is known by the words that started it, or by its PATH."""
+    """The trainer's venv is found by its start command, or by its PATH."""
     tools = bare(tmp_path)
     venv.create(tmp_path / "plain", symlinks=True)
     (tools / "python3").symlink_to(tmp_path / "plain/bin/python3")
@@ -133,7 +133,7 @@ def test_a_python_with_torch_that_a_trainer_uses_goes_before_one_without(tmp_pat
 
 
 def test_a_path_that_is_not_the_program_that_runs_is_not_run(tmp_path: Path) -> None:
-    """A process may call itself what it likes: its first word is no program to start."""
+    """A process can change its name: its first argument must not be trusted as a program."""
     tools = bare(tmp_path)
     trap = tmp_path / "python-trap"
     trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\nexit 96\n")

@@ -1,4 +1,4 @@
-"""Agents that lie, shout, die and sleep: the session hears the others all the same."""
+"""Agents that send wrong data, flood, die or sleep: the session still receives the others' answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PING = {"worker-0": {"cmd": "ping"}, "worker-1": {"cmd": "ping"}}
 
 
 def session(odd: Script | Event, count: int = 2) -> Session:
-    """The last worker is odd, the others are polite."""
+    """The last worker is `odd`, the others are normal."""
     scripts = {f"worker-{count - 1}": odd}
     return Session(Scripted(scripts), [worker(index) for index in range(count)], {"seconds": 9})
 
@@ -216,12 +216,12 @@ def test_a_problem_without_words_is_one_all_the_same() -> None:
 
 @pytest.fixture(autouse=True)
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine's load makes a roll call longer."""
+    """Without it, this machine's load extends a roll call."""
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
 
 
 def test_where_nobody_has_answered_yet_all_may_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until one does, the whole time is theirs; then the others have as long as this machine's load makes it."""
+    """Until one answers, the whole timeout applies; then the others get a time that depends on this machine's load."""
 
     def late(seconds: float) -> Script:
         async def script(stream: Stream) -> None:

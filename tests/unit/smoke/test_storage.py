@@ -1,4 +1,4 @@
-"""The check `storage`: what is said of a mount by what the workers told of it, and the check over agents."""
+"""The check `storage`: findings from workers' reports on a mount, and the check with agents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def failed(code: str, step: str = "create") -> dict[str, Any]:
 
 
 def looks(*views: str, **written: dict[str, Any]) -> Looks:
-    """A view for each worker: which of them share a letter share a volume."""
+    """A view for each worker: workers with the same letter share a volume."""
     names = [f"w{n}" for n in range(len(views))]
     tolds = {name: written.get(name, wrote()) for name in names}
     writers = [name for name in names if "write_s" in tolds[name]]
@@ -103,7 +103,7 @@ def test_read_only_everywhere() -> None:
     everybody = {f"w{n}": failed("EROFS") for n in range(3)}
     assert said(PLACE, looks(*"aaa", **everybody)).keys() == {None}
     ((severity, _),) = said(FOUND, looks(*"aaa", **everybody)).values()
-    assert severity is Severity.NOT_JUDGED  # a mount of data: nobody asked for it to be written
+    assert severity is Severity.NOT_JUDGED  # a data mount that the user did not name
 
 
 def test_stuck() -> None:
@@ -151,7 +151,7 @@ def test_space() -> None:
     assert said(PLACE, looks(*"aaa", w1=wrote(**low)))["w1"][0] is Severity.WARN
     assert said(PLACE, looks(*"aaa", w1=wrote(free=100, total=1 << 20)))["w1"][0] is Severity.FAIL
     assert "inodes" in said(PLACE, looks(*"aaa", w1=wrote(free_inodes=10)))["w1"][1]
-    # A small one that is mostly free; one that counts no inodes.
+    # A small mount that is mostly free; a mount without inode counts.
     assert said(PLACE, looks(*"a", w0=wrote(free=60 << 20, total=64 << 20, inodes=0, free_inodes=0))) == {}
 
 
@@ -214,7 +214,7 @@ def test_no_two_workers_write_the_same() -> None:
 
 
 class Lying(Session):
-    """The second worker's agent says something else."""
+    """A session in which the second worker's agent gives another answer."""
 
     word: Any = None
 

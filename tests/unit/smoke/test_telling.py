@@ -1,4 +1,4 @@
-"""What is shown of a report: every text of a worker is harmless, every width is kept, both languages say the same."""
+"""The text of a report: workers' texts are sanitised, widths are kept, both languages are equal."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_pipe_gets_each_finding_on_two_lines() -> None:
     assert "FAIL        roll-call      4.0  3 of 4 workers answer" in lines
     at = lines.index("FAIL  mesh: worker-1 <-> worker-2")
     assert lines[at + 1] == "      words of a worker link (seen again at a second look)"
-    # Equal advice is given once.
+    # The same advice is shown only once.
     assert sum("next: advice words of a worker" in one for one in lines) == 1
     assert "WARN  mesh: GPU 2 of worker-1" in lines
     assert "WARN  mesh: rank 3 on worker-1" in lines

@@ -24,7 +24,7 @@ from atlctl.remote.stacks.main import look_at
 from tests.support import proc
 
 SLEEP = "import time; time.sleep(4000)"
-#: Something that no other process of this machine has.
+#: A value that no other process on this machine has.
 MARKS = {"ATLCTL_STATE_DIR": "/nowhere", "ATLCTL_JOB": "probe-test", "ATLCTL_WORKER": "worker-0"}
 
 
@@ -34,7 +34,7 @@ def _process(**env: str) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def ranks() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Rank 3, the platform's rank 1 which counts workers, rank 4 of another worker."""
+    """Rank 3, the platform's RANK 1 (which counts workers), and rank 4 of another worker."""
     started = [
         _process(RANK="3", LOCAL_RANK="1", WORLD_SIZE="4"),
         _process(RANK="1"),
@@ -47,7 +47,7 @@ def ranks() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def _finder(monkeypatch: pytest.MonkeyPatch) -> Finder:
-    """As it would be if this process had been started in the worker."""
+    """A finder, as if this process had been started in the worker."""
     made = Finder()
     monkeypatch.setattr(made, "_own", {name.encode(): value.encode() for name, value in MARKS.items()})
     return made
@@ -109,7 +109,7 @@ def test_without_headroom_no_stack_is_asked_for(monkeypatch: pytest.MonkeyPatch)
 
 
 def _shown(problem: str) -> str:
-    """A problem in Chinese, behind the report's way to the client."""
+    """A problem in Chinese, as received by the client."""
     report = parse_report(json.dumps(plain({"atlctl_stacks": 1, "problem": problem})).encode())
     assert report is not None
     assert report.problem == problem
@@ -133,7 +133,7 @@ def test_a_py_spy_for_another_machine_is_refused_and_none_is_left(
     dumps.close()
 
 
-#: What torch's worker server does: a listening socket, `POST /handler/NAME`.
+#: Like torch's worker server: a listening socket, `POST /handler/NAME`.
 SERVER = """
 import os, socket, sys
 server = socket.socket(socket.AF_UNIX)
@@ -150,7 +150,7 @@ while True:
 
 
 def test_torchs_worker_server_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The socket that the process really listens on: its script has added the rank to the name that was stated."""
+    """The process's real socket is used: its script has appended the rank to the configured name."""
     env = {
         **os.environ,
         **MARKS,

@@ -1,4 +1,4 @@
-"""The harness itself: what it takes away, what it finds, and that it fails when it should."""
+"""The test harness itself: removed variables, detected leftovers, and failures when it should fail."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_causes() -> None:
 
 @pytest.fixture
 def fake_atlctl(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A package `atlctl` that does what its first word says, in place of the real one."""
+    """A fake package `atlctl` whose behaviour is its first argument."""
     package = Path("fake/atlctl")
     package.mkdir(parents=True)
     package.joinpath("__init__.py").touch()
@@ -187,7 +187,7 @@ def test_run_cli_on_pipes() -> None:
     assert run_cli("streams") == (b"out\n", b"err\n", 7)
     assert run_cli("cat") == (b"", b"", 0)
     assert run_cli("cat", stdin=b"a\nb") == (b"a\nb", b"", 0)
-    assert run_cli("tty").code != 0  # no terminal has no size
+    assert run_cli("tty").code != 0  # without a terminal, there is no size
     assert run_cli("env", env={"EXTRA": "1", "HOME": None}).stdout == b"None 1\n"
     assert run_cli("kill").code == -9
     with popen_cli("streams", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

@@ -1,4 +1,4 @@
-"""`make soak` counts what went wrong and what was left running."""
+"""`make soak` counts errors and leftover processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tar streams for tests, made by the standard library or by hand."""
+"""Tar streams for tests, created by the standard library or by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def member(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, **fields
 
 
 def stream(*members: tuple[tarfile.TarInfo, bytes], form: Form = tarfile.GNU_FORMAT, end: bool = True) -> bytes:
-    """The members as a tar stream; without `end` it lacks the end mark."""
+    """The members as a tar stream; `end` False: without the end mark."""
     parts = [
         info.tobuf(form, "utf-8", "surrogateescape") + data + bytes(-len(data) % 512 if info.size else 0)
         for info, data in members
@@ -27,7 +27,7 @@ def stream(*members: tuple[tarfile.TarInfo, bytes], form: Form = tarfile.GNU_FOR
 
 
 def by_tarfile(*members: tuple[tarfile.TarInfo, bytes], form: Form = tarfile.PAX_FORMAT) -> bytes:
-    """The same, written by the standard library from beginning to end."""
+    """The same, written completely by the standard library."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w|", format=form, errors="surrogateescape") as archive:
         for info, data in members:
@@ -36,12 +36,12 @@ def by_tarfile(*members: tuple[tarfile.TarInfo, bytes], form: Form = tarfile.PAX
 
 
 def pax(records: bytes) -> tuple[tarfile.TarInfo, bytes]:
-    """A pax header with these bytes as its records."""
+    """A pax header with these bytes as records."""
     return member("pax", records, tarfile.XHDTYPE)
 
 
 def record(key: bytes, value: bytes) -> bytes:
-    """One right record of a pax header."""
+    """One valid record of a pax header."""
     body = b" " + key + b"=" + value + b"\n"
     length = len(body) + 1
     while len(str(length)) + len(body) != length:

@@ -1,4 +1,4 @@
-"""An executor whose workers are real processes of this machine, with a search path of the test's, and faults."""
+"""An executor whose workers are real processes on this machine, with a test's PATH and faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BASE = ("sh", "cat", "wc", "mkdir", "mv", "rm", "chmod")
 
 
 def tools(folder: Path, *names: str) -> str:
-    """A search path that has these programs and no others."""
+    """A PATH with these programs only."""
     folder.mkdir(exist_ok=True)
     for name in names:
         found = shutil.which(name)
@@ -29,10 +29,10 @@ def tools(folder: Path, *names: str) -> str:
 
 @dataclass
 class Shells:
-    """`cut`: bytes of stdout after which nothing more arrives. `ending`: what is said instead of the real end.
+    """`cut`: bytes of stdout after which nothing more arrives. `ending`: the event instead of the real end.
 
-    `replace`: what arrives on stdout instead of what was written. `start`: the only event there is. `deaf`: of what an
-    end signals only the shell hears it, as where its child drops the signal in the moment of its fork.
+    `replace`: received on stdout instead of the real output. `start`: the only event. `deaf`: only the shell gets the
+    signals of an end, as if its child lost the signal during its fork.
     """
 
     path: str = os.defpath
@@ -57,7 +57,7 @@ class ShellExecution:
     def __init__(self, shells: Shells, request: ExecRequest) -> None:
         self.shells, self.request = shells, request
         self.process: asyncio.subprocess.Process | None = None
-        #: The process may run before asyncio hands it over.
+        #: The process may be running before asyncio returns it.
         self.settled = asyncio.Event()
         self.settled.set()
 

@@ -1,4 +1,4 @@
-"""Copies to and from real shells: what counts as a success, what stays behind, with and without tar."""
+"""Copies to and from real shells: success, leftovers, with and without tar."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ BODY = os.urandom(200_001)
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
-    """A folder on the "worker" with a file and a folder."""
+    """A folder on the "worker", with a file and a folder."""
     folder = tmp_path / "there"
     folder.joinpath("logs/deep").mkdir(parents=True)
     folder.joinpath("logs/a").write_bytes(BODY)
@@ -201,7 +201,7 @@ def test_links_and_fifos_are_skipped_and_named(tar: Shells, there: Path, here: P
     outcome, result = run(copy(tar, there / "logs", here / "new"))
     assert outcome.ok
     assert sorted(result.tally.skipped.first) == ["fifo (fifo)", "link (symlink)"]
-    # A file with two names is two files.
+    # A file with two names becomes two files.
     assert left(here / "new") == ["a", "deep", "deep/b", "second"]
 
 
@@ -223,7 +223,7 @@ def test_each_worker_gets_a_folder_of_its_own(tar: Shells, there: Path, here: Pa
     assert stat.S_IMODE(here.joinpath("all").stat().st_mode) == 0o700
 
 
-# What is refused
+# Refusals
 
 
 def reasons(shells: Shells, *copies: Copying) -> list[str]:
@@ -260,7 +260,7 @@ def test_a_worker_that_is_gone_is_255(here: Path) -> None:
     assert (outcome.kind, outcome.code) == (EndKind.FAILED_TO_START, 255)
 
 
-# Truth
+# Correct reports
 
 
 @pytest.mark.parametrize("path", ["file", "logs"])
@@ -336,7 +336,7 @@ def test_a_worker_that_never_stops_is_ended(here: Path, tar: Shells) -> None:
 
 
 def fake_tar(folder: Path, text: str, deaf: bool = False) -> Shells:
-    """A worker whose tar is this script."""
+    """A worker with this script as tar."""
     folder.mkdir()
     folder.joinpath("tar").write_text(f"#!/bin/sh\n{text}\n")
     folder.joinpath("tar").chmod(0o755)
@@ -358,7 +358,7 @@ def fake_tar(folder: Path, text: str, deaf: bool = False) -> Shells:
 def test_a_log_that_grows_is_copied_and_said(
     tmp_path: Path, there: Path, here: Path, path: str, says: str, code: int, ok: bool
 ) -> None:
-    """GNU tar exits with 1 for it. Of a file that became shorter it makes up the rest: that is no copy."""
+    """GNU tar exits with 1 for it. It pads a file that became shorter: that is not a copy."""
     shells = fake_tar(tmp_path / "fake", f'/bin/tar "$@"; [ -z "{says}" ] || echo "{says}" >&2; exit {code}')
     outcome, copy = run(down(shells, there / path, here / "new"))
     assert (outcome.ok, copy.changed) == (ok, ok)
@@ -368,7 +368,7 @@ def test_a_log_that_grows_is_copied_and_said(
 
 def test_a_source_that_shrinks_meanwhile_leaves_nothing_there(shells: Shells, there: Path, here: Path) -> None:
     copying = up(shells, there / "file", here / "new")
-    # What was surveyed is not what is there any more, and the form without tar sends what was surveyed.
+    # The listed file has changed since, and without tar the listed size is sent.
     there.joinpath("file").write_bytes(BODY[:1000])
     if "tar" in os.listdir(shells.path):
         there.joinpath("file").unlink()
@@ -379,7 +379,7 @@ def test_a_source_that_shrinks_meanwhile_leaves_nothing_there(shells: Shells, th
 
 
 def test_a_stream_that_ends_too_early_changes_nothing_there(tar: Shells, there: Path, here: Path, monkeypatch) -> None:
-    """Whole members and tar's own end mark, which tar is content with, but not all that was meant to come."""
+    """Complete members and tar's end mark, so tar is satisfied, but expected members are missing."""
     here.joinpath("logs").mkdir()
     cut = stream(member("data", kind=tarfile.DIRTYPE, mode=0o755), member("data/a", b"x"))
     monkeypatch.setattr(copying, "archive", lambda _: iter([cut]))

@@ -33,7 +33,7 @@ MEMBERS = [
 
 
 class Collected:
-    """Keeps all that it is given."""
+    """Stores all its input."""
 
     def __init__(self) -> None:
         self.entries: list[TarEntry] = []
@@ -217,7 +217,7 @@ def test_a_stream_with_a_wrong_byte_is_read_or_refused(at: int, byte: int, cut: 
 
 
 def summed(header: bytearray) -> bytes:
-    """The header with its right checksum."""
+    """The header with the correct checksum."""
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     return bytes(header)

@@ -1,4 +1,4 @@
-"""What a worker sends cannot get out of the folder it is meant for, and nothing stays half-made."""
+"""Data from a worker cannot get out of its target folder, and no partial files stay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.transfer.archives import member, pax, record, stream
 
 
 def extract(data: bytes, root: Path, made: bool = False, commit: bool = True) -> Tally:
-    """Into `root`; raises what the taker raises, after it was closed."""
+    """Extract into `root`; raises the extractor's exception after closing it."""
     tally = Tally()
     taker = FolderTaker(open_folder(str(root)), made, tally)
     try:
@@ -39,7 +39,7 @@ def tree(root: Path) -> dict[str, bytes | None]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """A folder to copy into. In the end the file beside it is as it was, and nothing half-made is left, nor open."""
+    """A target folder. At the end the file next to it is unchanged, and no partial or open file is left."""
     before = len(os.listdir("/proc/self/fd"))
     tmp_path.joinpath("secret").write_text("untouched")
     folder = tmp_path / "root"
@@ -114,7 +114,7 @@ def test_links_and_special_files_are_skipped_and_named(root: Path) -> None:
 
 
 def test_a_link_and_then_a_file_through_it(root: Path) -> None:
-    """The stream's own link is never made, so that there is nothing to go through."""
+    """Links in the stream are never created, so a file cannot go through one."""
     data = stream(member("out", kind=tarfile.SYMTYPE, linkname=".."), member("out/secret", b"changed"))
     extract(data, root)
     assert tree(root) == {"out": None, "out/secret": b"changed"}
@@ -167,7 +167,7 @@ def test_a_file_that_is_there_is_replaced_whole(root: Path) -> None:
     other_name = root / "other"
     other_name.hardlink_to(old)
     extract(stream(member("file", b"new")), root)
-    # A new file under the old name: whoever shares the old one's bytes keeps them.
+    # A new file with the old name: other hard links of the old file keep its content.
     assert (old.read_text(), other_name.read_text()) == ("new", "old and longer")
 
 
@@ -176,7 +176,7 @@ def test_a_cut_stream_leaves_whole_files_only(root: Path, cut: int) -> None:
     root.joinpath("b").write_text("was")
     data = stream(member("a", b"first" * 50), member("b", b"second" * 150))
     extract(data[:cut], root, commit=False)
-    # a gets its name when the next member has begun; b never does.
+    # a gets its name when the next member has started; b never does.
     assert tree(root) == ({"a": b"first" * 50} if cut >= 1536 else {}) | {"b": b"was"}
 
 

@@ -1,4 +1,4 @@
-"""Secrets in a verdict that a report holds."""
+"""Secrets in the verdict of a report."""
 
 from __future__ import annotations
 

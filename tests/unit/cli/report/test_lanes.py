@@ -60,7 +60,7 @@ def test_a_lane_for_each_worker_the_culprit_first(tmp_path):
     assert (root.time, round(victim.time - root.time, 2)) == (made.zero, 0.65)
     assert made.zero_utc == "2026-11-20T17:46:00.250Z"
     assert "worker-0: lost its peer, 2026-11-20T17:46:00.900Z (+0.7 s): " in victim.told
-    # The failure and what followed, with some room at both sides.
+    # The failure and its consequences, with some space on both sides.
     begin, end = made.focus
     assert made.zero - 1 < begin < made.zero
     assert made.lanes[3].marks[0].time < end < made.zero + 2
@@ -116,7 +116,7 @@ def test_who_waits_since_when_and_who_never_arrived(case, lanes):
 
 
 def test_dumps_of_flight_recorders_show_who_waits():
-    """In a log without a word: until its end."""
+    """Without log lines, the wait lasts until the end."""
     evidence = []
     for number in range(3):
         data = json.dumps(recorder(6 if number else 5, pending=bool(number))["json"]).encode()
@@ -177,7 +177,7 @@ def test_a_look_shows_who_waits_for_whom_and_the_stack_of_each_group():
 
 
 def test_ranks_that_wait_for_a_gpu_are_known_by_their_recorders():
-    """They use a CPU; the recorder says which collective, and since when."""
+    """They use a CPU; the recorder shows the collective and its start."""
     waiting = {n: rank(n, "busy", recorder=recorder(6, pending=True), stack=stack(*COLLECTIVE)) for n in range(16)}
     scene = job(
         {

@@ -18,7 +18,7 @@ def test_every_text_is_used():
     root = Path(__file__).parents[4] / "atlctl"
     paths = [*(root / "cli/report").glob("*.py"), root / "render/page.py"]
     code = "".join(path.read_text() for path in paths)
-    families = ("mark ", "part ", "smoke ")  # put together from sorts, parts and verdicts
+    families = ("mark ", "part ", "smoke ")  # composed of sorts, parts and verdicts
     keys = [key for key in words("en") if not key.startswith(families)]
-    # A column's key is its English text: where it is made and where it is used.
+    # The key of a column is its English text, in its definition and in its uses.
     assert [key for key in keys if code.count(f'"{key.removeprefix("head ")}"') < 1 + key.startswith("head ")] == []

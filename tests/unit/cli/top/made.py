@@ -1,4 +1,4 @@
-"""Workers and GPUs for tests of `top`."""
+"""Test data for `top`: workers and GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atlctl.remote.gpus import Gpu
 
 
 def gpu(index: int = 0, **values: Any) -> Gpu:
-    """A GPU that works."""
+    """A busy GPU."""
     known: dict[str, Any] = {
         "index": index,
         "uuid": f"GPU-{index}",
@@ -27,7 +27,7 @@ def gpu(index: int = 0, **values: Any) -> Gpu:
 
 
 def line(one: Gpu) -> str:
-    """As nvidia-smi prints it."""
+    """The line that nvidia-smi prints for it."""
 
     def told(value: object) -> object:
         return "[N/A]" if value is None else value
@@ -38,7 +38,7 @@ def line(one: Gpu) -> str:
 
 
 def view(index: int, *gpus: Gpu, cores: float | None = 1.5, state: State = State.RUNNING) -> View:
-    """A worker that told this at second 1 and 2."""
+    """A worker with these samples at the seconds 1 and 2."""
     made = View(Worker(f"worker-{index}", index, state), "live", heard=1.0, looked=1.0)
     for second in (1, 2):
         spent = 0 if cores is None else int(1e6 * cores * second)

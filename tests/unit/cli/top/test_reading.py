@@ -1,4 +1,4 @@
-"""What is read from a sampler, whatever it prints."""
+"""Reading a sampler's output, whatever it contains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def compute(*samples: str, head: str = "A 0-7 8") -> Compute | None:
 
 
 def test_a_machine() -> None:
-    """user, nice, system, idle, iowait, irq, softirq, steal, guest: what is idle or waits is no use of a CPU."""
+    """user, nice, system, idle, iowait, irq, softirq, steal, guest: idle and waiting times do not count as CPU use."""
     before = "T 10 5\nS 100 0 100 1000 0 0 0 0 50 0\nM 1000\nF 400\n."
     after = "T 11 5\nS 250 0 150 1500 100 0 0 0 99 0\nM 1000\nF 300\n."
     assert compute(before) == Compute("machine", None, 8.0, 600 * 1024, 1000 * 1024)
@@ -38,7 +38,7 @@ def test_a_container() -> None:
 
 @pytest.mark.parametrize(("limit", "quota"), [("max", "max 100"), ("9223372036854771712", "-1 100")])
 def test_no_limit_is_the_machines(limit: str, quota: str) -> None:
-    """And of version 1 it may be the machine itself."""
+    """With version 1, it may be the machine itself."""
     assert compute(container(1, 1, limit=limit, quota=quota)) == Compute("container", None, 8.0, 2000.0, 1000 * 1024)
     found = compute(container(1, 1, limit=limit, quota=quota, version=1))
     assert found is not None

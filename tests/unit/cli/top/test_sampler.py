@@ -1,4 +1,4 @@
-"""The sampler's text in real shells, over made-up /proc and /sys."""
+"""The sampler script in real shells, with made-up /proc and /sys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _V1 = {
 
 
 def machine(root: Path, cgroup: dict[str, str], smi: str = "") -> dict[str, str]:
-    """A machine of 8 CPUs, 6 of which may be used; the environment to run the sampler in."""
+    """A machine with 8 CPUs, 6 of them usable; returns the sampler's environment."""
     (root / "proc/self").mkdir(parents=True)
     cpus = "".join(f"cpu{n} 1 2 3 4 5 6 7 8 0 0\n" for n in range(8))
     (root / "proc/stat").write_text(f"cpu  80 0 20 800 100 0 0 0 0 0\n{cpus}intr 1 2 3\n")
@@ -46,7 +46,7 @@ def machine(root: Path, cgroup: dict[str, str], smi: str = "") -> dict[str, str]
         path.write_text(text)
     tools = root / "tools"
     tools.mkdir()
-    (tools / "sleep").symlink_to("/bin/true")  # nobody waits for another second here
+    (tools / "sleep").symlink_to("/bin/true")  # no extra second of waiting here
     if smi:
         (tools / "nvidia-smi").write_text(f"#!/bin/sh\n{smi}\n")
         (tools / "nvidia-smi").chmod(0o755)
@@ -72,7 +72,7 @@ def run(shell: tuple[str, ...], root: Path, env: dict[str, str], looks: int = 1)
         (_V2 | {"memory.max": "max\n", "cpu.max": "max 100000\n"}, Compute("container", None, 6.0, 6e9, 64e6 * 1024)),
         (_V1, Compute("container", None, 4.0, 6e9, 16e9)),
         ({f"unified/{name}": text for name, text in _V2.items()}, Compute("container", None, 4.0, 6e9, 16e9)),
-        # Without any limit it cannot be told from the root of a machine.
+        # Without a limit, it looks like the root of a machine.
         (
             _V1 | {"memory/memory.limit_in_bytes": "9223372036854771712\n", "cpu/cpu.cfs_quota_us": "-1\n"},
             Compute("machine", None, 8.0, 40e6 * 1024, 64e6 * 1024),
@@ -119,7 +119,7 @@ def test_devices_without_nvidia_smi(tmp_path: Path) -> None:
 
 
 def test_without_sleep_it_ends(tmp_path: Path) -> None:
-    """It would use a whole core otherwise."""
+    """Otherwise it would use a whole core."""
     env = machine(tmp_path, {})
     (tmp_path / "tools/sleep").unlink()
     words = sampler(1, 0, str(tmp_path)).words

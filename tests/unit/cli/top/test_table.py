@@ -1,4 +1,4 @@
-"""The table of `top`: order, folding, what fits on a screen, and hostile names."""
+"""The table of `top`: order, folding, screen size, and untrusted names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def eight(worker: int, **odd: Gpu) -> View:
 def screen(
     *views: View, columns: int = 200, rows: int = 60, order: str = "odd", now: float = 2.0, **chosen: Any
 ) -> list[str]:
-    """A page without its footer, the blank lines above that, and blanks at the ends of lines."""
+    """A page without its footer, the blank lines above it, and trailing spaces."""
     page, _ = picture(views, now, "train").page(Browsing(order, **chosen), (columns, rows))
     lines = ["".join(translated(cell.text) for cell in line).rstrip() for line in page]
     assert len(lines) == rows

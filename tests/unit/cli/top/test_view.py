@@ -1,4 +1,4 @@
-"""What is marked, and what is not."""
+"""Marked and unmarked values."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def test_facts(values: dict[str, Any], expected: tuple[Kind, str] | None) -> Non
         ({"power": 231.0}, WORKING, [Kind.LOW_POWER]),
         ({"power": 690 * 0.71}, WORKING, []),
         ({"power": 690.0}, Normal(99.0, 240.0), [Kind.HIGH_POWER]),
-        # Where the others do not wait in a collective, more power is more work.
+        # If the others are not waiting in a collective, more power means more work.
         ({"power": 690.0}, Normal(60.0, 240.0), []),
         ({"utilization": 60.0}, WORKING, [Kind.LOW_UTILIZATION]),
         ({"utilization": 60.0, "power": 200.0}, WORKING, [Kind.LOW_POWER, Kind.LOW_UTILIZATION]),
         ({"utilization": 75.0}, WORKING, []),
-        # Nothing works: no GPU is behind.
+        # All are idle: no GPU is behind.
         ({"utilization": 5.0, "power": 70.0}, Normal(10.0, 300.0), []),
-        # It is idle, and that says it all.
+        # Idle: no other mark is needed.
         ({"utilization": 0.0, "power": 70.0}, WORKING, [Kind.IDLE]),
         ({"power": None, "utilization": None}, WORKING, []),
         ({"power": 10.0}, Normal(None, 690.0), []),
@@ -70,7 +70,7 @@ def test_hints(values: dict[str, Any], normal: Normal, kinds: list[Kind]) -> Non
 
 
 def test_one_look_is_not_believed() -> None:
-    """A step's end looks idle; the median of the last looks is compared."""
+    """The end of a step looks idle, so the median of the last samples is compared."""
     looks = [gpu(power=690.0), gpu(utilization=0.0, power=150.0), gpu(power=690.0)]
     assert marks(seen(looks), WORKING) == ()
     assert seen(looks).gpu is looks[-1]

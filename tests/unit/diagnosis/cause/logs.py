@@ -1,7 +1,7 @@
-"""Workers' logs made line by line, as torch 2.13 prints them, and what the engine says about them.
+"""Workers' logs, built line by line in the format of torch 2.13, and the engine's results for them.
 
-Times are seconds after START. Addresses, ranks and pids follow from the worker's index: worker 1 of two
-processes each has ranks 2 and 3, and its processes have pids 6 and 7, as all others' have.
+Times are seconds after START. Addresses, ranks and pids follow from the worker's index: worker 1 with two processes has
+the ranks 2 and 3, and its processes have the pids 6 and 7, like on all other workers.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ NCCL_REMOTE = (
 
 @cache
 def matcher() -> Matcher:
-    """The signatures that come with atlctl."""
+    """The built-in signatures."""
     return Matcher(builtin().signatures)
 
 
 def address(index: int) -> str:
-    """Of worker `index`."""
+    """The address of worker `index`."""
     return f"10.42.{index}.17"
 
 
 def closed_by(index: int) -> str:
-    """gloo's words where a process of worker `index` went away."""
+    """gloo's error after a process of worker `index` has ended."""
     return CLOSED.format(address=address(index))
 
 
 class Log:
-    """One worker's log. `stamped`: as `kubectl logs --timestamps` shows it. `ahead`: seconds that its clock is fast."""
+    """One worker's log. `stamped`: as with `kubectl logs --timestamps`. `ahead`: seconds by which its clock is fast."""
 
     def __init__(
         self, index: int = 0, *, processes: int = 2, world: int = 4, stamped: bool = True, ahead: float = 0.0
@@ -78,13 +78,13 @@ class Log:
         return range(self.index * self.processes, (self.index + 1) * self.processes)
 
     def say(self, at: float, *lines: str) -> Log:
-        """Lines as they are."""
+        """Add lines unchanged."""
         for line in lines:
             self.lines.append(f"{self._stamp(at)}{line}" if self.stamped else line)
         return self
 
     def start(self, at: float = 0.0, steps: int = 3, named: Sequence[int] | None = None) -> Log:
-        """The processes say who they are, and train. `named` are local ranks that say so; all where None."""
+        """The processes log their ranks and train. `named`: local ranks that log their rank; None: all."""
         for local, rank in enumerate(self.ranks):
             if named is None or local in named:
                 self._info(at, f"rank {rank} of {self.world}: local rank {local} on {self.name}")
@@ -94,7 +94,7 @@ class Log:
         return self
 
     def trace(self, at: float, local: int, *errors: str, prefix: bool = True, place: int = 20) -> Log:
-        """An uncaught traceback of one process. Several errors are a chain, the first one raised first."""
+        """An uncaught traceback of one process. Several errors are a chain, first raised first."""
         before = f"[rank{self.ranks[local]}]: " if prefix else ""
         for number, error in enumerate(errors):
             if number:
@@ -118,7 +118,7 @@ class Log:
         operation: str = "ALLREDUCE",
         elements: int = 8,
     ) -> Log:
-        """NCCL's watchdog gives up on a collective that this rank waits in."""
+        """NCCL's watchdog times out on a collective in which this rank waits."""
         rank = self.ranks[local]
         group = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]"
         work = (
@@ -144,25 +144,25 @@ class Log:
         return self.say(at, self._cpp(at, rank, text))
 
     def agent(self, at: float) -> Log:
-        """torchrun's first words."""
+        """torchrun's first lines."""
         text = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default"
         self._agent(at, text, "W", "torch/distributed/run.py", 766)
         return self
 
     def closing(self, at: float, *locals_: int) -> Log:
-        """The agent sends SIGTERM to processes that still live."""
+        """The agent sends SIGTERM to processes that are still running."""
         for local in locals_:
             self._agent(at, f"Sending process {self.pid + local} closing signal SIGTERM", "W", API, 1028)
         return self
 
     def forced(self, at: float, local: int) -> Log:
-        """A process did not leave on SIGTERM."""
+        """A process did not end on SIGTERM."""
         text = f"Unable to shutdown process {self.pid + local} via 15, forcefully exiting via 9"
         self._agent(at, text, "W", API, 1047)
         return self
 
     def failed(self, at: float, local: int, code: int = 1) -> Log:
-        """The agent's report of the first process that it saw end."""
+        """The agent's report of the first ended process."""
         text = (
             f"failed (exitcode: {code}) local_rank: {local} (pid: {self.pid + local}) of binary: /opt/venv/bin/python"
         )
@@ -170,7 +170,7 @@ class Log:
         return self
 
     def summary(self, at: float, *entries: tuple[int, int, str]) -> Log:
-        """torchrun's last words: the entries are (local rank, exit code, text), the first is its root cause."""
+        """torchrun's summary: entries are (local rank, exit code, text); the first is its root cause."""
         self._agent_trace(at, "launcher/api.py", "launch_agent")
         self.say(at, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "=" * 60, "train.py FAILED")
         self.say(at, "-" * 60, "Failures:")
@@ -183,14 +183,14 @@ class Log:
         return self.say(at, "=" * 60)
 
     def ended(self, at: float, local: int = 0, code: int = 1, text: str = "", closed: Sequence[int] = ()) -> Log:
-        """All that an agent prints when `local` has failed: signals to `closed`, its report and the summary."""
+        """All output of an agent after `local` has failed: signals to `closed`, its report and the summary."""
         self.closing(at, *closed)
         self.failed(at + 0.05, local, code)
         others = [(other, -15, "") for other in closed]
         return self.summary(at + 0.1, (local, code, text), *others)
 
     def signalled(self, at: float, number: int = 15) -> Log:
-        """The agent gets a signal from outside."""
+        """The agent gets an external signal."""
         self._agent(at, f"Received {number} death signal, shutting down workers", "W", "agent/server/api.py", 753)
         self.closing(at, *range(self.processes))
         self._agent_trace(at + 0.05, "agent/server/api.py", "_invoke_run")
@@ -207,12 +207,12 @@ class Log:
         return self
 
     def restarted(self, by: int = 20) -> Log:
-        """The next processes have other pids."""
+        """The next processes get other pids."""
         self.pid += by
         return self
 
     def facts(self) -> LogFacts:
-        """The log as the engine reads it."""
+        """The facts that the engine reads from the log."""
         reader = LogReader(matcher())
         for number, line in enumerate(self.lines, 1):
             reader.feed(number, line.encode())
@@ -269,14 +269,14 @@ class Log:
 
 
 def victim(index: int, at: float = 1.1, *, of: int = 0, **options: Any) -> Log:
-    """A worker both of whose processes lost their connection to worker `of`."""
+    """A worker with two processes that lost their connection to worker `of`."""
     log = Log(index, **options).start()
     log.trace(at, 0, closed_by(of)).trace(at + 0.01, 1, closed_by(of))
     return log.ended(at + 0.5, 0, closed=(1,))
 
 
 def diagnosed(*workers: Log | WorkerEvidence, **job: Any) -> Diagnosis:
-    """The verdict on a job of these workers."""
+    """The diagnosis of a job with these workers."""
     evidence = tuple(item.evidence() if isinstance(item, Log) else item for item in workers)
     return diagnose(JobEvidence(evidence, **job), matcher())
 
@@ -293,7 +293,7 @@ def candidates(found: Diagnosis) -> list[tuple[str | None, int | None]]:
 
 
 def proofs(found: Diagnosis) -> list[Proof]:
-    """Everything that an answer points at."""
+    """All proofs in a diagnosis."""
     causes: tuple[Cause, ...] = (*found.root_causes, *found.candidates, *found.earlier)
     shown = [proof for cause in causes for proof in cause.proofs]
     others = [*(group.proof for group in found.cascade), *(worker.proof for worker in found.workers)]
@@ -301,7 +301,7 @@ def proofs(found: Diagnosis) -> list[Proof]:
 
 
 def unread(index: int, **values: Any) -> WorkerEvidence:
-    """A worker whose log could not be read."""
+    """A worker with an unreadable log."""
     return WorkerEvidence(f"worker-{index}", index, None, **values)
 
 

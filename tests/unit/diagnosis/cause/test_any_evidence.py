@@ -1,4 +1,4 @@
-"""Any evidence gives an answer, in bounded time, and answers are consistent."""
+"""Any evidence gives a consistent diagnosis, in bounded time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .logs import (
     unread,
 )
 
-#: Pieces of logs: each adds lines to a worker's log at a moment.
+#: Parts of logs: each adds lines to a worker's log at a given time.
 PIECES = (
     lambda log, at, local: log.start(at),
     lambda log, at, local: log.start(at, named=(local,)),
@@ -59,12 +59,12 @@ PIECES = (
     lambda log, at, local: log.say(at, "\x1b[31m\x00[rank99]: Traceback (most recent call last):", "[rank9999999]: x"),
     lambda log, at, local: log.say(at, "rank 9999999 of 3: local rank 9999", "rank 0 of 0: local rank 0"),
 )
-#: Seconds for one answer on a busy machine; a usual one takes milliseconds.
+#: Maximum seconds for one diagnosis on a busy machine; usually it takes milliseconds.
 PATIENCE = 5.0
 
 
 def check(found: Diagnosis) -> None:
-    """What holds for every answer."""
+    """Check the properties of every diagnosis."""
     empty = found.verdict in (Verdict.NONE, Verdict.UNDECIDED)
     assert bool(found.root_causes) is not empty, found
     assert bool(found.candidates) is (found.verdict is Verdict.UNDECIDED), found
@@ -115,7 +115,7 @@ def test_two_thousand_jobs_at_random() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_shuffled_and_cut_logs_get_an_answer(data: st.DataObject) -> None:
-    """Lines of real forms in any order, cut anywhere, with workers that left nothing."""
+    """Realistic lines in any order, cut anywhere, and workers without logs."""
     logs = job_of(random.Random(data.draw(st.integers(0, 10_000))))
     for log in logs:
         if data.draw(st.booleans()):
@@ -127,7 +127,7 @@ def test_shuffled_and_cut_logs_get_an_answer(data: st.DataObject) -> None:
 
 
 def test_many_workers_take_bounded_time() -> None:
-    """512 workers of two ranks, of which one raised: the answer must not take the square of that."""
+    """512 workers with two ranks, one of which raised: the time must not be quadratic."""
     logs = [
         Log(index, world=1024).start().trace(1.1, 0, closed_by(7)).trace(1.1, 1, closed_by(7)) for index in range(512)
     ]

@@ -1,4 +1,4 @@
-"""Which round decides, and what is reported around the root cause."""
+"""The deciding round, and the report about other failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .logs import MESH, OWN, STORE, WAITED, Log, closed_by, culprit, diagnosed, 
 
 
 def first_round(index: int, *, stamped: bool = True) -> Log:
-    """Rank 3 raises, the others lose it, all agents start their processes again. No summary is printed for that."""
+    """Rank 3 raises, the others lose it, all agents restart their processes. No summary is printed for that."""
     log = Log(index, stamped=stamped).start()
     if index == 1:
         log.trace(1, 1, OWN).trace(1.1, 0, closed_by(1)).closing(1.3, 0).failed(1.35, 1)
@@ -37,7 +37,7 @@ def test_a_job_that_recovered_did_not_fail() -> None:
 
 
 def test_a_restart_that_read_a_stale_store_goes_back() -> None:
-    """No process of the last round came up again: what it says follows from the round before."""
+    """No process of the last round came up: its errors are consequences of the round before."""
     logs = []
     for index in (0, 1):
         log = first_round(index)
@@ -54,7 +54,7 @@ def test_a_stale_store_without_a_round_before_is_not_explained_away() -> None:
 
 
 def test_a_change_of_membership_is_no_failure() -> None:
-    """The agents end their processes and start them with another world's size; none of them failed."""
+    """The agents stop their processes and restart them with another world size; none of them failed."""
     logs = [Log(index).start().closing(3, 0, 1).restarted().start(5) for index in (0, 1)]
     assert diagnosed(*logs).verdict is Verdict.NONE
 
@@ -79,7 +79,7 @@ def test_rounds_are_told_apart_without_stamps_too() -> None:
 
 
 def test_restarts_exhausted_by_the_same_error() -> None:
-    """Each round fails alike: the last is answered, the first stands beside it."""
+    """Each round fails in the same way: the last one is the answer, and the first one is reported with it."""
     bad = first_round(1).start(5).trace(6, 1, OWN).trace(6.1, 0, closed_by(1)).ended(6.4, 1, closed=(0,))
     other = first_round(0).start(5).trace(6.1, 0, closed_by(1)).trace(6.1, 1, closed_by(1)).ended(6.5, 0, closed=(1,))
     found = diagnosed(other, bad)
@@ -88,7 +88,7 @@ def test_restarts_exhausted_by_the_same_error() -> None:
 
 
 def test_a_log_that_is_cut_behind_its_agents_report_was_not_restarted() -> None:
-    """Nothing was printed behind: no sign that its processes were started again."""
+    """Nothing was printed after it: no sign of a restart."""
     log = Log(1).start().trace(1, 1, OWN).trace(1.05, 0, closed_by(1)).closing(1.2, 0).failed(1.3, 1)
     found = diagnosed(victim(0, of=1), log)
     assert culprit(found) == ("rank", "worker-1", 1, "certain")
@@ -106,7 +106,7 @@ def test_a_success() -> None:
 
 
 def test_an_agent_that_lost_its_store_is_not_the_cause() -> None:
-    """The host's agent ended because of its own rank; the other's only noticed that it was gone."""
+    """The store's agent ended because its rank failed; the other agent only lost the store."""
     host = Log(0).start().trace(1, 0, OWN).trace(1.05, 1, closed_by(0)).ended(1.3, 0, closed=(1,))
     found = diagnosed(host, Log(1).start().closing(1.5, 0, 1).agent_died(1.6, STORE))
     assert culprit(found)[:3] == ("rank", "worker-0", 0)
@@ -119,7 +119,7 @@ def test_a_success_of_some_beside_victims_is_no_success() -> None:
 
 @pytest.mark.parametrize("names", [(0, 1), (1, 0)])
 def test_two_workers_of_a_real_job(names: tuple[int, int]) -> None:
-    """The order in which the workers are given does not matter."""
+    """The order of the workers does not matter."""
     workers = [
         worker(f"worker-{n}", (DATA / f"peer-gone-worker-{n}.log").read_bytes().split(b"\n"), index=n) for n in names
     ]
@@ -183,7 +183,7 @@ def test_the_cascade_is_folded_by_kind() -> None:
 
 
 def test_the_cascade_has_at_most_ten_groups() -> None:
-    """Fifteen sorts of later failures beside a culprit that was first by far."""
+    """Fifteen kinds of later failures in addition to a culprit that was clearly first."""
     world = 2 * (len(DIFFERENT) + 1)
     first = Log(0, world=world).start().trace(1, 0, OWN).trace(1.1, 1, closed_by(0)).ended(1.3, 0, closed=(1,))
     others = [

@@ -1,4 +1,4 @@
-"""What ranks say about each other's progress."""
+"""Ranks' reports about each other's progress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .logs import SITE, WAITED, Log, candidates, closed_by, culprit, diagnosed, 
 
 
 def stuck(index: int, *, slow: tuple[int, ...] = (), dumped: tuple[int, ...] = (), **options: object) -> Log:
-    """A worker in a collective that never ends. `slow` are behind by two, `dumped` gave their counters to a peer."""
+    """A worker in an endless collective. `slow` ranks are two behind, `dumped` ranks logged their counters."""
     log = Log(index, **options).start()  # type: ignore[arg-type]
     for local, rank in enumerate(log.ranks):
         if rank in slow or rank in dumped:
@@ -37,7 +37,7 @@ def test_the_lowest_counter_is_the_one_that_hangs() -> None:
 
 
 def test_ranks_that_a_dump_signal_ended_waited_too() -> None:
-    """One watchdog is enough to end all: who only gave its counters is no culprit for that."""
+    """One watchdog can end all ranks: a rank that only dumped its counters is not a culprit."""
     found = diagnosed(aborted(stuck(0, dumped=(1,))), aborted(stuck(1, slow=(3,), dumped=(2,))))
     assert culprit(found)[:3] == ("rank", "worker-1", 1)
     assert found.root_causes[0].category == "hang"
@@ -65,7 +65,7 @@ def test_equal_counters_everywhere_are_undecided() -> None:
 
 
 def test_no_majority_is_undecided() -> None:
-    """Half of the ranks behind the other half: either may have gone its own way."""
+    """Half of the ranks are behind the other half: either half may be wrong."""
     found = diagnosed(aborted(stuck(0)), aborted(stuck(1, slow=(2, 3))))
     assert found.verdict is not Verdict.RANK
 
@@ -124,7 +124,7 @@ def mismatch(rank: int, other: int, odd: int) -> str:
 
 
 def test_fingerprints_vote() -> None:
-    """All ranks raise; three ran the same."""
+    """All ranks raise; three of them ran the same collective."""
     logs = []
     for index in (0, 1):
         log = Log(index).start()
@@ -153,7 +153,7 @@ def test_an_own_exception_beats_the_counters() -> None:
 
 
 def test_a_named_rank_that_left_no_log() -> None:
-    """Where its worker is not known, the answer says the rank and no more."""
+    """If its worker is unknown, only the rank is reported."""
     first = (
         Log(0, world=8)
         .start()
@@ -165,7 +165,7 @@ def test_a_named_rank_that_left_no_log() -> None:
 
 
 def waiting_in(*operations: str, world: int = 4) -> list[Log]:
-    """Two workers whose ranks waited until the timeout, each in its own function of torch.distributed; "": silent."""
+    """Two workers whose ranks waited until the timeout, each in the given function of torch.distributed; "": silent."""
     logs = []
     for index in (0, 1):
         log = Log(index, world=world).start()
@@ -187,14 +187,14 @@ def test_an_odd_function_of_torch() -> None:
 
 @pytest.mark.parametrize("operations", [("send", "recv", "recv", "recv"), ("recv", *["all_reduce"] * 3)])
 def test_point_to_point_is_no_other_collective(operations: tuple[str, ...]) -> None:
-    """Stages of a pipeline wait in different ones: each in what its neighbour owes it."""
+    """Pipeline stages wait in different functions: each waits for its neighbour."""
     found = diagnosed(*waiting_in(*operations))
     assert found.verdict is Verdict.UNDECIDED
     assert len(found.candidates) == 4
 
 
 def test_an_odd_function_counts_only_where_nobody_is_quiet() -> None:
-    """Who said nothing and was ended did not come; who waits elsewhere may only be the next to wait for it."""
+    """A rank that was killed without logs did not arrive; a rank in another function may be waiting for it."""
     found = diagnosed(*waiting_in("broadcast", "all_reduce", "all_reduce", ""))
     assert culprit(found) == ("rank", "worker-1", 1, "certain")
     assert (found.root_causes[0].rank, found.root_causes[0].category) == (3, "hang")
@@ -206,7 +206,7 @@ def test_an_odd_function_beside_a_rank_that_nobody_heard() -> None:
 
 
 def test_an_odd_operation_that_nccl_numbers_counts_beside_a_quiet_rank() -> None:
-    """The numbers tell that it is the same place in the same group."""
+    """The sequence numbers show that it is the same place in the same group."""
     first = Log(0).start().watchdog(600, 0, operation="_ALLGATHER_BASE").watchdog(600, 1)
     second = Log(1).start().watchdog(600, 0).closing(601, 1).failed(601.2, 0, -6)
     found = diagnosed(aborted(first), second)

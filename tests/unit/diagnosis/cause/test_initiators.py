@@ -1,4 +1,4 @@
-"""Processes that failed by themselves; which of several was first, and when that cannot be known."""
+"""Processes that failed by themselves; which one was first, and when this is unknown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .logs import (
 
 
 def own(index: int = 1, local: int = 1, error: str = OWN, at: float = 1.0, **options: object) -> Log:
-    """A worker in which one process raises, and the other loses it."""
+    """A worker with one process that raises, and another that loses it."""
     log = Log(index, **options).start()  # type: ignore[arg-type]
     log.trace(at, local, error).trace(at + 0.05, 1 - local, closed_by(index))
     return log.ended(at + 0.4, local, closed=(1 - local,))
@@ -59,12 +59,12 @@ def test_an_own_exception_among_victims_of_nccl() -> None:
 
 
 def test_it_does_not_matter_that_a_victim_spoke_first() -> None:
-    """Clocks and buffers: what a victim says is a consequence whenever it says it."""
+    """Because of clocks and buffers, a victim's log is a consequence, whatever its time."""
     assert culprit(diagnosed(victim(0, at=0.2, of=1), own(at=1.0))) == ("rank", "worker-1", 1, "certain")
 
 
 def test_sigkill_beside_a_recorded_victim() -> None:
-    """torchrun names the victim: its error file is as old as the second in which the agent noticed the kill."""
+    """torchrun names the victim: its error file is from the second in which the agent noticed the kill."""
     log = Log(0).start().trace(1.0, 0, closed_by(0)).closing(1.2, 0).failed(1.3, 1, -9)
     log.summary(1.4, (0, -15, closed_by(0)), (1, -9, ""))
     found = diagnosed(log, victim(1, of=0))
@@ -74,7 +74,7 @@ def test_sigkill_beside_a_recorded_victim() -> None:
 
 
 def test_sigkill_while_others_waited_is_less_sure() -> None:
-    """It may have been killed because it hung."""
+    """The rank may have been killed because it hung."""
     waited = Log(0).start().trace(6, 0, WAITED).trace(6, 1, WAITED).ended(6.3, 0, closed=(1,))
     killed = Log(1).start().trace(6, 0, WAITED).ended(6.3, 1, -9, closed=(0,))
     assert culprit(diagnosed(waited, killed)) == ("rank", "worker-1", 1, "likely")
@@ -93,7 +93,7 @@ def test_a_segmentation_fault() -> None:
 
 
 def test_an_error_that_the_watchdog_met() -> None:
-    """Its peers abort as well: what the watchdog says of the GPU tells who was first."""
+    """Its peers abort as well: the watchdog's GPU error shows which one was first."""
     log = Log(1).start()
     text = "Process group watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered"
     log.say(1.0, f"[rank3]:[E1120 17:45:01.1 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 3] {text}")
@@ -125,7 +125,7 @@ def test_exit_codes_without_a_word_seconds_apart_are_a_guess() -> None:
 
 
 def test_a_traceback_without_a_prefix_is_the_process_that_failed() -> None:
-    """Before the process group is up there is no `[rank3]: `."""
+    """Before the process group exists, there is no `[rank3]: `."""
     log = Log(1).start().trace(1, 1, "ModuleNotFoundError: No module named 'fused'", prefix=False)
     found = diagnosed(victim(0, of=1), log.ended(1.3, 1, 1, closed=(0,)))
     assert culprit(found) == ("rank", "worker-1", 1, "certain")
@@ -160,7 +160,7 @@ def test_numbers_do_not_make_another_failure() -> None:
 
 
 def test_a_worker_that_failed_before_the_users_code() -> None:
-    """No process of it can run the script; the others' agent loses the store and ends processes that still start."""
+    """No process of it can run the script; the other agent loses the store and stops starting processes."""
     text = "/opt/venv/bin/python: can't open file '/job/train.py': [Errno 2] No such file or directory"
     bad = Log(1).say(1, text, text).failed(1.3, 0, 2).summary(1.4, (0, 2, ""), (1, 2, ""))
     other = Log(0).closing(2, 0, 1).agent_died(2.1, "RuntimeError: Connection reset by peer")
@@ -195,7 +195,7 @@ def test_the_same_failure_on_some_ranks() -> None:
     ],
 )
 def test_missing_logs_and_workers_lower_the_confidence(make: Callable[[], Log]) -> None:
-    """Somebody whom nobody heard may have failed before."""
+    """A worker without logs may have failed before."""
     for found in (
         diagnosed(unread(0), make()),
         diagnosed(victim(0, of=1), make(), expected=3, missing=("worker-2",)),
@@ -213,7 +213,7 @@ def test_a_victim_whose_code_wraps_the_error() -> None:
 
 
 def test_a_culprit_whose_handler_then_loses_its_peer() -> None:
-    """Its last words are a victim's; the first of the chain are its own, and what it is asked about."""
+    """Its last error is a victim's, but the first error of the chain is its own and decides."""
     log = Log(1).start().trace(1, 1, OWN, RESET.format(address=address(0))).trace(1.1, 0, closed_by(1))
     found = diagnosed(victim(0, of=1), log.ended(1.4, 1, closed=(0,)))
     assert culprit(found) == ("rank", "worker-1", 1, "likely")
@@ -221,7 +221,7 @@ def test_a_culprit_whose_handler_then_loses_its_peer() -> None:
 
 
 def test_a_peer_that_a_user_names_is_no_victim() -> None:
-    """A service that answers badly is the user's own trouble."""
+    """An external service with errors is not a peer."""
     error = "ConnectionError: metrics service: 503 Service Unavailable after 5 attempts"
     assert culprit(diagnosed(victim(0, of=1), own(error=error)))[:3] == ("rank", "worker-1", 1)
 
@@ -235,7 +235,7 @@ def test_many_culprits_are_listed_up_to_a_limit() -> None:
 
 
 def lacking(error: str, *, seen: Sequence[int] = (), peer: str | None = None) -> Log:
-    """Worker 1, one process of which could not start; its agent ended the other, which is `seen` or lost its `peer`."""
+    """Worker 1: one process could not start; its agent stopped the other, which is `seen` or lost its `peer`."""
     log = Log(1)
     if seen:
         log.start(named=seen)
@@ -250,7 +250,7 @@ NO_MODULE = "ModuleNotFoundError: No module named 'fused'"
 
 @pytest.mark.parametrize("error", [NO_MODULE, "ImportError: libcudart.so.12: cannot open shared object file"])
 def test_what_an_image_lacks_all_its_processes_lack(error: str) -> None:
-    """The agent was quicker than the second of them."""
+    """The agent stopped the second one before it could fail."""
     found = diagnosed(victim(0, of=1), lacking(error))
     assert found.verdict is Verdict.RANKS
     assert [(cause.worker, cause.local_rank, str(cause.confidence)) for cause in found.root_causes] == [
@@ -264,10 +264,10 @@ def test_what_an_image_lacks_all_its_processes_lack(error: str) -> None:
 @pytest.mark.parametrize(
     "log",
     [
-        lacking("KeyError: 'lr'"),  # not of the image
-        lacking(NO_MODULE, seen=(0,)),  # it had started, and so had the image
-        lacking(NO_MODULE, seen=(1,)),  # the other one had
-        lacking(NO_MODULE, peer=closed_by(1)),  # the other one has words of its own
+        lacking("KeyError: 'lr'"),  # not an error of the image
+        lacking(NO_MODULE, seen=(0,)),  # it had started, so the image is complete
+        lacking(NO_MODULE, seen=(1,)),  # the other one had started
+        lacking(NO_MODULE, peer=closed_by(1)),  # the other one has another error
     ],
 )
 def test_an_import_that_the_others_need_not_share(log: Log) -> None:
@@ -290,7 +290,7 @@ def ends(*codes: int, words: str = "") -> list[Log]:
 
 
 def test_an_abort_without_a_word_among_silent_exits_is_undecided() -> None:
-    """Often the interpreter aborts on its way out."""
+    """The interpreter often aborts during its exit."""
     found = diagnosed(*ends(1, 1, -6))
     assert found.verdict is Verdict.UNDECIDED
     assert sorted(candidates(found), key=str) == [("worker-0", 0), ("worker-1", 0), ("worker-2", 0)]
@@ -300,7 +300,7 @@ def test_an_abort_without_a_word_among_silent_exits_is_undecided() -> None:
 
 
 def test_an_abort_with_an_exception_of_its_own_stands_out() -> None:
-    """Its last words are a victim's, the first ones are not."""
+    """Its last error is a victim's, the first one is its own."""
     log = Log(2, world=6).start().trace(1, 0, OWN, RESET.format(address=address(0))).ended(1.3, 0, -6, closed=(1,))
     assert culprit(diagnosed(*ends(1, 1), log))[:3] == ("rank", "worker-2", 0)
 
@@ -310,7 +310,7 @@ def test_an_abort_with_an_exception_of_its_own_stands_out() -> None:
     [((1, -6), ""), ((1, 1, 3), ""), ((1, 1, -6), "CUDA error: an illegal memory access was encountered")],
 )
 def test_an_end_that_stands_out_among_silent_exits(codes: tuple[int, ...], words: str) -> None:
-    """One silent exit alone, a code of its own, an abort that says why."""
+    """A single silent exit, a different exit code, an abort with an error message."""
     assert culprit(diagnosed(*ends(*codes, words=words)))[:3] == ("rank", f"worker-{len(codes) - 1}", 0)
 
 
@@ -326,7 +326,7 @@ ERRORS = ("KeyError: 'lr'", "ValueError: bad magic in shard 3", "TypeError: unha
 
 
 def failing(index: int, at: float, *, trained: bool = True, **options: object) -> Log:
-    """A worker in which local rank 0 raises an error that no other worker has."""
+    """A worker whose local rank 0 raises an error that no other worker has."""
     log = Log(index, **options)  # type: ignore[arg-type]
     if trained:
         log.start()
@@ -344,7 +344,7 @@ def tie_of(*logs: Log) -> str:
 
 
 def test_the_earlier_one_where_clocks_were_compared() -> None:
-    """Both workers print their steps, at the same moments: their clocks agree."""
+    """Both workers log their steps at the same times, so their clocks agree."""
     found = diagnosed(failing(0, 1.5), failing(1, 1.0))
     assert culprit(found) == ("rank", "worker-1", 0, "likely")
     assert "0.5 s before the next" in found.root_causes[0].why
@@ -352,7 +352,7 @@ def test_the_earlier_one_where_clocks_were_compared() -> None:
 
 @pytest.mark.parametrize("ahead", [-5.0, 5.0, 120.0])
 def test_clocks_that_differ_are_set_right(ahead: float) -> None:
-    """Worker 1 was first, whatever its clock says."""
+    """Worker 1 was first, even if its clock differs."""
     found = diagnosed(failing(0, 1.6), failing(1, 1.0, ahead=ahead))
     assert culprit(found)[:3] == ("rank", "worker-1", 0)
     assert found.remarks == (f"clocks differ and were corrected: worker-1 {ahead:+.1f} s",)
@@ -364,7 +364,7 @@ def test_nearer_than_a_collective_can_pass_on_is_at_once() -> None:
 
 
 def test_clocks_that_nobody_compared_leave_it_open() -> None:
-    """Both failed of their own: two culprits, and no order between them."""
+    """Both failed by themselves: two culprits in unknown order."""
     found = diagnosed(failing(0, 1.0, trained=False), failing(1, 6.0, trained=False))
     assert found.verdict is Verdict.RANKS
     assert {str(cause.confidence) for cause in found.root_causes} == {"guess"}
@@ -377,7 +377,7 @@ def test_clocks_are_not_wrong_by_a_minute() -> None:
 
 
 def test_the_same_second_is_undecided() -> None:
-    """Summaries have whole seconds, and old versions print nothing else."""
+    """Summaries have a resolution of one second, and old versions print nothing else."""
     logs = []
     for index in (0, 1):
         log = Log(index, stamped=False).start().trace(1 + index / 2, 0, ERRORS[index])

@@ -1,4 +1,4 @@
-"""Failures of launchers: signals, rendezvous, and logs without a word of torchelastic's."""
+"""Failures of launchers: signals, rendezvous, and logs without torchelastic output."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def test_the_only_agent_of_a_job() -> None:
 
 
 def test_a_signal_is_not_certain_where_other_workers_are_unknown() -> None:
-    """Whether all agents got it does not stand in these logs."""
+    """These logs do not show whether all agents got it."""
     signalled = Log(0).start().signalled(1)
     for found in (
         diagnosed(signalled, expected=2, missing=("worker-1",)),
         diagnosed(signalled, unread(1)),
-        diagnosed(signalled),  # its processes say that there are two more
+        diagnosed(signalled),  # its processes report a world with two more
     ):
         assert found.verdict in (Verdict.WORKER, Verdict.EXTERNAL)
         assert culprit(found)[3] != "certain"
@@ -87,13 +87,13 @@ def test_a_signal_after_a_failure_only_cleans_up() -> None:
 
 
 def test_a_signal_to_all_while_one_had_raised_already() -> None:
-    """The agents had not even noticed."""
+    """The agents had not noticed it yet."""
     found = diagnosed(Log(0).start().trace(1, 1, OWN).signalled(5), Log(1).start().signalled(5))
     assert culprit(found)[:3] == ("rank", "worker-0", 1)
 
 
 def test_what_processes_say_under_a_signal_is_no_failure() -> None:
-    """SIGTERM closes their peers' sockets, and some raise SystemExit of their own."""
+    """SIGTERM closes their peers' sockets, and some processes raise SystemExit."""
     log = Log(0).start()
     log.say(1, "W1120 17:45:01.000000 1 torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal, x")
     log.closing(1, 0, 1).trace(1.1, 0, "KeyboardInterrupt").trace(1.1, 1, closed_by(1))
@@ -101,7 +101,7 @@ def test_what_processes_say_under_a_signal_is_no_failure() -> None:
 
 
 def test_a_worker_that_never_joined() -> None:
-    """The host of the rendezvous waits in vain and closes it; the other loses the store."""
+    """The rendezvous host times out and closes; the other worker loses the store."""
     host, other = Log(0).agent_died(30, NOBODY_CAME), Log(1).agent_died(30.5, RECV, STORE)
     assert culprit(diagnosed(host, other)) == ("worker", None, None, "likely")
     named = diagnosed(host, other, expected=3, missing=("worker-2",))
@@ -133,7 +133,7 @@ def test_a_port_that_is_taken() -> None:
 
 
 def test_a_host_that_nobody_can_reach() -> None:
-    """What is at that address left no log."""
+    """The owner of that address left no log."""
     found = diagnosed(Log(0).agent_died(60, SILENT_HOST, STORE), Log(1).agent_died(60, SILENT_HOST, STORE))
     assert culprit(found) == ("worker", None, None, "likely")
     assert found.root_causes[0].category in ("rendezvous_unreachable", "network_unreachable")
@@ -155,7 +155,7 @@ def test_agents_that_failed_in_different_ways_are_candidates() -> None:
 
 
 def test_a_container_that_came_up_again_is_no_failure() -> None:
-    """The master's name did not resolve yet; the kubelet started the container again, in the same log."""
+    """The master's name could not be resolved yet; the kubelet restarted the container, with the same log."""
     log = Log(1).agent(0).agent_died(5, DNS).agent(30).start()
     assert diagnosed(Log(0).agent(0).start(), log).verdict is Verdict.NONE
 
@@ -167,13 +167,13 @@ def test_a_container_that_failed_again_failed() -> None:
 
 
 def test_the_next_run_in_the_same_log_has_only_begun() -> None:
-    """Its failure is the one before's: behind it stands no more than torchrun's first words."""
+    """The failure of the previous run counts: after it, there are only torchrun's first lines."""
     log = Log(0).agent(0).start().trace(1, 1, OWN).trace(1.05, 0, closed_by(1)).ended(1.3, 1, closed=(0,)).agent(60)
     assert culprit(diagnosed(log))[:3] == ("rank", "worker-0", 1)
 
 
 def clients(joined: int, wanted: int, logs: int) -> list[Log]:
-    """Agents whose store waited in vain, and counted who came."""
+    """Agents whose store timed out and logged the number of members."""
     told = f"Timed out after 61 seconds waiting for clients. {joined}/{wanted} clients joined."
     return [Log(index).agent_died(60, f"torch.distributed.DistStoreError: {told}") for index in range(logs)]
 
@@ -189,13 +189,13 @@ def test_an_agent_that_the_store_missed_and_that_left_no_log(joined: int, wanted
 
 
 def test_agents_that_all_left_a_log_did_not_meet() -> None:
-    """Three were wanted and three spoke: that the store counted two is nobody's absence."""
+    """Three were expected, and all three left logs: the store's count of two does not mean that one was absent."""
     found = diagnosed(*clients(2, 3, 3))
     assert culprit(found) == ("job", None, None, "likely")
 
 
 def unreachable(place: str, first: Log | WorkerEvidence) -> Diagnosis:
-    """Two agents that timed out while connecting to `place`, beside worker-0."""
+    """Two agents with a timeout while connecting to `place`, and worker-0."""
     error = SILENT_HOST.replace("10.42.9.17", place)
     return diagnosed(first, Log(1).agent_died(60, error, STORE), Log(2).agent_died(60, error, STORE))
 
@@ -223,10 +223,10 @@ def test_a_host_with_a_log_whose_agent_never_spoke(place: str, first: Log | Work
 @pytest.mark.parametrize(
     ("place", "first"),
     [
-        ("10.42.9.17", Log(0).say(0, "pip install")),  # somewhere else
-        ("worker-01", Log(0).say(0, "pip install")),  # a name that only begins alike
-        ("worker-0", Log(0).agent(0).start()),  # its agent did come up
-        ("worker-0", unread(0)),  # nobody knows what its agent did
+        ("10.42.9.17", Log(0).say(0, "pip install")),  # another address
+        ("worker-01", Log(0).say(0, "pip install")),  # a name with the same prefix
+        ("worker-0", Log(0).agent(0).start()),  # its agent was started
+        ("worker-0", unread(0)),  # the state of its agent is unknown
     ],
 )
 def test_a_host_that_is_not_known_to_be_mute(place: str, first: Log | WorkerEvidence) -> None:
@@ -250,7 +250,7 @@ def crash(log: Log, error: str = OWN) -> Log:
 
 
 def test_a_traceback_without_a_launcher_is_a_candidate() -> None:
-    """Which process of which rank printed it stands nowhere."""
+    """The logs do not show which process of which rank printed it."""
     found = diagnosed(crash(Log(0).say(0, "starting")), crash(Log(1), "KeyError: 'lr'"))
     assert found.verdict is Verdict.UNDECIDED
     assert candidates(found) == [("worker-0", None), ("worker-1", None)]
@@ -272,7 +272,7 @@ def test_a_logged_traceback_before_more_training_is_none() -> None:
 
 
 def test_a_noisy_success_is_none() -> None:
-    """At their end processes complain of sockets that their peers have closed."""
+    """Ending processes log errors about sockets closed by their peers."""
     logs = []
     for index in (0, 1):
         log = Log(index).start(steps=5)
@@ -293,7 +293,7 @@ def test_a_name_that_does_not_resolve_needs_no_rank() -> None:
 
 
 def test_a_refused_connection_is_the_other_ends() -> None:
-    """NCCL names the address at which nobody listens."""
+    """NCCL logs the address without a listener."""
     own = "w:6:6 [0] NCCL INFO Bootstrap : Using eth0:10.42.1.17<0>"
     refused = "socketStartConnect: Connect to 10.42.1.17<35411> failed : Connection refused"
     warn = f"w:6:90 [0] misc/socket.cc:484 NCCL WARN {refused}"
@@ -313,7 +313,7 @@ def out_of_memory(index: int, amount: int = 5) -> Log:
 
 
 def test_the_same_words_at_the_end_of_every_log_are_the_jobs() -> None:
-    """Numbers may differ."""
+    """The numbers may differ."""
     found = diagnosed(out_of_memory(0, 5), out_of_memory(1, 6))
     assert culprit(found) == ("job", None, None, "likely")
     (cause,) = found.root_causes
@@ -331,28 +331,28 @@ def test_the_same_words_at_the_end_of_every_log_are_the_jobs() -> None:
     ],
 )
 def test_words_that_not_every_log_ends_with_are_candidates(other: Log | WorkerEvidence) -> None:
-    """Nothing, something else, the training behind it, or no log at all."""
+    """Nothing, another error, more training after it, or no log at all."""
     found = diagnosed(out_of_memory(0), other)
     assert found.verdict is Verdict.UNDECIDED
     assert candidates(found)[0] == ("worker-0", None)
 
 
-#: Lines by which a launcher, a shell or the kernel reports a death. torchelastic's have tests of their own: what its
-#: agents say of one attempt is none of the next one's.
+#: Lines in which a launcher, a shell or the kernel reports a death. torchelastic's lines have separate tests: its
+#: agents' reports on one attempt do not apply to the next one.
 DEATHS = [
     line
     for item in builtin().signatures
     if item.death and not {"exitcode", "Root Cause"} & set(item.literals)
     for line in EXAMPLES[item.id]["match"]
 ]
-#: A launch script that goes on: it says nothing of the training.
+#: A line of a launch script that continues, unrelated to the training.
 BEHIND = "2026-11-20 17:46:00,100 INFO upload: 3 files"
 
 
 @pytest.mark.parametrize("line", DEATHS)
 @pytest.mark.parametrize("stamped", [True, False])
 def test_a_reported_death_is_never_none(line: str, stamped: bool) -> None:
-    """Whatever the launch script prints behind it, and whatever ranks were about to print."""
+    """Whatever the launch script prints after it, and whatever the ranks were about to print."""
     log = Log(0, stamped=stamped).start().say(5, line)
     for _ in range(3):
         log.say(5.1, "step 4/300 loss 1.5")
@@ -377,7 +377,7 @@ def test_a_reported_death_in_a_traceback_is_never_none(error: str) -> None:
 
 @pytest.mark.parametrize("line", [DEATHS[0], "Traceback (most recent call last):", ""])
 def test_a_death_that_the_training_outlived_is_none(line: str) -> None:
-    """A launch script that starts its program again, and a program that runs others and does without them."""
+    """A launch script that restarts its program, and a program that continues without its subprocesses."""
     log = Log(0).start().say(1, line)
     if line.startswith("Traceback"):
         log.say(1, '  File "/job/train.py", line 20, in <module>', "    run()", crashed := DEATHS[-1])

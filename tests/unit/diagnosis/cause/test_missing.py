@@ -1,4 +1,4 @@
-"""Everybody who spoke is a victim: who is missing?"""
+"""All ranks with logs are victims: find the missing one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STORE_GONE = (
 
 
 def waiting(index: int, *, quiet: bool = False, **options: object) -> Log:
-    """A worker that waited in a collective until the timeout; `quiet`: its local rank 1 said nothing."""
+    """A worker that waited in a collective until the timeout; `quiet`: its local rank 1 logged nothing."""
     log = Log(index, **options).start().trace(6, 0, WAITED)  # type: ignore[arg-type]
     if not quiet:
         log.trace(6.01, 1, WAITED)
@@ -26,7 +26,7 @@ def waiting(index: int, *, quiet: bool = False, **options: object) -> Log:
 
 
 def test_a_frozen_rank_that_had_to_be_killed() -> None:
-    """The agent's own SIGKILL is no cause, and whom it had to kill did not even react to SIGTERM."""
+    """SIGKILL from the agent is not a cause, but a rank that needed it did not even react to SIGTERM."""
     log = Log(0).start().trace(6, 0, WAITED).closing(6.2, 1).forced(36.2, 1).failed(36.3, 0)
     log.summary(36.4, (0, 1, WAITED), (1, -9, ""))
     found = diagnosed(log, waiting(1))
@@ -57,14 +57,14 @@ def test_two_silent_ranks_are_undecided() -> None:
 
 
 def test_a_worker_none_of_whose_processes_came() -> None:
-    """Its agent only lost the store and ended them."""
+    """Its agent only lost the store and stopped the processes."""
     found = diagnosed(waiting(0), Log(1).start().closing(6.5, 0, 1).agent_died(6.6, STORE))
     assert culprit(found) == ("worker", "worker-1", None, "likely")
     assert found.root_causes[0].category == "hang"
 
 
 def test_exit_0_in_mid_run() -> None:
-    """It said who it is; its agent, which ends all that live, neither ended nor reports it."""
+    """It logged its rank; its agent, which stops all running processes, neither stopped nor reported it."""
     log = Log(0).start().trace(1.1, 0, closed_by(0)).ended(1.3, 0)
     found = diagnosed(log, victim(1, of=0))
     assert culprit(found) == ("rank", "worker-0", 1, "certain")
@@ -72,7 +72,7 @@ def test_exit_0_in_mid_run() -> None:
 
 
 def test_exit_0_of_a_rank_that_nobody_heard_of() -> None:
-    """The others name the world's size: one rank is left over."""
+    """The others log the world size: one rank is missing."""
     log = Log(0).start(named=(0,)).trace(1.1, 0, closed_by(0)).ended(1.3, 0)
     found = diagnosed(log, victim(1, of=0))
     assert culprit(found) == ("rank", "worker-0", 1, "likely")
@@ -80,7 +80,7 @@ def test_exit_0_of_a_rank_that_nobody_heard_of() -> None:
 
 
 def test_exit_0_without_the_worlds_size_is_told_by_the_other_workers_size() -> None:
-    """Launchers start the same number everywhere: worker-0 must have a second process, as worker-1 has."""
+    """Launchers start the same number of processes everywhere: worker-0 must have a second process, like worker-1."""
     log = Log(0).trace(1.1, 0, closed_by(0)).ended(1.3, 0)
     other = Log(1).trace(1.1, 0, closed_by(0)).trace(1.1, 1, closed_by(0)).ended(1.6, 0, closed=(1,))
     found = diagnosed(log, other)
@@ -93,7 +93,7 @@ def test_exit_0_without_the_worlds_size_is_told_by_the_other_workers_size() -> N
 
 
 def test_exit_0_where_no_worker_tells_its_size_is_not_seen() -> None:
-    """One process of each was heard: nothing says that there were more."""
+    """One process of each worker left logs: there is no sign of more."""
     logs = [Log(index).trace(1.1, 0, closed_by(0)).ended(1.3, 0) for index in (0, 1)]
     found = diagnosed(*logs)
     assert found.verdict is Verdict.UNDECIDED
@@ -101,7 +101,7 @@ def test_exit_0_where_no_worker_tells_its_size_is_not_seen() -> None:
 
 
 def test_exit_0_of_two_that_nobody_heard_of_is_not_decided() -> None:
-    """Worker-1 has two processes; worker-0 and worker-2 lack one each."""
+    """Worker-1 has two processes; worker-0 and worker-2 each lack one."""
     other = Log(1).trace(1.1, 0, closed_by(0)).trace(1.1, 1, closed_by(0)).ended(1.6, 0, closed=(1,))
     logs = [Log(0).trace(1.1, 1, closed_by(0)).ended(1.3, 1), other, Log(2).trace(1.1, 1, closed_by(0)).ended(1.3, 1)]
     assert diagnosed(*logs).verdict is Verdict.UNDECIDED
@@ -115,7 +115,7 @@ def test_exit_0_after_which_the_others_waited() -> None:
 
 
 def test_a_worker_whose_log_just_ends() -> None:
-    """Every process of every other worker says that it is a victim: nothing is left to doubt."""
+    """Every process of all other workers is a victim: there is no doubt."""
     lost = Log(1)
     found = diagnosed(victim(0, of=1), lost.start())
     assert culprit(found) == ("worker", "worker-1", None, "certain")
@@ -126,7 +126,7 @@ def test_a_worker_whose_log_just_ends() -> None:
 
 @pytest.mark.parametrize(("known", "confidence"), [(False, "likely"), (True, "certain")])
 def test_a_log_that_just_ends_beside_one_that_is_not_accounted_for(known: bool, confidence: str) -> None:
-    """A rank of worker-0 was never heard. Where victims name the lost worker's address, that does not matter."""
+    """A rank of worker-0 left no logs. If victims name the lost worker's address, this does not matter."""
     lost = Log(1)
     if known:
         lost.say(0, BOOTSTRAP)
@@ -151,7 +151,7 @@ def test_an_address_decides_between_two_logs_that_just_end() -> None:
 
 
 def test_an_address_whose_owner_left_no_log() -> None:
-    """What it would have said is not known: it cannot be certain that the whole worker was lost."""
+    """Its log is unknown, so it is not certain that the whole worker was lost."""
     found = diagnosed(victim(0, of=1), unread(1, platform=PlatformState(addresses=(address(1),))))
     assert culprit(found)[:3] == ("worker", "worker-1", None)
     assert culprit(found)[3] != "certain"
@@ -184,7 +184,8 @@ STUCK = (
 
 
 def stuck(index: int, rank: int, *, processes: int = 2, world: int = 4, quiet: int | None = None) -> Log:
-    """A worker whose processes waited in a collective; of `rank` a thread says that it is stuck, `quiet` is ended."""
+    """A worker whose processes waited in a collective; a thread of `rank` reports that it is stuck, `quiet` is
+    killed."""
     log = Log(index, processes=processes, world=world).start()
     for local, own in enumerate(log.ranks):
         if own == rank:
@@ -197,27 +198,27 @@ def stuck(index: int, rank: int, *, processes: int = 2, world: int = 4, quiet: i
 
 
 def test_a_rank_that_is_stuck_with_its_watchdog() -> None:
-    """All others waited for it until the timeout; its heartbeat monitor alone reports it."""
+    """All others waited for it until the timeout; only its heartbeat monitor reports it."""
     found = diagnosed(stuck(0, 3), stuck(1, 3))
     assert culprit(found) == ("rank", "worker-1", 1, "likely")
     assert (found.root_causes[0].rank, found.root_causes[0].category) == (3, "hang")
 
 
 def test_a_rank_that_is_stuck_beside_one_that_said_nothing() -> None:
-    """Whoever said nothing until it was ended is the better suspect."""
+    """A rank that logged nothing until it was killed is the better suspect."""
     found = diagnosed(stuck(0, 4, processes=3, world=6), stuck(1, 4, processes=3, world=6, quiet=5))
     assert culprit(found)[:3] == ("rank", "worker-1", 2)
 
 
 def test_a_rank_that_is_stuck_among_few_is_not_decided() -> None:
-    """Two others that waited are no crowd: a thread that is stuck may be a consequence as well."""
+    """Two waiting ranks are too few: a stuck thread may also be a consequence."""
     found = diagnosed(*(stuck(index, 2, processes=1, world=3) for index in range(3)))
     assert found.verdict is Verdict.UNDECIDED
     assert len(found.candidates) == 3
 
 
 def late(at: float, *, waited: int = 2, world: int = 3) -> list[Log]:
-    """Three ranks. The first `waited` of them gave up after 6 s, the others met a closed connection at `at`."""
+    """Three ranks. The first `waited` of them timed out after 6 s, the others found a closed connection at `at`."""
     logs = []
     for index in range(3):
         error, when = (WAITED, 6.0) if index < waited else (closed_by(0), at)
@@ -227,7 +228,7 @@ def late(at: float, *, waited: int = 2, world: int = 3) -> list[Log]:
 
 
 def test_a_rank_that_meets_closed_connections_when_all_have_given_up() -> None:
-    """It was elsewhere while the others waited for it, and came when they were gone."""
+    """It was elsewhere while the others waited, and arrived after they had ended."""
     found = diagnosed(*late(9))
     assert culprit(found) == ("rank", "worker-2", 0, "likely")
     (cause,) = found.root_causes
@@ -237,7 +238,7 @@ def test_a_rank_that_meets_closed_connections_when_all_have_given_up() -> None:
 
 
 def test_a_rank_that_waited_as_well_meets_closed_connections_at_once() -> None:
-    """It waited with the others, and the first of them that gave up closed its sockets: nobody is known to be late."""
+    """It waited with the others, and the first one that timed out closed its sockets: no rank was late."""
     found = diagnosed(*late(7.9))
     assert found.verdict is Verdict.UNDECIDED
     assert len(found.candidates) == 3
@@ -245,7 +246,7 @@ def test_a_rank_that_waited_as_well_meets_closed_connections_at_once() -> None:
 
 @pytest.mark.parametrize(("waited", "world"), [(1, 3), (2, 4)])
 def test_a_late_rank_is_not_decided_where_it_is_not_the_only_suspect(waited: int, world: int) -> None:
-    """Two came late, or nobody heard of one, for which the late one may have waited elsewhere."""
+    """Two were late, or one rank has no logs and the late one may have waited for it."""
     assert diagnosed(*late(20, waited=waited, world=world)).verdict is Verdict.UNDECIDED
 
 
@@ -256,7 +257,7 @@ EXIT_BARRIER = (
 
 
 def finished(index: int) -> Log:
-    """A worker whose processes left without a word: its agent waits for the others."""
+    """A worker whose processes ended without logs: its agent waits for the others."""
     return Log(index).say(0, "loading", "epoch 1 done").say(1.9, EXIT_BARRIER)
 
 
@@ -283,7 +284,7 @@ def test_a_worker_that_left_early_has_no_one_rank_where_workers_have_several() -
 
 
 def test_a_late_rank_on_a_clock_that_nobody_compared() -> None:
-    """Its clock is 5 s fast: it met the closed connection 0.2 s after the others gave up."""
+    """Its clock is 5 s fast: it found the closed connection 0.2 s after the others timed out."""
     logs = []
     for index, (at, error) in enumerate([(6.0, WAITED), (6.0, WAITED), (6.2, closed_by(0))]):
         log = Log(index, processes=1, world=3, ahead=5 * (index == 2)).start(steps=0).trace(at, 0, error)
@@ -309,7 +310,7 @@ def stopped(worker: str, at: float) -> Event:
 
 
 def test_pods_that_their_controller_deleted_are_no_lost_nodes() -> None:
-    """The log of one just ends, another has none: without the events each of them would be a lost node."""
+    """One log ends suddenly, one is missing: without the events, both workers would look like lost nodes."""
     cut, none = Log(1).start(), ("worker-2",)
     assert diagnosed(victim(0, of=1), cut).root_causes[0].category == "node_lost"
     assert diagnosed(victim(0, of=2), missing=none).root_causes[0].category == "node_lost"

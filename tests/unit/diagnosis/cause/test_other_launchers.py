@@ -1,4 +1,4 @@
-"""Launchers other than torchrun: the process that they name is the cause; without their line nothing is invented."""
+"""Launchers other than torchrun: the process named in their output is the cause; without it, none is invented."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_process_that_a_launcher_names_is_the_cause(
 
 
 def test_what_a_launcher_ends_is_no_cause() -> None:
-    """Slurm ends the other tasks, and reports each of them."""
+    """Slurm kills the other tasks and reports each of them."""
     log = victims(0).say(5, "srun: error: gpu-1: task 1: Exited with exit code 3")
     log.say(6, "slurmstepd: error: *** STEP 7.0 ON gpu-0 CANCELLED AT 2026-11-20T17:46:00 ***")
     found = diagnosed(log.say(7, "srun: error: gpu-0: task 2: Killed", "srun: error: gpu-0: task 3: Terminated"))
@@ -71,7 +71,7 @@ def test_what_a_launcher_ends_is_no_cause() -> None:
 
 
 def test_a_rank_that_starts_processes_is_no_launcher() -> None:
-    """The rank itself failed, because a process that it had started ended."""
+    """The rank itself failed, because its subprocess had ended."""
     log = Log(0).say(0, "loading").say(5, "[rank1]: Traceback (most recent call last):")
     log.say(5, '[rank1]:   File "/job/t.py", line 9, in f')
     end = "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGKILL"
@@ -80,7 +80,7 @@ def test_a_rank_that_starts_processes_is_no_launcher() -> None:
 
 
 def test_a_spawned_process_speaks_for_itself() -> None:
-    """`mp.spawn` prints the traceback of the process behind its own."""
+    """`mp.spawn` prints the subprocess's traceback after its own."""
     log = (
         Log(0).say(0, "loading").say(5, "Traceback (most recent call last):", '  File "/job/t.py", line 9, in <module>')
     )
@@ -107,7 +107,7 @@ def test_a_launcher_that_refuses_its_options_on_every_worker_is_the_jobs_fault()
 
 
 def test_a_job_of_which_one_log_was_read_is_never_certain_for_all() -> None:
-    """Ranks 2 and 3 failed alike: there are ranks 0 and 1, too, and no log of theirs."""
+    """Ranks 2 and 3 failed in the same way; ranks 0 and 1 exist too, but without logs."""
     log = Log(1).start().trace(1, 0, OWN).trace(1, 1, OWN).ended(2, 0, closed=())
     found = diagnosed(log)
     assert found.verdict is not Verdict.JOB
@@ -117,7 +117,7 @@ def test_a_job_of_which_one_log_was_read_is_never_certain_for_all() -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_process_whose_words_were_cut_off_is_not_called_silent(whole: bool) -> None:
-    """The only one without words may have had some, above the log's first line."""
+    """The only silent process may have logged something before the log's first line."""
     log = (
         Log(0)
         if whole
@@ -129,7 +129,7 @@ def test_a_process_whose_words_were_cut_off_is_not_called_silent(whole: bool) ->
 
 
 def test_words_behind_the_agents_signal_say_nothing_of_a_peer() -> None:
-    """A handler of SIGTERM meets the closed connections; until then the rank was elsewhere."""
+    """A SIGTERM handler finds the closed connections; before that, the rank was elsewhere."""
     log = Log(0, processes=3, world=3).start().trace(5, 0, WAITED).trace(5, 2, WAITED).closing(6, 0, 1, 2)
     (cause,) = diagnosed(log.trace(7, 1, closed_by(0))).root_causes
     assert (cause.rank, cause.category) == (1, "hang")

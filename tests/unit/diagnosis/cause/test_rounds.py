@@ -1,4 +1,4 @@
-"""A judged job, its rounds, and the ranks that should be there."""
+"""A diagnosed job, its rounds, and the expected ranks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_names(process: Process, name: str) -> None:
 
 
 def test_each_proof_of_a_cause_stands_once() -> None:
-    """A rule names victims as proofs, and one of them may be what it is about."""
+    """A rule names victims as proofs, and one of them may be the subject itself."""
     job = judged(failing())
     (item,) = Round.of(job, 0).initiators
     own = proofs(item)
@@ -129,14 +129,14 @@ def test_a_worlds_size_that_cannot_be_is_not_believed() -> None:
 
 
 def test_local_ranks_that_must_be_there() -> None:
-    """Two workers have two processes each: the third must have a second one as well."""
+    """Two workers have two processes each: the third one must also have a second process."""
     this = round_of(victim(0, world=6), victim(1, world=6), Log(2, world=6).start(named=(0,)))
     assert [(item.worker, item.rank, item.local_rank) for item in gaps(this)] == [("worker-2", 5, 1)]
     assert gaps(round_of(victim(0), victim(1))) == []
 
 
 def missing_in(*sizes: int) -> list[tuple[str, int | None]]:
-    """Worker and local rank of the gaps where worker N has so many processes."""
+    """Worker and local rank of the missing processes, if worker N has `sizes[N]` processes."""
     logs = []
     for index, size in enumerate(sizes):
         log = Log(index, processes=size)
@@ -162,20 +162,20 @@ def test_workers_of_one_size_lack_nothing() -> None:
 
 
 def one(index: int, rank: int) -> Log:
-    """A worker with one process, of rank `rank`, that lost its connection."""
+    """A worker with one process, of rank `rank`, which lost its connection."""
     return Log(index).say(1, f"[rank{rank}]: Traceback (most recent call last):", f"[rank{rank}]: {closed_by(1)}")
 
 
 def test_the_rank_of_a_worker_of_which_no_process_was_heard() -> None:
-    """Workers are not always numbered in the order of their ranks."""
+    """Workers are not always in the order of their ranks."""
     assert rank_of_the_mute(round_of(one(0, 0), Log(1).say(0, "x"), one(2, 2)), "worker-1") == 1
     assert rank_of_the_mute(round_of(one(0, 2), Log(1).say(0, "x"), one(2, 1)), "worker-1") == 0
 
 
 def test_a_mute_worker_has_no_rank_where_the_others_do_not_leave_one_over() -> None:
     for others in (
-        [one(0, 0), one(2, 5)],  # ranks are missing elsewhere as well
-        [one(0, 0), Log(2).say(0, "x")],  # another one is mute
+        [one(0, 0), one(2, 5)],  # other ranks are missing as well
+        [one(0, 0), Log(2).say(0, "x")],  # another one has no logs
         [one(0, 0).say(1, *one(0, 1).lines), one(2, 2)],  # a worker has two
     ):
         logs = [others[0], Log(1).say(0, "x"), others[1]]

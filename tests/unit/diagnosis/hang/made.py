@@ -1,4 +1,4 @@
-"""Reports of workers as the probe would print them, for one thing that a test is about at a time."""
+"""Workers' reports in the probe's format, with one unusual property at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLLECTIVE = [
     ["main", "/job/train.py", 17],
 ]
 NOW = 2_000_000_000.0
-#: System call and time limit of each sort of waiting.
+#: System call and timeout for each kind of wait.
 _CALLS = {"sleep": "clock_nanosleep", "file": "openat", "read": "read", "child": "wait4", "poll": "epoll_wait"}
 
 
@@ -76,7 +76,7 @@ def report(*ranks: dict[str, Any], **more: Any) -> StackReport:
 
 
 def job(odd: dict[int, dict[str, Any] | None], *, usual: str = "gloo", whole: bool = True, **more: Any) -> Scene:
-    """Four workers of four ranks, all `usual` but for `odd`; None: no process has that rank."""
+    """Four workers with four ranks, all `usual` except `odd`; None: no process has that rank."""
     ranks = {number: rank(number, usual, **more) for number in range(16)} | odd
     workers = {
         f"worker-{index}": report(*[found for number in range(index * 4, index * 4 + 4) if (found := ranks[number])])
@@ -86,7 +86,7 @@ def job(odd: dict[int, dict[str, Any] | None], *, usual: str = "gloo", whole: bo
 
 
 def recorder(entered: int, *, pending: bool) -> dict[str, Any]:
-    """A flight recorder of the group of all ranks: `entered` collectives, of which the last may be under way."""
+    """A flight recorder of the group of all ranks: `entered` collectives, the last one perhaps pending."""
     entries = [
         {
             "collective_seq_id": seq,

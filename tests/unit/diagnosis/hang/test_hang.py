@@ -1,4 +1,4 @@
-"""The rank that the others wait for, from /proc, stacks and flight recorders; two looks; beside a diagnosis of logs."""
+"""The rank that the others wait for, from /proc, stacks and flight recorders; with the diagnosis of logs."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_loader_processes_on_a_dead_disk() -> None:
 
 
 def test_waiting_below_python_is_seen_by_gloos_threads() -> None:
-    """`work.wait()`: the innermost frame is the user's own."""
+    """`work.wait()`: the innermost Python frame is the user's."""
     scene = job({5: rank(5, "sleep", stack=stack(USER))}, stack=stack(["main", "/job/train.py", 20]))
     assert said(scene) == ("hung in user code", "certain", [5])
 
@@ -319,7 +319,7 @@ def test_an_answer_of_the_logs_stands(verdict: Verdict) -> None:
 
 
 def at_start(age: float, sign: str = "file", **more: Any) -> dict[str, Any]:
-    """What differs in a rank's report `age` seconds after its launch, before it has a process group."""
+    """Changed fields in a rank's report `age` seconds after its launch, before it has a process group."""
     return {"started": NOW - age, "waits": [], "torch": False, "sign": sign, **more}
 
 

@@ -1,18 +1,18 @@
-"""The example lines of the package's signatures, from the TOML files in this folder."""
+"""Example lines of the built-in signatures, from the TOML files in this folder."""
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
 
-#: Signature's id -> `match` (lines that it wins) and `miss` (lines that it does not win).
+#: ID of the signature -> `match` (lines that it wins) and `miss` (lines that it does not win).
 EXAMPLES: dict[str, dict[str, list[str]]] = {}
 for _path in sorted(Path(__file__).parent.glob("examples_*.toml")):
     _tables = tomllib.loads(_path.read_text(encoding="utf-8"))
     assert not EXAMPLES.keys() & _tables.keys(), f"{_path.name} repeats {EXAMPLES.keys() & _tables.keys()}"
     EXAMPLES |= _tables
 
-#: What healthy jobs print. No signature may match any of it.
+#: Output of healthy jobs. No signature may match it.
 HEALTHY = """\
 [rank0]: step 1200 | loss 2.113 | grad_norm 0.31 | lr 3.0e-05 | 412 samples/s
  12%|#2        | 120/1000 [00:40<04:53,  3.00it/s, loss=1.93]

@@ -1,4 +1,4 @@
-"""The package's own signatures, one by one: what they match, what they must not, and their texts."""
+"""The built-in signatures, one by one: matches, non-matches, and texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIGNATURES = {signature.id: signature for signature in BUILTIN.signatures}
 MATCHER = Matcher(BUILTIN.signatures)
 BYTES = MATCHER.literals()
 
-#: Categories that no text in a log names; other evidence does.
+#: Categories that no log text shows, only other evidence.
 WITHOUT_TEXT = {
     "admission", "container_config", "deadline", "early_exit_zero", "elastic_scale_up_rendezvous_failure",
     "explicit_exit", "image_pull", "liveness_probe", "network_lost", "not_scheduled", "slow_start", "stale_restart",
@@ -48,7 +48,7 @@ def test_each_wins_its_examples():
     ["2025-01-02T03:04:05.123456789Z ", "[default3]:", "[pod/w-0/pytorch] ", "worker-1: ", "[rank2]: [rank2]: ", "0: "],
 )
 def test_each_wins_its_examples_behind_a_prefix(prefix):
-    # "Killed" is the shell's own word and means something only alone on its line.
+    # "Killed" is the shell's message, and is significant only if it is the whole line.
     found = [(name, winner(prefix + line)) for name, line in each_example() if line != "Killed"]
     assert [pair for pair in found if pair[0] != pair[1]] == []
 

@@ -1,4 +1,4 @@
-"""Time on hostile lines: every pattern stays far below what would stall a scan."""
+"""Time for hostile lines: every pattern is much faster than needed to avoid a stall."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atlctl.diagnosis.signatures import Matcher, Signature, builtin
 
 from .examples import EXAMPLES
 
-#: Seconds of CPU for one pattern on one line of 16 KiB. The slowest takes 3 ms on the machine of writing.
+#: CPU seconds for one pattern on one line of 16 KiB. The slowest took 3 ms when this was written.
 BUDGET = 0.05
 WHOLE_BUDGET = 0.3
 
@@ -30,7 +30,7 @@ COMMON = [
 
 
 def hostile(signature: Signature) -> Iterator[str]:
-    """Lines made for one signature; each holds one of its literals, so that its pattern does run."""
+    """Lines for one signature; each contains one of its literals, so that its pattern runs."""
     for line in COMMON:
         yield signature.literals[0] + line[: -len(signature.literals[0])]
     for literal in signature.literals:
@@ -42,7 +42,7 @@ def hostile(signature: Signature) -> Iterator[str]:
 
 
 def too_slow(matcher: Matcher, line: str, budget: float) -> bool:
-    """Measured again where it seems so: a collection of garbage counts, too."""
+    """Measure slow results again: garbage collection counts, too."""
     for _ in range(3):
         start = time.process_time()
         matcher.match(line)

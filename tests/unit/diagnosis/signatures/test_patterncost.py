@@ -1,4 +1,4 @@
-"""What a pattern needs and costs, read from its text."""
+"""Required literals and cost of a pattern, read from its text."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_accepted_and_quick(pattern):
         line = (text * LINE_LIMIT)[:LINE_LIMIT]
         start = time.process_time()
         compiled.search(line)
-        assert time.process_time() - start < 10  # a second for the worst; without the rules it would be years
+        assert time.process_time() - start < 10  # at most a second; without the rules it would take years
 
 
 @given(st.data())

@@ -1,4 +1,4 @@
-"""Signatures of users' own files, priority, where a pattern may begin, and the prefilter."""
+"""Signatures from users' files, priority, start positions of patterns, and the prefilter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A diagnosis as people are told it: headline, rows, lists; in both languages."""
+"""A diagnosis as text: headline, rows, lists; in both languages."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def test_the_package_s_own_guide_tells_it_too() -> None:
 
 @given(st.text(max_size=40), st.text(max_size=40), st.none() | st.text(max_size=8), st.booleans())
 def test_any_text_can_be_told(text: str, other: str, name: str | None, verbose: bool) -> None:
-    """Texts, names and categories come from logs: nothing in them may be taken for a form to fill in."""
+    """Texts, names and categories come from logs: they must not be interpreted as templates."""
     cause = replace(
         CAUSE, worker=name, message=text, detail=other, category=other, why=text, exception=None, node=name,
         proofs=(Proof(other, 1, text),), signature=other,

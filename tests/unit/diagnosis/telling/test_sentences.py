@@ -1,4 +1,4 @@
-"""Every sentence of the engine's is a message, which a reader of another language gets in it."""
+"""Every sentence of the engine is a translatable message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CASES = Path(__file__).parents[3] / "corpus/data"
 
 
 def plain(found: Diagnosis) -> list[str]:
-    """Why, reason and remarks that are no messages."""
+    """Reasons and remarks that are not messages."""
     causes = (*found.root_causes, *found.candidates, *found.earlier)
     said = [*(cause.why for cause in causes), *(group.reason for group in found.cascade), *found.remarks]
     return [text for text in said if not isinstance(text, Message)]
@@ -44,7 +44,7 @@ def test_sentences_about_nccl(tmp_path: Path) -> None:
 
 
 def jobs() -> Iterator[Diagnosis]:
-    """Rules that few cases of the corpus meet, or none."""
+    """Jobs for rules that few or no cases of the corpus use."""
     waited = [Log(index, processes=1).trace(6, 0, WAITED).ended(6.3, 0, 1, WAITED) for index in (0, 1)]
     yield diagnosed(*waited, Log(2, processes=1).trace(9, 0, closed_by(0)).ended(9.3, 0, 1, closed_by(0)))
     yield diagnosed(

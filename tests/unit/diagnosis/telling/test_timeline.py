@@ -1,4 +1,4 @@
-"""What stands below the panel: the cascade, the workers' timeline, remarks."""
+"""The output below the panel: the cascade, the workers' timeline, remarks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_timeline_begins_with_the_culprit() -> None:
 
 
 def test_the_culprit_s_own_time_counts_for_its_worker() -> None:
-    """Its neighbour's end has a stamp of whole seconds, which lies before it."""
+    """Its neighbour's end has a resolution of one second, and seems to be earlier."""
     workers = (report(0, "victim", PEER_GONE, after(0.1)), report(1, "ended", "Signal 15 (SIGTERM)", SECOND))
     shown = lists(told(replace(ONE, workers=workers)))["workers"]
     assert shown[0] == ("+0.0 s", "worker-1", MESSAGE)

@@ -27,17 +27,17 @@ def job(*workers: Worker, state: State = State.RUNNING, uid: str = "uid-1") -> J
 
 
 def recorded(folder: Path, worker: str = "worker-0") -> list[int]:
-    """The numbers of the lines that were recorded, in their order."""
+    """The numbers of the recorded lines, in order."""
     parts = sorted(folder.glob(f"{worker}.part-*.ts.log"), key=lambda path: int(path.name.split("part-")[1][:-7]))
     whole = [folder / f"{worker}.ts.log", *parts]
     return [int(line.split(b" ", 2)[1]) for path in whole if path.exists() for line in path.read_bytes().splitlines()]
 
 
 class Source:
-    """Gives what it holds of `log`, from `since` on, in one answer after another; `ends` end them, one each."""
+    """Returns `log` from `since` on, in several answers; each ends with one of `ends`."""
 
     def __init__(self, log: Sequence[LogLine], ends: Sequence[AtlctlError | int | None]) -> None:
-        """An end is an error after all lines, a number of lines before an error, or None: nothing more will come."""
+        """An end is an error after all lines, a number of lines before an error, or None (end of the log)."""
         self.log, self.ends = list(log), list(ends)
         self.requests: list[LogRequest] = []
         self.previous: list[LogLine] | AtlctlError = []

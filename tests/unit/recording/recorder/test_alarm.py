@@ -1,4 +1,4 @@
-"""The files of a worker: fetched by real shells, framed by a mark, named by nobody but us."""
+"""Files of a worker: fetched by real shells, with an unguessable mark around them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def fetch(place: FilePlace, roots: list[str], dumps: list[str], shells: Shells |
 
 
 def made(folder: Path) -> Path:
-    """What a launcher and its processes leave, and what others have put beside it."""
+    """The files of a launcher and its processes, and other files next to them."""
     rank = folder / "run_x" / "attempt_0" / "1"
     rank.mkdir(parents=True)
     rank.joinpath("error.json").write_bytes(b'{"message": 1}')

@@ -1,4 +1,4 @@
-"""One worker's log through breaks, restarts and full disks."""
+"""One worker's log across disconnections, restarts and full disks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Run:
-    """A recorder's life with one worker."""
+    """A recorder with one worker."""
 
     def __init__(self, folder: Path, source: Source, worker: Worker = WORKER) -> None:
         self.store = Store(str(folder))
@@ -48,7 +48,7 @@ class Run:
         async def main() -> None:
             self.follower.start(before)
             async with asyncio.timeout(5):
-                while not self.follower.ended:  # noqa: ASYNC110 - it tells nobody
+                while not self.follower.ended:  # noqa: ASYNC110 - it sets no event
                     await asyncio.sleep(0)
             await self.follower.stop()
 
@@ -71,11 +71,11 @@ def test_the_next_recorder_goes_on(tmp_path: Path) -> None:
     source = Source(log, [None])
     Run(tmp_path / "out", source).go(("pod-1", 0))
     assert recorded(tmp_path / "out") == list(range(900))
-    assert source.requests[0].since is not None  # not all of it
+    assert source.requests[0].since is not None  # not everything
 
 
 def test_a_new_pod_whose_log_begins_at_an_earlier_time(tmp_path: Path) -> None:
-    """Its node's clock is behind: nothing may be asked for by the time of the last line."""
+    """Its node's clock is behind, so the last line's time must not be used for the request."""
     Run(tmp_path / "out", Source(lines(5000, 10), [None])).go()
     other = replace(WORKER, uid="pod-2", started=SECOND / 1e9)
     Run(tmp_path / "out", Source(lines(0, 20), [None]), other).go(("pod-1", 0))
@@ -83,7 +83,7 @@ def test_a_new_pod_whose_log_begins_at_an_earlier_time(tmp_path: Path) -> None:
 
 
 def test_a_restart_that_the_recorder_did_not_see(tmp_path: Path) -> None:
-    """The end of the run before is fetched, and the new run from its begin."""
+    """The end of the previous run is fetched, and the new run from its beginning."""
     Run(tmp_path / "out", Source(lines(0, 100), [None])).go()
     source = Source(lines(1000, 50), [None])
     source.previous = lines(0, 150)
@@ -113,7 +113,7 @@ def test_a_full_disk_is_said_once_and_costs_nothing(tmp_path: Path, monkeypatch:
     run = Run(tmp_path / "out", Source(lines(0, 300), [])).go()
     assert recorded(tmp_path / "out") == list(range(300))
     assert run.stuck[0] == "cannot be written: No space left on device"
-    assert len(run.stuck) == 2  # and once more, for the second time
+    assert len(run.stuck) == 2  # and again, for the second time
 
 
 def test_signs_of_a_trainer_are_told(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def log_of(store: Store, keep: int = 1 << 20) -> WorkerLog:
 
 
 def again(store: Store, keep: int = 1 << 20) -> WorkerLog:
-    """As the next recorder finds it, which asks for the lines from the last stamp on."""
+    """The log as found by the next recorder, which requests lines from the last timestamp on."""
     log = log_of(store, keep)
     log.expect(None if log.last is None else log.last - SLACK)
     return log
@@ -156,7 +156,7 @@ def test_the_last_bytes_are_kept_and_no_file_is_renamed(store: Store) -> None:
     log = log_of(store, keep=8000)
     for start in range(0, 1000, 10):
         log.take(lines(start, 10))
-        assert log.size <= 8000 + 2000 + 600  # one segment more, and one batch
+        assert log.size <= 8000 + 2000 + 600  # one more segment and one batch
     kept = recorded(Path(store.path))
     assert kept == list(range(kept[0], 1000))
     assert 130 < len(kept) < 200  # lines of 58 bytes
@@ -168,7 +168,7 @@ def test_what_comes_again_is_left_out(store: Store) -> None:
     log_of(store).take(lines(0, 500))
     log = again(store)
     assert log.last == SECOND + 499 * 10**7
-    log.take(lines(350, 200))  # more than 1 s before the last line, as it was asked for
+    log.take(lines(350, 200))  # more than 1 s before the last line, as requested
     log.take(lines(550, 200))
     assert recorded(Path(store.path)) == list(range(750))
 
@@ -182,7 +182,7 @@ def test_equal_lines_are_counted(store: Store) -> None:
 
 
 def test_an_older_line_that_is_new_is_taken(store: Store) -> None:
-    """Standard output and standard error are stamped one beside the other."""
+    """Standard output and standard error have independent timestamps."""
     log_of(store).take([*lines(0, 10), *lines(20, 10)])
     again(store).take([*lines(0, 30), *lines(30, 5)])
     assert sorted(recorded(Path(store.path))) == list(range(35))

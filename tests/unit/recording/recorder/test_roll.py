@@ -1,4 +1,4 @@
-"""Who the workers were: attempts, what is gone, and the note that the next recorder reads."""
+"""The recorded workers: attempts, deleted ones, and the note for the next recorder."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def process(rank: object, local: object, visible: str = "-", file: str = "", pre
     [
         ("-", 2, "GPU-0002"),
         ("2,3", 1, "GPU-0003"),
-        ("3", 1, "GPU-0003"),  # a launcher that shows each process its own device
+        ("3", 1, "GPU-0003"),  # a launcher that gives each process one device
         ("GPU-0001,GPU-0000", 1, "GPU-0000"),
         ("", 0, None),  # hidden on purpose
         ("7,8", 0, None),

@@ -1,4 +1,4 @@
-"""The folder of a recording: whose it is, who may write to it, what is never followed."""
+"""The folder of a recording: owner, write permissions, and links that are not followed."""
 
 from __future__ import annotations
 

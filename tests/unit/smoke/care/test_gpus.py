@@ -1,4 +1,4 @@
-"""The agent's questions to nvidia-smi, on scripts that are called so, and what the client makes of the answers."""
+"""The agent's nvidia-smi queries, with fake scripts, and the client's judgement of the answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from atlctl.smoke.findings import Report, Severity, SmokeVerdict
 from atlctl.smoke.session import Session
 from tests.support.plainhosts import PlainHosts, workers
 
-#: Two GPUs, as an H100's driver prints them: `$FAKE` may say what is wrong.
+#: Two GPUs in the format of an H100's driver; `$FAKE` selects faults.
 SMI = """\
 #!/bin/sh
 case "$*" in *"${FAKE_HANG:-nothing}"*) exec sleep 1000 ;; esac
@@ -96,7 +96,7 @@ def test_all_of_it(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_field_that_a_driver_does_not_know_costs_that_field_only(
     smi: Path, monkeypatch: pytest.MonkeyPatch, known: str, bits: int | None
 ) -> None:
-    """NVIDIA renamed it; one name that is not known makes a whole query fail."""
+    """NVIDIA renamed it; an unknown name makes a whole query fail."""
     monkeypatch.setenv("FAKE_KNOWN", known)
     monkeypatch.setenv("FAKE_THROTTLE", "0x48")
     one = gpus.look(5.0, more=False)["gpus"][1]
@@ -136,7 +136,7 @@ def test_nonsense_of_the_tool_is_survived(output: str) -> None:
 
 
 def test_where_clocks_are_slowed_for_heat() -> None:
-    """Cards up to Ampere give the temperature, later ones how many degrees are left."""
+    """GPUs up to Ampere report the temperature, later ones the remaining degrees."""
     output = """
 Timestamp                                 : Thu Nov 26 03:00:00 2026
 Attached GPUs                             : 3
@@ -182,7 +182,7 @@ def fact(*, smi: Mapping[str, Any] | None = None, **gpu: Any) -> dict[str, Any]:
 
 
 def xid(number: int, text: str = "", bus: str = "0000:1b:00") -> dict[str, Any]:
-    """What the agent reports of a line that is two minutes old in the kernel's log."""
+    """The agent's report for a kernel log line from two minutes ago."""
     line = f"NVRM: Xid (PCI:{bus}): {number}, pid=7, {text}"
     return {"xids": [{"bus": bus, "xid": number, "age": 120, "text": line}]}
 
@@ -220,13 +220,13 @@ def test_what_is_wrong(facts: dict[str, Any], stated: int | None, kind: str, sev
     [
         (fact(), 2),
         (fact(throttled=[]), None),
-        # Another container's GPU of the same machine; what a program did.
+        # A GPU of another container on the same machine; a program's error.
         (fact(smi=xid(79, bus="0000:9b:00")), 2),
         (fact(smi=xid(31)), 2),
         (fact(smi=xid(-1)), 2),
         (fact(smi=xid(10**30)), 2),
         (fact(smi=xid(154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")), 2),
-        # Slices of one GPU; no answer in time is no missing GPU; cards of another make.
+        # Slices of one GPU; a timeout does not mean a missing GPU; cards of another vendor.
         (fact(mig="Enabled"), 14),
         ({"gpus": [], "smi": {"problem": "no answer", "late": True}}, 8),
         ({"gpus": [], "smi": {"tool": False, "devices": 0}}, None),
@@ -241,7 +241,7 @@ def test_the_platforms_number_is_trusted_where_it_agrees_somewhere() -> None:
     assert ill("w0", none, 8, trusted({"w0": none}, {"w0": 8}), {}) == []
     assert trusted({"w0": none, "w1": fact()}, {"w0": 2, "w1": 2})
     assert [f.severity for f in ill("w0", none, 2, True, {})] == [Severity.FAIL]
-    # Two shares of each GPU may be counted; seven GPUs cannot be.
+    # The platform may count two shares of each GPU, but not seven GPUs.
     assert [f.severity for f in ill("w0", fact(), 4, False, {})] == [Severity.WARN]
     assert [f.severity for f in ill("w0", fact(), 7, False, {})] == [Severity.FAIL]
 
@@ -287,7 +287,7 @@ def test_memory() -> None:
     assert too_little({"w0": {"memory": {"room": None}}, "w1": {"memory": "x"}, "w2": {}}, Options()) == {}
 
 
-# Over real agents
+# With real agents
 
 Test = Callable[[Run], Any]
 
@@ -295,7 +295,7 @@ Test = Callable[[Run], Any]
 def over(
     env: Callable[[Worker], Mapping[str, str]], *tests: Test, options: Options | None = None, stated: int | None = None
 ) -> Run:
-    """`tests` in turn on three workers that have this environment."""
+    """Run `tests` one after another on three workers with this environment."""
 
     async def main() -> Run:
         hosts = [replace(worker, gpus=stated) for worker in workers(3)]
@@ -320,7 +320,7 @@ def test_healthy_gpus_pass_and_nobody_is_quiet(smi: Path) -> None:
     run = over(bad(), look_before, check_gpus, stated=2)
     assert (run.quiet, run.report.findings) == ("", [])
     assert [(check.name, check.verdict, check.note) for check in run.report.checks] == [
-        ("gpus", SmokeVerdict.PASS, "2 GPUs on 3 workers")  # each worker sees those of this machine
+        ("gpus", SmokeVerdict.PASS, "2 GPUs on 3 workers")  # each worker sees the GPUs of this machine
     ]
 
 

@@ -1,4 +1,4 @@
-"""The torchrun command for the environments that platforms set."""
+"""The torchrun command for the platforms' environment variables."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def full(nodes: int, rank: int, processes: int, address: str, port: int) -> str:
         ({}, 8, "torchrun --standalone --nproc-per-node=8 train.py", "this worker alone"),
         ({}, 0, "torchrun --standalone --nproc-per-node=1 train.py", "no GPU was found"),
         ({}, None, "torchrun --standalone --nproc-per-node=gpu train.py", "GPUs were not counted"),
-        # What is wrong with the environment is said, and no command is made up.
+        # Errors in the environment are reported, and no command is made up.
         ({**CONTRACT, "RANK": "4"}, 8, "", "worker 4 of 4 cannot be"),
         ({**CONTRACT, "WORLD_SIZE": "many"}, 8, "", "WORLD_SIZE is not a number"),
         ({"WORLD_SIZE": "2", "RANK": "0"}, 8, "", "MASTER_ADDR is not set"),

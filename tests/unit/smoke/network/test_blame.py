@@ -1,4 +1,4 @@
-"""Who explains bad pairs, and the second look."""
+"""The culprits that explain bad pairs, and the second measurement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = [f"w{index}" for index in range(64)]
 
 
 def matrix(count: int, nodes: dict[int, int], links: dict[tuple[int, int], int]) -> dict[tuple[str, str], int]:
-    """What all would see of each other with these faults (by kind)."""
+    """The measurements of all pairs with these faults (by kind)."""
     seen = {}
     for one in range(count):
         for other in range(count):
@@ -42,7 +42,7 @@ def named(found: PairBlame) -> tuple[set[int], set[tuple[int, int]]]:
         (4, {0: 3, 1: 1}, {}),
         (4, {}, {(0, 1): 3, (0, 2): 3}),
         (4, {}, {(0, 1): 1, (1, 2): 3, (2, 3): 1}),
-        (4, {}, {(0, 1): 3, (0, 2): 3, (0, 3): 1}),  # three ways to be bad are not one worker's fault
+        (4, {}, {(0, 1): 3, (0, 2): 3, (0, 3): 1}),  # three kinds of faults are not one worker's fault
         (3, {1: 1}, {}),
         (3, {}, {(0, 2): 1}),
         (2, {}, {(0, 1): 1}),
@@ -93,8 +93,8 @@ def test_a_worker_of_whose_many_pairs_one_looks_good_is_still_named():
 
 @st.composite
 def faults(draw: st.DrawFn) -> tuple[int, dict[int, int], dict[tuple[int, int], int]]:
-    """Up to three faults that no other three explain: links between workers that are not at fault themselves, and no
-    worker with more than a third of its pairs bad."""
+    """Up to three faults without another explanation: links between healthy workers, and no worker with more than a
+    third of its pairs bad."""
     count = draw(st.integers(6, 24))
     places = draw(st.permutations(range(count)))
     kind = st.sampled_from([1, 2, 3])
@@ -166,7 +166,7 @@ def test_both_ends_of_a_link_are_cleared_one_after_the_other():
 
 
 def test_no_end_of_looking_accuses_whom_nobody_looked_at():
-    """Where all is bad and a look changes its mind each time, only what was seen again stays."""
+    """If all pairs are bad and results change each time, only confirmed pairs stay."""
     seen = matrix(6, {}, {})
     asked = 0
 

@@ -1,4 +1,4 @@
-"""Both checks over agents that are no agents: what they say is made up, and nothing they say may crash the client."""
+"""Both checks with made-up agents, whose answers must never crash the client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORKERS = tuple(Worker(f"w{index}", index, State.RUNNING) for index in range(4))
 
 
 class Agents:
-    """Stands in for a session: `agent` answers for all, None where it says nothing."""
+    """A fake session: `agent` answers for all workers; None: no answer."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -58,7 +58,7 @@ class Agents:
 
 
 def good(index: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a healthy agent on a host of its own says; all speeds are alike."""
+    """The answer of a healthy agent on a separate host; all speeds are equal."""
     if command["cmd"] == "listen":
         own = f"10.0.0.{index + 1}"
         return {"port": 4000, "addresses": [["eth0", own]], "machine": str(index), "stack": "s", "default": own}
@@ -174,7 +174,7 @@ def test_a_slow_link_is_measured_again_before_it_is_said():
 
     (finding,) = check(agent).findings
     assert (finding.culprit, finding.severity) == (Culprit("link", "w1", "w2"), Severity.WARN)
-    assert len(looks) > 4  # the four of the first round, and the second look
+    assert len(looks) > 4  # four in the first round, and the second measurement
 
 
 def test_a_starved_worker_is_not_a_slow_one():
@@ -196,7 +196,7 @@ def test_one_agent_that_talks_nonsense_is_the_only_one_accused(what):
 
     found = check(agent).findings
     assert {finding.culprit for finding in found} == {Culprit("worker", "w2")}
-    # Accused or not, it was not tested in throughput.
+    # In any case, it was not tested in throughput.
     told = {(finding.check, finding.severity) for finding in found}
     assert told == {("throughput", Severity.INCOMPLETE)} | ({("mesh", Severity.FAIL)} if what != "send" else set())
 

@@ -1,4 +1,4 @@
-"""Where workers are reached, and who does not get through."""
+"""Addresses of workers, and workers that cannot be reached."""
 
 from __future__ import annotations
 

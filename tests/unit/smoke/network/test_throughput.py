@@ -10,7 +10,7 @@ from tests.unit.smoke.network.test_mesh import anything
 
 
 def speeds(count: int, nodes: dict[int, int], links: dict[tuple[int, int], int]) -> dict[tuple[str, str], Rate]:
-    """100 bytes a second, 20 where something is at fault."""
+    """100 bytes per second, 20 for faulty nodes and links."""
     return {pair: Rate(20.0 if kind else 100.0) for pair, kind in matrix(count, nodes, links).items()}
 
 

@@ -1,4 +1,4 @@
-"""Which ranks there are, who is slow, what hardware should give, and which way NCCL took."""
+"""The choice of ranks, slow ranks, expected bandwidth, and NCCL's transports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TORCH = {"ok": True, "torch": "2.4.0", "cuda": "12.4"}
 
 
 def gpus(*numbers: int, machine: str = "") -> dict[str, Any]:
-    """Those of a machine; without, they have no UUID."""
+    """GPUs of a machine; without `machine`, they have no UUID."""
     uuids = {number: f"GPU-{machine}-{number}" if machine else "" for number in numbers}
     return {"gpus": [{"index": n, "uuid": uuids[n], "name": "NVIDIA H100 80GB HBM3"} for n in numbers]}
 
@@ -31,7 +31,7 @@ def test_one_rank_for_each_gpu_in_the_order_of_the_workers() -> None:
 
 
 def test_a_gpu_that_several_workers_see_is_tested_once() -> None:
-    """NCCL refuses two ranks on one GPU: seen with two local workers on a machine with one H200."""
+    """NCCL rejects two ranks on one GPU: observed with two local workers on a machine with one H200."""
     facts = {
         "a": gpus(0, machine="x"),
         "b": gpus(0, 1, machine="x"),
@@ -91,7 +91,7 @@ def ranks(*paces: stragglers.Pace) -> dict[Member, stragglers.Pace]:
 
 
 def test_slow_is_told_from_starved() -> None:
-    """Both take three times as long; the second one only because it got no CPU."""
+    """Both take three times as long, the second one only because it got no CPU."""
     good = [pace(0.1, 0.1, 0.0) for _ in range(3)]
     computes, sleeps, starved = pace(0.3, 0.3, 0.0), pace(0.3, 0.1, 0.0), pace(0.3, 0.1, 0.2)
     for slow in (computes, sleeps):
@@ -218,7 +218,7 @@ host:1:1 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.
 
 
 def test_what_nccl_chose_is_read_from_its_log(tmp_path: Path) -> None:
-    """That it looked for InfiniBand is not that it uses it."""
+    """Searching for InfiniBand does not mean using it."""
     (tmp_path / "log").write_text(LOG)
     with open(tmp_path / "log", "rb") as file:
         found = zygote.transports(file.fileno())

@@ -1,4 +1,4 @@
-"""Wrong values to the rank that made them."""
+"""From wrong values to the faulty rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRONG = [1, 5, "188.0", "172.0"]
 
 
 def collectives(world: int, pairs: set[tuple[int, int]], sums: dict[int, bool] | None = None) -> dict[int, Any]:
-    """What ranks tell when the pairs (sender, receiver) are bad in all_gather."""
+    """The ranks' results if the pairs (sender, receiver) are bad in all_gather."""
     return {
         receiver: {
             "all_gather": {"wrong": {str(s): WRONG for s, r in pairs if r == receiver}},
@@ -54,13 +54,13 @@ def test_one_pair_alone_leaves_open_which_end_it_is() -> None:
 
 
 def test_wrong_sums_alone() -> None:
-    """In one rank it is that rank; in all of them nobody can be named, and it is a fault all the same."""
+    """Wrong sums on one rank accuse that rank; on all ranks the culprit is unknown, but it is still a fault."""
     assert places(wrong_in_collectives(collectives(4, set(), {2: True}))) == [(2, None)]
     assert places(wrong_in_collectives(collectives(4, set(), dict.fromkeys(range(4), True)))) == [(None, None)]
 
 
 def ddp(world: int, seed: int = 1) -> dict[int, Any]:
-    """What healthy ranks tell."""
+    """The results of healthy ranks."""
     chance = random.Random(seed)
     true = {sender: [chance.uniform(1, 2), *(chance.uniform(-1, 1) for _ in range(3))] for sender in range(world)}
     return {
@@ -84,7 +84,7 @@ def test_healthy_gradients_accuse_nobody(world: int) -> None:
 @pytest.mark.parametrize("world", [2, 3, 4, 64])
 @pytest.mark.parametrize("value", [1.001, float("nan")])
 def test_a_rank_that_computes_wrong_is_outvoted(world: int, value: float) -> None:
-    """All ranks get back the wrong mean; the one whose gradients nobody else finds is named, and nobody else."""
+    """All ranks receive the wrong mean; only the rank whose gradients differ from all votes is named."""
     told = ddp(world)
     for marks in told[1]["gradients"]["votes"].values():
         marks[1] += value

@@ -1,4 +1,4 @@
-"""A stage that did not come to its end: who is to blame."""
+"""The ranks to blame for a stage that did not finish."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_of_those_in_one_step_the_one_that_does_not_wait_hangs() -> None:
 
 
 def test_one_that_went_on_is_not_taken_for_the_odd_one() -> None:
-    """Rank 0 had only to send; of those behind it the one that does not wait is it."""
+    """Rank 0 only had to send; of the ranks behind it, the one that is not waiting is the culprit."""
     first = track(0, step("broadcast"), step("all_to_all"), look={"state": "S", "stack": GPU})
     waiting = [track(n, step("broadcast"), look={"state": "S", "stack": WAITS}) for n in (1, 3)]
     hangs = track(2, step("broadcast"), look={"state": "S", "stack": SLEEPS})

@@ -1,4 +1,4 @@
-"""Who is slow, who only waits for a CPU, and when the machine is too busy to tell."""
+"""Slow ranks, starved ranks, and machines too busy for a verdict."""
 
 from __future__ import annotations
 
