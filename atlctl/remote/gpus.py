@@ -38,7 +38,7 @@ _SLOWED = {0x40: "heat", 0x20: "heat", 0x80: "power brake", 0x08: "hardware"}
 #: Text fields.
 _TEXT = frozenset({
     "uuid", "gpu_uuid", "name", "pci.bus_id", "remapped_rows.pending", "remapped_rows.failure", "retired_pages.pending",
-    "mig.mode.current",
+    "mig.mode.current", "ecc.mode.current", "driver_version",
 })  # fmt: skip
 #: Maximum bytes of a line to parse, characters of a line to show, GPUs of a worker, unparsable lines to keep.
 _LINE = 1024

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import statistics
 import time
 from collections import Counter
@@ -27,6 +28,7 @@ from atlctl.smoke.session import Answer, Heard, words_of
 CHECK = "facts"
 #: Maximum number of differences shown for one worker.
 _TOLD = 6
+_ADVICE_MASTER = Message("look at the name there: getent hosts NAME, /etc/hosts, /etc/resolv.conf, the job's Service")
 _ADVICE = {
     "torch": Message("use the same image on all workers"),
     "CUDA": Message("use the same image on all workers"),
@@ -40,6 +42,15 @@ _ADVICE = {
     "RDMA": Message("look at the port: ibstat, rdma link; have the cable or the card checked"),
     "/dev/shm": Message("give all workers the same shared memory (an emptyDir of medium Memory)"),  # noqa: S108
     "memlock": Message("give all workers the same limit (RDMA wants no limit)"),
+    "open files": Message("give all workers the same limit (ulimit -n, LimitNOFILE)"),
+    "usable CPUs": Message("give all workers the same CPU limit"),
+    "interface": Message("look at the interface there: ip link, ethtool; its cable, driver and settings"),
+    "MTU": Message("give the interface the MTU of the others: ip link"),
+    "PCIe": Message("have the card and its slot checked: nvidia-smi -q, lspci -vv"),
+    "power limit": Message("give the GPU the power limit of the others: nvidia-smi -pl"),
+    "ECC": Message("give the GPU the ECC mode of the others: nvidia-smi -e, then a reboot"),
+    "MASTER_ADDR": _ADVICE_MASTER,
+    "address of": _ADVICE_MASTER,
 }
 _ADVICE_CLOCK = Message("have the machine's time service checked; until then times in logs of several workers mislead")
 _ADVICE_NAME = Message("set GLOO_SOCKET_IFNAME to the network's interface, or give the host's name its real address")
@@ -57,8 +68,9 @@ _OWN = frozenset({"NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL
 _word = partial(words_of, most=160)
 #: Labels that are translated, and the value of a worker without such a thing.
 GPUS, NONE = Message("GPUs"), Message("none")
-_DRIVER, _KERNEL, _MACHINE, _TOPOLOGY = (
-    Message("GPU driver"), Message("kernel"), Message("machine"), Message("GPU topology")
+_DRIVER, _KERNEL, _MACHINE, _TOPOLOGY, _FILES, _CPUS = (
+    Message("GPU driver"), Message("kernel"), Message("machine"), Message("GPU topology"), Message("open files"),
+    Message("usable CPUs"),
 )  # fmt: skip
 
 #: By worker: lower and upper bound of its clock's offset from the client's clock, in seconds.
@@ -76,7 +88,7 @@ async def check_facts(run: Run) -> None:
             votes = compare(run.facts)
         run.find(*differences(votes))
         run.find(*await _clocks(run))
-        run.find(*loopback_names(run.facts))
+        run.find(*loopback_names(run.facts), *unresolved_master(run.facts))
         silent = {name: fact["problem"] for name, fact in run.facts.items() if "problem" in fact}
         stage.tested = set(run.facts) - set(silent)
         stage.untested = {
@@ -230,7 +242,13 @@ def compare(facts: Mapping[str, Facts]) -> dict[str, Vote]:
 
 
 #: Values for workers without such an entry, if another worker has it.
-_MISSING = {"RDMA port": Message("not there"), "setting ": Message("not set")}
+_MISSING = {
+    "RDMA port": Message("not there"), "interface ": Message("not there"), "setting ": Message("not set"),
+}  # fmt: skip
+#: Names of network interfaces of a machine or pod, without bridges and tunnels.
+_NIC = re.compile(r"(?:eth|en|ib|bond|net|hsn)[A-Za-z0-9._-]*")
+#: Variables with the position of a worker; the first one that is set counts.
+_RANK = ("PET_NODE_RANK", "NODE_RANK", "RANK", "JOB_COMPLETION_INDEX", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
 
 def labels(facts: Facts) -> dict[str, str]:
@@ -239,11 +257,13 @@ def labels(facts: Facts) -> dict[str, str]:
         "torch": None if facts.get("versions_problem") else facts.get("torch") or NONE,
         "CUDA": facts.get("cuda"),
         "NCCL": facts.get("nccl"),
-        _DRIVER: facts.get("driver"),
+        _DRIVER: facts.get("driver") or next((gpu.get("driver") for gpu in entries(facts.get("gpus"))), None),
         "Python": _first(facts.get("python"), 2),
         _KERNEL: _first(facts.get("kernel"), 1),
         _MACHINE: facts.get("machine"),
         "memlock": _limit(facts.get("memlock")),
+        _FILES: _count(facts.get("nofile")),
+        _CPUS: _usable(facts.get("cpus")),
         GPUS: _gpu_kinds(facts),
         _TOPOLOGY: _topology(facts),
     }
@@ -262,7 +282,52 @@ def labels(facts: Facts) -> dict[str, str]:
         if isinstance(links, dict):
             ends = Message("{up} up, {down} down", up=_word(links.get("up")), down=_word(links.get("down")))
             found[Message("NVLinks of GPU {number}", number=_word(gpu.get("index")))] = ends
+        found |= _card(gpu)
+    for nic in entries(facts.get("interfaces")):
+        device, state = _word(nic.get("name")), nic.get("state")
+        if _NIC.fullmatch(device):
+            speed = _figure(nic.get("speed")) if state == "up" else None
+            how = f"up {speed} Mb/s" if speed else state or Message("unknown")
+            found[Message("interface {name}", name=device)] = how
+            found[Message("MTU of {name}", name=device)] = nic.get("mtu")
+    found |= _master(facts)
     return {label: _word(value) for label, value in found.items() if value is not None}
+
+
+def _card(gpu: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one GPU and of its slot that should be equal on all workers."""
+    number = _word(gpu.get("index"))
+    width, gen, watts = (_figure(gpu.get(key)) for key in ("pcie_width", "pcie_gen", "power_limit"))
+    return {
+        Message("PCIe of GPU {number}", number=number): f"x{width} gen {gen}" if width and gen else None,
+        Message("power limit of GPU {number}", number=number): watts and f"{watts} W",
+        Message("ECC of GPU {number}", number=number): gpu.get("ecc_mode"),
+    }
+
+
+def _master(facts: Facts) -> dict[str, Any]:
+    """The name at which workers meet, and its addresses on a worker that is not the master itself."""
+    master, place = facts.get("master"), facts.get("place")
+    if not isinstance(master, dict) or not isinstance(place, dict) or _word(master.get("name")) == "localhost":
+        return {}
+    found: dict[str, Any] = {"MASTER_ADDR": master.get("name")}
+    if next((place[name] for name in _RANK if name in place), "") != "0":
+        addresses = master.get("addresses")
+        shown = ", ".join(map(str, addresses[:4])) if isinstance(addresses, list) else ""
+        found[Message("address of MASTER_ADDR")] = shown or Message("cannot be resolved")
+    return found
+
+
+def unresolved_master(facts: Mapping[str, Facts]) -> list[Finding]:
+    """A finding if no worker can resolve MASTER_ADDR; if only some cannot, `compare` names them."""
+    masters = [fact["master"] for fact in facts.values() if isinstance(fact.get("master"), dict)]
+    if not masters or any(master.get("addresses") for master in masters):
+        return []
+    first = masters[0]
+    text = Message(
+        "no worker can resolve MASTER_ADDR {name}: {why}", name=_word(first.get("name")), why=words_of(first["problem"])
+    )
+    return [Finding(CHECK, Severity.WARN, Culprit("facts"), text, True, _ADVICE_MASTER)]
 
 
 def loopback(facts: Facts) -> bool | None:
@@ -335,6 +400,19 @@ def _limit(value: Any) -> str | None:
     if not isinstance(value, int):
         return None
     return Message("no limit") if value < 0 or value >= 1 << 62 else size(value)
+
+
+def _count(value: Any) -> str | None:
+    return None if not isinstance(value, int) else Message("no limit") if value < 0 else str(value)
+
+
+def _usable(cpus: Any) -> str | None:
+    """The number of CPUs that a worker may use: its limit, else the CPUs that it may run on."""
+    return _figure(cpus.get("quota") or cpus.get("allowed")) if isinstance(cpus, dict) else None
+
+
+def _figure(value: Any) -> str | None:
+    return f"{value:g}" if isinstance(value, int | float) else None
 
 
 def _first(version: Any, parts: int) -> str | None:

@@ -62,7 +62,7 @@ def facts(say: Say, request: dict[str, Any]) -> None:
     if request.get("clock"):
         say(ev="facts", end=True)
         return
-    name = _Later(_own_name)
+    name = _Later(lambda: _addresses(socket.gethostname()))
     cards = _Later(_cards) if proc.names(_INFINIBAND) else None
     ranks = _Later(_ranks) if request.get("processes") else None
     found = collect()
@@ -71,6 +71,9 @@ def facts(say: Say, request: dict[str, Any]) -> None:
     if cards is not None:
         found["rdma"], found["rdma_problem"] = cards.result(_CARD_SECONDS + 2, [])
     found["name"], found["name_problem"] = name.result(_NAME_SECONDS, [])
+    if master := master_name(found["place"]):
+        addresses, problem = _Later(lambda: _addresses(master)).result(_NAME_SECONDS, [])
+        found["master"] = {"name": master, "addresses": addresses, "problem": problem}
     say(ev="facts", end=True, **found)
 
 
@@ -88,7 +91,8 @@ def collect(root: str = "", environ: Mapping[str, str] | None = None) -> dict[st
         "load": load(root),
         "memory": dict(cgroups.memory(root), total=_total(root)),
         "shm": _shm(root, table),
-        "memlock": _memlock(),
+        "memlock": _limit(resource.RLIMIT_MEMLOCK),
+        "nofile": _limit(resource.RLIMIT_NOFILE),
         "driver": driver(root),
         "devices": len([name for name in proc.names(root + "/dev") if re.fullmatch(r"nvidia[0-9]+", name)]),
         "verbs": len([name for name in proc.names(root + "/dev/infiniband") if name.startswith("uverbs")]),
@@ -192,9 +196,9 @@ def _shm(root: str, table: list[dict[str, Any]]) -> dict[str, int] | None:
     return {"size": room.f_blocks * room.f_frsize, "free": room.f_bavail * room.f_frsize}
 
 
-def _memlock() -> int:
-    """The limit of locked memory in bytes; -1: no limit."""
-    return resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+def _limit(kind: int) -> int:
+    """A limit of this process; -1: no limit."""
+    return resource.getrlimit(kind)[0]
 
 
 def _total(root: str) -> int | None:
@@ -216,10 +220,15 @@ def _chosen(pattern: re.Pattern[str], environ: Mapping[str, str]) -> dict[str, s
     return dict(sorted(chosen.items())[:256])
 
 
-def _own_name() -> tuple[list[str], str]:
-    """The addresses of this host's name."""
+def master_name(place: Mapping[str, str]) -> str:
+    """The host name at which the workers meet, as torchrun reads it; empty if there is none."""
+    endpoint = place.get("PET_RDZV_ENDPOINT", "")
+    return place.get("PET_MASTER_ADDR") or endpoint.rpartition(":")[0] or endpoint or place.get("MASTER_ADDR", "")
+
+
+def _addresses(host: str) -> tuple[list[str], str]:
     try:
-        return sorted({str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None)}), ""
+        return sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}), ""
     except OSError as error:
         return [], f"{type(error).__name__}: {error}"[:200]
 

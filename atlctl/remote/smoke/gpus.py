@@ -31,6 +31,7 @@ _EXTRA = (
     ("retired_pages.pending",),
     ("ecc.errors.uncorrected.aggregate.total",),
     ("mig.mode.current",),
+    ("driver_version", "pcie.link.width.current", "pcie.link.gen.max", "power.limit", "ecc.mode.current"),
 )
 #: The names of the fields in the answer.
 _KEYS = {
@@ -38,7 +39,9 @@ _KEYS = {
     "power.draw": "power", "temperature.gpu": "temperature", "ecc.errors.uncorrected.volatile.total": "ecc",
     "ecc.errors.uncorrected.aggregate.total": "ecc_ever",
     "remapped_rows.pending": "remap_pending", "remapped_rows.failure": "remap_failure",
-    "retired_pages.pending": "retire_pending", "mig.mode.current": "mig",
+    "retired_pages.pending": "retire_pending", "mig.mode.current": "mig", "driver_version": "driver",
+    "pcie.link.width.current": "pcie_width", "pcie.link.gen.max": "pcie_gen", "power.limit": "power_limit",
+    "ecc.mode.current": "ecc_mode",
 }  # fmt: skip
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): ([0-9]+)(.{0,200})")
 _LINES, _OUTPUT = 16, 4 << 20

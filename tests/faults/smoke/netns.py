@@ -135,6 +135,9 @@ class Network:
         for space, device in ((self.space(index), "eth0"), (self._switch, f"p{index}")):
             _batch(space, "tc", [f"class replace dev {device} parent 1: classid 1:1 htb {shape}"])
 
+    def mtu(self, index: int, size: int) -> None:
+        _batch(self.space(index), "ip", [f"link set eth0 mtu {size}"])
+
     def slow_link(self, one: int, other: int, mbit: float) -> None:
         for start, end in ((one, other), (other, one)):
             number = next(self._classes)

@@ -19,6 +19,7 @@ from atlctl.smoke.care import look_before
 from atlctl.smoke.context import Options, Run
 from atlctl.smoke.facts import (
     Bounds,
+    Vote,
     astray,
     check_facts,
     clock_findings,
@@ -43,8 +44,20 @@ def fact(**more: Any) -> dict[str, Any]:
         "kernel": "5.15.0-91-generic", "machine": "x86_64", "memlock": -1, "shm": {"size": 64 << 30, "free": 1 << 30},
         "settings": {"NCCL_SOCKET_IFNAME": "eth0", "CUDA_VISIBLE_DEVICES": "0"}, "rdma": [port()],
         "gpus": [{"index": n, "name": "NVIDIA H100", "links": {"up": 18, "down": 0}} for n in range(8)],
-        "smi": {"tool": True, "topology": {"NV18": 28}}, "name": ["10.0.0.1"], "host": "h",
+        "smi": {"tool": True, "topology": {"NV18": 28}}, "name": ["10.0.0.1"], "host": "h", "nofile": 1048576,
+        "cpus": {"count": 96, "allowed": 96, "quota": 64.0}, "interfaces": [nic(), nic(name="docker0", state="down")],
+        "place": {"RANK": "1", "MASTER_ADDR": "m"}, "master": {"name": "m", "addresses": ["10.0.0.9"], "problem": ""},
     } | more  # fmt: skip
+
+
+def nic(**more: Any) -> dict[str, Any]:
+    return {"name": "eth0", "state": "up", "mtu": 9000, "speed": 25000} | more
+
+
+def cards(**more: Any) -> list[dict[str, Any]]:
+    """Eight GPUs, the last of which differs."""
+    usual = {"pcie_width": 16.0, "pcie_gen": 5.0, "power_limit": 700.0, "ecc_mode": "Enabled"}
+    return [gpu | usual | (more if gpu["index"] == 7 else {}) for gpu in fact()["gpus"]]
 
 
 def port(**more: Any) -> dict[str, Any]:
@@ -60,6 +73,31 @@ def others(odd: dict[str, Any], count: int = 4) -> dict[str, Any]:
 
 def test_alike() -> None:
     assert compare(others(fact())) == {}
+    # The master itself may resolve its own name to loopback.
+    master = fact(place={"RANK": "0"}, master={"name": "m", "addresses": ["127.0.1.1"], "problem": ""})
+    assert compare(others(master)) == {}
+    # A value of a wrong type counts as missing.
+    assert compare(others(fact(cpus={"quota": "x"}, nofile="y", place=[], interfaces=[{"name": "eth0"}]))) == {
+        "interface eth0": Vote("up 25000 Mb/s", {"worker-2": "unknown"})
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "label", "value", "most"),
+    [
+        ({"pcie_width": 8.0}, "PCIe of GPU 7", "x8 gen 5", "x16 gen 5"),
+        ({"power_limit": 400.0}, "power limit of GPU 7", "400 W", "700 W"),
+        ({"ecc_mode": "Disabled"}, "ECC of GPU 7", "Disabled", "Enabled"),
+    ],
+)
+def test_a_card_that_differs(change: dict[str, Any], label: str, value: str, most: str) -> None:
+    facts = {f"worker-{n}": fact(gpus=cards()) for n in range(4)} | {"worker-2": fact(gpus=cards(**change))}
+    assert compare(facts) == {label: Vote(most, {"worker-2": value})}
+
+
+def test_the_driver_may_be_known_to_nvidia_smi_alone() -> None:
+    gpus = [gpu | {"driver": "535.1"} for gpu in fact()["gpus"]]
+    assert compare(others(fact(driver=None, gpus=gpus)))["GPU driver"].odd == {"worker-2": "535.1"}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +111,14 @@ def test_alike() -> None:
         ({"python": "3.10.1"}, "Python", "3.10"),
         ({"kernel": "6.8.0"}, "kernel", "6"),
         ({"memlock": 65536}, "memlock", "64 KiB"),
+        ({"nofile": 1024}, "open files", "1024"),
+        ({"cpus": {"allowed": 8}}, "usable CPUs", "8"),
+        ({"interfaces": [nic(mtu=1500)]}, "MTU of eth0", "1500"),
+        ({"interfaces": [nic(state="down")]}, "interface eth0", "down"),
+        ({"interfaces": [nic(speed=10000)]}, "interface eth0", "up 10000 Mb/s"),
+        ({"master": {"name": "n", "addresses": ["10.0.0.9"]}}, "MASTER_ADDR", "n"),
+        ({"master": {"name": "m", "addresses": ["127.0.1.1"]}}, "address of MASTER_ADDR", "127.0.1.1"),
+        ({"master": {"name": "m", "addresses": []}}, "address of MASTER_ADDR", "cannot be resolved"),
         ({"shm": {"size": 64 << 20, "free": 0}}, "/dev/shm", "64 MiB"),
         ({"gpus": fact()["gpus"][:7]}, "GPUs", "7 x NVIDIA H100"),
         ({"smi": {"topology": {"NV18": 21, "SYS": 7}}}, "GPU topology", "NV18 x 21, SYS x 7"),
