@@ -29,6 +29,7 @@ CHECK = "facts"
 #: Maximum number of differences shown for one worker.
 _TOLD = 6
 _ADVICE_MASTER = Message("look at the name there: getent hosts NAME, /etc/hosts, /etc/resolv.conf, the job's Service")
+_ADVICE_NAME = Message("set GLOO_SOCKET_IFNAME to the network's interface, or give the host's name its real address")
 _ADVICE = {
     "torch": Message("use the same image on all workers"),
     "CUDA": Message("use the same image on all workers"),
@@ -50,10 +51,10 @@ _ADVICE = {
     "power limit": Message("give the GPU the power limit of the others: nvidia-smi -pl"),
     "ECC": Message("give the GPU the ECC mode of the others: nvidia-smi -e, then a reboot"),
     "MASTER_ADDR": _ADVICE_MASTER,
+    "own host name": _ADVICE_NAME,
     "address of": _ADVICE_MASTER,
 }
 _ADVICE_CLOCK = Message("have the machine's time service checked; until then times in logs of several workers mislead")
-_ADVICE_NAME = Message("set GLOO_SOCKET_IFNAME to the network's interface, or give the host's name its real address")
 #: Timeouts in seconds: all facts of a worker, and one call of nvidia-smi.
 _SECONDS, GPU_SECONDS = 12.0, 5.0
 #: Limit for a valid clock value, in seconds since 1970.
@@ -68,9 +69,9 @@ _OWN = frozenset({"NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL
 _word = partial(words_of, most=160)
 #: Labels that are translated, and the value of a worker without such a thing.
 GPUS, NONE = Message("GPUs"), Message("none")
-_DRIVER, _KERNEL, _MACHINE, _TOPOLOGY, _FILES, _CPUS = (
+_DRIVER, _KERNEL, _MACHINE, _TOPOLOGY, _FILES, _CPUS, _OWN_NAME = (
     Message("GPU driver"), Message("kernel"), Message("machine"), Message("GPU topology"), Message("open files"),
-    Message("usable CPUs"),
+    Message("usable CPUs"), Message("own host name"),
 )  # fmt: skip
 
 #: By worker: lower and upper bound of its clock's offset from the client's clock, in seconds.
@@ -88,7 +89,7 @@ async def check_facts(run: Run) -> None:
             votes = compare(run.facts)
         run.find(*differences(votes))
         run.find(*await _clocks(run))
-        run.find(*loopback_names(run.facts), *unresolved_master(run.facts))
+        run.find(*loopback_names(run.facts), *unresolved(run.facts))
         silent = {name: fact["problem"] for name, fact in run.facts.items() if "problem" in fact}
         stage.tested = set(run.facts) - set(silent)
         stage.untested = {
@@ -290,6 +291,8 @@ def labels(facts: Facts) -> dict[str, str]:
             how = f"up {speed} Mb/s" if speed else state or Message("unknown")
             found[Message("interface {name}", name=device)] = how
             found[Message("MTU of {name}", name=device)] = nic.get("mtu")
+    if "name" in facts:
+        found[_OWN_NAME] = Message("resolved") if facts["name"] else Message("cannot be resolved")
     found |= _master(facts)
     return {label: _word(value) for label, value in found.items() if value is not None}
 
@@ -318,16 +321,20 @@ def _master(facts: Facts) -> dict[str, Any]:
     return found
 
 
-def unresolved_master(facts: Mapping[str, Facts]) -> list[Finding]:
-    """A finding if no worker can resolve MASTER_ADDR; if only some cannot, `compare` names them."""
+def unresolved(facts: Mapping[str, Facts]) -> list[Finding]:
+    """Findings for names that no worker can resolve. If only some workers cannot, `compare` names them."""
     masters = [fact["master"] for fact in facts.values() if isinstance(fact.get("master"), dict)]
-    if not masters or any(master.get("addresses") for master in masters):
-        return []
-    first = masters[0]
-    text = Message(
-        "no worker can resolve MASTER_ADDR {name}: {why}", name=_word(first.get("name")), why=words_of(first["problem"])
-    )
-    return [Finding(CHECK, Severity.WARN, Culprit("facts"), text, True, _ADVICE_MASTER)]
+    own = [fact for fact in facts.values() if "name" in fact]
+    found = []
+    if masters and not any(master.get("addresses") for master in masters):
+        name, why = _word(masters[0].get("name")), words_of(masters[0].get("problem"))
+        text = Message("no worker can resolve MASTER_ADDR {name}: {why}", name=name, why=why)
+        found.append(Finding(CHECK, Severity.WARN, Culprit("facts"), text, True, _ADVICE_MASTER))
+    if own and not any(fact["name"] for fact in own):
+        why = words_of(own[0].get("name_problem"))
+        text = Message("no worker can resolve its own host name, so gloo may use loopback: {why}", why=why)
+        found.append(Finding(CHECK, Severity.WARN, Culprit("facts"), text, True, _ADVICE_NAME))
+    return found
 
 
 def loopback(facts: Facts) -> bool | None:

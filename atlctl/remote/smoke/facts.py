@@ -230,7 +230,7 @@ def _addresses(host: str) -> tuple[list[str], str]:
     try:
         return sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}), ""
     except OSError as error:
-        return [], f"{type(error).__name__}: {error}"[:200]
+        return [], str(error.strerror or error)[:200]
 
 
 def _cards() -> tuple[list[dict[str, Any]], str]:

@@ -73,8 +73,14 @@ def run(agent: int, commands: int, reports: int, config: dict[str, Any]) -> None
     for name in list(os.environ):
         if name in _STRIPPED or name.startswith(_STRIPPED_FROM):
             del os.environ[name]
-    # One thread per rank; GPU numbers as in nvidia-smi; checks for GPUs during an import must not initialise CUDA.
-    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTORCH_NVML_BASED_CUDA_CHECK="1")
+    # Lookups at a dead name server end soon; one thread per rank; GPU numbers as in nvidia-smi; checks for GPUs during
+    # an import must not initialise CUDA.
+    os.environ.update(
+        RES_OPTIONS="timeout:1 attempts:1",
+        OMP_NUM_THREADS="1",
+        OPENBLAS_NUM_THREADS="1",
+        PYTORCH_NVML_BASED_CUDA_CHECK="1",
+    )
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     Zygote(commands, reports).run(config)
 

@@ -30,6 +30,7 @@ from atlctl.smoke.facts import (
     labels,
     loopback,
     loopback_names,
+    unresolved,
     vote,
 )
 from atlctl.smoke.findings import Report, Severity, SmokeVerdict
@@ -93,6 +94,16 @@ def test_alike() -> None:
 def test_a_card_that_differs(change: dict[str, Any], label: str, value: str, most: str) -> None:
     facts = {f"worker-{n}": fact(gpus=cards()) for n in range(4)} | {"worker-2": fact(gpus=cards(**change))}
     assert compare(facts) == {label: Vote(most, {"worker-2": value})}
+
+
+def test_names_that_no_worker_resolves() -> None:
+    lost = fact(name=[], name_problem="no answer", master={"name": "m", "addresses": [], "problem": "no answer"})
+    assert [finding.evidence for finding in unresolved({"worker-0": lost, "worker-1": lost})] == [
+        "no worker can resolve MASTER_ADDR m: no answer",
+        "no worker can resolve its own host name, so gloo may use loopback: no answer",
+    ]
+    assert unresolved(others(lost)) == []
+    assert compare(others(fact(name=[])))["own host name"] == Vote("resolved", {"worker-2": "cannot be resolved"})
 
 
 def test_the_driver_may_be_known_to_nvidia_smi_alone() -> None:
