@@ -106,7 +106,9 @@ def test_a_reader_that_sleeps_holds_up_neither_stderr_nor_ctrl_c(jobs: Registry)
 
     script = "yes | head -c 50000000; echo late >&2"
     with jobs.popen("exec", "-j", "four", "-w", "0", "--", "sh", "-c", script, stdout=-1, stderr=-1) as run:
-        time.sleep(0.8)
+        while not jobs.running("head -c 50000000"):
+            time.sleep(0.05)
+        time.sleep(0.3)
         begun = time.monotonic()
         run.send_signal(signal.SIGINT)
         assert run.wait(timeout=10) == 130

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,9 +57,12 @@ def folder(tmp_path: Path) -> Path:
 def run(folder: Path, setup: str, wait_for: int, *, sh: str = "dash", grace: int = 20) -> list[str]:
     """The output of the script in a namespace after `setup`, and then the command line of each remaining process.
     `wait_for`: number of trainers to wait for. PID 1 is a shell."""
+    # A shell that has not started its `sleep` yet looks like one that works.
+    asleep = "until cat /proc/[0-9]*/comm 2>/dev/null | grep -qx sleep; do sleep 0.02; done"
     rest = f"""cd {folder}
 P={sys.executable}
 {setup}
+{asleep if re.search("sleep ([0-9]{2,}|infinity|1d)", setup) else ""}
 i=0; while [ $(ls up-* 2>/dev/null | wc -l) -lt {wait_for} ] && [ $i -lt 200 ]; do sleep 0.05; i=$((i+1)); done
 {sh} -c "$(cat script)" sh {grace}
 for d in /proc/[0-9]*; do [ $d = /proc/$$ ] || tr '\\0' ' ' < $d/cmdline | grep . ; done 2>/dev/null
