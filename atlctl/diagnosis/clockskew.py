@@ -8,11 +8,10 @@ step: ranks that meet in a collective print the same step at the same moment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from statistics import median
 
 from atlctl.diagnosis.evidence import WorkerEvidence
-from atlctl.diagnosis.logline import Moment, When
+from atlctl.diagnosis.logline import Moment, When, dated_near
 
 #: Zones are multiples of a quarter of an hour, up to 14 hours.
 _QUARTER = 900
@@ -22,41 +21,37 @@ _UNDATED = 962_409_600.0
 #: Common lines from which two clocks are compared, and how far their differences may scatter.
 _MIN_MARKS = 3
 _SCATTER = 0.5
+#: Ranks that meet in a collective at each step scatter less.
+_IN_STEP = 0.05
 #: A difference that is the ranks' own, not the clocks'.
 _NEGLIGIBLE = 0.1
 
 
 class Clocks:
-    """The clocks of a job's workers. `skew` is how far a worker is ahead of the first, if that is known."""
+    """The clocks of a job's workers.
+
+    `skew` is how far a worker is ahead of the first, if that is known; in `loose` are those of which it is known only
+    roughly, since ranks did not print in step. `adrift`: a worker's stamps are another clock's than its processes'.
+    """
 
     def __init__(self, workers: Sequence[WorkerEvidence]) -> None:
         self._zones = {item.worker: zone for item in workers if (zone := _zone(item)) is not None}
-        self._common = next(iter(self._zones.values()), 0.0)
+        told = (zone for item in workers if (zone := self._zones.get(item.worker)) is not None)
+        self._common = next((zone for zone in told if zone % _QUARTER == 0), 0.0)
         self._reference = next((moment for item in workers if (moment := _dated(item))), _UNDATED)
-        self._year = datetime.fromtimestamp(self._reference, UTC).year
-        self.skew = _skews(workers)
+        self.adrift = frozenset(item.worker for item in workers if item.log and item.log.adrift)
+        self.skew, self.loose = _skews(workers)
 
     def when(self, worker: str, moment: Moment | None) -> When | None:
         """`moment` of a worker, None if it has none or the day does not exist."""
         if moment is None:
             return None
-        seconds = moment.seconds if moment.dated else self._dated(moment.seconds)
+        seconds = moment.seconds if moment.dated else dated_near(moment.seconds, self._reference)
         if seconds is None:
             return None
         if not moment.absolute:
             seconds -= self._zones.get(worker, self._common)
         return When(seconds - self.skew.get(worker, 0.0), moment.resolution)
-
-    def _dated(self, seconds: float) -> float | None:
-        """A time without a year, in the year that brings it nearest to what is dated; None: no such day."""
-        told = datetime.fromtimestamp(seconds, UTC)
-        found = []
-        for year in (self._year - 1, self._year, self._year + 1):
-            try:
-                found.append(told.replace(year=year).timestamp())
-            except ValueError:  # 29 February
-                continue
-        return min(found, key=lambda moment: abs(moment - self._reference), default=None)
 
     def aligned(self, first: str, second: str) -> bool:
         """Whether the two workers' clocks were compared."""
@@ -89,18 +84,22 @@ def _dated(item: WorkerEvidence) -> float | None:
     return None
 
 
-def _skews(workers: Sequence[WorkerEvidence]) -> Mapping[str, float]:
-    """How far each worker's clock is ahead of the first comparable worker's."""
+def _skews(workers: Sequence[WorkerEvidence]) -> tuple[Mapping[str, float], frozenset[str]]:
+    """How far each worker's clock is ahead of the first comparable one's, and of which that is known only roughly."""
     marked = [(item.worker, item.log.marks) for item in workers if item.log and len(item.log.marks) >= _MIN_MARKS]
     if len(marked) < 2:
-        return {}
+        return {}, frozenset()
     base_name, base = marked[0]
     skews = {base_name: 0.0}
+    loose = set()
     for name, marks in marked[1:]:
         gaps = [marks[key] - base[key] for key in marks.keys() & base.keys()]
         if len(gaps) < _MIN_MARKS:
             continue
         middle = median(gaps)
-        if median(abs(gap - middle) for gap in gaps) <= _SCATTER:
+        scatter = median(abs(gap - middle) for gap in gaps)
+        if scatter <= _SCATTER:
             skews[name] = middle if abs(middle) >= _NEGLIGIBLE else 0.0
-    return skews
+        if scatter > _IN_STEP:
+            loose.add(name)
+    return skews, frozenset(loose)

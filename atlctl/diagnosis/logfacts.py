@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
+from statistics import median
 
 from atlctl.diagnosis.consequence import COLLECTIVE_MISMATCH, consequence_of
 from atlctl.diagnosis.logline import (
@@ -20,6 +21,7 @@ from atlctl.diagnosis.logline import (
     Moment,
     Origin,
     clean_line,
+    dated_near,
     mark_of,
     split_origin,
     split_stamp,
@@ -54,6 +56,9 @@ MAX_BEFORE = 32
 _BEFORE_TEXT = 300
 MAX_ENDS = 8
 _TEXT_LIMIT = 1_000
+#: Lines with two times that do not fit a time zone: how many tell that the stamps are another clock's, and how far
+#: their differences may be apart, in seconds. Lines that were held back in a buffer differ by more.
+_MIN_AHEAD, _MAX_AHEAD, _MAX_SPREAD = 3, 64, 3.0
 #: Lines with a step of the training behind a death or a traceback after which the training has gone on. Other
 #: ranks print the step that they are in.
 _OUTLIVED = 8
@@ -71,7 +76,7 @@ END_LITERALS = (b"(exitcode: ", b" closing signal ")
 #: A log that was cut at its top may begin in the middle of a traceback.
 _FRAME = b'File "'
 #: How a line inside a traceback, a C++ stack or torchrun's report begins.
-_INSIDE = re.compile(r"\s+\S|frame #\d|\[\d{1,4}\]:$")
+_INSIDE = re.compile(r"\s+\S|frame #\d|<omitting python frames>|\[\d{1,4}\]:$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +104,12 @@ class LogFacts:
     """The facts of one worker's log, each list in the order of the log. Lines count from 1.
 
     `moments` are the times of the notes, by their lines. `events` are torchelastic's event lines, by rank. `zone`:
-    seconds that the worker's local time is ahead of UTC, if known. `marks` are times of lines that ranks print in step
-    (`step 12/100`), by their text without the parts that differ between ranks. `last_activity` is the last line that
-    shows the program going on, `outlived` the last at which the training had gone on for long after every death and
-    every traceback before it. `before` are the plain lines before the first note of each end, by the note's line,
-    `tail` those at the end of the log. `cut`: the log begins in the middle of a report.
+    seconds that the worker's local time is ahead of the stamps, if known; `adrift`: that is not a time zone's, so the
+    stamps are another clock's. `marks` are times of lines that ranks print in step (`step 12/100`), by their text
+    without the parts that differ between ranks. `last_activity` is the last line that shows the program going on,
+    `outlived` the last at which the training had gone on for long after every death and every traceback before it.
+    `before` are the plain lines before the first note of each end, by the note's line, `tail` those at the end of the
+    log. `cut`: the log begins in the middle of a report.
     """
 
     summaries: list[Summary] = field(default_factory=list)
@@ -116,6 +122,7 @@ class LogFacts:
     events: dict[int, int] = field(default_factory=dict)
     moments: dict[int, Moment] = field(default_factory=dict)
     zone: float | None = None
+    adrift: bool = False
     marks: dict[str, float] = field(default_factory=dict)
     first: Moment | None = None
     last: Moment | None = None
@@ -153,6 +160,7 @@ class LogReader:
         self._holds = sieve_for(literals_of(matcher))
         self._header: SignatureHit | None = None
         self._steps_to_outlive = 0
+        self._ahead: list[float] = []
         self._fed = 0
         self._last_no = 0
         self._last: tuple[bytes, Moment | None] | None = None
@@ -188,7 +196,7 @@ class LogReader:
         self._fed += 1
         if self._fed == 1:
             self._traces = Traces(line_no)  # lines may be counted over several logs
-            self._facts.cut = _INSIDE.match(split_origin(clean_line(split_stamp(line)[1]))[1]) is not None
+            self._facts.cut = _begins_inside(split_stamp(line)[1])
         if (
             not self._holds(line)
             and not (self._fed <= CUT_TOP and _FRAME in line)
@@ -263,6 +271,8 @@ class LogReader:
         made.notes = of_launchers(made.notes, bool(made.summaries))
         if self._header is not None and not made.summaries:  # the log ends in the middle of the agent's report
             made.hits.append(self._header)
+        if made.zone is None and len(self._ahead) >= _MIN_AHEAD and max(self._ahead) - min(self._ahead) <= _MAX_SPREAD:
+            made.zone, made.adrift = median(self._ahead), True
         made.last_line = self._last_no
         made.tail = self._plain_lines()
         if self._last is not None:
@@ -298,8 +308,12 @@ class LogReader:
         facts = self._facts
         told = told_time(raw) if stamp is None or facts.zone is None else None
         time = stamp or told
-        if stamp and told and told.dated and (zone := zone_of(told, stamp)) is not None:
-            facts.zone = zone
+        if stamp and told and facts.zone is None:
+            local = told.seconds if told.dated else dated_near(told.seconds, stamp.seconds)
+            ahead = local - stamp.seconds if local is not None else 0.0
+            facts.zone = zone_of(ahead) if local is not None else None
+            if facts.zone is None and len(self._ahead) < _MAX_AHEAD:
+                self._ahead.append(ahead)
         if time is None:
             return None
         facts.first = facts.first or time
@@ -327,6 +341,12 @@ class LogReader:
             self._facts.hits.append(hit)
         else:
             self._last_hits.append(hit)
+
+
+def _begins_inside(line: bytes) -> bool:
+    """Whether a log that begins with this line lacks its beginning: a part of a report, an end before any word."""
+    note = parse_note(line, 1)
+    return _INSIDE.match(split_origin(clean_line(line))[1]) is not None or (note is not None and note.kind in ENDINGS)
 
 
 def _event_rank(text: str) -> int | None:

@@ -178,9 +178,21 @@ def told_time(text: str) -> Moment | None:
     return None
 
 
-def zone_of(told: Moment, stamp: Moment) -> float | None:
-    """Seconds that local time is ahead of UTC, from a line that has both; None if the two do not fit."""
-    ahead = told.seconds - stamp.seconds
+def dated_near(seconds: float, reference: float) -> float | None:
+    """A time without a year, in the year that brings it nearest to the reference; None: no such day."""
+    told = datetime.fromtimestamp(seconds, UTC)
+    year = datetime.fromtimestamp(reference, UTC).year
+    found = []
+    for number in (year - 1, year, year + 1):
+        try:
+            found.append(told.replace(year=number).timestamp())
+        except ValueError:  # 29 February
+            continue
+    return min(found, key=lambda moment: abs(moment - reference), default=None)
+
+
+def zone_of(ahead: float) -> float | None:
+    """Seconds that local time is ahead of UTC, from a line that has both; None if that is no time zone's."""
     zone = round(ahead / 900) * 900  # zones are multiples of a quarter of an hour
     return float(zone) if abs(ahead - zone) <= 30 and abs(zone) <= 14 * 3600 else None
 

@@ -354,6 +354,7 @@ class _Draft:
         name = signal_name(left[3]) if left and left[3] else None
         time_text = self.rows.get("time", "").replace("_", " ").replace("T", " ")
         path = self.rows.get("error_file")
+        attempt = _ATTEMPT.fullmatch(path or "")
         lines = self.stack.lines() if self.stack else []
         message, exception = _message(self.rows["msg"]) if "msg" in self.rows else read_exception(lines)
         return SummaryEntry(
@@ -362,7 +363,7 @@ class _Draft:
             time_text=time_text,
             host=self.rows.get("host", ""),
             rank=int(rank[1]) if rank else None,
-            local_rank=int(rank[2]) if rank else None,
+            local_rank=int(rank[2]) if rank else int(attempt[4]) if attempt else None,
             exit_code=code,
             signal=name or (signal_name(str(-code)) if code is not None and code < 0 else None),
             pid=int(left[2]) if left else None,
@@ -532,9 +533,9 @@ def _prefix_pattern(prefix: str) -> re.Pattern[str]:
 MAX_SUMMARIES = 4_096
 MAX_ALL_ENTRIES = 8_192
 
-_ATTEMPT = re.compile(r"(.*/attempt_)(\d{1,4})(/\d{1,4}/error\.json)")
+_ATTEMPT = re.compile(r"(.*/attempt_)(\d{1,4})(/(\d{1,4})/error\.json)")
 #: One of these opens a summary; a log cut at the top begins with a row.
-_OPENERS = ("ChildFailedError:", "Root Cause", "Failures:", "time      :", " exitcode  :")
+_OPENERS = ("ChildFailedError:", "Root Cause", "Failures:", "time      :", "host      :", "rank      :", " exitcode  :")
 SUMMARY_LITERALS = tuple(opener.encode() for opener in _OPENERS)
 
 

@@ -30,6 +30,7 @@ def merged(first: LogFacts, second: LogFacts) -> LogFacts:
         before={**first.before, **second.before},
         first=early.first or late.first,
         zone=first.zone if first.zone is not None else second.zone,
+        adrift=first.adrift or second.adrift,
         last_activity=max(first.last_activity, second.last_activity),
         outlived=max(first.outlived, second.outlived),
     )

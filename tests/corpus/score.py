@@ -199,6 +199,8 @@ def _strictly(truth: Mapping[str, Any], answer: Answer) -> Mark:
 
 def _is_at(place: Mapping[str, Any], answer: Answer) -> bool:
     node, local_rank = place.get("node"), place.get("local_rank")
+    if answer.worker is None and answer.rank is not None:
+        return bool(place.get("global_rank") == answer.rank)
     if node not in (None, answer.worker):
         return False
     by_rank = answer.local_rank is None and answer.rank is not None and place.get("global_rank") == answer.rank

@@ -36,9 +36,10 @@ def find_initiators(this: Round) -> Diagnosis | None:
     if strong:
         return _from(this, strong, Strength.STRONG)
     mute = [item for item in this.initiators if item.strength is Strength.OPAQUE]
-    if some and len(mute) > 1 and all(item.signal == "SIGABRT" and not _spoke(item) for item in some):
+    lost = [item for item in mute if item.worker in this.job.cut]
+    if some and (len(mute) > 1 or lost) and all(item.signal == "SIGABRT" and not _spoke(item) for item in some):
         # An abort without a message is often the interpreter's during exit.
-        return undecided(this, [*some, *mute], _ALIKE)
+        return undecided(this, [*some, *mute], CUT_OFF if lost else _ALIKE)
     if some:
         return _from(this, some, Strength.SOME)
     return _opaque(this)
@@ -71,13 +72,13 @@ def _named_by_others(this: Round) -> Diagnosis | None:
     why = Message("{process} reports its failure", process=name_process(by.process))
     own = next((item for item in this.failures if item.rank == rank), None)
     process = own.process if own else place_unheard(this, rank)
-    if process is None:
-        return None
     cause = this.job.cause(by, Confidence.LIKELY, why)
     made = replace(
-        cause, worker=process.worker, rank=rank, local_rank=process.local_rank, message=words, detail="", frame=None,
-        exception=exception_name(words), category=this.job.category(words), exit_code=process.exit_code,
-        signal=own.signal if own else None, traceback=None, last_lines=(),
+        cause, worker=process.worker if process else None, rank=rank,
+        local_rank=process.local_rank if process else None, message=words, detail="", frame=None,
+        exception=exception_name(words), category=this.job.category(words),
+        exit_code=process.exit_code if process else None, signal=own.signal if own else None, traceback=None,
+        last_lines=(),
     )  # fmt: skip
     return Diagnosis(Verdict.RANK, (made,))
 
@@ -95,6 +96,8 @@ def _from(this: Round, found: Sequence[Failure], strength: Strength) -> Diagnosi
         return _tie(this, first, found, same)
     leader = first.leaders[0]
     alike = [item for item in found if shape(item) == shape(leader) and item.strength == leader.strength]
+    if first.tie == "clocks" and this.job.cut and (not same or len(found) < len(this.initiators)):
+        return undecided(this, first.leaders, CUT_OFF)  # the lines that compare the clocks, and the words of others
     if first.tie == "clocks":
         why = Message(
             "each failed by itself, on workers whose clocks cannot be compared; it is unknown which was first"
@@ -153,7 +156,7 @@ def _sureness(this: Round, leader: Failure, first: First, found: Sequence[Failur
     else:
         alone = not this.failures[1:]
         why = Message("the only failure in the logs") if alone else Message("only this rank failed by itself")
-        doubtful = not sure or this.job.incomplete or this.job.cut or _of_the_worker(this, leader)
+        doubtful = not sure or not this.job.whole or _of_the_worker(this, leader)
         confidence = Confidence.LIKELY if doubtful else Confidence.CERTAIN
     return confidence, joined([why, *tail])
 
@@ -166,6 +169,9 @@ def _opaque(this: Round) -> Diagnosis | None:
     if any(item.sort is Sort.WAITED for item in this.victims) and len(found) > 1:
         return undecided(this, found, Message("they ended with exit code 1, without an error message"))
     first = first_of(this.job, found)
+    lacking = first.leaders[0].worker in this.job.cut
+    if lacking and (len(found) == 1 < len(this.failures) or this.silent_workers()):
+        return undecided(this, found, CUT_OFF)  # its words are lost; or it lost the worker whose log just ends
     if first.tie == "clocks" and (first.margin or 0) >= _UNSURE:
         why = Message(
             "it ended {seconds:.2g} s before the next; the clocks could not be compared", seconds=first.margin
@@ -174,8 +180,6 @@ def _opaque(this: Round) -> Diagnosis | None:
     if first.tie:
         return undecided(this, first.leaders, _AT_ONCE)
     leader, alone = first.leaders[0], len(found) == 1
-    if alone and leader.worker in this.job.cut and len(this.failures) > 1:
-        return undecided(this, found, CUT_OFF)
     why = (
         Message("only this rank does not report a lost peer")
         if alone
@@ -242,6 +246,8 @@ def _everybody(this: Round, found: Sequence[Failure]) -> bool:
         return False
     workers = {item.worker for item in found}
     if workers != {item.worker for item in this.failures if item.part is not Part.SILENT} | _untouched(this):
+        return False
+    if this.job.cut - workers:
         return False
     if found[0].hit is None and not found[0].message.strip() and found[0].exit_code != 2:
         return False
@@ -370,13 +376,15 @@ def first_of(job: JudgedJob, failures: Sequence[Failure]) -> First:
     close, unknown, apart, margin, nearest = [], [], [], None, UNALIGNED
     for when, item in rivals:
         gap = when.seconds - start.seconds
-        if gap <= UNALIGNED and not job.clocks.aligned(leader.worker, item.worker):
+        both = {leader.worker, item.worker}
+        if not job.clocks.aligned(leader.worker, item.worker) and (gap <= UNALIGNED or both & job.clocks.adrift):
             apart.append(item)
-            nearest = min(nearest, gap)
+            nearest = min(nearest, 0.0 if both & job.clocks.adrift else gap)
             continue
         moved = job.clocks.skew.get(item.worker, 0.0) - job.clocks.skew.get(leader.worker, 0.0)
-        if gap + moved < 0 and abs(moved) < _UNSURE:
-            apart.append(item)  # their order depends on a small correction of the clocks
+        small = abs(moved) < _UNSURE
+        if gap + moved < 0 if small else gap < _UNSURE and both & job.clocks.loose:
+            apart.append(item)  # their order depends on a small correction of the clocks, or on a rough one
             nearest = 0.0
             continue
         margin = gap if margin is None else min(margin, gap)
@@ -399,7 +407,11 @@ def _in_one_log(job: JudgedJob, failures: Sequence[Failure]) -> First:
     spoken = [item for item in failures if item.line_no and item.process.traces]
     if len(spoken) == len(failures):
         leader = min(spoken, key=lambda item: item.process.traces[-1].line_no)
-        return First((leader,), None, same_log=True)
+        end = leader.process.traces[-1].last.line_no
+        mixed = [item for item in spoken if item.process.traces[-1].line_no <= end]
+        if all(shape(item) == shape(leader) for item in mixed):
+            return First((leader,), None, same_log=True)
+        failures = mixed  # tracebacks whose lines are mixed have no order
     timed = job.timed(failures)
     if len(timed) == len(failures):
         start, leader = timed[0]

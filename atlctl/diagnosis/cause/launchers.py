@@ -9,7 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from atlctl.diagnosis.cause.rounds import JudgedJob, Round, traceback_in, universe
+from atlctl.diagnosis.cause.initiators import UNALIGNED
+from atlctl.diagnosis.cause.rounds import CUT_OFF, JudgedJob, Round, traceback_in, universe
 from atlctl.diagnosis.consequence import Sort, consequence_of
 from atlctl.diagnosis.failures import Part, Strength
 from atlctl.diagnosis.joining import AgentEnd, WorkerRounds
@@ -25,6 +26,8 @@ _PLACE = re.compile(r"\((?P<host>[^\s,()]{1,253}), \d{1,5}\)")
 #: Categories that keep an agent from its start; those of them that are about a peer.
 _AT_START = frozenset({"port_in_use", "dns_failure", "rendezvous_unreachable", "network_unreachable"})
 _FAR = frozenset({"rendezvous_unreachable", "network_unreachable"})
+#: Functions of torchelastic in which an agent connects to the store for the first time.
+_CONNECTING = frozenset({"create_backend", "_create_tcp_store"})
 _ABSENT = Message("A worker without a log did not join the rendezvous")
 _UNRESOLVED = Message("the name does not resolve")
 _BY_SIGNAL = {"SIGINT": "interrupted", "SIGHUP": "terminal_hangup"}
@@ -59,9 +62,11 @@ def find_signals(this: Round) -> Diagnosis | None:
         ended = {item.worker for item in (*this.victims, *this.of_part(Part.ENDED))} | {
             end.worker for end in this.final_ends
         }
-        if ended <= workers:
-            confidence = Confidence.LIKELY  # the others may have gone on without it
         end = signalled[0]
+        if ended <= workers:
+            if _others_go_on(this, end):
+                return None
+            confidence = Confidence.LIKELY  # the others may have gone on without it
         why = Message(
             "its agent alone received {signal} from outside; the other workers lost their connection to it",
             signal=signal,
@@ -76,6 +81,25 @@ def find_signals(this: Round) -> Diagnosis | None:
         signal=signal,
     )
     return Diagnosis(Verdict.EXTERNAL, (_external(this, signalled, category, Confidence.LIKELY, why),))
+
+
+def _others_go_on(this: Round, end: AgentEnd) -> bool:
+    """Whether the last line of every other log shows the training going on, long after an agent got its signal."""
+    job = this.job
+    told = (job.worker(end.worker).evidence.log or LogFacts()).moments.values()
+    start = job.clocks.when(end.worker, end.time or max(told, key=lambda moment: moment.seconds, default=None))
+    logs = {worker.worker: worker.evidence.log for worker in job.workers if worker.worker != end.worker}
+    return (
+        start is not None
+        and bool(logs)
+        and all(
+            log is not None
+            and log.last_activity == log.last_line
+            and (last := job.clocks.when(name, log.last)) is not None
+            and last.seconds > start.seconds + UNALIGNED
+            for name, log in logs.items()
+        )
+    )
 
 
 def _external(this: Round, ends: Sequence[AgentEnd], category: str, confidence: Confidence, why: str) -> Cause:
@@ -163,6 +187,8 @@ def _own(this: Round, end: AgentEnd) -> Raised | None:
         for hit in worker.loose_hits.get(this.number, []):
             if hit.match.signature.category in _AT_START:
                 return Raised("", hit.text, (), None, hit.line_no)
+    if end.chain and _at_start(end.chain[-1]):
+        return end.chain[-1]
     if any(consequence_of(raised.text) for raised in end.chain) or consequence_of(end.text):
         return None
     if "Rendezvous" in end.text or not end.chain:
@@ -170,14 +196,23 @@ def _own(this: Round, end: AgentEnd) -> Raised | None:
     return end.chain[0]
 
 
+def _at_start(raised: Raised) -> bool:
+    """Whether an agent never reached the store: it raised while it made its connection."""
+    return any(frame.function in _CONNECTING for frame in raised.frames)
+
+
+def _category(job: JudgedJob, raised: Raised) -> str:
+    return "rendezvous_unreachable" if _at_start(raised) else job.category(raised.message)
+
+
 def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnosis:
     job = this.job
     # Who cannot reach a peer follows where that peer's own agent says what is wrong.
-    local = [(item, found) for item, found in own if job.category(found.message) not in _FAR]
+    local = [(item, found) for item, found in own if _category(job, found) not in _FAR]
     own = local or own
     end, raised = own[0]
     match = job.matcher.match(raised.message)
-    category = job.category(raised.message)
+    category = _category(job, raised)
     if category == "python_exception" and raised.exception == "ValueError":
         category = "bad_arguments"  # raised by the launcher: it refuses its options
     peer = match.groups.get("peer") if match else None
@@ -194,17 +229,18 @@ def _own_failure(this: Round, own: Sequence[tuple[AgentEnd, Raised]]) -> Diagnos
             host, category, message, Confidence.LIKELY, why, extra=[*job.last_words(host), *proofs]
         )
         return Diagnosis(Verdict.WORKER, (cause,))
-    if category in _FAR and workers == job.heard:
+    nameless = _at_start(raised) and peer is None  # the inner exception was cut off
+    if category in _FAR and workers == job.heard and not nameless:
         # All fail to reach the same address: the worker there is at fault, and it left no log.
         why = Message("no worker with a log could reach it")
         cause = job.worker_cause(None, category, raised.message, Confidence.LIKELY, why, extra=proofs, host=peer)
         return Diagnosis(Verdict.WORKER, (cause,))
-    if len(workers) == 1:
+    if len(workers) == 1 and not (nameless and any(not worker.elastic for worker in job.workers)):
         why = Message("its agent failed by itself, independently of its processes")
         confidence = Confidence.CERTAIN if category == "port_in_use" else Confidence.LIKELY
         cause = job.worker_cause(end.worker, category, raised.message, confidence, why, extra=proofs, host=peer)
         return Diagnosis(Verdict.WORKER, (cause,))
-    if workers == job.heard:
+    if workers == job.heard and not nameless:
         why = Message("the same on every agent")
         cause = Cause(None, category, raised.message, Confidence.LIKELY, why, proofs=tuple(proofs))
         return Diagnosis(Verdict.JOB, (cause,))
@@ -240,10 +276,11 @@ def _nobody_came(this: Round, timeouts: Sequence[AgentEnd]) -> Diagnosis:
     name = missing[0] if len(missing) == 1 else stuck[0] if len(stuck) == 1 and not missing else None
     why = Message("the others waited for it in the rendezvous until the timeout")
     message = Message("{worker} did not join the rendezvous", worker=name) if name else _ABSENT
-    # Where every agent waited by itself, they may as well have waited in two places.
-    alone = len(job.heard) > 1 and {end.worker for end in timeouts} == job.heard and name is None
-    confidence = Confidence.GUESS if alone else Confidence.LIKELY
-    cause = job.worker_cause(name, "rendezvous_timeout", message, confidence, why, extra=proofs)
+    if name is None and len(job.heard) > 1 and {end.worker for end in timeouts} == job.heard:
+        why = Message("every agent waited for others: one has no log, or they waited in different rendezvous")
+        cause = job.worker_cause(None, "rendezvous_timeout", message, Confidence.GUESS, why, extra=proofs)
+        return Diagnosis(Verdict.UNDECIDED, candidates=(cause,))
+    cause = job.worker_cause(name, "rendezvous_timeout", message, Confidence.LIKELY, why, extra=proofs)
     return Diagnosis(Verdict.WORKER, (cause,))
 
 
@@ -315,6 +352,12 @@ def reported_deaths(job: JudgedJob) -> Diagnosis | None:
             for line_no, text in sorted(told)
             if line_no > first and (match := job.matcher.match(text)) is not None and match.death
         ]
+    for worker in job.workers if not found else ():
+        log = worker.evidence.log or LogFacts()
+        if log.cut and not log.last_activity:
+            # Only the end of a report is left.
+            cause = _candidate(worker.worker, "unknown", log.last_text, log.last_line, None)
+            found.append(replace(cause, why=CUT_OFF))
     return Diagnosis(Verdict.UNDECIDED, candidates=tuple(found[-_MAX_DEATHS:])) if found else None
 
 

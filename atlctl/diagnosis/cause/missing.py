@@ -61,7 +61,11 @@ def find_missing(this: Round) -> Diagnosis | None:
         [item for item in victims if item.sort is not None and item.sort not in (*_WAITS, Sort.SIZES)],
         this.of_part(Part.ENDED),
         this.of_part(Part.SILENT),
-        [worker for worker in this.silent_workers() if worker.worker not in this.job.evidence.deleted],
+        [
+            worker
+            for worker in this.silent_workers()
+            if worker.worker not in this.job.evidence.deleted and worker.worker not in this.job.cut
+        ],
     )
     named = desync.named(this)
     if named is not None:
@@ -152,7 +156,7 @@ def _somebody_waits(case: _Case) -> Diagnosis:
     places = {(item.worker, item.local_rank, item.rank) for item in quiet}
     unheard = [place for rank in case.ranks.unheard if (place := place_unheard(this, rank)) is not None]
     suspects = len(places) + len(case.ranks.unheard)
-    if len(places) == 1 and not case.lost:
+    if len(places) == 1 and not case.lost and not (case.ranks.unheard and not unheard):
         item = quiet[0]
         others = len({other.worker for other in case.waited if other.worker != item.worker})
         sure = case.ranks.complete or others > 0
@@ -175,7 +179,7 @@ def _somebody_waits(case: _Case) -> Diagnosis:
         why = joined([Message("of the group that waited first, only this rank logged no error"), waited])
         return _rank(case, near, "hang", why, Confidence.LIKELY)
     whole = {item.worker for item in quiet} | {worker.worker for worker in case.lost}
-    mute = _mute(case) if not quiet and not case.lost and not case.ranks.unheard else []
+    mute = _mute(case) if not (quiet or case.lost or case.ranks.unheard or case.ranks.holes) else []
     if len(mute) == 1:
         why = Message("all processes waited until the timeout, and only its agent did not report an end")
         return _worker(case, mute[0], "network_lost", joined([why, waited]))

@@ -26,6 +26,8 @@ CUT_OFF = Message("its log begins in the middle of a report; earlier messages ma
 MAX_LAST_LINES = 12
 #: A rank that a line names, and lines that say nothing: rules, frames of C++, torchrun's summary, modules in a crash.
 _RANK = re.compile(r"\br(?:ank)?[ =:_]{0,2}(\d{1,6})\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
+_ATTEMPT = re.compile(r"/attempt_(\d{1,9})/")
 _NOISE = re.compile(r"\W*$|frame #\d|\s*<NO_OTHER_FAILURES>|\S+ FAILED$|Extension modules: ")
 #: How Python's report of a crash begins, and what is above the stack of the thread that crashed.
 _CRASH = "Fatal Python error: "
@@ -61,8 +63,19 @@ class JudgedJob:
 
     @cached_property
     def cut(self) -> set[str]:
-        """Workers whose logs begin in the middle of a report: earlier failures may have been in them."""
-        return {worker.worker for worker in self.workers if worker.evidence.log and worker.evidence.log.cut}
+        """Workers whose logs do not begin at their beginning: earlier failures may have been in what is missing.
+
+        They begin in the middle of a report, lack an attempt, or begin at a step behind all steps of another worker.
+        """
+        logs = {worker.worker: log for worker in self.workers if (log := worker.evidence.log)}
+        steps = {name: [int(_NUMBER.findall(mark)[0]) for mark in log.marks] for name, log in logs.items() if log.marks}
+        soonest = min((max(numbers) for numbers in steps.values()), default=0)
+        late = {name for name, numbers in steps.items() if min(numbers) > soonest}
+        return late | {
+            worker.worker
+            for worker in self.workers
+            if (log := logs.get(worker.worker)) and (log.cut or _last_attempt(log) >= worker.rounds.count)
+        }
 
     @cached_property
     def incomplete(self) -> bool:
@@ -208,6 +221,12 @@ class JudgedJob:
             proofs=tuple(extra),
             last_lines=tuple(self.last_lines(name)[-MAX_LAST_LINES:]) if name else (),
         )
+
+
+def _last_attempt(log: LogFacts) -> int:
+    """The highest number of an attempt in the paths of torchrun's summaries: each attempt has its round."""
+    paths = (entry.error_file or "" for summary in log.summaries for entry in summary.entries)
+    return max((int(found[1]) for path in paths if (found := _ATTEMPT.search(path))), default=0)
 
 
 def _may_be_of(origin: Origin, process: Process) -> bool:
@@ -376,13 +395,25 @@ def _apart(found: Sequence[Proof]) -> tuple[Proof, ...]:
     return tuple(kept.values())
 
 
+#: The key under which a rank leaves its address for gloo in the store; the rank is the last number.
+_ADDRESS_KEY = re.compile(r", keys: /\S{1,200}//\w{1,20}//\d{1,9}/(\d{1,7})\b")
+
+
 @dataclass(slots=True)
 class Universe:
-    """`world` is the number of processes in all, None if it is not known. `unheard` are ranks without any line."""
+    """`world` is the number of processes in all, None if it is not known.
+
+    `unheard` are ranks without any line that must exist: below `world`, or named by a rank that waited for them.
+    """
 
     world: int | None
     known: dict[int, Failure] = field(default_factory=dict)
     unheard: tuple[int, ...] = ()
+
+    @property
+    def holes(self) -> bool:
+        """Whether ranks below the highest one left no line."""
+        return len(self.known) <= max(self.known, default=-1)
 
     @property
     def complete(self) -> bool:
@@ -406,8 +437,9 @@ def universe(this: Round) -> Universe:
     world = told.most_common(1)[0][0] if told else None
     if world is not None and known and max(known) >= world:
         world = None
-    unheard = tuple(rank for rank in range(world) if rank not in known) if world is not None else ()
-    return Universe(world, known, unheard)
+    awaited = [int(found[1]) for item in this.victims if (found := _ADDRESS_KEY.search(item.message))]
+    unheard = {*range(world or 0), *awaited} - known.keys()
+    return Universe(world, known, tuple(sorted(unheard)))
 
 
 def gaps(this: Round) -> list[Process]:

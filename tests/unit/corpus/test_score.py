@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.corpus import methods
+from tests.corpus.cuts import CUTS, cut_scores
 from tests.corpus.make import DATA
 from tests.corpus.score import VIEWS, Answer, Evidence, Score, details, judge, kinds, score, show_evidence, table
 
@@ -30,6 +31,8 @@ MISSING = {"kind": "missing_node", "node": "worker-2"}
         ({**RANK, "global_rank": 3}, Answer("rank", "worker-1", None, rank=3), "right"),
         ({**RANK, "global_rank": 3}, Answer("rank", "worker-0", None, rank=3), "wrong"),
         ({**RANK, "global_rank": 3}, Answer("rank", "worker-1", 0, rank=3), "wrong"),
+        ({**RANK, "global_rank": 3}, Answer("rank", rank=3), "right"),
+        ({**RANK, "global_rank": 3}, Answer("rank", rank=2), "wrong"),
         ({**RANK, "also": ["undecided"]}, Answer("undecided"), "accepted"),
         ({**RANK, "also": ["ranks"]}, Answer("ranks", "worker-0", 0), "accepted"),
         ({**RANK, "also": ["node:worker-1"]}, Answer("worker", "worker-1"), "accepted"),
@@ -134,6 +137,14 @@ def test_todays_score(scores: list[Score], capsys: pytest.CaptureFixture[str]) -
     for without, also in ((ours[0], ours[1]), (ours[2], ours[3])):
         assert also.count("right") >= without.count("right")
         assert also.count("wrong") <= without.count("wrong")
+
+
+def test_damaged_logs_get_no_wrong_answer() -> None:
+    """At most one of a hundred, and none that is called certain."""
+    cut = [cut_scores(name) for name in CUTS]
+    shown = "\n".join(f"{item.method}: {details(item, only_wrong=True)}" for item in cut)
+    assert sum(item.count("wrong") for item in cut) <= 0.01 * sum(len(item.results) for item in cut), shown
+    assert not any(item.wrong_and_certain for item in cut), shown
 
 
 def test_the_table_in_the_docs_is_todays(scores: list[Score]) -> None:

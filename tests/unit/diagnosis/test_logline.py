@@ -84,14 +84,12 @@ def test_lines_that_tell_no_time(line):
 @pytest.mark.parametrize("zone", [0, 8 * 3600, -5 * 3600, 5 * 3600 + 2700, -(3 * 3600 + 1800), 14 * 3600])
 @pytest.mark.parametrize("late", [0.0, 0.4, -3.0])
 def test_the_zone_of_a_line_with_both_times(zone, late):
-    stamp = at("2026-11-20T17:45:05", 0.001, absolute=True)
-    assert zone_of(Moment(stamp.seconds + zone - late, 0.001, absolute=False), stamp) == zone
+    assert zone_of(zone - late) == zone
 
 
 @pytest.mark.parametrize("ahead", [15 * 3600, 400, -86400, 7 * 86400])
 def test_times_that_do_not_fit_give_no_zone(ahead):
-    stamp = at("2026-11-20T17:45:05", 0.001, absolute=True)
-    assert zone_of(Moment(stamp.seconds + ahead, 0.001, absolute=False), stamp) is None
+    assert zone_of(ahead) is None
 
 
 def test_a_mark_is_the_same_on_all_ranks():

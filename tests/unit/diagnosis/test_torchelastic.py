@@ -100,6 +100,14 @@ def test_cut_at_the_top_keeps_the_root():
     assert (headless.root_index, headless.entries[0].rank) == (0, 4)
 
 
+@pytest.mark.parametrize(("rows", "rank"), [(2, 3), (3, 3), (4, None)])
+def test_cut_at_the_top_between_the_rows_of_an_entry(rows, rank):
+    """Without its row of ranks, the path of the error file has the local rank."""
+    path = "/tmp/torchelastic_a/job_b/attempt_0/1/error.json"
+    (found,) = only([*entry(rank=3, local=1, text=STACK, file=path)[rows:], "=" * 60]).entries
+    assert (found.rank, found.local_rank, found.exit_code) == (rank, 1, 1)
+
+
 def test_cut_at_the_end_has_no_root_but_its_entries():
     lines = block(entry(rank=4), [entry(1, rank=1), entry(2, rank=2)])
     summary = only(lines[: lines.index("Root Cause (first observed failure):") - 3])
