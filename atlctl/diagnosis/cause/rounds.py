@@ -63,7 +63,7 @@ class JudgedJob:
 
     @cached_property
     def cut(self) -> set[str]:
-        """Workers whose logs do not begin at their beginning: earlier failures may have been in what is missing.
+        """Workers whose logs lack their beginning, in which earlier failures may have been.
 
         They begin in the middle of a report, lack an attempt, or begin at a step behind all steps of another worker.
         """
