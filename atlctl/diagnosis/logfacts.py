@@ -56,7 +56,7 @@ MAX_BEFORE = 32
 _BEFORE_TEXT = 300
 MAX_ENDS = 8
 _TEXT_LIMIT = 1_000
-#: Lines with two times that do not fit a time zone: how many tell that the stamps are another clock's, and how far
+#: Lines with two times that do not fit a time zone: how many show that the stamps are another clock's, and how far
 #: their differences may be apart, in seconds. Lines that were held back in a buffer differ by more.
 _MIN_AHEAD, _MAX_AHEAD, _MAX_SPREAD = 3, 64, 3.0
 #: Lines with a step of the training behind a death or a traceback after which the training has gone on. Other

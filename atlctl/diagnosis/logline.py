@@ -192,7 +192,7 @@ def dated_near(seconds: float, reference: float) -> float | None:
 
 
 def zone_of(ahead: float) -> float | None:
-    """Seconds that local time is ahead of UTC, from a line that has both; None if that is no time zone's."""
+    """Seconds that local time is ahead of UTC, from a line that has both; None if no time zone fits."""
     zone = round(ahead / 900) * 900  # zones are multiples of a quarter of an hour
     return float(zone) if abs(ahead - zone) <= 30 and abs(zone) <= 14 * 3600 else None
 
