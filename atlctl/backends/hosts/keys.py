@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import asyncssh
+from asyncssh.public_key import CERT_TYPE_USER, SSHOpenSSHCertificate
 
 from atlctl.i18n import Message, joined, specific
 from atlctl.jobs.errors import NotAllowed, unreadable
@@ -184,5 +185,23 @@ class LoginRefused(NotAllowed):
 def none_accepted(user: str, host: str, keys: Keys, paths: Sequence[str] | None = None) -> LoginRefused:
     """The error for a refused login. `paths`: the keys configured for it, None for all."""
     own = None if paths is None else {os.path.expanduser(path) for path in paths}
-    why = joined(problem.text for path, problem in keys.problems.items() if own is None or path in own)
-    return LoginRefused(user, host, why)
+    texts = [problem.text for path, problem in keys.problems.items() if own is None or path in own]
+    wrong = (_wrong_certificate(f"{path}-cert.pub", user) for path in map(os.path.expanduser, paths or ()))
+    return LoginRefused(user, host, joined([*texts, *filter(None, wrong)]))
+
+
+def _wrong_certificate(path: str, user: str) -> str:
+    """The reason why a certificate does not let `user` in; empty if there is none."""
+    try:
+        certificate = asyncssh.read_certificate(path)
+        if not isinstance(certificate, SSHOpenSSHCertificate):
+            return ""
+        certificate.validate(CERT_TYPE_USER, None)
+    except OSError:
+        return ""
+    except ValueError as error:
+        return Message("{path}: {why}", path=path, why=str(error))
+    names = certificate.principals
+    if not names or user in names:
+        return ""
+    return Message("{path} is for {names}, not for {user}", path=path, names=", ".join(sorted(names)), user=user)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 import pytest
@@ -33,6 +34,20 @@ def test_of_a_refused_login_only_its_own_keys_are_told(place: Path) -> None:
     assert "shared" not in told
     told = none_accepted("ml", "gpu1", keys).message
     assert all(name in told for name in ("locked is encrypted", "read " + str(place / "shared"), "torn cannot be read"))
+
+
+def test_a_certificate_that_is_for_others_or_has_expired_is_named(place: Path) -> None:
+    authority, key = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
+    certificate = place / "good-cert.pub"
+
+    def told(**given: Any) -> str:
+        made = authority.generate_user_certificate(key.convert_to_public(), "id", **given)
+        certificate.write_bytes(made.export_certificate())
+        return none_accepted("ml", "gpu1", Keys(lambda _: None), [str(place / "good")]).message
+
+    assert told(principals=["bob", "alice"]).endswith(f" ({certificate} is for alice, bob, not for ml)")
+    assert told(principals=["ml"]) == told() == "gpu1 refused ml: no key was accepted"
+    assert "Certificate expired" in told(valid_after=1, valid_before=2)
 
 
 def test_a_passphrase_is_asked_for_once_for_all_hosts(place: Path) -> None:
