@@ -346,7 +346,9 @@ class LogReader:
 def _begins_inside(line: bytes) -> bool:
     """Whether a log that begins with this line lacks its beginning: a part of a report, an end before any word."""
     note = parse_note(line, 1)
-    return _INSIDE.match(split_origin(clean_line(line))[1]) is not None or (note is not None and note.kind in ENDINGS)
+    return _INSIDE.match(split_origin(clean_line(line))[1]) is not None or (
+        note is not None and note.kind in ENDINGS and not note.launcher
+    )
 
 
 def _event_rank(text: str) -> int | None:

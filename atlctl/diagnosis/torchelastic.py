@@ -136,6 +136,8 @@ _SLURM = {
     "Illegal instruction": "SIGILL",
     "Floating point": "SIGFPE",
 }
+#: Signals that end a process, as numbers.
+_FATAL = (4, 6, 7, 8, 9, 11, 15)
 _SRUN = (
     rf"srun: error: [\w.-]{{1,200}}: task (?P<rank>\d{{1,7}}): "
     rf"(?:Exited with exit code (?P<code>\d{{1,9}})|(?P<how>{'|'.join(_SLURM)}))"
@@ -156,10 +158,16 @@ _LAUNCHER_NOTES = _compiled(
     ),
     # Open MPI, prterun, horovodrun. The exit code is in the line behind the name.
     (
-        b" exited on signal ",
+        b" exited on",
         NoteKind.FAILED,
-        r"process rank (?P<rank>\d{1,7}) with PID \d{1,10} on node \S{1,200} exited on signal (?P<signal>\d{1,3})",
+        r"rank (?P<rank>\d{1,7}) with PID \d{1,10} on node \S{1,200} exited on(?: signal (?P<signal>\d{1,3})|\s*$)",
     ),
+    # The next line, if the text is wrapped.
+    *(
+        (b"signal %d (" % number, NoteKind.FAILED, r"^signal (?P<signal>\d{1,3}) \([^)]{1,60}\)\.\s*$")
+        for number in _FATAL
+    ),
+    (b" due to process rank ", NoteKind.FAILED, r"has exited due to process rank (?P<rank>\d{1,7}) with PID "),
     (b"Process name: ", NoteKind.FAILED, r"Process name: (?:\[\S{1,200},)?(?P<rank>\d{1,7})\]?\s*$"),
     (b"Exit code: ", NoteKind.FAILED, r"^\s*Exit code: {1,8}(?P<code>\d{1,9})\s*$"),
     (b"MPI_ABORT was invoked on rank ", NoteKind.FAILED, r"MPI_ABORT was invoked on rank (?P<rank>\d{1,7})"),
@@ -210,9 +218,9 @@ def of_launchers(notes: Sequence[AgentNote], elastic: bool) -> list[AgentNote]:
     found: list[AgentNote] = []
     for note in notes:
         if note.kind is NoteKind.FAILED and note.rank is None and note.local_rank is None:
-            # Only the exit code of the process that the line before names.
+            # Only the exit code or the signal of the process that the line before names.
             if found and found[-1].exit_code is None:
-                found[-1] = replace(found[-1], exit_code=note.exit_code)
+                found[-1] = replace(found[-1], exit_code=note.exit_code, signal=note.signal)
         elif note.signal in ("SIGKILL", "SIGTERM") and any(known.kind is NoteKind.FAILED for known in found):
             found.append(replace(note, kind=NoteKind.CLOSING))
         else:

@@ -25,12 +25,13 @@ from typing import Literal, Protocol
 from atlctl.diagnosis.logfacts import END_LITERALS, MAX_BEFORE, LogReader
 from atlctl.diagnosis.logline import decode, is_utf8
 from atlctl.diagnosis.scanner import Scanner
+from atlctl.diagnosis.torchelastic import AGENT_STARTS
 from atlctl.diagnosis.tracebacks import HEADER, embedded_in, rank_in
 from atlctl.i18n import Message, joined, plural
 from atlctl.jobs.fields import without_surrogates
 from atlctl.recording.lines import LineReader, Uncri, unstamped
 
-Told = Literal["file", "prefix", "json", "host"]
+Told = Literal["file", "prefix", "task", "json", "host"]
 
 #: Bytes at both ends of a log in which every line is looked at: when it began and how it goes on.
 _EDGE = 8 * 1024
@@ -131,10 +132,13 @@ class Feed:
         bare = [text for line in sample if (text := unstamped(line)) is not None]
         wrapped = [found for line in bare if line.startswith(b'{"') and (found := unwrap(line))]
         self.backwards = newest_first([found.time for found in wrapped])
-        if not self._alone:
+        if self._alone:
+            # The log of a launcher alone: nothing else looks like its tags.
+            self._prefix = find_prefix(bare, SHAPES[:1]) if not any(word in start for word in _AGENTS) else None
+        else:
             self._prefix = find_prefix(bare)
-            if self._prefix or any(line[:5] == b"[pod/" for line in bare):
-                return False
+        if self._prefix or (not self._alone and any(line[:5] == b"[pod/" for line in bare)):
+            return False
         return not wrapped and b"\0" not in start and not any(Uncri.made(line) for line in sample[:200])
 
     def feed(self, data: bytes) -> None:
@@ -177,15 +181,19 @@ class Feed:
             for part in found.text:
                 reader.feed(self.number, at + part)
             return
-        told = None
-        if not self._alone:
-            told = kubectl_pod(bare) if bare[:5] == b"[pod/" else self._prefix.split(bare) if self._prefix else None
+        if bare[:5] == b"[pod/" and not self._alone:
+            told = kubectl_pod(bare)
+        else:
+            told = self._prefix.split(bare) if self._prefix else None
         if told is None:
             self._own.feed(self.number, line)
+        elif self._alone:
+            self._own.feed(self.number, stamp + b"[rank%d]: " % task_number(told[0]) + told[1])
         else:
             # A timestamp may also follow the prefix: then it is the worker's.
             text = told[1] if unstamped(told[1]) != told[1] else stamp + told[1]
-            self._other(told[0], "prefix").feed(self.number, text)
+            task = self._prefix is not None and bool(self._prefix.shape.label)
+            self._other(told[0], "task" if task else "prefix").feed(self.number, text)
 
     def _other(self, worker: str, how: Told) -> LogReader:
         self._readers.mixed(self._name)
@@ -257,7 +265,8 @@ def newest_first(times: Sequence[str]) -> bool:
 class PrefixShape:
     """A form of prefix. `pattern` gives the worker's name in group 1, which `label` stands in front of.
 
-    At least `share` of a log's lines must begin with it. `named`: the name must look like one (a digit in it).
+    At least `share` of a log's lines must begin with it. `named`: the name must look like one (a digit in it). With a
+    `label` it is the number of a task, whose launcher's own lines have no prefix.
     """
 
     tool: str
@@ -267,8 +276,20 @@ class PrefixShape:
     named: bool = False
 
 
+#: How lines of launchers begin that print others' lines with a prefix.
+_LAUNCHERS = (b"srun: ", b"slurmstepd: ")
+#: Open MPI's `[JOB,RANK]<stdout>:`, with the job's name, the host and the time in front where that was asked for;
+#: horovodrun's `[RANK]<stdout>:`.
+_MPI = re.compile(
+    rb"(?:\[?[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]?)?\[(?:[\w.@-]{1,200},)?(\d{1,6})\]"
+    rb"(?:\[[\w.-]{1,200}:\d{1,10}\])?<std(?:out|err|diag)>:"
+)
+#: Words of an agent of torchelastic: then a task is not a rank.
+_AGENTS = (b"torch/distributed/elastic", b"torch/distributed/run.py", AGENT_STARTS)
+
 #: The first that fits is taken.
 SHAPES = (
+    PrefixShape("mpirun", _MPI, 0.5, label="task-"),
     PrefixShape("atlctl, clush or pdsh", _COLON, 0.5, named=True),
     PrefixShape("atlctl, clush or pdsh", _COLON, 0.95),
     PrefixShape("srun -l", re.compile(rb" {0,4}(\d{1,6}): "), 0.95, label="task-"),
@@ -289,6 +310,8 @@ class LinePrefix:
 
     def __init__(self, shape: PrefixShape) -> None:
         self.shape = shape
+        #: Bytes between the prefix and the text.
+        self.gap = 0
         self._names: dict[bytes, str | None] = {}
 
     def split(self, line: bytes) -> tuple[str, bytes] | None:
@@ -302,7 +325,7 @@ class LinePrefix:
                 return None
             self._names[word] = self._name(word)
         name = self._names[word]
-        return None if name is None else (name, line[match.end() :])
+        return None if name is None else (name, line[match.end() + self.gap :])
 
     def _name(self, word: bytes) -> str | None:
         if self.shape.pattern is _COLON and not _ADDRESS.fullmatch(word) and _NO_WORKER.fullmatch(word):
@@ -312,12 +335,22 @@ class LinePrefix:
         return self.shape.label + word.decode(errors="replace")
 
 
-def find_prefix(lines: Sequence[bytes]) -> LinePrefix | None:
+def task_number(name: str) -> int:
+    """The number of a task that a `LinePrefix` names."""
+    return int(name.rpartition("-")[2])
+
+
+def find_prefix(lines: Sequence[bytes], shapes: Sequence[PrefixShape] = SHAPES) -> LinePrefix | None:
     """The kind of prefix at the start of a log; None if it has none."""
-    told = [line for line in lines[:SAMPLE_LINES] if line.strip()]
-    for shape in SHAPES:
+    all_told = [line for line in lines[:SAMPLE_LINES] if line.strip()]
+    of_tasks = [line for line in all_told if not line.startswith(_LAUNCHERS)]
+    for shape in shapes:
+        told = of_tasks if shape.label else all_told
         prefix = LinePrefix(shape)
-        names = Counter(found[0] for line in told if (found := prefix.split(line)))
+        split = [found for line in told if (found := prefix.split(line))]
+        names = Counter(name for name, _ in split)
+        # Some versions of mpirun put a space in front of the text.
+        prefix.gap = int(shape.pattern is _MPI and all(text[:1] in (b"", b" ") for _, text in split))
         fits = names.total() >= shape.share * len(told) and 3 * len(names) <= len(told)
         # One word in front of every line may be a program's name; a name with a digit is a worker's.
         if names and fits and (shape.named or shape.label or len(names) > 1):

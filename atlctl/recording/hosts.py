@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from atlctl.diagnosis.logfacts import LogFacts
+from atlctl.diagnosis.logfacts import Identity, LogFacts, PlainLine
+from atlctl.diagnosis.logline import Origin
 from atlctl.diagnosis.torchelastic import AgentNote, NoteKind, Summary
 
 _POD_DOMAIN = re.compile(r"([^.]{1,63})\.[^.]{1,63}\.[^.]{1,63}\.svc(?:\..{1,200})?")
@@ -38,6 +39,39 @@ def merged(first: LogFacts, second: LogFacts) -> LogFacts:
         both = (*getattr(first, name), *getattr(second, name))
         setattr(made, name, sorted(both, key=lambda item: item.line_no))
     return made
+
+
+def of_ranks(tasks: Mapping[int, LogFacts], launcher: LogFacts) -> LogFacts | None:
+    """One log of those of a launcher's tasks and its own lines, if each task is the rank of its number; else None.
+
+    Tasks are not ranks if torchrun runs in them, or if their own lines name other ranks.
+    """
+    made = replace(launcher, before={})
+    tails: list[PlainLine] = []
+    identities = [item for facts in tasks.values() for item in facts.identities]
+    bases = {
+        item.rank - item.local_rank for item in identities if item.rank is not None and item.local_rank is not None
+    }
+    world = len(tasks) if set(tasks) == set(range(len(tasks))) else None
+    for number, facts in tasks.items():
+        named = {item.rank for item in facts.identities} | {item.origin.rank for item in facts.traces}
+        named |= {item.origin.rank for item in facts.hits}
+        if facts.summaries or not all(note.launcher for note in facts.notes) or not named <= {None, number}:
+            return None
+        origin = Origin(number)
+        tails += [replace(line, origin=origin) for line in facts.tail]
+        made = merged(made, replace(
+            facts,
+            notes=[],  # of processes that the rank starts itself
+            traces=[replace(item, origin=origin) for item in facts.traces],
+            hits=[replace(item, origin=origin) for item in facts.hits],
+            identities=[Identity(1, number, None, world),
+                        *(item if len(bases) == 1 else replace(item, local_rank=None) for item in facts.identities)],
+            before={},
+        ))  # fmt: skip
+    made.cut = any(facts.cut for facts in tasks.values())
+    made.tail = tuple(sorted(tails, key=lambda line: line.line_no))
+    return made if tasks else None
 
 
 def by_host(found: LogFacts, rest: str) -> Mapping[str, LogFacts]:

@@ -28,9 +28,9 @@ from atlctl.jobs.errors import AtlctlError, NotAllowed, NothingMatched, UsageErr
 from atlctl.jobs.model import State
 from atlctl.jobs.statedir import READ_FLAGS
 from atlctl.recording.events import lines_within, parse_events
-from atlctl.recording.feed import Alone, Feed, Readers, Told, pump
+from atlctl.recording.feed import Alone, Feed, Readers, Told, pump, task_number
 from atlctl.recording.folder import FolderContent, RankLogFile, group, look, natural
-from atlctl.recording.hosts import by_host, merged
+from atlctl.recording.hosts import by_host, merged, of_ranks
 from atlctl.recording.lines import CHUNK, NAME_A_LOG, no_log, not_text
 from atlctl.recording.manifest import SIZE_LIMIT as MANIFEST_LIMIT
 from atlctl.recording.manifest import Manifest, read_manifest
@@ -154,7 +154,7 @@ class _EvidenceReader:
 
     `many`: several paths were named, so that a file's name is its worker's. `named`: readers of logs of one worker, of
     which `streams` may contain others' lines, too, and `shared` does; `split`: readers of workers identified from
-    lines. `read`: workers with a log that was read.
+    lines, some of them `tasks` of a launcher. `read`: workers with a log that was read.
     """
 
     matcher: Matcher
@@ -175,6 +175,7 @@ class _EvidenceReader:
     logs: list[SavedLog] = field(default_factory=list)
     streams: set[str] = field(default_factory=set)
     shared: set[str] = field(default_factory=set)
+    tasks: set[str] = field(default_factory=set)
     told: dict[Told, None] = field(default_factory=dict)
     problems: list[AtlctlError] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -323,8 +324,10 @@ class _EvidenceReader:
         if name not in self.split:
             if len(self.split) >= MAX_WORKERS:
                 return self.reader(INPUT, None)
-            self.told[how] = None
+            self.told["prefix" if how == "task" else how] = None
             self.split[name] = LogReader(self.matcher)
+            if how == "task":
+                self.tasks.add(name)
         return self.split[name]
 
     def mixed(self, name: str) -> None:
@@ -352,7 +355,14 @@ class _EvidenceReader:
 
     def _by_worker(self) -> Mapping[str, LogFacts]:
         found = {name: reader.facts() for name, reader in self.split.items()}
+        mixed = self.named[next(iter(self.shared))].facts() if self.tasks else LogFacts()
+        ranks = of_ranks({task_number(name): found[name] for name in self.tasks}, mixed)
+        if ranks is not None:
+            found = {name: facts for name, facts in found.items() if name not in self.tasks}
+            found[next(iter(self.shared))] = ranks
         for name, reader in self.named.items():
+            if ranks is not None and name in self.shared:
+                continue
             own = reader.facts()
             if name in self.shared and not own.said:
                 continue  # lines without a prefix, and they say nothing
