@@ -278,7 +278,7 @@ class PrefixShape:
 
 #: How lines of launchers begin that print others' lines with a prefix.
 _LAUNCHERS = (b"srun: ", b"slurmstepd: ")
-#: Open MPI's `[JOB,RANK]<stdout>:`, with the job's name, the host and the time in front where that was asked for;
+#: Open MPI's `[JOB,RANK]<stdout>:`, with the job's name, the host and the time if options ask for them;
 #: horovodrun's `[RANK]<stdout>:`.
 _MPI = re.compile(
     rb"(?:\[?[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]?)?\[(?:[\w.@-]{1,200},)?(\d{1,6})\]"
