@@ -1,7 +1,7 @@
-"""`events.jsonl`: the platform's events of the job, one JSON object a line.
+"""Parses `events.jsonl`: the platform's events while the job ran, one JSON object per line.
 
-Either our own form, `{"time", "worker", "node", "kind", "reason", "message"}`, or an event of Kubernetes as it is, of
-core/v1 or events.k8s.io/v1, also as `kubectl get events -w -o json --output-watch-events` wraps them.
+Each is in atlctl's format, `{"time", "worker", "node", "kind", "reason", "message"}`, or an unchanged Kubernetes event
+of core/v1 or events.k8s.io/v1, also wrapped by `kubectl get events -w -o json --output-watch-events`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from atlctl.diagnosis.platform import Event
 from atlctl.i18n import Message
 from atlctl.jobs import fields, podnews
 
-#: Bytes of one line, events of one file (its last ones), remarks about lines that cannot be read.
+#: Limits: bytes of a line, events of a file (the last are kept), remarks about unreadable lines.
 LINE_LIMIT = 256 * 1024
 MAX_EVENTS = 20_000
 MAX_REMARKS = 20
-#: Characters of a name, and of a message. Kubernetes' limits are 253 and 1,024.
+#: Characters of a name and of a message. Kubernetes' limits are 253 and 1,024.
 _NAME_LIMIT = 1_000
 _MESSAGE_LIMIT = 4_096
 
 
 def lines_within(file: BinaryIO) -> Iterator[bytes]:
-    """Lines of a file that is not trusted. Of a line over `LINE_LIMIT` only one byte more is held."""
+    """Lines of an untrusted file. A line longer than `LINE_LIMIT` is cut to `LINE_LIMIT` + 1 bytes."""
     while line := file.readline(LINE_LIMIT + 1):
         yield line
         while len(line) > LINE_LIMIT and not line.endswith(b"\n"):
@@ -33,7 +33,7 @@ def lines_within(file: BinaryIO) -> Iterator[bytes]:
 
 
 def parse_events(lines: Iterable[bytes]) -> tuple[list[Event], list[str]]:
-    """Events in the order of the file, and remarks for the user: which lines were not read, and why. Never raises."""
+    """Events in file order, and remarks for the user about lines that cannot be read. Never raises."""
     events: deque[Event] = deque(maxlen=MAX_EVENTS)
     remarks: list[str] = []
     good = bad = 0
@@ -62,7 +62,7 @@ def parse_events(lines: Iterable[bytes]) -> tuple[list[Event], list[str]]:
 
 
 def of_object(found: Mapping[str, Any]) -> Event:
-    """An event of Kubernetes, of core/v1 or events.k8s.io/v1."""
+    """Parses a Kubernetes event of core/v1 or events.k8s.io/v1."""
     return _of_kubernetes(found, fields.mapping(found.get("involvedObject")) or fields.mapping(found.get("regarding")))
 
 
@@ -103,7 +103,7 @@ def _of_kubernetes(found: Mapping[str, Any], about: Mapping[str, Any]) -> Event:
     name = _name(about.get("name"))
     source = fields.mapping(found.get("source")) or fields.mapping(found.get("deprecatedSource"))
     series = fields.mapping(found.get("series"))
-    # The last occurrence: a controller counts up one event instead of writing a new one.
+    # The last occurrence: for a repeated event, a controller increments the count of the existing one.
     times = (
         series.get("lastObservedTime"),
         found.get("lastTimestamp"),

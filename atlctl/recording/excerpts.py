@@ -1,4 +1,4 @@
-"""Lines of files around those that prove something, whole tracebacks, and versions that logs name when they begin."""
+"""Excerpts of logs: the lines around the evidence, whole tracebacks, and the versions that a log names at its start."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from atlctl.diagnosis.logline import clean_line, split_origin, split_stamp
 from atlctl.jobs.statedir import READ_FLAGS
 
 BEFORE, BEHIND = 4, 3
-#: Lines of a traceback that are kept, the last ones.
+#: The last lines of a traceback that are kept.
 TRACE = 400
-#: Characters of a line that are shown and that are held, bytes of one that are read.
+#: Characters of a line that are shown, characters that are held, and bytes that are read.
 _WIDTH, _HELD = 400, 1_000
 _LINE = 64 * 1024
-#: Bytes at the begin of a log in which versions are looked for.
+#: Bytes at the start of a log that are searched for versions.
 _HEAD = 256 * 1024
 
 _NUMBER = rb"(\d{1,5}\.\d{1,5}(?:\.[\w+-]{1,20}){0,4}(?:\+[\w.]{1,20})?)"
@@ -27,7 +27,7 @@ _VERSIONS: tuple[tuple[str, re.Pattern[bytes]], ...] = tuple(
         ("NCCL", rb"\bNCCL [Vv]ersion:? " + _NUMBER),
         ("CUDA", rb"\bCUDA (?:[Rr]untime |[Dd]river )?[Vv]ersion:? " + _NUMBER),
         ("driver", rb"\b(?:Driver Version: ?|NVRM version: [\w ]{1,60}? |NVIDIA driver(?: version)?:? )" + _NUMBER),
-        # torchrun's own word for the script, and what `set -x` prints of the whole line, which is better.
+        # torchrun names only the script; `set -x` prints the whole command line and overrides it.
         ("command", rb"(?m)^[^\n]{0,200}\]   entrypoint +: ([^\n]{1,600})"),
         ("command", rb"(?m)^(?:\S+ )?\+ (\S{0,200}?(?:torchrun|accelerate|deepspeed|python[\d.]*) [^\n]{1,600})"),
         ("Python", rb"\bPython(?: [Vv]ersion:?)? (3\.\d{1,3}\.\d{1,3})"),
@@ -43,9 +43,9 @@ _VERSIONS: tuple[tuple[str, re.Pattern[bytes]], ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Lines of one file; `first` is the number of the first of them, from 1.
+    """Lines of one file; `first` is the number of the first one, from 1.
 
-    `trace`: lines with their numbers of the traceback that ends in the passage, without what stands in front of each.
+    `trace`: the traceback that ends in the passage, as numbered lines without stamps and prefixes.
     """
 
     first: int
@@ -54,9 +54,9 @@ class Passage:
 
 
 def around(path: str, numbers: Mapping[int, int]) -> Mapping[int, Passage]:
-    """Lines around each of the lines `numbers` of a file, as far as it has them. Raises OSError.
+    """Passages around the lines `numbers` of a file, as far as they exist. Raises OSError.
 
-    Each number leads to the line in which its traceback begins, or to itself.
+    `numbers` maps each line to the first line of its traceback, or to itself.
     """
     wanted: dict[int, list[int]] = {}
     for number, begin in numbers.items():
@@ -77,7 +77,7 @@ def _passage(lines: Mapping[int, str], number: int, begin: int) -> Passage:
     near = [at for at in range(number - BEFORE, number + BEHIND + 1) if at in lines]
     trace = []
     if begin < near[0]:
-        # Lines of other processes may stand in between.
+        # Lines of other processes may be interleaved.
         said = {at: split_origin(_unstamped(text)) for at, text in lines.items() if begin <= at <= number}
         trace = [(at, _cut(text)) for at, (origin, text) in sorted(said.items()) if origin == said[number][0]]
     return Passage(near[0], [_cut(lines[at]) for at in near], trace)
@@ -99,7 +99,7 @@ def _lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def versions(path: str) -> Mapping[str, str]:
-    """Versions, and the command line, that a log names near its begin, the first of each. Raises OSError."""
+    """The versions and the command line named at the start of a log, the first of each. Raises OSError."""
     fd = os.open(path, READ_FLAGS)
     try:
         data = os.read(fd, _HEAD)

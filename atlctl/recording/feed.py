@@ -1,14 +1,14 @@
-"""Hands one saved log to the readers of the workers whose lines it holds.
+"""Splits one saved log by worker and feeds the lines to each worker's log reader.
 
 A log of one worker goes through the scanner, which skips irrelevant lines. Lines with prefixes, JSON lines and the
-kubelet's format are parsed one by one.
+kubelet's CRI format are parsed one by one.
 
-Prefixes: `[pod/NAME/container] ` (`kubectl logs --prefix`) is certain by itself. Others look like ordinary text (`NAME:
-` like an exception's line), so the start of the log decides: a shape must be in front of most of its lines.
+Prefixes: `[pod/NAME/container] ` (`kubectl logs --prefix`) is unambiguous. Others look like ordinary text (`NAME: `
+looks like an exception), so the start of the log decides: most of its lines must begin with the same shape.
 
 JSON lines: Loki's `logcli -o jsonl` writes `{"labels": {"pod": ...}, "line": ..., "timestamp": ...}`; container
-runtimes and log shippers (Docker, Fluent Bit, Filebeat, cloud logging) each have their own keys. A worker may also
-print JSON itself, with tracebacks in fields beside the message.
+runtimes and log shippers (Docker, Fluent Bit, Filebeat, cloud logging) use different keys. A worker may also print
+JSON itself, with tracebacks in fields beside the message.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from atlctl.recording.lines import LineReader, Uncri, unstamped
 
 Told = Literal["file", "prefix", "task", "json", "host"]
 
-#: Bytes at both ends of a log in which every line is looked at: when it began and how it goes on.
+#: Bytes at both ends of a log in which the scanner skips no line: they show when the log begins and how it ends.
 _EDGE = 8 * 1024
-#: Bytes of one worker's log that show its form.
+#: Bytes at the start of one worker's log from which its format is detected.
 _FORM = 32 * 1024
-#: RFC 3339, as a JSON line's stamp has to be to serve as one.
+#: RFC 3339. Other time stamps of JSON lines are not used.
 _RFC3339 = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)")
-#: Paths of keys of the pod's name, and keys of the text, in order of precedence.
+#: Key paths of the pod's name, and keys of the log text, by descending priority.
 _POD = (
     ("labels", "pod"),
     ("labels", "pod_name"),
@@ -50,7 +50,7 @@ _POD = (
     ("pod_name",),
 )
 _TEXT = ("line", "log", "message", "msg", "textPayload")
-#: Keys of a program's own logger, whose levels are the program's; those of shippers are of the stream.
+#: Text keys of a program's own logger: a level beside them is the program's. Log shippers set a level per stream.
 _OWN_TEXT = ("message", "msg")
 _LEVELS = (("level",), ("levelname",), ("severity",), ("log.level",), ("log", "level"))
 _BELOW_ERROR = frozenset({"TRACE", "DEBUG", "INFO", "NOTICE", "WARN", "WARNING"})
@@ -60,7 +60,7 @@ _NAME_LIMIT = 253
 _KUBECTL = re.compile(rb"\[pod/([^/\]\s]{1,253})/[^\]\s]{1,253}\] ?")
 _NAME = rb"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 _SGR = rb"(?:\x1b\[[0-9;]{0,20}m){0,3}"
-#: Words before a colon that are not workers: levels, streams, exceptions, counters of a training loop, source files.
+#: Words before a colon that are not worker names: log levels, streams, exceptions, training counters, source files.
 _NO_WORKER = re.compile(
     rb"(?i:debug|info|warn|warning|error|critical|fatal|trace|note|notice|hint|std(?:out|err)|usage)"
     rb"|[\w.]*(?:Error|Exception|Warning|Interrupt|Exit)"
@@ -69,18 +69,18 @@ _NO_WORKER = re.compile(
 )
 _ADDRESS = re.compile(rb"\d{1,3}(?:\.\d{1,3}){3}")
 _COLON = re.compile(rb"%b(%b):%b(?: |$)" % (_SGR, _NAME, _SGR))
-#: Lines of the start of a log that are looked at.
+#: Lines at the start of a log from which its prefix is detected.
 SAMPLE_LINES = 5_000
 
 
 class Readers(Protocol):
-    """Where the lines go."""
+    """Log readers by worker, and notes about mixed logs."""
 
     def reader(self, name: str, how: Told | None) -> LogReader:
-        """The reader of a worker that has its own file, or (`how`) was recognised from lines."""
+        """The reader of a worker that has a separate file (`how` is None), or was identified by its lines."""
 
     def mixed(self, name: str) -> None:
-        """The log of `name` holds other workers' lines as well."""
+        """Notes that the log of `name` also holds lines of other workers."""
 
 
 @dataclass(slots=True)
@@ -93,16 +93,16 @@ class Alone:
         return self.own
 
     def mixed(self, name: str) -> None:
-        """Ignored: these lines do not identify a worker."""
+        """Does nothing: these lines are not split by worker."""
 
 
 class Feed:
-    """One log. `number` is that of its last line so far, counted over all logs; `holes` are runs of NUL bytes."""
+    """Parser of one log. `number` is that of the last line so far, counted over all logs; `holes` are NUL runs."""
 
     def __init__(
         self, readers: Readers, name: str, number: int, literals: frozenset[bytes], start: bytes, *, alone: bool
     ) -> None:
-        """`start`: the log's beginning, for detecting its format. `alone`: every line is of the worker `name`."""
+        """`start` is the start of the log, used to detect its format. `alone`: every line is of the worker `name`."""
         self.number = number
         self.backwards = False
         self._holes = 0
@@ -122,18 +122,18 @@ class Feed:
         return self._lines.holes + self._holes
 
     def overwritten(self) -> str | None:
-        """Signs that several processes overwrote each other in this log, as text after the file's name."""
+        """The signs of several processes overwriting each other in this log, as the predicate of a sentence."""
         return self._overwritten.verdict(self.holes)
 
     def _plain(self, start: bytes) -> bool:
-        """Whether all lines are one worker's and unchanged, except for a timestamp."""
-        # Whose lines they are shows late in a merged log; the form of one worker's shows at once.
+        """Whether all lines are of one worker and unchanged, apart from a time stamp in front."""
+        # A merged log may show its prefix late; one worker's log shows its format at once.
         sample = start[: _FORM if self._alone else None].split(b"\n")
         bare = [text for line in sample if (text := unstamped(line)) is not None]
         wrapped = [found for line in bare if line.startswith(b'{"') and (found := unwrap(line))]
         self.backwards = newest_first([found.time for found in wrapped])
         if self._alone:
-            # The log of a launcher alone: nothing else looks like its tags.
+            # In one worker's log only mpirun's tags are unambiguous.
             self._prefix = find_prefix(bare, SHAPES[:1]) if not any(word in start for word in _AGENTS) else None
         else:
             self._prefix = find_prefix(bare)
@@ -142,7 +142,7 @@ class Feed:
         return not wrapped and b"\0" not in start and not any(Uncri.made(line) for line in sample[:200])
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of the log."""
+        """Takes the next bytes of the log."""
         if self._scanner is not None:
             self._holes += data.count(b"\n\0") if b"\0" in data else 0
             self._scanner.feed(data)
@@ -150,7 +150,7 @@ class Feed:
             self._each(self._lines.feed(data))
 
     def finish(self) -> None:
-        """The log has ended."""
+        """Handles the end of the log: the last line and pieces that are still held."""
         if self._scanner is not None:
             self.number = self._first + self._scanner.finish()
             return
@@ -190,7 +190,7 @@ class Feed:
         elif self._alone:
             self._own.feed(self.number, stamp + b"[rank%d]: " % task_number(told[0]) + told[1])
         else:
-            # A timestamp may also follow the prefix: then it is the worker's.
+            # A second stamp, after the prefix, is the worker's own and is preferred.
             text = told[1] if unstamped(told[1]) != told[1] else stamp + told[1]
             task = self._prefix is not None and bool(self._prefix.shape.label)
             self._other(told[0], "task" if task else "prefix").feed(self.number, text)
@@ -201,7 +201,7 @@ class Feed:
 
 
 def pump(read: Callable[[int], bytes], feed: Feed, start: bytes, chunk: int) -> None:
-    """Reads to the end. `read` gives b"" there."""
+    """Feeds `start` and then all data from `read`, until it returns b""."""
     data = start
     while data:
         feed.feed(data)
@@ -211,7 +211,7 @@ def pump(read: Callable[[int], bytes], feed: Feed, start: bytes, chunk: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class JsonLine:
-    """The text of one JSON line, cut into lines. `time` is its timestamp as text, empty if it has none."""
+    """The text of one JSON line, split into lines. `time` is its time stamp as text, empty if there is none."""
 
     pod: str | None
     text: tuple[bytes, ...]
@@ -219,7 +219,7 @@ class JsonLine:
 
 
 def unwrap(line: bytes) -> JsonLine | None:
-    """Parse a JSON line; None if it is not an object, or has no text under a known key. Never raises."""
+    """Parses a JSON line; None if it is not an object or has no text under a known key. Never raises."""
     try:
         found = json.loads(decode(line))
     except (ValueError, RecursionError):
@@ -236,12 +236,12 @@ def unwrap(line: bytes) -> JsonLine | None:
     level = next((level for path in _LEVELS if (level := _at(found, path))), "").upper() if key in _OWN_TEXT else ""
     told = embedded_in({key: value for key, value in found.items() if value != text})
     if level in _BELOW_ERROR or (level and told is not None):
-        # Otherwise a handled error, logged as a warning or with its traceback, would look like the process's end.
+        # Without the level, an error that was handled and only logged would look like one that ended the process.
         lines[0] = f"{level} ".encode() + lines[0]
     elif text.startswith(HEADER) and (rank := rank_in(found)) is not None:
         lines = [b"[rank%d]: " % rank + line for line in lines]
     if told is not None:
-        # A program's logger: the traceback and its rank are in separate fields.
+        # A program's own JSON logger: the traceback and the rank are in separate fields.
         mark = b"" if told.rank is None else b"[rank%d]: " % told.rank
         lines += [mark + part.encode() for trace in told.tracebacks for part in trace]
     return JsonLine(without_surrogates(pod) if pod else None, tuple(lines), time)
@@ -255,7 +255,7 @@ def _at(found: Mapping[str, object], path: Sequence[str]) -> str | None:
 
 
 def newest_first(times: Sequence[str]) -> bool:
-    """True if timestamps (ISO 8601, compared to the second) only fall, as `logcli` prints without `--forward`."""
+    """Whether time stamps (ISO 8601, compared to the second) only decrease, as `logcli` prints without `--forward`."""
     seconds = [time[:19] for time in times if time]
     steps = list(pairwise(seconds))
     return len(steps) > 1 and any(a > b for a, b in steps) and all(a >= b for a, b in steps)
@@ -263,10 +263,10 @@ def newest_first(times: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PrefixShape:
-    """A form of prefix. `pattern` gives the worker's name in group 1, which `label` stands in front of.
+    """A shape of line prefix. Group 1 of `pattern` is the worker's name, to which `label` is prepended.
 
-    At least `share` of a log's lines must begin with it. `named`: the name must look like one (a digit in it). With a
-    `label` it is the number of a task, whose launcher's own lines have no prefix.
+    At least `share` of a log's lines must begin with the prefix. `named`: the name must contain a digit. With a
+    `label`, the name is a task number, and the launcher's own lines have no prefix.
     """
 
     tool: str
@@ -276,7 +276,7 @@ class PrefixShape:
     named: bool = False
 
 
-#: How lines of launchers begin that print others' lines with a prefix.
+#: Starts of the own lines of launchers that add a prefix to their tasks' lines.
 _LAUNCHERS = (b"srun: ", b"slurmstepd: ")
 #: Open MPI's `[JOB,RANK]<stdout>:`, with the job's name, the host and the time if options ask for them;
 #: horovodrun's `[RANK]<stdout>:`.
@@ -284,10 +284,10 @@ _MPI = re.compile(
     rb"(?:\[?[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]?)?\[(?:[\w.@-]{1,200},)?(\d{1,6})\]"
     rb"(?:\[[\w.-]{1,200}:\d{1,10}\])?<std(?:out|err|diag)>:"
 )
-#: Words of an agent of torchelastic: then a task is not a rank.
+#: Lines of a torchelastic agent: if a task prints them, it is a launcher, not a rank.
 _AGENTS = (b"torch/distributed/elastic", b"torch/distributed/run.py", AGENT_STARTS)
 
-#: The first that fits is taken.
+#: The first match wins.
 SHAPES = (
     PrefixShape("mpirun", _MPI, 0.5, label="task-"),
     PrefixShape("atlctl, clush or pdsh", _COLON, 0.5, named=True),
@@ -306,7 +306,7 @@ def kubectl_pod(line: bytes) -> tuple[str, bytes] | None:
 
 
 class LinePrefix:
-    """Takes the prefixes of one shape off the lines of one log."""
+    """Strips prefixes of one shape from the lines of one log."""
 
     def __init__(self, shape: PrefixShape) -> None:
         self.shape = shape
@@ -336,12 +336,12 @@ class LinePrefix:
 
 
 def task_number(name: str) -> int:
-    """The number of a task that a `LinePrefix` names."""
+    """The task number in a name from `LinePrefix`."""
     return int(name.rpartition("-")[2])
 
 
 def find_prefix(lines: Sequence[bytes], shapes: Sequence[PrefixShape] = SHAPES) -> LinePrefix | None:
-    """The kind of prefix at the start of a log; None if it has none."""
+    """Detects the prefix shape of a log from its first lines; None if there is none."""
     all_told = [line for line in lines[:SAMPLE_LINES] if line.strip()]
     of_tasks = [line for line in all_told if not line.startswith(_LAUNCHERS)]
     for shape in shapes:
@@ -352,41 +352,41 @@ def find_prefix(lines: Sequence[bytes], shapes: Sequence[PrefixShape] = SHAPES) 
         # Some versions of mpirun put a space in front of the text.
         prefix.gap = int(shape.pattern is _MPI and all(text[:1] in (b"", b" ") for _, text in split))
         fits = names.total() >= shape.share * len(told) and 3 * len(names) <= len(told)
-        # One word in front of every line may be a program's name; a name with a digit is a worker's.
+        # The same word in front of every line may be a program's name, unless it contains a digit.
         if names and fits and (shape.named or shape.label or len(names) > 1):
             return prefix
     return None
 
 
-# Detect a log that several processes overwrote: all of them `tee` into one file on a shared volume, without appending.
+# Detection of a log that several processes overwrote: each used `tee` on one file on a shared volume without appending.
 #
-# Each writes from its own place, so that the file holds at every place what was written there last. Where the writer
-# changes, a line is torn: its beginning is one process's and its rest another's, or only a tail is left. Mostly it is
-# in the middle of a word. A process that began late may also leave a hole of NUL bytes. Often there is one such place
-# only, where the shorter log ends in its summary and the rest of a longer one follows.
+# Each process writes at its own offset, and the last write wins. A change of writer tears a line, mostly inside a word:
+# the line begins with one process's text and ends with another's, or only a tail is left. A process that began late may
+# also leave a hole of NUL bytes. Often there is only one torn line: the shorter log ends with its summary, and the rest
+# of a longer log follows.
 #
-# Lines that run together are not a sign: processes that share a pipe often cause them. But there each write is
-# complete, so no word is cut. Therefore only cut words count, and two such lines are needed, or one after a summary.
+# Joined lines are not a sign: processes that share a pipe often cause them. But a pipe keeps each write whole and cuts
+# no word. So only cut words count, and two such lines are needed, or one after a summary.
 
-#: Lines at the beginning of a log whose forms are learned; bytes of a line that are looked at.
+#: Lines at the start of a log whose forms are learned; bytes of a line that are compared.
 LEARNED = 256
 _WIDTH = 200
-#: Lines behind a summary that may be another process's tail; such lines, and hosts, that are kept.
+#: Lines after a summary that may be another process's tail; most such lines, and hosts, that are kept.
 _BEHIND = 8
 _KEPT = 64
-#: A tail, or a beginning, of fewer bytes proves nothing; nor does a form of line that was seen less often.
+#: Fewer bytes of a tail or head prove nothing; nor does a line form that occurs less often.
 _TAIL = 6
 _LONG_TAIL = 12
 _HEAD = 3
 _OFTEN = 3
-#: Beginnings of lines that are looked for inside of others.
+#: Common line starts that are searched for inside other lines: how many, and bytes of each.
 _STARTS = 16
 _START = 6
 
 _DIGITS = re.compile(rb"\d+")
 _HOST = re.compile(rb"^  host      : (\S{1,253})")
 _BORDER = re.compile(rb"={20,}\s*$")
-#: Rows of an entry in torchelastic's summaries, in their order.
+#: Rows of an entry in torchelastic's summaries, in order.
 _ROWS = {
     b"  time      : ": 0,
     b"  host      : ": 1,
@@ -395,19 +395,19 @@ _ROWS = {
     b"  error_file: ": 4,
     b"  traceback : ": 5,
 }
-#: How lines begin that their writer writes whole, with their newline: torch's tracebacks with ranks, c10's logs,
-#: Python's logging. Such a beginning further on in such a line is where another process wrote over it.
+#: Starts of lines that are written in one call, with the newline: torch's tracebacks with ranks, c10's logs, Python's
+#: logging. Such a start in the middle of such a line means that another process overwrote it.
 _GLOG = rb"\[?[IWEF]\d{3,4} \d\d:\d\d:\d\d\.\d{6}"
 _LOGGING = rb"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[,.]\d{3}"
 _PREFIX = re.compile(rb"\[rank\d{1,7}\]: ?|%b[^\]]{0,200}\] ?|%b" % (_GLOG, _LOGGING))
 _WHOLE = (b"Traceback (mo", b'  File "', b"Root Cause (f", b"torch.distributed.")
 _ANOTHER = re.compile(rb"\[rank\d{1,7}\]: |%b|%b|Traceback \(most recent call last\):" % (_GLOG, _LOGGING))
-#: A date of logging that was cut, and whole behind it.
+#: A cut time stamp of Python's logging, followed by a whole one.
 _CUT_DATE = re.compile(rb"20\d\d-\d\d-(?:\d\d(?: \d{0,2}(?::\d{0,2}){0,2})?)?(?=%b)" % _LOGGING)
-#: Bytes of a line in which another beginning is looked for.
+#: Bytes of a line that are searched for the start of another line.
 _SEARCHED = 2_000
 
-#: Lines that every failed job prints, whole.
+#: Whole lines that every failed job prints.
 _KNOWN = (
     b"Traceback (most recent call last):",
     b"Root Cause (first observed failure):",
@@ -417,10 +417,10 @@ _KNOWN = (
 
 
 class Overwritten:
-    """Takes the lines of one log. Once it is `full`, only torch's own lines and those behind summaries count."""
+    """Detects overwritten lines in one log. Once `full`, only torch's own lines and those after summaries count."""
 
     def __init__(self, *, alone: bool) -> None:
-        """`alone`: the log is named as one worker's, so the summaries in it should be of one host."""
+        """`alone`: the log is that of one worker, so all its summaries should name the same host."""
         self._alone = alone
         self._fed = 0
         self._forms: Counter[bytes] = Counter()
@@ -438,11 +438,11 @@ class Overwritten:
 
     @property
     def full(self) -> bool:
-        """Whether enough lines were seen to know what the log's lines look like."""
+        """Whether enough lines were seen to know the log's usual lines."""
         return self._fed >= LEARNED
 
     def feed_line(self, line: bytes) -> None:
-        """Takes one line, without what collectors put in front of it. Never raises."""
+        """Takes one line, without prefix and time stamp. Never raises."""
         self._fed += 1
         row = _ROWS.get(line[:14])
         if row is not None:
@@ -459,15 +459,15 @@ class Overwritten:
             if len(kept) < _KEPT:
                 kept.append(_form(line))
         self._row = row
-        # A line of logging is checked only if it may contain a second time, or a rank.
+        # A line of Python's logging is searched only if it may contain a second time stamp or a rank.
         seen = line[:1] in b"[IWEFTRt " or (line[:2] == b"20" and (line.count(b":") > 3 or b"[rank" in line))
         if not (seen and self._look_inside(line)) and self._fed <= LEARNED:
             self._learn(line)
 
     def verdict(self, holes: int = 0) -> str | None:
-        """The text after the file's name in a sentence for the user; None for an ordinary log.
+        """The signs of overwriting as the predicate of a sentence about the file; None for a normal log.
 
-        `holes`: the number of runs of NUL bytes that LineReader found.
+        `holes` is the number of runs of NUL bytes that LineReader found.
         """
         starts = self._starts()
         often = {form for form, count in self._forms.items() if count >= _OFTEN}
@@ -505,7 +505,7 @@ class Overwritten:
         )
 
     def _starts(self) -> list[bytes]:
-        """How most of the lines begin."""
+        """The most common line starts."""
         starts: Counter[bytes] = Counter()
         for form, count in self._forms.items():
             if len(form) >= 2 * _START and not form[:1].isspace():
@@ -517,11 +517,11 @@ class Overwritten:
             self._torn_rows += 1
             self._row_behind |= self._behind > 0
         if row == 1 and len(self._hosts) < _KEPT and (host := _HOST.match(line)):
-            short = host[1].partition(b".")[0]  # a host may be named with its domain, and without
+            short = host[1].partition(b".")[0]  # a host may be named with or without its domain
             self._hosts[host[1] if short.isdigit() else short] = None
 
     def _look_inside(self, line: bytes) -> bool:
-        """Counts beginnings of other lines. A rank that goes on later lost nothing: a full pipe cut its text in two."""
+        """Counts starts of other lines in `line`. If its rank prints more later, a full pipe merely split its text."""
         found = _beginnings_inside(line)
         rank = line[: line.find(b"]", 5, 16) + 1] if line[:5] == b"[rank" else b""
         if rank:
@@ -543,7 +543,7 @@ class Overwritten:
 
 
 def _beginnings_inside(line: bytes) -> int:
-    """How often another line begins inside of this one."""
+    """Counts the starts of other lines inside this one."""
     at = cut.end() if (cut := _CUT_DATE.match(line)) else 0
     found = int(at > 0)
     while (prefix := _PREFIX.match(line, at)) and at < _WIDTH:
@@ -552,23 +552,24 @@ def _beginnings_inside(line: bytes) -> int:
         return 0
     for another in _ANOTHER.finditer(line, at + 1, _SEARCHED):
         before = line[at : another.start()]
-        # Quoted text follows a quote or an escaped newline; words and times in it follow a space.
+        # Quoted text follows a quote or an escaped newline; times and tracebacks in a message also follow a space.
         quoted = b"\"'(=_ " if another[0][:1] in b"T2" else b"\"'"
         found += bool(before.strip()) and before[-1:] not in quoted and before[-2:] != b"\\n"
     return found
 
 
 def _form(line: bytes) -> bytes:
-    """The normal form of equal lines: without numbers, and without text that a carriage return has overwritten."""
+    """Normalizes a line for comparison: digits become 0, and text before a carriage return is dropped."""
     text = line.rstrip()
     cut = text.rfind(b"\r") + 1
     return _DIGITS.sub(b"0", text[cut : cut + _WIDTH])
 
 
 def _is_tail(form: bytes, backwards: Sequence[bytes], *, in_a_word: bool = True) -> bool:
-    """Whether `form` is the end of a known line and begins inside of a word, or (then longer) not behind a space.
+    """Whether `form` is the end of a known line that was cut inside a word.
 
-    `backwards` holds the known lines in reverse, sorted.
+    Without `in_a_word`, a long tail may also begin at another place, but not after a space. `backwards` holds the known
+    lines in reverse, sorted.
     """
     before = _longer(form[::-1], backwards)
     if not in_a_word and len(form) >= _LONG_TAIL and any(not byte.isspace() for byte in before):
@@ -577,18 +578,18 @@ def _is_tail(form: bytes, backwards: Sequence[bytes], *, in_a_word: bool = True)
 
 
 def _is_cut(form: bytes, starts: Sequence[bytes], whole: Sequence[bytes]) -> bool:
-    """Whether `form` begins as a known line does, and goes on, inside of a word, with the beginning of another."""
+    """Whether `form` begins like a known line and continues, inside a word, with the start of another line."""
     at = _starts_inside(form, starts, _HEAD)
     return at > 0 and form[at - 1 : at].isalpha() and any(map(bytes.isalpha, _longer(form[:at], whole)))
 
 
 def _starts_inside(form: bytes, starts: Sequence[bytes], first: int) -> int:
-    """The index in `form`, from `first` on, at which one of `starts` begins; -1 if none does."""
+    """The first index in `form`, from `first` on, at which one of `starts` occurs; -1 if there is none."""
     return min((at for start in starts if (at := form.find(start, first)) >= 0), default=-1)
 
 
 def _longer(part: bytes, ordered: Sequence[bytes]) -> list[bytes]:
-    """How the texts of `ordered`, which is sorted, go on behind `part`: one byte of each that does."""
+    """The byte that follows `part` in each text of `ordered` (sorted) that begins with it."""
     at = bisect_right(ordered, part)
     found = []
     while at < len(ordered) and ordered[at].startswith(part):

@@ -1,6 +1,6 @@
-"""The content of an evidence folder: workers' logs, files of their processes, and the platform's reports.
+"""Lists the contents of an evidence folder: workers' logs, files of their processes, and the platform's data.
 
-See docs/en/errors.md for its layout. The folder comes from anywhere: links in it are not followed, and counts are
+See docs/en/errors.md for its layout. The folder is not trusted: symbolic links are not followed, and counts are
 bounded.
 """
 
@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 
 from atlctl.i18n import Message
 
-#: Tags of logs. Any other word counts as one only beside a `NAME.log`, since names of hosts hold dots.
+#: Tags of logs. Any other word is a tag only if `NAME.log` exists too, since host names contain dots.
 _KNOWN_TAGS = ("ts", "previous", "stdout", "stderr")
-#: Logs of one worker in their reading order; parts of a log that goes on come next, other tags behind.
+#: Logs of one worker in reading order; then come the parts of a recorded log, then logs with other tags.
 _ORDER = ("previous", "")
-#: A recorder begins a new file from time to time: the second one is `NAME.part-2.ts.log`.
+#: Segments of a recorded log: the second one is `NAME.part-2.ts.log`.
 _PART = re.compile(r"part-([1-9]\d{0,8})")
 _FILES = re.compile(r"(.+)_(?:tmp|elastic)")
 
-#: torchelastic's log of one process: `attempt_N/LOCAL_RANK/stdout.log`.
+#: torchelastic's log of one rank: `attempt_N/LOCAL_RANK/stdout.log`.
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})")
 _LOCAL_RANK = re.compile(r"\d{1,4}")
 _RANK_LOGS = {"stdout.log": "stdout", "stderr.log": "stderr"}
-#: A flight-recorder dump, by the prefix that torch gives it or by its end, which is the rank.
+#: A flight-recorder dump, by torch's default prefix or by its ending, which is the rank.
 _DUMP = re.compile(r"(?:(?:nccl|comm_lib)_trace[\w-]{0,200}|[\w.-]{0,200}_rank_\d{1,7})(?:\.(?:json|pkl|pickle))?")
 _MANIFEST = "atlctl.json"
 _EVENTS = "events.jsonl"
 
-#: Bounds below one worker's folders: depth, entries looked at, files of one sort.
+#: Bounds in one worker's folders: depth, entries scanned, files of one kind.
 MAX_DEPTH = 12
 MAX_ENTRIES = 100_000
 MAX_ERROR_FILES = 4_096
@@ -38,20 +38,20 @@ MAX_ERROR_FILES = 4_096
 MAX_LOGS = 20_000
 
 
-#: The hint where a folder cannot be written to.
+#: The hint for a folder that cannot be written to.
 NEW_FOLDER = Message("name another folder with --out")
 
 
 def cannot_write(path: str, error: OSError) -> Message:
-    """The error for a folder in which no file can be created."""
+    """The message for a folder that is not writable."""
     return Message("cannot write to {path}: {why}", path=path, why=error.strerror or error)
 
 
 @dataclass(frozen=True, slots=True)
 class RankLogFile:
-    """The output of one process to one stream, as torchelastic keeps it with --redirects or --tee.
+    """torchelastic's log of one rank's stdout or stderr, written with --redirects or --tee.
 
-    With --tee the worker's log has the same lines. `attempt` counts the restarts of the worker's agent from 0.
+    With --tee the worker's log has the same lines. `attempt` counts the agent's restarts of the workers, from 0.
     """
 
     path: str
@@ -62,11 +62,11 @@ class RankLogFile:
 
 @dataclass(slots=True)
 class FolderContent:
-    """Paths per worker. `logs` are in reading order: the instance before comes first.
+    """Paths per worker. `logs` are in reading order: the previous instance comes first.
 
-    `rank_logs` are in the order of attempts and local ranks, `dumps` are flight-recorder dumps. `links` are files that
-    are symbolic links and were left out; `omitted` are workers with more files than are read; `unreadable` are folders
-    that could not be looked into, with the reason.
+    `rank_logs` are sorted by attempt and local rank, `dumps` are flight-recorder dumps. `links` are symbolic links,
+    which are skipped; `omitted` are workers with too many files; `unreadable` are folders that cannot be listed, with
+    the reason.
     """
 
     logs: dict[str, list[str]] = field(default_factory=dict)
@@ -80,17 +80,17 @@ class FolderContent:
     unreadable: list[tuple[str, str]] = field(default_factory=list)
 
     def note(self, error: OSError) -> None:
-        """A folder below could not be looked into."""
+        """Notes a subfolder that cannot be listed."""
         self.unreadable.append((str(error.filename), error.strerror or Message("cannot be read")))
 
 
 def is_tag(word: str) -> bool:
-    """Whether a word between dots of a log's name is a tag in every folder, and never a part of the worker's name."""
+    """Whether a dot-separated word of a log's name is always a tag, never a part of the worker's name."""
     return word in _KNOWN_TAGS or _PART.fullmatch(word) is not None
 
 
 def part_of(stem: str, file: str) -> int | None:
-    """The number of the part of a recorded log, from 1, for a file of the worker `stem`; None if it is not one."""
+    """The segment number, from 1, of `file` in the recorded log of the worker `stem`; None if it is not one."""
     if file == f"{stem}.ts.log":
         return 1
     found = _PART.fullmatch(file[len(stem) + 1 : -len(".ts.log")])
@@ -143,9 +143,9 @@ def _platform_file(entry: os.DirEntry[str], found: FolderContent) -> None:
 
 
 def group(names: Sequence[str]) -> dict[str, list[str]]:
-    """File names of logs by worker, workers in natural order, each one's files in reading order.
+    """Log file names by worker, workers in natural order, files in reading order.
 
-    `NAME.ts.log` is `NAME.log` again, with time stamps: it is read instead. `NAME.part-2.ts.log` goes on behind it.
+    `NAME.ts.log` is the same log as `NAME.log` with time stamps, and replaces it. `NAME.part-2.ts.log` continues it.
     """
     present = set(names)
     workers: dict[str, dict[str, list[str]]] = {}
@@ -169,7 +169,7 @@ def _reading_order(tag: str) -> tuple[int, int, str]:
 
 
 def _worker_of(name: str, present: set[str]) -> tuple[str, tuple[str, ...]]:
-    """Worker and tags: `w-0.previous.ts.log` gives `w-0` and both; host names may hold dots."""
+    """Worker and tags of a log: `w-0.previous.ts.log` gives `w-0` and both tags; host names may contain dots."""
     worker = name.removesuffix(".log")
     tags: list[str] = []
     while True:
@@ -181,12 +181,12 @@ def _worker_of(name: str, present: set[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _preferred(names: Sequence[str]) -> str:
-    """Of one log with and without time stamps, the one with them."""
+    """The variant of a log with time stamps, if there is one."""
     return next((name for name in names if "ts" in name.split(".")[1:-1]), names[0])
 
 
 def _collected(files: str, found: FolderContent) -> Iterator[tuple[str, str]]:
-    """Folders `NAME_tmp` and `NAME_elastic` in `files`."""
+    """Worker names and paths of the folders `NAME_tmp` and `NAME_elastic` in `files`."""
     try:
         with os.scandir(files) as entries:
             folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -199,7 +199,7 @@ def _collected(files: str, found: FolderContent) -> Iterator[tuple[str, str]]:
 
 
 def _files_below(root: str, worker: str, content: FolderContent) -> bool:
-    """Add the worker's files below `root`, in the order of their paths; False if a limit was reached."""
+    """Adds the worker's files below `root`, sorted by path; False if a bound was reached."""
     errors: list[str] = []
     logs: list[RankLogFile] = []
     dumps: list[str] = []
@@ -237,7 +237,7 @@ def _files_below(root: str, worker: str, content: FolderContent) -> bool:
 
 
 def _rank_log(folder: str, name: str) -> RankLogFile | None:
-    """The log of a process that lies in `folder`."""
+    """The rank log `name` in `folder`; None if it is not one."""
     stream = _RANK_LOGS.get(name)
     if stream is None:
         return None

@@ -1,7 +1,7 @@
-"""Separate the workers in a log without prefixes by the host that torchelastic's summaries name.
+"""Splits a log without prefixes by worker, using the host named in torchelastic's summaries.
 
-Each agent prints one summary, about its worker. Lines outside of summaries name no host: they are assigned to the
-following summary that fits best, or stay unassigned.
+Each agent prints one summary of its worker. Lines outside summaries name no host: they are assigned to the following
+summary that fits best, or stay unassigned.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from atlctl.diagnosis.logline import Origin
 from atlctl.diagnosis.torchelastic import AgentNote, NoteKind, Summary
 
 _POD_DOMAIN = re.compile(r"([^.]{1,63})\.[^.]{1,63}\.[^.]{1,63}\.svc(?:\..{1,200})?")
-#: The lists of facts whose entries have a line.
+#: The list fields of LogFacts whose entries have line numbers.
 _LISTS = ("summaries", "notes", "traces", "collectives", "identities", "hits")
 
 
 def merged(first: LogFacts, second: LogFacts) -> LogFacts:
-    """Merge the facts of two logs of one worker, in the order of their lines."""
+    """Merges the facts of two logs of one worker, in the order of their lines."""
     late, early = (first, second) if first.last_line > second.last_line else (second, first)
     made = replace(
         late,
@@ -42,9 +42,9 @@ def merged(first: LogFacts, second: LogFacts) -> LogFacts:
 
 
 def of_ranks(tasks: Mapping[int, LogFacts], launcher: LogFacts) -> LogFacts | None:
-    """One log of those of a launcher's tasks and its own lines, if each task is the rank of its number; else None.
+    """Merges the logs of a launcher's tasks and its own lines, if each task is the rank of its number; else None.
 
-    Tasks are not ranks if torchrun runs in them, or if their own lines name other ranks.
+    Tasks are not ranks if torchrun runs in them, or if their lines name other ranks.
     """
     made = replace(launcher, before={})
     tails: list[PlainLine] = []
@@ -75,7 +75,7 @@ def of_ranks(tasks: Mapping[int, LogFacts], launcher: LogFacts) -> LogFacts | No
 
 
 def by_host(found: LogFacts, rest: str) -> Mapping[str, LogFacts]:
-    """`found` by host; under `rest` the facts without a host."""
+    """Splits `found` by host; facts without a known host are under `rest`."""
     named = [(summary, host) for summary in found.summaries if (host := _host(summary))]
     hosts = dict.fromkeys(host for _, host in named)
     if not hosts:
@@ -98,7 +98,7 @@ def by_host(found: LogFacts, rest: str) -> Mapping[str, LogFacts]:
 
 
 def _empty(found: LogFacts) -> LogFacts:
-    """The facts that are true of every part: times of lines, the zone, how the log ends."""
+    """A copy with only the facts that hold for every part: line times, the time zone, the end of the log."""
     made = replace(found, events={}, before={}, tail=())
     for name in _LISTS:
         setattr(made, name, [])
@@ -106,14 +106,14 @@ def _empty(found: LogFacts) -> LogFacts:
 
 
 def _host(summary: Summary) -> str | None:
-    """The agent's host. Kubernetes' name of a pod (`POD.SERVICE.NAMESPACE.svc.DOMAIN`) is cut to the pod's."""
+    """The agent's host. A pod's DNS name (`POD.SERVICE.NAMESPACE.svc.DOMAIN`) is cut to the pod's name."""
     host = next((entry.host for entry in summary.entries if entry.host), None)
     pod = _POD_DOMAIN.fullmatch(host) if host else None
     return pod[1] if pod else host
 
 
 def _behind(line_no: int, named: Sequence[tuple[Summary, str]]) -> Iterator[str]:
-    """Hosts of the summaries behind a line, the nearest first."""
+    """Hosts of the summaries after a line, the nearest first."""
     return (host for summary, host in named if summary.line_no >= line_no)
 
 
@@ -122,7 +122,7 @@ def _holds(summary: Summary, rank: int | None) -> bool:
 
 
 def _host_of_note(note: AgentNote, named: Sequence[tuple[Summary, str]]) -> str | None:
-    """An agent that died of a signal or of the rendezvous prints no summary: such a note is none of theirs."""
+    """The host that a note belongs to; None for an agent that prints no summary (killed, or failed in rendezvous)."""
     if note.kind in (NoteKind.SIGNALLED, NoteKind.RENDEZVOUS):
         return None
     same = [

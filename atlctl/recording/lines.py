@@ -1,6 +1,6 @@
-"""Lines of a saved log, of any size, with little memory.
+"""Reads the lines of a saved log of any size with bounded memory.
 
-Also undone here is what collectors add to every line: kubectl's time stamps and the kubelet's CRI format.
+It also strips kubectl's time stamps and the kubelet's CRI tags, which log collectors add to every line.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from atlctl.diagnosis.logline import LINE_LIMIT
 from atlctl.i18n import Message
 from atlctl.jobs.errors import UsageError
 
-#: Bytes that are read at once: the fastest size for the scanner.
+#: Bytes per read; the scanner is fastest with this size.
 CHUNK = 256 * 1024
-#: A line that goes on is held up to this size, then only its visible part.
+#: An unfinished line is held up to this size; of a longer one, only the visible part is kept.
 _HELD = 4 * LINE_LIMIT
 
-#: RFC 3339 with any fraction, as `kubectl logs --timestamps` and the kubelet put it in front.
+#: RFC 3339 with any fraction, as `kubectl logs --timestamps` and the kubelet prepend it.
 _STAMP = re.compile(rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ")
-#: After the stamp, in the kubelet's own files: the stream, and F for a full line, P for a piece of one.
+#: After the stamp, in the kubelet's files: the stream, and F for a full line or P for a partial one.
 _CRI = re.compile(rb"(?:stdout|stderr) ([FP]) ?")
 
-#: Hints if a file is not a log.
+#: Hints for a file that is not a log.
 NAME_A_LOG = Message("name a log, a folder of logs, or - for standard input")
 _UNPACK = Message("unpack it, then: atlctl {command} --from FOLDER")
 _UTF16 = Message("UTF-16 text"), "iconv -f UTF-16 -t UTF-8"
-#: First bytes of files that are not text -> their kind, and the program that converts them to text, or another hint.
+#: First bytes of files that are not text -> the file type, and the program that converts it to text, or another hint.
 _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", Message("gzip data"), "zcat"),
     (b"\x28\xb5\x2f\xfd", Message("zstd data"), "zstdcat"),
@@ -36,16 +36,15 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"\xfe\xff", *_UTF16),
 )
 _TAR = (257, b"ustar")
-#: Control bytes that logs do not hold: C0 without NUL (holes), backspace, tab, newlines, form feed, escape.
+#: Control bytes that logs do not contain: C0 without NUL (holes), backspace, tab, newlines, form feed, escape.
 _JUNK = bytes(code for code in range(1, 32) if code not in (8, 9, 10, 12, 13, 27))
-#: Random bytes are junk to a tenth; of a text's sample so much may be.
+#: The largest share of such bytes in text; in random data it is about a tenth.
 _JUNK_SHARE = 0.03
 _SAMPLE = 65_536
 
 
 def not_text(start: bytes) -> tuple[str, str] | None:
-    """The kind of a file that begins with `start` and is not a log, and the hint or the program that converts it to
-    text (see `no_log`); None for text.
+    """The file type, and the conversion program or a hint (see `no_log`), if `start` is not text; None for text.
 
     NUL bytes alone prove nothing: a log that several processes overwrote has holes.
     """
@@ -62,17 +61,17 @@ def not_text(start: bytes) -> tuple[str, str] | None:
 
 
 def no_log(what: tuple[str, str], shown: str, path: str, command: str) -> UsageError:
-    """The error for the file `path` that is `what` (see `not_text`); `command` of atlctl was to read it."""
+    """The error for `path`, a file of the type `what` (see `not_text`), given to the atlctl command `command`."""
     name, way = what
     hint = way.filled(command=command) if isinstance(way, Message) else f"{way} {path} | atlctl {command} --from -"
     return UsageError(Message("{path} is not a log but {what}", path=shown, what=name), hint)
 
 
 class LineReader:
-    """Cuts chunks into lines without their newline. Of a line that is too long only what a terminal shows is kept.
+    """Splits chunks into lines without their newline. Of a line that is too long, only the visible part is kept.
 
-    `holes` counts lines with NUL bytes in front of them: where several processes write to one file without appending,
-    each leaves such gaps for the others' bytes.
+    `holes` counts lines that begin with NUL bytes: if several processes write to one file without appending, each
+    leaves such gaps for the others' bytes.
     """
 
     def __init__(self) -> None:
@@ -94,7 +93,7 @@ class LineReader:
         return [self._tidy(line) for line in lines]
 
     def finish(self) -> list[bytes]:
-        """The last line, if it had no newline."""
+        """The last line, if it has no newline."""
         tail, self._tail = self._tail, b""
         return [self._tidy(tail)] if tail else []
 
@@ -106,31 +105,31 @@ class LineReader:
 
 
 def _visible(line: bytes) -> bytes:
-    """The part after the last carriage return that does not end the line, truncated as for the parser."""
+    """The part that a parser needs: the text after the last inner carriage return, cut to `LINE_LIMIT`."""
     cut = line.rfind(b"\r", 0, len(line.rstrip(b"\r")))
     return line[cut + 1 :].lstrip(b"\0")[:LINE_LIMIT]
 
 
 def unstamped(line: bytes) -> bytes:
-    """The line without the stamp in front of it."""
+    """The line without its leading time stamp."""
     stamp = _STAMP.match(line) if line[:2] == b"20" else None
     return line[stamp.end() :] if stamp else line
 
 
 class Uncri:
-    """Takes the kubelet's CRI tags off the lines of one log, and joins the pieces of a line. The stamp stays."""
+    """Strips the kubelet's CRI tags from the lines of one log, and joins partial lines. Keeps the time stamp."""
 
     def __init__(self) -> None:
         self._pieces = b""
 
     @staticmethod
     def made(line: bytes) -> bool:
-        """Whether a line is in the kubelet's format."""
+        """Whether a line has the CRI format."""
         stamp = _STAMP.match(line)
         return stamp is not None and _CRI.match(line, stamp.end()) is not None
 
     def __call__(self, line: bytes) -> bytes | None:
-        """The line as the worker printed it, behind its stamp; None for a piece, which comes with its line's rest."""
+        """The stamp and the line as the worker printed it; None for a partial line, which is held for its rest."""
         if line[:2] != b"20" or (stamp := _STAMP.match(line)) is None:
             return line
         end = stamp.end()
@@ -148,6 +147,6 @@ class Uncri:
         return text
 
     def finish(self) -> bytes | None:
-        """Pieces whose line never ended."""
+        """The held pieces of an unfinished line."""
         rest, self._pieces = self._pieces, b""
         return rest or None

@@ -1,4 +1,4 @@
-"""`atlctl.json` of an evidence folder: the job and its workers as their platform saw them. Version 1.
+"""Reads `atlctl.json` of an evidence folder: the job and its workers as the platform reports them. Version 1.
 
     {"version": 1,
      "job": {"name", "kind", "uid", "state", "namespace", "expected_workers", "command"},
@@ -7,8 +7,8 @@
                   "gpus": [{"local_rank", "index", "uuid", "pci"}]}],
      "streams": [names of logs in the folder that hold the lines of many workers]}
 
-Only `version`, `workers` and a worker's `name` must be there; null counts as missing, unknown fields are ignored. Times
-are RFC 3339, or seconds since the epoch. Texts are unchanged; they are sanitised when they are shown.
+Only `version`, `workers` and a worker's `name` are required; null counts as missing, unknown fields are ignored. Times
+are RFC 3339, or seconds since the epoch. Texts are not sanitized here: the output does that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HINT = Message("repair it or move it away; the logs can be read without it")
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """The job. `expected_workers` is how many it should have, `command` what its workers run."""
+    """The job. `expected_workers` is the intended number of workers, `command` the command that they run."""
 
     name: str = ""
     kind: str = ""
@@ -45,7 +45,7 @@ class JobInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """One worker. `index` is its place in the job's order; times are seconds since the epoch."""
+    """One worker. `index` is its position in the job; times are seconds since the epoch."""
 
     name: str
     index: int
@@ -59,7 +59,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of the file. `workers` are in its order. `streams` are files with the lines of many workers."""
+    """The contents of the file. `workers` are in file order. `streams` are logs with lines of several workers."""
 
     job: JobInfo
     workers: tuple[WorkerInfo, ...]
@@ -67,7 +67,7 @@ class Manifest:
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """The manifest of the bytes of the file. Raises UsageError that names the field."""
+    """Parses the manifest. Raises UsageError that names the invalid field."""
     if len(data) > SIZE_LIMIT:
         raise _wrong("", Message("larger than {limit} bytes", limit=SIZE_LIMIT))
     try:
@@ -147,7 +147,7 @@ def _gpu(fields: _Fields) -> GpuIdentity:
 
 
 class _Fields:
-    """The fields of one object, each with its type. Whatever is wrong names the path to it."""
+    """Typed access to the fields of one object. Errors name the path of the field."""
 
     def __init__(self, value: object, path: str) -> None:
         if not isinstance(value, dict):
@@ -184,7 +184,7 @@ class _Fields:
         return found
 
     def state(self) -> State:
-        """A state that this version does not know counts as unknown."""
+        """The state; one that this version does not know counts as unknown."""
         value = self.text("state")
         return State(value) if value in list(State) else State.UNKNOWN
 
@@ -197,7 +197,7 @@ class _Fields:
         return value
 
     def texts(self, key: str) -> list[str]:
-        """A list of texts, without empty ones."""
+        """A list of texts; empty ones are dropped."""
         found = [_Fields({"": value}, f"{self._at(key)}[{at}]").text("") for at, value in enumerate(self.items(key))]
         return [text for text in found if text]
 

@@ -1,7 +1,7 @@
 """Reads saved logs, error files and standard input as the evidence of a job's workers.
 
-Everything is streamed: memory does not grow with the log. Lines are counted over all logs, so that one number
-identifies a line of a file.
+Logs are streamed: memory use does not grow with their size. Lines are numbered over all logs, so that one number
+identifies the file and the line.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from atlctl.recording.lines import CHUNK, NAME_A_LOG, no_log, not_text
 from atlctl.recording.manifest import SIZE_LIMIT as MANIFEST_LIMIT
 from atlctl.recording.manifest import Manifest, read_manifest
 
-#: The worker of lines that cannot be assigned.
+#: The worker of lines that cannot be assigned to one.
 INPUT = "input"
-#: Standard input, as it is named in messages.
+#: The path that means standard input.
 STDIN = "-"
 #: Workers in one merged log; lines of further ones count as `INPUT`.
 MAX_WORKERS = 10_000
-#: Bytes of a merged log that are read before its prefix is decided.
+#: Bytes at the start of a log that are read to detect its prefix.
 _SAMPLE = 512 * 1024
-#: A recorder's stamps are in UTC, so that the order of their bytes is that of time; seconds are exact enough.
+#: A recorder's stamp. All are in UTC, so comparing bytes compares times; seconds are precise enough.
 _STAMP = re.compile(rb"(?:^|\n)(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d+Z ")
-#: Bytes in which a line with a stamp is looked for, and the distance to a line's place that is near enough.
+#: Binary search in a log: bytes that are searched for a stamp, and the precision in bytes.
 _WINDOW, _NEAR = 1 << 16, 1 << 18
 
 
@@ -53,7 +53,7 @@ _WINDOW, _NEAR = 1 << 16, 1 << 18
 class SavedLog:
     """One log that was read. `first` is the number of its first line over all logs, from 1.
 
-    `skipped`: lines before that, which were not read.
+    `skipped`: the number of lines before it that were not read.
     """
 
     path: str
@@ -65,21 +65,21 @@ class SavedLog:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The evidence read. `told` is how workers were identified. `problems`: parts that could not be read.
+    """The evidence that was read. `problems`: inputs that could not be read.
 
-    `remarks` are sentences for the user. `cut` are workers of whose logs only the end was read.
+    `remarks` are sentences for the user. `cut` are workers with logs of which only the end was read.
     """
 
     job: JobEvidence
     logs: tuple[SavedLog, ...]
     error_files: int
-    told: tuple[Told, ...]
+    told: tuple[Told, ...]  # how workers were identified
     problems: tuple[AtlctlError, ...]
     remarks: tuple[str, ...]
     cut: frozenset[str] = frozenset()
 
     def place(self, line_no: int) -> tuple[str, int]:
-        """The file and the line in it (from 1) of a line number of the evidence."""
+        """The file, and the line number in it (from 1), for a line number of the evidence."""
         log = self.logs[max(0, bisect_right(self.logs, line_no, key=lambda log: log.first) - 1)]
         return log.path, line_no - log.first + 1 + log.skipped
 
@@ -95,10 +95,10 @@ def read_saved(
 ) -> Saved:
     """Reads files, folders and `-` (the descriptor `stdin`).
 
-    `ends`: of each worker's log in a folder only the last part. `count` gets the number of bytes of each read.
+    `ends`: read only the end of each worker's log in a folder. `count` is called with the number of bytes of each read.
 
-    Raises UsageError (not a log, or named twice), NothingMatched (missing, empty, no logs in a folder), NotAllowed
-    (not readable), AtlctlError (a read failed); one unreadable log among others is a problem instead.
+    Raises UsageError (not a log, or named twice), NothingMatched (missing, empty, no logs in a folder), NotAllowed (no
+    permission), AtlctlError (a read failed). An unreadable log among others is only added to `problems`.
     """
     reader = _EvidenceReader(matcher, error_files, stdin, many=len(paths) > 1, ends=ends, count=count)
     if len({os.path.normpath(path) for path in paths}) < len(paths):
@@ -132,12 +132,12 @@ def _is_folder(path: str) -> bool:
 
 
 def shown_path(path: str) -> str:
-    """A path as messages name it."""
+    """A path as shown in messages."""
     return Message("standard input") if path == STDIN else path
 
 
 def mapped(error: OSError, path: str) -> AtlctlError:
-    """A failed read in the project's error tree."""
+    """Converts the OSError of a failed read to an AtlctlError."""
     shown = shown_path(path)
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
         return NothingMatched(Message("{path}: {why}", path=shown, why=error.strerror), NAME_A_LOG)
@@ -152,9 +152,9 @@ def mapped(error: OSError, path: str) -> AtlctlError:
 class _EvidenceReader:
     """Collects evidence.
 
-    `many`: several paths were named, so that a file's name is its worker's. `named`: readers of logs of one worker, of
-    which `streams` may contain others' lines, too, and `shared` does; `split`: readers of workers identified from
-    lines, some of them `tasks` of a launcher. `read`: workers with a log that was read.
+    `many`: several paths were given, so a file's name is that of its worker. `named`: log readers by file; `streams`
+    of them may hold lines of several workers, and `shared` do. `split`: log readers of workers that were identified by
+    their lines, some of them `tasks` of a launcher. `read`: workers with a log that was read.
     """
 
     matcher: Matcher
@@ -215,7 +215,7 @@ class _EvidenceReader:
         self.remarks += [Message("{path}: {why}", path=path, why=why) for path, why in content.unreadable]
 
     def _wanted(self, paths: Sequence[str], name: str) -> list[tuple[str, int]]:
-        """Files of a log, and how many bytes of each are left out."""
+        """Files of a log, and the number of bytes to skip at the start of each."""
         if self.ends is None:
             return [(path, 0) for path in paths if os.path.lexists(path)] or [(path, 0) for path in paths]
         wanted, cut = self.ends.of(paths)
@@ -224,7 +224,7 @@ class _EvidenceReader:
         return wanted
 
     def add_stream(self, path: str, name: str) -> None:
-        """One file, or standard input, that may hold many workers' lines."""
+        """Reads one file, or standard input, that may hold lines of several workers."""
         name = name if self.many else INPUT
         self.streams.add(name)
         self._keep_going(partial(self._read_file, path, name, alone=False))
@@ -236,9 +236,9 @@ class _EvidenceReader:
             self.problems.append(problem)
 
     def _read_file(self, path: str, name: str, *, alone: bool, skip: int = 0) -> None:
-        """`alone`: every line is of the worker `name`. `skip`: bytes, up to the end of a line, that are left out."""
+        """`alone`: every line is of the worker `name`. `skip`: bytes to skip, up to the end of a line."""
         try:
-            # Standard input stays open: it is not ours.
+            # Standard input belongs to the caller and stays open.
             fd = self.stdin if path == STDIN else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 self._read_open(fd, path, name, alone, skipped=_skip_lines(fd, skip) if skip else 0)
@@ -280,7 +280,7 @@ class _EvidenceReader:
             self.remarks.append(Message("{path} {problem}", path=path, problem=wrong))
 
     def _read_rank_log(self, item: RankLogFile, name: str) -> None:
-        """torchelastic's own file of one process: read by itself, its lines are counted like those of a log."""
+        """Reads torchelastic's log of one rank into its own reader; its lines are numbered like those of other logs."""
         reader = LogReader(self.matcher)
         fd = _open_file(item.path)
         try:
@@ -292,7 +292,7 @@ class _EvidenceReader:
         )
 
     def _read_dump(self, path: str, name: str) -> None:
-        """A flight recorder's dump."""
+        """Reads a flight-recorder dump."""
         dump, reason = parse_dump(_whole_file(path, DUMP_LIMIT), os.path.basename(path))
         if dump is None:
             self.remarks.append(Message("{path}: {why}", path=path, why=reason))
@@ -316,7 +316,7 @@ class _EvidenceReader:
             self.records.setdefault(name, {})[path] = record
 
     def reader(self, name: str, how: Told | None) -> LogReader:
-        """The reader of one worker that has its own file, or (`how`) was identified from lines."""
+        """The reader of a worker that has a separate file (`how` is None), or was identified by its lines."""
         if how is None:
             if name not in self.named:
                 self.named[name] = LogReader(self.matcher)
@@ -331,7 +331,7 @@ class _EvidenceReader:
         return self.split[name]
 
     def mixed(self, name: str) -> None:
-        """The log of `name` holds other workers' lines as well."""
+        """Notes that the log of `name` also holds lines of other workers."""
         self.shared.add(name)
 
     def result(self, paths: Sequence[str]) -> Saved:
@@ -365,12 +365,12 @@ class _EvidenceReader:
                 continue
             own = reader.facts()
             if name in self.shared and not own.said:
-                continue  # lines without a prefix, and they say nothing
+                continue  # its lines without a prefix hold no facts
             parts: Mapping[str, LogFacts] = {name: own}
             if name in self.streams and own.said:
                 parts = by_host(own, name)
                 if len(parts) == 1 and name != INPUT:
-                    parts = {name: own}  # the same as the file's name
+                    parts = {name: own}  # one worker only: keep the file's name
                 elif set(parts) != {name}:
                     self.told["host"] = None
             for worker, part in parts.items():
@@ -378,7 +378,7 @@ class _EvidenceReader:
         return found
 
     def _job(self, found: Mapping[str, LogFacts]) -> JobEvidence:
-        """The workers that have a log, in the order of the manifest where it knows them all, else of their names."""
+        """The workers that have a log, in the manifest's order if it lists them all, else by name."""
         known = {item.name: item for item in self.manifest.workers} if self.manifest else {}
         pods = {item.pod: item.name for item in known.values() if item.pod}
         job = self.manifest.job.name if self.manifest else ""
@@ -412,7 +412,7 @@ class _EvidenceReader:
 
 
 def _open_file(path: str) -> int:
-    """A file of a folder that comes from anywhere: no link, and opening it never waits. Raises AtlctlError."""
+    """Opens a file of an untrusted folder: never follows a link, never blocks. Raises AtlctlError."""
     try:
         return os.open(path, READ_FLAGS)
     except OSError as error:
@@ -420,7 +420,7 @@ def _open_file(path: str) -> int:
 
 
 def _whole_file(path: str, limit: int) -> bytes:
-    """Its bytes, one more than `limit` of a larger file. Raises AtlctlError."""
+    """The bytes of a file; of a larger file, the first `limit` + 1. Raises AtlctlError."""
     fd = _open_file(path)
     try:
         return _start(lambda size: os.read(fd, size), limit + 1)
@@ -431,9 +431,9 @@ def _whole_file(path: str, limit: int) -> bytes:
 
 
 def _skip_lines(fd: int, size: int) -> int:
-    """Goes behind the line in which `size` bytes end; returns how many lines that are."""
+    """Skips `size` bytes and the rest of the line in which they end; returns the number of skipped lines."""
     lines = 0
-    left = size - 1  # where these end with a line, no more than these are left out
+    left = size - 1  # if `size` bytes end with a newline, the next line is not skipped
     while left > 0 and (data := os.read(fd, min(left, 1 << 20))):
         lines += data.count(b"\n")
         left -= len(data)
@@ -446,7 +446,7 @@ def _skip_lines(fd: int, size: int) -> int:
 
 
 def _start(read: Callable[[int], bytes], size: int) -> bytes:
-    """The first `size` bytes: a pipe gives them in pieces."""
+    """Reads the first `size` bytes; a pipe returns them in pieces."""
     data = read(min(size, CHUNK))
     while data and len(data) < size and (more := read(size - len(data))):
         data += more
@@ -454,7 +454,7 @@ def _start(read: Callable[[int], bytes], size: int) -> bytes:
 
 
 def check_logs(content: FolderContent, path: str) -> None:
-    """Raises NothingMatched if there is nothing to read in the folder `path`."""
+    """Raises NothingMatched if the folder `path` has no logs and no error files."""
     if content.logs or content.error_files or content.rank_logs:
         return
     why = Message("no logs in it")
@@ -467,18 +467,18 @@ def check_logs(content: FolderContent, path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The part of each worker's log that is read: at least the last `share` bytes, and all lines since a time.
+    """The part of each worker's log to read: at least the last `share` bytes, and all lines printed since `since`.
 
-    `since` in seconds since the epoch; None if only bytes count. It applies to logs with timestamps.
+    `since` is in seconds since the epoch, None for no such limit. It is used only for logs with time stamps.
     """
 
     share: int
     since: float | None = None
 
     def of(self, paths: Sequence[str]) -> tuple[list[tuple[str, int]], bool]:
-        """Files of one log that are there, oldest first, and the bytes of each to leave out; whether anything is.
+        """Existing files of one log, oldest first, with the bytes of each to skip; and whether anything is skipped.
 
-        A recorder that goes on removes the oldest file from time to time.
+        A running recorder removes the oldest file from time to time.
         """
         there = [path for path in paths if os.path.lexists(path)] or list(paths)
         begin = None if self.since is None else f"{datetime.fromtimestamp(self.since, UTC):%Y-%m-%dT%H:%M:%S}".encode()
@@ -497,7 +497,7 @@ class Ends:
 
 
 def _before(path: str, begin: bytes) -> int:
-    """Bytes of a file that were printed before `begin`, some fewer; 0 where its lines have no stamps."""
+    """The number of bytes of a file printed before `begin`, rounded down; 0 if its lines have no time stamps."""
     fd = os.open(path, READ_FLAGS)
     try:
         low, high = 0, os.fstat(fd).st_size

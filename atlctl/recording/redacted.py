@@ -1,8 +1,8 @@
-"""A report's folder or archive, filled with saved evidence whose secrets are hidden on the way in.
+"""Writes saved evidence to a report's folder or archive and redacts secrets before they reach the disk.
 
-Secrets reach no disk. Everything goes in through the folder's descriptor; names from workers never choose a path.
-`errors --from` reads the result like the original evidence. A report that is not whole never has its name, and the same
-files give the same archive.
+All files are created through the folder's descriptor; names from workers never choose a path. `errors --from` reads a
+report like the original evidence. An incomplete report never gets its final name, and the same files give the same
+archive.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from atlctl.recording.save import EvidenceSource, Folder, closing
 from atlctl.render.redact import HIDDEN, LITERALS, Kind, Redactor, redact_json, redact_json_bytes, redact_text
 from atlctl.render.sanitize import clean
 
-#: Bytes of all logs. Of more, each gives its end, as much as is left for it.
+#: Bytes of all logs together. If they are larger, only the end of each is kept.
 LIMIT = 1 << 30
 SMOKE = "smoke.json"
 SAVE_SMOKE = Message("save one: atlctl smoke JOB -o json > smoke.json")
 SMOKE_LIMIT = 32 << 20
 _TOO_LARGE = Message("the size limit of all logs is reached")
 CHUNK = 256 * 1024
-#: A line of a log that goes on is treated in pieces of this size.
+#: A longer line is redacted in pieces of this size.
 _LINE = 1 << 20
 SUFFIXES = (".tar.gz", ".tgz")
 _ELSEWHERE = Message("name a new folder, or a new file that ends in .tar.gz, with --out")
@@ -57,7 +57,7 @@ _ELSEWHERE = Message("name a new folder, or a new file that ends in .tar.gz, wit
 
 @dataclass(slots=True)
 class Copied:
-    """`logs`: the copied logs. `missing`: missing or incomplete evidence, and why (untrusted text)."""
+    """The number of copied `logs`. `missing`: missing or incomplete items and the reason (hostile text)."""
 
     logs: int = 0
     missing: list[tuple[str, str]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Copied:
 
 
 def copy_folder(path: str, folder: ReportFolder, *, error_files: bool = True, limit: int = LIMIT) -> Copied:
-    """The evidence in the folder `path`. Raises NothingMatched where no log or error file is there, AtlctlError."""
+    """Copies the evidence in the folder `path`. Raises NothingMatched if it has no log or error file, AtlctlError."""
     try:
         content = look(path, error_files=error_files)
     except OSError as error:
@@ -100,16 +100,16 @@ def copy_folder(path: str, folder: ReportFolder, *, error_files: bool = True, li
     try:
         put_smoke(folder, read_smoke(os.path.join(path, SMOKE)))
     except FileNotFoundError:
-        pass  # most have none
+        pass  # optional
     except (OSError, AtlctlError) as error:
         done.miss(SMOKE, error)
     return done
 
 
 def copy_files(paths: Sequence[str], folder: ReportFolder, *, stdin: int = 0, limit: int = LIMIT) -> Copied:
-    """Single logs, and `-`. Each may contain many workers' lines; the folder's `atlctl.json` says so.
+    """Copies single logs, and `-`. `atlctl.json` marks them as logs that may hold lines of several workers.
 
-    Raises UsageError if two would have one name, or one is not a log; AtlctlError if none can be read.
+    Raises UsageError if two have the same name or one is not a log, AtlctlError if no log can be read.
     """
     done = Copied()
     names: dict[str, str] = {}
@@ -141,9 +141,9 @@ def copy_files(paths: Sequence[str], folder: ReportFolder, *, stdin: int = 0, li
 
 
 def _copy_stream(path: str, name: str, folder: ReportFolder, done: Copied, stdin: int, limit: int) -> None:
-    """One file that the user has named: a link, or a pipe, will do. Of a pipe the first part is kept, else the last.
+    """Copies one file that the user named; links and pipes are allowed. Raises UsageError if it is not a log, OSError.
 
-    Raises UsageError if it is not a log, OSError.
+    Of a file larger than `limit` the end is kept, of a pipe the start.
     """
     fd = stdin if path == STDIN else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     shown = shown_path(path)
@@ -169,7 +169,7 @@ def _chunks_within(fd: int, limit: int, shown: str, done: Copied) -> Iterator[by
     regular = stat.S_ISREG(found.st_mode)
     left = limit
     if regular and found.st_size - os.lseek(fd, 0, os.SEEK_CUR) > limit:
-        yield os.read(fd, CHUNK).split(b"\n", 1)[0] + b"\n"  # its format is detected from its start
+        yield os.read(fd, CHUNK).split(b"\n", 1)[0] + b"\n"  # the first line shows the format
         skip_to(fd, found.st_size - limit)
         done.missing.append((shown, Message("only its last {size} MiB", size=limit >> 20)))
         left += CHUNK
@@ -184,7 +184,7 @@ def _chunks_within(fd: int, limit: int, shown: str, done: Copied) -> Iterator[by
 def _copy_logs(
     logs: Sequence[Sequence[tuple[str, Sequence[str]]]], folder: ReportFolder, done: Copied, limit: int
 ) -> None:
-    """Logs of which each may be in several files, in reading order. Each log gets the same room, for its last lines."""
+    """Copies logs, each in one or more files in reading order. Of large logs the end is kept, up to an equal share."""
     sizes = {path: _size(path) for log in logs for path, _ in log}
     room = fair([sum(sizes[path] for path, _ in log) for log in logs], limit)
     for log in logs:
@@ -218,7 +218,7 @@ def _copy_logs(
 
 
 def fair(sizes: Iterable[int], limit: int) -> int:
-    """How much each may take at most, so that all together take no more than `limit`."""
+    """The largest size for each item so that the total is at most `limit`."""
     left, waiting = limit, sorted(sizes)
     while waiting:
         share = left // len(waiting)
@@ -236,7 +236,7 @@ def _size(path: str) -> int:
 
 
 def _copy_files(root: str, content: FolderContent, folder: ReportFolder, done: Copied) -> None:
-    """Copy the files of the workers' processes, under the same paths."""
+    """Copies error files and flight-recorder dumps, with the same paths."""
     for path in [path for paths in content.error_files.values() for path in paths]:
         try:
             put_error_file(folder, _below(root, path), read_bytes(path, ERROR_FILE_LIMIT))
@@ -254,12 +254,12 @@ def _below(root: str, path: str) -> list[str]:
 
 
 def put_error_file(folder: ReportFolder, parts: Sequence[str], data: bytes) -> None:
-    """Raises OSError."""
+    """Writes an error file, redacted. Raises OSError."""
     folder.put(parts, redact_json_bytes(data, folder.found))
 
 
 def _put_dump(folder: ReportFolder, parts: Sequence[str], data: bytes) -> None:
-    """A pickle cannot be changed without harm: one in which something would be hidden is left out. Raises OSError."""
+    """Writes a dump. A pickle cannot be redacted: one with a secret is rejected. Raises OSError."""
     if data[:1] in (b"{", b"["):
         folder.put(parts, redact_json_bytes(data, folder.found))
         return
@@ -271,7 +271,7 @@ def _put_dump(folder: ReportFolder, parts: Sequence[str], data: bytes) -> None:
 
 
 def _put_manifest(folder: ReportFolder, data: bytes) -> None:
-    """Workers are renamed like their copies. A file that is not a manifest is copied line by line. Raises OSError."""
+    """Writes the manifest, with workers named like their copies. An invalid one is redacted as text. Raises OSError."""
     try:
         found = redact_json(json.loads(data), folder.found)
         for worker in found["workers"]:
@@ -283,7 +283,7 @@ def _put_manifest(folder: ReportFolder, data: bytes) -> None:
 
 
 def _put_lines(path: str, name: str, folder: ReportFolder) -> None:
-    """JSON lines, each by itself. Raises OSError."""
+    """Copies a file of JSON lines and redacts each line. Raises OSError."""
     with open(regular(os.open(path, READ_FLAGS), path), "rb") as file:
         out = folder.create_below([name])
         try:
@@ -294,7 +294,7 @@ def _put_lines(path: str, name: str, folder: ReportFolder) -> None:
 
 
 def put_smoke(folder: ReportFolder, data: Any) -> None:
-    """Write the document of `smoke -o json`. Raises OSError."""
+    """Writes the data of `smoke -o json`, redacted. Raises OSError."""
     folder.put([SMOKE], json.dumps(redact_json(data, folder.found)).encode() + b"\n")
 
 
@@ -311,7 +311,7 @@ def read_smoke(path: str) -> dict[str, Any]:
 
 
 class ReportFolder(Folder):
-    """New, or empty. Files are 0600, folders 0700. `found` counts the secrets that were hidden on the way in."""
+    """A new or empty report folder. Files are 0600, folders 0700. `found` counts the redacted secrets."""
 
     elsewhere = NEW_FOLDER
 
@@ -323,7 +323,7 @@ class ReportFolder(Folder):
         return kept_name(name)
 
     def put(self, parts: Sequence[str], data: bytes) -> None:
-        """A file of `data`, in which nothing is hidden any more. Raises OSError."""
+        """Writes a file of `data`, which must be redacted already. Raises OSError."""
         fd = self.create_below(parts)
         try:
             write_all(fd, data)
@@ -331,7 +331,7 @@ class ReportFolder(Folder):
             os.close(fd)
 
     def put_log(self, parts: Sequence[str], source: int, skip: int = 0) -> None:
-        """The lines of the open file `source` behind the line in which `skip` bytes end. Raises OSError."""
+        """Writes the lines of the open file `source`, redacted, without the first `skip` bytes. Raises OSError."""
         fd = self.create_below(parts)
         try:
             if skip:
@@ -342,7 +342,7 @@ class ReportFolder(Folder):
             os.close(fd)
 
     def files(self) -> list[tuple[str, int]]:
-        """Paths below the folder and sizes in bytes, in order. Raises OSError."""
+        """Relative paths and sizes in bytes of all files, sorted. Raises OSError."""
         found = []
         for path, _, names, at in os.fwalk(".", dir_fd=self._fd):
             for name in names:
@@ -351,7 +351,7 @@ class ReportFolder(Folder):
         return sorted(found)
 
     def places(self) -> int:
-        """How often the mark of what is hidden stands in the folder's files. Raises OSError."""
+        """The number of redaction marks in the folder's files. Raises OSError."""
         mark, count = HIDDEN.encode(), 0
         for _, _, names, at in os.fwalk(".", dir_fd=self._fd):
             for name in names:
@@ -369,16 +369,16 @@ class ReportFolder(Folder):
 
 
 def kept_name(name: str) -> str:
-    """A file's name unchanged if it is harmless to read and to unpack; else as `safe_file_name` writes it.
+    """A file's name, unchanged if it is safe to show and to unpack, else converted by `safe_file_name`.
 
-    Workers have the names of their logs, so that as few as possible are renamed.
+    Workers are named after their logs, so as few names as possible should change.
     """
     fits = 0 < len(os.fsencode(name)) <= 255 and name not in (".", "..") and name[0] not in "-~ " and "/" not in name
     return name if fits and clean(name) == name and "\\" not in name else safe_file_name(name)
 
 
 def hidden(chunks: Iterator[bytes], found: Counter[Kind]) -> Iterator[bytes]:
-    """A log in pieces, its secrets hidden. As many lines come out as go in; little of it is held."""
+    """Redacts the secrets in the chunks of a log. Keeps the number of lines, with bounded memory."""
     holds = sieve_for(LITERALS)
     redactor = Redactor(holds, found, cut=True)
     rest = b""
@@ -386,7 +386,7 @@ def hidden(chunks: Iterator[bytes], found: Counter[Kind]) -> Iterator[bytes]:
         held = rest + chunk
         cut = held.rfind(b"\n") + 1
         if not cut and len(held) >= _LINE:
-            # In the middle of a line: behind a blank, where a secret does not go on.
+            # Cut inside a line after a space, because secrets contain no spaces.
             cut = held.rfind(b" ", len(held) // 2) + 1 or len(held)
         whole, rest = held[:cut], held[cut:]
         if whole:
@@ -402,7 +402,7 @@ def _treated(data: bytes, redactor: Redactor, suspect: bool) -> bytes:
 
 
 def _lines(data: bytes) -> list[bytes]:
-    """By newlines alone: a progress bar's carriage returns end no line."""
+    """Splits at newlines only: the carriage returns of a progress bar do not end a line."""
     lines = data.split(b"\n")
     return [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
@@ -413,7 +413,7 @@ def _chunks(fd: int) -> Iterator[bytes]:
 
 
 def skip_to(fd: int, size: int) -> None:
-    """Go behind the line in which the first `size` bytes of an open file end. Raises OSError."""
+    """Skips the first `size` bytes of an open file and the rest of their last line. Raises OSError."""
     os.lseek(fd, size - 1, os.SEEK_SET)
     while data := os.read(fd, CHUNK):
         end = data.find(b"\n")
@@ -423,7 +423,7 @@ def skip_to(fd: int, size: int) -> None:
 
 
 class Redacted:
-    """`inner` as `save` asks it; `found` counts what was hidden. `job` is what `save` is handed in place of the job."""
+    """An evidence source for `save` that redacts `inner`. `found` counts the secrets; pass its `job` to `save`."""
 
     def __init__(self, inner: EvidenceSource, job: Job, found: Counter[Kind]) -> None:
         self._inner, self._job, self._found = inner, job, found
@@ -437,7 +437,7 @@ class Redacted:
 
     async def lines(
         self,
-        job: Job,  # noqa: ARG002 - it was changed, and the source wants its own
+        job: Job,  # noqa: ARG002 - the redacted job; the source needs the original
         worker: Worker,
         request: LogRequest,
     ) -> AsyncIterator[Sequence[LogLine]]:
@@ -458,15 +458,15 @@ def _hidden(line: LogLine, redactor: Redactor) -> LogLine:
 
 
 def is_archive(path: str) -> bool:
-    """Whether a report goes into an archive, by its name."""
+    """Whether `path` names an archive rather than a folder."""
     return path.endswith(SUFFIXES)
 
 
 @contextmanager
 def staged(path: str) -> Iterator[str]:
-    """A temporary folder, 0700, beside the final `path`; it is removed at the end.
+    """A temporary folder, 0700, in the parent of `path`, the final path of the report; removed at the end.
 
-    Raises UsageError if `path` exists, or if there is no space; NotAllowed if it may not be created.
+    Raises UsageError if `path` exists or the folder cannot be made, NotAllowed without permission to make it.
     """
     path = path.rstrip("/")
     if not path or (os.path.lexists(path) and not (_empty(path) and not is_archive(path))):
@@ -489,7 +489,7 @@ def _empty(path: str) -> bool:
 
 
 def move(folder: str, path: str) -> None:
-    """Give the finished folder its name. Raises UsageError where something has it by now."""
+    """Renames the finished folder to `path`. Raises UsageError if that fails, for example because `path` exists."""
     try:
         os.rename(folder, path.rstrip("/"))
     except OSError as error:
@@ -497,10 +497,10 @@ def move(folder: str, path: str) -> None:
 
 
 def pack(folder: str, path: str, now: float) -> int:
-    """Write the files of `folder` into the new archive `path` (0600), below a folder of the archive's name.
+    """Packs the files of `folder` into the new archive `path` (0600), below a folder with the archive's name.
 
-    `now`: the time of all members, seconds since the epoch. Returns its size in bytes. Raises UsageError where `path`
-    exists by now, OSError; nothing is left of an archive that is not whole.
+    `now`: the time of all members, seconds since the epoch. Returns its size in bytes. Raises UsageError if `path`
+    exists, OSError. An incomplete archive is removed.
     """
     top = os.path.basename(path)
     top = next(top.removesuffix(suffix) for suffix in SUFFIXES if top.endswith(suffix)) or "report"
@@ -512,7 +512,7 @@ def pack(folder: str, path: str, now: float) -> int:
     try:
         with open(fd, "wb") as out:
             os.fchmod(fd, 0o600)
-            # The name and the time of the compressed file would differ from one run to the next.
+            # No file name and no time in the gzip header: they would differ between runs.
             with gzip.GzipFile("", "wb", compresslevel=6, fileobj=out, mtime=0) as packed:
                 with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
                     _add(tar, folder, top, int(now))

@@ -1,7 +1,7 @@
-"""Saves the evidence of a job into a folder that `errors --from` reads, before a stop takes its logs away.
+"""Saves a job's evidence to a folder that `errors --from` reads, before stopping the job removes its logs.
 
-First the end of every log, which contains the failure, then as much of each as time and size allow. Missing parts are
-named; no worker can prevent the saving of the others.
+It first saves the end of every log, which shows the failure, then as much of each log as time and size allow. The
+result names missing files; a problem with one worker never stops the saving of the others.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ from atlctl.jobs.statedir import open_below, write_all
 from atlctl.recording import manifest
 from atlctl.recording.folder import NEW_FOLDER, cannot_write, is_tag
 
-#: Seconds for all of it, bytes of all logs, logs that are read at once.
+#: Seconds for everything, bytes of all logs, logs that are read in parallel.
 DEADLINE = 60.0
 LIMIT = 1 << 30
 READERS = 32
-#: The status text after the logs.
+#: The step after the logs.
 SAVING_ERROR_FILES = Message("saving the error files")
-#: Of the first pass: lines of each log, and bytes that are held of them.
+#: First pass: lines of each log, and bytes of them that are held.
 TAIL = 20_000
 TAIL_BYTES = 4 << 20
-#: Of the second pass: more lines than this are read from the begin; the part of a log's space that is aimed at.
+#: Second pass: to get more lines than this, the whole log is read; the used share of the space for a log.
 MAX_TAIL = 1_000_000
 _USED = 0.8
 MAX_EVENTS = 20_000
-#: Seconds that a read may take to end after it was cancelled.
+#: Seconds for a cancelled read to end.
 _ENDING = 2.0
 _OPEN = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _second: tuple[int, bytes] = (-1, b"")
-#: Error files of one worker that are read at most, and workers that are asked for them at once.
+#: Most error files of one worker, and files that are read in parallel.
 _MOST_FILES, _FILE_READERS = 256, 16
-#: Parts of a file's path in its worker that are kept: those that torchelastic makes, and some before.
+#: Trailing components of a file's path that are kept: torchelastic's, and some before them.
 _PATH_DEPTH = 8
 _MOUNTINFO = "/proc/self/mountinfo"
 _MOUNTINFO_LIMIT = 4 << 20
 _ESCAPE = re.compile(r"\\([0-7]{3})")
-#: File systems that other machines see.
+#: File systems that are shared with other machines.
 _SHARED = frozenset(
     (
         *("nfs", "nfs4", "ceph", "lustre", "gpfs", "virtiofs", "9p", "beegfs", "glusterfs", "cifs", "smb3", "ocfs2"),
         *("gfs2", "afs", "wekafs", "pvfs2", "orangefs", "panfs", "cpfs"),
     )
 )
-#: FUSE file systems that are not shared: of lxcfs, image layers, desktops.
+#: FUSE file systems that are not shared: lxcfs, image layers, desktop mounts.
 _OWN_FUSE = frozenset(("fuse.lxcfs", "fuse.fuse-overlayfs", "fuse.gvfsd-fuse", "fuse.portal"))
-#: Gone with the container.
+#: File systems that are removed with the container.
 _PASSING = frozenset(("overlay", "aufs", "tmpfs", "ramfs", "devtmpfs", "fuse.fuse-overlayfs"))
 _SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/run/secrets", "/var/run/secrets", "/usr", "/lib")
 
 
 class EvidenceSource(Protocol):
-    """The part of a backend that is needed here."""
+    """The part of a backend that saving evidence needs."""
 
     def lines(self, job: Job, worker: Worker, request: LogRequest) -> AsyncIterator[Sequence[LogLine]]: ...
 
@@ -77,7 +77,7 @@ class EvidenceSource(Protocol):
 
 @dataclass(slots=True)
 class SavedEvidence:
-    """The saved evidence. `logs` counts files; `missing`: missing or incomplete evidence, and why (untrusted text)."""
+    """The saved evidence. `logs` counts files; `missing`: missing or incomplete items and the reason (hostile text)."""
 
     folder: str
     logs: int = 0
@@ -86,7 +86,7 @@ class SavedEvidence:
 
 
 class Folder:
-    """A new folder of mode 0700, or an empty one that exists; files in it are 0600. No link is followed.
+    """A new folder of mode 0700, or an existing empty one; files in it are 0600. No symbolic link is followed.
 
     Its parent must exist. Raises UsageError or NotAllowed if it cannot be used, with `elsewhere` as hint.
     """
@@ -103,7 +103,7 @@ class Folder:
                 made = False
             self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             if made:
-                os.fchmod(self._fd, 0o700)  # a umask may have taken bits that the owner needs
+                os.fchmod(self._fd, 0o700)  # the umask may have removed bits that the owner needs
             elif os.listdir(self._fd):
                 os.close(self._fd)
                 raise UsageError(Message("{path} is not empty", path=path), Message("name a new folder with --out"))
@@ -115,7 +115,7 @@ class Folder:
             ) from error
 
     def size(self) -> int:
-        """Bytes of the files in it and below. Raises OSError."""
+        """Total size in bytes of the files in it and its subfolders. Raises OSError."""
         found = os.fwalk(".", dir_fd=self._fd)
         return sum(
             os.stat(name, dir_fd=at, follow_symlinks=False).st_size for _, _, names, at in found for name in names
@@ -134,7 +134,7 @@ class Folder:
             os.close(fd)
 
     def create_below(self, parts: Sequence[str]) -> int:
-        """A descriptor of a new file; the last of `parts` is its name. Raises OSError, also where it exists."""
+        """Creates a file below the folder and returns its descriptor. Raises OSError, also if it exists."""
         names = [self.named(part) for part in parts]
         below = open_below(self._fd, names[:-1])
         try:
@@ -145,7 +145,7 @@ class Folder:
             os.close(below)
 
     def named(self, name: str) -> str:
-        """The local name of a worker's file or folder."""
+        """The name in this folder for a worker's file or folder."""
         return safe_file_name(name)
 
     def rename(self, old: str, new: str) -> None:
@@ -162,9 +162,9 @@ class Folder:
 async def save(
     source: EvidenceSource, job: Job, folder: Folder, *, deadline: float = DEADLINE, limit: int = LIMIT
 ) -> SavedEvidence:
-    """Save logs (`NAME.ts.log`, `NAME.previous.ts.log`), `atlctl.json` and `events.jsonl` of `job`.
+    """Saves logs (`NAME.ts.log`, `NAME.previous.ts.log`), `atlctl.json` and `events.jsonl` of `job`.
 
-    `deadline` in seconds, `limit` in bytes over all logs. Never raises for what could not be read or written.
+    `deadline` in seconds, `limit` in bytes over all logs. Failed reads and writes never raise: see `missing`.
     """
     saving = _Saving(source, job, folder, limit)
     await saving.run(deadline)
@@ -173,12 +173,12 @@ async def save(
 
 @dataclass(slots=True)
 class _Log:
-    """One log to save. `told`: its name for the user. `size`, `lines`: of the saved part."""
+    """One log to save. `size` and `lines` are those that are saved."""
 
     worker: Worker
     previous: bool
     name: str
-    told: str
+    told: str  # its name in messages
     state: Literal["not read", "cut", "tail", "whole"] = "not read"
     size: int = 0
     lines: int = 0
@@ -226,7 +226,7 @@ class _Saving:
         self.saved.missing.sort()
 
     async def _all(self, tasks: list[asyncio.Task[None]], end: float) -> None:
-        """Wait for `tasks` until `end`, then cancel those that are left."""
+        """Waits for `tasks` until `end`, then cancels the unfinished ones."""
         if not tasks:
             return
         try:
@@ -240,7 +240,7 @@ class _Saving:
                 task.result()
 
     async def _end_of(self, log: _Log) -> None:
-        """Save the last lines, also those read before a deadline or an error."""
+        """Saves the last lines, also those that were read before a deadline or an error."""
         held: deque[bytes] = deque()
         cut = False
         room = min(TAIL_BYTES, self._share)
@@ -270,7 +270,7 @@ class _Saving:
                 self._miss(log.told, why)
 
     async def _more(self, log: _Log) -> None:
-        """As much of it as its share of the space allows, beside its end, and then in its place."""
+        """Saves as much of the log as fits into its share, to a second file that then replaces the first."""
         fitting = int(_USED * self._share * log.lines / max(1, log.size))
         if fitting <= log.lines:
             self._too_large(log)
@@ -339,7 +339,7 @@ class _Saving:
 
 @asynccontextmanager
 async def closing(batches: AsyncIterator[Sequence[LogLine]]) -> AsyncIterator[AsyncIterator[Sequence[LogLine]]]:
-    """Ends a reading that is left early, so that its connection is given back at once."""
+    """Closes an iterator that is left early, so that its connection is released at once."""
     try:
         yield batches
     finally:
@@ -348,7 +348,7 @@ async def closing(batches: AsyncIterator[Sequence[LogLine]]) -> AsyncIterator[As
 
 
 def stem(name: str) -> str:
-    """The name of a worker's files: safe, and without a part that would be taken for the tag of a log."""
+    """The stem of a worker's file names: safe, and without a part that looks like the tag of a log."""
     safe = safe_file_name(name)
     return safe.replace(".", "%2E") if any(map(is_tag, safe.split("."))) else safe
 
@@ -366,7 +366,7 @@ def stamped(line: LogLine) -> bytes:
 
 
 def describe(job: Job) -> bytes:
-    """`atlctl.json`: see `manifest`. Workers are called as their files are."""
+    """The contents of `atlctl.json` (see `manifest`). Workers have the names of their files."""
     workers = [describe_worker(worker) for worker in job.workers]
     whole = {"version": manifest.VERSION, "job": describe_job(job), "workers": workers}
     return json.dumps(whole, indent=1).encode() + b"\n"
@@ -406,27 +406,27 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
 
 
 class FileSource(Protocol):
-    """The part of a backend that is needed here."""
+    """The part of a backend that reading error files needs."""
 
     async def read_file(self, job: Job, worker: Worker, path: str, limit: int) -> bytes | None: ...
 
 
 def named_in(log: LogFacts) -> list[str]:
-    """Paths in the worker: those named by its own summaries, and the same for previous attempts."""
+    """Paths of error files in the worker: those that its summaries name, and those of earlier attempts."""
     named = [entry.error_file for summary in log.summaries for entry in summary.entries if entry.error_file]
     return list(dict.fromkeys(path for name in named for path in all_attempts(name)))[:_MOST_FILES]
 
 
 def error_file_parts(worker: Worker, path: str) -> list[str]:
-    """Where a file of a worker stands in an evidence folder: below the worker's name, by the end of its path."""
+    """The path of a worker's file in an evidence folder: the worker's name, then the end of the file's path."""
     return [stem(worker.name), *[part for part in path.split("/") if part not in ("", ".", "..")][-_PATH_DEPTH:]]
 
 
 async def fetch_error_files(
     source: FileSource, job: Job, logs: Mapping[str, LogFacts], keep: Callable[[Worker, str, bytes], None]
 ) -> None:
-    """Pass each readable file to `keep`, with its path. `logs`: their facts, by the stem of a worker's name. Files that
-    cannot be read or are too large for an error file are skipped."""
+    """Reads the error files that the logs name and passes each to `keep`, with its path. `logs` is by the stem of the
+    worker's name. Unreadable and too large files are skipped."""
     gate = asyncio.Semaphore(_FILE_READERS)
 
     async def of(worker: Worker, log: LogFacts) -> None:
@@ -442,7 +442,7 @@ async def fetch_error_files(
 
 @dataclass(frozen=True, slots=True)
 class MountPoint:
-    """One line: `root` is the folder of the file system that is seen at `point`."""
+    """One mount: the folder `root` of a file system is mounted at `point`."""
 
     point: str
     root: str
@@ -451,17 +451,17 @@ class MountPoint:
 
     @property
     def shared(self) -> bool:
-        """Other machines see it, too."""
+        """Whether other machines can access it too."""
         return self.kind in _SHARED or (self.kind.startswith("fuse.") and self.kind not in _OWN_FUSE)
 
     @property
     def passing(self) -> bool:
-        """It goes with the container, or with the pod (an emptyDir)."""
+        """Whether it is removed with the container, or with the pod (an emptyDir)."""
         return self.kind in _PASSING or "/kubernetes.io~empty-dir/" in self.root
 
 
 def parse_mounts(text: str) -> list[MountPoint]:
-    """The mounts of a mountinfo file, in their order; lines that are none are left out."""
+    """Parses a mountinfo file, in file order; invalid lines are skipped."""
     found = []
     for line in text.splitlines():
         head, dash, tail = line.partition(" - ")
@@ -489,7 +489,7 @@ def mount_of(path: str, known: Sequence[MountPoint]) -> MountPoint | None:
     """The mount that contains `path`; the path itself need not exist."""
     real = os.path.realpath(path)
     best: MountPoint | None = None
-    for mount in known:  # of two at one point the later one hides the other
+    for mount in known:  # of two mounts at one point, the later one hides the other
         inside = real == mount.point or real.startswith(mount.point.rstrip("/") + "/")
         if inside and (best is None or len(mount.point) >= len(best.point)):
             best = mount
@@ -497,7 +497,7 @@ def mount_of(path: str, known: Sequence[MountPoint]) -> MountPoint | None:
 
 
 def shared_folder(known: Sequence[MountPoint], here: str) -> str | None:
-    """A folder on a file system that outlives this container: `here` if it does, else the folder of a shared mount."""
+    """A writable folder on a shared file system: `here` if it is on one, else the mount point of one."""
     own = mount_of(here, known)
     if own is not None and own.shared and _usable(own, here):
         return here

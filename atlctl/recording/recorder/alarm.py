@@ -1,10 +1,10 @@
-"""The reaction of a recorder to a failed worker: fetch its files, then those of the others, then run a command.
+"""Handles failures in a recording: fetches the files of failed workers, then of the others, then runs a command.
 
-A platform deletes the pods of a failed job within seconds, those that still run first, so nothing here waits.
+A platform deletes the pods of a failed job within seconds, the running ones first, so nothing urgent waits for anything
+that can be done later.
 
-A worker sends its files (error files first, then logs of its ranks, dumps) behind a random mark, while it is still
-alive. Names and bytes are untrusted: a name only selects a path below the worker's own folder; counts and sizes are
-bounded.
+A running worker sends its files (error files, dumps, then logs of its ranks) separated by a random mark. Names and
+bytes are hostile: a name only sets the file's path below the worker's folder; counts and sizes are bounded.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from atlctl.recording.recorder.roll import RecordedWorker, ask, look_for_seats
 from atlctl.recording.recorder.store import Store, create_in
 from atlctl.recording.save import stem
 
-#: Workers whose files are fetched at once; those that failed have separate slots.
+#: Workers whose files are fetched in parallel, with separate limits for failed workers and others.
 URGENT = 32
 OTHERS = 16
-#: Seconds that a query of the job may take before a failure found in a log is accepted.
+#: Seconds to check the job's state before a failure in a log is reported.
 LOOK_SECONDS = 1.0
-#: Seconds that the command on a failure waits for files.
+#: Seconds that the on-failure command waits for files.
 PATIENCE = 10.0
-#: Files that a log names, of one worker.
+#: Most files of one worker that are taken from its log.
 _MOST = 256
 _NAMED = re.compile(rb"error_file: (/[^\n\r]{1,1000}?error\.json)")
 FREEZE_SECONDS = 30.0
@@ -47,8 +47,8 @@ LIMIT = 256 << 20
 MAX_FILES = 4096
 _DEPTH = 10
 _NAME = 4096
-#: $1: the mark, $2: bytes of a file. Then folders, and prefixes of dumps behind a word `-`. Only what torchelastic and
-#: the flight recorder write is sent: a launcher's folder may hold anything else beside it.
+#: $1: the mark, $2: bytes of a file. Then folders, and prefixes of dumps after the word `-`. Sends only the files of
+#: torchelastic and the flight recorder, because a launcher's folder may hold any other files.
 _SCRIPT = r"""
 m=$1 n=$2; shift 2
 one() {
@@ -69,14 +69,14 @@ for p in "$@"; do
 done
 printf '\n%s\n' "$m"
 """
-#: Seconds that it has, seconds from SIGTERM to SIGKILL, and the bytes of its output that are kept.
+#: The on-failure command: seconds it may take, seconds from SIGTERM to SIGKILL, bytes of its output that are kept.
 HOOK_SECONDS = 60.0
 HOOK_GRACE = 2.0
 HOOK_OUTPUT = 64 * 1024
 
 
 class Said(Protocol):
-    """Where the recorder says what it does. Texts may be hostile."""
+    """Receiver of the recorder's notes and warnings. Texts may be hostile."""
 
     def note(self, text: str, /) -> None: ...
 
@@ -84,7 +84,7 @@ class Said(Protocol):
 
 
 class Alarm:
-    """Notices failures. `raised`: a worker has failed; that is over when none is failed any more."""
+    """Detects and handles failures. `raised`: a worker has failed, until no worker is failed any more."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Alarm:
         on_failure: str | None,
         again: Callable[[], Awaitable[None]],
     ) -> None:
-        """`again` queries the job now: a stop ends trainers, too, which is not a failure."""
+        """`again` updates the job's state now: a stop ends trainers too, but is not a failure."""
         self._source, self._job, self._store, self._said = source, job, store, said
         self._closed, self._command, self._again = closed, on_failure, again
         self._urgent, self._others = asyncio.Semaphore(URGENT), asyncio.Semaphore(OTHERS)
@@ -107,7 +107,7 @@ class Alarm:
         self._hook: asyncio.Task[None] | None = None
 
     def heard(self, entry: RecordedWorker, data: bytes, everyone: Iterable[RecordedWorker]) -> bool:
-        """The log of `entry` shows a failure. Returns whether that is new."""
+        """Handles a failure found in the log of `entry`. Returns whether it is new."""
         key = entry.worker.name, entry.run
         named = self._named.setdefault(key, set())
         before = len(named)
@@ -124,7 +124,7 @@ class Alarm:
         return False
 
     def see(self, everyone: Iterable[RecordedWorker]) -> bool:
-        """Looks at the states of all. Whether one has failed since."""
+        """Checks the states of all workers. Returns whether another one has failed."""
         entries = list(everyone)
         fresh = [e for e in entries if e.failed and (e.worker.name, e.run) not in self._known]
         if fresh:
@@ -179,7 +179,7 @@ class Alarm:
                 )
 
     async def _from_living(self, entry: RecordedWorker, place: FilePlace, named: set[str]) -> str:
-        """Fetch all files of its launcher by one command in the worker. Returns the problem, or an empty text."""
+        """Fetches all files of the worker's launcher with one command in it; returns the problem, empty on success."""
         executor = self._source.executor(self._job)
         try:
             if not entry.seats.roots and not named and entry.failed:
@@ -195,7 +195,7 @@ class Alarm:
         return got.problem
 
     async def _read_named(self, entry: RecordedWorker, place: FilePlace, named: set[str], problem: str) -> None:
-        """The error files that its log names, one by one: a worker of this machine keeps them beyond its end."""
+        """Reads the error files that its log names, one by one: those of a local worker remain after it has ended."""
         saved = 0
         for path in sorted(named):
             data = await self._source.read_file(self._job, entry.worker, path, ERROR_FILE_LIMIT)
@@ -229,12 +229,12 @@ class Alarm:
         task.add_done_callback(self._tasks.discard)
 
     async def finished(self) -> None:
-        """Waits until all files are fetched: each is bounded in time."""
+        """Waits until all files are fetched. Each fetch has a time limit."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
     async def close(self, *, wait: bool) -> None:
-        """Ends what goes on; with `wait` only after the command."""
+        """Cancels all tasks; with `wait`, first waits for the on-failure command."""
         try:
             if wait and self._hook is not None:
                 await self._hook
@@ -250,14 +250,14 @@ def _below(path: str, roots: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FilePlace:
-    """Where files of one worker go: the folder `below` in the recording. `closed` syncs and closes a descriptor."""
+    """The folder for one worker's files: `below` in the recording. `closed` syncs and closes a descriptor."""
 
     store: Store
     below: list[str]
     closed: Callable[[int], None]
 
     def create(self, path: str) -> int:
-        """A descriptor of a new file for what the worker calls `path`. Raises OSError."""
+        """Creates a file for the worker's file `path` and returns its descriptor. Raises OSError."""
         parts = [part for part in path.split("/") if part not in ("", ".", "..")] or ["file"]
         folder = self.store.below([*self.below, *parts[:-1][-_DEPTH:]])
         try:
@@ -266,7 +266,7 @@ class FilePlace:
             os.close(folder)
 
     def keep(self, path: str, data: bytes) -> None:
-        """Saves a file that was read in another way. Raises OSError."""
+        """Saves `data` as the worker's file `path`. Raises OSError."""
         fd = self.create(path)
         try:
             write_all(fd, data)
@@ -276,7 +276,7 @@ class FilePlace:
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """`files` were saved; `problem`: why there may be more files, or empty."""
+    """The result of fetching files: `files` were saved; `problem` is the reason why some may be missing, or empty."""
 
     files: int
     problem: str = ""
@@ -285,7 +285,7 @@ class Frozen:
 async def freeze(
     executor: Executor, worker: Worker, roots: Iterable[str], dumps: Iterable[str], place: FilePlace
 ) -> Frozen:
-    """Save files of a living worker. Raises OSError if the local disk is full."""
+    """Saves the files of a running worker. Raises OSError if they cannot be written."""
     mark = f"@atlctl-{secrets.token_hex(16)}"
     taking = Taking(mark.encode(), place)
     words = ("sh", "-c", _SCRIPT, "sh", mark, str(FILE_LIMIT), *sorted(roots), "-", *sorted(dumps))
@@ -301,7 +301,7 @@ async def freeze(
 
 
 class Taking:
-    """Takes the stream apart. `whole`: its end was seen; `full`: there was more than is taken."""
+    """Splits the stream of files. `whole`: the end mark was received; `full`: a limit was reached."""
 
     def __init__(self, mark: bytes, place: FilePlace) -> None:
         self.files = 0
@@ -313,7 +313,7 @@ class Taking:
         self._size = 0
 
     def feed(self, data: bytes) -> None:
-        """The next bytes. Raises OSError."""
+        """Takes the next bytes. Raises OSError."""
         self._held += data
         while not self.whole:
             at = self._held.find(self._mark)
@@ -358,10 +358,9 @@ class Taking:
 
 
 async def run_hook(command: str, more: Mapping[str, str]) -> tuple[str, bytes]:
-    """Runs `sh -c COMMAND` with `more` in its environment; how it ended, in words, and the end of what it printed.
+    """Runs `sh -c COMMAND` with `more` in its environment; returns its end as text, and the last part of its output.
 
-    Whatever is left of its process group when it ends, or takes too long, is ended. Never raises for the command's
-    sake.
+    When it has ended or takes too long, its process group is killed. Never raises because of the command.
     """
     try:
         process = await asyncio.create_subprocess_exec(

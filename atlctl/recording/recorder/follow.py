@@ -1,9 +1,9 @@
-"""One worker's log in a recording: followed however often its source or its file breaks off, and kept in segments.
+"""Follows one worker's log for a recording, retries when the source or the file fails, and keeps segments.
 
     NAME.ts.log, NAME.part-2.ts.log, NAME.part-3.ts.log, ...
 
-The last segment grows, the oldest ones go. No file is ever renamed, so that a reader sees each line once meanwhile. The
-files are the only state: after a crash they show where to continue.
+The last segment grows, the oldest ones are removed. No file is ever renamed, so that a concurrent reader sees each line
+once. There is no separate position file: after a crash, the segments show where to continue.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from atlctl.recording.folder import part_of
 from atlctl.recording.recorder.store import Store
 from atlctl.recording.save import EvidenceSource, closing, stamped
 
-#: Seconds before a log that broke off is asked for again.
+#: Seconds before a log that broke off is requested again.
 PAUSES = (0.5, 1.0, 2.0, 5.0)
 #: Seconds after a trainer's failure in which its log may still name error files.
 _NAMING = 10.0
 _GAPS = 20
-#: An attempt that is not the last one ends with no other word: the next may give out other ranks.
+#: The only line that ends an attempt before the last one: the next attempt may assign other ranks.
 _ATTEMPT_ENDS = b" failed (exitcode: "
 _BILLION = 10**9
-#: Bytes after which a segment is closed; a quarter of the size limit if that is less.
+#: Bytes after which a segment is closed; at most a quarter of the size to keep.
 SEGMENT = 8 << 20
-#: Two streams of a container are stamped one beside the other, so a line may be older than the one before it.
+#: Nanoseconds by which a line may be older than the one before it: a container's two streams are stamped separately.
 SLACK = 10**9
 _CHUNK = 1 << 20
 #: `2026-11-20T18:40:00.000000000Z `, as `stamped` writes it.
@@ -45,12 +45,12 @@ _second: tuple[bytes, int] = (b"", 0)
 
 
 class Follower:
-    """Follows one worker until `stop`, or until its source reports its end.
+    """Follows one worker's log until `stop`, or until its source reports the end.
 
-    `problem` is the reason why no lines arrive, or empty; `unwritten`: the problem is a local write error. `gaps` are
-    lines that are lost. `moved`: the time of the last line in seconds of the monotonic clock. `failed` is called when
-    the log shows a trainer's failure, `begun` when an attempt may begin in it, `stuck` with a new `problem` and
-    `unwritten`.
+    `problem` is the current reason for missing lines, or empty; `unwritten`: the file on this machine cannot be
+    written. `gaps` describe lines that are lost. `moved`: time of the last line, seconds of the monotonic clock.
+    `failed` is called when the log shows a trainer's failure, `begun` when an attempt may have begun, `stuck` with a
+    new `problem` and `unwritten`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Follower:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, before: tuple[str | None, int] | None) -> None:
-        """`before`: pod and number of restarts of the run whose lines are recorded; None if there are none."""
+        """Starts following. `before`: pod and number of restarts of the recorded run, None if there is none."""
         self._instance = before
         self._task = asyncio.create_task(self._follow())
 
@@ -104,14 +104,14 @@ class Follower:
             await asyncio.sleep(PAUSES[min(failures, len(PAUSES) - 1)])
 
     async def _once(self) -> None:
-        """Goes on behind what is recorded."""
+        """Continues after the last recorded line."""
         worker, before = self.worker, self._instance
         now = (worker.uid, worker.restarts)
         since = None if self.log.last is None else self.log.last - SLACK
         if before is not None and since is not None and before != now:
             if before[0] == now[0]:
                 await self._rest(since)
-            # The pod is another one, or its container: all of its log is wanted, less what was recorded of it.
+            # Another pod or container: request its whole log, and drop lines that are recorded already.
             since = None
             known = None if worker.started is None else int(worker.started) * _BILLION - SLACK
         else:
@@ -122,7 +122,7 @@ class Follower:
         await self._copy(request)
 
     async def _rest(self, since: int) -> None:
-        """The lines of the previous run after the last recorded one."""
+        """Records the lines that the previous run wrote after the last recorded one."""
         self.log.expect(since)
         try:
             await self._copy(LogRequest(previous=True, since=since // _BILLION))
@@ -136,7 +136,7 @@ class Follower:
                 if batch:
                     self._take(batch)
                     if isinstance(batch, list):
-                        batch.clear()  # the sender keeps it until the next one: 64 of these are 16 MB
+                        batch.clear()  # the source holds it until the next batch: 64 of these are 16 MB
 
     def _take(self, batch: Sequence[LogLine]) -> None:
         data = self.log.take(batch)
@@ -160,15 +160,15 @@ class Follower:
 
 
 class WorkerLog:
-    """The log of one worker. `last` is the newest timestamp in it (nanoseconds), None if there is none.
+    """The recorded log of one worker. `last` is its newest time stamp (nanoseconds), None without one.
 
-    `size` counts the bytes kept. `since`: the time of the first line kept, if known.
+    `size` is the number of bytes that are kept.
     """
 
     def __init__(self, store: Store, stem: str, keep: int, closed: Callable[[int], None]) -> None:
-        """`keep` in bytes. `closed` gets the descriptor of each segment that is full, to sync and close it.
+        """`keep` in bytes. `closed` is called with the descriptor of each full segment, to sync and close it.
 
-        Raises OSError where the files of an earlier recorder cannot be read.
+        Raises OSError if the files of an earlier recorder cannot be read.
         """
         self._store, self._stem, self._keep, self._closed = store, stem, keep, closed
         self._limit = min(SEGMENT, max(1, keep // 4))
@@ -193,17 +193,17 @@ class WorkerLog:
 
     @property
     def cut(self) -> bool:
-        """Whether its first lines are gone by now."""
+        """Whether its oldest lines were removed."""
         return bool(self._parts) and min(self._parts) > 1
 
     def expect(self, since: int | None) -> None:
-        """The next lines may have been recorded already: those that are not older than `since` (nanoseconds)."""
+        """Makes `take` skip lines that are recorded already. They are searched from `since` (nanoseconds) on."""
         self._known = _KnownLines(self, since) if self._parts else None
 
     def take(self, lines: Sequence[LogLine]) -> bytes:
-        """Appends those of `lines` that are not there yet; returns what it wrote.
+        """Appends those of `lines` that are not recorded yet; returns the bytes that it wrote.
 
-        Raises OSError; then none of them count, and the file ends with a whole line.
+        Raises OSError; then no line was added, and the file ends with a whole line.
         """
         if self._known is not None:
             lines = [line for line in lines if not self._old(line)]
@@ -247,7 +247,7 @@ class WorkerLog:
             del self._parts[oldest]
 
     def _mend(self) -> None:
-        """Takes off a line that a crash has cut, and finds the newest stamp."""
+        """Removes a last line that a crash cut, and finds the newest time stamp."""
         number = max(self._parts)
         fd = self._store.append(self._name(number))
         try:
@@ -260,7 +260,7 @@ class WorkerLog:
         for line in self.backwards():
             when = when_of(line)
             if when is not None:
-                # A line before it may be a little newer.
+                # An earlier line may be slightly newer.
                 self.last = when if self.last is None else max(self.last, when)
                 if when < self.last - SLACK:
                     break
@@ -281,7 +281,7 @@ class WorkerLog:
             os.close(fd)
 
     def backwards(self) -> Iterator[bytes]:
-        """Its lines without newlines, the last one first."""
+        """Its lines without newlines, from the last to the first."""
         for number in sorted(self._parts, reverse=True):
             fd = self._store.read(self._name(number))
             try:
@@ -293,7 +293,7 @@ class WorkerLog:
         return f"{self._stem}.ts.log" if number == 1 else f"{self._stem}.part-{number}.ts.log"
 
     def sync(self) -> int | None:
-        """A descriptor of the file being written, to sync and close; None if there is none."""
+        """A duplicate descriptor of the segment being written, to sync and close; None if there is none."""
         return os.dup(self._fd) if self._fd >= 0 else None
 
     def close(self) -> None:
@@ -303,7 +303,7 @@ class WorkerLog:
 
 
 class _KnownLines:
-    """The lines of a log from a moment on: which of those that come again are in it. Each one is found once."""
+    """Recorded lines of a log from `since` on, to detect lines that arrive again. Each one matches once."""
 
     def __init__(self, log: WorkerLog, since: int | None) -> None:
         self.last = log.last if log.last is not None else -1
@@ -331,7 +331,7 @@ class _KnownLines:
                 self._taken[place] = 1
                 return True
             place += 1
-        # Older than all that is kept: it was recorded, and has been rotated away since.
+        # Older than all kept lines: it was recorded, and its segment was removed.
         return self._floor is not None and line.time is not None and line.time < self._floor
 
 
@@ -349,7 +349,7 @@ def _backwards(fd: int, size: int) -> Iterator[bytes]:
 
 
 def when_of(line: bytes) -> int | None:
-    """The recorded timestamp of a line in nanoseconds since the epoch; None if it has none."""
+    """The time stamp of a recorded line, nanoseconds since the epoch; None without one."""
     global _second
     head, fraction = line[:19], line[20:29]
     if line[19:20] != b"." or line[29:_STAMP] != b"Z " or not fraction.isdigit():

@@ -1,4 +1,4 @@
-"""The recorder: follows a job to its end, and notes on disk all that its platform will not keep."""
+"""The recorder: follows a job to its end, and saves the data that its platform does not keep."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from atlctl.recording.recorder.roll import RecordedWorker, Roll, look_for_seats
 from atlctl.recording.recorder.store import Events, States, Store
 from atlctl.recording.save import stem
 
-#: Seconds between two queries of the job: on this machine, in a cluster, and for many workers.
+#: Seconds between polls of the job: a local one, one in a cluster, one with more than `MANY` workers.
 PERIODS = (0.5, 2.0, 5.0)
 MANY = 256
-#: Seconds between two looks at the platform's events, and between two writes of `atlctl.json` without a change.
+#: Seconds between polls of the platform's events, and between writes of an unchanged `atlctl.json`.
 EVENTS_SECONDS = 10.0
 NOTE_SECONDS = 15.0
-#: Seconds after a worker's start, or that of an attempt in it, at which its ranks are looked for until they are known.
+#: Seconds after the start of a worker, or of an attempt in it, at which its ranks are queried until they are known.
 LOOKS = (3.0, 12.0, 40.0, 120.0, 400.0)
-#: Workers that are asked for their ranks at once.
+#: Workers whose ranks are queried in parallel.
 ASKED = 4
-#: Seconds without a line after which a log counts as complete, once the job has ended: if its pod is gone, and if it
-#: still exists, so that a new connection may be needed. And for how long lines may go on.
+#: After the job's end, a log is complete after so many seconds without a line: if its pod is gone, or (more, because
+#: the connection may have to be restored) if it still exists. And the most seconds to wait for last lines.
 QUIET, QUIET_LIVING = 1.0, 3.0
 LAST_SECONDS = 60.0
-#: Seconds between two looks at a job in which a worker has failed: its end is near.
+#: Seconds between polls of a job with a failed worker, because it may end soon.
 ALARMED_PERIOD = 0.5
 
 
 @dataclass(slots=True)
 class Result:
-    """How a recording ended, and the job's last `state`. `over`: with its job. `failed` are workers, `incomplete` logs
-    with the reason."""
+    """The result of a recording. `over`: the job has ended. `gone`: its object was deleted. `failed` are workers,
+    `incomplete` maps workers with incomplete logs to the reason."""
 
     state: State = State.UNKNOWN
     over: bool = False
@@ -57,7 +57,7 @@ class Result:
 
 
 class Recorder:
-    """Records one job into one folder. `find` gives the job as it is now. Use `run`, then `close`, both once."""
+    """Records one job to one folder. `find` returns the job's current state. Call `run`, then `close`, once each."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Recorder:
         keep: int,
         on_failure: str | None,
     ) -> None:
-        """`before`: the `atlctl.json` of the recorder that began the folder, empty for a new one. `keep` in bytes."""
+        """`before`: the `atlctl.json` of the folder's earlier recorder, empty for a new folder. `keep` in bytes."""
         self.result = Result()
         self._source, self._store, self._find, self._said, self._keep = source, store, find, said, keep
         self._roll = Roll(job, before)
@@ -79,7 +79,7 @@ class Recorder:
         self._followers: dict[str, Follower] = {}
         self._alarm = Alarm(source, job, store, said, self._sync, on_failure, self._look_again)
         self._looked: dict[str, tuple[float, int]] = {}
-        #: Workers whose processes were all there: two looks have found the same.
+        #: Workers whose ranks are final: two queries returned the same ones.
         self._settled: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._asking = asyncio.Semaphore(ASKED)
@@ -96,7 +96,7 @@ class Recorder:
         self._period = PERIODS[0] if source.name == "local" else PERIODS[2 if many else 1]
 
     async def run(self) -> Result:
-        """Until the job has ended or its object is gone. Cancelled, it leaves a folder that can be gone on with."""
+        """Records until the job has ended or its object is gone. If cancelled, a later recorder can continue."""
         job = self._roll.job
         try:
             while True:
@@ -117,11 +117,11 @@ class Recorder:
         return self.result
 
     def size(self) -> int:
-        """Bytes of the logs so far. May be called from another thread."""
+        """The size of the logs so far, in bytes. May be called from another thread."""
         return sum(follower.log.size for follower in list(self._followers.values()))
 
     async def close(self, *, wait: bool) -> None:
-        """Ends the command that a failure has started, or waits for it, and lets the next recorder in."""
+        """Ends the on-failure command, or waits for it, and releases the folder."""
         try:
             await self._alarm.close(wait=wait)
         finally:
@@ -143,8 +143,8 @@ class Recorder:
         return found
 
     async def _look_again(self) -> None:
-        """A worker's state shows a stop before its log does."""
-        with contextlib.suppress(NothingMatched, Replaced):  # the next query shows it
+        """Polls the job now: workers' states show a stop before their logs do."""
+        with contextlib.suppress(NothingMatched, Replaced):  # the next poll handles it
             self._see(await self._now(self._roll.job))
 
     def _see(self, job: Job) -> None:
@@ -165,7 +165,7 @@ class Recorder:
             self._spawn(self._take_events(job))
         if new or restarted or fresh or now - self._noted_at >= NOTE_SECONDS:
             self._note()
-            # A client with many connections delays garbage collection; broken connections hold buffers.
+            # The Kubernetes client makes garbage collection rare, but broken connections hold buffers.
             gc.collect()
 
     def _follow(self, entry: RecordedWorker) -> None:
@@ -183,7 +183,7 @@ class Recorder:
         follower.start(self._roll.earlier(worker))
 
     def _failed(self, name: str, data: bytes) -> None:
-        """The log shows a trainer's end: fetch its files at once, before the platform knows."""
+        """Handles a trainer's failure in the log: fetches its files at once, before the platform reports it."""
         entry = self._roll.entries[name]
         entry.held = True
         if self._alarm.heard(entry, data, self._roll.entries.values()):
@@ -196,7 +196,7 @@ class Recorder:
         self._settled.discard((name, entry.run))
 
     def _stuck(self, name: str, problem: str, unwritten: bool) -> None:
-        """Report a local problem once. A missing log is reported at the end."""
+        """Warns once if this machine cannot write a log. Other problems of logs are reported at the end."""
         if unwritten and not self._stuck_said:
             self._stuck_said = True
             self._said.warning(
@@ -226,7 +226,7 @@ class Recorder:
             try:
                 found = await look_for_seats(executor, entry.worker)
             except AtlctlError:
-                found = None  # asked again later; that it cannot be reached shows elsewhere
+                found = None  # queried again later; an unreachable worker is reported by its log's follower
             finally:
                 await executor.aclose()
         for name, seats in (found or {}).items():
@@ -246,7 +246,7 @@ class Recorder:
         try:
             found = await self._source.raw_events(job)
         except AtlctlError:
-            return  # missing rights or a failed query do not stop the recording; `doctor` reports them
+            return  # optional: recording continues without events; `doctor` reports missing permissions
         self._written(lambda: self._events.take(found))
 
     def _note(self) -> None:
@@ -263,7 +263,7 @@ class Recorder:
         return found
 
     def _written(self, write: Callable[[], None]) -> None:
-        """A note that cannot be written is said once, until one can be again."""
+        """Runs `write`, and warns about the first failed write after a successful one."""
         try:
             write()
         except OSError as error:
@@ -274,11 +274,11 @@ class Recorder:
             self._full = False
 
     def _sync(self, fd: int) -> None:
-        """Syncs and closes a descriptor beside the loop."""
+        """Syncs and closes a descriptor in another thread."""
         asyncio.get_running_loop().run_in_executor(None, _sync, fd).add_done_callback(self._synced)
 
     def _synced(self, done: asyncio.Future[None]) -> None:
-        """A full disk may be reported only now."""
+        """Handles errors of a sync: a full disk may be reported only now."""
         self._written(done.result)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -289,12 +289,12 @@ class Recorder:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
-        """Wait for the rest of the logs, the last events and the files being fetched."""
+        """Waits for the last log lines, the last events, and the files that are being fetched."""
         self._spawn(self._take_events(self._roll.job))
         ended = time.monotonic()
 
         def more() -> bool:
-            """Whether some log may still bring lines."""
+            """Whether more lines may arrive."""
             now = time.monotonic()
             for name, follower in self._followers.items():
                 patience = QUIET_LIVING if self._roll.entries[name].present else QUIET
@@ -302,7 +302,7 @@ class Recorder:
                     return now - ended < LAST_SECONDS
             return False
 
-        while more():  # noqa: ASYNC110 - time alone makes a log quiet
+        while more():  # noqa: ASYNC110 - a log is complete after some time without lines
             await asyncio.sleep(0.1)
         await self._alarm.finished()
 
@@ -330,7 +330,7 @@ def _sync(fd: int) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that knows no sync
+        if error.errno != errno.EINVAL:  # the file system does not support fsync
             raise
     finally:
         os.close(fd)

@@ -1,11 +1,11 @@
-"""The workers of a recording, present and past, and its `atlctl.json`.
+"""The workers of a recording, now and before their restarts, and the `atlctl.json` that the recorder writes.
 
-Beside what `manifest` reads, `atlctl.json` holds `recorder` (`backend`, `started`, `updated`, `ended`, `keep_mib`,
-`incomplete`: `worker`, `since`, `reason`), and of each worker `uid`, `ranks` (`rank`, `local_rank`, `gpu_uuid`),
-`files` (where its launcher keeps files), and `attempts`, its state before each restart.
+Beside the fields that `manifest` reads, `atlctl.json` has `recorder` (`backend`, `started`, `updated`, `ended`,
+`keep_mib`, `incomplete`: `worker`, `reason`), and for each worker `uid`, `ranks` (`rank`, `local_rank`, `gpu_uuid`),
+`files` (paths of its launcher's files), and `attempts` (its data before each restart).
 
-A small script finds the ranks, their GPUs and where their launcher keeps its files: it reads the environments of
-torchrun's processes and asks nvidia-smi. Its output comes from inside the worker and is untrusted.
+A small script in the worker finds the ranks, their GPUs and the paths of their launcher's files: it reads the
+environments of torchrun's processes and runs nvidia-smi. Its output is hostile text.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from atlctl.recording.folder import NEW_FOLDER
 from atlctl.recording.recorder.store import Store
 from atlctl.recording.save import describe_job, describe_worker, stem
 
-#: Attempts of one worker that are kept, the last ones.
+#: The last attempts of one worker that are kept.
 MAX_ATTEMPTS = 64
 GONE = Message("its pod is gone")
-#: The fields kept of an attempt.
+#: Fields of an attempt that are kept.
 _OF_ATTEMPT = (
     *("uid", "pod", "node", "restarts", "started", "ended", "state", "reason", "message", "exit_code", "signal"),
     *("ranks", "gpus"),
@@ -38,9 +38,9 @@ SEATS_SECONDS = 20.0
 _SEATS_LIMIT = 256 * 1024
 _MOST = 1024
 _TEXT = 4096
-#: One line for each process: its worker if the job is local, rank, local rank, its visible devices, its error file, the
-#: prefix of its dumps. Then the GPUs. One `grep` finds the processes: a shell needs long for each. Not with -F, which
-#: in some builds of busybox sees nothing behind the first NUL.
+#: Prints one line per process: its worker (local jobs only), rank, local rank, visible devices, error file, prefix of
+#: its dumps. Then the GPUs. One `grep` finds the processes, because a shell loop over all of them is slow. No -F: in
+#: some builds of busybox it stops at the first NUL.
 _SEATS_SCRIPT = r"""
 if command -v grep >/dev/null 2>&1; then set -- $(grep -l TORCHELASTIC_RUN_ID= /proc/[0-9]*/environ 2>/dev/null)
 else set -- /proc/[0-9]*/environ; fi
@@ -69,7 +69,7 @@ _GRACE = 1.0
 
 @dataclass(slots=True)
 class Seat:
-    """One process: its global and local rank, and its GPU, if known."""
+    """One process: its global and local rank, and its GPU's UUID, if known."""
 
     rank: int
     local_rank: int
@@ -78,7 +78,8 @@ class Seat:
 
 @dataclass(slots=True)
 class Seats:
-    """The ranks and GPUs of one worker. `gpus`: index, UUID, PCI address. `roots`: folders and prefixes of files."""
+    """Processes, GPUs and file paths of one worker. `gpus`: index, UUID, PCI address. `roots`: folders of error files
+    and rank logs. `dumps`: prefixes of flight-recorder dumps."""
 
     seats: list[Seat] = field(default_factory=list)
     gpus: list[tuple[int, str, str]] = field(default_factory=list)
@@ -86,7 +87,7 @@ class Seats:
     dumps: set[str] = field(default_factory=set)
 
     def data(self) -> dict[str, Any]:
-        """`ranks` and `gpus` of a worker in `atlctl.json`."""
+        """The `ranks` and `gpus` of a worker in `atlctl.json`."""
         local = {seat.gpu: seat.local_rank for seat in self.seats if seat.gpu is not None}
         ranks = [{"rank": seat.rank, "local_rank": seat.local_rank, "gpu_uuid": seat.gpu} for seat in self.seats]
         gpus = [
@@ -97,7 +98,7 @@ class Seats:
 
 @dataclass(slots=True)
 class RecordedWorker:
-    """One worker. `run` counts its pods and containers, from 0. `held`: its log says that its trainer has failed."""
+    """One worker. `run` counts its pods and containers, from 0. `held`: its log shows that its trainer has failed."""
 
     worker: Worker
     run: int = 0
@@ -112,7 +113,7 @@ class RecordedWorker:
 
     @property
     def shown(self) -> Worker:
-        """The worker with what the recorder knows beside its platform."""
+        """The worker with its state corrected by the recorder: pod gone, or trainer failed."""
         worker = self.worker
         if not self.present and worker.state.active:
             return replace(
@@ -131,7 +132,7 @@ class RecordedWorker:
 
     @property
     def alive(self) -> bool:
-        """Whether a command may still reach it."""
+        """Whether a command can still run in it."""
         return self.present and self.worker.state in (State.RUNNING, State.HELD, State.STOPPING)
 
     def data(self) -> dict[str, Any]:
@@ -147,7 +148,7 @@ class RecordedWorker:
 
 
 class Roll:
-    """The workers by name, as an earlier recorder knew them (`before`: its `atlctl.json`) and as they are now."""
+    """The workers by name, with the data of an earlier recorder (`before`: its `atlctl.json`)."""
 
     def __init__(self, job: Job, before: Mapping[str, Any]) -> None:
         self.job = job
@@ -155,12 +156,12 @@ class Roll:
         self._before = {str(item.get("name")): item for item in before.get("workers", ())}
 
     def earlier(self, worker: Worker) -> tuple[str | None, int] | None:
-        """The pod and the restarts of a worker as the earlier recorder last saw it; None if it did not."""
+        """The pod and the restarts of a worker as the earlier recorder last saw them; None if it did not know it."""
         known = self._before.get(stem(worker.name))
         return None if known is None else (known.get("uid"), int(known.get("restarts") or 0))
 
     def take(self, job: Job) -> tuple[list[RecordedWorker], list[RecordedWorker]]:
-        """Update from the job. Returns the new entries, and those whose worker was restarted."""
+        """Updates the workers. Returns the new entries, and the entries of restarted workers."""
         self.job = job
         new: list[RecordedWorker] = []
         restarted: list[RecordedWorker] = []
@@ -178,7 +179,7 @@ class Roll:
         return new, restarted
 
     def vanish(self) -> None:
-        """The job is gone, and with it all its workers."""
+        """Marks all workers as gone, because the job is."""
         for entry in self.entries.values():
             entry.present = False
 
@@ -199,7 +200,7 @@ class Roll:
         return entry
 
     def data(self, recorder: Mapping[str, Any]) -> bytes:
-        """`atlctl.json`. Workers that only the earlier recorder has seen stay as they were."""
+        """The contents of `atlctl.json`. Workers that only the earlier recorder saw are kept unchanged."""
         now = {stem(name): entry.data() for name, entry in self.entries.items()}
         left = [item for name, item in self._before.items() if name not in now]
         workers = sorted([*now.values(), *left], key=lambda item: int(item.get("index") or 0))
@@ -213,7 +214,7 @@ class Roll:
 
 
 def _next(entry: RecordedWorker, last: Mapping[str, Any]) -> None:
-    """The worker starts again: keep the previous attempt."""
+    """Starts a new run of a restarted worker and keeps its `last` data as an attempt."""
     entry.attempts = [*entry.attempts, {name: last.get(name) for name in _OF_ATTEMPT}][-MAX_ATTEMPTS:]
     entry.run += 1
     entry.held = False
@@ -221,9 +222,9 @@ def _next(entry: RecordedWorker, last: Mapping[str, Any]) -> None:
 
 
 def begun(store: Store, job: Job) -> Mapping[str, Any]:
-    """The `atlctl.json` of the recorder that began the folder; empty in a new one.
+    """The `atlctl.json` of the earlier recorder of the folder; empty for a new folder.
 
-    Raises UsageError if it is of another job, or not written by a recorder.
+    Raises UsageError if it belongs to another job, or was not written by a recorder.
     """
     if manifest.NAME not in store.names():
         return {}
@@ -248,9 +249,9 @@ def begun(store: Store, job: Job) -> Mapping[str, Any]:
 
 
 async def look_for_seats(executor: Executor, worker: Worker) -> dict[str, Seats] | None:
-    """The ranks and GPUs of a living worker, by name; None without an answer.
+    """Finds the ranks and GPUs of a running worker, by worker name; None if the script failed.
 
-    Local jobs share a machine: any of their workers answers for all.
+    Workers of a local job share a machine, so one of them shows the processes of all.
     """
     held = bytearray()
 
@@ -262,7 +263,7 @@ async def look_for_seats(executor: Executor, worker: Worker) -> dict[str, Seats]
 
 
 def read_seats(data: bytes, asked: str) -> dict[str, Seats]:
-    """Parse the script's output in the worker `asked`. Never raises."""
+    """Parses the script's output from the worker `asked`. Never raises."""
     gpus: list[tuple[int, str, str]] = []
     processes: dict[str, list[list[str]]] = {asked: []}
     for line in data.decode("utf-8", "backslashreplace").splitlines():
@@ -283,7 +284,7 @@ def _seats(processes: list[list[str]], gpus: list[tuple[int, str, str]]) -> Seat
             continue
         if all(seat.rank != int(rank) for seat in found.seats):
             found.seats.append(Seat(int(rank), int(local), _gpu(int(local), visible, gpus)))
-        # RUN/attempt_N/LOCAL_RANK/error.json: all attempts lie below RUN.
+        # RUN/attempt_N/LOCAL_RANK/error.json: all attempts are below RUN.
         root = error_file.rsplit("/", 3)
         if error_file.startswith("/") and len(root) == 4 and root[0]:
             found.roots.add(root[0])
@@ -294,7 +295,7 @@ def _seats(processes: list[list[str]], gpus: list[tuple[int, str, str]]) -> Seat
 
 
 def _gpu(local_rank: int, visible: str, gpus: list[tuple[int, str, str]]) -> str | None:
-    """The UUID of the device that `cuda:LOCAL_RANK` is, or of the only one that the process sees."""
+    """The UUID of the process's GPU: `cuda:LOCAL_RANK`, or the only visible one."""
     if visible == "-":
         order = [uuid for _, uuid, _ in gpus]
     else:
@@ -306,7 +307,7 @@ def _gpu(local_rank: int, visible: str, gpus: list[tuple[int, str, str]]) -> str
 
 
 async def ask(executor: Executor, worker: Worker, argv: Argv, seconds: float, take: Callable[[bytes], None]) -> str:
-    """Pass the command's standard output to `take`. Returns the problem, or an empty text."""
+    """Runs a command and passes its standard output to `take`; returns the problem, empty on success."""
     execution = executor.run(worker, ExecRequest(argv))
     last: Event | None = None
     try:

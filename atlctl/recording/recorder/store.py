@@ -1,9 +1,9 @@
-"""The folder of a recording: one recorder at a time, every step relative to its descriptor, no link followed.
+"""The folder of a recording: locked for one recorder, accessed through its descriptor, without following links.
 
-States and events are in two files of it, as lines of JSON:
+Two files of JSON lines hold the history around the workers:
 
-events.jsonl events as the platform has them; one that counted up is there again states.jsonl {"time", "worker",
-"state", "reason", "message", "exit_code", "signal", "restarts", "pod", "node"}
+events.jsonl   the platform's events; an event is repeated when its count increases
+states.jsonl   {"time", "worker", "state", "reason", "message", "exit_code", "signal", "restarts", "pod", "node"}
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from atlctl.recording import manifest
 from atlctl.recording.events import MAX_EVENTS, lines_within
 from atlctl.recording.folder import NEW_FOLDER
 
-#: Held by the recorder that writes.
+#: The lock file of the running recorder.
 LOCK = ".recorder.lock"
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | _SAFE
@@ -38,18 +38,18 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | _SAFE
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | _SAFE
 EVENTS = "events.jsonl"
 STATES = "states.jsonl"
-#: Bytes after which a file is written anew with its newest lines alone.
+#: Bytes after which a file is rewritten with only its newest lines.
 LINES_LIMIT = 32 << 20
 _STATE = ("state", "reason", "message", "exit_code", "signal", "restarts", "pod", "node")
-#: Of one file, its last ones.
+#: The last state changes of a file that are read.
 MAX_CHANGES = 20_000
 _TEXT = 1_000
 
 
 class Store:
-    """An open recording folder, new or begun by an earlier recorder. Folders are 0700, files 0600. Close it.
+    """An open recording folder, new or of an earlier recorder. Folders are 0700, files 0600. Must be closed.
 
-    Raises UsageError if the folder contains something else or is in use by a recorder, NotAllowed if it cannot be used.
+    Raises UsageError if the folder holds other files or is in use by a recorder, NotAllowed if permissions are wrong.
     """
 
     def __init__(self, path: str) -> None:
@@ -63,7 +63,7 @@ class Store:
                 made = False
             self._fd = os.open(self.path, _FOLDER)
             if made:
-                os.fchmod(self._fd, 0o700)  # a umask may have taken bits that the owner needs
+                os.fchmod(self._fd, 0o700)  # the umask may have removed bits that the owner needs
             self._check(made)
             self._lock = self._locked()
         except OSError as error:
@@ -74,7 +74,7 @@ class Store:
             raise
 
     def _check(self, made: bool) -> None:
-        """A folder that others may write to could be changed under our hands; one of other things is none of ours."""
+        """Rejects a folder that other users could change during the recording, and one with other files."""
         found = os.fstat(self._fd)
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
             raise NotAllowed(Message("{path} is owned or writable by other users", path=self.path), NEW_FOLDER)
@@ -104,15 +104,15 @@ class Store:
         return os.listdir(self._fd)
 
     def append(self, name: str) -> int:
-        """A descriptor that appends to a file, created if missing. Raises OSError."""
+        """Opens a file for appending, creates it if it is missing, and returns its descriptor. Raises OSError."""
         return regular(os.open(name, _APPEND, 0o600, dir_fd=self._fd), name)
 
     def read(self, name: str) -> int:
-        """A descriptor that reads a file. Raises OSError."""
+        """Opens a file for reading and returns its descriptor. Raises OSError."""
         return regular(os.open(name, os.O_RDONLY | os.O_NONBLOCK | _SAFE, dir_fd=self._fd), name)
 
     def replace(self, name: str, data: bytes) -> None:
-        """`name` holds `data`, or what it held before. Raises OSError."""
+        """Replaces the contents of `name` with `data` atomically. Raises OSError."""
         part = f".{name}.part"
         fd = regular(os.open(part, _NEW, 0o600, dir_fd=self._fd), part)
         try:
@@ -130,22 +130,22 @@ class Store:
             os.unlink(name, dir_fd=self._fd)
 
     def below(self, parts: list[str]) -> int:
-        """A descriptor of the folder `parts`, each created if missing. Raises OSError."""
+        """Opens the folder `parts`, creates missing ones, and returns its descriptor. Raises OSError."""
         return open_below(self._fd, map(safe_file_name, parts))
 
     def close(self) -> None:
-        """Lets the next recorder in."""
+        """Closes the folder and releases the lock."""
         os.close(self._lock)
         os.close(self._fd)
 
 
 def create_in(folder: int, name: str) -> int:
-    """A new file in an open folder, truncated if it exists. Raises OSError."""
+    """Creates a file in an open folder, or empties an existing one; returns its descriptor. Raises OSError."""
     return regular(os.open(name, _NEW, 0o600, dir_fd=folder), name)
 
 
 def regular(fd: int, name: str) -> int:
-    """`fd` if it is a regular file, else it is closed. Raises OSError."""
+    """Returns `fd` if it is a regular file; else closes it and raises OSError."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EEXIST, Message("not a regular file"), name)
@@ -160,14 +160,14 @@ def _mapped(error: OSError, path: str) -> AtlctlError:
 
 
 class JsonLinesFile:
-    """A file of JSON lines that is appended to. Raises OSError."""
+    """A file of JSON lines for appending. Raises OSError."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
         self._size = 0
 
     def recorded(self) -> list[dict[str, Any]]:
-        """The objects that an earlier recorder wrote. A line that a crash has cut is ended: it spoils no other."""
+        """The objects that an earlier recorder wrote. Adds a newline if a crash cut the last line."""
         if self._name not in self._store.names():
             return []
         found: list[dict[str, Any]] = []
@@ -207,14 +207,14 @@ class JsonLinesFile:
 
 
 class Events:
-    """The platform's events, each form of one once."""
+    """Writer of the platform's events, without duplicates."""
 
     def __init__(self, store: Store) -> None:
         self._lines = JsonLinesFile(store, EVENTS)
         self._seen = {_key(item): None for item in self._lines.recorded()}
 
     def take(self, found: Iterable[Mapping[str, Any]]) -> None:
-        """Raises OSError."""
+        """Appends the events that are new or whose count has changed. Raises OSError."""
         fresh = [item for item in found if _key(item) not in self._seen]
         self._lines.add(fresh)
         self._seen.update(dict.fromkeys(map(_key, fresh)))
@@ -223,7 +223,7 @@ class Events:
 
 
 def _key(event: Mapping[str, Any]) -> int:
-    """Identifies an event and its count: the object changes with every count."""
+    """A key of an event and its count: an event object changes with every count."""
     meta = event.get("metadata")
     if isinstance(meta, dict) and meta.get("uid") and meta.get("resourceVersion"):
         return hash((str(meta["uid"]), str(meta["resourceVersion"])))
@@ -231,7 +231,7 @@ def _key(event: Mapping[str, Any]) -> int:
 
 
 class States:
-    """Changes of workers' states."""
+    """Writer of the changes of workers' states."""
 
     def __init__(self, store: Store) -> None:
         self._lines = JsonLinesFile(store, STATES)
@@ -240,7 +240,7 @@ class States:
         }
 
     def take(self, workers: Iterable[Worker]) -> None:
-        """Raises OSError."""
+        """Appends the states that have changed. Raises OSError."""
         changed = []
         for worker in workers:
             values = {name: getattr(worker, name) for name in _STATE} | {"state": str(worker.state)}
@@ -252,7 +252,7 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """A worker's state from `time` on, seconds since the epoch. Texts are hostile."""
+    """A worker's new state. `time` is in seconds since the epoch. Texts are hostile."""
 
     time: float
     worker: str
@@ -262,7 +262,7 @@ class StateChange:
 
 
 def read_states(folder: str) -> list[StateChange]:
-    """The changes in a folder's `states.jsonl`, in its order; lines that are none are passed over."""
+    """Reads the state changes in a folder's `states.jsonl`, in file order; invalid lines are skipped."""
     try:
         fd = os.open(os.path.join(folder, STATES), READ_FLAGS)
     except OSError:
