@@ -5,7 +5,9 @@ It also strips kubectl's time stamps and the kubelet's CRI tags, which log colle
 
 from __future__ import annotations
 
+import codecs
 import re
+from collections.abc import Callable
 
 from atlctl.diagnosis.logline import LINE_LIMIT
 from atlctl.i18n import Message
@@ -41,6 +43,21 @@ _JUNK = bytes(code for code in range(1, 32) if code not in (8, 9, 10, 12, 13, 27
 #: The largest share of such bytes in text; in random data it is about a tenth.
 _JUNK_SHARE = 0.03
 _SAMPLE = 65_536
+
+
+def as_utf8(read: Callable[[int], bytes], start: bytes) -> tuple[Callable[[int], bytes], bytes]:
+    """`read`, and the `start` that it gave, as UTF-8 if a byte order mark says UTF-16; without UTF-8's own mark."""
+    if not start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return read, start.removeprefix(codecs.BOM_UTF8)
+    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+
+    def converted(limit: int) -> bytes:
+        while data := read(limit):
+            if text := decoder.decode(data):  # half a character gives none
+                return text.encode()
+        return decoder.decode(b"", final=True).encode()
+
+    return converted, decoder.decode(start).encode()
 
 
 def not_text(start: bytes) -> tuple[str, str] | None:

@@ -31,7 +31,7 @@ from atlctl.recording.events import lines_within, parse_events
 from atlctl.recording.feed import Alone, Feed, Readers, Told, pump, task_number
 from atlctl.recording.folder import FolderContent, RankLogFile, group, look, natural
 from atlctl.recording.hosts import by_host, merged, of_ranks
-from atlctl.recording.lines import CHUNK, NAME_A_LOG, no_log, not_text
+from atlctl.recording.lines import CHUNK, NAME_A_LOG, as_utf8, no_log, not_text
 from atlctl.recording.manifest import SIZE_LIMIT as MANIFEST_LIMIT
 from atlctl.recording.manifest import Manifest, read_manifest
 
@@ -253,14 +253,14 @@ class _EvidenceReader:
     ) -> None:
         size = 0
 
-        def read(limit: int) -> bytes:
+        def raw(limit: int) -> bytes:
             nonlocal size
             data = os.read(fd, limit)
             size += len(data)
             self.count(len(data))
             return data
 
-        start = _start(read, _SAMPLE)
+        read, start = as_utf8(raw, _start(raw, _SAMPLE))
         if what := not_text(start):
             shown = shown_path(path)
             raise no_log(what, shown, path, "errors")

@@ -205,6 +205,24 @@ def test_holes_are_said():
 
 
 @pytest.mark.parametrize(
+    ("encoding", "mark"),
+    [("utf-16-le", b"\xff\xfe"), ("utf-16-be", b"\xfe\xff"), ("utf-8", b"\xef\xbb\xbf"), ("gbk", b"")],
+)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_other_encodings_are_read_as_text(encoding, mark, newline):
+    """Windows writes UTF-16 with a byte order mark; more of it than is read at once, in odd pieces."""
+    lines = ["训练开始", *["第 1 步" * 9] * 9_001, *log("w-1", 3, local=1, text="数据错误: 分片 3 已损坏 第 7 行")]
+    (cause,) = answer(feed(mark + newline.join(lines).encode(encoding))).root_causes
+    assert (cause.worker, cause.rank, cause.message) == ("w-1", 3, "数据错误: 分片 3 已损坏 第 7 行")
+    assert {lines[(proof.line_no or 0) - 1][:3] for proof in cause.proofs} == {"E11", "[0]"}
+
+
+def test_a_broken_character_of_utf16_is_one_character():
+    broken = "w: 分片".encode("utf-16-le") + b"\x00\xd8" + "\nValueError\n".encode("utf-16-le") + b"\x01"
+    assert feed(b"\xff\xfe" + broken).logs[0].lines == 3
+
+
+@pytest.mark.parametrize(
     ("make", "error"),
     [
         (lambda path: None, NothingMatched),
