@@ -91,8 +91,10 @@ clean: ## remove the environment and all caches
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV): pyproject.toml $(LOCK)
-	@echo "installing into .venv: a few minutes the first time"
+	@echo "installing into .venv: a minute or two the first time"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@# An older pip is silent for half a minute while it installs.
+	$(BIN)/python $(PIP) --upgrade 'pip>=25.1'
 	$(BIN)/python $(PIP) --require-hashes --requirement $(LOCK)
 	$(BIN)/python $(PIP) --editable '.[dev]'
 	@touch $@
