@@ -34,12 +34,14 @@ from atlctl.smoke.session import Absence, Session
 from atlctl.smoke.storage import check_storage
 
 #: Timeouts in seconds: workers without an answer after another one has answered, and the whole roll call. It is long
-#: because many workers or a busy machine answer slowly.
-PATIENCE, ROLL_CALL_MOST = 4.0, 25.0
+#: because many workers or a busy machine answer slowly. An agent takes two logins, of which each may take 6 s.
+PATIENCE, ROLL_CALL_MOST = 13.0, 25.0
 #: Seconds for the second try of missing workers, made while the others are tested: maximum and minimum.
 _AGAIN, _AGAIN_LEAST = 60.0, 1.0
 #: Seconds after the run's timeout when agents end by themselves.
 _MARGIN = 30.0
+#: Seconds until a first answer that are worth a remark: logins, or the start of Python, are slow there.
+_SLOW_LOGIN = 3.0
 NO_TIME, _INTERRUPTED = Message("no time left"), Message("interrupted")
 
 _log = logging.getLogger(__name__)
@@ -246,6 +248,11 @@ class Smoke:
             run.find(*(self._silent(session, name, why) for name, why in silent.items()))
             total = len(self._workers) + len(self._gone)
             stage.note = Message("{some} of {all} workers answer", some=len(living), all=total)
+            after, last = max(((session.hello(name).get("after", 0.0), name) for name in living), default=(0.0, ""))
+            if after >= _SLOW_LOGIN:
+                stage.note = Message(
+                    "{note}, {worker} after {seconds:.0f} s", note=stage.note, worker=last, seconds=after
+                )
         if not living:
             raise nobody(session)
         return silent
@@ -266,13 +273,16 @@ class Smoke:
         workers = [worker for worker in self._workers if worker.name in silent]
         session = Session(self._executor, workers, config)
         self._sessions.append(session)
+        begun, whole = time.monotonic(), False
         async with session:
             with contextlib.suppress(asyncio.CancelledError):
                 await session.roll_call(_AGAIN)
-            self._confirm(session.living(), silent)
+                whole = True
+            self._confirm(session.living(), silent, sure=whole or time.monotonic() - begun >= PATIENCE)
         self._rejudge("roll-call")
 
-    def _confirm(self, answered: Sequence[str], silent: Mapping[str, str]) -> None:
+    def _confirm(self, answered: Sequence[str], silent: Mapping[str, str], *, sure: bool) -> None:
+        """Judge the missing workers by the second try. `sure`: those without an answer had enough time."""
         for at, finding in enumerate(self.report.findings):
             who = finding.culprit.worker if finding.culprit is not None else None
             if finding.check != "roll-call" or who not in silent or finding.severity is not Severity.FAIL:
@@ -280,7 +290,7 @@ class Smoke:
             if who in answered:
                 text = Message("{said}; asked once more it answered, and was not tested", said=finding.evidence)
                 self.report.findings[at] = replace(finding, severity=Severity.INCOMPLETE, evidence=text, confirmed=True)
-            else:
+            elif sure:
                 self.report.findings[at] = replace(finding, confirmed=True)
 
     async def _lost(self, run: Run, silent: Mapping[str, str], config: Mapping[str, object]) -> None:
