@@ -223,7 +223,8 @@ def _chosen(pattern: re.Pattern[str], environ: Mapping[str, str]) -> dict[str, s
 def master_name(place: Mapping[str, str]) -> str:
     """The host name at which the workers meet, as torchrun reads it; empty if there is none."""
     endpoint = place.get("PET_RDZV_ENDPOINT", "")
-    return place.get("PET_MASTER_ADDR") or endpoint.rpartition(":")[0] or endpoint or place.get("MASTER_ADDR", "")
+    named = place.get("PET_MASTER_ADDR") or endpoint.rpartition(":")[0] or endpoint
+    return (named or place.get("MASTER_ADDR", "")).strip("[]")
 
 
 def _addresses(host: str) -> tuple[list[str], str]:

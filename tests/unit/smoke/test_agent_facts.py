@@ -35,6 +35,21 @@ def test_rdma_ports(tmp_path: Path) -> None:
     assert facts.ports(str(tmp_path / "nothing")) == []
 
 
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ({}, ""),
+        ({"MASTER_ADDR": "a"}, "a"),
+        ({"MASTER_ADDR": "a", "PET_RDZV_ENDPOINT": "b:29500"}, "b"),
+        ({"PET_RDZV_ENDPOINT": "[fd77::1]:29500"}, "fd77::1"),
+        ({"PET_RDZV_ENDPOINT": "b"}, "b"),
+        ({"PET_MASTER_ADDR": "c", "PET_RDZV_ENDPOINT": "b:1", "MASTER_ADDR": "a"}, "c"),
+    ],
+)
+def test_the_name_at_which_workers_meet(place: dict[str, str], name: str) -> None:
+    assert facts.master_name(place) == name
+
+
 MOUNTS = """\
 21 1 254:0 / / rw,relatime - overlay overlay rw
 22 21 0:20 / /mnt/data rw,relatime shared:1 - nfs4 server:/export/my\\040data rw,vers=4.2
